@@ -61,8 +61,8 @@ def preset_names(recipe: str = "") -> list[str]:
     """Names of the configurations that ship with the package; with `recipe`, those for it.
 
     Example:
-        >>> preset_names("static")
-        ['static-small']
+        >>> preset_names("mdr")
+        ['mdr-hotpot', 'mdr-small']
     """
     entries = files("rag.presets").iterdir()
     names = sorted(entry.name[:-5] for entry in entries if entry.name.endswith(".yaml"))

@@ -44,9 +44,7 @@ class ServeSettings(BaseSettings, OpenSettings):
     files: Path | None = Field(
         None, description="folder that was indexed, whose files the server then shows to those who may ask it"
     )
-    ray: str | None = Field(
-        None, description="Ray cluster that searches the vectors, such as HOST:PORT,shards=4,deadline=5"
-    )
+    ray: str | None = Field(None, description="Ray cluster that searches the vectors, HOST:PORT or auto")
 
     host: str = Field("127.0.0.1", description="address to listen on")
     port: int = Field(8000, ge=0, le=65535, description="port to listen on; 0 for any free one")

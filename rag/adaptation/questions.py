@@ -12,7 +12,7 @@ from typing import Literal
 from rag.core.types import Passage
 from rag.data.salient import CapitalTagger, find_dates
 from rag.data.sentences import sentence_spans
-from rag.data.table_text import NO_NAME, TextCell, table_rows
+from rag.data.table_text import NO_NAME, table_rows
 
 Kind = Literal["table", "sentence", "definition", "list", "heading"]
 
@@ -58,9 +58,7 @@ _TAGGER = CapitalTagger()
 _LINE = re.compile(r"[^\n]+")
 _WORD = re.compile(r"(?<![^\s(\"'`])[\w/~.-](?:[^\s()\"'`,;:]|[:=,](?=\w))*[\w/]")
 _IDENTIFIER = re.compile(r"-{1,2}\w|[/~]\S|\w*[a-z][A-Z]|\w+[._=-]\w|[A-Z_]{3,}\b")
-_CODE = re.compile(
-    r"-{1,2}[a-zA-Z]|[/~]/?\.?\w|[\w./]*(?:[a-z][A-Z]|_)\w|\w{2,}[.=]\w{2,}"
-)  # in prose, where "e.g." is none
+_CODE = re.compile(r"-{1,2}[a-zA-Z]|[/~]/?\.?\w|[\w./]*(?:[a-z][A-Z]|_)\w|\w{2,}[.=]\w{2,}")  # in prose
 _SHORT, _LONG = 6, 40  # words of a sentence that becomes a question
 
 _TIME = re.compile(r"(?:19|20)\d\d|(?:January|February|March|April|May|June|July|August|September|October"
@@ -108,9 +106,6 @@ def make_questions(passage: Passage, draw: random.Random, most: int = 6) -> list
     definitions ("X is a …") and abbreviations; for options, settings and lines "key: value" of lists; and for
     what stands first below a heading.
 
-    Args:
-        draw: random generator that chooses questions and their wording.
-
     Source:
         Lewis et al. 2019, "Unsupervised Question Answering by Cloze Translation", section 2.2 (sentences: the
         wh-word of the answer's kind before the words around it).
@@ -143,29 +138,28 @@ def _is_clear(made: MadeQuestion, text: str) -> bool:
 def _ask_tables(passage: Passage, draw: random.Random) -> Iterator[MadeQuestion]:
     """Cells whose row has a label (its first cell, or what stands before its first "column: value") and whose
     column has a name; the later parts of a long table, without its header, give none."""
-    for row in table_rows(passage.text):
-        if row.named and (len(row.cells) == 1 or not all(cell.column and cell.value for cell in row.cells)):
+    for line in table_rows(passage.text):
+        if line.named and (
+            len(line.cells) == 1 or not all(cell.column and cell.value for cell in line.cells)
+        ):
             continue
-        label, cells = (row.label, row.cells) if row.label else (row.cells[0].value, row.cells[1:])
-        for cell in cells:
-            yield from _ask_cell(label, cell, draw)
+        label, cells = (line.label, line.cells) if line.label else (line.cells[0].value, line.cells[1:])
+        row = _last_level(label)
+        is_label = any(map(str.isalpha, row)) and len(row) > 1 and len(row.split()) <= _LONGEST_LABEL
+        for cell in cells if is_label else ():
+            column, value = _last_level(cell.column), cell.value
+            is_value = any(map(str.isalnum, value)) and len(value.split()) <= _LONGEST_VALUE
+            if is_value and column and not NO_NAME.fullmatch(column):
+                if _TIME.search(column):
+                    text = draw.choice(_AT_TIME).format(_uncapitalised(row), column)
+                else:
+                    text = draw.choice(_OF).format(_uncapitalised(row), _uncapitalised(column))
+                yield MadeQuestion("table", text, value, cell.start)
 
 
-def _ask_cell(label: str, cell: TextCell, draw: random.Random) -> Iterator[MadeQuestion]:
-    row, column = (
-        re.sub(r"(?:\s*\(\w{1,2}\))+$", "", name.split(" > ")[-1]).strip(
-            " :,.*"
-        )  # the last level of a header
-        for name in (label, cell.column)
-    )
-    is_value = any(map(str.isalnum, cell.value)) and len(cell.value.split()) <= _LONGEST_VALUE
-    is_label = any(map(str.isalpha, row)) and len(row) > 1 and len(row.split()) <= _LONGEST_LABEL
-    if is_value and is_label and column and not NO_NAME.fullmatch(column):
-        if _TIME.search(column):
-            text = draw.choice(_AT_TIME).format(_uncapitalised(row), column)
-        else:
-            text = draw.choice(_OF).format(_uncapitalised(row), _uncapitalised(column))
-        yield MadeQuestion("table", text, cell.value, cell.start)
+def _last_level(name: str) -> str:
+    """The last level of a header, without marks of notes such as (1)."""
+    return re.sub(r"(?:\s*\(\w{1,2}\))+$", "", name.split(" > ")[-1]).strip(" :,.*")
 
 
 def _uncapitalised(label: str) -> str:
@@ -178,14 +172,8 @@ def _sentences(text: str) -> Iterator[tuple[str, int]]:
     for start, end in sentence_spans(text):
         sentence = text[start:end]
         words = sentence.split()
-        if (
-            _SHORT <= len(words) <= _LONG
-            and sentence[-1] in ".!"
-            and sentence[0].isupper()
-            and "|" not in sentence
-            and "; " not in sentence
-            and words[0].lower().strip(",") not in _LEANS
-        ):
+        is_whole = sentence[-1] in ".!" and sentence[0].isupper() and not re.search(r"\||; ", sentence)
+        if is_whole and _SHORT <= len(words) <= _LONG and words[0].lower().strip(",") not in _LEANS:
             yield sentence, start
 
 
@@ -202,7 +190,7 @@ def _ask_sentences(passage: Passage, draw: random.Random) -> Iterator[MadeQuesti
         for kind, places in kinds.items():
             taken = [span for span, _ in spans]
             spans += [
-                ((a, b), kind) for a, b in places if not any(a < end and start < b for start, end in taken)
+                ((a, b), kind) for a, b in places if all(a >= end or start >= b for start, end in taken)
             ]
         if spans:
             (start, end), kind = spans[draw.randrange(len(spans))]
@@ -213,30 +201,25 @@ def _ask_sentences(passage: Passage, draw: random.Random) -> Iterator[MadeQuesti
 def _with_wh_word(before: str, answer: str, after: str, kind: str) -> str:
     """The sentence as a question: the wh-word, then what stands around the answer."""
     before, after = before.strip(), after.rstrip(" .!")
-    word = "What"
     if kind == "date":
-        word = "When"
-        before = _BEFORE_DATE.sub("", before)
-    elif kind == "number":
-        word = "How much"
-        if "%" in answer or "cent" in answer:
-            word = "What percentage"
-        elif noun := _NOUN.match(after):
-            word, after = f"How many {noun[1]}", after[noun.end() :]
-    else:
+        word, before = "When", _BEFORE_DATE.sub("", before)
+    elif kind != "number":
         before = _ARTICLE.sub("", before)
         word = "What" if before else "Who or what"
+    elif "%" in answer or "cent" in answer:
+        word = "What percentage"
+    elif noun := _NOUN.match(after):
+        word, after = f"How many {noun[1]}", after[noun.end() :]
+    else:
+        word = "How much"
     return re.sub(r"\s+", " ", f"{word} {before} {after}").replace(" ,", ",").strip(" ,") + "?"
 
 
 def _ask_definitions(passage: Passage, draw: random.Random) -> Iterator[MadeQuestion]:
     for sentence, at in _sentences(passage.text):
         match = _DEFINITION.fullmatch(sentence.rstrip(".!"))
-        if (
-            match
-            and match["term"].split()[0].lower() not in _LEANS
-            and (answer := _first_sentence(match["text"]))
-        ):
+        answer = _first_sentence(match["text"]) if match else ""
+        if match and answer and match["term"].split()[0].lower() not in _LEANS:
             text = draw.choice(_WHAT).format(match["term"])
             yield MadeQuestion("definition", text, answer, at + match.start("text"))
     for text, answer, place in _ask_term("", passage.text, passage.text, "", draw):
@@ -283,13 +266,8 @@ def _ask_headings(passage: Passage, draw: random.Random) -> Iterator[MadeQuestio
 def _ask_term(
     term: str, text: str, shown: str, subject: str, draw: random.Random
 ) -> Iterator[tuple[str, str, int]]:
-    """Questions about a term of a list and what explains it, with answers and their places in `shown`.
-
-    Args:
-        term: an option with its forms, a file, a setting; "" for a paragraph outside lists.
-        shown: the stretch of the document that ends with `text` and has `term` in it.
-        subject: the command or document that the list belongs to.
-    """
+    """Questions about a term of a list (an option with its forms, a file, a setting; "" for a paragraph) and
+    the text that explains it, with answers and their places in `shown`, which ends with the text."""
     offset = len(shown) - len(text)
     for match in _ABBREVIATION.finditer(text):
         if "".join(word[0] for word in match[1].split()).upper() == match[2]:

@@ -72,8 +72,7 @@ def serve(
         host: Address to listen on; default 127.0.0.1.
         port: Port to listen on; default 8000.
         workers: Processes that serve; they share the index's files. Default 1.
-        ray: Search the vectors on the Ray cluster at this address; options follow a comma, as in
-            auto,shards=4.
+        ray: Search the vectors of a flat index on the Ray cluster at this address (HOST:PORT, or auto).
     """
     from serve.run import leave, run_server
     from serve.settings import load_settings

@@ -16,7 +16,7 @@ _COMMANDS = {  # name → module, panel of the help, summary
     "index": ("index", "Build", "Build an index from a corpus: passages, embeddings, FAISS, BM25, manifest."),
     "plan": ("look", "Build", "State the size of an index before it is built."),
     "inspect": ("look", "Build", "Show what is in an index; --verify checks every checksum."),
-    "import": ("look", "Build", "Bring a published checkpoint over, without running what is in it."),
+    "import": ("look", "Build", "Write the packaged encoder as a folder for other libraries."),
     "ask": ("ask", "Ask", "Ask a question; prints answers with their evidence."),
     "retrieve": ("ask", "Ask", "Search for many questions; writes DPR's results JSON or a TREC run."),
     "serve": ("ask", "Ask", "Answer over HTTP, with a web page."),

@@ -28,7 +28,7 @@ _RECIPES = {  # name → panel of the help, summary
     "mlm": (_TOGETHER, "An encoder that predicts masked names and dates, REALM's first reader."),
     "realm": (_TOGETHER, "A retriever, by predicting masked names and dates (REALM)."),
     "rag": (_TOGETHER, "Question encoder and generator, by the likelihood of answers (RAG)."),
-    "emdr2": (_TOGETHER, "Retriever and Fusion-in-Decoder reader (EMDR², PDist)."),
+    "emdr2": (_TOGETHER, "Retriever and Fusion-in-Decoder reader (EMDR²)."),
 }
 _FLAGS = {  # setting → its spellings; others are spelled as they are named
     "train_files": ("--train",),

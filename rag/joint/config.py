@@ -7,7 +7,6 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from rag.config import Config
 from rag.data.examples import Needed
 from rag.training.config import RefreshedConfig, TrainConfig
 from readers.generative.settings import Marginal
@@ -18,9 +17,7 @@ from retrievers.training.config import (
     QuestionsConfig,
 )
 
-DocumentSide = Literal["frozen", "reencode", "rerank"]
-Masks = Literal["salient", "span"]
-Fused = Literal["emdr2", "pdist"]
+DocumentSide = Literal["frozen", "reencode"]
 
 
 class JointTrainConfig(RefreshedConfig, BiEncoderConfig, QuestionsConfig):
@@ -30,12 +27,10 @@ class JointTrainConfig(RefreshedConfig, BiEncoderConfig, QuestionsConfig):
         train_files: question sets with answers, of any format.
         validation_file: held-out question set with answers.
         document_side: "frozen" trains the question side alone, over a fixed index; "reencode" also encodes
-            the retrieved passages with gradient, and rebuilds the index every `refresh_every_steps` steps;
-            "rerank" does so too, but keeps the index: it takes `over_retrieve` passages from it and the
-            `top_k` best of these by the vectors of the model as it is.
+            the retrieved passages with gradient, and rebuilds the index every `refresh_every_steps` steps.
         top_k: passages per question, K.
-        over_retrieve: see "rerank".
-        index_type: type of the finished index, if the passage encoder is trained.
+        over_retrieve: number of passages taken from the index, of which the `top_k` best by the vectors of
+            the model as it is are read; 0 takes `top_k`.
         generator: folder of `rag train generator`, or any sequence-to-sequence checkpoint.
         reader_dropout: dropout rate of the generator; None keeps the model's.
         template: format of its input, with {question}, {title} and {text} as placeholders; None keeps that of
@@ -43,7 +38,6 @@ class JointTrainConfig(RefreshedConfig, BiEncoderConfig, QuestionsConfig):
         reader_passage_tokens: maximum length of its input, special tokens included.
         reader_question_tokens, answer_tokens: maximum lengths of question and answer.
         batch_tokens: number of tokens that are encoded at a time.
-        beams: number of beams of the finished reader.
 
     `select_by` may be "em", "f1", "nll" or a top-k, of held-out questions.
     """
@@ -56,7 +50,6 @@ class JointTrainConfig(RefreshedConfig, BiEncoderConfig, QuestionsConfig):
     document_side: DocumentSide = "frozen"
     top_k: int = Field(default=5, ge=1)
     over_retrieve: int = Field(default=0, ge=0)
-    index_type: str = "flat"
     shared: bool = False
     generator: str
     reader_dropout: float | None = Field(default=None, ge=0, lt=1)
@@ -65,16 +58,11 @@ class JointTrainConfig(RefreshedConfig, BiEncoderConfig, QuestionsConfig):
     reader_question_tokens: int | None = Field(default=None, ge=1)
     answer_tokens: int | None = Field(default=None, ge=1)
     batch_tokens: int | None = Field(default=None, ge=1)
-    beams: int | None = Field(default=None, ge=1)
 
     @model_validator(mode="after")
     def _cross_check_joint(self) -> JointTrainConfig:
-        if (self.document_side == "rerank") != bool(self.over_retrieve):
-            raise ValueError("set over_retrieve with document_side rerank, and only then")
         if self.over_retrieve and self.over_retrieve <= self.top_k:
             raise ValueError(f"over_retrieve ({self.over_retrieve}) must be more than top_k ({self.top_k})")
-        if self.document_side == "frozen" and self.shared:
-            raise ValueError("document_side frozen trains only the question encoder: set shared=false")
         return self
 
 
@@ -90,7 +78,7 @@ class RagTrainConfig(JointTrainConfig):
     """
 
     recipe: ClassVar[str] = "rag"
-    trains: ClassVar[str] = "rag.joint.rag:train_rag"
+    trains: ClassVar[str] = "rag.joint.together:train_rag"
 
     name: str = Field(default="rag", min_length=1)
     marginal: Marginal = "sequence"
@@ -100,11 +88,9 @@ class RagTrainConfig(JointTrainConfig):
 
     @model_validator(mode="after")
     def _cross_check_retriever(self) -> RagTrainConfig:
-        if self.retriever == "trained":
-            if self.prior_scale != 1:
-                raise ValueError("prior_scale is for a fixed retriever: a trained one learns its scale")
-            return self
-        if self.document_side != "frozen":
+        if self.retriever == "trained" and self.prior_scale != 1:
+            raise ValueError("prior_scale is for a fixed retriever: a trained one learns its scale")
+        if self.retriever != "trained" and self.document_side != "frozen":
             raise ValueError(f"retriever {self.retriever} is fixed: leave document_side at frozen")
         return self
 
@@ -113,19 +99,15 @@ class EmdrTrainConfig(JointTrainConfig):
     """Settings of `rag train emdr2`.
 
     Attributes:
-        objective: loss that trains the retriever with the reader's signal, see `rag.joint.losses`.
-        marginal: for "emdr2": marginalise per token, as in the published code, or per whole answer.
-        target_temperature: temperature of the reader's signal, for the other objectives.
+        marginal: marginalise per "token", as in the published code, or per whole answer ("sequence").
     """
 
     recipe: ClassVar[str] = "emdr2"
-    trains: ClassVar[str] = "rag.joint.emdr2:train_emdr2"
+    trains: ClassVar[str] = "rag.joint.together:train_emdr2"
 
     name: str = Field(default="emdr2", min_length=1)
     document_side: DocumentSide = "reencode"
-    objective: Fused = "emdr2"
     marginal: Marginal = "token"
-    target_temperature: float = Field(default=1.0, gt=0)
 
 
 class OrqaTrainConfig(BiEncoderConfig, QuestionsConfig):
@@ -174,8 +156,8 @@ class OrqaTrainConfig(BiEncoderConfig, QuestionsConfig):
         return self
 
 
-class FillerConfig(Config):
-    """What fills in masked words.
+class MaskedTrainConfig(TrainConfig):
+    """Settings of recipes that predict masked words: names, dates and titles of the corpus.
 
     Attributes:
         fills: "words" predicts each masked token from the whole vocabulary, as the paper does. "span" copies
@@ -196,17 +178,6 @@ class FillerConfig(Config):
     sentence_tokens: int = Field(default=96, ge=8)
     joint_tokens: int = Field(default=288, ge=32, le=512)
     mlm_dropout: float | None = Field(default=None, ge=0, lt=1)
-
-
-class MaskedTrainConfig(FillerConfig, TrainConfig):
-    """Settings of recipes that predict masked words.
-
-    Attributes:
-        masks: what is masked: "salient" (dates, and names by capital letters and by titles of the corpus), or
-            a random "span" of words.
-    """
-
-    masks: Masks = "salient"
 
 
 class MlmTrainConfig(MaskedTrainConfig, CorpusConfig, HeldOutConfig):
@@ -231,7 +202,6 @@ class RealmTrainConfig(RefreshedConfig, BiEncoderConfig, MaskedTrainConfig, Corp
 
     Attributes:
         train_files: sources of the sentences: a built index, or files of documents; empty means `index`.
-        marginal: "sequence" or "token".
         documents: K, number of passages per sentence, including the null document.
         null_document: whether the null document is one of the passages; if not, its effect is still measured.
         answered_within: train only on sentences whose masked words all stand in one of this many first
@@ -248,19 +218,16 @@ class RealmTrainConfig(RefreshedConfig, BiEncoderConfig, MaskedTrainConfig, Corp
 
     index: Path
     train_files: tuple[Path, ...] = ()
-    marginal: Marginal = "sequence"
     documents: int = Field(default=8, ge=2)
     null_document: bool = True
     answered_within: int = Field(default=0, ge=0, le=100)
-    document_side: Literal["reencode", "frozen"] = "reencode"
+    document_side: DocumentSide = "reencode"
     train_reader: bool = True
     batch_size: int = Field(default=16, ge=1)
     question_tokens: int = Field(default=96, ge=4, le=4096)
 
     @model_validator(mode="after")
     def _cross_check_realm(self) -> RealmTrainConfig:
-        if self.document_side == "frozen" and self.shared:
-            raise ValueError("document_side frozen trains only the question encoder: set shared=false")
         if self.question_tokens < self.sentence_tokens:
             raise ValueError(
                 f"the retriever reads question_tokens ({self.question_tokens}) of a sentence of up to "

@@ -26,17 +26,11 @@ from retrievers.training.bi_encoder import BiEncoderModel, snapshot_writer
 
 
 class LiveIndex:
-    """Passages, and their vectors from the latest refresh.
-
-    Args:
-        index: index that is searched until the first refresh.
+    """Passages of an index, which must have vectors, and their vectors from the latest refresh.
 
     Attributes:
         passages: the passages; row i of the index is passage i.
         key: identifies the passages, and the index version that training starts with.
-
-    Raises:
-        ConfigError: the index has no vectors.
     """
 
     def __init__(self, index: Index) -> None:
@@ -97,13 +91,8 @@ def index_refresh(
     world: World,
     encode: EncodesCorpus | None = None,
 ) -> Refresh:
-    """Hooks of the fit loop that publish snapshots and take up refreshed indexes.
-
-    Args:
-        live_index: its vectors are replaced.
-        model: the encoder; its fp32 weights are the entries `retriever.…` of `master`.
-        encode: encodes the corpus.
-    """
+    """Hooks of the fit loop that publish snapshots of `model`, whose fp32 weights are the entries
+    `retriever.…` of `master`, and take up refreshed indexes."""
     write_snapshot = snapshot_writer(
         config, model, lambda: part(master.state(), "retriever"), max_length=config.passage_tokens
     )

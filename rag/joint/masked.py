@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,15 +18,12 @@ from rag.core.arrays import Int64
 from rag.core.errors import ConfigError, DataError
 from rag.core.log import get_logger
 from rag.core.types import Passage
-from rag.data.salient import CapitalTagger, CharSpans, find_dates
+from rag.data.salient import CapitalTagger, CharSpans, find_dates, title_hashes
 from rag.data.selection import check_usable
 from rag.data.sentences import split_sentences
-from rag.joint.config import FillerConfig, Masks
-from rag.joint.salient import choose_spans
 from rag.runtime.backbone import attention_for, loading, run_backbone, set_dropout
 from rag.runtime.cpu_training import use_fast_dropout
 from rag.runtime.model_files import (
-    embedded_encoder_dir,
     model_folder,
     position_limit,
     save_tokenizer,
@@ -56,7 +53,7 @@ class MaskedSentence:
         ids: (L,) int64 tokens with masks, for the reader; no special tokens around them.
         places: (T,) positions of the masks in `ids`.
         targets: (T,) the original tokens at `places`.
-        words: the strings that were masked.
+        words: what was masked.
         title: title of its passage.
         rest: text of its passage without the sentence.
         after: text of the next passage in the corpus: on a similar subject, but seldom any help.
@@ -67,14 +64,10 @@ class MaskedSentence:
     ids: Int64
     places: Int64
     targets: Int64
-    words: tuple[str, ...] = ()
+    words: str = ""
     title: str = ""
     rest: str = ""
     after: str = ""
-
-    def is_answered_by(self, text: str) -> bool:
-        """Whether all masked words occur in a text."""
-        return all(word in text for word in self.words)
 
     def stands_in(self, passage: Passage) -> bool:
         """Whether a passage holds the sentence, so that the masked words could be copied from it.
@@ -95,12 +88,24 @@ class MaskedSentence:
         return any(others[-n:] == words[:n] or others[:n] == words[-n:] for n in lengths)
 
 
+def title_tagger(passages: Iterable[Passage], folder: Path, *, key: str) -> CapitalTagger:
+    """Finds names by capital letters and by the titles of passages.
+
+    Args:
+        folder: where the hashes of the titles are stored.
+        key: fingerprint of `passages`: other passages have other titles.
+    """
+    return CapitalTagger(title_hashes(passages, folder / f"titles-{key[:16]}.npy"))
+
+
 class SentenceBatches:
     """The batches of a run: one masked sentence per passage; the arguments alone determine `self[number]`.
 
+    A name or a date is masked, which a passage may help to predict.
+
     Args:
         tokenizer: the reader's tokenizer; it must be a fast one with a mask token.
-        tagger: finds names for salient masks; None for the other kinds of mask.
+        tagger: finds names.
         sentence_tokens: maximum length of a sentence; longer ones are truncated.
         min_words: shorter sentences are passed over.
         examples: gives the passages of every batch; those without anything to mask are left out.
@@ -110,32 +115,34 @@ class SentenceBatches:
 
     Raises:
         DataError: no passage of a random sample has anything to mask.
+
+    Source:
+        Guu et al. 2020, "REALM", section 3.4 (salient spans).
     """
 
     def __init__(
         self,
         store: PassageStore,
         tokenizer: Any,
+        tagger: CapitalTagger,
+        examples: Epochs,
         *,
-        masks: Masks,
-        tagger: CapitalTagger | None,
         sentence_tokens: int,
         min_words: int,
-        examples: Epochs,
         rows: Int64 | None = None,
         recurring: bool = False,
         mask_token: str | None = None,
     ) -> None:
         self._rows = np.arange(len(store)) if rows is None else rows
         self._recurring, self._mask_token = recurring, mask_token or tokenizer.mask_token
-        self._store, self._tokenizer, self._masks, self._tagger = store, tokenizer, masks, tagger
+        self._store, self._tokenizer, self._tagger = store, tokenizer, tagger
         self._sentence_tokens, self._min_words, self._examples = sentence_tokens, min_words, examples
         seed = examples.seed
         sample = self._any(_SAMPLE, generator(seed, 52))
         usable = len(self._draw(sample, generator(seed, 53)))
         self.usable = check_usable(
-            usable, len(sample), f"passages have a sentence with anything to mask ({masks})", few=_FEW,
-            hint="mask spans: masks=span",
+            usable, len(sample), "passages have a sentence with anything to mask", few=_FEW,
+            hint="give passages with names, dates or titles",
         )  # fmt: skip
 
     def _any(self, count: int, draw: np.random.Generator) -> Int64:
@@ -158,8 +165,8 @@ class SentenceBatches:
                 return drawn
             rows = self._any(len(rows), draw)
         raise DataError(
-            f"batch {number}: nothing to mask ({self._masks}) in {_TRIES} draws of {len(rows)} passages",
-            hint="raise batch_size, or mask spans: masks=span",
+            f"batch {number}: nothing to mask in {_TRIES} draws of {len(rows)} passages",
+            hint="raise batch_size, or give passages with names, dates or titles",
         )
 
     def _draw(self, rows: Int64, draw: np.random.Generator) -> list[MaskedSentence]:
@@ -169,44 +176,37 @@ class SentenceBatches:
             for passage in passages
         ]
         flat = [sentence for sentences in texts for sentence in sentences]
-        salient: list[CharSpans] = [[] for _ in flat]
-        if self._tagger is not None:
-            names = self._tagger(flat)
-            salient = [_apart(find_dates(s) + spans) for s, spans in zip(flat, names, strict=True)]
+        names = zip(flat, self._tagger(flat), strict=True)
+        salient = [_apart(find_dates(sentence) + spans) for sentence, spans in names]
         drawn, first = [], 0
         for passage, after, sentences in zip(passages, following, texts, strict=True):
             for n in draw.permutation(len(sentences)).tolist():
-                rest, names_here = passage.text.replace(sentences[n], " ", 1), salient[first + n]
+                rest, spans = passage.text.replace(sentences[n], " ", 1), salient[first + n]
                 if self._recurring:
-                    names_here = [s for s in names_here if sentences[n][slice(*s)] in rest] or names_here
-                spans = choose_spans(self._masks, sentences[n], names_here, draw)
-                masked = self._mask(sentences[n], spans) if spans else None
+                    spans = [s for s in spans if sentences[n][slice(*s)] in rest] or spans
+                if not spans:
+                    continue
+                masked = self._mask(sentences[n], spans[int(draw.integers(len(spans)))])
                 if masked is not None:
                     drawn.append(replace(masked, title=passage.title, rest=rest, after=after.text))
                     break
             first += len(sentences)
         return drawn
 
-    def _mask(self, text: str, spans: CharSpans) -> MaskedSentence | None:
+    def _mask(self, text: str, span: tuple[int, int]) -> MaskedSentence | None:
         """None if the sentence has too many masks or they lie in the part that is truncated."""
         encoded = self._tokenizer(
             text, add_special_tokens=False, return_offsets_mapping=True, truncation=True,
             max_length=self._sentence_tokens,
         )  # fmt: skip
-        offsets = np.array(encoded["offset_mapping"]).reshape(-1, 2)
-        ids, query, end = np.array(encoded["input_ids"], np.int64), "", 0
-        inside, words = np.zeros(len(ids), bool), []
-        for start, stop in spans:
-            inside_span = (offsets[:, 0] < stop) & (offsets[:, 1] > start)
-            inside |= inside_span
-            words += [text[start:stop]] * bool(inside_span.any())
-            query += text[end:start] + " ".join([self._mask_token] * int(inside_span.sum()))
-            end = stop
+        (start, stop), offsets = span, np.array(encoded["offset_mapping"]).reshape(-1, 2)
+        ids, inside = np.array(encoded["input_ids"]), (offsets[:, 0] < stop) & (offsets[:, 1] > start)
         places = np.flatnonzero(inside)
         if not 0 < len(places) <= _MOST_MASKED:
             return None
+        query = text[:start] + " ".join([self._mask_token] * len(places)) + text[stop:]
         masked = np.where(inside, self._tokenizer.mask_token_id, ids)
-        return MaskedSentence(text, query + text[end:], masked, places, ids[places], tuple(words))
+        return MaskedSentence(text, query, masked, places, ids[places], text[start:stop])
 
 
 def _words(text: str) -> list[str]:
@@ -220,11 +220,15 @@ def _holds(words: Sequence[str], run: Sequence[str]) -> bool:
 
 def _apart(spans: CharSpans) -> CharSpans:
     """The spans without those that overlap an earlier one."""
-    kept: CharSpans = []
+    apart: CharSpans = []
     for start, end in sorted(spans):
-        if not kept or start >= kept[-1][1]:
-            kept.append((start, end))
-    return kept
+        if not apart or start >= apart[-1][1]:
+            apart.append((start, end))
+    return apart
+
+
+TokenLists = Sequence[Sequence[Sequence[int]]]
+"""For each of B sentences the token ids of K passages; an empty list is the null document."""
 
 
 class Filled(NamedTuple):
@@ -240,14 +244,8 @@ class Filled(NamedTuple):
 
 
 class Filler(nn.Module):
-    """A network that fills in a sentence's masked words beside a passage.
-
-    Calling it gives `Filled.logp` from the arguments of `read`.
-
-    Args:
-        model: the network.
-        tokenizer: the tokenizer of `model`.
-        max_tokens: maximum length of sentence and passage together; passages are truncated.
+    """A network that fills in a sentence's masked words beside a passage; both have at most `max_tokens`
+    together, and passages are truncated. Calling it gives `Filled.logp` from the arguments of `read`.
     """
 
     def __init__(self, model: Any, tokenizer: Any, *, max_tokens: int) -> None:
@@ -261,33 +259,18 @@ class Filler(nn.Module):
         ids: list[list[int]] = encoded["input_ids"]
         return ids
 
-    def read(
-        self, sentences: Sequence[MaskedSentence], passages: Sequence[Sequence[Sequence[int]]]
-    ) -> Filled:
-        """What the masked words are worth; the objective is the log-probability.
-
-        Args:
-            sentences: the B sentences.
-            passages: for each sentence the token ids of K passages; an empty list is the null document.
-        """
+    def read(self, sentences: Sequence[MaskedSentence], passages: TokenLists) -> Filled:
+        """What the masked words are worth; the objective is the log-probability."""
         logp = self(sentences, passages)
         return Filled(logp, logp)
 
     def save(self, folder: Path, weights: Mapping[str, Tensor]) -> None:
-        """Write a folder that `rag train realm` starts from.
-
-        Args:
-            weights: fp32, by parameter name; tied parameters are listed once.
-        """
+        """Write a folder that `rag train realm` starts from; `weights` are fp32, by parameter name."""
         raise NotImplementedError
 
 
 class MaskedReader(Filler):
-    """A masked language model of transformers that reads a sentence and a passage together.
-
-    Raises:
-        ConfigError: the model has another kind of head, or the tokenizer has no mask token.
-    """
+    """A masked language model of transformers that reads a sentence and a passage together."""
 
     def __init__(self, model: Any, tokenizer: Any, *, max_tokens: int) -> None:
         if tokenizer.mask_token_id is None or not hasattr(model, "cls") | hasattr(model, "lm_head"):
@@ -307,14 +290,8 @@ class MaskedReader(Filler):
         device: str = "cpu",
         fresh: bool = False,
     ) -> MaskedReader:
-        """Load an encoder; one without a masked language modelling head gets a new one.
-
-        Args:
-            fresh: expect a fresh head; if False, creating one logs a warning.
-
-        Raises:
-            ArtifactError: there is no such encoder.
-        """
+        """Load an encoder; one without a masked language modelling head gets a new one, with a warning unless
+        that is expected (`fresh`). Raises ArtifactError if there is no such encoder."""
         from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer
 
         folder = model_folder(name_or_path)
@@ -344,23 +321,13 @@ class MaskedReader(Filler):
             use_fast_dropout(model)
         return cls(model.to(device).train(), tokenizer, max_tokens=max_tokens)
 
-    @classmethod
-    def of(cls, config: FillerConfig, device: str = "cpu", *, fresh: bool = False) -> MaskedReader:
-        """Load the encoder that a configuration names; see `load`."""
-        return cls.load(
-            config.reader or embedded_encoder_dir(), max_tokens=config.joint_tokens,
-            dropout=config.mlm_dropout, device=device, fresh=fresh,
-        )  # fmt: skip
-
     def save(self, folder: Path, weights: Mapping[str, Tensor]) -> None:
         """See `Filler`; transformers opens the folder with `AutoModelForMaskedLM`."""
         self.float().load_state_dict(dict(weights), strict=False)
         self.model.save_pretrained(folder)
         save_tokenizer(self.tokenizer, folder)
 
-    def forward(
-        self, sentences: Sequence[MaskedSentence], passages: Sequence[Sequence[Sequence[int]]]
-    ) -> Tensor:
+    def forward(self, sentences: Sequence[MaskedSentence], passages: TokenLists) -> Tensor:
         """(B, K, T) log p(y_t | x, z) of the masked tokens, 0 after a sentence's last one; see `read`."""
         mark, device = self._mark, next(self.parameters()).device
         rows = []

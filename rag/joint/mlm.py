@@ -18,8 +18,7 @@ import numpy as np
 import torch
 
 from rag.joint.config import MlmTrainConfig
-from rag.joint.masked import Filled, Filler, MaskedSentence, SentenceBatches
-from rag.joint.salient import title_tagger
+from rag.joint.masked import Filled, Filler, MaskedSentence, SentenceBatches, title_tagger
 from rag.joint.span_filler import open_filler
 from rag.training.card import Card
 from rag.training.claim import input_checksums
@@ -56,13 +55,12 @@ def _build_run(config: MlmTrainConfig, run: Run) -> Method:
 
     # data
     store, key = open_corpus(config.train_files, run.out / "data", config.split, input_checksums(run.out))
-    tagger = title_tagger(store, run.out / "data", key=key) if config.masks == "salient" else None
+    tagger = title_tagger(store, run.out / "data", key=key)
     held_rows = held_out_rows(config, len(store), config.seed)
     rows = np.setdiff1d(np.arange(len(store)), held_rows)
     draw = partial(
-        SentenceBatches, store, reader.tokenizer, masks=config.masks, tagger=tagger,
-        sentence_tokens=config.sentence_tokens, min_words=config.min_words,
-        recurring=True,
+        SentenceBatches, store, reader.tokenizer, tagger,
+        min_words=config.min_words, sentence_tokens=config.sentence_tokens, recurring=True,
     )  # fmt: skip
     batches = draw(rows=rows, examples=Epochs.of(config, len(rows)))
     held_out: list[MaskedSentence] = []
@@ -112,9 +110,7 @@ def _figures(logp: torch.Tensor) -> dict[str, float]:
 
 
 def _log_likelihood(reader: Filler, sentences: Sequence[MaskedSentence]) -> tuple[Filled, int]:
-    """Means (B, 3) over the masked words: alone, beside the rest, beside the passage that follows; and how
-    many tokens were read.
-    """
+    """Means (B, 3) over masked words, alone, beside the rest, beside what follows; number of tokens read."""
     rests = reader.tokens([sentence.rest for sentence in sentences])
     others = reader.tokens([sentence.after for sentence in sentences])
     alone = reader.read(sentences, [[[]] for _ in sentences])  # apart from the others: such rows are short

@@ -29,7 +29,6 @@ from torch import Tensor, nn
 
 from indexers.index import Index
 from rag.core.arrays import Bool, Int64
-from rag.core.log import get_logger
 from rag.core.types import Query, Question
 from rag.data.selection import check_usable
 from rag.data.text import exact_match
@@ -56,8 +55,6 @@ from retrievers.examples.data import answer_matcher
 from retrievers.training.bi_encoder import BiEncoderModel, FrozenIndex, adopt_index, load_model, score_rows
 from retrievers.training.recipe import encoder_card, export_frozen, frozen_form
 from retrievers.training.validation import retrieval_scores
-
-log = get_logger(__name__)
 
 _SHOWN_TOP = 20  # passages of a held-out question that are judged
 _SAMPLE = 500  # training questions looked up before training
@@ -103,14 +100,12 @@ def train_orqa(config: OrqaTrainConfig) -> Path:
 
     Raises:
         DataError: no answer is in any passage that is retrieved.
-        ConfigError: several processes were started.
         MismatchedArtifactError: the index was built with another encoder.
     """
     with Index.open(config.index) as index:
         adopted = adopt_index(config, index, same_encoder=True)
-        return train(
-            adopted, partial(_build_run, adopted, index), "encoder", one_process="only questions are encoded"
-        )
+        build = partial(_build_run, adopted, index)
+        return train(adopted, build, "encoder", one_process="only questions are encoded")
 
 
 def _build_run(config: OrqaTrainConfig, index: Index, run: Run) -> Method:
@@ -127,7 +122,7 @@ def _build_run(config: OrqaTrainConfig, index: Index, run: Run) -> Method:
     questions, held_out = questions_of(config)
     tokens = retriever.tokenizer.queries([Query(question.text) for question in questions])
     task = _Task(config, retriever, reader, tokenizer, index, questions, tokens)
-    answered_share = task.answered_share()
+    share = task.answered_share()
 
     def export(weights: Weights) -> None:
         export_frozen(config, index, retriever, part(weights, "retriever"))
@@ -147,10 +142,8 @@ def _build_run(config: OrqaTrainConfig, index: Index, run: Run) -> Method:
         facts={
             "training questions": len(questions),
             "held-out questions": len(held_out),
-            "of a sample, questions with an answer among the first passages, in percent":
-                round(100 * answered_share, 1),
+            "questions with an answer among the first passages, in percent": round(100 * share, 1),
             "passages of the index": len(index.passages),
-            "reader": "trained with it, see the folder beside this one",
         },
     )  # fmt: skip
 
@@ -193,7 +186,7 @@ class _Task:
             examples=len(chosen),
             tokens=tokens + sum(map(len, ids)),
             parts={
-                "early": early, "full": full, "found": float(answered.any(1).mean()), "read": read_right
+                "early": early, "full": full, "found": float(answered.any(1).mean()), "read": read_right,
             },
         )  # fmt: skip
 

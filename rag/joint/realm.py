@@ -1,19 +1,19 @@
 r"""Train a retriever by predicting masked words from the passages that it retrieves (REALM).
 
-    p(y|x) = Σ_z p(z|x) Π_t p(y_t|x, z)      "sequence", as in the paper
-    p(y|x) = Π_t Σ_z p(z|x) p(y_t|x, z)      "token", as in the published code: mean over t of the log
+    p(y|x) = Σ_z p(z|x) Π_t p(y_t|x, z)
 
 x is a sentence with masks, z a passage or the null document, which is empty and gets the probability where
 no passage helps; p(z|x) is the softmax of S(x, z) over the retrieved passages. They are retrieved from an
 index that is refreshed from time to time, and scored by the current model, so that both towers are trained:
 
-    ∇ log p(y|x) = Σ_z r(z) ∇S(x, z),   r(z) = (p(y|z, x) / p(y|x) − 1) p(z|x)      ("sequence")
+    ∇ log p(y|x) = Σ_z r(z) ∇S(x, z),   r(z) = (p(y|z, x) / p(y|x) − 1) p(z|x)
 
 Source:
     Guu et al. 2020, "REALM: Retrieval-Augmented Language Model Pre-Training", sections 3 and 4.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,8 +29,7 @@ from rag.core.arrays import Int64
 from rag.core.types import Passage, Query
 from rag.joint.config import RealmTrainConfig
 from rag.joint.live_index import LiveIndex, index_refresh
-from rag.joint.masked import Filler, MaskedSentence, SentenceBatches
-from rag.joint.salient import title_tagger
+from rag.joint.masked import Filler, MaskedSentence, SentenceBatches, title_tagger
 from rag.joint.span_filler import open_filler
 from rag.training.claim import input_checksums
 from rag.training.distributed import World
@@ -38,7 +37,6 @@ from rag.training.fit import FitHooks, Loss
 from rag.training.precision import part
 from rag.training.run import Method, Run, Weights, train
 from readers.generative.marginal import answer_log_likelihood
-from readers.generative.settings import Marginal
 from retrievers.encoders.tokenization import mask_token
 from retrievers.examples.batches import Epochs
 from retrievers.examples.corpus import open_corpus
@@ -53,29 +51,16 @@ from retrievers.training.bi_encoder import (
 )
 from retrievers.training.recipe import encoder_card, export_frozen, frozen_form
 
+_FIGURES = ("utility", "null", "found", "p_gold", "posterior_gold")
 _SPARE = 8  # further passages to retrieve, in place of those that are excluded
 _DRAWN = 4  # sentences drawn for each that is trained on, where only sentences that can be filled in are
-
-
-def realm_log_likelihood(marginal: Marginal, scores: Tensor, logp: Tensor, lengths: Tensor) -> Tensor:
-    """(B,) log p(y|x), for "token" the mean over the masked tokens.
-
-    Args:
-        marginal: "sequence" or "token", see the equations of the module.
-        scores: (B, K) S(x, z), −inf where there is no passage.
-        logp: (B, K, T) log p(y_t|x, z), 0 after the last masked token.
-        lengths: (B,) numbers of masked tokens.
-    """
-    value = answer_log_likelihood(marginal, scores, logp)
-    return value / lengths if marginal == "token" else value
 
 
 def train_realm(config: RealmTrainConfig, *, encode: EncodesCorpus | None = None) -> Path:
     """Train as `config` says, or resume the run in `config.out`; see `rag.training.run.train`.
 
-    Writes the files of `train_dpr` into `config.out`, and `mlm/`, the masked language model, and `refresh/`,
-    snapshots and the indexes made of them; over a fixed index instead `index/`, that index for the trained
-    encoder.
+    Writes the files of `train_dpr` into `config.out`, and `mlm/`, the masked language model; over a fixed
+    index also `index/`, that index for the trained encoder.
 
     Args:
         encode: encodes the corpus at a refresh.
@@ -105,18 +90,16 @@ def _build_run(config: RealmTrainConfig, index: Index, encode: EncodesCorpus | N
         config.train_files or (config.index,), run.out / "data", config.split, input_checksums(run.out)
     )
     key = index.manifest["passages"]["sha256"]
-    tagger = title_tagger(index.passages, run.out / "data", key=key) if config.masks == "salient" else None
+    tagger = title_tagger(index.passages, run.out / "data", key=key)
     drawn = config.batch_size * (_DRAWN if config.answered_within else 1)
     batches = SentenceBatches(
-        store, reader.tokenizer, masks=config.masks, tagger=tagger, min_words=config.min_words,
+        store, reader.tokenizer, tagger=tagger, min_words=config.min_words,
         sentence_tokens=config.sentence_tokens, examples=Epochs.of(config, len(store), drawn),
         mask_token=mask_token(retriever.settings.question.weights_dir),
     )  # fmt: skip
     live_index = LiveIndex(index)
-    task = RealmTask(
-        config, retriever, reader, live_index, run.world,
-        vectors=index.embeddings if frozen else None,
-    )  # fmt: skip
+    vectors = index.embeddings if frozen else None
+    task = RealmTask(config, retriever, reader, live_index, run.world, vectors)
     hooks: FitHooks = FrozenIndex(index.version)
     if not frozen:
         hooks = index_refresh(config, live_index, retriever, master, world=run.world, encode=encode)
@@ -135,34 +118,27 @@ def _build_run(config: RealmTrainConfig, index: Index, encode: EncodesCorpus | N
         hooks=(hooks,),
         facts={
             "passages with sentences": len(store),
-            "of them with something to mask, in percent": round(100 * batches.usable, 1),
+            "with something to mask, in percent": round(100 * batches.usable, 1),
             "passages of the index": len(index.passages),
-            "index": "never made anew" if frozen else f"made anew every {config.refresh_every_steps} steps",
-            "null document": "among the passages" if config.null_document else "left out",
         },
     )  # fmt: skip
 
 
+@dataclass(slots=True)
 class RealmTask:
     """The loss of masked words, given passages retrieved from the live index.
 
-    Args:
+    Attributes:
         vectors: the index's vectors of the passages, to score them by; None encodes them with the model as it
             is.
     """
 
-    def __init__(
-        self,
-        config: RealmTrainConfig,
-        retriever: BiEncoderModel,
-        reader: Filler,
-        live_index: LiveIndex,
-        world: World,
-        *,
-        vectors: EmbeddingShards | None = None,
-    ) -> None:
-        self.config, self.retriever, self.reader, self._vectors = config, retriever, reader, vectors
-        self.live_index, self.world = live_index, world
+    config: RealmTrainConfig
+    retriever: BiEncoderModel
+    reader: Filler
+    live_index: LiveIndex
+    world: World
+    vectors: EmbeddingShards | None = None
 
     def loss(self, batch: Sequence[MaskedSentence]) -> Loss:
         """Loss and figures of this process's share of the batch."""
@@ -181,13 +157,18 @@ class RealmTask:
         listed = [[texts[place] for place in places] for places in rows.tolist()]
         logp = self.reader(sentences, listed)  # (B, K, T)
         lengths = torch.tensor([len(sentence.places) for sentence in sentences], device=logp.device)
-        value = realm_log_likelihood(self.config.marginal, scores, logp, lengths)
-        holds = _holding(sentences, rows, passages).to(scores.device)
+        value = answer_log_likelihood("sequence", scores, logp)  # (B,) log p(y|x)
+        holds = torch.tensor(  # (B, K) the masked words; the null document never does
+            [
+                [place > 0 and sentence.words in passages[place][1] for place in places]
+                for sentence, places in zip(sentences, rows.tolist(), strict=True)
+            ],
+            device=scores.device,
+        )
         with torch.no_grad():
-            whole = value if self.config.marginal == "token" else value / lengths
             prior, posterior = scores.softmax(1), (scores + logp.sum(2)).softmax(1)
             figures: dict[str, Any] = {
-                "utility": (whole - logp[:, 0].sum(1) / lengths).sum(),
+                "utility": ((value - logp[:, 0].sum(1)) / lengths).sum(),
                 "null": prior[:, 0].sum(),
                 "found": holds.any(1).sum(),
                 "p_gold": (prior * holds).sum(),
@@ -210,7 +191,7 @@ class RealmTask:
         return [
             sentence
             for sentence, passages in zip(sentences, self.live_index.passages_of(rows), strict=True)
-            if any(sentence.is_answered_by(p.text) and not sentence.stands_in(p) for p in passages)
+            if any(sentence.words in p.text and not sentence.stands_in(p) for p in passages)
         ]
 
     def retrieve(self, sentences: Sequence[MaskedSentence]) -> tuple[Tensor, Int64, list[tuple[str, str]]]:
@@ -242,23 +223,10 @@ class RealmTask:
             empty[number, 1 + len(listed) :] = True
             empty[number, 0] = not self.config.null_document and bool(listed)
         passages = list(places)
-        encoded = passages if self._vectors is None else passages[:1]
+        encoded = passages if self.vectors is None else passages[:1]
         vectors = model.read([Passage("", title, text) for title, text in encoded])  # (U, D)
-        if self._vectors is not None:
-            fixed = self._vectors.rows(np.array([stored[key] for key in passages[1:]], np.int64))
+        if self.vectors is not None:
+            fixed = self.vectors.rows(np.array([stored[key] for key in passages[1:]], np.int64))
             vectors = torch.cat([vectors.float(), torch.from_numpy(fixed).to(vectors.device)])
         chosen = torch.from_numpy(np.where(empty, -1, rows))
         return listed_scores(questions, vectors, chosen, model.scale), rows, passages
-
-
-def _holding(sentences: Sequence[MaskedSentence], rows: Int64, passages: Sequence[tuple[str, str]]) -> Tensor:
-    """(B, K) whether a passage contains all masked words of the sentence; the null document never does."""
-    return torch.tensor(
-        [
-            [place > 0 and sentence.is_answered_by(passages[place][1]) for place in listed]
-            for sentence, listed in zip(sentences, rows.tolist(), strict=True)
-        ]
-    )
-
-
-_FIGURES = ("utility", "null", "found", "p_gold", "posterior_gold")

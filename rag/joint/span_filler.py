@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from rag.core.arrays import Int64
 from rag.core.errors import ConfigError
-from rag.joint.config import FillerConfig
-from rag.joint.masked import Filled, Filler, MaskedReader, MaskedSentence
+from rag.joint.config import MaskedTrainConfig
+from rag.joint.masked import Filled, Filler, MaskedReader, MaskedSentence, TokenLists
+from rag.runtime.model_files import embedded_encoder_dir
 from readers.extractive.files import SHIPPED_READER
 from readers.extractive.inference import row_tensors
 from readers.extractive.layout import Row
@@ -35,8 +36,6 @@ class SpanFiller(Filler):
 
     Args:
         model: span model; the sentence takes the question's place.
-        tokenizer: the tokenizer of `model`.
-        max_tokens: maximum length of sentence and passage together; passages are truncated.
         guess: ε.
 
     Source:
@@ -54,17 +53,17 @@ class SpanFiller(Filler):
         self._continues = continuations(tokenizer)
 
     @classmethod
-    def of(cls, config: FillerConfig, device: str = "cpu") -> SpanFiller:
-        """Load the reader, or the encoder, that a configuration names; an encoder gets a fresh span head.
+    def load(
+        cls, reader: str | None, *, max_tokens: int, guess: float, dropout: float = 0.0, device: str = "cpu"
+    ) -> SpanFiller:
+        """Load a reader (`shipped` is that of the package), or an encoder, which gets a fresh span head.
 
         Raises:
             ArtifactError: nothing there can be trained.
         """
-        folder = str(SHIPPED_READER) if config.reader == "shipped" else config.reader
-        dropout = config.mlm_dropout or 0.0
-        model, tokenizer = start_model(folder, longest=config.joint_tokens, seed=0, dropout=dropout)
-        filler = cls(model, tokenizer, max_tokens=config.joint_tokens, guess=config.guess)
-        return filler.to(device).train()
+        folder = str(SHIPPED_READER) if reader == "shipped" else reader
+        model, tokenizer = start_model(folder, longest=max_tokens, seed=0, dropout=dropout)
+        return cls(model, tokenizer, max_tokens=max_tokens, guess=guess).to(device).train()
 
     def to_compute(self, dtype: torch.dtype) -> SpanFiller:
         """Move the encoder to `dtype`; the heads stay fp32. Returns self."""
@@ -76,20 +75,12 @@ class SpanFiller(Filler):
         self.float().load_state_dict(dict(weights), strict=False)
         export_trained(folder, self.model, self.model.state_dict(), self.tokenizer)
 
-    def forward(
-        self, sentences: Sequence[MaskedSentence], passages: Sequence[Sequence[Sequence[int]]]
-    ) -> Tensor:
-        """(B, K, T) log p(y | x, z) at a sentence's first mask, 0 at the others: the words, one run, are
-        filled in together; see `read`.
-        """
+    def forward(self, sentences: Sequence[MaskedSentence], passages: TokenLists) -> Tensor:
+        """(B, K, T) log p(y | x, z) at a sentence's first mask, where the words are filled in together."""
         return self.read(sentences, passages, learning=False).logp
 
     def read(
-        self,
-        sentences: Sequence[MaskedSentence],
-        passages: Sequence[Sequence[Sequence[int]]],
-        *,
-        learning: bool = True,
+        self, sentences: Sequence[MaskedSentence], passages: TokenLists, *, learning: bool = True
     ) -> Filled:
         """See `Filler.read`; the objective is log Σ P_start · P_end where the passage holds the words, and
         the log-probability of "not here" where it does not.
@@ -97,28 +88,24 @@ class SpanFiller(Filler):
         Args:
             learning: read the passages without the words too, for the objective.
         """
-        work = list(self._work(sentences, passages, learning=learning))
+        work = list(self._work(sentences, passages, learning))
         device, shape = next(self.parameters()).device, (len(sentences), len(passages[0]))
         longest = max(len(sentence.places) for sentence in sentences)
         copied = torch.full(shape, -torch.inf, device=device)
         objective = torch.zeros(shape, device=device)
         if work:
-            b = torch.tensor([one.sentence for one in work], device=device)
-            k = torch.tensor([one.passage for one in work], device=device)
-            holds = torch.tensor([len(one.first) > 0 for one in work], device=device)
+            b = torch.tensor([reading.sentence for reading in work], device=device)
+            k = torch.tensor([reading.passage for reading in work], device=device)
+            holds = torch.tensor([len(reading.first) > 0 for reading in work], device=device)
             right, absent = self._spans(work)
             copied = copied.index_put((b, k), torch.where(holds, right, -torch.inf))
             objective = objective.index_put((b, k), torch.where(holds, right, absent))
-        guess = torch.full_like(copied, self._log_guess)
-        logp = torch.logaddexp(copied + self._log_copy, guess)
-        return Filled(*(_at_first_mask(values, longest) for values in (logp, objective)))
+        logp = torch.logaddexp(copied + self._log_copy, torch.full_like(copied, self._log_guess))
+        pad = (0, longest - 1)  # the values stand at the first of T places
+        return Filled(*(nn.functional.pad(values[..., None], pad) for values in (logp, objective)))
 
     def _work(
-        self,
-        sentences: Sequence[MaskedSentence],
-        passages: Sequence[Sequence[Sequence[int]]],
-        *,
-        learning: bool,
+        self, sentences: Sequence[MaskedSentence], passages: TokenLists, learning: bool
     ) -> Iterator[_Reading]:
         for b, (sentence, listed) in enumerate(zip(sentences, passages, strict=True)):
             frame = self._mark.frame(sentence.ids)
@@ -134,7 +121,7 @@ class SpanFiller(Filler):
     def _spans(self, work: Sequence[_Reading]) -> tuple[Tensor, Tensor]:
         """(R,) log-probability of the right spans, of no use where there are none, and of "not here"."""
         device = next(self.parameters()).device
-        ids, mask, types, text = row_tensors(self._mark, [one.row for one in work])
+        ids, mask, types, text = row_tensors(self._mark, [reading.row for reading in work])
         text[:, self._mark.cls_position] = True
         logits = self.model(ids.to(device), mask.to(device), types.to(device))
         outside = ~text.to(device)
@@ -142,11 +129,9 @@ class SpanFiller(Filler):
             values.float().masked_fill(outside, -torch.inf).log_softmax(-1)
             for values in (logits.start, logits.end)
         )
-        owner = torch.from_numpy(np.repeat(np.arange(len(work)), [len(one.first) for one in work])).to(device)
-        first, last = (
-            torch.from_numpy(np.concatenate(places)).to(device)
-            for places in zip(*((one.first, one.last) for one in work), strict=True)
-        )
+        owners = np.repeat(np.arange(len(work)), [len(reading.first) for reading in work])
+        firsts, lasts = (np.concatenate([reading[n] for reading in work]) for n in (3, 4))
+        owner, first, last = (torch.from_numpy(part).to(device) for part in (owners, firsts, lasts))
         span = (start[owner, first] + end[owner, last]).exp()
         right = span.new_zeros(len(work)).index_add(0, owner, span).clamp_min(1e-30).log()
         cls = self._mark.cls_position
@@ -179,17 +164,12 @@ def _places(tokens: Int64, wanted: Int64, continues: Any) -> Int64:
     return np.flatnonzero(same.all(1) & whole)
 
 
-def _at_first_mask(values: Tensor, longest: int) -> Tensor:
-    """(B, K, T) with (B, K) values at the first of T places."""
-    return nn.functional.pad(values[..., None], (0, longest - 1))
-
-
-def open_filler(config: FillerConfig, device: str = "cpu", *, fresh: bool = False) -> Filler:
-    """What fills in masked words, as `config.fills` says.
-
-    Args:
-        fresh: see `MaskedReader.load`.
-    """
+def open_filler(config: MaskedTrainConfig, device: str = "cpu", *, fresh: bool = False) -> Filler:
+    """What fills in masked words, as `config.fills` says; for `fresh` see `MaskedReader.load`."""
+    tokens, dropout = config.joint_tokens, config.mlm_dropout
     if config.fills == "span":
-        return SpanFiller.of(config, device)
-    return MaskedReader.of(config, device, fresh=fresh)
+        return SpanFiller.load(
+            config.reader, max_tokens=tokens, guess=config.guess, dropout=dropout or 0.0, device=device
+        )
+    folder = config.reader or embedded_encoder_dir()
+    return MaskedReader.load(folder, max_tokens=tokens, dropout=dropout, device=device, fresh=fresh)

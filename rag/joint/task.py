@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from rag.core.arrays import Int64
-from rag.core.errors import ConfigError
 from rag.core.types import Question
 from rag.joint.config import JointTrainConfig
 from rag.joint.finding import Finder, Retrieved
@@ -30,8 +30,7 @@ Objective = Callable[[Seq2Seq, list[list[list[int]]], list[list[int]], Tensor], 
 _DEPTH = 20  # passages of held-out questions that are judged
 
 
-@dataclass(frozen=True, slots=True)
-class JointBatch:
+class JointBatch(NamedTuple):
     """The numbers of the questions in a batch, and the target answer of each."""
 
     numbers: Int64
@@ -55,33 +54,22 @@ class JointBatches:
         return JointBatch(chosen, [answers[int(draw.integers(len(answers)))] for answers in targets])
 
 
+@dataclass(frozen=True, slots=True)
 class JointTask:
     """Questions with retrieved passages: their loss and figures.
 
-    Args:
+    Attributes:
         module: all that is trained, including the generator inside `seq2seq`.
         finder: gives passages and their scores.
-        passages: number of passages in the index.
     """
 
-    def __init__(
-        self,
-        config: JointTrainConfig,
-        module: nn.Module,
-        seq2seq: Seq2Seq,
-        settings: GeneratorSettings,
-        finder: Finder,
-        objective: Objective,
-        world: World,
-        *,
-        passages: int,
-    ) -> None:
-        self.config, self.module, self.seq2seq, self.settings = config, module, seq2seq, settings
-        self.finder, self.objective, self.world = finder, objective, world
-        if config.top_k > passages:
-            raise ConfigError(
-                f"top_k is {config.top_k}, the index has {passages} passages", hint="lower top_k"
-            )
+    config: JointTrainConfig
+    module: nn.Module
+    seq2seq: Seq2Seq
+    settings: GeneratorSettings
+    finder: Finder
+    objective: Objective
+    world: World
 
     def _read(self, questions: Sequence[Question], retrieved: Retrieved, answers: Sequence[str]) -> JointLoss:
         texts = [question.text for question in questions]
@@ -106,10 +94,8 @@ class JointTask:
             (learned.reader + learned.retriever) / total,
             examples=len(chosen),
             tokens=sum(len(p.text.split()) for passages in retrieved.passages for p in passages),
-            parts={
-                **{name: value / total for name, value in shares.items()},
-                **{name: value * len(chosen) / total for name, value in parts.items()},
-            },
+            parts={name: value / total for name, value in shares.items()}
+            | {name: value * len(chosen) / total for name, value in parts.items()},
         )
 
     @torch.no_grad()
@@ -143,9 +129,8 @@ class JointTask:
 def _retrieval_figures(
     questions: Sequence[Question], retrieved: Retrieved, weights: Tensor
 ) -> dict[str, float]:
-    """Figures of a batch, as means over questions: "found" (an answer among the passages), "p_gold" (the
-    prior on passages that hold one) and "posterior_gold" (what the reader makes of it).
-    """
+    """Means over questions: "found" (an answer among the passages), "p_gold" (the prior on passages that hold
+    one), "posterior_gold" (what the reader makes of it)."""
     scores = retrieved.scores.detach().float().cpu()
     holds = torch.zeros(scores.shape)
     for b, (question, passages) in enumerate(zip(questions, retrieved.passages, strict=True)):

@@ -17,10 +17,11 @@ from indexers.build import build_index
 from indexers.index import Index
 from indexers.protocols import EncodesCorpus
 from indexers.settings import BuildSettings
-from rag.core.errors import DataError
-from rag.joint.config import JointTrainConfig
+from rag.core.errors import ConfigError, DataError
+from rag.joint.config import EmdrTrainConfig, JointTrainConfig, RagTrainConfig
 from rag.joint.finding import FixedFinder, LearningFinder
 from rag.joint.live_index import LiveIndex, index_refresh
+from rag.joint.losses import emdr2_loss, rag_loss
 from rag.joint.questions import questions_of
 from rag.joint.task import JointBatches, JointTask, Objective
 from rag.training.fit import FitHooks
@@ -34,7 +35,6 @@ from retrievers.bound import QUESTION_ENCODER, binding
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.open import named_kind, open_retriever
 from retrievers.training.bi_encoder import (
-    BiEncoderModel,
     FrozenIndex,
     adopt_index,
     encoder_form,
@@ -43,23 +43,14 @@ from retrievers.training.bi_encoder import (
 )
 
 
-def train_together(
-    config: JointTrainConfig,
-    objective: Objective,
-    reads: Mapping[str, Any],
-    *,
-    retriever: str = "trained",
-    encode: EncodesCorpus | None = None,
-) -> Path:
-    """Train as `config` says, or resume the run in `config.out`; see `rag.training.run.train`.
+def train_rag(config: RagTrainConfig, *, encode: EncodesCorpus | None = None) -> Path:
+    """Train RAG, or resume the run that `config.out` holds; see `rag.training.run.train`.
 
-    Writes `reader/`, the generator with its question encoder; if the passage encoder is trained, also
-    `encoder/` with both towers, and `index/`, the passages encoded by it.
+    Writes `reader/`, the generator with its question encoder; if the passage encoder is trained too (end to
+    end), also `encoder/` with both towers, and `index/`, the passages encoded by it. With a fixed `retriever`
+    only the generator is trained.
 
     Args:
-        reads: settings of the finished generator: how it reads several passages.
-        retriever: "trained", or the kind of a fixed retriever (`retrievers.open`): then only the generator is
-            trained, and `reads` has `prior_scale`, the factor on its scores whose softmax is p(z|x).
         encode: encodes the corpus at a refresh.
 
     Returns:
@@ -68,13 +59,45 @@ def train_together(
     Raises:
         ConfigError: the index lacks what a fixed retriever needs.
         MismatchedArtifactError: the index was built with another encoder than the one named.
+
+    Source:
+        Lewis et al. 2020, "Retrieval-Augmented Generation for Knowledge-Intensive NLP Tasks"; end to end:
+        Siriwardhana et al. 2023, "Improving the Domain Adaptation of Retrieval Augmented Generation (RAG)
+        Models for Open Domain Question Answering".
+
+    Note:
+        One of a question's answers is drawn each time, where the paper makes an example of every pair.
     """
+    batch_tokens = config.batch_tokens or 8192
+    objective = partial(rag_loss, config.marginal, smoothing=config.smoothing, batch_tokens=batch_tokens)
+    reads = {"mode": f"rag-{config.marginal}", "prior_scale": config.prior_scale}
+    return _train(config, objective, reads, config.retriever, encode)
+
+
+def train_emdr2(config: EmdrTrainConfig, *, encode: EncodesCorpus | None = None) -> Path:
+    """Train a retriever and a Fusion-in-Decoder reader in the same steps (EMDR²); see `train_rag`.
+
+    Source:
+        Sachan et al. 2021, "End-to-End Training of Multi-Document Reader and Retriever for Open-Domain
+        Question Answering".
+    """
+    objective = partial(emdr2_loss, config.marginal, batch_tokens=config.batch_tokens or 8192)
+    return _train(config, objective, {"mode": "fid"}, "trained", encode)
+
+
+def _train(
+    config: JointTrainConfig,
+    objective: Objective,
+    reads: Mapping[str, Any],
+    retriever: str,
+    encode: EncodesCorpus | None,
+) -> Path:
     with Index.open(config.index) as index:
-        kind = ""
-        if retriever == "trained":
+        kind = "" if retriever == "trained" else named_kind(retriever, index)
+        if not kind:
             config = adopt_index(config, index, same_encoder=True)
-        else:
-            kind = named_kind(retriever, index)
+        if config.top_k > len(index.passages):
+            raise ConfigError(f"top_k is {config.top_k}, the index has {len(index.passages)} passages")
         return train(config, partial(_build_run, config, objective, reads, kind, index, encode), "reader")
 
 
@@ -108,16 +131,14 @@ def _build_run(
     finder: FixedFinder | LearningFinder
     if retriever is None:
         searched = open_retriever(index, kind, encoder=config.question_encoder, device=run.device)
-        finder = FixedFinder(searched, index.passages, config.top_k, scale, run.device)
+        finder = FixedFinder(searched, index, config.top_k, scale, run.device)
         questions, held_out = finder.answerable(questions), finder.answerable(held_out)
     else:
         live_index = LiveIndex(index)
         finder = LearningFinder(config, retriever, index, live_index)
-        if config.document_side == "reencode":
+        if not frozen and config.refresh_every_steps:
             hooks = index_refresh(config, live_index, retriever, master, world=run.world, encode=encode)
-    task = JointTask(
-        config, module, seq2seq, settings, finder, objective, run.world, passages=len(index.passages)
-    )
+    task = JointTask(config, module, seq2seq, settings, finder, objective, run.world)
     batches = JointBatches(config, questions)
 
     def export(weights: Weights) -> None:
@@ -125,9 +146,17 @@ def _build_run(
 
         def bind(folder: Path) -> None:
             bound: dict[str, Any] = {"kind": kind}
-            if retriever is not None:
-                own = part(weights, "retriever")
-                bound = _export_retriever(config, retriever, own, index, run, folder)
+            if retriever is not None:  # bind the reader to the index whose passages it was trained with
+                identity, own = index.require_dense().encoder, part(weights, "retriever")
+                form = replace(encoder_form(config, retriever), max_length=config.passage_tokens)
+                if not frozen:
+                    export_model(run.out / "encoder", retriever, own, form)
+                    encoder = BiEncoder.load(run.out / "encoder", device=run.device)
+                    flat = BuildSettings(index_type="flat")
+                    build_index(iter(index.passages), run.out / "index", encoder=encoder, settings=flat)
+                    identity = encoder.identity
+                export_model(folder / QUESTION_ENCODER, retriever, own, form, only="question")
+                bound = binding(folder, identity)
             manifest.model_copy(update={"retriever": bound}).save(folder)
 
         save_reader(run.out / "reader", seq2seq, part(weights, "generator"), manifest, add=bind)
@@ -141,28 +170,6 @@ def _build_run(
     )  # fmt: skip
 
 
-def _export_retriever(
-    config: JointTrainConfig,
-    retriever: BiEncoderModel,
-    weights: Mapping[str, Any],
-    index: Index,
-    run: Run,
-    reader: Path,
-) -> dict[str, Any]:
-    """Write the question encoder into the reader's folder and, if passages were trained too, `encoder/` and
-    `index/`; returns what binds the reader to the index."""
-    identity = index.require_dense().encoder
-    form = replace(encoder_form(config, retriever), max_length=config.passage_tokens)
-    if config.document_side != "frozen":
-        export_model(run.out / "encoder", retriever, weights, form)
-        encoder = BiEncoder.load(run.out / "encoder", device=run.device)
-        settings = BuildSettings(index_type=config.index_type)
-        build_index(iter(index.passages), run.out / "index", encoder=encoder, settings=settings)
-        identity = encoder.identity
-    export_model(reader / QUESTION_ENCODER, retriever, weights, form, only="question")
-    return binding(reader, identity)
-
-
 def _load_generator(
     config: JointTrainConfig, reads: Mapping[str, Any], device: str
 ) -> tuple[Seq2Seq, GeneratorSettings]:
@@ -170,7 +177,7 @@ def _load_generator(
     stated = {
         "template": config.template, "passage_tokens": config.reader_passage_tokens,
         "question_tokens": config.reader_question_tokens, "answer_tokens": config.answer_tokens,
-        "batch_tokens": config.batch_tokens, "beams": config.beams,
+        "batch_tokens": config.batch_tokens,
     }  # fmt: skip
     stated = {name: value for name, value in stated.items() if value is not None}
     # What was trained to read passages together reads no more of them; RAG takes each by itself.

@@ -23,8 +23,8 @@ class RoundsConfig(GuidanceSettings):
         questions: questions with answers; gold passages are not used.
         held_out: questions on which each round is evaluated; None: a share of `questions`.
         validation_fraction: this share.
-        retriever: what finds the passages of round 1, see `retrievers.open`. Later rounds search with what
-            was trained; so do all evaluations, that of round 0 if the index has vectors of that kind.
+        retriever: finds the passages of round 1, see `retrievers.open`. Later rounds and evaluations search
+            with what was trained, round 0 too if the index has such vectors.
         top_k: number of passages retrieved per question.
         rounds: number of rounds.
         restart: train every round's retriever from the first encoder instead of the last round's.
@@ -51,7 +51,5 @@ class RoundsConfig(GuidanceSettings):
     def _cross_check_guidance(self) -> RoundsConfig:
         least = min(first for _, first in self.rules)
         if self.method == "colbert" and self.top_k < least:
-            raise ValueError(
-                f"top_k ({self.top_k}) is less than rules of positives need: raise it to {least}"
-            )
+            raise ValueError(f"top_k ({self.top_k}) is too small for the positives: raise it to {least}")
         return self

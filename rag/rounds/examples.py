@@ -45,8 +45,7 @@ from retrievers.negatives.mine import NegativeFilter
 from retrievers.negatives.settings import GuidanceSettings
 
 _BLOCK = 64  # questions that a killed run loses at most
-_NEGATIVE_RANKS = 1000  # number of best-ranked passages that negatives are drawn from,
-_NEAR_RANKS, _NEAR_SHARE = 100, 0.5  # this share of them from the first hundred
+_NEGATIVE_RANKS, _NEAR_RANKS, _NEAR_SHARE = 1000, 100, 0.5  # half of the negatives from the first hundred
 _SMALLEST = 1e-4  # probability of an answer that does not stand in a passage: a target must be finite
 _KINDS = {  # signal → kinds of reader that give it
     "attention": ("generative",),
@@ -94,21 +93,17 @@ def open_judge(source: str | None, signal: str, *, precision: str = "auto") -> J
         ArtifactError: there is no such reader.
         ConfigError: it cannot give this signal.
     """
-    kind, kinds = reader_kind(source), _KINDS[signal]
-    name = source or "the shipped reader"
-    if kind not in kinds:
-        hint = f"{signal} comes from a {' or '.join(kinds)} model"
+    kind, name = reader_kind(source), source or "the shipped reader"
+    if kind not in _KINDS[signal]:
+        hint = f"{signal} comes from a {' or '.join(_KINDS[signal])} model"
         raise ConfigError(f"{name} ({kind}) cannot give {signal}", hint=hint)
     load: Any = GenerativeReader.load if kind == "llm" else open_reader
     model = load(source, precision=precision)
     if signal == "attention" and model.settings.mode != "fid":
-        raise ConfigError(
-            f"{name} reads passages one by one ({model.settings.mode}): it gives no attention over them",
-            hint="attention comes from a reader in mode fid",
-        )
+        hint = "attention comes from a reader in mode fid"
+        raise ConfigError(f"{name} (mode {model.settings.mode}) reads passages one by one", hint=hint)
     folder = SHIPPED_READER if source is None else model_folder(source)
-    weights = weights_sha256(sorted(folder.glob("*.safetensors")))
-    named = str(getattr(model, "name", source))
+    weights, named = weights_sha256(sorted(folder.glob("*.safetensors"))), str(getattr(model, "name", source))
     return Judge(model, signal, {"name": named, "kind": kind, "weights_sha256": weights})
 
 
@@ -120,7 +115,7 @@ def report_path(out: Path) -> Path:
 def score_examples(examples: Path, out: Path, judge: Judge) -> Mapping[str, Any]:
     """Write `examples` with a target for each of a question's candidates.
 
-    Existing targets are replaced; everything else is kept. After every 64 questions, results are saved in
+    Existing targets are replaced; everything else stays. After every 64 questions, results are saved in
     `OUT.scoring/`, from which an interrupted run resumes, with the same output.
 
     Args:
@@ -128,9 +123,7 @@ def score_examples(examples: Path, out: Path, judge: Judge) -> Mapping[str, Any]
         out: DPR's training JSON with targets; `OUT.report.json` beside it says where they come from.
 
     Returns:
-        The report: "signal", "reader" with the hash of its weights, "examples" with theirs, and "counts":
-        questions, passages scored and "unreadable", and questions that teach nothing: "without answers", "no
-        passage holds an answer", "all passages alike".
+        The report: signal, reader, checksums, and "counts" of questions, passages and what teaches nothing.
 
     Raises:
         ConfigError: `out` is `examples`.
@@ -142,11 +135,9 @@ def score_examples(examples: Path, out: Path, judge: Judge) -> Mapping[str, Any]
     check_target(out)
     total = sum(1 for _ in read_examples(examples, needs="questions"))
     run = {"signal": judge.signal, "reader": judge.identity, "examples": sha256_file(examples)}
-    work = out.with_name(out.name + ".scoring")
+    work, score = out.with_name(out.name + ".scoring"), partial(_score_block, judge=judge)
     with directory_lock(work):
-        blocks = BlockFolder(work, run)
-        questions = read_examples(examples, needs="questions")
-        score = partial(_score_block, judge=judge)
+        blocks, questions = BlockFolder(work, run), read_examples(examples, needs="questions")
         blocks.fill(questions, score, total=total, size=_BLOCK, unit="questions", verb="score")
         counts = dict(blocks.counts())
         report = {"counts": counts, **run}
@@ -184,10 +175,9 @@ def _score_block(examples: Sequence[Example], judge: Judge, counts: Counter[str]
     for example, read, can in zip(examples, judged, able, strict=True):
         targets = next(signals) if can else np.full(len(example.candidates), -np.inf)
         if not (targets < np.inf).all():
-            raise DataError(
-                f"{judge.identity['name']} gives {judge.signal} {targets} for {example.question!r:.80}",
-                hint="its weights are damaged, or it overflows: try precision fp32",
-            )
+            hint = "its weights are damaged, or it overflows: try precision fp32"
+            named = judge.identity["name"]
+            raise DataError(f"{named} gives {judge.signal} {targets} for {example.question!r:.80}", hint=hint)
         readable = targets[np.isfinite(targets)]
         counts["questions"] += 1
         counts["passages"] += len(readable)
@@ -211,9 +201,7 @@ def guided_examples(
 
     Args:
         ranked: questions with answers and what was retrieved for them, best first.
-        settings: which passages count as right.
-        counts: "questions", "without answers", "no passage holds an answer" (both are left out), "positives",
-            "negatives" are added.
+        counts: of questions, of those that are left out, of positives and negatives; added to.
 
     Example:
         >>> from rag.core.types import Passage

@@ -49,13 +49,11 @@ def run_rounds(config: RoundsConfig, training: BiEncoderConfig) -> list[dict[str
         training: training settings of every round's retriever; their paths are set here.
 
     Returns:
-        A row per round, 0 for the start: "round", held-out "figures" in percent (questions with an answer in
-        the first k passages), and "facts", counts of its examples. Also in `OUT/rounds.json`, with the best
-        encoder's folder; `rag compare round-0/evaluation round-1/evaluation` tests a difference.
+        A row per round, 0 for the start: "round", held-out "figures" in percent (an answer in the first k
+        passages), and "facts", counts of its examples. Also in `OUT/rounds.json`, with the best encoder.
 
     Raises:
-        ConfigError: the held-out questions are a test set, or the reader, the retriever or the training
-            cannot work.
+        ConfigError: the held-out questions are a test set, or the reader or the training cannot work.
         DataError: no question can be trained on.
         MismatchedArtifactError: `config.out` holds rounds of other settings.
     """
@@ -84,9 +82,8 @@ def run_rounds(config: RoundsConfig, training: BiEncoderConfig) -> list[dict[str
                 facts = _examples(config, judge, folder)
                 encoder = _train(config, training, folder, index, encoder)
                 index, searched, measured = _index(config, folder, encoder), trained, trained
-            shown = evaluate(
-                index, held_out, folder / "evaluation", reader=False, split="dev", retriever=measured
-            ).figures
+            out = folder / "evaluation"
+            shown = evaluate(index, held_out, out, split="dev", reader=False, retriever=measured).figures
             figures = {name: 100.0 * it.value for name, it in shown.items() if name.startswith("top")}
             rows.append({"round": number, "figures": figures, "facts": {"searched": measured, **facts}})
             best = max(rows, key=lambda row: row["figures"][_DECIDES])["round"]
@@ -101,7 +98,7 @@ def _starting(config: RoundsConfig, training: BiEncoderConfig) -> tuple[BiEncode
     with Index.open(config.index) as index:
         identity = index.encoder_identity
     start = begun.question_encoder or EMBEDDED_ENCODER_NAMES[0]
-    return begun, {"training starts from": start} | ({"encoder": identity.name} if identity else {})
+    return begun, {"encoder": identity.name if identity else "", "training starts from": start}
 
 
 def _claim(config: RoundsConfig, training: BiEncoderConfig) -> None:
@@ -125,10 +122,8 @@ def _examples(config: RoundsConfig, judge: Judge | None, folder: Path) -> dict[s
         counts: Counter[str] = Counter()
         ranked = read_examples(retrieved, needs="questions")
         if not write_examples(examples, guided_examples(ranked, config, counts)):
-            raise DataError(
-                f"no retrieved passage holds an answer to any question: {dict(counts)}",
-                hint="raise top_k and the rules of positives, or give the corpus that answers them",
-            )
+            hint = "raise top_k and the rules of positives, or give the corpus that answers them"
+            raise DataError(f"no retrieved passage holds an answer: {dict(counts)}", hint=hint)
         atomic_write_json(report_path(examples), {"counts": dict(counts)})
     return dict(read_json(report_path(examples))["counts"])
 

@@ -6,48 +6,17 @@ import os
 import signal
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field
-
-from rag.config import Config, load_config, parse_overrides
-from rag.core.errors import ConfigError, MismatchedArtifactError, ResourceError
+from rag.core.errors import MismatchedArtifactError, ResourceError
 from rag.core.optional import DISTRIBUTION, require
 
 _DECIDING = (DISTRIBUTION, "numpy", "torch", "tokenizers", "faiss-cpu")  # what decides the bytes of a vector
 _CODE = ("rag", "indexers", "retrievers")
 _LOOK_TIMEOUT_S = 120.0
-
-
-class ClusterOptions(Config):
-    """How a search is distributed.
-
-    Attributes:
-        shards: parts of the vectors, each searched by a process of its own; default: one per node.
-        deadline: seconds after which a search fails, if a part is not searched yet.
-    """
-
-    shards: int | None = Field(default=None, ge=1)
-    deadline: float = Field(default=5.0, gt=0)
-
-
-def parse_cluster(text: str) -> tuple[str, ClusterOptions]:
-    """Parse the address of a cluster, with options of the search after a comma.
-
-    Raises:
-        ConfigError: there is no address, or no such option.
-
-    Example:
-        >>> parse_cluster("auto,shards=4")
-        ('auto', ClusterOptions(shards=4, deadline=5.0))
-    """
-    address, *given = (part.strip() for part in text.split(","))
-    if not address or "=" in address:
-        raise ConfigError(f"ray is {text!r}", hint="give HOST:PORT or auto first, as in auto,shards=4")
-    return address, load_config(ClusterOptions, overrides=parse_overrides(given))
 
 
 @contextmanager
@@ -63,10 +32,7 @@ def connected(address: str) -> Iterator[Any]:
 
 
 def connect(address: str) -> Any:
-    """The module `ray`, connected to the cluster at `address`; a connection of this process is used again.
-
-    Ray's usage reports are switched off for this process; a cluster's own are decided where it is started
-    (`ray start --disable-usage-stats`).
+    """The module `ray`, connected to a cluster; a connection of this process is used again.
 
     Args:
         address: `HOST:PORT` of the cluster's head, or `auto` for the cluster of this machine.
@@ -100,10 +66,10 @@ def _ray() -> Any:
     return require("ray", extra="ray")
 
 
-def on_node(node_id: str, *, soft: bool = False) -> Any:
-    """A scheduling strategy: this node and no other; if `soft`, another once this one is gone."""
+def on_node(node_id: str) -> Any:
+    """A scheduling strategy: this node and no other."""
     strategies = require("ray.util.scheduling_strategies", extra="ray")
-    return strategies.NodeAffinitySchedulingStrategy(node_id, soft=soft)
+    return strategies.NodeAffinitySchedulingStrategy(node_id, soft=False)
 
 
 def check_nodes(ray: Any, files: Sequence[Path]) -> list[dict[str, Any]]:
@@ -122,12 +88,10 @@ def check_nodes(ray: Any, files: Sequence[Path]) -> list[dict[str, Any]]:
     paths = [str(path.absolute()) for path in files]
     expected = _facts(paths)
     nodes = sorted((node for node in ray.nodes() if node["Alive"]), key=lambda node: str(node["NodeID"]))
-    task = ray.remote(_facts)
+    task, usual, answering = ray.remote(_facts), {"num_cpus": 0, "max_retries": 0}, []
     looks = [
-        task.options(num_cpus=0, max_retries=0, scheduling_strategy=on_node(node["NodeID"])).remote(paths)
-        for node in nodes
+        task.options(**usual, scheduling_strategy=on_node(node["NodeID"])).remote(paths) for node in nodes
     ]
-    answering = []
     for node, look in zip(nodes, looks, strict=True):
         name = f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']}, node {node['NodeID'][:8]})"
         try:
@@ -140,36 +104,32 @@ def check_nodes(ray: Any, files: Sequence[Path]) -> list[dict[str, Any]]:
                 f"{name} does not run tasks of this package: {error or 'no answer'}",
                 hint=f"install '{DISTRIBUTION}[ray]' there, or see `ray status` and the logs of that node",
             ) from error
-        for fact, value in expected.items():
-            if seen[fact] != value:
-                raise MismatchedArtifactError(
-                    f"{name}: {fact} is {seen[fact] or 'missing'}, on this machine {value or 'missing'}",
-                    hint="install the same packages on every node (pip install -c constraints.txt "
-                    f"'{DISTRIBUTION}[ray]'), and use a folder on a disk that all nodes share",
-                )
+        for fact in (fact for fact, value in expected.items() if seen[fact] != value):
+            raise MismatchedArtifactError(
+                f"{name}: {fact} is {seen[fact] or 'missing'}, on this machine {expected[fact] or 'missing'}",
+                hint="install the same packages on every node (pip install -c constraints.txt "
+                f"'{DISTRIBUTION}[ray]'), and use a folder on a disk that all nodes share",
+            )
         answering.append(node)
     return answering
 
 
 def _facts(paths: Sequence[str]) -> dict[str, str]:
     """What decides results on a node: packages, this code, files by checksum; "" where one is absent."""
-    facts = {}
+    facts = dict.fromkeys(_DECIDING, "")
     for package in _DECIDING:
-        try:
+        with suppress(metadata.PackageNotFoundError):
             facts[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            facts[package] = ""
     code = hashlib.sha256()
     for package in _CODE:
         spec = importlib.util.find_spec(package)
         for folder in (spec.submodule_search_locations if spec else None) or ():
-            for file in sorted(Path(folder).rglob("*.py")):
-                code.update(file.relative_to(folder).as_posix().encode() + b"\0" + file.read_bytes())
+            for module in sorted(Path(folder).rglob("*.py")):
+                code.update(module.relative_to(folder).as_posix().encode() + b"\0" + module.read_bytes())
     facts["the code of this package"] = code.hexdigest()[:12]
     for path in paths:
-        try:
-            with open(path, "rb") as begun:
-                facts[path] = hashlib.sha256(begun.read(1 << 20)).hexdigest()[:12]
-        except OSError:
-            facts[path] = ""
+        begun = b""
+        with suppress(OSError), open(path, "rb") as file:
+            begun = file.read(1 << 20)
+        facts[path] = hashlib.sha256(begun).hexdigest()[:12] if begun else ""
     return facts

@@ -7,7 +7,7 @@ node dies is run again by Ray on another node.
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache, partial
 from pathlib import Path
@@ -19,15 +19,10 @@ from indexers.passages import HASHES_NAME, PassageStore
 from indexers.protocols import EncoderIdentity, EncodesCorpus, PassageEncoder
 from indexers.settings import SHARD_ROWS, VectorDtype
 from rag.core.errors import MismatchedArtifactError, RagError, ResourceError
-from rag.core.log import get_logger
 from rag.core.progress import Progress
 from rag.scale.cluster import check_nodes, connected
 
 _ATTEMPTS = 8  # of a shard whose process dies
-_POLL_S = 2.0
-_TASKS_PER_CPU = 2  # handed out ahead, so that no CPU waits for this process
-
-log = get_logger(__name__)
 
 
 @contextmanager
@@ -61,37 +56,21 @@ def encode_on_cluster(
     header = Header(len(passages), encoder.identity.dim, dtype, shard_rows, encoder.identity)
     missing = begin_shards(place, header)
     check_nodes(ray, [place / HEADER_NAME, passages.directory / HASHES_NAME])
-    job = (
-        str(place.absolute()), str(passages.directory.absolute()), getattr(encoder, "precision", "auto"),
-        tuple(encoder.identity.to_json().items()),
-    )  # fmt: skip
-    with Progress(sum(stop - start for _, start, stop in missing), "passages", "encode") as progress:
-        _run(ray, job, missing, progress.update)
-    return finish_shards(place)
-
-
-def _run(
-    ray: Any,
-    job: tuple[Any, ...],
-    missing: list[tuple[int, int, int]],
-    done: Callable[[int], None],
-) -> None:
+    folders, precision = (
+        (place.absolute(), passages.directory.absolute()),
+        getattr(encoder, "precision", "auto"),
+    )
     resources = ray.cluster_resources()
     if resources.get("CPU", 0) < 1:
         raise ResourceError("the Ray cluster has no CPU for tasks", hint="add nodes: `ray start --address …`")
-    if ray.available_resources().get("CPU", 0) < 1:
-        log.warning("all CPUs of the Ray cluster are taken: encoding begins when other work frees one")
     task = ray.remote(_encode_shard).options(
         num_cpus=1, num_gpus=1 if resources.get("GPU") else 0, max_retries=_ATTEMPTS
     )
-    waiting, pending = missing[::-1], dict[Any, tuple[int, int, int]]()
+    pending = {task.remote(*folders, precision, encoder.identity, *part): part for part in missing}
     try:
-        while waiting or pending:
-            room = _TASKS_PER_CPU * int(ray.cluster_resources().get("CPU", 1)) + 1
-            while waiting and len(pending) < room:
-                part = waiting.pop()
-                pending[task.remote(*job, *part)] = part
-            for result in ray.wait(list(pending), timeout=_POLL_S)[0]:
+        with Progress(sum(stop - start for _, start, stop in missing), "passages", "encode") as progress:
+            while pending:
+                [result], _ = ray.wait(list(pending))
                 shard, start, stop = pending.pop(result)
                 try:
                     ray.get(result)
@@ -100,44 +79,32 @@ def _run(
                         raise cause from None
                     raise ResourceError(
                         f"shard {shard} could not be encoded in {_ATTEMPTS + 1} attempts ({error})",
-                        hint="look at the memory of the nodes; the same command continues behind finished "
-                        "shards",
+                        hint="look at the nodes' memory; the same command goes on behind finished shards",
                     ) from error
-                done(stop - start)
+                progress.update(stop - start)
     finally:
         for result in pending:
             ray.cancel(result, force=True)
+    return finish_shards(place)
 
 
 def _encode_shard(
-    place: str,
-    passages: str,
-    precision: str,
-    identity: tuple[tuple[str, Any], ...],
-    shard: int,
-    start: int,
-    stop: int,
+    place: Path, passages: Path, precision: str, identity: EncoderIdentity, shard: int, start: int, stop: int
 ) -> None:
     """Runs on a node: encode rows start … stop - 1 and write them."""
     encoder, store = _opened(passages, precision, identity)
-    store_shard(Path(place), shard, embeddings.encode_rows(store, encoder, start, stop))
+    store_shard(place, shard, embeddings.encode_rows(store, encoder, start, stop))
 
 
 @lru_cache(maxsize=1)  # a process of the cluster runs task after task of one job
-def _opened(
-    passages: str, precision: str, identity: tuple[tuple[str, Any], ...]
-) -> tuple[PassageEncoder, PassageStore]:
+def _opened(passages: Path, precision: str, identity: EncoderIdentity) -> tuple[PassageEncoder, PassageStore]:
     os.environ["OMP_NUM_THREADS"] = "1"  # a task has one CPU
     from retrievers.encoders.open import load_like
 
-    node, expected = os.uname().nodename, EncoderIdentity.from_json(dict(identity))
-    try:
-        encoder = load_like(expected, precision=precision)
-    except RagError as error:
-        raise type(error)(f"{node}: {error.message}", hint=error.hint) from error
-    if differences := expected.differences(encoder.identity):
+    encoder = load_like(identity, precision=precision)
+    if differences := identity.differences(encoder.identity):
         raise MismatchedArtifactError(
-            f"{node} loads another encoder under {expected.name!r} ({'; '.join(differences)})",
+            f"{os.uname().nodename} loads another encoder under {identity.name!r} ({'; '.join(differences)})",
             hint="keep the encoder on a disk that all nodes share",
         )
     if torch := sys.modules.get("torch"):  # a static encoder needs none

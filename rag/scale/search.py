@@ -1,105 +1,74 @@
-"""Search with the vectors of an index divided among processes of a Ray cluster, behind the usual server.
+"""Exact search with the vectors of an index divided among the nodes of a Ray cluster, behind a server.
 
-Every process (an actor) opens the index on the shared disk and searches some of its shard files only, so each
-node maps a part of the vectors. The results are merged by score and row, and are the same as on one machine,
-ties included. An actor that dies is started again, on another node if need be, and asked
-again. A search of which a part is not answered before the deadline fails: no answer leaves passages out.
+On every node a process (an actor) opens the index on the shared disk and searches some of its shard files, so
+each node maps a part of the vectors. The results are those of one machine, ties included. An actor that dies
+is started again on the next node, and asked again. A search of which a part is not answered in time
+fails: no answer leaves passages out.
 """
 
 import itertools
 import os
+import threading
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from indexers.embeddings import EmbeddingShards
-from indexers.exact import FlatIndex, check_queries, exact_scores, exact_search, select_best
-from indexers.faiss_index import FaissIndex, faiss
+from indexers.exact import FlatIndex, check_queries, exact_search, select_best
+from indexers.faiss_index import faiss
 from indexers.index import Index
 from indexers.selected import Selection
 from rag.core.arrays import Float32, Int64
 from rag.core.errors import ConfigError, MismatchedArtifactError, RagError, ResourceError, RetrievalError
-from rag.core.log import get_logger
 from rag.core.manifest import MANIFEST_NAME
-from rag.scale.cluster import ClusterOptions, check_nodes, connect, on_node, parse_cluster
+from rag.scale.cluster import check_nodes, connect, on_node
 
+_DEADLINE_S = 10.0  # of a search
 _START_TIMEOUT_S = 120.0
 _PAUSE_S = 0.1  # before a dead actor is asked again
-
-log = get_logger(__name__)
-
-Candidates = tuple[Float32, Float32, Int64]
-"""Scores (n, K) by which candidates are taken, exact scores (n, K), and rows (n, K)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A part of an index, as an actor has to open it.
-
-    Attributes:
-        directory: the index, on a disk that all nodes share.
-        version: version of the index that the server opened.
-        first, stop: shard files first … stop - 1 of the embeddings.
-        name: name of the part for messages.
-        threads: threads of a search.
-    """
-
-    directory: str
-    version: str
-    first: int
-    stop: int
-    name: str
-    threads: int
+_RESERVED_BYTES = 1 << 20  # without any resource Ray lets a random node choose, which may not know a new one
 
 
 class PartSearch:
-    """Searches one part of an index; runs as an actor. It opens the index at its first call."""
+    """Searches one part of an index; runs as an actor. It opens the index at its first call.
 
-    def __init__(self, part: Part) -> None:
-        self._part = part
-        self._index: Index | None = None
-        self._rows: Selection | None = None  # of this part
+    Args:
+        directory: the index, on a disk that all nodes share.
+        version: version of the index that the server opened.
+        first, stop: shard files first … stop - 1 of the embeddings.
+    """
 
-    def describe(self) -> tuple[int, str]:
-        """Process id and name of the machine, once the part is open."""
+    def __init__(self, directory: Path, version: str, first: int, stop: int) -> None:
+        self._directory, self._version, self._files = directory, version, (first, stop)
+        self._opened: tuple[int, EmbeddingShards] | None = None
+
+    def process(self) -> int:
+        """Process id, once the part is open."""
         self._open()
-        return os.getpid(), os.uname().nodename
+        return os.getpid()
 
-    def _open(self) -> Index:
-        if self._index is None:
-            part, node = self._part, os.uname().nodename
-            faiss.omp_set_num_threads(part.threads)
-            try:
-                index = Index.open(part.directory, verify="none")
-            except RagError as error:
-                raise type(error)(f"{part.name} on {node}: {error.message}", hint=error.hint) from error
-            if index.version != part.version:
+    def _open(self) -> tuple[int, EmbeddingShards]:
+        """First row and vectors of the part."""
+        if self._opened is None:
+            faiss.omp_set_num_threads(os.cpu_count() or 1)  # Ray allows one
+            index = Index.open(self._directory, verify="none")
+            if index.version != self._version:
                 raise MismatchedArtifactError(
-                    f"{part.name} on {node}: {part.directory} is of build {index.version}, the server's of "
-                    f"build {part.version}",
+                    f"{os.uname().nodename}: {self._directory} is of build {index.version}, the server's of "
+                    f"build {self._version}",
                     hint="reload the server, so that it opens the new build",
                 )
-            self._index = index
-        return self._index
+            self._opened = index.require_dense().embeddings.part(*self._files)
+        return self._opened
 
-    def search(self, queries: Float32, wanted: int, effort: int | None) -> Candidates:
-        """The best `wanted` candidates of queries (n, D) in this part; all exact without an effort."""
-        index = self._open()
-        embeddings = cast("EmbeddingShards", index.embeddings)
-        start, mine = embeddings.part(self._part.first, self._part.stop)
-        if effort is None:
-            scores, rows = exact_search(mine, queries, wanted)
-            return scores, scores, np.where(rows >= 0, rows + start, -1)
-        if self._rows is None and len(mine) < len(embeddings):
-            rows_of_all = np.arange(len(embeddings))
-            self._rows = Selection((rows_of_all >= start) & (rows_of_all < start + len(mine)))
-        near, rows = cast("FaissIndex", index.dense).candidates(queries, wanted, effort, self._rows)
-        near = np.where(rows >= 0, near, np.float32(-np.inf))
-        return near, exact_scores(embeddings, queries, rows), rows
+    def search(self, queries: Float32, top_k: int) -> tuple[Float32, Int64]:
+        """Scores and rows (n, K) of the best of queries (n, D) in this part."""
+        start, vectors = self._open()
+        scores, rows = exact_search(vectors, queries, top_k)
+        return scores, np.where(rows >= 0, rows + start, -1)
 
 
 class ShardedIndex:
@@ -107,24 +76,23 @@ class ShardedIndex:
 
     Args:
         ray: the connected module.
-        whole: search of the index on this machine, for its settings and for filtered searches.
-        actors: for each part its actor.
-        deadline_s: seconds after which a search fails if a part has not answered.
+        index: its vectors are searched; filtered searches stay with this machine.
+        parts: first shard file of each part, and the first behind it.
+        nodes: ids of the nodes that actors are started on, in turns.
 
     Attributes:
-        deadline_s: as given.
+        deadline_s: seconds after which a search fails if a part has not answered.
     """
 
     def __init__(
-        self,
-        ray: Any,
-        whole: FlatIndex | FaissIndex,
-        parts: Sequence[Part],
-        actors: Sequence[Any],
-        deadline_s: float,
+        self, ray: Any, index: Index, parts: Sequence[tuple[int, int]], nodes: Sequence[str]
     ) -> None:
-        self._ray, self._whole, self._parts, self._actors = ray, whole, parts, actors
-        self.deadline_s, self.dim = deadline_s, whole.dim
+        self._ray, self._parts, self._nodes = ray, parts, nodes
+        self._place, self._whole = (index.directory, index.version), index.require_dense().vectors
+        self.deadline_s, self.dim = _DEADLINE_S, self._whole.dim
+        self._turns = list(range(len(parts)))  # a part's actor is on the node of its turn
+        self._lock = threading.Lock()
+        self._actors = [self._start(number) for number in range(len(parts))]
 
     def __len__(self) -> int:
         return len(self._whole)
@@ -136,141 +104,102 @@ class ShardedIndex:
 
         Raises:
             RetrievalError: a part did not answer in time.
+            MismatchedArtifactError: a part that was started again finds another build of the index.
         """
         if selected is not None:
             return self._whole.search(queries, top_k, selected)
-        queries, end = check_queries(queries, self.dim, top_k), time.monotonic() + self.deadline_s
-        if isinstance(self._whole, FlatIndex):
-            _, exact, rows = self._ask(end, queries, min(top_k, len(self)), None)
-            return select_best(exact, rows, top_k)
+        queries = check_queries(queries, self.dim, top_k)
+        answers = self._ask(self.deadline_s, "search", queries, min(top_k, len(self)))
+        scores, rows = (np.concatenate(column, axis=1) for column in zip(*answers, strict=True))
+        return select_best(scores, rows, top_k)
 
-        def find(wanted: int, effort: int) -> tuple[Float32, Int64]:
-            near, exact, rows = self._ask(end, queries, wanted, effort)
-            best = np.lexsort((rows, -near))[:, :wanted]  # as many candidates as one machine takes
-            return np.take_along_axis(exact, best, axis=1), np.take_along_axis(rows, best, axis=1)
-
-        exact, rows = self._whole.widen(find, top_k)
-        return select_best(exact, rows, top_k)
-
-    def _ask(self, end: float, *arguments: Any) -> Candidates:
-        """Ask every part, and again where its actor has died, until the deadline."""
-        answers: dict[int, Candidates] = {}
-        reasons: dict[int, str] = {}
-        running = {actor.search.remote(*arguments): number for number, actor in enumerate(self._actors)}
-        while running and (now := time.monotonic()) < end:
-            for call in self._ray.wait(list(running), timeout=end - now)[0]:
-                number = running.pop(call)
-                try:
-                    answers[number] = self._ray.get(call)
-                except self._ray.exceptions.RayError as error:
-                    cause = getattr(error, "cause", None)
-                    reasons[number] = cause.message if isinstance(cause, RagError) else f"it died ({error})"
-                    time.sleep(_PAUSE_S)
-                    running[self._actors[number].search.remote(*arguments)] = number
-        for call in running:
-            self._ray.cancel(call)
-        if late := sorted(running.values()):
-            why = "; ".join(
-                f"{self._parts[number].name}: {reasons.get(number, 'no answer').splitlines()[0]}"
-                for number in late
-            )
-            raise RetrievalError(
-                f"a part of the index did not answer within {self.deadline_s:g} s ({why})",
-                hint="look at `ray status`; dead actors are started again by themselves",
-            )
-        near, exact, rows = (
-            np.concatenate(column, axis=1)
-            for column in zip(*(answers[number] for number in sorted(answers)), strict=True)
-        )
-        return near, exact, rows
-
-    def processes(self) -> list[tuple[int, str]]:
-        """For each part process id and machine of its actor.
-
-        Raises:
-            RagError: an actor cannot open its part.
-            ResourceError: an actor does not start.
-        """
-        described = [actor.describe.remote() for actor in self._actors]
-        try:
-            return list(self._ray.get(described, timeout=_START_TIMEOUT_S))
-        except self._ray.exceptions.RayTaskError as error:
-            if isinstance(error.cause, RagError):
-                raise error.cause from None
-            raise
-        except self._ray.exceptions.RayError as error:
-            raise ResourceError(
-                f"a search process did not start on the cluster: {error}", hint="look at `ray status`"
-            ) from error
+    def processes(self) -> list[int]:
+        """For each part the process id of its actor, once it is open."""
+        return self._ask(_START_TIMEOUT_S, "process")
 
     def close(self) -> None:
         """End the actors."""
         for actor in self._actors:
             self._ray.kill(actor)
 
+    def _start(self, number: int) -> Any:
+        kind = self._ray.remote(PartSearch).options(
+            num_cpus=0, memory=_RESERVED_BYTES, max_restarts=0,
+            scheduling_strategy=on_node(self._nodes[self._turns[number] % len(self._nodes)]),
+        )  # fmt: skip
+        return kind.remote(*self._place, *self._parts[number])
 
-def open_sharded(directory: str | Path, cluster: str) -> Index:
-    """Open an index whose vectors are searched on a cluster.
+    def _ask(self, timeout_s: float, method: str, *arguments: Any) -> list[Any]:
+        """What every part answers, asked again where its actor has died, until the timeout."""
+        end = time.monotonic() + timeout_s
+        answers: dict[int, Any] = {}
+        reasons: dict[int, str] = {}
+        running: dict[Any, tuple[int, Any]] = {}
+
+        def ask(number: int) -> None:
+            actor = self._actors[number]
+            running[getattr(actor, method).remote(*arguments)] = number, actor
+
+        for number in range(len(self._parts)):
+            ask(number)
+        while running and (now := time.monotonic()) < end:
+            for call in self._ray.wait(list(running), timeout=end - now)[0]:
+                number, actor = running.pop(call)
+                try:
+                    answers[number] = self._ray.get(call)
+                except self._ray.exceptions.RayError as error:
+                    if isinstance(cause := getattr(error, "cause", None), RagError):
+                        raise cause from None
+                    reasons[number] = f"it died ({error})".splitlines()[0]
+                    time.sleep(_PAUSE_S)
+                    with self._lock:  # another search may have started it again
+                        if self._actors[number] is actor:
+                            self._ray.kill(actor)
+                            self._turns[number] += 1
+                            self._actors[number] = self._start(number)
+                    ask(number)
+        late = sorted(number for number, _ in running.values())
+        for call in running:
+            self._ray.cancel(call)
+        if late:
+            why = "; ".join(f"part {n + 1}: {reasons.get(n, 'no answer')}" for n in late)
+            raise RetrievalError(
+                f"a part of the index did not answer within {timeout_s:g} s ({why})",
+                hint="look at `ray status`; dead actors are started again by themselves",
+            )
+        return [answers[number] for number in range(len(self._parts))]
+
+
+def open_sharded(directory: str | Path, address: str) -> Index:
+    """Open an index whose vectors are searched on a cluster, a part on each node that has CPUs.
 
     Args:
         directory: the index, on a disk that all nodes share.
-        cluster: see `parse_cluster`.
+        address: see `rag.scale.cluster.connect`.
 
     Raises:
-        ConfigError: the index has no vectors, or cannot be divided so.
+        ConfigError: the index is not of type flat.
         MismatchedArtifactError: a node has other packages, or sees another index.
-        ResourceError: there is no cluster, or a process does not start.
+        ResourceError: there is no cluster, or no CPU in it.
+        RetrievalError: a process does not start.
     """
-    address, options = parse_cluster(cluster)
     index, ray = Index.open(Path(directory).resolve()), connect(address)
     try:
+        embeddings = index.embeddings
+        if embeddings is None or not isinstance(index.dense, FlatIndex):
+            raise ConfigError(
+                f"{index.directory} cannot be searched in parts: its vectors are not of index type flat",
+                hint="build it anew with --index-type flat, or serve it without --ray",
+            )
         nodes = check_nodes(ray, [index.directory / MANIFEST_NAME])
-        index.dense = _sharded(ray, index, nodes, options)
+        workers = [node["NodeID"] for node in nodes if node["Resources"].get("CPU")]
+        if not workers:
+            raise ResourceError("the Ray cluster has no CPU", hint="add nodes: `ray start --address …`")
+        count = min(len(workers), embeddings.shards)
+        bounds = [round(embeddings.shards * number / count) for number in range(count + 1)]
+        index.dense = sharded = ShardedIndex(ray, index, list(itertools.pairwise(bounds)), workers)
+        sharded.processes()
     except BaseException:
         index.close()
         raise
     return index
-
-
-def _sharded(
-    ray: Any, index: Index, nodes: Sequence[Mapping[str, Any]], options: ClusterOptions
-) -> ShardedIndex:
-    whole, embeddings = index.dense, index.embeddings
-    if embeddings is None or not isinstance(whole, FlatIndex | FaissIndex):
-        raise ConfigError(
-            f"{index.directory} cannot be searched in parts: it has no passage vectors",
-            hint="build it anew with --retriever dense or hybrid",
-        )
-    workers = [node for node in nodes if node["Resources"].get("CPU")] or list(nodes)
-    count = min(options.shards or len(workers), embeddings.shards)
-    if index.manifest["dense"]["index_type"] == "hnsw" and count > 1:
-        if options.shards:
-            raise ConfigError("the graph of an hnsw index cannot be divided", hint="use shards=1")
-        count = 1
-    if options.shards and options.shards > count:
-        raise ConfigError(
-            f"{index.directory} has {embeddings.shards} shard files, fewer than shards={options.shards}",
-            hint="ask for fewer, or build the index with a smaller --shard-rows",
-        )
-    bounds = [round(embeddings.shards * number / count) for number in range(count + 1)]
-    cores = (os.cpu_count() or 1) * len(workers)
-    threads = max(1, cores // count)
-    parts = [
-        Part(str(index.directory), index.version, first, stop, f"shard {number} of {count}", threads)
-        for number, (first, stop) in enumerate(itertools.pairwise(bounds), start=1)
-    ]
-    kind = ray.remote(PartSearch)
-    actors = [
-        kind.options(
-            num_cpus=0, max_restarts=-1, max_task_retries=0,
-            scheduling_strategy=on_node(workers[number % len(workers)]["NodeID"], soft=True),
-        ).remote(part)
-        for number, part in enumerate(parts)
-    ]  # fmt: skip
-    sharded = ShardedIndex(ray, whole, parts, actors, options.deadline)
-    try:
-        sharded.processes()
-    except BaseException:
-        sharded.close()
-        raise
-    return sharded

@@ -16,7 +16,7 @@ from transformers import (
 )
 from transformers.models.dpr import DPRConfig
 
-from rag.joint.losses import fused_loss, rag_loss
+from rag.joint.losses import emdr2_loss, rag_loss
 from readers.generative.marginal import answer_log_likelihood, marginal_loss, posterior
 from readers.generative.model import Seq2Seq
 from retrievers.training.bi_encoder import listed_scores
@@ -157,7 +157,7 @@ def test_the_losses_are_those_of_transformers(marginal: Any, kind: type[Any], ep
 def test_emdr2_teaches_the_retriever_through_a_reader_that_stands_still(marginal: Any) -> None:
     ours = seq2seq("t5")
     q, d = sides()
-    found = fused_loss("emdr2", ours, ROWS, ANSWERS, listed_scores(q, d, PLACES, 0.5), marginal=marginal)
+    found = emdr2_loss(marginal, ours, ROWS, ANSWERS, listed_scores(q, d, PLACES, 0.5))
     expected = written_out(marginal, ours.model, q, d, 0.0, fixed=True)
     assert float(found.retriever.detach()) == pytest.approx(float(expected.detach()), rel=1e-9)
     mine, theirs = (gradients(value, ours.model, q, d) for value in (found.retriever, expected))
@@ -170,20 +170,3 @@ def test_emdr2_teaches_the_retriever_through_a_reader_that_stands_still(marginal
     of_reader = gradients(found.reader, ours.model, q, d)
     assert float(of_reader[0].abs().sum() + of_reader[1].abs().sum()) == 0  # the retriever's
     torch.testing.assert_close(of_reader[2:], gradients(plain, ours.model, q, d)[2:])
-
-
-def test_pdist_pulls_the_retriever_to_the_readers_signal() -> None:
-    ours = seq2seq()
-    torch.manual_seed(3)
-    scores = torch.randn(3, 3, dtype=torch.float64).masked_fill(PLACES < 0, -math.inf).requires_grad_()
-    temperatures = {"temperature": 0.5, "target_temperature": 0.7}
-    found = fused_loss("pdist", ours, ROWS, ANSWERS, scores, **temperatures)
-    [gradient] = torch.autograd.grad(found.retriever, scores)
-    reached = (scores / 0.5).softmax(1)
-    torch.testing.assert_close(gradient, (reached - found.weights) / 0.5, check_dtype=False)
-    weights = found.weights[0]
-    assert float((weights - 1 / 3).abs().max()) > 0.005
-    with torch.no_grad():
-        each = [ours.token_log_probs(ours.encode([[p]]), ours.targets(ANSWERS[:1])) for p in ROWS[0]]
-    expected = (torch.stack([logp.mean() for logp in each]) / 0.7).softmax(0)
-    torch.testing.assert_close(weights, expected, rtol=1e-5, atol=1e-6)

@@ -14,7 +14,6 @@ from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.types import Passage, Query
 from rag.data.examples import read_examples
 from retrievers.encoders.bi_encoder import BiEncoder
-from retrievers.negatives import blocks
 from tests.commands import exit_code
 from tests.tiny_reader import WORDS, tiny_encoder
 from tests.worlds import killed_at
@@ -59,18 +58,11 @@ def test_a_corpus_teaches_the_encoder_of_its_index(
     assert 0 < moved < 0.5  # trained from the index's encoder, two steps
 
 
-@pytest.mark.parametrize(
-    ("owner", "name", "call"), [(blocks, "atomic_write_json", 1), (module, "write_examples", 0)]
-)
-def test_killed_runs_end_in_the_same_questions(
-    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, call: int
-) -> None:
-    monkeypatch.setattr(module, "_BLOCK", 30)
+def test_killed_runs_end_in_the_same_questions(world: Path, tmp_path: Path) -> None:
     whole, out = tmp_path / "whole", tmp_path / "out"
     adapt(world / "index", whole, training=TRAINING)
-    killed_at(owner, name, call, _adapt, world / "index", out)
+    killed_at(module, "write_examples", 0, _adapt, world / "index", out)
     assert not (out / "questions.json").exists()
-    assert list((out / "questions" / "blocks").glob("block-*.counts.json"))
     adapt(world / "index", out, training=TRAINING)
     for file in ("questions.json", "encoder/model.safetensors"):
         assert (out / file).read_bytes() == (whole / file).read_bytes()
@@ -79,7 +71,6 @@ def test_killed_runs_end_in_the_same_questions(
 
 
 def _adapt(index: Path, out: Path) -> None:
-    module._BLOCK = 30
     adapt(index, out, training=TRAINING)
 
 

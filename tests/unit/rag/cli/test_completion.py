@@ -22,7 +22,7 @@ finally:
     ("line", "expected"),
     [
         ("rag train dpr --config dpr-s", ["dpr-small", "dpr-slow.yaml"]),
-        ("rag train static --config=", ["static-small", "dpr-slow.yaml", "own.json"]),
+        ("rag train static --config=", ["dpr-slow.yaml", "own.json"]),
         ("rag train reader --config ./o", ["./own.json"]),
         ("rag rounds --recipe distill --config dis", ["distill-small"]),
         ("rag adapt --config retriever-a", ["retriever-adapt"]),

@@ -41,7 +41,7 @@ def test_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -
         (
             "train rag --train q -i i -o x",
             2,
-            "--generator is not given\n  → --config gives what else is needed; presets for rag: rag-end2",
+            "--generator is not given\n  → --config gives what else is needed; presets for rag: rag-smal",
         ),
         ("index sample --out x --index-type plaid --retriever bm25", 2, "index_type plaid stores token vec"),
         ("train dpr --out x", 2, "error: --train is not given"),

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-from rag.core.errors import DataError
 from rag.core.files import read_json
 from rag.data.salient import CapitalTagger
 from rag.joint.config import MlmTrainConfig
@@ -47,7 +46,7 @@ def world(tmp_path_factory: pytest.TempPathFactory, tiny: TinyModels) -> Path:
 def sentences(world: Path, out: Path, **more: Any) -> SentenceBatches:
     store, _ = open_corpus([world / "corpus.jsonl"], out, "none")
     return SentenceBatches(
-        store, MaskedReader.load(world / "bert", max_tokens=60).tokenizer, masks="salient",
+        store, MaskedReader.load(world / "bert", max_tokens=60).tokenizer,
         tagger=CapitalTagger(np.zeros(0, np.uint64)), sentence_tokens=32, min_words=3,
         **{"examples": Epochs(len(store), 8, epochs=1, seed=1), **more},
     )  # fmt: skip
@@ -65,16 +64,6 @@ def test_what_stands_beside_a_sentence_is_the_rest_of_its_passage(world: Path, t
         assert (own, sentence.after) in following
 
 
-def test_sentences_are_drawn_from_the_rows_that_are_given(world: Path, tmp_path: Path) -> None:
-    store, _ = open_corpus([world / "corpus.jsonl"], tmp_path, "none")
-    rows = np.array([3, 50, 51, 200])
-    batches = sentences(world, tmp_path, rows=rows, examples=Epochs(4, 2, epochs=3, seed=1))
-    known = {passage.text for passage in store.get_many(rows)}
-    found = [sentence for number in range(6) for sentence in batches[number]]
-    assert len(found) == 12
-    assert all(any(sentence.text in text for text in known) for sentence in found)
-
-
 def test_names_that_the_rest_names_too_are_masked_first(world: Path, tmp_path: Path) -> None:
     corpus = write_corpus(tmp_path / "two.jsonl", [
         f"it rose in Danube and then in Forest and Black {n}. The river Forest is long." for n in range(40)
@@ -82,7 +71,7 @@ def test_names_that_the_rest_names_too_are_masked_first(world: Path, tmp_path: P
     store, _ = open_corpus([corpus], tmp_path / "two", "none")
     for recurring in (False, True):
         batches = SentenceBatches(
-            store, MaskedReader.load(world / "bert", max_tokens=60).tokenizer, masks="salient",
+            store, MaskedReader.load(world / "bert", max_tokens=60).tokenizer,
             tagger=CapitalTagger(np.zeros(0, np.uint64)), sentence_tokens=32, min_words=6,
             examples=Epochs(40, 40, epochs=1, seed=1), recurring=recurring,
         )  # fmt: skip
@@ -121,9 +110,3 @@ def test_it_learns_to_read(world: Path, tmp_path: Path, caplog: pytest.LogCaptur
     assert said["figures"]["utility"] == pytest.approx(records[-1]["eval/utility"])
     assert said["figures"]["utility"] > 1.0  # of passages that were held out
     assert train_mlm(config) == finished  # finished: nothing is done again
-
-
-def test_what_cannot_work_is_refused(world: Path, tmp_path: Path) -> None:
-    plain = write_corpus(tmp_path / "plain.jsonl", ["nothing here has any name at all"] * 3)
-    with pytest.raises(DataError, match="0 passages have a sentence with anything to mask"):
-        train_mlm(settings(world, tmp_path / "a", train_files=(plain,)))

@@ -115,14 +115,13 @@ def test_answers_alone_teach_retrieval_and_reading(
         out=tmp_path / "run", train_files=(world[0],), index=world[1], epochs=8, learning_rate=3e-3,
         log_every_steps=1, **reader_start(tiny_bert), **SMALL,
     )  # fmt: skip
-    finished = train_orqa(config)
+    train_orqa(config)
     records = list(read_metrics(config.out / "metrics.jsonl"))
     steps = [record for record in records if "loss" in record]
     assert np.mean([r["early"] for r in steps[-19:]]) < 0.9 * np.mean([r["early"] for r in steps[:19]])
     assert np.mean([r["read"] for r in steps[-19:]]) > np.mean([r["read"] for r in steps[:19]]) + 0.1
     assert {"early", "full", "found", "read", "index_version"} <= steps[0].keys()
     assert {"eval/em", "eval/top5"} <= records[-1].keys()
-    assert "trained with it" in (finished / "README.md").read_text()
 
     # what was written finds and answers
     asked = [json.loads(line) for line in world[0].read_text().splitlines()]

@@ -1,13 +1,12 @@
-"""What is masked: dates and names by rule, words and runs of words at random."""
+"""What is masked: dates and names by rule."""
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from rag.core.types import Passage
 from rag.data.salient import CapitalTagger, find_dates, title_hashes
-from rag.joint.salient import choose_spans, title_tagger
+from rag.joint.masked import title_tagger
 
 
 @pytest.mark.parametrize(
@@ -54,16 +53,3 @@ def test_names_by_looks_and_by_titles(tmp_path: Path) -> None:
     found = CapitalTagger(hashes)(list(cases))
     said = [[text[slice(*span)] for span in spans] for text, spans in zip(cases, found, strict=True)]
     assert said == list(cases.values())
-
-
-def test_random_masks() -> None:
-    text = "one two-three four five six seven eight nine ten eleven twelve thirteen fourteen"
-    draw = np.random.default_rng(1)
-    assert choose_spans("salient", text, [], draw) == []
-    lengths = []
-    for _ in range(200):
-        [(start, end)] = choose_spans("span", text, [], draw)
-        assert not {text[start - 1 : start], text[end : end + 1]} - {" ", ""}
-        lengths.append(len(text[start:end].split()))
-    assert {1, 2, 3, 10} <= set(lengths) <= set(range(1, 11))
-    assert 2.5 < np.mean(lengths) < 5.5

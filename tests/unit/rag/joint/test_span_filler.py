@@ -13,7 +13,7 @@ from indexers.build import build_index
 from indexers.index import Index
 from indexers.settings import BuildSettings
 from rag.core.types import Passage
-from rag.joint.config import FillerConfig, MlmTrainConfig, RealmTrainConfig
+from rag.joint.config import MlmTrainConfig, RealmTrainConfig
 from rag.joint.masked import MaskedSentence
 from rag.joint.mlm import train_mlm
 from rag.joint.realm import train_realm
@@ -50,8 +50,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, tiny: TinyModels) -> Path:
 
 def test_words_are_worth_the_probability_of_their_spans(tmp_path: Path, tiny: TinyModels) -> None:
     folder = tiny.bert(tmp_path / "bert", seed=3)
-    config = FillerConfig(fills="span", reader=str(folder), joint_tokens=32, guess=0.02)
-    filler = SpanFiller.of(config).eval()
+    filler = SpanFiller.load(str(folder), max_tokens=32, guess=0.02).eval()
     filler.save(tmp_path / "whole", filler.state_dict())
     plain = AutoModelForQuestionAnswering.from_pretrained(tmp_path / "whole").eval()
     cls, sep, mask = (getattr(filler.tokenizer, f"{name}_token_id") for name in ("cls", "sep", "mask"))
@@ -94,7 +93,7 @@ def test_words_are_worth_the_probability_of_their_spans(tmp_path: Path, tiny: Ti
 
 def test_only_passages_with_the_words_are_read(tmp_path: Path, tiny: TinyModels) -> None:
     folder = tiny.bert(tmp_path / "bert", seed=3)
-    filler = SpanFiller.of(FillerConfig(fills="span", reader=str(folder), joint_tokens=32))
+    filler = SpanFiller.load(str(folder), max_tokens=32, guess=0.001)
     rows: list[int] = []
     filler.model.register_forward_pre_hook(lambda _, given: rows.append(len(given[0])))
     sentence = MaskedSentence("", "", np.array([9, 4]), np.array([1]), np.array([20]))
@@ -112,7 +111,7 @@ def test_it_learns_to_copy(trained: Path) -> None:
     last = [r for r in read_metrics(trained.parent / "metrics.jsonl") if "eval/utility" in r][-1]
     assert last["eval/utility"] > np.log(0.7 / 0.001)  # of two names in the passage, the right one
     assert last["eval/utility_after"] >= 0  # no passage is worth less than none
-    filler = SpanFiller.of(FillerConfig(fills="span", reader=str(trained), joint_tokens=60)).eval()
+    filler = SpanFiller.load(str(trained), max_tokens=60, guess=0.001).eval()
     ids = filler.tokens(
         ["Who wrote e f g h in [MASK] rises?", "the river e f g h Forest the river k n o p Danube"]
     )
@@ -128,50 +127,41 @@ def test_it_learns_to_copy(trained: Path) -> None:
     assert right > 0.7 > 0.2 > wrong
 
 
-@pytest.mark.parametrize("frozen", [False, True])
-def test_copying_teaches_to_retrieve(trained: Path, tmp_path: Path, tiny: TinyModels, frozen: bool) -> None:
-    """Both towers and the reader, or the question side alone over a fixed index."""
+def test_copying_teaches_to_retrieve(trained: Path, tmp_path: Path, tiny: TinyModels) -> None:
+    """The question side alone, over a fixed index; both towers learn in the tests of REALM."""
     tiny.bert(tmp_path / "encoder", seed=2)
     write_corpus(tmp_path / "sentences.jsonl", [f"Who wrote {code} in {name} rises?" for code, name in FACTS])
-    passages = [Passage(str(n), "", f"the river {code} {name}") for n, (code, name) in enumerate(FACTS)]
+    texts = [f"the river {code} {name}" for code, name in FACTS]
+    passages = [Passage(str(n), "", text) for n, text in enumerate(texts)]
     first = BiEncoder.load(tmp_path / "encoder", **READ)
     build_index(passages, tmp_path / "index", encoder=first, settings=BuildSettings(probes=8))
     config = RealmTrainConfig(
         out=tmp_path / "run", train_files=(tmp_path / "sentences.jsonl",), index=tmp_path / "index",
-        documents=13, batch_size=12, split="none", precision="fp32", threads=1, log_every_steps=1,
-        refresh_every_steps=20,
-        epochs=20, learning_rate=1e-3, learning_rates={} if frozen else {"reader": 1e-5},
-        question_tokens=32, dropout=0.0, shared=not frozen,
-        fills="span", reader=str(trained), sentence_tokens=32, joint_tokens=60,
-        document_side="frozen" if frozen else "reencode", train_reader=not frozen,
+        documents=13, batch_size=12, split="none", precision="fp32", threads=1, log_every_steps=1, epochs=20,
+        learning_rate=1e-3, question_tokens=32, dropout=0.0, shared=False, fills="span", reader=str(trained),
+        sentence_tokens=32, joint_tokens=60, document_side="frozen", train_reader=False,
     )  # fmt: skip
-    finished = train_realm(config)
+    after = BiEncoder.load(train_realm(config), precision="fp32")
 
     def right(encoder: BiEncoder) -> float:
         asked = encoder.encode_questions([f"Who wrote {code} in [MASK] rises?" for code, _ in FACTS])
-        vectors = encoder.encode_passages([""] * len(FACTS), [f"the river {c} {n}" for c, n in FACTS])
+        vectors = encoder.encode_passages([""] * len(FACTS), texts)
         return float(((asked @ vectors.T).argmax(1) == np.arange(len(FACTS))).mean())
 
-    assert right(BiEncoder.load(finished)) > right(first) + 0.15
+    assert right(after) > right(first) + 0.15
+    was, now = (encoder.encode_passages([""] * len(texts), texts) for encoder in (first, after))
+    np.testing.assert_allclose(was, now, atol=1e-5)
+    with Index.open(config.out / "index") as index:
+        index.check_encoder(after.identity)
     records = [r for r in read_metrics(config.out / "metrics.jsonl") if "loss" in r]
-    if frozen:
-        texts = [passage.text for passage in passages]
-        after = BiEncoder.load(finished, precision="fp32")
-        was, now = (encoder.encode_passages([""] * len(texts), texts) for encoder in (first, after))
-        np.testing.assert_allclose(was, now, atol=1e-5)
-        with Index.open(config.out / "index") as index:
-            index.check_encoder(after.identity)
-    else:
-        made = [r["index_age_steps"] for r in records]  # the index of step 0 is not made again at step 0
-        assert made == [*range(1, 21), *range(1, len(made) - 19)]
     assert min(r["null"] for r in records) > 0  # passages do no harm: the null document may stay
     assert np.mean([r["posterior_gold"] for r in records]) > np.mean([r["p_gold"] for r in records])
-    SpanFiller.of(FillerConfig(fills="span", reader=str(config.out / "mlm"), joint_tokens=60))
+    SpanFiller.load(str(config.out / "mlm"), max_tokens=60, guess=0.001)
 
 
 def test_the_heads_stay_in_fp32() -> None:
     """As in the extractive reader: the encoder in bf16, and the shipped one's head over early layers too."""
-    filler = SpanFiller.of(FillerConfig(fills="span", reader="shipped")).train().to_compute(torch.bfloat16)
+    filler = SpanFiller.load("shipped", max_tokens=288, guess=0.001).to_compute(torch.bfloat16)
     ids, passage, target = filler.tokens(["the river rises in [MASK]", "Vienna lies on the Danube", "Vienna"])
     places = np.flatnonzero(np.array(ids) == filler.tokenizer.mask_token_id)
     sentence = MaskedSentence("", "", np.array(ids), places, np.array(target))

@@ -79,7 +79,7 @@ def test_a_misspelt_preset_names_the_nearest() -> None:
 def test_every_preset_names_its_recipe() -> None:
     by_recipe = {recipe: preset_names(recipe) for recipe in RECIPES}
     assert sorted(name for names in by_recipe.values() for name in names) == preset_names()
-    assert set(by_recipe["dpr"]) == {"dpr-nq", "dpr-small", "retriever-adapt", "retriever-domains"}
+    assert set(by_recipe["dpr"]) == {"dpr-nq", "dpr-small", "retriever-adapt"}
 
 
 @pytest.mark.parametrize(

@@ -208,6 +208,10 @@ def test_wrong_settings_are_refused(
         ("distill", ["--positives", "1,9"], "--positives is not read with --recipe distill"),
         ("colbert", ["--signal", "likelihood"], "--signal is not read with --recipe colbert"),
         ("colbert", ["--top-k", "40", "--positives", "3,50"], "raise it to 50"),
+        *(
+            ("colbert", ["--positives", rule], "expected rules b,k")
+            for rule in ("", "3", "5,3", "0,3", "a,b")
+        ),
         ("colbert", ["--set", "select_by=mrr"], "select_by=mrr is not measured here"),
     ):
         assert exit_code(*command, str(tmp_path / "run"), "--recipe", recipe, *more) == 2

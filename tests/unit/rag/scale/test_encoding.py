@@ -20,7 +20,6 @@ from rag.core.progress import Progress
 from rag.core.types import Passage
 from rag.scale.cluster import connected
 from rag.scale.encoding import encode_on_cluster
-from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.open import load_encoder
 from tests.unit.rag.scale.conftest import Nodes
 
@@ -149,21 +148,6 @@ def test_nodes_that_would_differ_are_refused_by_name(
     loaded.identity = type(loaded.identity)(**{**loaded.identity.to_json(), "name": str(tmp_path / "gone")})
     with connected(nodes.address) as ray, pytest.raises(ArtifactError, match="gone"):
         encode_on_cluster(ray, tmp_path / "third", passages, loaded, "float16", shard_rows=SHARD_ROWS)
-
-
-@pytest.mark.cluster
-def test_a_network_encodes_on_the_cluster(
-    nodes: Nodes, tiny_bert: Path, passages: PassageStore, tmp_path: Path
-) -> None:
-    """With a network, in float32, as REALM's index is made anew; ANCE's vectors go the same way."""
-    nodes.start(1)
-    few = PassageStore.open(passages.directory)
-    few._rows = 40  # type: ignore[misc]
-    encoder = BiEncoder.load(tiny_bert, precision="fp32")
-    with connected(nodes.address) as ray:
-        encode_on_cluster(ray, tmp_path / "refreshed", few, encoder, "float32")
-    encode_corpus(tmp_path / "one", few, encoder, "float32")
-    assert content(tmp_path / "refreshed") == content(tmp_path / "one")
 
 
 def test_what_cannot_be_done_on_a_cluster_is_refused(tmp_path: Path) -> None:
