@@ -15,7 +15,7 @@ class AdaptConfig(Config):
 
     Attributes:
         out: folder of the run.
-        index: index whose passages the questions are made from, and which is searched for hard negatives.
+        index: index whose passages the questions are made from, and which is searched for negatives.
         replay: training examples that are learnt from too.
         questions: number of questions that are made.
         top_k: passages that are retrieved for each; those without the answer are hard negatives.

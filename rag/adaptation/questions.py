@@ -68,6 +68,7 @@ _AT_TIME = ("What was the {0} in {1}?", "What is the {0} for {1}?", "How much wa
 _OF = ("What is the {1} of {0}?", "What {1} does {0} have?", "What is the {1} for {0}?", "{0} {1}")
 _LONGEST_LABEL, _LONGEST_VALUE = 14, 8  # words of a table's cells
 
+_SETTING = re.compile(r"(?=.*[A-Za-z]{2})[\w.-]*[._A-Z=-][\w.=-]*")
 _DEFAULT = re.compile(r"[Dd]efault(?: value)?(?:s to| is|:) (?:the )?[\"'(]?([^\s;\"')]*[\w/%])")
 _NO_DEFAULT = _words("to not a an on the that determined used set taken usually")
 _ABBREVIATION = re.compile(r"((?:[A-Z][\w-]+ ){2,5})\(([A-Z]{2,6})\)")
@@ -116,10 +117,9 @@ def make_questions(passage: Passage, draw: random.Random, most: int = 6) -> list
         [('What The Danube rises in?', 'Black Forest')]
     """
     makers = (_ask_tables, _ask_sentences, _ask_definitions, _ask_lists, _ask_headings)
-    clear = [
-        question for maker in makers for question in maker(passage, draw) if _is_clear(question, passage.text)
-    ]
-    distinct = list({question.text: question for question in clear}.values())
+    made = (question for maker in makers for question in maker(passage, draw))
+    clear = {question.text: question for question in made if _is_clear(question, passage.text)}
+    distinct = list(clear.values())
     return draw.sample(distinct, most) if len(distinct) > most else distinct
 
 
@@ -274,9 +274,10 @@ def _ask_term(
             question = draw.choice(_STANDS_FOR).format(match[2])
             yield question, match[1].strip(), offset + match.start()
     forms = re.findall(r"(?:^|[\s,|])(--?[\w][\w-]*)", term)
-    kind = _term_kind(term, forms) if text and len(term) <= 60 else ""
+    kind = "option" if forms else "file" if term.startswith(("/", "~")) else "setting"
+    is_term = forms or kind == "file" or _SETTING.fullmatch(term)
     name = max(forms, key=len) if forms else re.sub(r"=.*$", "", term)
-    if not kind or len(name) < 2 or name not in shown:
+    if not is_term or not text or len(term) > 60 or len(name) < 2 or name not in shown:
         return
     default = _DEFAULT.search(text)
     if default and default[1].lower() not in _NO_DEFAULT:
@@ -290,14 +291,6 @@ def _ask_term(
         yield question, name, shown.index(name)
 
 
-def _term_kind(term: str, forms: list[str]) -> str:
-    if forms:
-        return "option"
-    if term.startswith(("/", "~")):
-        return "file"
-    return "setting" if re.fullmatch(r"(?=.*[A-Za-z]{2})[\w.-]*[._A-Z=-][\w.=-]*", term) else ""
-
-
 def _first_sentence(text: str) -> str:
     """Without its full stop; "" where it is too long or too short."""
     sentence = re.split(r"(?<=[a-z0-9)\"'])[.;:](?:\s|$)", text)[0].strip(" .:,")
@@ -306,9 +299,8 @@ def _first_sentence(text: str) -> str:
 
 def _as_people_say(sentence: str, draw: random.Random) -> str:
     """A description as somebody would ask for it: without its capital, often without a few words."""
-    words = sentence.split()
-    if words[0][1:].islower():
-        words[0] = words[0].lower()
+    first, *others = sentence.split()
+    words = [first.lower() if first[1:].islower() else first, *others]
     if len(words) > 6 and draw.random() < 0.5:
         words = [word for word in words if draw.random() > 0.15]
     return " ".join(words)
