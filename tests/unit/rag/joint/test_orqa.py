@@ -151,26 +151,6 @@ def test_answers_alone_teach_retrieval_and_reading(
     assert right > 0.1
 
 
-def test_expressions_are_found_where_strings_are(
-    tmp_path: Path, tiny_bert: Path, world: tuple[Path, Path]
-) -> None:
-    lines = [json.loads(line) for line in world[0].read_text().splitlines()]
-    regex = tmp_path / "regex.jsonl"
-    for line in lines:
-        line |= {"answers": [rf"\b{line['answers'][0]}\b"], "answer_is_regex": True}
-    regex.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    metrics = []
-    for name, file in (("strings", world[0]), ("regex", regex)):
-        config = OrqaTrainConfig(
-            out=tmp_path / name, train_files=(file,), index=world[1], max_steps=2,
-            log_every_steps=1, **reader_start(tiny_bert), **SMALL,
-        )  # fmt: skip
-        train_orqa(config)
-        records = read_metrics(config.out / "metrics.jsonl")
-        metrics.append([{k: v for k, v in r.items() if "second" not in k} for r in records])
-    assert metrics[0] == metrics[1]
-
-
 def test_what_cannot_work_is_refused(
     tmp_path: Path,
     tiny: TinyModels,
