@@ -130,8 +130,8 @@ class SpanFiller(Filler):
             for values in (logits.start, logits.end)
         )
         owners = np.repeat(np.arange(len(work)), [len(reading.first) for reading in work])
-        firsts, lasts = (np.concatenate([reading[n] for reading in work]) for n in (3, 4))
-        owner, first, last = (torch.from_numpy(part).to(device) for part in (owners, firsts, lasts))
+        places = owners, np.concatenate([r.first for r in work]), np.concatenate([r.last for r in work])
+        owner, first, last = (torch.from_numpy(part).to(device) for part in places)
         span = (start[owner, first] + end[owner, last]).exp()
         right = span.new_zeros(len(work)).index_add(0, owner, span).clamp_min(1e-30).log()
         cls = self._mark.cls_position
