@@ -56,8 +56,8 @@ def score(
         examples: Results of `rag retrieve`, `rag mine`'s or FiD's file.
         out: File for the examples with scores as targets; a report is written beside it.
         signal: attention (generative readers); likelihood (these and language models); span-likelihood
-            (extractive).
-        reader: Reader that scores; default: the reader in the package.
+            (extractive); relevance (cross-encoder).
+        reader: Reader or cross-encoder; default: the reader in the package.
     """
     from rag.rounds.examples import open_judge, score_examples
 

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from retrievers.negatives.settings import GuidanceSettings
 
-SignalName = Literal["attention", "likelihood", "span-likelihood"]
+SignalName = Literal["attention", "likelihood", "span-likelihood", "relevance"]
 
 
 class RoundsConfig(GuidanceSettings):
@@ -28,7 +28,7 @@ class RoundsConfig(GuidanceSettings):
         top_k: number of passages retrieved per question.
         rounds: number of rounds.
         restart: train every round's retriever from the first encoder instead of the last round's.
-        reader: for "distill": reader that scores the passages; None is the shipped one.
+        reader: for "distill": reader or cross-encoder that scores the passages; None is the shipped reader.
         signal: for "distill": score that the reader gives a passage, see `rag score`.
     """
 

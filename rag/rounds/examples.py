@@ -5,6 +5,7 @@
 | attention | generative, fid | mean cross-attention score of the first decoded token | 1 |
 | likelihood | generative, llm | mean log p of the answer's tokens, passage alone | 1 per passage |
 | span-likelihood | extractive | log(p of the answer's places in the passage + 0.0001) | 1, or none |
+| relevance | cross-encoder | logit of "this passage answers it"; knows no answer | 1 |
 
 Source:
     Izacard and Grave 2021, "Distilling Knowledge from Reader to Retriever" (attention); Izacard et al. 2022,
@@ -39,6 +40,7 @@ from readers.generative.model import Memory, Seq2Seq
 from readers.generative.reader import GenerativeReader
 from readers.generative.settings import encode_rows
 from readers.open import open_reader, reader_kind
+from retrievers.encoders.cross_encoder import CrossEncoder
 from retrievers.examples.data import answer_matcher, matchable_answers
 from retrievers.negatives.blocks import BlockFolder
 from retrievers.negatives.mine import NegativeFilter
@@ -51,7 +53,9 @@ _KINDS = {  # signal → kinds of reader that give it
     "attention": ("generative",),
     "likelihood": ("generative", "llm"),
     "span-likelihood": ("extractive",),
+    "relevance": ("cross-encoder",),
 }
+_SURE = 16.118  # log-odds of 1 − 1e-7, beyond which a cross-encoder's verdict counts no more
 
 
 class Judge(NamedTuple):
@@ -67,6 +71,11 @@ class Judge(NamedTuple):
             return _of_memory(self.model, examples, lambda network, read, _: passage_attention(network, read))
         if self.signal == "likelihood":
             return _of_memory(self.model, examples, passage_log_likelihood)
+        if self.signal == "relevance":
+            pairs = [(e.question, passage) for e in examples for passage in e.passages]
+            logits = self.model.score([q for q, _ in pairs], [p for _, p in pairs]).astype(np.float64)
+            ends = np.cumsum([len(e.candidates) for e in examples])[:-1]
+            return np.split(np.clip(logits, -_SURE, _SURE), ends)
         questions, passages = [e.question for e in examples], [e.passages for e in examples]
         likelihoods = span_log_likelihood(self.model, questions, passages, list(map(matcher_of, examples)))
         return [np.logaddexp(values, np.log(_SMALLEST)) for values in likelihoods]
@@ -87,17 +96,18 @@ def _of_memory(
 
 
 def open_judge(source: str | None, signal: str, *, precision: str = "auto") -> Judge:
-    """Open a reader, as `open_reader` takes it (None: the shipped one), for a signal.
+    """Open a reader, as `open_reader` takes it (None: the shipped one), or a cross-encoder, for a signal.
 
     Raises:
         ArtifactError: there is no such reader.
         ConfigError: it cannot give this signal.
     """
-    kind, name = reader_kind(source), source or "the shipped reader"
+    is_pair = signal == "relevance" and source is not None
+    kind, name = "cross-encoder" if is_pair else reader_kind(source), source or "the shipped reader"
     if kind not in _KINDS[signal]:
         hint = f"{signal} comes from a {' or '.join(_KINDS[signal])} model"
         raise ConfigError(f"{name} ({kind}) cannot give {signal}", hint=hint)
-    load: Any = GenerativeReader.load if kind == "llm" else open_reader
+    load: Any = {"cross-encoder": CrossEncoder.load, "llm": GenerativeReader.load}.get(kind, open_reader)
     model = load(source, precision=precision)
     if signal == "attention" and model.settings.mode != "fid":
         hint = "attention comes from a reader in mode fid"
@@ -169,7 +179,7 @@ def to_judge(example: Example) -> Example:
 
 def _score_block(examples: Sequence[Example], judge: Judge, counts: Counter[str]) -> Iterator[Example]:
     """The examples with targets; adds to the report's `counts`."""
-    judged, needs_answers = list(map(to_judge, examples)), judge.signal != "attention"
+    judged, needs_answers = list(map(to_judge, examples)), "likelihood" in judge.signal
     able = [bool(e.candidates) and (bool(e.target_answer) or not needs_answers) for e in judged]
     signals = iter(judge.judge([example for example, can in zip(judged, able, strict=True) if can]))
     for example, read, can in zip(examples, judged, able, strict=True):

@@ -92,7 +92,7 @@ def train_reranker(config: RerankerTrainConfig) -> Path:
 
     Returns:
         The folder of the finished model, `config.out / "cross-encoder"`: a sequence-classification model of
-        transformers with one output, for `--rerank`.
+        transformers with one output, for `--rerank` and `rag score`.
 
     Source:
         Gao, Dai and Callan 2021, "Rethink Training of BERT Rerankers in Multi-Stage Retrieval Pipeline",

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
 
 from rag.core.errors import ConfigError, DataError
 from rag.core.types import Passage
@@ -177,6 +178,28 @@ def test_the_command_scores_with_the_shipped_reader(
     assert right is not None
     assert right > math.log(0.5)
     assert wrong == pytest.approx(math.log(1e-4), abs=1e-5)
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_a_cross_encoder_scores_with_its_log_odds(tiny: Any, tmp_path: Path, outputs: int) -> None:
+    torch.manual_seed(0)
+    network = BertForSequenceClassification(BertConfig(**tiny.config(), num_labels=outputs)).eval()
+    network.save_pretrained(tmp_path / "cross")
+    tiny.tokenizer(tmp_path / "cross")
+    judge = open_judge(str(tmp_path / "cross"), "relevance", precision="fp32")
+    found = judge.judge([to_judge(EXAMPLE), to_judge(replace(EXAMPLE, answers=()))])
+    tokenizer, expected = AutoTokenizer.from_pretrained(tmp_path / "cross"), []
+    for passage in PASSAGES:
+        text = f"{passage.title} {passage.text}".strip()
+        pair = tokenizer(EXAMPLE.question, text, truncation="only_second", max_length=64, return_tensors="pt")
+        with torch.no_grad():
+            logits = network(**pair).logits[0]
+        expected.append(float(logits[-1] - (logits[0] if outputs == 2 else 0)))
+    assert len(found) == 2
+    for values in found:
+        assert values == pytest.approx(expected, abs=1e-4)
+    with pytest.raises(ConfigError, match="cannot give relevance"):
+        open_judge(None, "relevance")
 
 
 def ranked(holding: set[int], depth: int = 40) -> Example:
