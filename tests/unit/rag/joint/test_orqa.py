@@ -146,7 +146,6 @@ def test_answers_alone_teach_retrieval_and_reading(
     assert "not comparable" not in caplog.text
     figures(world[1], str(config.out / "reader"))
     assert "not comparable" in caplog.text
-    assert "weights_sha256" in caplog.text
     assert after > before + 0.1
     assert right > 0.1
 
