@@ -9,26 +9,26 @@ ROOT = Path(__file__).parents[2]
 # folder: (ceiling, target). Lower the ceiling whenever the folder shrinks; at the target it moves freely.
 CEILINGS = {
     "rag/*.py": (1620, 1425),
-    "rag/adaptation": (489, 400),
+    "rag/adaptation": (450, 400),
     "rag/bench": (1320, 1300),
-    "rag/cli": (1510, 1300),
+    "rag/cli": (1500, 1300),
     "rag/core": (1350, 900),
     "rag/data": (6170, 5000),
     "rag/docs": (80, 80),
     "rag/eval": (2000, 1900),
     "rag/integrations": (350, 350),
-    "rag/joint": (2510, 2100),
+    "rag/joint": (2100, 2100),
     "rag/metrics": (650, 600),
-    "rag/rounds": (480, 450),
+    "rag/rounds": (470, 450),
     "rag/runtime": (1640, 1100),
     "rag/sample": (80, 80),
-    "rag/scale": (600, 450),
+    "rag/scale": (460, 450),
     "rag/training": (1690, 1400),
     "indexers": (4470, 4400),
     "readers": (7330, 6600),
     "retrievers": (6970, 6600),
     "serve": (2790, 2600),
-    "tests": (27200, 24000),
+    "tests": (26850, 24000),
 }
 
 

@@ -6,7 +6,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from pydantic import ValidationError
 
@@ -21,8 +20,6 @@ from rag.joint.together import train_emdr2, train_rag
 from rag.pipeline import Pipeline
 from rag.training.run_log import read_metrics
 from readers.manifest import READER_FILE
-from retrievers import rerank
-from retrievers.rerank import RerankingRetriever
 from tests.tiny_joint import THINGS, joint_world
 from tests.tiny_reader import tiny_encoder
 
@@ -80,9 +77,7 @@ def test_a_trained_rag_is_one_folder_that_answers_over_its_index(
     pipeline.close()
 
 
-def test_evaluation_searches_with_the_readers_own_questions_and_tells_likelihoods(
-    frozen: Path, world: dict[str, Any]
-) -> None:
+def test_evaluation_searches_with_the_readers_own_questions(frozen: Path, world: dict[str, Any]) -> None:
     figures = json.loads((frozen.parent / "figures.json").read_text())["figures"]
     searched: dict[str, Any] = {"index": world["index"], "questions": world["validation_file"], "ks": (1, 5)}
     own = evaluate(**searched, reader=str(frozen), reads=False, precision="fp32").figures
@@ -91,11 +86,6 @@ def test_evaluation_searches_with_the_readers_own_questions_and_tells_likelihood
     with pytest.raises(ConfigError, match="no question encoder in it"):
         evaluate(**searched, reader=world["generator"], reads=False)
     assert evaluate(**searched, reader=False, precision="fp32").figures["top1"].value < own["top1"].value
-    read = evaluate(**searched, reader=str(frozen), likelihood=True, read=5, precision="fp32")
-    assert read.figures["nll"].value == pytest.approx(figures["nll"], rel=1e-3)
-    assert "nats" in str(read)
-    with pytest.raises(ConfigError, match="needs a generative reader"):
-        evaluate(**searched, likelihood=True)
 
 
 def test_end_to_end_makes_its_index_anew_and_ends_with_one_of_its_own(
@@ -114,7 +104,7 @@ def test_end_to_end_makes_its_index_anew_and_ends_with_one_of_its_own(
     with pytest.raises(MismatchedArtifactError):
         Pipeline.open(world["index"], reader=str(reader))
     answer = Pipeline.open(out / "index", reader=str(reader), precision="fp32").ask("tower q q how", top_k=5)
-    assert len(answer.answers[0].weights) == 5
+    assert answer.answers
 
 
 def test_a_generator_learns_over_bm25_and_answers_over_it(
@@ -143,8 +133,7 @@ def test_a_generator_learns_over_bm25_and_answers_over_it(
     assert shown[-1]["loss"] < shown[0]["loss"]
     figures = json.loads((reader.parent / "figures.json").read_text())["figures"]
     searched = {"index": tmp_path / "index", "questions": tmp_path / "dev.jsonl", "retriever": "bm25"}
-    read = evaluate(**searched, reader=str(reader), likelihood=True, read=2, precision="fp32").figures
-    assert read["nll"].value == pytest.approx(figures["nll"], rel=1e-3)
+    read = evaluate(**searched, reader=str(reader), read=2, precision="fp32").figures
     assert 100 * read["em"].value == pytest.approx(figures["em"], abs=0.1)
     assert figures["top1"] == 100
     assert json.loads((reader / READER_FILE).read_text())["retriever"] == {"kind": "bm25"}
@@ -153,31 +142,6 @@ def test_a_generator_learns_over_bm25_and_answers_over_it(
     assert "other scores" not in caplog.text
     Pipeline.open(world["index"], reader=str(reader)).close()
     assert "was trained with the scores of bm25; those of dense are not comparable" in caplog.text
-
-
-def test_a_reader_is_told_the_scores_that_its_prior_is_made_of(
-    frozen: Path, world: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Backwards:
-        name = "backwards"
-
-        def score(self, questions: list[str], passages: list[Passage]) -> Any:
-            return -np.arange(len(questions), dtype=np.float32)
-
-    monkeypatch.setattr(
-        rerank,
-        "reranked",
-        lambda first, passages, *_, **__: RerankingRetriever(first, passages, Backwards()),
-    )
-    found = []
-    for judge in (None, "backwards"):  # all passages are read: their order is of no matter
-        given: dict[str, Any] = {"reader": str(frozen), "precision": "fp32", "rerank": judge}
-        answers = Pipeline.open(world["index"], **given).ask("tower q q how", top_k=30).answers
-        asked = {"questions": world["validation_file"], "likelihood": True, "limit": 8, "read": 30}
-        nll = evaluate(index=world["index"], **asked, **given).figures["nll"].value
-        found.append({"nll": nll, **answers[0].weights})
-    assert answers[0].evidence.first_stage is not None
-    assert found[1] == pytest.approx(found[0], abs=1e-4)
 
 
 def test_emdr2_learns_to_retrieve_from_more_passages_than_are_read(
