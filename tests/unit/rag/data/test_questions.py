@@ -43,15 +43,9 @@ def read(path: Path, data: object, **options: Any) -> list[Question]:
 
 
 def test_sample_lines(tmp_path: Path) -> None:
-    record = {
-        "id": "s1",
-        "question": "Q?",
-        "answers": ["a"],
-        "gold_passage_ids": ["p1", "p2"],
-        "split": "dev",
-    }
+    record = {"id": "s1", "question": "Q?", "answers": ["a"], "gold_passage_ids": ["p1", "p2"], "by": "x"}
     (question,) = read(tmp_path / "q.jsonl", record)
-    assert question == Question("s1", "Q?", ("a",), ("p1",), meta={"by": "x"})
+    assert question == Question("s1", "Q?", ("a",), ("p1", "p2"), meta={"by": "x"})
 
 
 @pytest.mark.parametrize(
