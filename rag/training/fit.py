@@ -31,6 +31,7 @@ from rag.training.checkpoints import (
 )
 from rag.training.config import LOG_EVERY_STEPS, FitConfig, schedule_factor
 from rag.training.distributed import World
+from rag.training.interrupt import Interrupt
 from rag.training.precision import MasterWeights
 from rag.training.run_log import RunLog
 
@@ -182,7 +183,7 @@ def fit(
     with ExitStack() as stack:
         for hook in hooks:
             stack.enter_context(closing(hook))
-        progress = stack.enter_context(shown)
+        progress, interrupt = stack.enter_context(shown), stack.enter_context(Interrupt())
         while step < total_steps:
             for hook in hooks:
                 hook.before_step(step)
@@ -204,6 +205,7 @@ def fit(
                     counts[name] += float(share.detach() if isinstance(share, torch.Tensor) else share)
             # all save together, when the main process says so
             counts["_save"] = float(world.is_main and time.monotonic() - saved > config.save_every_s)
+            counts["_stop"] = float(interrupt.requested)  # in whichever process
             counts = _sum_counts(counts, world)
             _combine_gradients(master, world, len(numbers))
             value = counts.pop("_loss") / len(numbers)
@@ -224,7 +226,9 @@ def fit(
                 progress.update()
 
             # log
-            due, examples, tokens = (int(counts.pop(name)) for name in ("_save", "_examples", "_tokens"))
+            due, stop, examples, tokens = (
+                int(counts.pop(name)) for name in ("_save", "_stop", "_examples", "_tokens")
+            )
             run_log.count(value, examples, tokens, {k: total / len(numbers) for k, total in counts.items()})
             fields = _merged(hook.log_fields(step) for hook in hooks)
             run_log.report(step, config.learning_rate * factor, norm, fields)
@@ -243,7 +247,7 @@ def fit(
                 run_log.restart_clock()
 
             # save
-            if due or is_best or step == total_steps:
+            if due or stop or is_best or step == total_steps:
                 generators = generator_states(world)
                 if world.is_main:
                     extra = _merged(hook.extra_state() for hook in hooks)
@@ -257,6 +261,9 @@ def fit(
                         hook.on_checkpoint(path, step)
                 saved = time.monotonic()
                 run_log.restart_clock()
+            if stop:
+                world.barrier()  # nobody ends before the main process has saved
+                raise KeyboardInterrupt
     world.barrier()  # what the main process wrote is there for all
     weights = master.state()
     if best["best_step"] is not None:

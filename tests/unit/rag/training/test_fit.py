@@ -1,6 +1,8 @@
 """The fit loop: accumulation, averages, selection, hooks, what it writes."""
 
 import math
+import os
+import signal
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ import torch
 
 from rag.core.errors import ConfigError, IncompleteArtifactError, RagError
 from rag.runtime.seeds import generator
+from rag.training.checkpoints import complete_checkpoints
 from rag.training.config import FitConfig
 from rag.training.fit import Loss, fit
 from rag.training.precision import MasterWeights
@@ -188,3 +191,37 @@ def test_a_loss_that_is_not_finite_is_said(tmp_path: Path) -> None:
         model.weight.fill_(math.inf)
     with pytest.raises(RagError, match=r"step 0: loss .* is not finite"):
         run(tmp_path, model=model)
+
+
+@pytest.mark.parametrize(
+    ("number", "usual"), [(signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)]
+)
+def test_a_signal_saves_the_step_and_the_run_goes_on_from_it(
+    number: signal.Signals, usual: Any, tmp_path: Path
+) -> None:
+    class Ended(Batches):
+        signals = 1
+
+        def __getitem__(self, batch: int) -> Pair:
+            for _ in range(self.signals if batch == 3 else 0):
+                os.kill(os.getpid(), number)
+            return super().__getitem__(batch)
+
+    before = signal.signal(number, usual)  # Ctrl-C is ignored in the background
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path / "stopped", Ended(8))
+        assert signal.getsignal(number) is usual
+        impatient = Ended(8)
+        impatient.signals = 2
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path / "at once", impatient)
+    finally:
+        signal.signal(number, before)
+    assert [path.name for path in complete_checkpoints(tmp_path / "stopped" / "checkpoints")] == [
+        "step-00000004"
+    ]
+    assert not complete_checkpoints(tmp_path / "at once" / "checkpoints")
+    (_, again), (_, whole) = run(tmp_path / "stopped"), run(tmp_path / "whole")
+    for name, tensor in whole.items():
+        assert torch.equal(again[name], tensor)
