@@ -84,7 +84,10 @@ _LISTS: dict[Any, Callable[[str], Any]] = {
 
 
 def _split(text: str, kind: Callable[[str], Any]) -> tuple[Any, ...]:
-    return tuple(kind(part.strip()) for part in text.split(",") if part.strip())
+    values = tuple(kind(part.strip()) for part in text.split(",") if part.strip())
+    if kind is int and min(values, default=0) < 1:
+        raise ValueError("expected positive numbers separated by commas, as 1,5,20")
+    return values
 
 
 def command_of(name: str, function: Callable[..., None], helps: Mapping[str, str] | None = None) -> Any:

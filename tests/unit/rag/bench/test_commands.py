@@ -2,7 +2,6 @@ import pytest
 from typer.testing import CliRunner
 
 from rag.cli.bench import app
-from rag.core.errors import ConfigError
 
 NAMES = ("encode", "search", "serve", "read")
 
@@ -23,5 +22,4 @@ def test_every_benchmark_is_a_command_with_help() -> None:
     ],
 )
 def test_wrong_values_are_refused_before_anything_is_read(arguments: list[str]) -> None:
-    result = CliRunner().invoke(app, arguments)
-    assert isinstance(result.exception, ConfigError)
+    assert CliRunner().invoke(app, arguments).exit_code == 2
