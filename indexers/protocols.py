@@ -20,7 +20,7 @@ class EncoderIdentity:
     Attributes:
         name: hub name or folder, for people; compared only when a weight hash is missing.
         weights_sha256: hex sha256 over the weights of all towers.
-        pooling: "cls", "mean", "pooler", …
+        pooling: "cls", "mean", "tokens", …
         similarity: "dot" or "cosine"; both are searched as inner products.
         layout: how title and text are joined: "pair", or a template such as "{title} {text}".
         interaction: for encoders with one vector per token, a description of how they read texts; else "".

@@ -130,21 +130,28 @@ class TinyModels:
         return folder / "st"
 
     def late_interaction(self, folder: Path, *, dim: int = 6, seed: int = 1) -> Any:
-        """A folder as PyLate writes it, and the weight of its linear layer."""
+        """A folder as sentence-transformers' `MultiVectorEncoder` writes it; its linear layer's weight."""
         import torch
         from safetensors.torch import save_file
 
         self.bert(folder)
         torch.manual_seed(seed)
         weight = torch.randn(dim, 32)
-        kinds = ("sentence_transformers.models.Transformer", "pylate.models.Dense.Dense")
-        modules = [{"idx": n, "path": "1_Dense" if n else "", "type": kind} for n, kind in enumerate(kinds)]
-        (folder / "modules.json").write_text(json.dumps(modules))
-        own = {"similarity_fn_name": "MaxSim", "document_length": 40, "do_query_expansion": False}
-        (folder / "config_sentence_transformers.json").write_text(json.dumps(own))
-        (folder / "1_Dense").mkdir()
-        config = {"activation_function": "torch.nn.modules.linear.Identity", "use_residual": False}
-        (folder / "1_Dense" / "config.json").write_text(json.dumps(config))
+        places = {"": "Transformer", "1_Dense": "Dense", "2_Mask": "MultiVectorMask", "3_Norm": "Normalize"}
+        modules = [
+            {"idx": n, "name": str(n), "path": place, "type": f"sentence_transformers.{kind}"}
+            for n, (place, kind) in enumerate(places.items())
+        ]
+        files: dict[str, Any] = {
+            "modules.json": modules,
+            "config_sentence_transformers.json": {"similarity_fn_name": "maxsim"},
+            "sentence_bert_config.json": {"query_length": 32, "document_length": 40},
+            "1_Dense/config.json": {"activation_function": "torch.nn.modules.linear.Identity"},
+            "2_Mask/config.json": {"skiplist_words": list(string.punctuation)},
+        }
+        for name, content in files.items():
+            (folder / name).parent.mkdir(exist_ok=True)
+            (folder / name).write_text(json.dumps(content))
         save_file({"linear.weight": weight}, folder / "1_Dense" / "model.safetensors")
         return weight
 

@@ -6,6 +6,7 @@ Shared by all networks on top of a BERT-like model, in training and in inference
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,6 @@ from rag.core.errors import ArtifactError, ConfigError
 from rag.runtime.cpu_training import register_math_attention, use_fast_dropout
 from rag.runtime.model_files import backbone_state, is_difference, read_config, weight_files
 
-LOADING_ERRORS = (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError)
-"""Exceptions that transformers raises for folders that it cannot load."""
 _WHOLE_FOLDER = "give a folder with config.json, model.safetensors and tokenizer files"
 
 _DROPOUTS = (
@@ -45,7 +44,7 @@ def loading(
     reports.setLevel(logging.ERROR)
     try:
         yield
-    except LOADING_ERRORS as error:
+    except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
         raise kind(f"{wrong} ({str(error)[:500]})", hint=hint) from error
     finally:
         reports.setLevel(level)
@@ -133,9 +132,8 @@ def set_dropout(config: Any, dropout: float | None) -> None:
         return
     stated = config.to_dict().items()
     others = [name for name, value in stated if "dropout" in name and isinstance(value, float) and value]
-    for name in (*_DROPOUTS, *others):
-        if hasattr(config, name):
-            setattr(config, name, dropout)
+    for name in filter(partial(hasattr, config), (*_DROPOUTS, *others)):
+        setattr(config, name, dropout)
 
 
 def refuse_missing(folder: Path, names: Iterable[str]) -> None:
@@ -189,23 +187,6 @@ def run_backbone(model: Any, ids: Tensor, mask: Tensor, types: Tensor | None = N
     return model(input_ids=ids, attention_mask=mask, **segments, **options)
 
 
-def token_vectors(model: Any, ids: Tensor, mask: Tensor, types: Tensor | None = None) -> Tensor:
-    """Last hidden states (n, L, H); see `run_backbone`."""
-    hidden: Tensor = run_backbone(model, ids, mask, types)[0]
-    return hidden
-
-
-def segments_of(ids: Tensor, mask: Tensor, separator: int) -> Tensor:
-    """Token types (n, L) of padded ids: 1 after the first separator, 0 before it and on padding.
-
-    Example:
-        >>> segments_of(torch.tensor([[1, 5, 2, 6, 2, 0]]), torch.tensor([[1, 1, 1, 1, 1, 0]]), 2).tolist()
-        [[0, 0, 0, 1, 1, 0]]
-    """
-    ends = (ids == separator).long()
-    return ((ends.cumsum(1) - ends) > 0).long() * mask
-
-
 def pad(texts: Sequence[Any], pad_id: int) -> tuple[Tensor, Tensor]:
     """Token ids and mask, both (n, L) int64, padded on the right.
 
@@ -222,22 +203,12 @@ def pad(texts: Sequence[Any], pad_id: int) -> tuple[Tensor, Tensor]:
 
 
 def pool(hidden: Tensor, mask: Tensor, how: str) -> Tensor:
-    """One fp32 vector per row of (n, L, H) with right padding, (n, H).
-
-    "weightedmean" weights token i of 1, 2, … by i (Muennighoff 2022, "SGPT", equation 2).
-    """
+    """One fp32 vector per row of (n, L, H) with right padding, (n, H): "cls", "lasttoken" or "mean"."""
     if how == "cls":
         return hidden[:, 0].float()
     if how == "lasttoken":
         return hidden[torch.arange(len(hidden), device=hidden.device), mask.sum(1) - 1].float()
-    hidden = hidden.float()
-    weights = mask.unsqueeze(-1).to(hidden.dtype)  # (n, L, 1)
-    if how == "max":
-        return hidden.masked_fill(weights == 0, float("-inf")).amax(1)
-    if how == "weightedmean":
-        weights = weights * torch.arange(1, hidden.shape[1] + 1, device=hidden.device).view(1, -1, 1)
-    if how in ("mean", "weightedmean"):
-        return (hidden * weights).sum(1) / weights.sum(1)
-    if how == "mean_sqrt_len_tokens":
-        return (hidden * weights).sum(1) / weights.sum(1).sqrt()
-    raise ConfigError(f"pooling is {how!r}, which makes no single vector of a text")
+    if how != "mean":
+        raise ConfigError(f"pooling is {how!r}, which makes no single vector of a text")
+    weights = mask.unsqueeze(-1).float()  # (n, L, 1)
+    return (hidden.float() * weights).sum(1) / weights.sum(1)

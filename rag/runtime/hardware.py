@@ -15,40 +15,32 @@ TESTED_TORCH = "2.13."  # the version whose kernels `rag.runtime.fast` is tested
 
 # Both are read when the first product is computed; values that the user has set stay.
 _KERNEL_CACHES = ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY")
-_CACHED_KERNELS = 64
+_CACHED_KERNELS = "64"
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # parameters of mallopt, as <malloc.h> numbers them
 
 
 def available_cores() -> int:
-    """Number of cores that this process may run on, by its CPU affinity."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:
-        return os.cpu_count() or 1
+    """Number of cores that this process may run on, by its CPU affinity where the system has one."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @lru_cache(maxsize=1)
 def _cpu_facts() -> str:
-    try:
-        return Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
-        return ""
+    file = Path("/proc/cpuinfo")
+    return file.read_text(encoding="utf-8") if file.is_file() else ""
 
 
 @lru_cache(maxsize=1)
 def _cpu_flags() -> frozenset[str]:
     """The processor's flags, as far as torch and oneDNN use them: users may limit both to older ones."""
-    names = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
-    limit = next(filter(None, map(os.environ.get, names)), "ALL").upper()
-    for line in _cpu_facts().splitlines():
-        if line.startswith(("flags", "Features")):
-            flags = frozenset(line.partition(":")[2].split())
-            if limit not in ("ALL", "DEFAULT"):
-                return flags & {"avx2"}  # what is computed with these alone is right with all others too
-            if torch.backends.cpu.get_cpu_capability() in ("DEFAULT", "AVX2"):
-                return frozenset(flag for flag in flags if not flag.startswith(("avx512", "amx")))
-            return flags
-    return frozenset()
+    limit = (os.environ.get("ONEDNN_MAX_CPU_ISA") or os.environ.get("DNNL_MAX_CPU_ISA") or "ALL").upper()
+    lines = (line for line in _cpu_facts().splitlines() if line.startswith(("flags", "Features")))
+    flags = frozenset(next(lines, "").partition(":")[2].split())
+    if limit not in ("ALL", "DEFAULT"):
+        return flags & {"avx2"}  # what is computed with these alone is right with all others too
+    if torch.backends.cpu.get_cpu_capability() in ("DEFAULT", "AVX2"):
+        return frozenset(flag for flag in flags if not flag.startswith(("avx512", "amx")))
+    return flags
 
 
 def has_bf16(device: str = "cpu") -> bool:
@@ -67,11 +59,13 @@ def has_fast_bf16(device: str = "cpu") -> bool:
     Intel's avx512_bf16 is not, without AMX: it multiplies as many pairs a cycle as fp32 does, and oneDNN's
     products then take 1.8 times as long.
     """
-    if device.startswith("cuda"):
-        return has_bf16(device)
-    flags, is_intel = _cpu_flags(), "GenuineIntel" in _cpu_facts()
-    fast = {"amx_bf16", "bf16"} if is_intel else {"amx_bf16", "avx512_bf16", "bf16"}
-    return has_bf16() and bool(flags & fast)
+    fast = {"amx_bf16", "bf16"} | (set() if "GenuineIntel" in _cpu_facts() else {"avx512_bf16"})
+    return has_bf16(device) and (device.startswith("cuda") or bool(_cpu_flags() & fast))
+
+
+def has_int8() -> bool:
+    """Whether int8 linear layers can be computed on this CPU: it has AVX2 or VNNI instructions."""
+    return (has_vnni() or "avx2" in _cpu_flags()) and torch.backends.mkldnn.is_available()
 
 
 def has_fast_int8(device: str = "cpu") -> bool:
@@ -81,14 +75,8 @@ def has_fast_int8(device: str = "cpu") -> bool:
     alone twice as fast as fp32. With amx_bf16, bf16 products are so fast that quantising may cost more than
     it saves: False. AVX-512 without VNNI has not been measured: False.
     """
-    flags = _cpu_flags()
-    fast = "amx_bf16" not in flags if has_vnni() else "avx512f" not in flags
-    return device == "cpu" and has_int8() and fast
-
-
-def has_int8() -> bool:
-    """Whether int8 linear layers can be computed on this CPU: it has AVX2 or VNNI instructions."""
-    return (has_vnni() or "avx2" in _cpu_flags()) and torch.backends.mkldnn.is_available()
+    slow = "amx_bf16" if has_vnni() else "avx512f"
+    return device == "cpu" and has_int8() and slow not in _cpu_flags()
 
 
 def has_vnni() -> bool:
@@ -117,20 +105,9 @@ def has_tested_torch() -> bool:
     return is_tested
 
 
-def prefers_mkl(dtype: torch.dtype) -> bool:
-    """Whether MKL's products and PyTorch's attention are faster here than oneDNN's fused ones, for `dtype`.
-
-    They are in fp32 on x86 processors without AVX-512.
-    """
-    older = "avx2" in _cpu_flags() and "avx512f" not in _cpu_flags()
-    return dtype == torch.float32 and older and torch.backends.mkl.is_available()
-
-
 def resolve_device(device: str = "auto") -> str:
-    """Turn "auto" into "cuda" if there is a GPU, else "cpu"; other values are returned as given."""
-    if device != "auto":
-        return device
-    return "cuda" if torch.cuda.is_available() else "cpu"
+    """Turn "auto" into "cuda" if there is a GPU, else "cpu"; other values are returned as they are."""
+    return device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def resolve_precision(precision: str, device: str = "cpu") -> torch.dtype:
@@ -140,25 +117,21 @@ def resolve_precision(precision: str, device: str = "cpu") -> torch.dtype:
         ConfigError: for an unknown name, or bf16 where `device` cannot compute it.
     """
     if precision == "auto":
-        return torch.bfloat16 if has_fast_bf16(device) else torch.float32
-    known = {"fp32": torch.float32, "bf16": torch.bfloat16}
-    if precision not in known:
-        raise ConfigError(f"unknown precision {precision!r}", hint="use auto, bf16 or fp32")
-    if precision == "bf16" and not has_bf16(device):
+        precision = "bf16" if has_fast_bf16(device) else "fp32"
+    elif precision == "bf16" and not has_bf16(device):
         raise ConfigError(
             f"precision is bf16, and this machine's {device} has no bf16 arithmetic",
             hint="use auto, which is the fastest that works here, or fp32",
         )
-    return known[precision]
+    if precision not in ("fp32", "bf16"):
+        raise ConfigError(f"unknown precision {precision!r}", hint="use auto, bf16 or fp32")
+    return torch.bfloat16 if precision == "bf16" else torch.float32
 
 
-def use_threads(count: int | None = None) -> int:
-    """Set torch's intra-op threads to `count` (default: OMP_NUM_THREADS, else all cores); returns it."""
-    if count is None:
-        given = os.environ.get("OMP_NUM_THREADS", "")
-        count = int(given) if given.isdigit() and int(given) > 0 else available_cores()
-    torch.set_num_threads(count)
-    return count
+def use_threads(count: int | None = None) -> None:
+    """Set torch's intra-op threads to `count` (default: OMP_NUM_THREADS, else all cores)."""
+    stated = os.environ.get("OMP_NUM_THREADS", "")
+    torch.set_num_threads(count or (int(stated) if stated.isdigit() else 0) or available_cores())
 
 
 def bound_kernel_caches() -> None:
@@ -169,7 +142,7 @@ def bound_kernel_caches() -> None:
     reading passages; with 64 kept the CPU time is 4 % more).
     """
     for name in _KERNEL_CACHES:
-        os.environ.setdefault(name, str(_CACHED_KERNELS))
+        os.environ.setdefault(name, _CACHED_KERNELS)
 
 
 def keep_freed_memory() -> None:

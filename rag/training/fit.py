@@ -81,7 +81,7 @@ class Loss:
 
 
 class FitHooks:
-    """Hooks of a recipe inside the loop. Derive from this class and override what is needed.
+    """Hooks of a recipe inside the loop, to be overridden as needed.
 
     The hooks that save (`extra_state`, `on_checkpoint`) are called in the main process only, all others in
     every process. Hooks of one run differ in the names of what they save and log.
@@ -162,21 +162,22 @@ def fit(
     start = {name: tensor.clone() for name, tensor in master.state().items()} if config.start_share else {}
     step = 0
     best: dict[str, Any] = {"best_step": None, "best_score": -math.inf}
-    resumed = _newest_checkpoint(folder, world)
+    resumed, state = _newest_checkpoint(folder, world), {}
     if resumed is not None:
         load_checkpoint(resumed, model, master, optimizer)
-        step = resumed.state["step"]
-        if resumed.state["best_step"] is not None:
-            best = {name: resumed.state[name] for name in best}
+        state = resumed.state
+        step = state["step"]
+        if state["best_step"] is not None:
+            best = {name: state[name] for name in best}
         for hook in hooks:
-            hook.load_extra_state({**resumed.state["hooks"], **resumed.tensors("hooks")})
+            hook.load_extra_state({**state["hooks"], **resumed.tensors("hooks")})
         restore_generators(resumed, world)  # last: what came before may have drawn
         if world.is_main:
             log.info("resumed from %s (step %d of %d)", resumed.path, step, total_steps)
     saved = time.monotonic()
     model.train()
     run_log = RunLog(
-        out, step=step, total_steps=total_steps, state={} if resumed is None else resumed.state,
+        out, step=step, total_steps=total_steps, state=state,
         every=config.log_every_steps or min(LOG_EVERY_STEPS, max(1, total_steps // 10)), writes=world.is_main,
     )  # fmt: skip
     shown = Progress(total_steps, "steps", "train", initial=step) if world.is_main else nullcontext()
@@ -268,7 +269,7 @@ def fit(
     weights = master.state()
     if best["best_step"] is not None:
         step = best["best_step"]
-        stored = Checkpoint.open(checkpoint_path(folder, step)).tensors("weights")
+        stored = Checkpoint(checkpoint_path(folder, step)).tensors("weights")
         weights = {name: stored[name] for name in master.names}
     return step, _mixed(weights, start, config.start_share)
 
@@ -324,7 +325,7 @@ def _newest_checkpoint(folder: Path, world: World) -> Checkpoint | None:
         remove_temporaries(folder)
         name = next((path.name for path in reversed(complete_checkpoints(folder))), None)
     name = world.broadcast_object(name)
-    return None if name is None else Checkpoint.open(folder / name)
+    return None if name is None else Checkpoint(folder / name)
 
 
 def _sum_counts(counts: dict[str, float], world: World) -> dict[str, float]:

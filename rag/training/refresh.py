@@ -86,19 +86,12 @@ class Refresher(Protocol):
     """Makes results from snapshots."""
 
     def build(self, snapshot: Path, folder: Path) -> None:
-        """Write into `folder`, which is empty or was left by an interrupted call with the same snapshot.
-
-        Args:
-            snapshot: the folder that the recipe wrote its model into.
-        """
+        """Write into `folder`, which is empty or was left by an interrupted call with the same `snapshot`, in
+        which the recipe wrote its model."""
 
 
 def make_result(folder: Path, make: Callable[[], Refresher]) -> None:
-    """Make the result of the snapshot in the folder of a step, unless it is there already.
-
-    Raises:
-        ResourceError: another process makes it.
-    """
+    """Make the result of the snapshot in the folder of a step, unless it is there already."""
     inputs, result = read_json(folder / _INPUTS), folder / "result"
     with directory_lock(folder):
         if not (result / _DONE).exists():
@@ -210,7 +203,7 @@ class Refresh(FitHooks):
 
     def on_checkpoint(self, path: Path, step: int) -> None:
         """Delete results that no checkpoint needs any more."""
-        saved = map(Checkpoint.open, complete_checkpoints(path.parent))
+        saved = map(Checkpoint, complete_checkpoints(path.parent))
         oldest = min(checkpoint.state["hooks"]["refresh"]["current"] or "" for checkpoint in saved)
         for folder in self._root.glob("step-*"):
             if folder.name < oldest:
@@ -238,7 +231,6 @@ class Refresh(FitHooks):
         log.info("snapshot of step %d", step)
 
     def _start(self) -> None:
-        """Begin the result in another process, where it has a device of its own."""
         if self._config.refresh_device is not None:
             arguments = (self._make, self._config, self._pending)
             spawning = multiprocessing.get_context("spawn")  # a fork cannot use a GPU
@@ -246,11 +238,6 @@ class Refresh(FitHooks):
             self._child.start()
 
     def _check_child(self) -> None:
-        """Notice the death of the process.
-
-        Raises:
-            ResourceError: it failed, or was killed.
-        """
         if self._child is not None and self._child.exitcode:
             raise ResourceError(
                 f"the process that refreshes {self._pending} ended with exit code {self._child.exitcode}; "

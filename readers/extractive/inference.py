@@ -121,7 +121,7 @@ def map_rows(
 
     # of nearly equal size, a multiple of the workers in number: these then end at nearly the same time
     lengths = [len(row.ids) for row in rows]
-    workers, run_all = (1, map) if model.pool is None else (model.pool.workers, model.pool.map)
+    workers, run_all = (1, map) if model.pool is None else (torch.get_num_threads(), model.pool.map)
     count = max(1, workers * -(-sum(lengths) // (workers * model.batch_tokens)))
     even = sum(lengths) // count + max(lengths, default=0) // 2
     plan = plan_batches(lengths, max_rows=_MAX_ROWS, max_tokens=even)

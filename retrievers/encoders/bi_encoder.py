@@ -85,9 +85,8 @@ class BiEncoder:
 
         Args:
             name_or_path: passage tower (and question tower, if there is no other): a folder, a Hugging Face
-                name, or None for the embedded all-MiniLM-L6-v2. A folder with the sub-folders
-                `passage_encoder` and `query_encoder` (or `ctx_encoder` and `question_encoder`) holds both
-                towers; "PASSAGES + QUESTIONS" names two.
+                name, or None for the embedded all-MiniLM-L6-v2. A folder with two sub-folders, such as
+                `passage_encoder` and `query_encoder`, holds both towers; "PASSAGES + QUESTIONS" names two.
             query_encoder: question tower, if it is another model.
             device: "auto", "cpu", "cuda" or "cuda:N".
             precision: "fp32", "bf16", or "auto": bf16 for passages where the hardware multiplies it faster,
@@ -100,11 +99,6 @@ class BiEncoder:
             ConfigError: a setting is not one of the above.
             ArtifactError: the model is not there, has only pickled weights, or has unknown parts.
             MismatchedArtifactError: the towers' vectors do not fit together.
-
-        Example:
-            >>> encoder = BiEncoder.load()                                           # doctest: +SKIP
-            >>> encoder.encode_questions(["Who wrote Faust?"]).shape                 # doctest: +SKIP
-            (1, 384)
         """
         where = resolve_device(device)
         how = "bf16" if resolve_precision(precision, where) == torch.bfloat16 else "fp32"
@@ -123,27 +117,33 @@ class BiEncoder:
             query_settings = read_settings(query_folder)
             limit = min(settings.max_length, query_settings.max_length_limit())
             query_settings = query_settings.override(**{**changes, "max_length": limit})
-        if not shared and changes.get("query_prefix") is None and not query_settings.query_prefix:
-            query_settings = query_settings.override(query_prefix=settings.query_prefix or None)
+            if changes.get("query_prefix") is None and not query_settings.query_prefix:
+                query_settings = query_settings.override(query_prefix=settings.query_prefix or None)
         if STATIC in (settings.pooling, query_settings.pooling):
             raise ConfigError(f"{name_or_path}: a static encoder is no tower", hint="give its folder alone")
         is_settled = changes.get("pooling", "auto") != "auto" or changes.get("query_prefix") is not None
         notes = set() if is_settled else {settings.note, query_settings.note}
         for note in sorted(filter(None, notes)):
             log.warning("%s", note)
-        checked_layout = PassageLayout(settings.layout)
-        side = _Side(settings, where, how)
-        if shared and how == how_queries:
-            other = side
-        else:
+        dims = settings.dim, query_settings.dim
+        if dims[0] != dims[1] or settings.normalize != query_settings.normalize:
+            raise MismatchedArtifactError(
+                f"the vectors of {settings.weights_dir} have {dims[0]} dimensions, normalised: "
+                f"{settings.normalize}; those of {query_settings.weights_dir} have {dims[1]}, normalised: "
+                f"{query_settings.normalize}",
+                hint="give the two towers of one model",
+            )
+        side = other = _Side(settings, where, how)
+        if not shared or how != how_queries:
             other = _Side(query_settings, where, how_queries)
-            _check_towers(side, other)
-        name = _name(name_or_path, query_encoder)
+        # a name that loads it from any working directory
+        names = [name_or_path or EMBEDDED_ENCODER_NAMES[0], *filter(None, [query_encoder])]
+        name = TOWER_SEPARATOR.join(str(Path(n).resolve() if Path(n).is_dir() else n) for n in names)
         identity = settings.identity(name, None if shared else query_settings)
         size = batch_size if batch_size is not None else (256 if where.startswith("cuda") else 32)
         if size < 1:
             raise ConfigError(f"batch_size is {size}, expected at least 1")
-        return cls(side, other, identity, layout=checked_layout, batch_size=size)
+        return cls(side, other, identity, layout=PassageLayout(settings.layout), batch_size=size)
 
     @property
     def dim(self) -> int:
@@ -175,46 +175,31 @@ class BiEncoder:
             )
         prefix = self.identity.passage_prefix
 
-        def tokenize(start: int, stop: int) -> list[list[int]]:
-            first, second = self._layout.render(titles[start:stop], texts[start:stop], prefix=prefix)
-            return tokenizer(first, second)
+        def tokenize(rows: slice) -> list[list[int]]:
+            first, second = self._layout.render(titles[rows], texts[rows], prefix=prefix)
+            return self._passage.tokenizer(first, second)
 
-        tokenizer = self._passage.tokenizer
-        before = tokenizer.cut
-        found = self._encode(self._passage, tokenize, len(texts))
-        if tokenizer.cut and not before:  # only the first time
-            log.warning(
-                "%d of %d passages are longer than the %d tokens that %s reads: their ends are not in their "
-                "vectors (later ones are not counted; shorter passages: --split words100)",
-                tokenizer.cut, len(texts), self.identity.max_length, self.identity.name,
-            )  # fmt: skip
-        return found
+        return self._encode(self._passage, tokenize, len(texts))
 
     def question_tokens(self, questions: Sequence[str]) -> Vectors:
         """All vectors of questions, for an encoder with several vectors per text."""
         return self._queries([Query(question) for question in questions])
 
     def _queries(self, queries: Sequence[Query]) -> Vectors:
-        def tokenize(start: int, stop: int) -> list[list[int]]:
-            return tokenizer.queries(queries[start:stop], self.identity.query_prefix)
+        prefix = self.identity.query_prefix
 
-        tokenizer = self._query.tokenizer
-        before = tokenizer.cut_questions
-        found = self._encode(self._query, tokenize, len(queries), question=True)
-        if tokenizer.cut_questions and not before:  # only the first time
-            log.warning(
-                "%d of %d questions are longer than the %d tokens that %s reads: their ends do not count",
-                tokenizer.cut_questions, len(queries), tokenizer.question_limit, self.identity.name,
-            )  # fmt: skip
-        return found
+        def tokenize(rows: slice) -> list[list[int]]:
+            return self._query.tokenizer.queries(queries[rows], prefix)
 
-    def _one_per_text(self, found: Vectors) -> Float32:
-        if found.lengths is not None:
+        return self._encode(self._query, tokenize, len(queries), question=True)
+
+    def _one_per_text(self, vectors: Vectors) -> Float32:
+        if vectors.lengths is not None:
             raise ConfigError(
                 f"{self.identity.name} makes one vector per token, expected one per text",
                 hint="use a pooling such as cls or mean, or an index of token vectors",
             )
-        return np.asarray(found.values.numpy(), dtype=np.float32)
+        return np.asarray(vectors.values.numpy(), dtype=np.float32)
 
     def reporting(self, done: Callable[[int], None]) -> BiEncoder:
         """This encoder, but calling `done` with the number of texts after every batch."""
@@ -227,13 +212,23 @@ class BiEncoder:
         self._pool.close()
 
     def _encode(
-        self, side: _Side, tokenize: Callable[[int, int], list[list[int]]], n: int, *, question: bool = False
+        self, side: _Side, tokenize: Callable[[slice], list[list[int]]], n: int, *, question: bool = False
     ) -> Vectors:
-        parts = [
-            self._encode_window(side, tokenize(start, min(start + WINDOW_ROWS, n)), question)
-            for start in range(0, n, WINDOW_ROWS)
-        ]
-        return Vectors.joined(parts) if parts else Vectors(torch.empty(0, self.dim))
+        tokenizer = side.tokenizer
+        before, parts = tokenizer.cut[question], [Vectors(torch.empty(0, self.dim))] if not n else []
+        for start in range(0, n, WINDOW_ROWS):
+            sequences = tokenize(slice(start, start + WINDOW_ROWS))
+            parts.append(self._encode_window(side, sequences, question))
+        if tokenizer.cut[question] and not before:  # only the first time
+            what, limit = "passages", self.identity.max_length
+            if question:
+                what, limit = "questions", tokenizer.question_limit
+            log.warning(
+                "%d of %d %s are longer than the %d tokens that %s reads: their ends do not count "
+                "(later ones are not reported; shorter passages: --split words100)",
+                *(tokenizer.cut[question], n, what, limit, self.identity.name),
+            )
+        return Vectors.joined(parts)
 
     def _encode_window(self, side: _Side, sequences: list[list[int]], question: bool) -> Vectors:
         on_cpu = side.device == "cpu"
@@ -265,7 +260,6 @@ class _Side:
 
     def __init__(self, settings: EncoderSettings, device: str, precision: str) -> None:
         self.settings, self.device, self.precision = settings, device, precision
-        self.dim = settings.dim
         self.tokenizer = TextTokenizer(settings)
         self._tower: TowerModel | None = None
         self._lock = threading.Lock()
@@ -278,19 +272,3 @@ class _Side:
                     self.settings, device=self.device, train=False, precision=self.precision
                 ).requires_grad_(False)
             return self._tower
-
-
-def _name(name_or_path: str | Path | None, query_encoder: str | Path | None) -> str:
-    """A name that loads it from any working directory: "passage tower + question tower"."""
-    names = [name_or_path or EMBEDDED_ENCODER_NAMES[0]] + ([] if query_encoder is None else [query_encoder])
-    return TOWER_SEPARATOR.join(str(Path(n).resolve() if Path(n).is_dir() else n) for n in names)
-
-
-def _check_towers(passage: _Side, query: _Side) -> None:
-    a, b = passage.settings, query.settings
-    if passage.dim != query.dim or a.normalize != b.normalize:
-        raise MismatchedArtifactError(
-            f"the vectors of {a.weights_dir} have {passage.dim} dimensions, normalised: {a.normalize}; "
-            f"those of {b.weights_dir} have {query.dim}, normalised: {b.normalize}",
-            hint="give the two towers of one model",
-        )

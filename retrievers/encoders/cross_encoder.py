@@ -72,8 +72,7 @@ class CrossEncoder:
             dropout: replaces the configuration's dropout probabilities, if given.
 
         Raises:
-            ArtifactError: no such model, it has no safetensors weights, it has more than two outputs, or, not
-                to be trained, it is no cross-encoder.
+            ArtifactError: the model is not there, or is no cross-encoder.
             ConfigError: a setting is not valid.
         """
         from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
@@ -141,15 +140,14 @@ class CrossEncoder:
             truncation="longest_first", max_length=self.max_length, padding=False,
         )  # fmt: skip
         lengths = [len(ids) for ids in encoded["input_ids"]]
-        read: list[int] = []
+        plan = plan_batches(lengths, max_rows=_BATCH_ROWS, max_tokens=_BATCH_TOKENS)
         parts = []
-        for rows in plan_batches(lengths, max_rows=_BATCH_ROWS, max_tokens=_BATCH_TOKENS):
-            batch = self.tokenizer.pad(
-                {key: [encoded[key][row] for row in rows] for key in encoded}, return_tensors="pt"
-            )
-            parts.append(_log_odds(self.network(**batch.to(self.network.device)).logits))
-            read += rows
-        return torch.cat(parts)[torch.tensor(read).argsort().to(parts[0].device)], sum(lengths)
+        for rows in plan:
+            inputs = {key: [encoded[key][row] for row in rows] for key in encoded}
+            batch = self.tokenizer.pad(inputs, return_tensors="pt").to(self.network.device)
+            parts.append(_log_odds(self.network(**batch).logits))
+        places = torch.tensor([row for rows in plan for row in rows]).argsort()
+        return torch.cat(parts)[places.to(parts[0].device)], sum(lengths)
 
     def score(self, questions: Sequence[str], passages: Sequence[Passage]) -> Float32:
         """Log-odds (n,) float32 that passage i is relevant to question i; probabilities near 1 would not
@@ -169,8 +167,8 @@ class CrossEncoder:
 
 def _log_odds(logits: torch.Tensor) -> torch.Tensor:
     """(n,) float32 from (n, 1), or (n, 2) of which the second says "relevant"."""
-    found = logits.float()
-    return found[:, 0] if found.shape[1] == 1 else found[:, 1] - found[:, 0]
+    logits = logits.float()
+    return logits[:, 0] if logits.shape[1] == 1 else logits[:, 1] - logits[:, 0]
 
 
 class _PackedBase(torch.nn.Module):
@@ -178,7 +176,7 @@ class _PackedBase(torch.nn.Module):
 
     def __init__(self, base: Any, precision: str) -> None:
         super().__init__()
-        self._fast = FastBert.from_model(base, precision=precision)
+        self._fast = FastBert(base.state_dict(), base.config, precision=precision)
         self.pooler = getattr(base, "pooler", None)
 
     def forward(

@@ -39,22 +39,18 @@ def write_encoder(
     weights: Mapping[str, Tensor],
     settings: EncoderSettings,
 ) -> Path:
-    """Write a bi-encoder; what `folder` held before is replaced.
+    """Write a bi-encoder into `folder`, which is returned; what it held before is replaced.
 
     Args:
         question: question tower, or the only one.
         weights: fp32 by the names of the model's parameters (`question.encoder.…`); others stay as they are.
         settings: how the finished encoder reads texts.
-
-    Returns:
-        `folder`.
     """
     with replaced_folder(folder) as temporary:
-        if passage is None:
-            _write_tower(temporary, question, "question.", weights, settings)
-        else:
-            of_passages, of_questions = (temporary / name for name in TOWER_NAMES[0])
-            _write_tower(of_questions, question, "question.", weights, settings)
+        of_passages, of_questions = (temporary / name for name in TOWER_NAMES[0])
+        place = temporary if passage is None else of_questions
+        _write_tower(place, question, "question.", weights, settings)
+        if passage is not None:
             _write_tower(of_passages, passage, "passage.", weights, settings)
     return folder
 
@@ -100,29 +96,22 @@ def _write_tower(
     head.load_state_dict(tower.bare("head", weights, prefix))
     on_tokens = settings.on_tokens or how is not None
     per_token = {"module_input_name": "token_embeddings"} if on_tokens else {}
-
-    def add_layers() -> None:
-        for layer in cast(Iterable[Linear | nn.LayerNorm], head.layers):
-            if isinstance(layer, Linear):
-                kind = getattr(nn, layer.activation)
-                add("Dense", layer, {
-                    "in_features": layer.in_features, "out_features": layer.out_features,
-                    "bias": layer.bias is not None,
-                    "activation_function": f"{kind.__module__}.{kind.__name__}", **per_token,
-                })  # fmt: skip
-            else:
-                add("LayerNorm", layer, {"dimension": layer.weight.shape[0]})
-
+    if not on_tokens:
+        add("Pooling", None, {"embedding_dimension": head.size, "pooling_mode": head.pooling})
+    for layer in cast(Iterable[Linear | nn.LayerNorm], head.layers):
+        if isinstance(layer, Linear):
+            kind = getattr(nn, layer.activation)
+            add("Dense", layer, {
+                "in_features": layer.in_features, "out_features": layer.out_features,
+                "bias": layer.bias is not None,
+                "activation_function": f"{kind.__module__}.{kind.__name__}", **per_token,
+            })  # fmt: skip
+        else:
+            add("LayerNorm", layer, {"dimension": layer.weight.shape[0]})
     if how is not None:
-        add_layers()
         add("MultiVectorMask", None, {"skiplist_words": list(how.skipped), "skiplist_tasks": ["document"]})
-    else:
-        if on_tokens:
-            add_layers()
-        size = head.dim if on_tokens else head.size
-        add("Pooling", None, {"embedding_dimension": size, "pooling_mode": head.pooling})
-        if not on_tokens:
-            add_layers()
+    elif on_tokens:
+        add("Pooling", None, {"embedding_dimension": head.dim, "pooling_mode": head.pooling})
     if settings.normalize:
         add("Normalize", None, per_token if how is not None else {})
     modules = [
@@ -137,19 +126,14 @@ def _write_tower(
         "similarity_fn_name": settings.similarity,
         "passage_layout": settings.layout,
     }
-    if settings.segments:
-        own["token_types"] = True
     _write_json(folder / "config_sentence_transformers.json", own)
 
 
 def _write_weights(folder: Path, state: Mapping[str, Tensor]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    kept = {
-        name: tensor.detach().float().cpu().contiguous()
-        for name, tensor in sorted(state.items())
-        if tensor.is_floating_point()
-    }
-    save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
+    floats = {name: tensor for name, tensor in sorted(state.items()) if tensor.is_floating_point()}
+    stored = {name: tensor.detach().float().cpu().contiguous() for name, tensor in floats.items()}
+    save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
 
 
 def _write_json(path: Path, value: Any) -> None:

@@ -1,8 +1,8 @@
 """The settings in an encoder's folder: pooling, layers, prompts, lengths; read without torch.
 
-These kinds of folder are read: sentence-transformers, its `MultiVectorEncoder` and PyLate (`modules.json`),
-DPR (`model_type` "dpr"), ANCE, original ColBERT checkpoints (`artifact.metadata`) and plain transformers; and
-of static encoders those of sentence-transformers (`StaticEmbedding`) and of model2vec.
+These kinds of folder are read: sentence-transformers and its `MultiVectorEncoder` (`modules.json`), DPR
+(`model_type` "dpr"), ANCE and plain transformers; and of static encoders those of sentence-transformers
+(`StaticEmbedding`) and of model2vec.
 Pooling and prefixes that do not fit the weights cause no error, only worse retrieval. Therefore every setting
 that the folder states is taken from it, and a warning names those that had to be guessed.
 """
@@ -29,25 +29,19 @@ from rag.runtime.model_files import (
 )
 from retrievers.encoders.layout import PAIR
 
-POOLINGS = ("cls", "mean", "max", "lasttoken", "weightedmean", "mean_sqrt_len_tokens", "tokens", "pooler")
-"""Ways to pool token vectors: see `rag.runtime.backbone.pool`; "tokens" keeps them all, "pooler" is [CLS]
-through BERT's layer with tanh."""
+POOLINGS = ("cls", "mean", "lasttoken", "tokens")
+"""Ways to pool token vectors: see `rag.runtime.backbone.pool`; "tokens" keeps them all."""
 STATIC = "static"  # the pooling of static encoders, which have a vector per token and no network
 STATIC_LENGTH = 512  # tokens of a text that count: the mean over a long text says little
 ACTIVATIONS = ("Identity", "Tanh", "ReLU", "GELU")  # classes of torch.nn
 MASKS = ("[MASK]", "<mask>")
 COLBERT_MARKERS = ("[unused0]", "[unused1]")  # of questions and passages
-_SWITCHES = {
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_max_tokens": "max",
-    "pooling_mode_lasttoken": "lasttoken",
-    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
-    "pooling_mode_weightedmean_tokens": "weightedmean",
-}  # of Pooling modules before sentence-transformers 6
 _DPR_MAX_LENGTH = 256
-_METADATA = "artifact.metadata"  # a file of original ColBERT checkpoints
 _MASK = "MultiVectorMask"  # sentence-transformers' module for late interaction
+_LATE_INTERACTION = (
+    "write it anew once, as the folder that is read here: sentence_transformers' "
+    "MultiVectorEncoder(FOLDER).save_pretrained(DIR)"
+)
 _E5 = '{} looks like an E5 model: those need query_prefix="query: ", passage_prefix="passage: "'
 _HUGE = 1 << 20  # tokenizers write absurd lengths for "no limit"
 
@@ -117,7 +111,6 @@ class EncoderSettings:
         query_prefix: put before every question.
         passage_prefix: put before every passage.
         on_tokens: whether the head's layers are applied to every token, before pooling.
-        segments: whether tokens of the second segment have token type 1; if not, all have type 0.
         interaction: settings of late interaction; given if and only if `pooling` is "tokens".
         layers: layers of the head, in order.
         note: a warning about settings that had to be guessed, or "".
@@ -132,7 +125,6 @@ class EncoderSettings:
     query_prefix: str = ""
     passage_prefix: str = ""
     on_tokens: bool = False
-    segments: bool = False
     interaction: Interaction | None = None
     layers: tuple[HeadLayer, ...] = ()
     note: str = ""
@@ -160,8 +152,6 @@ class EncoderSettings:
             raise ConfigError(
                 f"max_length is {made['max_length']}, this encoder takes 2 to {self.max_length_limit()}"
             )
-        if made.get("pooling") == "pooler" != self.pooling:
-            made["layers"] = (_pooler(self.weights_dir), *self.layers)
         query_tokens = made.pop("query_tokens", None)
         if made.get("pooling", self.pooling) != "tokens":
             return replace(self, **made, interaction=None)
@@ -229,7 +219,8 @@ def read_settings(folder: Path) -> EncoderSettings:
     if config["model_type"] == "model2vec":
         return _static(folder, folder, kind="model2vec", normalize=bool(config.get("normalize")))
     if config["model_type"] == "dpr":
-        projection = _find_weight(folder, "encode_proj.weight") if config.get("projection_dim") else None
+        named = (name for name in weight_shapes(folder) if name.endswith("encode_proj.weight"))
+        projection = next(named, None) if config.get("projection_dim") else None
         return EncoderSettings(
             kind="dpr", weights_dir=folder, pooling="cls", normalize=False, layout=PAIR,
             max_length=min(_DPR_MAX_LENGTH, position_limit(config)),
@@ -243,22 +234,8 @@ def read_settings(folder: Path) -> EncoderSettings:
         return EncoderSettings(
             kind="ance", weights_dir=folder, pooling="cls", normalize=False, max_length=limit, layers=layers
         )
-    is_colbert = (folder / _METADATA).is_file() or "HF_ColBERT" in (config.get("architectures") or ())
-    if is_colbert and "linear.weight" in names:
-        stated = _optional_json(folder / _METADATA)
-        return EncoderSettings(
-            kind="colbert", weights_dir=folder, pooling="tokens", normalize=True,
-            max_length=min(int(stated.get("doc_maxlen") or 220), position_limit(config)),
-            layers=(HeadLayer("linear", folder, "linear.weight"),),
-            query_prefix=f"{stated.get('query_token_id') or COLBERT_MARKERS[0]} ",
-            passage_prefix=f"{stated.get('doc_token_id') or COLBERT_MARKERS[1]} ",
-            interaction=Interaction(
-                query_tokens=int(stated.get("query_maxlen") or 32),
-                attended=bool(stated.get("attend_to_mask_tokens")),
-                skipped=tuple(string.punctuation) if stated.get("mask_punctuation", True) else (),
-            ),
-            note="" if stated else f"{folder.name} lacks {_METADATA}: taking ColBERT's usual settings",
-        )  # fmt: skip
+    if "HF_ColBERT" in (config.get("architectures") or ()):
+        raise ArtifactError(f"{folder} is a checkpoint of ColBERT's own code", hint=_LATE_INTERACTION)
     note = (
         f"{folder.name} does not say how its token vectors are pooled; taking their mean, not normalised. "
         "Set pooling (and normalize) if it was trained otherwise"
@@ -290,7 +267,13 @@ def _sentence_transformers(folder: Path) -> EncoderSettings:
             )
         weights = folder / str(modules[0].get("path") or "")
         return _static(folder, weights, kind="sentence-transformers", normalize="Normalize" in kinds)
-    several = "Pooling" not in kinds  # vectors per text
+    several = _MASK in kinds  # vectors per text
+    if not several and "Pooling" not in kinds:
+        raise ArtifactError(
+            f"{folder} has the modules {', '.join(kinds)}: neither Pooling, which makes one vector of a "
+            f"text, nor {_MASK}, for late interaction",
+            hint=_LATE_INTERACTION,
+        )
     place = len(kinds) if several else kinds.index("Pooling")
     inner = [n for n, kind in enumerate(kinds) if kind in ("Dense", "LayerNorm")]
     configs = [_optional_json(folder / module["path"] / "config.json") for module in modules]
@@ -308,10 +291,9 @@ def _sentence_transformers(folder: Path) -> EncoderSettings:
         "normalises before another module, expected it last": "Normalize" in ends[:-1],
         "has layers before and behind Pooling, expected one of both": inner and inner[0] < place < inner[-1],
         "puts every text into its chat template": "message" in (transformer.get("modality_config") or {}),
+        "gives second segments a token type": own.get("token_types"),
         "leaves prompts out of pooling": (query or passage)
         and any(settings.get("include_prompt") is False for settings in configs),
-        "has no Pooling, which makes one vector of a text, and no Dense, which projects every token's vector "
-        "for late interaction": several and stated != "maxsim" and not {"Dense", _MASK}.intersection(kinds),
         "cuts its vectors (truncate_dim)": own.get("truncate_dim"),
         f"compares vectors by {stated!r}, expected cosine or dot": not several
         and stated not in ("", "cosine", "dot", "dot_score"),
@@ -322,36 +304,19 @@ def _sentence_transformers(folder: Path) -> EncoderSettings:
         )
     limit, is_e5 = position_limit(config), "e5" in folder.name.lower().split("-")
     stated_length = transformer.get("document_length") or transformer.get("max_seq_length")
-    normalize, interaction = "Normalize" in kinds or stated == "cosine", None
-    if _MASK in kinds:
-        length = min(_tokenizer_limit(weights_dir), limit)
-        interaction = _interaction(transformer, configs[kinds.index(_MASK)], length)
-    elif several:  # PyLate normalises without saying so, and its markers stand before the prompts
-        query = str(own.get("query_prefix") or "") + query
-        passage = str(own.get("document_prefix") or "") + passage
-        normalize = normalize or own.get("normalize", True)
-        skipped = own.get("skiplist_words")
-        interaction = Interaction(
-            query_tokens=int(own.get("query_length") or 32),
-            expanded=own.get("do_query_expansion") is not False,
-            attended=bool(own.get("attend_to_expansion_tokens")),
-            skipped=tuple(string.punctuation if skipped is None else skipped),
-        )
+    longest = min(_tokenizer_limit(weights_dir), limit)
     return EncoderSettings(
         kind="sentence-transformers",
         weights_dir=weights_dir,
         pooling="tokens" if several else _pooling(folder, configs[place]),
-        normalize=normalize,
-        max_length=min(
-            int(own.get("document_length") or stated_length or _tokenizer_limit(weights_dir)), limit
-        ),
+        normalize="Normalize" in kinds or stated == "cosine",
+        max_length=min(int(stated_length or longest), limit),
         query_prefix=query,
         passage_prefix=passage,
         layout=str(own.get("passage_layout") or "{title} {text}"),
         layers=tuple(_layer(folder / modules[n]["path"], kinds[n], configs[n]) for n in inner),
         on_tokens=bool(inner) and inner[0] < place,
-        segments=bool(own.get("token_types")),
-        interaction=interaction,
+        interaction=_interaction(transformer, configs[kinds.index(_MASK)], longest) if several else None,
         note=_E5.format(folder.name) if is_e5 and not (query or passage) else "",
     )
 
@@ -425,25 +390,15 @@ def _layer(folder: Path, kind: str, config: Mapping[str, Any]) -> HeadLayer:
 def _pooling(folder: Path, config: Mapping[str, Any]) -> str:
     stated = config.get("pooling_mode")
     names = [stated] if isinstance(stated, str) else list(stated or [])
-    names = names or [name for key, name in _SWITCHES.items() if config.get(key)]
+    if not names:  # before sentence-transformers 6: pooling_mode_cls_token, pooling_mode_lasttoken, …
+        begin = "pooling_mode_"
+        switches = [key.removeprefix(begin) for key, on in config.items() if key.startswith(begin) and on]
+        names = [name.removesuffix("_tokens").removesuffix("_token") for name in switches]
     if len(names) != 1 or names[0] not in POOLINGS:
         raise ArtifactError(
             f"{folder} pools by {' + '.join(map(str, names)) or 'nothing'}, expected {' or '.join(POOLINGS)}"
         )
     return str(names[0])
-
-
-def _pooler(folder: Path) -> HeadLayer:
-    name = _find_weight(folder, "pooler.dense.weight")
-    if name is None:
-        raise ConfigError(f"pooling is pooler, and {folder} has none", hint="use cls, mean or max")
-    return HeadLayer("linear", folder, name, "Tanh")
-
-
-def _find_weight(folder: Path, ending: str) -> str | None:
-    """The first weight of a model folder that is, or ends in a dot and, `ending`."""
-    names = sorted(weight_shapes(folder))
-    return next((name for name in names if f".{name}".endswith(f".{ending}")), None)
 
 
 def _optional_json(path: Path) -> dict[str, Any]:

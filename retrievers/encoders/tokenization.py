@@ -6,7 +6,7 @@ from typing import Any
 
 from tokenizers import AddedToken, normalizers
 
-from rag.core.errors import ArtifactError, ConfigError
+from rag.core.errors import ConfigError
 from rag.core.files import read_json
 from rag.core.types import Query
 from rag.runtime.model_files import folder_tokenizer
@@ -22,38 +22,34 @@ class TextTokenizer:
     Padding and truncation that the folder's tokenizer.json may state are replaced: they belong to other uses.
 
     Attributes:
-        cut: number of passages that were truncated so far.
-        cut_questions: number of questions that were truncated so far.
+        cut: numbers of passages and of questions that were truncated so far.
         question_limit: maximum tokens of a question, special tokens included.
     """
 
     def __init__(self, settings: EncoderSettings) -> None:
-        self.cut = self.cut_questions = 0
+        self.cut = [0, 0]
         how = settings.interaction
         self.question_limit = settings.max_length if how is None else how.query_tokens
-        self._passages = _truncating(settings, settings.max_length)
-        self._queries = self._passages
+        self._passages = self._queries = marked_tokenizer(settings)
         if self.question_limit != settings.max_length:
-            self._queries = _truncating(settings, self.question_limit)
+            self._queries = marked_tokenizer(settings)
+            self._queries.enable_truncation(self.question_limit, strategy="longest_first")
+        self._passages.enable_truncation(settings.max_length, strategy="longest_first")
         self._fill = mask_id(self._queries) if how is not None and how.expanded else None
 
     def __call__(self, first: Sequence[str], second: Sequence[str] | None = None) -> list[list[int]]:
         """Token ids of each passage, or of each pair; a pair whose second segment is empty is one segment."""
         encodings = _encode(self._passages, first, second)
-        self.cut += sum(bool(each.overflowing) for each in encodings)
+        self.cut[0] += sum(bool(each.overflowing) for each in encodings)
         return [each.ids for each in encodings]
 
     def queries(self, queries: Sequence[Query], prefix: str = "") -> list[list[int]]:
         """Token ids of questions, alone or with passages; see `render_queries`."""
         encodings = _encode(self._queries, *render_queries(queries, prefix=prefix))
-        self.cut_questions += sum(
-            bool(each.overflowing) and not query.passages
-            for each, query in zip(encodings, queries, strict=True)
-        )
-        ids = [each.ids for each in encodings]
-        if self._fill is None:
-            return ids
-        return [each + [self._fill] * (self.question_limit - len(each)) for each in ids]
+        pairs = zip(encodings, queries, strict=True)
+        self.cut[1] += sum(bool(each.overflowing) and not query.passages for each, query in pairs)
+        fill = [] if self._fill is None else [self._fill]
+        return [each.ids + fill * (self.question_limit - len(each.ids)) for each in encodings]
 
 
 def _encode(tokenizer: Any, first: Sequence[str], second: Sequence[str] | None) -> list[Any]:
@@ -62,12 +58,6 @@ def _encode(tokenizer: Any, first: Sequence[str], second: Sequence[str] | None) 
         inputs = [(a, b) if b else a for a, b in zip(first, second, strict=True)]
     encodings: list[Any] = tokenizer.encode_batch_fast(inputs)
     return encodings
-
-
-def _truncating(settings: EncoderSettings, limit: int) -> Any:
-    tokenizer = marked_tokenizer(settings)
-    tokenizer.enable_truncation(limit, strategy="longest_first")
-    return tokenizer
 
 
 def marked_tokenizer(settings: EncoderSettings) -> Any:
@@ -88,19 +78,6 @@ def counting_tokens(folder: Path) -> Callable[[str], int]:
     return lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)
 
 
-def separator_id(folder: Path) -> int:
-    """The token that ends a segment.
-
-    Raises:
-        ArtifactError: the tokenizer of `folder` has none.
-    """
-    pair = open_tokenizer(folder).encode("a", "b")
-    seconds = [at for at, kind in enumerate(pair.special_tokens_mask) if kind]
-    if len(seconds) < 2:
-        raise ArtifactError(f"{folder}: its tokenizer puts no separator between segments")
-    return int(pair.ids[seconds[-1]])
-
-
 def mask_token(folder: Path) -> str:
     """The mask token of this model, as text; see `mask_id`."""
     tokenizer = open_tokenizer(folder)
@@ -114,8 +91,8 @@ def mask_id(tokenizer: Any) -> int:
         ConfigError: it has none.
     """
     for token in MASKS:
-        if (found := tokenizer.token_to_id(token)) is not None:
-            return int(found)
+        if tokenizer.token_to_id(token) is not None:
+            return int(tokenizer.token_to_id(token))
     raise ConfigError(
         f"the tokenizer has no mask token, expected {' or '.join(MASKS)}",
         hint="use an encoder that was trained with masks",

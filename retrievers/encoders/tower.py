@@ -19,13 +19,12 @@ from rag.runtime.backbone import (
     pad,
     pool,
     refuse_missing,
-    segments_of,
-    token_vectors,
+    run_backbone,
 )
 from rag.runtime.fast.fast_bert import FastBert
 from rag.runtime.model_files import backbone_state, read_weight, weight_shapes
-from retrievers.encoders.settings import STATIC, EncoderSettings, HeadLayer, Interaction
-from retrievers.encoders.tokenization import mask_id, open_tokenizer, separator_id
+from retrievers.encoders.settings import STATIC, EncoderSettings, HeadLayer
+from retrievers.encoders.tokenization import mask_id, open_tokenizer
 from retrievers.encoders.vectors import Vectors
 
 _LORA_SCALE = 2  # of adapters: lora_alpha over the rank
@@ -78,7 +77,7 @@ class Head(nn.Module):
         self, settings: EncoderSettings, size: int, added: Iterable[Linear | nn.LayerNorm] = ()
     ) -> None:
         super().__init__()
-        self.pooling = "cls" if settings.pooling == "pooler" else settings.pooling
+        self.pooling = settings.pooling
         self.normalize, self.on_tokens = settings.normalize, settings.on_tokens
         self.size = self.dim = size
         self.layers = nn.ModuleList([*map(_read_layer, settings.layers), *added])
@@ -130,23 +129,6 @@ def _read_layer(layer: HeadLayer) -> Linear | nn.LayerNorm:
     return norm
 
 
-class TokenRules:
-    """An `Interaction` in the token ids of one tokenizer: which tokens are seen, and whose vectors count."""
-
-    def __init__(self, how: Interaction, tokenizer: Any) -> None:
-        self._unseen = None if how.attended or not how.expanded else mask_id(tokenizer)
-        skipped = [token for token in map(tokenizer.token_to_id, how.skipped) if token is not None]
-        self._skipped = torch.tensor(sorted(skipped), dtype=torch.int64)
-
-    def seen(self, ids: Tensor, mask: Tensor, *, question: bool) -> Tensor:
-        """(n, L): the tokens of `mask` that others attend to."""
-        return mask * (ids != self._unseen) if question and self._unseen is not None else mask
-
-    def kept(self, ids: Tensor, mask: Tensor, *, question: bool) -> Tensor:
-        """(n, L): the tokens of `mask` whose vectors count."""
-        return mask if question else mask * ~torch.isin(ids, self._skipped)
-
-
 class TowerModel(nn.Module):
     """Encoder and head (pooling, perhaps layers, perhaps normalisation). Made by `load`.
 
@@ -159,15 +141,22 @@ class TowerModel(nn.Module):
         head: pooling and layers that follow the token vectors.
         settings: how it reads texts, with the folder of the model.
         dim: size D of the vectors.
+        unseen, skipped: in late interaction, the mask token of questions that others do not attend to, and
+            the tokens of passages whose vectors do not count.
         autocast: run the encoder under bf16 autocast (GPU); on a CPU its weights are bf16 themselves.
     """
 
     def __init__(self, encoder: Any, head: Head, settings: EncoderSettings) -> None:
         super().__init__()
         self.encoder, self.head, self.settings = encoder, head, settings
-        self.separator = separator_id(settings.weights_dir) if settings.segments else None
         how, self.autocast = settings.interaction, False
-        self.rules = None if how is None else TokenRules(how, open_tokenizer(settings.weights_dir))
+        self.unseen: int | None = None
+        self.skipped = torch.zeros(0, dtype=torch.int64)
+        if how is not None:
+            tokenizer = open_tokenizer(settings.weights_dir)
+            self.unseen = None if how.attended or not how.expanded else mask_id(tokenizer)
+            skipped = filter(lambda token: token is not None, map(tokenizer.token_to_id, how.skipped))
+            self.skipped = torch.tensor(sorted(skipped), dtype=torch.int64)
         config: Any = encoder.config
         self.pad_id = int(getattr(config, "pad_token_id", 0) or 0)
         self.dim = head.dim
@@ -218,7 +207,7 @@ class TowerModel(nn.Module):
                 peft.inject_adapter_in_model(adapters, encoder)
         hidden = int(encoder.config.hidden_size)
         added: list[Linear | nn.LayerNorm] = []
-        if settings.layers and settings.pooling != "pooler":
+        if settings.layers:
             if projection_dim not in (0, settings.dim):
                 raise ConfigError(
                     f"{folder} has a projection to {settings.dim} dimensions, "
@@ -251,18 +240,18 @@ class TowerModel(nn.Module):
     def forward(self, texts: Sequence[Int32 | Sequence[int]], *, question: bool = False) -> Vectors:
         """Vectors, float32, of n token sequences (special tokens included), padded together."""
         ids, mask = pad(texts, self.pad_id)  # (n, L)
-        types = None if self.separator is None else segments_of(ids, mask, self.separator)
         seen = kept = mask
-        if self.rules is not None:
-            seen, kept = (rule(ids, mask, question=question) for rule in (self.rules.seen, self.rules.kept))
+        if question and self.unseen is not None:
+            seen = mask * (ids != self.unseen)
+        if not question and len(self.skipped):
+            kept = mask * ~torch.isin(ids, self.skipped)
         if isinstance(self.encoder, FastBert):
-            hidden = self.encoder.padded(ids, mask, types, None if seen is mask else seen)  # (n, L, H)
+            hidden = self.encoder.padded(ids, mask, seen=None if seen is mask else seen)  # (n, L, H)
         else:
             device = next(self.encoder.parameters()).device
             ids, seen, kept = ids.to(device), seen.to(device), kept.to(device)
-            types = None if types is None else types.to(device)
             with torch.autocast(device.type, dtype=torch.bfloat16, enabled=self.autocast):
-                hidden = token_vectors(self.encoder, ids, seen, types)
+                hidden = run_backbone(self.encoder, ids, seen)[0]
         vectors: Vectors = self.head(hidden, kept)
         return vectors
 

@@ -217,7 +217,7 @@ def load_model(config: BiEncoderConfig, device: str, *, freeze_passages: bool = 
 def _side(config: BiEncoderConfig, folder: Path, tokens: int) -> EncoderSettings:
     stored = read_settings(folder)
     is_unset = config.pooling == "auto" and stored.kind == "transformers"
-    names = ("normalize", "segments", "on_tokens", "query_prefix", "passage_prefix", "layout")
+    names = ("normalize", "on_tokens", "query_prefix", "passage_prefix", "layout")
     return stored.override(
         pooling="cls" if is_unset else config.pooling, max_length=tokens, query_tokens=config.question_tokens,
         **{name: getattr(config, name) for name in names},

@@ -22,9 +22,8 @@ class BiEncoderConfig(TrainConfig):
         shared: use one tower for both questions and passages.
         frozen: "passage" leaves the passage tower as it is. With an index its vectors are then the passages',
             and `out / "index"` is the index for the trained encoder.
-        pooling: how token vectors become one ("pooler" is BERT's tanh layer on [CLS]), or "tokens", which
-            keeps them all; "auto" is the folder's setting ("cls" if it has none).
-        segments: second segments get the token type 1; None is the folder's setting, which is mostly no.
+        pooling: how token vectors become one, or "tokens", which keeps them all; "auto" is the folder's
+            setting ("cls" if it has none).
         normalize: unit vectors; "auto" is the folder's setting.
         temperature: divides the scores in the loss; "auto" is 0.05 for one unit vector per text, else 1.
         projection_dim: size of a new linear layer in the head; 0 keeps what the folder has.
@@ -48,10 +47,7 @@ class BiEncoderConfig(TrainConfig):
     passage_encoder: str | None = None
     shared: bool = True
     frozen: Literal["passage"] | None = None
-    segments: bool | None = None
-    pooling: Literal[
-        "auto", "cls", "mean", "max", "lasttoken", "weightedmean", "mean_sqrt_len_tokens", "pooler", "tokens"
-    ] = "auto"  # fmt: skip
+    pooling: Literal["auto", "cls", "mean", "lasttoken", "tokens"] = "auto"
     normalize: bool | Literal["auto"] = "auto"
     temperature: Annotated[float, Field(gt=0)] | Literal["auto"] = "auto"
     projection_dim: int = Field(default=0, ge=0)

@@ -52,10 +52,8 @@ def test_dpr_passages_that_are_too_long_keep_their_last_separator(dpr):
     [
         {},
         {"pooling": "cls"},
-        {"pooling": "max", "normalize": False, "similarity": "dot"},
         {"pooling": "lasttoken"},
-        {"pooling": "weightedmean"},
-        {"pooling": "mean_sqrt_len_tokens", "normalize": False, "similarity": "dot"},
+        {"pooling": "mean", "normalize": False, "similarity": "dot"},
         {"dense": 12},
         {"prompts": {"query": "who wrote ", "document": "text: "}},
         {"prompts": {"query": "who ", "document": "the "}, "normalize": False, "similarity": "dot"},

@@ -1,4 +1,4 @@
-"""Token vectors of every layout of ColBERT against transformers' own class, and through training."""
+"""Token vectors of ColBERT against transformers' class and sentence-transformers, and through training."""
 
 import json
 import string
@@ -27,8 +27,8 @@ PASSAGES = ["the river, rises (in) the forest.", "?!... -", "the black forest, "
 LENGTH, QUERY = 40, 16
 
 
-def colbert_ir(folder: Path, tiny: Any) -> dict[str, Any]:
-    """The original layout: `bert.` and `linear.weight` in one file, `artifact.metadata` beside it."""
+def colbert_ir(folder: Path, tiny: Any, *, attended: bool) -> dict[str, Any]:
+    """The layout of ColBERT's own code: `bert.` and `linear.weight` in one file, and `artifact.metadata`."""
     tiny.bert(folder)
     weight = torch.randn(6, 32)
     state = {f"bert.{name}": t for name, t in load_file(folder / "model.safetensors").items()}
@@ -36,35 +36,10 @@ def colbert_ir(folder: Path, tiny: Any) -> dict[str, Any]:
     config = json.loads((folder / "config.json").read_text()) | {"architectures": ["HF_ColBERT"]}
     (folder / "config.json").write_text(json.dumps(config))
     said = {"query_maxlen": QUERY, "doc_maxlen": LENGTH, "mask_punctuation": True, "dim": 6}
-    said |= {"query_token_id": "[unused0]", "doc_token_id": "[unused1]", "attend_to_mask_tokens": False}
+    said |= {"query_token_id": "[unused0]", "doc_token_id": "[unused1]", "attend_to_mask_tokens": attended}
     (folder / "artifact.metadata").write_text(json.dumps(said))
-    return {"weight": weight, "markers": ("[unused0]", "[unused1]"), "skipped": string.punctuation}
-
-
-def pylate(folder: Path, tiny: Any, *, attended: bool = False) -> dict[str, Any]:
-    """PyLate's layout, with markers that were added to the vocabulary."""
-    tiny.bert(folder, vocab_size=130)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    tokenizer.add_tokens(["[Q] ", "[D] "])
-    tokenizer.save_pretrained(folder)
-    weight = torch.randn(6, 32)
-    kinds = ("sentence_transformers.models.Transformer", "pylate.models.Dense.Dense")
-    modules = [{"idx": n, "path": "1_Dense" if n else "", "type": kind} for n, kind in enumerate(kinds)]
-    (folder / "modules.json").write_text(json.dumps(modules))
-    own = {"similarity_fn_name": "MaxSim", "query_prefix": "[Q] ", "document_prefix": "[D] "}
-    own |= {"query_length": QUERY, "document_length": LENGTH, "skiplist_words": [".", ","]}
-    own |= {"attend_to_expansion_tokens": attended, "do_query_expansion": True}
-    own |= {"prompts": {"query": "", "document": ""}}
-    (folder / "config_sentence_transformers.json").write_text(json.dumps(own))
-    (folder / "1_Dense").mkdir()
-    config = {"activation_function": "torch.nn.modules.linear.Identity", "use_residual": False, "bias": False}
-    (folder / "1_Dense" / "config.json").write_text(json.dumps(config))
-    save_file({"linear.weight": weight}, folder / "1_Dense" / "model.safetensors")
-    return {"weight": weight, "markers": ("[Q] ", "[D] "), "skipped": ".,", "attended": attended}
-
-
-def attending(folder: Path, tiny: Any) -> dict[str, Any]:
-    return pylate(folder, tiny, attended=True)
+    markers = ("[unused0]", "[unused1]")
+    return {"weight": weight, "markers": markers, "skipped": string.punctuation, "attended": attended}
 
 
 def brute_force(folder: Path, made: dict[str, Any], text: str, *, question: bool) -> torch.Tensor:
@@ -95,14 +70,19 @@ def compare(found: Vectors, wanted: list[torch.Tensor]) -> None:
     torch.testing.assert_close(found.values, torch.cat(wanted), atol=2e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("layout", [colbert_ir, pylate, attending])
-def test_every_layout_makes_the_vectors_of_the_paper(tmp_path: Path, tiny: Any, layout: Any) -> None:
+@pytest.mark.parametrize("attended", [False, True])
+def test_colberts_checkpoint_written_anew_makes_the_vectors_of_the_paper(
+    tmp_path: Path, tiny: Any, attended: bool
+) -> None:
     torch.manual_seed(4)
+    made = colbert_ir(tmp_path / "own", tiny, attended=attended)
+    with pytest.raises(ArtifactError, match="checkpoint of ColBERT's own code"):
+        read_settings(tmp_path / "own")
     folder = tmp_path / "start"
-    made = layout(folder, tiny)
+    MultiVectorEncoder(str(tmp_path / "own"), device="cpu").save_pretrained(str(folder))
     texts = [f"{title} {text}" if title else text for title, text in zip(TITLES, PASSAGES, strict=True)]
-    asked = [brute_force(folder, made, text, question=True) for text in QUESTIONS]
-    told = [brute_force(folder, made, text, question=False) for text in texts]
+    asked = [brute_force(tmp_path / "own", made, text, question=True) for text in QUESTIONS]
+    told = [brute_force(tmp_path / "own", made, text, question=False) for text in texts]
     assert all(len(each) == QUERY for each in asked)
     encoder = BiEncoder.load(folder, precision="fp32")
     compare(encoder.question_tokens(QUESTIONS), asked)
@@ -192,9 +172,9 @@ def test_any_encoder_becomes_one_of_late_interaction(tmp_path: Path, tiny: Any) 
 
 
 def test_what_decides_the_vectors_is_part_of_the_identity(tmp_path: Path, tiny: Any) -> None:
-    pylate(tmp_path / "one", tiny)
+    tiny.late_interaction(tmp_path / "one")
     one = BiEncoder.load(tmp_path / "one").identity
-    path = tmp_path / "one" / "config_sentence_transformers.json"
+    path = tmp_path / "one" / "2_Mask" / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"skiplist_words": []}))
     other = BiEncoder.load(tmp_path / "one").identity
     assert one.differences(other)[0].startswith("interaction: ")

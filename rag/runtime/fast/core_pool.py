@@ -27,18 +27,21 @@ class CorePool:
     """
 
     def __init__(self) -> None:
-        self._count, self._lock = 0, threading.Lock()
+        self._lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
-
-    @property
-    def workers(self) -> int:
-        """Number of parallel threads."""
-        self._open()
-        return self._count
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
         """Results in the order of `items`; the first exception stops the rest and is raised here."""
-        return self._open().map(function, items)
+        with self._lock:
+            if self._pool is None:
+                count = torch.get_num_threads()
+                self._pool, ready = ThreadPoolExecutor(count), threading.Barrier(count + 1)
+                for _ in range(count):
+                    self._pool.submit(_begin, ready)
+                ready.wait()
+                # torch keeps the count per thread, but the start value of new threads is global: restore it.
+                torch.set_num_threads(count)
+            return self._pool.map(function, items)
 
     def close(self) -> None:
         """Wait for running work and stop the threads."""
@@ -46,19 +49,6 @@ class CorePool:
             if self._pool is not None:
                 self._pool.shutdown(wait=True, cancel_futures=True)
                 self._pool = None
-
-    def _open(self) -> ThreadPoolExecutor:
-        with self._lock:
-            if self._pool is None:
-                self._count = torch.get_num_threads()
-                ready = threading.Barrier(self._count + 1)
-                self._pool = ThreadPoolExecutor(self._count, thread_name_prefix="core")
-                for _ in range(self._count):
-                    self._pool.submit(_begin, ready)
-                ready.wait()
-                # torch keeps the count per thread, but the start value of new threads is global: restore it.
-                torch.set_num_threads(self._count)
-            return self._pool
 
 
 def _begin(ready: threading.Barrier) -> None:

@@ -5,9 +5,8 @@ Equal results to transformers' `BertModel` in evaluation mode, with less work:
 * sequences are concatenated (`rag.runtime.fast.packing`), so linear layers, LayerNorm and GELU compute no
   padding, and attention works on runs of equal length, so it needs no mask;
 * query, key and value are one matrix product, with 1/√d folded into the query weights;
-* weights are reordered once for oneDNN, and bias and GELU are fused into the product, where that is faster;
-* attention works on a few rows at a time, so that its scores stay in the cache of one core (PyTorch's does
-  that too, and is faster in fp32 without AVX-512);
+* weights are reordered once for oneDNN, and bias and GELU are fused into the product;
+* attention works on a few rows at a time, so that its scores stay in the cache of one core;
 * products run in bf16 or int8 if requested, while the residual stream and LayerNorm stay in fp32.
 """
 
@@ -21,13 +20,13 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from rag.core.errors import ConfigError
 from rag.runtime.fast.linear import CalibratedLinear, Linear, RowLinear
 from rag.runtime.fast.packing import PackedTokens
-from rag.runtime.hardware import bound_kernel_caches, has_tested_torch, prefers_mkl, resolve_precision
+from rag.runtime.hardware import bound_kernel_caches, has_tested_torch, resolve_precision
 
 _FAMILIES = frozenset({"bert", "dpr", "roberta", "xlm-roberta", "camembert"})
 # the least value of each activation that is covered
@@ -71,8 +70,8 @@ class FastBert:
         >>> from rag.runtime.backbone import pad
         >>> config = BertConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
         ...                     intermediate_size=16)
-        >>> model = FastBert.from_model(BertModel(config, add_pooling_layer=False).eval())
-        >>> model.forward(PackedTokens.of(*pad([[1, 2, 3], [4, 5]], 0))).shape
+        >>> model = BertModel(config, add_pooling_layer=False)
+        >>> FastBert(model.state_dict(), config).forward(PackedTokens.of(*pad([[1, 2, 3], [4, 5]], 0))).shape
         torch.Size([5, 8])
     """
 
@@ -93,9 +92,14 @@ class FastBert:
         self.config, self.dtype = config, resolve_precision(precision)
         self.precision = "bf16" if self.dtype == torch.bfloat16 else "fp32"
         if ranges is not None:
-            _check_ranges(ranges, config)
-            self.precision = "int8"
-        self._torch_attention = prefers_mkl(self.dtype)
+            self.precision, size = "int8", (2, config.hidden_size)
+            names = {f"{n}.{part}" for n in range(config.num_hidden_layers) for part in ("attention", "feed")}
+            if ranges.keys() != names or any(channels.shape != size for channels in ranges.values()):
+                raise ConfigError(
+                    f"ranges of {len(ranges)} inputs are not those of a model of {config.num_hidden_layers} "
+                    f"layers with {config.hidden_size} channels",
+                    hint="measure them with this model",
+                )
         bound_kernel_caches()
         self.hidden_size: int = config.hidden_size
         self.n_heads: int = config.num_attention_heads
@@ -124,11 +128,6 @@ class FastBert:
             and torch.backends.mkldnn.is_available()
             and has_tested_torch()
         )
-
-    @classmethod
-    def from_model(cls, model: nn.Module, *, precision: str = "fp32") -> FastBert:
-        """Convert a transformers `BertModel` or `RobertaModel`, which is no longer needed afterwards."""
-        return cls(model.state_dict(), model.config, precision=precision)
 
     def _layer(
         self, state: Mapping[str, Tensor], number: int, config: Any, ranges: Mapping[str, Tensor] | None
@@ -211,25 +210,18 @@ class FastBert:
         """Self-attention inside each sequence. qkv (T, 3H) → (T, H)."""
         context = torch.empty(qkv.shape[0], self.hidden_size, dtype=self.dtype)
         heads, size = self.n_heads, self.head_size
-        by_torch = self._torch_attention and tokens.seen is None
         start = 0
         for rows, length in tokens.groups:
-            row_bytes = heads * length * length * qkv.element_size()
-            step = rows if by_torch else max(1, min(rows, _SCORE_BYTES_IN_CACHE // row_bytes))
-            for first in range(0, rows, step):
-                n = min(step, rows - first)
+            step = max(1, _SCORE_BYTES_IN_CACHE // (heads * length * length * qkv.element_size()))
+            for n in [min(step, rows - first) for first in range(0, rows, step)]:
                 stop = start + n * length
                 split = qkv[start:stop].view(n, length, 3, heads, size).permute(2, 0, 3, 1, 4)
-                if by_torch:
-                    q, k, v = split
-                    mixed = functional.scaled_dot_product_attention(q, k, v, scale=1.0)
-                else:
-                    q, k, v = split.reshape(3, n * heads, length, size)
-                    unseen = None
-                    if tokens.seen is not None:
-                        unseen = ~tokens.seen[start:stop].view(n, 1, length).repeat_interleave(heads, 0)
-                    mixed = _softmax_product(q, k, v, unseen).view(n, heads, length, size)
-                context[start:stop].view(n, length, heads, size).copy_(mixed.transpose(1, 2))
+                unseen = None
+                if tokens.seen is not None:
+                    unseen = ~tokens.seen[start:stop].view(n, 1, length).repeat_interleave(heads, 0)
+                mixed = _softmax_product(*split.reshape(3, n * heads, length, size), unseen)
+                mixed = mixed.view(n, heads, length, size).transpose(1, 2)
+                context[start:stop].view(n, length, heads, size).copy_(mixed)
                 start = stop
         return context
 
@@ -266,23 +258,12 @@ def _norm(state: Mapping[str, Tensor], name: str, config: Any) -> Any:
     )  # fmt: skip
 
 
-def _check_ranges(ranges: Mapping[str, Tensor], config: Any) -> None:
-    expected = {f"{n}.{part}" for n in range(config.num_hidden_layers) for part in ("attention", "feed")}
-    if ranges.keys() != expected or any(r.shape != (2, config.hidden_size) for r in ranges.values()):
-        raise ConfigError(
-            f"ranges of {len(ranges)} inputs are not those of a model of {config.num_hidden_layers} "
-            f"layers with {config.hidden_size} channels",
-            hint="measure them with this model",
-        )
-
-
 def _softmax_product(q: Tensor, k: Tensor, v: Tensor, unseen: Tensor | None = None) -> Tensor:
-    """softmax(q kᵀ) v for (N, Lq, d), (N, L, d), (N, L, d); q is scaled already, `unseen` (N, 1, L) is
-    masked.
+    """softmax(q kᵀ) v for (N, L, d) each; q is scaled already, `unseen` (N, 1, L) is masked.
 
     Softmax does not change when its inputs are shifted. Usually they are shifted by their maximum to keep the
     exponentials finite; where |q||k| bounds every exponent, the shift is left out, which saves two passes
-    over the (N, Lq, L) scores.
+    over the (N, L, L) scores.
     """
     largest = q.norm(dim=-1).amax() * k.norm(dim=-1).amax()
     scores = torch.bmm(q, k.transpose(1, 2))

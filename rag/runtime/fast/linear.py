@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from rag.runtime.hardware import has_vnni, prefers_mkl
+from rag.runtime.hardware import has_vnni
 
 ACTIVATIONS = {
     "": ("none", ""),
@@ -40,41 +40,25 @@ _SMALLEST = 0.02  # a channel's range counts as at least this share of the wides
 
 
 class Linear:
-    """activation(x Wᵀ + b) in fp32 or bf16; weights (N, K).
-
-    They are reordered for oneDNN, which fuses the activation into the product. In fp32 without AVX-512 MKL's
-    product is a tenth faster, and GELU by itself costs a fifth of what it costs fused.
+    """activation(x Wᵀ + b) in fp32 or bf16; weights (N, K), reordered for oneDNN, which fuses the activation
+    into the product.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor, dtype: torch.dtype, activation: str = "") -> None:
         self._activation, self._algorithm = ACTIVATIONS[activation]
         self._dtype, self._bias = dtype, bias.to(dtype).clone()
-        self._packed = self._algorithm == "tanh" or not prefers_mkl(dtype)
-        weight = weight.to(dtype).clone()
-        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight) if self._packed else weight.t()
+        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight.to(dtype).clone())
 
     def __call__(self, x: Tensor) -> Tensor:
         """(T, N) in the layer's type from (T, K)."""
-        x = x.to(self._dtype)
-        if not self._packed:
-            y = torch.addmm(self._bias, x, self._weight)
-            return _activate_(y, self._activation, self._algorithm)
         result: Tensor = torch.ops.mkldnn._linear_pointwise(
-            x, self._weight, self._bias, self._activation, [], self._algorithm
+            x.to(self._dtype), self._weight, self._bias, self._activation, [], self._algorithm
         )
         return result
 
     def add_to(self, total: Tensor, x: Tensor) -> Tensor:
         """Add the layer of x (T, K) to `total` (T, N) float32 in place; returns the sum."""
         return total.add_(self(x))
-
-
-def _activate_(y: Tensor, activation: str, algorithm: str) -> Tensor:
-    """Apply "gelu" (with the algorithm "none" or "tanh"), "relu" or "none" to `y` in place."""
-    if activation == "gelu":
-        result: Tensor = torch.ops.aten.gelu_(y, approximate=algorithm)
-        return result
-    return y.relu_() if activation == "relu" else y
 
 
 def weight_codes(weight: Tensor, *, pairs: bool) -> tuple[Tensor, Tensor]:
@@ -101,11 +85,10 @@ class _Int8Weight:
         self._scale = scale
         self._zeros = torch.zeros(len(scale), dtype=torch.int32)
 
-    def product(
+    def __call__(
         self,
         codes: Tensor,
         zero: int,
-        *,
         bias: Tensor | None = None,
         dtype: torch.dtype = torch.float32,
         activation: tuple[str, str] = ("none", ""),
@@ -126,7 +109,7 @@ class CalibratedLinear:
         bias: (N,) float32.
         low, high: (K,) least and greatest value of each input channel.
         dtype: type of the result, float32 or bfloat16.
-        activation: one of `ACTIVATIONS`, fused into the product where that is faster.
+        activation: one of `ACTIVATIONS`.
 
     Example:
         >>> linear = CalibratedLinear(torch.eye(2), torch.ones(2), -torch.ones(2), torch.ones(2))
@@ -153,15 +136,11 @@ class CalibratedLinear:
         self._weight = _Int8Weight(weight * step)
         self._bias = bias + weight @ middle
         self._dtype, self._activation = dtype, ACTIVATIONS[activation]
-        self._fused = (
-            ("none", "") if activation == "gelu" and prefers_mkl(torch.float32) else self._activation
-        )
 
     def __call__(self, x: Tensor) -> Tensor:
         """(T, N) from (T, K) float32."""
         codes = _unsigned(torch.addcmul(self._offset, x, self._factor).clamp_(-127.0, 127.0))
-        y = self._weight.product(codes, _HALF, bias=self._bias, dtype=self._dtype, activation=self._fused)
-        return y if self._fused == self._activation else _activate_(y, *self._activation)
+        return self._weight(codes, _HALF, self._bias, self._dtype, self._activation)
 
 
 class RowLinear:
@@ -196,7 +175,7 @@ class RowLinear:
             steps, zero = 254.0, 1
             factor = steps / top
             values = torch.mul(x, factor).sub_(factor.mul_(self._least).add_(127.0))
-        product = self._weight.product(_unsigned(values), zero)
+        product = self._weight(_unsigned(values), zero)
         return total.add_(self._bias).addcmul_(product, top.div_(steps))
 
 

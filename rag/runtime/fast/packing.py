@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-import numpy as np
 import torch
 
 
@@ -18,8 +17,8 @@ class PackedTokens:
         token_ids: (T,) int64, all sequences one after the other.
         positions: (T,) int64, position of each token in its sequence, from 0.
         segment_ids: (T,) int64 token types, or None if all are 0.
-        seen: (T,) bool, tokens that the others of their sequence attend to; None: all.
         groups: (rows, length) of each run of sequences of equal length; attention works run by run.
+        seen: (T,) bool, tokens that the others of their sequence attend to; None: all.
     """
 
     token_ids: torch.Tensor
@@ -47,20 +46,14 @@ class PackedTokens:
             (((2, 2), (1, 1)), [0, 1, 0, 1, 0], [0, 2, 4])
         """
         real = mask.bool()
-        groups = tuple((len(list(run)), length) for length, run in groupby(real.sum(1).tolist()))
         positions = torch.arange(ids.shape[1]).expand_as(ids)[real]
         segments = None if types is None or not types.any() else types[real]
-        return cls(ids[real], positions, segments, groups, None if seen is None else seen[real].bool())
-
-    @property
-    def lengths(self) -> list[int]:
-        """Number of tokens of each sequence, in order."""
-        return [length for rows, length in self.groups for _ in range(rows)]
+        seen = None if seen is None else seen[real].bool()
+        return cls(ids[real], positions, segments, _runs(real.sum(1).tolist()), seen)
 
     def starts(self) -> torch.Tensor:
         """First token of each sequence, (B,) int64."""
-        lengths = np.asarray(self.lengths, dtype=np.int64)
-        return torch.from_numpy(np.cumsum(lengths) - lengths)
+        return (self.positions == 0).nonzero()[:, 0]
 
     def keep(self, rows: torch.Tensor) -> tuple[PackedTokens, torch.Tensor]:
         """The sequences for which `rows` (B,) bool is true, and a mask (T,) bool of their tokens.
@@ -71,11 +64,15 @@ class PackedTokens:
             >>> kept.token_ids.tolist(), kept.groups, mine.tolist()
             ([5, 6, 9], ((1, 2), (1, 1)), [True, True, False, False, True])
         """
-        mine = rows.repeat_interleave(torch.tensor(self.lengths))
-        left = [length for length, kept in zip(self.lengths, rows.tolist(), strict=True) if kept]
-        groups = tuple((len(list(run)), length) for length, run in groupby(left))
+        lengths = torch.tensor([length for count, length in self.groups for _ in range(count)])
+        mine = rows.repeat_interleave(lengths)
         types = None if self.segment_ids is None else self.segment_ids[mine]
-        return PackedTokens(self.token_ids[mine], self.positions[mine], types, groups), mine
+        runs = _runs(lengths[rows].tolist())
+        return PackedTokens(self.token_ids[mine], self.positions[mine], types, runs), mine
+
+
+def _runs(lengths: Iterable[int]) -> tuple[tuple[int, int], ...]:
+    return tuple((len(list(run)), length) for length, run in groupby(lengths))
 
 
 def plan_batches(lengths: Sequence[int], *, max_rows: int, max_tokens: int) -> list[list[int]]:
@@ -90,16 +87,12 @@ def plan_batches(lengths: Sequence[int], *, max_rows: int, max_tokens: int) -> l
         >>> plan_batches([3, 9, 3, 5], max_rows=2, max_tokens=10)
         [[1], [3, 0], [2]]
     """
-    order = sorted(range(len(lengths)), key=lambda row: (-lengths[row], row))
     batches: list[list[int]] = []
-    current: list[int] = []
     tokens = 0
-    for row in order:
-        if current and (len(current) >= max_rows or tokens + lengths[row] > max_tokens):
-            batches.append(current)
-            current, tokens = [], 0
-        current.append(row)
+    for row in sorted(range(len(lengths)), key=lambda row: (-lengths[row], row)):
+        if not batches or len(batches[-1]) >= max_rows or tokens + lengths[row] > max_tokens:
+            batches.append([])
+            tokens = 0
+        batches[-1].append(row)
         tokens += lengths[row]
-    if current:
-        batches.append(current)
     return batches

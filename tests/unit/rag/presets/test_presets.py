@@ -35,7 +35,7 @@ _PUBLISHED: dict[str, dict[str, Any]] = {
     "realm-wiki": {"documents": 8, "learning_rate": 3e-5, "max_steps": 200000},
     "ict-wiki": {
         "batch_size": 4096, "learning_rate": 1e-4, "max_steps": 100000, "keep_sentence": 0.1,
-        "pooling": "pooler", "projection_dim": 128, "segments": True,
+        "pooling": "cls", "projection_dim": 128,
     },
     "colbert-qa-nq": {"projection_dim": 128},
     "dkrr-nq": {"loss": "kl-per-passage"},

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rag.core.errors import ConfigError
-from rag.runtime.backbone import load_backbone, pad, pool, segments_of, token_vectors
+from rag.runtime.backbone import load_backbone, pad, pool, run_backbone
 from rag.runtime.cpu_training import MATH_ATTENTION, FastDropout
 
 
@@ -27,9 +27,9 @@ def test_token_types_reach_a_model_that_has_them(tmp_path: Path, tiny: Any) -> N
     model = load_backbone(tiny.bert(tmp_path))
     ids, mask = pad([[2, 9, 3, 8, 3]], 0)
     with torch.no_grad():
-        plain = token_vectors(model, ids, mask)
-        zeros = token_vectors(model, ids, mask, torch.zeros_like(ids))
-        typed = token_vectors(model, ids, mask, segments_of(ids, mask, 3))
+        plain = run_backbone(model, ids, mask)[0]
+        zeros = run_backbone(model, ids, mask, torch.zeros_like(ids))[0]
+        typed = run_backbone(model, ids, mask, torch.tensor([[0, 0, 0, 1, 1]]))[0]
     assert torch.equal(plain, zeros)
     assert (plain - typed).abs().max() > 0.01
 

@@ -108,6 +108,6 @@ def test_everything_that_settings_are_read_from_is_fetched():
     read = [
         *("config.json", "modules.json", "tokenizer.json", "vocab.txt", "spiece.model"),
         *("1_Pooling/config.json", "2_Dense/model.safetensors"),
-        *("artifact.metadata", "model-00001-of-00002.safetensors"),
+        "model-00001-of-00002.safetensors",
     ]
     assert list(filter_repo_objects(read, allow_patterns=list(model_files._WANTED))) == read

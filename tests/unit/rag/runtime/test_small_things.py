@@ -1,9 +1,6 @@
 """Schedules, seeds, hardware, precision, master weights."""
 
 import os
-import platform
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -11,39 +8,21 @@ import torch
 from rag.core.errors import ConfigError
 from rag.runtime import hardware
 from rag.runtime.hardware import (
-    available_cores,
     bound_kernel_caches,
     has_bf16,
     has_fast_bf16,
-    resolve_device,
     resolve_precision,
 )
-from rag.runtime.seeds import generator
 from rag.training.config import FitConfig, schedule_factor
 from rag.training.precision import MasterWeights
 
 
-def test_linear_schedule_is_a_straight_line_after_the_warmup() -> None:
+def test_the_rate_rises_and_falls_on_straight_lines_or_stays() -> None:
     config = FitConfig(warmup_steps=200)
     factors = [schedule_factor(config, step, 1000) for step in (0, 199, 200, 600, 999)]
     assert factors == pytest.approx([1 / 200, 1.0, 1.0, 0.5, 1 / 800])
-
-
-def test_constant_schedule_stays_and_warmup_steps_win() -> None:
     config = FitConfig(schedule="constant", warmup_fraction=0.9, warmup_steps=2)
-    factors = [schedule_factor(config, step, 10) for step in range(10)]
-    assert factors == [0.5] + [1.0] * 9
-
-
-def test_schedule_without_warmup_starts_at_the_peak() -> None:
-    assert schedule_factor(FitConfig(warmup_steps=0), 0, 10) == 1.0
-    assert schedule_factor(FitConfig(warmup_fraction=0.0), 0, 10) == 1.0  # a warm-up of one step
-
-
-def test_generator_depends_on_every_key() -> None:
-    first = generator(1, 2, 3).integers(1 << 30, size=4).tolist()
-    assert first == generator(1, 2, 3).integers(1 << 30, size=4).tolist()
-    assert first != generator(1, 2, 4).integers(1 << 30, size=4).tolist()
+    assert [schedule_factor(config, step, 10) for step in range(10)] == [0.5] + [1.0] * 9
 
 
 def test_precision_names() -> None:
@@ -110,11 +89,6 @@ def test_the_simulated_processor_has_avx2_alone() -> None:
     assert [hardware.has_int8(), hardware.has_fast_int8()] == [True] * 2
 
 
-def test_hardware() -> None:
-    assert available_cores() >= 1
-    assert resolve_device("cpu") == "cpu"
-
-
 def test_the_few_rows_of_an_embedding_table_that_chunks_use_are_added_up_exactly() -> None:
     torch.manual_seed(0)
     table = torch.nn.Embedding(5000, 6, dtype=torch.bfloat16)
@@ -142,40 +116,9 @@ def test_master_weights_keep_updates_that_bf16_would_lose() -> None:
     assert torch.allclose(layer.weight.float(), torch.full((4, 4), 0.9), atol=4e-3)
 
 
-def test_master_weights_decay_matrices_only() -> None:
-    master = MasterWeights(torch.nn.Linear(3, 2))
-    matrices, vectors = master.groups(1e-3, 0.5)
-    assert [p.ndim for p in matrices["params"]] == [2]  # type: ignore[attr-defined]
-    assert [p.ndim for p in vectors["params"]] == [1]  # type: ignore[attr-defined]
-    assert (matrices["weight_decay"], vectors["weight_decay"]) == (0.5, 0.0)
-
-
 def test_kernel_caches_are_bounded_unless_the_user_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LRU_CACHE_CAPACITY", raising=False)
     monkeypatch.setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "7")
     bound_kernel_caches()
     assert os.environ["LRU_CACHE_CAPACITY"] == "64"
     assert os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == "7"
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
-def test_freed_memory_is_used_again() -> None:
-    program = """
-import resource, torch
-from rag.runtime.hardware import keep_freed_memory
-
-def faults(rounds):
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    for _ in range(rounds):
-        torch.ones(32 << 20, dtype=torch.uint8)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-
-torch.set_num_threads(1)
-given_back = faults(8)
-keep_freed_memory()
-faults(40)  # until a block fits into what an earlier one left
-print(given_back, faults(8))
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    given_back, kept = map(int, done.stdout.split())
-    assert kept < given_back / 4

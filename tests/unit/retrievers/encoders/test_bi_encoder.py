@@ -57,14 +57,6 @@ def test_windows_and_batches_do_not_matter(tiny_bert, encoder, monkeypatch):
     assert small.identity == encoder.identity
 
 
-def test_the_same_call_gives_the_same_bytes(tiny_bert):
-    texts = [f"text {n} " * (n % 9) for n in range(50)]
-    first, second = (
-        BiEncoder.load(tiny_bert, precision="auto").encode_passages(texts, texts) for _ in range(2)
-    )
-    assert first.tobytes() == second.tobytes()
-
-
 def test_progress_is_told_batch_by_batch(tiny_bert, encoder):
     texts, told = [f"text {n} " * (n % 9) for n in range(50)], []
     small = BiEncoder.load(tiny_bert, precision="fp32", batch_size=3).reporting(told.append)
@@ -213,16 +205,6 @@ def test_the_encoders_of_the_installation(load, name):
     )
     scores = (passages @ question.T)[:, 0]
     assert scores[1] > scores[0] + 0.2
-
-
-def test_questions_are_read_with_a_straight_apostrophe_in_training_and_search(tiny_bert):
-    curly, straight = "who wrote gulliver’s travels", "who wrote gulliver's travels"
-    encoder = BiEncoder.load(tiny_bert, precision="fp32")
-    tokens = RetrieverTokenizer(read_settings(tiny_bert), read_settings(tiny_bert))
-    assert tokens.queries([Query(curly)]) == tokens.queries([Query(straight)])
-    assert (encoder.encode_questions([curly]) == encoder.encode_questions([straight])).all()
-    passages = [tokens.passages([Passage("", "", text)]) for text in (curly, straight)]
-    assert passages[0] != passages[1]  # they stay as they are
 
 
 def test_a_question_with_passages_is_read_in_search_as_in_training(encoder, tiny_bert):

@@ -36,20 +36,13 @@ def test_sentence_transformers_folder(tmp_path):
     assert (settings.similarity, settings.max_length, settings.note) == ("cosine", 100, "")
 
 
-def test_dropout_between_modules_changes_nothing(tmp_path):
-    folder = sentence_folder(tmp_path, kinds=("Transformer", "Pooling", "Dropout", "Normalize"))
-    settings = read_settings(folder)
-    assert (settings.pooling, settings.normalize, settings.layers) == ("mean", True, ())
-
-
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
         ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, "cls"),
-        ({"pooling_mode_max_tokens": True}, "max"),
         ({"pooling_mode": "lasttoken", "embedding_dimension": 4}, "lasttoken"),
         ({"pooling_mode": ["mean"]}, "mean"),
-        ({"pooling_mode_weightedmean_tokens": True}, "weightedmean"),
+        ({"pooling_mode_lasttoken": True, "pooling_mode_mean_tokens": False}, "lasttoken"),
     ],
 )
 def test_pooling_is_read_in_old_and_new_words(tmp_path, config, expected):
@@ -105,19 +98,14 @@ _MESSAGES = {"modality_config": {"text": {}, "message": {}}}
         ("WeightedLayerPooling", {"kinds": ("Transformer", "WeightedLayerPooling", "Pooling")}),
         ("expected it last", {"kinds": (*_USUAL, "Normalize", "Dense")}),
         ("is a cross-encoder", {"kinds": _USUAL[:1], "own": {"model_type": "CrossEncoder"}}),
-        ("has no Pooling", {"kinds": _USUAL[:1]}),
+        ("neither Pooling", {"kinds": _USUAL[:1]}),
+        ("pools by weightedmean", {"pooling": {"pooling_mode_weightedmean_tokens": True}}),
         ("chat template", {"bert": _MESSAGES}),
     ],
 )
 def test_what_a_folder_does_and_this_program_does_not_is_refused(tmp_path, reason, folder):
     with pytest.raises(ArtifactError, match=reason):
         read_settings(sentence_folder(tmp_path, **folder))
-
-
-def test_the_length_is_read_from_the_older_names_of_its_file(tmp_path):
-    folder = sentence_folder(tmp_path)
-    (folder / "sentence_bert_config.json").rename(folder / "sentence_xlm-roberta_config.json")
-    assert read_settings(folder).max_length == 100
 
 
 def test_length_never_exceeds_the_position_table(tmp_path):

@@ -13,7 +13,6 @@ from transformers import BertConfig, BertModel
 
 from rag.core.errors import ConfigError
 from retrievers.encoders.bi_encoder import BiEncoder
-from retrievers.encoders.settings import read_settings
 from retrievers.encoders.vectors import score
 from retrievers.training.bi_encoder import encoder_form, export_model
 from retrievers.training.dpr import DprTrainConfig
@@ -103,26 +102,6 @@ def test_published_heads_are_read_trained_and_written_back(tmp_path: Path, tiny:
     np.testing.assert_allclose(again.encode_questions(TEXTS), wanted, atol=2e-5)
 
 
-def test_the_pooler_is_a_layer_that_is_trained_and_exported(tmp_path: Path, tiny: Any) -> None:
-    torch.manual_seed(0)
-    model = BertModel(BertConfig(**tiny.config())).eval()
-    model.save_pretrained(tmp_path / "start")
-    tiny.tokenizer(tmp_path / "start")
-    encoder = BiEncoder.load(tmp_path / "start", pooling="pooler", precision="fp32")
-    rows = encoder._query.tokenizer(TEXTS)
-    with torch.no_grad():
-        wanted = torch.cat([model(torch.tensor([ids])).pooler_output for ids in rows]).numpy()
-    np.testing.assert_allclose(encoder.encode_questions(TEXTS), wanted, atol=2e-5)
-    trained = bi_encoder(tmp_path / "start", pooling="pooler", dropout=0.0, passage_tokens=32)
-    config = DprTrainConfig(out=tmp_path, train_files=(tmp_path,), question_encoder=str(tmp_path / "start"))
-    written = export_model(tmp_path / "new", trained, {}, encoder_form(config, trained))
-    np.testing.assert_allclose(
-        BiEncoder.load(written, precision="fp32").encode_questions(TEXTS), wanted, atol=2e-5
-    )
-    with pytest.raises(ConfigError, match="has none"):
-        read_settings(tiny.bert(tmp_path / "bare")).override(pooling="pooler")
-
-
 def test_one_vector_a_token_from_folder_to_training_and_back(tmp_path: Path, tiny: Any) -> None:
     weight = tiny.late_interaction(tmp_path / "start")
     encoder = BiEncoder.load(tmp_path / "start", precision="fp32")
@@ -146,19 +125,3 @@ def test_one_vector_a_token_from_folder_to_training_and_back(tmp_path: Path, tin
     again = BiEncoder.load(written, precision="fp32")
     assert again.identity.similarity == "maxsim"
     torch.testing.assert_close(again.question_tokens(TEXTS).values, found.values, atol=2e-5, rtol=1e-5)
-
-
-def test_segments_are_trained_exported_and_encoded(tmp_path: Path, tiny: Any) -> None:
-    tiny.bert(tmp_path / "start")
-    titles, texts = ["danube", "title"], ["the river rises", "a text"]
-    settings = {"pooling": "mean", "layout": "pair", "passage_tokens": 32, "dropout": 0.0}
-    model = bi_encoder(tmp_path / "start", segments=True, **settings)
-    plain = bi_encoder(tmp_path / "start", **settings)
-    config = DprTrainConfig(out=tmp_path, train_files=(tmp_path,), question_encoder=str(tmp_path / "start"))
-    written = export_model(tmp_path / "new", model, {}, encoder_form(config, model))
-    encoder = BiEncoder.load(written, precision="fp32")
-    rows = [np.asarray(ids, np.int32) for ids in encoder._passage.tokenizer(titles, texts)]
-    with torch.no_grad():
-        wanted, other = model.encode_passages(rows).numpy(), plain.encode_passages(rows).numpy()
-    np.testing.assert_allclose(encoder.encode_passages(titles, texts), wanted, atol=2e-5)
-    assert np.abs(wanted - other).max() > 0.01

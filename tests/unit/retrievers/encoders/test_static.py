@@ -2,7 +2,6 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,15 +11,10 @@ from tokenizers.models import WordPiece
 from tokenizers.normalizers import Lowercase
 from tokenizers.pre_tokenizers import Whitespace
 
-from indexers.build import BuildSettings, build_index
-from indexers.index import Index
 from rag.core.errors import ArtifactError, ConfigError, DataError
 from rag.core.types import Passage, Query
-from rag.pipeline import Pipeline
 from retrievers.encoders.open import load_encoder, load_like
 from retrievers.encoders.static import StaticEncoder, write_static
-from retrievers.open import open_retriever
-from retrievers.training.mdr import MdrTrainConfig, train_mdr
 
 WORDS = ["[UNK]", "danube", "rhine", "river", "black", "forest", "sea", "##s", "rises", "the", "in"]
 TEXTS = ["The Danube rises in the Black Forest", "rivers", "", "unknown words and the sea"]
@@ -112,13 +106,6 @@ def test_mapping_and_weights_of_model2vec(tmp_path: Path, vectors: np.ndarray) -
     assert encoder.identity.similarity == "dot"
 
 
-def test_a_folder_that_would_cut_vectors_is_refused(tmp_path: Path, vectors: np.ndarray) -> None:
-    folder = as_model2vec(tmp_path / "cut", vectors, tokenizer())
-    (folder / "config_sentence_transformers.json").write_text(json.dumps({"truncate_dim": 4}))
-    with pytest.raises(ArtifactError, match="cuts its vectors"):
-        StaticEncoder.load(folder)
-
-
 def test_a_text_is_its_title_and_its_first_tokens(tmp_path: Path, vectors: np.ndarray) -> None:
     as_model2vec(tmp_path, vectors, tokenizer())
     encoder = StaticEncoder.load(tmp_path, query_prefix="sea ", max_length=3)
@@ -134,6 +121,11 @@ def test_a_text_is_its_title_and_its_first_tokens(tmp_path: Path, vectors: np.nd
 
 def test_bad_folders_and_settings_are_refused(tmp_path: Path, vectors: np.ndarray) -> None:
     place = as_model2vec(tmp_path / "a", vectors, tokenizer())
+    own = place / "config_sentence_transformers.json"
+    own.write_text(json.dumps({"truncate_dim": 4}))
+    with pytest.raises(ArtifactError, match="cuts its vectors"):
+        StaticEncoder.load(place)
+    own.unlink()
     with pytest.raises(ConfigError, match="pooling is 'cls'"):
         load_encoder(place, pooling="cls")
     with pytest.raises(DataError, match="2 titles for 1 texts"):
@@ -144,36 +136,6 @@ def test_bad_folders_and_settings_are_refused(tmp_path: Path, vectors: np.ndarra
     save_file({"other": vectors}, place / "model.safetensors")
     with pytest.raises(ArtifactError, match=r"holds other, expected a matrix"):
         load_encoder(place)
-
-
-def test_an_index_of_it_is_searched_with_its_own_fusion(tmp_path: Path, vectors: np.ndarray) -> None:
-    place = as_model2vec(tmp_path / "encoder", vectors, tokenizer())
-    passages = [Passage("d", "Danube", "rises in the Black Forest"), Passage("r", "", "rhine sea")]
-    build_index(
-        passages, tmp_path / "index", encoder=load_encoder(place),
-        settings=BuildSettings(retriever="dense", probes=2),
-    )  # fmt: skip
-    build_index(
-        passages, tmp_path / "both", encoder=load_encoder(place),
-        settings=BuildSettings(retriever="hybrid", probes=2),
-    )  # fmt: skip
-    with Index.open(tmp_path / "both") as index:
-        assert str(open_retriever(index, "hybrid").fusion) == "std:1,1.5"  # of a network it is std:1,0.6
-    pipeline = Pipeline.open(tmp_path / "index", reader=False)
-    hits: Any = pipeline.retrieve("danube black forest", top_k=1)
-    assert hits[0][0].passage_id == "d"
-
-
-def test_no_training_starts_over_its_vectors(tmp_path: Path, vectors: np.ndarray) -> None:
-    encoder = load_encoder(as_model2vec(tmp_path / "encoder", vectors, tokenizer()))
-    passages = [Passage("d", "Danube", "rises in the Black Forest"), Passage("r", "", "rhine sea")]
-    place = build_index(passages, tmp_path / "index", encoder=encoder, settings=BuildSettings(probes=2))
-    config = MdrTrainConfig(
-        out=tmp_path / "run", train_files=(tmp_path / "train.json",), index=place, negatives="index",
-        shared=False,
-    )  # fmt: skip
-    with pytest.raises(ConfigError, match="a static encoder, which is not trained here"):
-        train_mdr(config)
 
 
 def test_the_commands_that_index_and_search_with_it_import_no_torch(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from transformers import BertConfig, BertModel, RobertaConfig, RobertaModel
 
 from rag.core.errors import ConfigError
 from rag.runtime.backbone import pad
-from rag.runtime.fast import fast_bert, linear
+from rag.runtime.fast import fast_bert
 from rag.runtime.fast.fast_bert import FastBert, RangeRecorder
 from rag.runtime.fast.packing import PackedTokens
 
@@ -46,31 +46,28 @@ def bert():
     return model()
 
 
-@pytest.mark.parametrize("mkl", [False, True])
+def fast(network, **options):
+    return FastBert(network.state_dict(), network.config, **options)
+
+
 @pytest.mark.parametrize("segments", [None, SEGMENTS])
-def test_fp32_equals_transformers(bert, segments, mkl, monkeypatch):
-    for module in (fast_bert, linear):
-        monkeypatch.setattr(module, "prefers_mkl", lambda dtype: mkl)
-    fast = FastBert.from_model(bert)
-    hidden = fast.forward(pack(SEQUENCES, segments))
+def test_fp32_equals_transformers(bert, segments):
+    hidden = fast(bert).forward(pack(SEQUENCES, segments))
     torch.testing.assert_close(hidden, reference(bert, SEQUENCES, segments), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.needs_bf16
 def test_bf16_is_close(bert):
-    hidden = FastBert.from_model(bert, precision="bf16").forward(pack(SEQUENCES))
+    hidden = fast(bert, precision="bf16").forward(pack(SEQUENCES))
     cosine = torch.nn.functional.cosine_similarity(hidden, reference(bert, SEQUENCES), dim=1)
     assert hidden.dtype == torch.float32
     assert cosine.min() > 0.999
 
 
-@pytest.mark.parametrize("mkl", [False, True])
 @pytest.mark.parametrize("activation", ["gelu", "gelu_new", "relu"])
-def test_activations(activation, mkl, monkeypatch):
-    for module in (fast_bert, linear):
-        monkeypatch.setattr(module, "prefers_mkl", lambda dtype: mkl)
+def test_activations(activation):
     plain = model(1, hidden_act=activation)
-    hidden = FastBert.from_model(plain).forward(pack(SEQUENCES))
+    hidden = fast(plain).forward(pack(SEQUENCES))
     torch.testing.assert_close(hidden, reference(plain, SEQUENCES), atol=1e-5, rtol=1e-5)
 
 
@@ -78,7 +75,7 @@ def test_roberta_positions():
     torch.manual_seed(2)
     config = RobertaConfig(**SIZES, pad_token_id=1, type_vocab_size=1)
     roberta = RobertaModel(config, add_pooling_layer=False).eval()
-    hidden = FastBert.from_model(roberta).forward(pack(SEQUENCES))
+    hidden = fast(roberta).forward(pack(SEQUENCES))
     torch.testing.assert_close(hidden, reference(roberta, SEQUENCES), atol=1e-5, rtol=1e-5)
 
 
@@ -88,16 +85,16 @@ def test_large_logits_take_the_stable_path():
         for layer in large.encoder.layer:
             layer.attention.self.query.weight.mul_(40)
             layer.attention.self.key.weight.mul_(40)
-    hidden = FastBert.from_model(large).forward(pack(SEQUENCES))
+    hidden = fast(large).forward(pack(SEQUENCES))
     assert torch.isfinite(hidden).all()
     torch.testing.assert_close(hidden, reference(large, SEQUENCES), atol=1e-3, rtol=1e-3)
 
 
 def test_rows_do_not_depend_on_the_cache_limit(bert, monkeypatch):
-    fast = FastBert.from_model(bert)
-    expected = fast.forward(pack([SEQUENCES[0]] * 9))
+    network = fast(bert)
+    expected = network.forward(pack([SEQUENCES[0]] * 9))
     monkeypatch.setattr(fast_bert, "_SCORE_BYTES_IN_CACHE", 1)
-    torch.testing.assert_close(fast.forward(pack([SEQUENCES[0]] * 9)), expected)
+    torch.testing.assert_close(network.forward(pack([SEQUENCES[0]] * 9)), expected)
 
 
 @pytest.mark.parametrize(
@@ -116,11 +113,6 @@ def test_what_is_not_covered_is_refused(changes):
         FastBert({}, config)
 
 
-def test_unknown_precision(bert):
-    with pytest.raises(ConfigError, match="int4"):
-        FastBert.from_model(bert, precision="int4")
-
-
 def measured(network):
     recorder = RangeRecorder(network.state_dict(), network.config)
     return recorder, recorder.forward(pack(SEQUENCES))
@@ -128,7 +120,7 @@ def measured(network):
 
 def test_recording_changes_nothing_and_notes_every_input(bert):
     recorder, hidden = measured(bert)
-    assert torch.equal(hidden, FastBert.from_model(bert).forward(pack(SEQUENCES)))
+    assert torch.equal(hidden, fast(bert).forward(pack(SEQUENCES)))
     assert sorted(recorder.ranges) == NAMES
     low, high = recorder.ranges["0.attention"]
     assert (low < high).all()
@@ -143,7 +135,7 @@ def test_recording_changes_nothing_and_notes_every_input(bert):
 def test_int8_is_close_to_fp32_whatever_the_blocks(activation, monkeypatch):
     network = model(hidden_act=activation)
     recorder, expected = measured(network)
-    int8 = FastBert(network.state_dict(), network.config, ranges=recorder.ranges)
+    int8 = fast(network, ranges=recorder.ranges)
     hidden = int8.forward(pack(SEQUENCES))
     assert (int8.precision, hidden.dtype) == ("int8", torch.float32)
     assert torch.nn.functional.cosine_similarity(hidden, expected, dim=1).min() > 0.997
@@ -154,4 +146,4 @@ def test_int8_is_close_to_fp32_whatever_the_blocks(activation, monkeypatch):
 @pytest.mark.parametrize(("names", "width"), [(["0.attention"], 32), (NAMES, 8)])
 def test_ranges_of_another_model_are_refused(bert, names, width):
     with pytest.raises(ConfigError, match="2 layers with 32 channels"):
-        FastBert(bert.state_dict(), bert.config, ranges=dict.fromkeys(names, torch.zeros(2, width)))
+        fast(bert, ranges=dict.fromkeys(names, torch.zeros(2, width)))

@@ -3,7 +3,6 @@
 import pytest
 import torch
 from torch.nn import functional
-from transformers.activations import ACT2FN
 
 from rag.runtime import hardware
 from rag.runtime.fast.linear import CalibratedLinear, RowLinear, _Int8Weight, weight_codes
@@ -35,15 +34,6 @@ def test_calibrated(dtype):
 
 
 @pytest.mark.needs_int8
-@pytest.mark.parametrize("activation", ["gelu", "gelu_new", "relu"])
-def test_fused_activations(activation):
-    (weight, bias), x = layer(), inputs()
-    linear = CalibratedLinear(weight, bias, x.amin(0), x.amax(0), activation=activation)
-    expected = ACT2FN[activation](functional.linear(x, weight, bias))
-    assert error(linear(x), expected) < 0.01
-
-
-@pytest.mark.needs_int8
 def test_values_outside_the_range_are_cut_off():
     (weight, bias), x = layer(), inputs()
     low, high = x.amin(0), x.amax(0)
@@ -52,14 +42,6 @@ def test_values_outside_the_range_are_cut_off():
     expected = functional.linear(torch.where(far > 0, high, low), weight, bias)
     assert torch.isfinite(linear(far)).all()
     assert error(linear(far), expected) < 0.3
-
-
-@pytest.mark.needs_int8
-def test_a_channel_that_never_changes():
-    (weight, bias), x = layer(), inputs()
-    x[:, 3] = 0.7
-    found = CalibratedLinear(weight, bias, x.amin(0), x.amax(0))(x)
-    assert error(found, functional.linear(x, weight, bias)) < 0.01
 
 
 @pytest.mark.needs_int8
@@ -73,14 +55,6 @@ def test_rows(least, dtype):
     found = RowLinear(weight, bias, least=least).add_to(total.clone(), x)
     for one, other in zip(found, expected, strict=True):
         assert error(one, other) < 0.02  # every row on its own, however small its neighbours make it look
-
-
-@pytest.mark.needs_int8
-@pytest.mark.parametrize("least", [None, 0.0])
-def test_rows_of_zeros(least):
-    weight, bias = layer()
-    found = RowLinear(weight, bias, least=least).add_to(torch.zeros(2, 24), torch.zeros(2, 16))
-    torch.testing.assert_close(found, bias.expand(2, 24))
 
 
 @pytest.mark.needs_int8
@@ -105,12 +79,6 @@ def test_no_pair_of_products_overflows_16_bits(k):
         assert (codes * scale[:, None] - weight).abs().max() <= scale.max() / 2 * 1.001
 
 
-def test_codes_use_the_room_that_pairs_leave():
-    weight = torch.tensor([[1.0, -1.0, 0.25, 0.25], [0.5, 0.5, 1.0, 0.0]])
-    assert weight_codes(weight, pairs=True)[0].tolist() == [[127, -127, 32, 32], [64, 64, 127, 0]]
-    assert weight_codes(weight * 3, pairs=False)[0].tolist() == [[127, -127, 32, 32], [64, 64, 127, 0]]
-
-
 @pytest.mark.needs_int8
 @pytest.mark.parametrize("k", [1, 7, 32, 384])
 @pytest.mark.parametrize("sign", [1, -1])
@@ -119,7 +87,7 @@ def test_products_at_the_limit_are_exact_on_this_processor(k, sign):
     codes, scale = weight_codes(weight, pairs=not has_vnni())
     inputs = torch.full((5, k), 255, dtype=torch.uint8)
     expected = (inputs.double() @ codes.double().T) * scale.double()
-    torch.testing.assert_close(_Int8Weight(weight).product(inputs, 0).double(), expected, rtol=1e-6, atol=0)
+    torch.testing.assert_close(_Int8Weight(weight)(inputs, 0).double(), expected, rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize(

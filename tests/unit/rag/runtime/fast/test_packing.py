@@ -14,7 +14,4 @@ def test_plan_keeps_limits_and_every_row_once(rows, tokens):
         assert sum(lengths[row] for row in batch) <= tokens or len(batch) == 1
     flat = [lengths[row] for batch in batches for row in batch]
     assert flat == sorted(flat, reverse=True)
-
-
-def test_plan_of_nothing_is_empty():
     assert plan_batches([], max_rows=2, max_tokens=8) == []
