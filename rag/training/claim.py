@@ -23,13 +23,7 @@ _CONFIG, _INPUTS = "config.json", "inputs.json"
 
 @contextmanager
 def claimed(config: Any) -> Iterator[World]:
-    """Start the run of a `TrainConfig`: lock and claim its folder, set seeds and threads, join its processes.
-
-    Raises:
-        MismatchedArtifactError: `config.out` holds a run with another configuration, or of other data.
-        ResourceError: another process trains in `config.out`.
-        ConfigError: `config.out` holds something else than a run, which this run would spoil.
-    """
+    """Start the run of a `TrainConfig`: join its processes, claim its folder, set seeds and threads."""
     with World.joined() as world, directory_lock(config.out) if world.is_main else nullcontext():
         if world.is_main:
             refuse_other_content(config.out)
@@ -43,11 +37,7 @@ def claimed(config: Any) -> Iterator[World]:
 
 
 def refuse_other_content(out: Path) -> None:
-    """Refuse a file, and the folder of an index or a model, which have files of the same names as a run.
-
-    Raises:
-        ConfigError: it is one.
-    """
+    """Refuse a file, and the folder of an index or a model, which have files of the same names as a run."""
     is_index = (out / MANIFEST_NAME).is_file() or (out / BUILDING_DIR).is_dir()
     is_model = (out / _CONFIG).is_file() and "out" not in read_json(out / _CONFIG)  # where a run's folder is
     if is_index or is_model or out.is_file():

@@ -142,11 +142,7 @@ class World:
 
 
 def check_share(count: int, processes: int, unit: str = "questions") -> None:
-    """Refuse a batch that is smaller than the number of processes.
-
-    Raises:
-        ConfigError: some process would have nothing to do.
-    """
+    """Refuse a batch that is smaller than the number of processes: some would have nothing to do."""
     if count < processes:
         raise ConfigError(
             f"a batch of {count} {unit} cannot be shared by {processes} processes",

@@ -63,11 +63,7 @@ def is_static_name(name_or_path: str | Path) -> bool:
 
 
 def tokenizer_folder(name_or_path: str | Path) -> Path:
-    """The folder with the tokenizer of an encoder, of two towers that of the passage tower.
-
-    Raises:
-        ArtifactError: it has no tokenizer.json.
-    """
+    """The folder with the tokenizer of an encoder, of two towers that of the passage tower."""
     return tokenizer_file(_of_passages(name_or_path).weights_dir).parent
 
 

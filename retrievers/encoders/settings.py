@@ -219,8 +219,8 @@ def read_settings(folder: Path) -> EncoderSettings:
     if config["model_type"] == "model2vec":
         return _static(folder, folder, kind="model2vec", normalize=bool(config.get("normalize")))
     if config["model_type"] == "dpr":
-        named = (name for name in weight_shapes(folder) if name.endswith("encode_proj.weight"))
-        projection = next(named, None) if config.get("projection_dim") else None
+        shapes = weight_shapes(folder) if config.get("projection_dim") else {}
+        projection = next((name for name in shapes if name.endswith("encode_proj.weight")), None)
         return EncoderSettings(
             kind="dpr", weights_dir=folder, pooling="cls", normalize=False, layout=PAIR,
             max_length=min(_DPR_MAX_LENGTH, position_limit(config)),

@@ -85,11 +85,7 @@ def mask_token(folder: Path) -> str:
 
 
 def mask_id(tokenizer: Any) -> int:
-    """The mask token of a tokenizer.
-
-    Raises:
-        ConfigError: it has none.
-    """
+    """The mask token of a tokenizer."""
     for token in MASKS:
         if tokenizer.token_to_id(token) is not None:
             return int(tokenizer.token_to_id(token))
@@ -103,9 +99,6 @@ def open_tokenizer(folder: Path) -> Any:
     """The tokenizer of an encoder's folder, without padding and truncation.
 
     It lower-cases first where the folder says so (`do_lower_case` of old sentence-transformers' folders).
-
-    Raises:
-        ArtifactError: tokenizer.json is missing or damaged.
     """
     tokenizer = folder_tokenizer(folder)
     stated: Any = next(map(read_json, sorted(folder.glob("sentence_*_config.json"))), {})

@@ -68,9 +68,6 @@ class Head(nn.Module):
         settings: pooling, normalisation and layers with their weights.
         size: H of the token vectors.
         added: new layers, which follow those of the folder.
-
-    Raises:
-        ArtifactError: a layer's weights are not there, or do not take what comes before them.
     """
 
     def __init__(

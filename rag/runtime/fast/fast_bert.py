@@ -29,8 +29,7 @@ from rag.runtime.fast.packing import PackedTokens
 from rag.runtime.hardware import bound_kernel_caches, has_tested_torch, resolve_precision
 
 _FAMILIES = frozenset({"bert", "dpr", "roberta", "xlm-roberta", "camembert"})
-# the least value of each activation that is covered
-_LEAST = {"gelu": -0.17, "gelu_new": -0.1701, "gelu_pytorch_tanh": -0.1701, "relu": 0.0}
+_LEAST_GELU = -0.17
 _BLOCK_TOKENS = 512  # tokens whose (tokens, 4H) intermediates stay in the cache of one core
 _SCORE_BYTES_IN_CACHE = 1 << 20
 _SAFE_EXPONENT = 60.0  # e^±60 times a row of 10⁴ tokens is far inside the range of bf16 and fp32
@@ -121,7 +120,7 @@ class FastBert:
         """Whether this class covers the architecture of `config`, and is tested with this torch."""
         return (
             getattr(config, "model_type", "") in _FAMILIES
-            and getattr(config, "hidden_act", "") in _LEAST
+            and getattr(config, "hidden_act", "") == "gelu"
             and (getattr(config, "position_embedding_type", None) or "absolute") == "absolute"
             and not getattr(config, "is_decoder", False)
             and not getattr(config, "add_cross_attention", False)
@@ -149,13 +148,13 @@ class FastBert:
         if ranges is None:
             return _Layer(
                 qkv=Linear(*qkv, dtype), attention_out=Linear(*out, dtype),
-                up=Linear(*up, dtype, config.hidden_act), down=Linear(*down, dtype), **norms,
+                up=Linear(*up, dtype, gelu=True), down=Linear(*down, dtype), **norms,
             )  # fmt: skip
         return _Layer(
             qkv=CalibratedLinear(*qkv, *ranges[f"{number}.attention"], dtype=dtype),
             attention_out=RowLinear(*out),
-            up=CalibratedLinear(*up, *ranges[f"{number}.feed"], activation=config.hidden_act),
-            down=RowLinear(*down, least=_LEAST[config.hidden_act]),
+            up=CalibratedLinear(*up, *ranges[f"{number}.feed"], gelu=True),
+            down=RowLinear(*down, least=_LEAST_GELU),
             **norms,
         )
 

@@ -24,14 +24,7 @@ from torch.nn import functional
 
 from rag.runtime.hardware import has_vnni
 
-ACTIVATIONS = {
-    "": ("none", ""),
-    "gelu": ("gelu", "none"),
-    "gelu_new": ("gelu", "tanh"),
-    "gelu_pytorch_tanh": ("gelu", "tanh"),
-    "relu": ("relu", ""),
-}
-"""oneDNN's name and algorithm of each activation of transformers that it fuses into a product."""
+_PLAIN, _GELU = ("none", ""), ("gelu", "none")  # oneDNN's names of activations that it fuses into a product
 _HALF = 128  # from signed to unsigned codes: oneDNN's fast kernels take unsigned inputs
 _SMOOTHING = 0.75  # share of a channel's range that moves into the weights
 _MARGIN = 1.05  # margin above the measured ranges
@@ -40,12 +33,10 @@ _SMALLEST = 0.02  # a channel's range counts as at least this share of the wides
 
 
 class Linear:
-    """activation(x Wᵀ + b) in fp32 or bf16; weights (N, K), reordered for oneDNN, which fuses the activation
-    into the product.
-    """
+    """x Wᵀ + b, or its GELU, in fp32 or bf16; weights (N, K), reordered for oneDNN."""
 
-    def __init__(self, weight: Tensor, bias: Tensor, dtype: torch.dtype, activation: str = "") -> None:
-        self._activation, self._algorithm = ACTIVATIONS[activation]
+    def __init__(self, weight: Tensor, bias: Tensor, dtype: torch.dtype, *, gelu: bool = False) -> None:
+        self._activation, self._algorithm = _GELU if gelu else _PLAIN
         self._dtype, self._bias = dtype, bias.to(dtype).clone()
         self._weight = torch.ops.mkldnn._reorder_linear_weight(weight.to(dtype).clone())
 
@@ -91,7 +82,7 @@ class _Int8Weight:
         zero: int,
         bias: Tensor | None = None,
         dtype: torch.dtype = torch.float32,
-        activation: tuple[str, str] = ("none", ""),
+        activation: tuple[str, str] = _PLAIN,
     ) -> Tensor:
         """activation((codes − zero) Wᵀ + b), (M, N) from (M, K) uint8."""
         result: Tensor = torch.ops.onednn.qlinear_pointwise(
@@ -102,14 +93,13 @@ class _Int8Weight:
 
 
 class CalibratedLinear:
-    """activation(x Wᵀ + b) with x quantised by ranges measured beforehand.
+    """x Wᵀ + b, or its GELU, with x quantised by ranges measured beforehand.
 
     Args:
         weight: (N, K) float32.
         bias: (N,) float32.
         low, high: (K,) least and greatest value of each input channel.
         dtype: type of the result, float32 or bfloat16.
-        activation: one of `ACTIVATIONS`.
 
     Example:
         >>> linear = CalibratedLinear(torch.eye(2), torch.ones(2), -torch.ones(2), torch.ones(2))
@@ -125,7 +115,7 @@ class CalibratedLinear:
         high: Tensor,
         *,
         dtype: torch.dtype = torch.float32,
-        activation: str = "",
+        gelu: bool = False,
     ) -> None:
         middle, reach = (high + low) / 2, (high - low) / 2
         reach = reach.clamp_min(max(_SMALLEST * float(reach.max()), 1e-6))
@@ -135,7 +125,7 @@ class CalibratedLinear:
         self._offset = -middle / step
         self._weight = _Int8Weight(weight * step)
         self._bias = bias + weight @ middle
-        self._dtype, self._activation = dtype, ACTIVATIONS[activation]
+        self._dtype, self._activation = dtype, _GELU if gelu else _PLAIN
 
     def __call__(self, x: Tensor) -> Tensor:
         """(T, N) from (T, K) float32."""
