@@ -146,15 +146,6 @@ def test_e5_needs_prefixes(tmp_path):
     assert "query: " in settings.note
 
 
-def test_overrides(tmp_path):
-    settings = read_settings(sentence_folder(tmp_path))
-    changed = settings.override(pooling="cls", normalize=False, query_prefix="", max_length=None)
-    assert (changed.pooling, changed.normalize, changed.similarity) == ("cls", False, "dot")
-    assert (changed.query_prefix, changed.max_length) == ("", 100)
-    with pytest.raises(ConfigError, match="median"):
-        settings.override(pooling="median")
-
-
 @pytest.mark.parametrize("content", [None, "{", "[]", "{}"])
 def test_not_an_encoder(tmp_path, content):
     if content is not None:

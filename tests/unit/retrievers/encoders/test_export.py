@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModel, AutoTokenizer
 
 from rag.config import load_config
 from rag.core.types import Passage, Query
@@ -15,7 +14,7 @@ from rag.training.config import TrainConfig
 from rag.training.precision import MasterWeights
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.export import write_encoder
-from retrievers.encoders.settings import EncoderSettings, read_settings
+from retrievers.encoders.settings import EncoderSettings
 from retrievers.encoders.tower import TowerModel
 from retrievers.training.bi_encoder import encoder_form, export_model, load_model
 from retrievers.training.config import BiEncoderConfig
@@ -64,46 +63,6 @@ def test_vectors_of_every_family_stay_the_same(tmp_path: Path, tiny: Any, family
     ]
     np.testing.assert_allclose(peers[0].encode_query(_QUESTIONS), questions, atol=2e-5)
     np.testing.assert_allclose(peers[1].encode_document(_JOINED), passages, atol=2e-5)
-
-
-def _pooled(folder: Path, texts: list[str], pooling: str) -> np.ndarray:
-    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
-    rows = []
-    for text in texts:
-        with torch.no_grad():
-            given = tokenizer(text, return_tensors="pt")
-            hidden = model(given["input_ids"], attention_mask=given["attention_mask"]).last_hidden_state[0]
-        rows.append(hidden[0] if pooling == "cls" else hidden.mean(0))
-    return torch.stack(rows).numpy()
-
-
-@pytest.mark.parametrize(
-    ("pooling", "normalize", "projection"), [("mean", True, 0), ("cls", False, 8), ("cls", True, 8)]
-)
-def test_a_shared_tower_is_the_same_for_transformers_and_sentence_transformers(
-    tmp_path: Path, tiny_bert: Path, pooling: str, normalize: bool, projection: int
-) -> None:
-    from sentence_transformers import SentenceTransformer
-
-    settings = _settings(
-        tiny_bert, pooling, normalize=normalize, query_prefix="the ", layout="{text} {title}"
-    )
-    tower = TowerModel.load(settings, projection_dim=projection)
-    folder = write_encoder(tmp_path / "encoder", tower, None, {}, settings)
-    ours = BiEncoder.load(folder, precision="fp32")
-    stated = read_settings(folder)
-    for name in ("pooling", "normalize", "max_length", "query_prefix", "layout"):
-        assert getattr(stated, name) == getattr(settings, name)
-    questions = ours.encode_questions(_QUESTIONS)
-    peer = SentenceTransformer(str(folder), device="cpu")
-    np.testing.assert_allclose(peer.encode_query(_QUESTIONS), questions, atol=2e-5)
-    assert peer.similarity_fn_name == ("cosine" if normalize else "dot")
-    expected = _pooled(folder, [f"the {question}" for question in _QUESTIONS], pooling)
-    for layer in tower.head.layers:
-        expected = expected @ layer.weight.detach().numpy().T + layer.bias.detach().numpy()
-    if normalize:
-        expected = expected / np.linalg.norm(expected, axis=1, keepdims=True)
-    np.testing.assert_allclose(questions, expected, atol=2e-5)
 
 
 def test_equal_weights_give_equal_bytes_and_replace_what_was_there(tmp_path: Path, tiny_bert: Path) -> None:

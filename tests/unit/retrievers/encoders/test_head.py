@@ -11,12 +11,10 @@ from safetensors.torch import load_file, save_file
 from torch.nn import functional
 from transformers import BertConfig, BertModel
 
-from rag.core.errors import ConfigError
 from retrievers.encoders.bi_encoder import BiEncoder
-from retrievers.encoders.vectors import score
 from retrievers.training.bi_encoder import encoder_form, export_model
 from retrievers.training.dpr import DprTrainConfig
-from tests.token_towers import bi_encoder, scores_of
+from tests.token_towers import bi_encoder
 
 TEXTS = ["the danube rises in the black forest", "a river", "who wrote the text"]
 
@@ -100,28 +98,3 @@ def test_published_heads_are_read_trained_and_written_back(tmp_path: Path, tiny:
     written = export_model(tmp_path / "new", model, weights, encoder_form(config, model))
     again = BiEncoder.load(written, precision="fp32")
     np.testing.assert_allclose(again.encode_questions(TEXTS), wanted, atol=2e-5)
-
-
-def test_one_vector_a_token_from_folder_to_training_and_back(tmp_path: Path, tiny: Any) -> None:
-    weight = tiny.late_interaction(tmp_path / "start")
-    encoder = BiEncoder.load(tmp_path / "start", precision="fp32")
-    assert (encoder.identity.similarity, encoder.identity.max_length) == ("maxsim", 40)
-    found = encoder.question_tokens(TEXTS)
-    wanted = [functional.normalize(x @ weight.T, dim=-1) for x in hidden(tmp_path / "start", encoder)]
-    assert found.lengths is not None
-    assert found.lengths.tolist() == [len(x) for x in wanted]
-    torch.testing.assert_close(found.values, torch.cat(wanted), atol=2e-5, rtol=1e-5)
-    with pytest.raises(ConfigError, match="one vector per token"):
-        encoder.encode_questions(TEXTS)
-
-    model = bi_encoder(tmp_path / "start", temperature=1.0, dropout=0.0, passage_tokens=32)
-    tokens = [np.asarray(ids, np.int32) for ids in encoder._query.tokenizer(TEXTS)]
-    scores = scores_of(model, tokens, tokens)
-    torch.testing.assert_close(scores, score(found, found), atol=1e-4, rtol=1e-4)
-    scores.sum().backward()
-    assert model.question.head.layers[0].weight.grad is not None
-    config = DprTrainConfig(out=tmp_path, train_files=(tmp_path,), question_encoder=str(tmp_path / "start"))
-    written = export_model(tmp_path / "new", model, {}, encoder_form(config, model))
-    again = BiEncoder.load(written, precision="fp32")
-    assert again.identity.similarity == "maxsim"
-    torch.testing.assert_close(again.question_tokens(TEXTS).values, found.values, atol=2e-5, rtol=1e-5)
