@@ -172,6 +172,12 @@ def run_backbone(model: Any, ids: Tensor, mask: Tensor, types: Tensor | None = N
     return model(input_ids=ids, attention_mask=mask, **segments, **options)
 
 
+def token_vectors(model: Any, ids: Tensor, mask: Tensor) -> Tensor:
+    """Last hidden states (n, L, H); see `run_backbone`."""
+    hidden: Tensor = run_backbone(model, ids, mask)[0]
+    return hidden
+
+
 def pad(texts: Sequence[Any], pad_id: int) -> tuple[Tensor, Tensor]:
     """Token ids and mask, both (n, L) int64, padded on the right.
 

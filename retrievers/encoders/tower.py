@@ -19,7 +19,7 @@ from rag.runtime.backbone import (
     pad,
     pool,
     refuse_missing,
-    run_backbone,
+    token_vectors,
 )
 from rag.runtime.fast.fast_bert import FastBert
 from rag.runtime.model_files import backbone_state, read_weight, weight_shapes
@@ -248,7 +248,7 @@ class TowerModel(nn.Module):
             device = next(self.encoder.parameters()).device
             ids, seen, kept = ids.to(device), seen.to(device), kept.to(device)
             with torch.autocast(device.type, dtype=torch.bfloat16, enabled=self.autocast):
-                hidden = run_backbone(self.encoder, ids, seen)[0]
+                hidden = token_vectors(self.encoder, ids, seen)
         vectors: Vectors = self.head(hidden, kept)
         return vectors
 
