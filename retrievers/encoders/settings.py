@@ -102,7 +102,7 @@ class EncoderSettings:
     """How texts become vectors, and where the weights are; what an encoder's folder records.
 
     Attributes:
-        kind: "sentence-transformers", "dpr", "ance", "colbert", "transformers" or "model2vec".
+        kind: "sentence-transformers", "dpr", "ance", "transformers" or "model2vec".
         weights_dir: folder of config.json and model.safetensors.
         pooling: one of `POOLINGS`, or `STATIC`.
         normalize: whether vectors get unit length.
