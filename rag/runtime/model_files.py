@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import shutil
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -17,7 +18,7 @@ from rag.core.errors import (
     MissingDependencyError,
     ResourceError,
 )
-from rag.core.files import read_json, sha256_file
+from rag.core.files import check_target, read_json, replaced_folder, sha256_file
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -250,6 +251,23 @@ def backbone_state(folder: Path) -> dict[str, Tensor]:
         return name.replace("LayerNorm.beta", "LayerNorm.bias")
 
     return {bare(name): tensor for name, tensor in state.items() if name.startswith(prefix)}
+
+
+def write_whole(folder: Path, out: Path) -> Path:
+    """Write a folder whose weights are a difference as one with all its weights, which others open too.
+
+    Args:
+        out: must not exist, or be empty.
+    """
+    from safetensors.torch import save_file
+
+    check_target(out, folder=True, is_new=True)
+    tensors = {name: tensor.contiguous() for name, tensor in backbone_state(folder).items()}
+    with replaced_folder(out) as temporary:
+        shutil.copytree(folder, temporary, ignore=shutil.ignore_patterns("*.safetensors"), dirs_exist_ok=True)
+        save_file(tensors, temporary / "model.safetensors", {"format": "pt"})
+        (temporary / "model.safetensors").chmod(0o644)
+    return out
 
 
 def read_tensors(file: Path) -> dict[str, Tensor]:
