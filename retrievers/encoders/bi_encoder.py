@@ -137,7 +137,8 @@ class BiEncoder:
         if not shared or how != how_queries:
             other = _Side(query_settings, where, how_queries)
         # a name that loads it from any working directory
-        names = [name_or_path or EMBEDDED_ENCODER_NAMES[0], *filter(None, [query_encoder])]
+        names: list[str | Path] = [name_or_path or EMBEDDED_ENCODER_NAMES[0]]
+        names += filter(None, [query_encoder])
         name = TOWER_SEPARATOR.join(str(Path(n).resolve() if Path(n).is_dir() else n) for n in names)
         identity = settings.identity(name, None if shared else query_settings)
         size = batch_size if batch_size is not None else (256 if where.startswith("cuda") else 32)

@@ -20,15 +20,15 @@ CEILINGS = {
     "rag/joint": (2100, 2100),
     "rag/metrics": (650, 600),
     "rag/rounds": (470, 450),
-    "rag/runtime": (1640, 1100),
+    "rag/runtime": (1460, 1100),
     "rag/sample": (80, 80),
     "rag/scale": (460, 450),
-    "rag/training": (1750, 1400),
+    "rag/training": (1710, 1400),
     "indexers": (4470, 4400),
     "readers": (7330, 6600),
-    "retrievers": (6970, 6600),
+    "retrievers": (6840, 6600),
     "serve": (2790, 2600),
-    "tests": (26880, 24000),
+    "tests": (26560, 24000),
 }
 
 

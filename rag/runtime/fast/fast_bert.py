@@ -218,8 +218,8 @@ class FastBert:
                 unseen = None
                 if tokens.seen is not None:
                     unseen = ~tokens.seen[start:stop].view(n, 1, length).repeat_interleave(heads, 0)
-                mixed = _softmax_product(*split.reshape(3, n * heads, length, size), unseen)
-                mixed = mixed.view(n, heads, length, size).transpose(1, 2)
+                q, k, v = split.reshape(3, n * heads, length, size)
+                mixed = _softmax_product(q, k, v, unseen).view(n, heads, length, size).transpose(1, 2)
                 context[start:stop].view(n, length, heads, size).copy_(mixed)
                 start = stop
         return context
