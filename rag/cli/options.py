@@ -70,7 +70,7 @@ _PANELS = {  # of parameters that have one of their own, whatever their command'
     **dict.fromkeys(("index", "questions", "format", "split", "limit", "sample", "examples"), DATA),
     **dict.fromkeys(("train", "dataset", "run", "corpus", "regex"), DATA),
     **dict.fromkeys(("filter", "top_k", "batch_size"), SEARCH),
-    **dict.fromkeys(("read", "reader", "effort", "signal", "gold", "likelihood"), READING),
+    **dict.fromkeys(("read", "reader", "effort", "signal", "gold"), READING),
     **dict.fromkeys(("out", "merge", "overwrite", "n_best", "report", "as_json"), OUTPUT),
     **dict.fromkeys(("update", "watch", "interval", "max_deleted_share"), "Updates"),
     **dict.fromkeys(("encoder", "query_encoder", "pooling", "max_length", "precision"), "Models"),

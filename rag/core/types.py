@@ -169,7 +169,7 @@ class Question(Answered):
         answers_are_regex: the answers are regular expressions, as in CuratedTREC.
         is_impossible: the set states that its paragraph does not answer the question (SQuAD 2).
         provenance: KILT's evidence sets, each a list of places `{wikipedia_id, title, …}`.
-        meta: further fields of the source, which nothing in this system reads.
+        meta: further fields of the source, by which an evaluation may group its figures.
     """
 
     id: str

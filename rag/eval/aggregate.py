@@ -1,4 +1,4 @@
-"""From per-question records to figures with intervals, curves and stages; only numbers are kept in memory."""
+"""From records of questions to figures with intervals, groups, curves and stages; texts are not kept."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,6 +12,8 @@ from rag.eval.settings import EvaluationSettings
 from rag.metrics.calibration import measure_calibration
 from rag.metrics.significance import bootstrap
 
+_GROUP_FIGURES = ("em", "f1", "sp_f1", "joint_f1", "r_precision", "top1", "top5", "top20", "answered")
+_MAX_GROUPS = 30
 _LATENCY_PERCENTILES = (50, 90, 95, 99)
 
 
@@ -29,8 +31,8 @@ def summarise(records: Iterable[Mapping[str, Any]], settings: EvaluationSettings
         records: from `rag.eval.scoring.score_outcomes`, one per question.
 
     Returns:
-        "n", "figures" {name: interval}, "curve" (accuracy over k), "calibration", "stages", "latency_ms",
-        "reading".
+        "n", "figures" {name: interval}, "curve" (accuracy over k), "calibration", "stages", "groups"
+        (of each field, by size: value, "n", "figures"), "latency_ms", "reading".
 
     Raises:
         DataError: there are no records, or one lacks a field.
@@ -39,6 +41,7 @@ def summarise(records: Iterable[Mapping[str, Any]], settings: EvaluationSettings
     confidence, ranks = list[float](), list[float]()
     stages, reading = Counter[str](), Counter[str]()
     latency: dict[str, list[float]] = {}
+    groups: dict[str, dict[str, list[int]]] = {}  # field → value → rows of its questions
     deepest = 0
     for number, record in enumerate(records, start=1):
         try:
@@ -51,24 +54,41 @@ def summarise(records: Iterable[Mapping[str, Any]], settings: EvaluationSettings
                 stages[record["stage"]] += 1
             for stage, milliseconds in record["timings_ms"].items():
                 latency.setdefault(stage, []).append(milliseconds)
+            for name, value in record.get("groups", {}).items():
+                groups.setdefault(name, {}).setdefault(value, []).append(number - 1)
             reading.update(record.get("reading", {}))
         except (KeyError, TypeError) as error:
             raise DataError(f"record {number}: field {error} is missing or malformed") from error
     if not (n := len(scores)):
         raise DataError("there are no questions to evaluate", hint="check the question file and --limit")
     columns = figure_columns(scores)
-    intervals = {
-        name: bootstrap(column, resamples=settings.resamples, seed=settings.seed)[0]
-        for name, column in columns.items()
-    }
+    grouped = {name: columns[name] for name in _GROUP_FIGURES if name in columns}
     return {
         "n": n,
-        "figures": {name: interval.to_json() for name, interval in intervals.items()},
+        "figures": _intervals(columns, settings),
         "curve": _accuracy_curve(np.array(ranks), deepest),
         "calibration": measure_calibration(np.array(confidence), columns.get("em", np.full(n, np.nan))),
         "stages": dict(stages.most_common()),
+        "groups": {
+            name: [
+                {
+                    "value": value,
+                    "n": len(rows),
+                    "figures": _intervals({k: column[rows] for k, column in grouped.items()}, settings),
+                }
+                for value, rows in sorted(values.items(), key=lambda item: (-len(item[1]), item[0]))
+            ][:_MAX_GROUPS]
+            for name, values in groups.items()
+        },
         "latency_ms": {stage: _percentiles(np.array(values)) for stage, values in latency.items()},
         "reading": {name: round(total / n, 2) for name, total in reading.items()},
+    }
+
+
+def _intervals(columns: Mapping[str, Float64], settings: EvaluationSettings) -> dict[str, Any]:
+    return {
+        name: bootstrap(column, resamples=settings.resamples, seed=settings.seed)[0].to_json()
+        for name, column in columns.items()
     }
 
 

@@ -97,7 +97,7 @@ def evaluate(
         system, passages = _open_system(index, opening, settings, reads=reads)
     resolver = None if passages is None else GoldResolver(passages)
     unread: Counter[str] = Counter()
-    stream = _counted(stream, unread)
+    stream = _counted(stream, unread, settings.by)
     holder = tempfile.TemporaryDirectory(prefix="rag-evaluation-") if out is None else None
     place = Path(holder.name if holder is not None else str(out))
     asked = stream if resolver is None else map(resolver, stream)
@@ -181,8 +181,8 @@ def compare(
     return compared
 
 
-def _counted(questions: Iterable[Question], unread: Counter[str]) -> Iterator[Question]:
+def _counted(questions: Iterable[Question], unread: Counter[str], by: Sequence[str]) -> Iterator[Question]:
     """The questions; their fields that nothing reads are counted."""
     for question in questions:
-        unread.update(list(question.meta))
+        unread.update(name for name in question.meta if name not in by)
         yield question

@@ -8,6 +8,7 @@ from typing import Any
 
 from rag.core.errors import ConfigError, DataError
 from rag.core.files import read_json
+from rag.core.views import text_table
 from rag.data.files.rows import json_records
 from rag.eval.labels import describe, main_figures, with_interval
 from rag.eval.runner import METRICS_NAME, RECORDS_NAME
@@ -53,6 +54,10 @@ class Evaluation:
             total = medians.pop("total")
             stages = ", ".join(f"{stage} {median:.0f}" for stage, median in medians.items())
             lines.append(f"{'Median ms per question':<32} {total:.0f} ({stages})")
+        for field_name, groups in self.metrics.get("groups", {}).items():
+            names = list(groups[0]["figures"])
+            rows = [[g["value"], str(g["n"]), *map(with_interval, g["figures"].values())] for g in groups]
+            lines += text_table([field_name, "n", *(describe(name)[0] for name in names)], rows)
         return "\n".join([*lines, *self.notes])
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rag.core.errors import DataError
 from rag.core.types import AnswerSet, Paths, Question, RankedPassages
 from rag.data.split import document_of
 from rag.data.text import AnswerMatcher, exact_match
@@ -97,10 +98,23 @@ def _record(
             record["confidence"] = answers.no_answer_confidence
     if support is not None:
         record |= {"facts": support, "gold_facts": [list(fact) for fact in gold_facts(question)]}
+    if settings.by:
+        record["groups"] = _field_values(question, settings.by)
     if outcome.paths:
         best = outcome.paths[:_STORED_TEXTS]
         record["paths"] = [[passage.id for _, passage in path] for path in best]
     return record
+
+
+def _field_values(question: Question, names: Sequence[str]) -> dict[str, str]:
+    """The question's values of fields of its source."""
+    values = question.meta
+    if missing := [name for name in names if name not in values]:
+        raise DataError(
+            f"question {question.id} has no field {missing[0]!r}, by which figures were to be grouped",
+            hint=f"its fields are {', '.join(values)}",
+        )
+    return {name: "none" if values[name] is None else str(values[name]) for name in names}
 
 
 def _answer_scores(

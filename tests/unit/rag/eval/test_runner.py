@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from rag.core.errors import ConfigError, DataError, MismatchedArtifactError, Res
 from rag.core.files import directory_lock
 from rag.core.types import GoldPassage, Passage, Question
 from rag.data.files.rows import json_records
+from rag.eval.report import render_report
+from rag.eval.results import load_evaluation
 from rag.eval.settings import EvaluationSettings
 from rag.eval.source import QuestionSource
 from tests.unit.rag.eval.conftest import evaluate
@@ -198,6 +201,26 @@ def test_paths_are_judged_where_the_retriever_finds_them(
     [record] = [r for r in json_records(tmp_path / "a" / "per_question.jsonl") if r["id"] == "q3"]
     assert record["paths"] == [["p4", "p0"], ["p4", "p3"]]
     assert not any(name.startswith(("path_", "hop")) for name in plain["figures"])
+
+
+def test_figures_by_fields_of_the_questions(tmp_path: Path, finds: Any, questions: list[Question]) -> None:
+    marked = [
+        replace(question, meta={"format": "pdf" if number < 2 else None, "page": 1})
+        for number, question in enumerate(questions[:3])
+    ]
+    metrics = evaluate(finds, marked, tmp_path / "a", settings(by=("format",)), source=SOURCE)
+    assert list(metrics["groups"]) == ["format"]
+    rows = metrics["groups"]["format"]
+    assert [(row["value"], row["n"]) for row in rows] == [("pdf", 2), ("none", 1)]
+    alone = evaluate(finds, marked[:2], tmp_path / "b", settings(), source=SOURCE)
+    assert rows[0]["figures"]["top1"] == alone["figures"]["top1"]
+    evaluation = load_evaluation(tmp_path / "a")
+    table = str(evaluation).splitlines()
+    [head] = [number for number, line in enumerate(table) if line.startswith("format")]
+    assert table[head + 1].split()[:2] == ["pdf", "2"]
+    assert '<th scope="row">pdf</th><td>2</td>' in render_report([evaluation])
+    with pytest.raises(DataError, match=r"no field 'Format'.*\n.*format, page"):
+        evaluate(finds, marked, tmp_path / "c", settings(by=("Format",)), source=SOURCE)
 
 
 def test_kilt_profile(tmp_path: Path, system: Any) -> None:
