@@ -22,7 +22,7 @@ from readers.extractive.waves import retrieval_ranks
 from readers.manifest import Calibration
 from readers.ranking import PassageRows, Ranked, rank_all
 
-_WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
+_WEIGHTS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.5, 6.0)
 _TABLE_WEIGHTS = (0.0, 1.0, 2.0, 3.0)
 _DEPTHS = (2, 5)  # passages read: confidences must also hold for partial readings
 _EMPTY = 0.2  # share of a set's weight that cases without an answer in their passages get
