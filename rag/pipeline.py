@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path as FilePath
-from typing import Any
+from typing import Any, Literal
 
 from indexers.build import build_index
 from indexers.index import Index
@@ -17,9 +17,10 @@ from indexers.presets import IndexKind
 from indexers.settings import BuildSettings
 from rag.config import load_config
 from rag.core.arguments import checked
+from rag.core.arrays import Float32
 from rag.core.errors import ConfigError
 from rag.core.progress import StageTimer
-from rag.core.types import AnswerSet, Hit, Passage, Path, Paths, RankedPassages
+from rag.core.types import AnswerSet, Hit, Passage, Path, Paths, Query, RankedPassages
 from rag.data.corpus import passages_of
 from rag.data.filters import Filter
 from rag.data.question_checks import check_questions
@@ -31,6 +32,7 @@ from readers.answers import read_answers
 from readers.paths import with_paths
 from readers.protocols import Reader, check_lengths
 from retrievers.encoders.open import load_encoder
+from retrievers.open import encoder_of
 from retrievers.protocols import PathRetriever, Retriever
 
 FilterLike = Mapping[str, Any] | Filter | None
@@ -300,6 +302,22 @@ class Pipeline:
         """Run `ask` in another thread, so that the event loop is not blocked."""
         ask: Callable[..., Any] = self.ask
         return await asyncio.to_thread(ask, questions, **options)
+
+    def embed(self, texts: Sequence[str], side: Literal["query", "passage"]) -> Float32:
+        """Vectors (n, D) float32, as the retriever's encoder makes them of questions or of passages without
+        titles.
+
+        Raises:
+            ConfigError: the retriever has no encoder, or one without such vectors.
+        """
+        encoder = encoder_of(self.retriever)
+        if encoder is None:
+            raise ConfigError("this pipeline searches without an encoder", hint="open an index with vectors")
+        with self._lock:
+            self._require_open()
+            if side == "query":
+                return encoder.encode_queries([Query(text) for text in texts])
+            return encoder.encode_passages([""] * len(texts), texts)
 
     def close(self) -> None:
         """Release what the index holds open once running questions are answered; delete a temporary index."""

@@ -15,7 +15,7 @@ from retrievers.dense import DenseRetriever, LateInteractionRetriever
 from retrievers.fusion import Fusion
 from retrievers.hybrid import HybridRetriever, default_fusion
 from retrievers.multihop import HopOptions, MultiHopRetriever
-from retrievers.protocols import Retriever
+from retrievers.protocols import Retriever, TextEncoder
 from retrievers.sparse import SparseRetriever
 
 if TYPE_CHECKING:
@@ -167,6 +167,15 @@ def _missing(kind: str, index: Index) -> list[Part]:
     """Parts that the index lacks for a kind; a fusion with BM25 takes token vectors for dense ones."""
     instead = "tokens" if kind == "hybrid" and "tokens" in index.parts else "dense"
     return [part for part in KINDS[kind] if (instead if part == "dense" else part) not in index.parts]
+
+
+def encoder_of(retriever: Retriever) -> TextEncoder | None:
+    """The encoder that a retriever, or the first of its parts that has one, searches with."""
+    if (encoder := getattr(retriever, "encoder", None)) is not None:
+        return cast("TextEncoder", encoder)
+    parts = (getattr(retriever, name, None) for name in ("dense", "first"))
+    encoders = (encoder_of(part) for part in (*parts, *getattr(retriever, "members", ())) if part is not None)
+    return next((encoder for encoder in encoders if encoder is not None), None)
 
 
 def open_encoder(

@@ -122,6 +122,7 @@ def _page_routes(settings: ServeSettings) -> list[BaseRoute]:
                 "needs_key": bool(settings.api_keys),
                 "n_passages": pipeline.n_passages if pipeline is not None else None,
                 "files": settings.files is not None,
+                "feedback": settings.feedback_file is not None,
                 # names of files are for those with a key
                 "folders": pipeline.folders if pipeline is not None and not settings.api_keys else [],
                 "read_only": engine.read_only(),

@@ -1,14 +1,24 @@
-"""What OpenAI's clients call: chat completions, and the list of models."""
+"""What OpenAI's clients call: chat completions, vectors of texts, and the list of models."""
 
+import base64
 import json
 import re
 import time
 from collections.abc import AsyncIterator, Iterable
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
+import numpy as np
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    TypeAdapter,
+    ValidationError,
+    field_validator,
+)  # fmt: skip
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from rag.core.types import certainty
@@ -16,7 +26,7 @@ from rag.core.unicode import as_unicode
 from rag.data.text import simple_tokenize
 from rag.policies import GREETING
 from serve.engine import Engine, Job
-from serve.errors import ApiError, invalid_request
+from serve.errors import ApiError, invalid_request, refused
 from serve.routes import AppEngine
 from serve.schemas import MAX_QUESTION_CHARS, Text, checked_filter
 
@@ -82,6 +92,31 @@ class ChatRequest(BaseModel):
     stream_options: StreamOptions | None = None
     n: Literal[1] | None = None
     filter: dict[str, Any] | None = Field(None, description="as in /v1/ask; not of OpenAI's protocol")
+
+
+class EmbeddingsRequest(BaseModel):
+    """Texts to encode; `input_type` is not of OpenAI's protocol."""
+
+    model: str = MODEL
+    input: list[Annotated[str, StringConstraints(strict=True, pattern=r"\S")]] = Field(
+        min_length=1, max_length=2048, description="texts, or a single one"
+    )
+    encoding_format: Literal["float", "base64"] = Field(
+        "float", description="numbers, or the bytes of little-endian float32"
+    )
+    input_type: Literal["query", "passage"] = Field(
+        "passage", description="which side of the encoder: questions or passages (without titles)"
+    )
+    dimensions: int | None = Field(None, description="only the encoder's own is accepted")
+
+    @field_validator("input", mode="before")
+    @classmethod
+    def _are_texts(cls, value: object) -> object:
+        if isinstance(value, list) and any(isinstance(item, int | list) for item in value):
+            raise ValueError(
+                "token ids, expected texts (OpenAIEmbeddings of LangChain: check_embedding_ctx_length=False)"
+            )
+        return [value] if isinstance(value, str) else value
 
 
 @router.get("/v1/models", tags=["chat"])
@@ -279,3 +314,23 @@ def _in_one_line(text: str) -> str:
 def _count(texts: Iterable[str]) -> int:
     """Words and punctuation marks, in place of tokens, of which the readers have no common ones."""
     return sum(len(simple_tokenize(text)) for text in texts)
+
+
+@router.post("/v1/embeddings", tags=["chat"])
+async def embeddings(body: EmbeddingsRequest, request: Request, engine: AppEngine) -> Response:
+    """The vectors that the index's encoder makes; their inner product with those of passages is the score."""
+    _model(body.model, engine)
+    encoded = await engine.run(request, Job("embed", side=body.input_type), body.input)
+    if len({result["index_version"] for result in encoded}) > 1:  # perhaps with another encoder
+        message = "the index was replaced while its encoder was used"
+        raise refused(503, "index_changed", message, 1)
+    vectors = np.stack([result["vector"] for result in encoded])  # (n, D)
+    if body.dimensions not in (None, vectors.shape[1]):
+        message = f"dimensions is {body.dimensions}, the vectors have {vectors.shape[1]}"
+        raise invalid_request(message, "leave it out")
+    shown: list[Any] = vectors.tolist()
+    if body.encoding_format == "base64":
+        shown = [base64.b64encode(vector.astype("<f4").tobytes()).decode() for vector in vectors]
+    data = [{"object": "embedding", "index": number, "embedding": each} for number, each in enumerate(shown)]
+    usage = dict.fromkeys(("prompt_tokens", "total_tokens"), _count(body.input))
+    return JSONResponse({"object": "list", "data": data, "model": body.model, "usage": usage})

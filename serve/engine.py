@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from starlette.requests import Request
 
-from rag.core.errors import MismatchedArtifactError, RagError, ReaderError, RetrievalError
+from rag.core.errors import ConfigError, MismatchedArtifactError, RagError, ReaderError, RetrievalError
 from rag.core.log import get_logger
 from rag.core.manifest import read_manifest, version_of
 from rag.core.progress import StageTimer
@@ -50,13 +50,16 @@ _FAILURES: tuple[tuple[type[Exception], tuple[int, str, str]], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The task for a question, which may follow up on `context`; only equal jobs share a batch."""
+    """The task for a question, which may follow up on `context`, or for a text to encode as one `side` of
+    the encoder; only equal jobs share a batch.
+    """
 
-    kind: Literal["ask", "retrieve"]
-    top_k: int
+    kind: Literal["ask", "retrieve", "embed"]
+    top_k: int = 0
     n_best: int = 0
     filter: Filter | None = None
     context: str = ""
+    side: Literal["query", "passage"] = "query"
 
 
 class Engine:
@@ -214,7 +217,8 @@ class Engine:
                 fails, with its number; 499 and 504 as `while_connected`.
         """
         self.require_ready()
-        self._charge(getattr(request.state, "api_key", None), len(questions))
+        size = self.batcher.max_size if job.kind == "embed" else 1  # a batch of texts counts as a question
+        self._charge(getattr(request.state, "api_key", None), -(-len(questions) // size))
         fields = request.state.log_fields
         fields["n_questions"] = len(questions)
         work = self._batched(job, questions, request.state.request_id)
@@ -256,13 +260,16 @@ class Engine:
 
     async def _batched(self, job: Job, questions: list[str], request_id: str) -> list[dict[str, Any]]:
         batcher = self._readings if job.kind == "ask" and self._readings else self.batcher
+        step = batcher.max_size if job.kind == "embed" else len(questions)  # others' turn in between
+        results, start = list[tuple[dict[str, Any], float]](), 0
         try:
-            results = await batcher.submit(job, questions)
+            for start in range(0, len(questions), step):
+                results += await batcher.submit(job, questions[start : start + step])
         except QueueFull as full:
             message = "too many questions are waiting"
             raise refused(503, "overloaded", message, full.retry_after_s) from None
         except ItemFailed as failed:
-            raise _failure(failed, questions, request_id) from None
+            raise _failure(failed, job, questions, start + failed.number, request_id) from None
         except BatcherClosed:
             raise shutting_down() from None
         return [
@@ -286,14 +293,17 @@ class Engine:
                 ]
             else:
                 timer = StageTimer()
-                with timer("retrieve"):
-                    ranked = pipeline.retrieve(questions, job.top_k, filter=job.filter, timer=timer)
+                if job.kind == "embed":
+                    with timer("encode"):
+                        shown = [{"vector": vector} for vector in pipeline.embed(questions, job.side)]
+                else:
+                    with timer("retrieve"):
+                        ranked = pipeline.retrieve(questions, job.top_k, filter=job.filter, timer=timer)
+                    hits = [[hit_json(*pair) for pair in pairs] for pairs in ranked]
+                    shown = [{"question": q, "hits": own} for q, own in zip(questions, hits, strict=True)]
                 timings_ms = {stage: round(value, 3) for stage, value in timer.timings_ms.items()}
                 shared = {"index_version": pipeline.index_version, "timings_ms": timings_ms}
-                results = [
-                    {"question": question, "hits": [hit_json(*pair) for pair in pairs], **shared}
-                    for question, pairs in zip(questions, ranked, strict=True)
-                ]
+                results = [{**result, **shared} for result in shown]
         self.metrics.stages_finished(timings_ms)
         self.metrics.questions.labels(job.kind).inc(len(questions))
         return results
@@ -308,10 +318,16 @@ class Engine:
         return await self.in_thread(_look_up, self.holder, passage_id, around)
 
 
-def _failure(failed: ItemFailed, questions: list[str], request_id: str) -> ApiError:
-    cause, number = failed.__cause__, failed.number
+def _failure(
+    failed: ItemFailed, job: Job, questions: list[str], number: int, request_id: str
+) -> ApiError:  # fmt: skip
+    cause = failed.__cause__
     if isinstance(cause, FilterError):  # the client's mistake, which only the index could show
         return invalid_request(cause.message, cause.hint)
+    if job.kind == "embed" and isinstance(cause, ConfigError):
+        log.warning("a text could not be encoded: %s", cause, extra={"request_id": request_id})
+        hint = "an encoder with one vector per text makes them; a reader's own one, of questions alone"
+        return invalid_request(f"this index makes no vectors of input_type {job.side!r}", hint)
     status, code, message = next(failure for kind, failure in _FAILURES if isinstance(cause, kind))
     fields = {"request_id": request_id, "code": code, "question_number": number}
     log.error("a question could not be answered", exc_info=cause, extra=fields)

@@ -93,6 +93,8 @@ def _from_http(request: Request, error: HTTPException) -> ApiError:
     path, hint = request.url.path[:200], "GET /openapi.json lists the paths and methods of this server"
     if error.status_code == 404:
         message = f"there is nothing at {path}"
+        if path == "/v1/admin/reload":
+            hint = "a new index is taken up by itself; SIGHUP opens index and models anew"
     elif error.status_code == 405:
         message = f"{request.method} is not possible at {path}"
     elif error.status_code == 400 and request.headers.get("content-type", "").startswith("multipart/"):

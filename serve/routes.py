@@ -1,13 +1,28 @@
 """The routes of the API: check the request, pass it to the `Engine`, return the result."""
 
-from typing import Annotated
+import fcntl
+import json
+import os
+import time
+import uuid
+from pathlib import Path
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import JSONResponse, Response
 
-from serve.engine import Engine, Job
+from rag.core.log import get_logger
+from serve.engine import SEE_LOG, Engine, Job
 from serve.errors import ApiError, invalid_request
-from serve.schemas import AskOut, AskRequest, PassageOut, RetrieveOut, RetrieveRequest, checked_filter
+from serve.schemas import (
+    AskOut,
+    AskRequest,
+    FeedbackRequest,
+    PassageOut,
+    RetrieveOut,
+    RetrieveRequest,
+    checked_filter,
+)  # fmt: skip
 
 
 async def _engine(request: Request) -> Engine:
@@ -22,6 +37,8 @@ async def _without_query(request: Request) -> None:
         raise invalid_request(f"{names!r} in the URL is not read", "send parameters in the JSON body")
 
 
+log = get_logger(__name__)
+MAX_FEEDBACK_BYTES = 64 << 20  # of the file
 AppEngine = Annotated[Engine, Depends(_engine)]
 BODY_ALONE = [Depends(_without_query)]
 router = APIRouter()
@@ -59,6 +76,60 @@ async def passage(
         hint = "ids come from /v1/retrieve and /v1/ask and belong to one index"
         raise ApiError(404, "passage_not_found", message, hint=hint)
     return JSONResponse(shown)
+
+
+@router.post("/v1/feedback", tags=["questions"])
+async def feedback(body: FeedbackRequest, engine: AppEngine) -> Response:
+    """Append the judgement to the server's file of labelled questions, and return the id of its record.
+
+    `passage_id` is the passage of the answer's evidence; for a right answer it becomes the gold passage.
+    """
+    file = engine.settings.feedback_file
+    if file is None:
+        hint = "set RAG_SERVE_FEEDBACK_FILE"
+        raise ApiError(403, "feedback_disabled", "this server keeps no feedback", hint=hint)
+    if body.passage_id is not None and await engine.passage(body.passage_id) is None:
+        hint = "passage_id is that of the evidence"
+        raise ApiError(404, "passage_not_found", "no passage has this id", hint=hint)
+    is_right = body.verdict == "right"
+    answer = body.answer if is_right else body.better_answer
+    record = {
+        "id": f"feedback-{uuid.uuid4().hex}",
+        "question": body.question,
+        "answers": [answer] if answer else [],
+        **({"gold_passage_ids": [body.passage_id]} if is_right and body.passage_id else {}),
+        "verdict": body.verdict,
+        "shown_answer": body.answer,
+        "index_version": engine.require_ready().index_version,
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+    await engine.in_thread(append_record, file, record, MAX_FEEDBACK_BYTES)
+    return JSONResponse({"id": record["id"]})
+
+
+def append_record(path: Path, record: dict[str, Any], max_bytes: int) -> None:
+    """Append one line and sync it; several processes may do so at the same time.
+
+    Raises:
+        ApiError: 507 if the file would exceed `max_bytes`, 500 if writing fails.
+    """
+    line = json.dumps(record, ensure_ascii=False).encode() + b"\n"
+    try:
+        with path.open("ab+") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX)
+            size_bytes = stream.seek(0, os.SEEK_END)
+            if size_bytes + len(line) > max_bytes:
+                message, hint = "the file of feedback has reached its limit", "the operator may move it away"
+                raise ApiError(507, "feedback_full", message, hint=hint)
+            stream.seek(max(0, size_bytes - 1))
+            if stream.read(1) not in (b"\n", b""):
+                line = b"\n" + line  # a crash or a full disk has cut the last line off
+            stream.write(line)
+            stream.flush()
+            os.fsync(stream.fileno())
+    except OSError as error:
+        log.error("feedback could not be written: %s", error, extra={"path": str(path)})
+        raise ApiError(500, "feedback_failed", "the feedback could not be written", hint=SEE_LOG) from error
 
 
 @router.head("/healthz", include_in_schema=False)

@@ -77,6 +77,26 @@ class RetrieveRequest(_Request):
     )
 
 
+class FeedbackRequest(BaseModel):
+    """A judgement of one answer: right, wrong, or wrong with a better answer."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    question: Text
+    answer: Text
+    verdict: Literal["right", "wrong"]
+    better_answer: Text | None = None
+    passage_id: Text | None = None
+
+    @model_validator(mode="after")
+    def _fits(self) -> FeedbackRequest:
+        if self.better_answer is not None and self.verdict == "right":
+            raise ValueError("a right answer has no 'better_answer'")
+        if any("\0" in text for text in (self.question, self.answer, self.better_answer or "")):
+            raise ValueError("a text holds a NUL character; remove it")
+        return self
+
+
 def checked_filter(conditions: dict[str, Any] | None) -> Filter | None:
     """The filter of a request.
 

@@ -74,6 +74,9 @@ class ServeSettings(BaseSettings, OpenSettings):
     questions_per_minute: int | None = Field(
         None, ge=1, description="limit of each API key, in each worker; more get 429; none: no limit"
     )
+    feedback_file: Path | None = Field(
+        None, description="JSON lines file that /v1/feedback appends to; it is off without one"
+    )
     example_questions: Annotated[tuple[str, ...], NoDecode] = Field(
         (), max_length=8, description="questions the web page offers to try"
     )
@@ -107,6 +110,8 @@ class ServeSettings(BaseSettings, OpenSettings):
             raise ValueError("questions_per_minute limits API keys, and there are none; set api_keys too")
         if self.files is not None and not self.files.is_dir():
             raise ValueError(f"files={self.files}: there is no such folder")
+        if self.feedback_file is not None and not self.feedback_file.parent.is_dir():
+            raise ValueError(f"feedback_file={self.feedback_file}: there is no folder for it")
         return self
 
 

@@ -57,6 +57,7 @@ def tune_confidence(
 
     Without any question that the corpus does not answer, the probability of "no answer" stays as it is.
     A question without answers, or whose passages hold none of them, is one that the corpus does not answer.
+    Feedback that marks an answer wrong without correcting it is left out: the corpus may still answer it.
 
     Args:
         system: opened with the reader whose calibration is `old`.
@@ -70,6 +71,7 @@ def tune_confidence(
             "this reader's confidence was never fitted",
             hint="train it with held-out or `calibrate` questions",
         )
+    questions = [each for each in questions if each.answers or each.meta.get("verdict") != "wrong"]
     if len(questions) < _LEAST:
         raise DataError(
             f"{len(questions)} questions, expected at least {_LEAST}",

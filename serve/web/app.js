@@ -10,7 +10,7 @@ const folderInput = byId("folder");  // shown only where the files of the index 
 const uploadButton = byId("upload"), uploadInput = byId("upload-files"), uploadNote = byId("upload-note");
 const recent = [];
 let running = null;  // AbortController of the request under way
-let corpus = {};  // size, folders, whether files are served, whether a key is needed
+let corpus = {};  // size, folders, whether files are served, feedback is kept, a key is needed
 
 function make(tag, className, ...children) {
   const element = document.createElement(tag);
@@ -172,7 +172,44 @@ function answerPanel(result) {
   const worded = start === null ? "answer worded by the model" : "";
   if (title) panel.append(make("p", "fine", "from ", make("cite", "", title), worded && ` · ${worded}`));
   else if (worded) panel.append(make("p", "fine", worded));
+  if (corpus.feedback) panel.append(judging(result.question, best));
   return panel;
+}
+
+// Of the two buttons "right" is sent at once, "wrong" asks for a better answer first, which may stay empty.
+function judging(question, { text: answer, evidence: { passage_id } }) {
+  const row = make("div", "feedback");
+  const tell = (text) => {
+    row.replaceChildren(make("p", "fine", text));
+    announce(text);
+  };
+  const send = async (judgement) => {
+    try {
+      await post("v1/feedback", { question, answer, passage_id, ...judgement });
+      tell("Thank you, your judgement is kept.");
+    } catch (error) {
+      tell(`The judgement was not kept: ${error.message}.`);
+    }
+  };
+  const askForBetter = () => {
+    const better = make("input");
+    better.dir = "auto";
+    better.setAttribute("aria-label", "Better answer, if you know it");
+    better.placeholder = "Better answer, if you know it";
+    const box = make("form", "box", better, make("button", "", "Send"));
+    box.addEventListener("submit", (event) => {
+      event.preventDefault();
+      const text = better.value.trim();
+      send({ verdict: "wrong", ...(text && { better_answer: text }) });
+    });
+    row.replaceChildren(box);
+    better.focus();
+  };
+  const up = button("Right", () => send({ verdict: "right" })), down = button("Wrong", askForBetter);
+  up.setAttribute("aria-label", "This answer is right");
+  down.setAttribute("aria-label", "This answer is wrong");
+  row.append(up, down);
+  return row;
 }
 
 // The question asks for yes or no, and the reader cannot tell.

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import uvicorn
 from fastapi import FastAPI
 
+from rag.core.errors import ConfigError
 from rag.core.manifest import write_manifest
 from rag.core.progress import StageTimer
 from rag.core.types import Answer, AnswerSet, Evidence, Hit, Passage
@@ -93,6 +95,7 @@ class FakePipeline:
         self.threads: set[int] = set()
         self.started = threading.Event()
         self.n_closed = 0
+        self.n_sides = 2  # of its encoder
         self.reads_at_once = 0
 
     def _begin(self, questions: Sequence[str]) -> None:
@@ -155,6 +158,12 @@ class FakePipeline:
     ) -> list[list[tuple[Hit, Passage]]]:
         self._begin(questions)
         return [self._ranked(question)[:top_k] for question in questions]
+
+    def embed(self, texts: Sequence[str], side: str) -> Any:
+        self._begin(texts)
+        if side == "passage" and self.n_sides == 1:
+            raise ConfigError("/srv/reader encodes questions alone")
+        return np.array([[len(text), float(side == "query"), 0.1] for text in texts], np.float32)
 
     def passage(self, passage_id: str) -> Passage | None:
         assert self.n_closed == 0, "used after it was closed"

@@ -20,6 +20,7 @@ from tests.api.fakes import FakePipeline, running, settings, until
 pytestmark = pytest.mark.anyio
 LARGEST = 256 * 1024  # body, in bytes
 USER = {"role": "user", "content": "Who?"}
+JUDGED = {"question": "Where?", "answer": "there", "verdict": "right"}
 
 
 def check(response: httpx.Response, status: int, code: str) -> dict[str, str]:
@@ -52,6 +53,11 @@ BAD_REQUESTS = [  # path, body, words of the message
     ("/v1/ask", [1, 2], "not a JSON object"),
     ("/v1/ask", {"question": "a", "filter": {"path": 3}}, "gives 'path' the value 3"),
     ("/v1/ask?top_k=3", {"question": "a"}, "'top_k' in the URL is not read"),
+    ("/v1/feedback", {**JUDGED, "better_answer": "x"}, "a right answer has no 'better_answer'"),
+    ("/v1/feedback", {**JUDGED, "question": "a\0b"}, "a text holds a NUL character"),
+    ("/v1/embeddings", {"input": ["a", " "]}, "input.1: string should match pattern"),
+    ("/v1/embeddings", {"input": [[1, 2]]}, "input: token ids, expected texts"),
+    ("/v1/embeddings", {"input": "a", "dimensions": 2}, "dimensions is 2, the vectors have 3"),
     ("/v1/chat/completions", {"messages": []}, "messages: list should have at least 1 item"),
     ("/v1/chat/completions", {"messages": [USER | {"content": "a" * 1001}]}, "at most 1000 characters"),
     ("/v1/chat/completions", {"messages": [USER | {"role": "system"}]}, "no message of the user"),
@@ -87,8 +93,9 @@ async def test_bodies_that_are_not_json(content, media_type, status, code):
 
 async def test_unknown_paths_methods_and_passages():
     async with running() as client:
-        for gone in ("/v2/ask", "/v1/embeddings", "/v1/feedback", "/v1/admin/reload"):
-            check(await client.post(gone, json={}), 404, "not_found")
+        check(await client.post("/v2/ask", json={}), 404, "not_found")
+        error = check(await client.post("/v1/admin/reload"), 404, "not_found")
+        assert "a new index is taken up by itself; SIGHUP" in error["hint"]
         check(await client.get("/redoc"), 404, "not_found")
         refused = await client.get("/v1/ask")
         check(refused, 405, "method_not_allowed")
@@ -297,6 +304,7 @@ class TestSettings:
             ({"fusion": "best"}, "minmax:0.7,0.3"),
             ({"questions_per_minute": 5}, "there are none; set api_keys too"),
             ({"files": "/none"}, "there is no such folder"),
+            ({"feedback_file": "/none/f.jsonl"}, "there is no folder for it"),
             ({"conversions": 5}, "less than or equal to 4"),
         ],
     )

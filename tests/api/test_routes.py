@@ -189,6 +189,6 @@ async def test_the_page_and_its_files_are_served_with_security_headers():
     assert page.headers["referrer-policy"] == "no-referrer"
     assert page.headers["cache-control"] == "no-cache"
     assert about == {
-        "examples": ["Why?"], "needs_key": False, "n_passages": 4, "files": False,
+        "examples": ["Why?"], "needs_key": False, "n_passages": 4, "files": False, "feedback": False,
         "folders": ["guide/", "guide/setup/"], "read_only": "",
     }  # fmt: skip

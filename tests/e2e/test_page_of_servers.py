@@ -1,4 +1,4 @@
-"""The web page of servers with keys, and below a path of a proxy."""
+"""The web page of servers with keys, with feedback, and below a path of a proxy."""
 
 import httpx
 from starlette.applications import Starlette
@@ -6,6 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from rag.data.questions import read_questions
 from serve.app import create_app
 from serve.settings import hash_api_key
 from tests.api.fakes import FakePipeline, listening, settings
@@ -35,6 +36,28 @@ def test_an_index_that_may_not_be_written_takes_no_files(page_at, tmp_path, monk
         page.all("#key")[0].send_keys("admin")
         assert not page.all("#upload")[0].is_enabled()
         assert page.text("#upload-note") == "Files cannot be added: its folder is read-only for this server."
+
+
+def test_two_buttons_keep_a_judgement(page, driver, page_at, tmp_path):
+    from selenium.webdriver.common.keys import Keys
+
+    assert page.all(".feedback") == []
+    path = tmp_path / "feedback.jsonl"
+    with listening(create_app(settings(feedback_file=path), FakePipeline())) as address:
+        page = page_at(address).open()
+        page.until(lambda: "Answers from" in page.text("#tagline"))  # the server's settings are there
+        page.ask(QUESTION)
+        assert page.texts(".feedback button") == ["Right", "Wrong"]
+        page.all(".feedback button")[0].click()
+        page.until(lambda: "judgement is kept" in page.text(".feedback"))
+        page.ask("Which word follows the letters?")
+        page.all(".feedback button")[1].click()
+        page.press("tomorrow", Keys.ENTER)
+        page.until(lambda: "judgement is kept" in page.text(".feedback"))
+        assert page.complaints() == []
+    right, better = read_questions(path)
+    assert (right.answers, right.gold_passage_ids) == (("the Black Forest",), ("danube-1",))
+    assert (better.answers, better.meta["shown_answer"]) == (("tomorrow",), "mañana")
 
 
 def test_a_proxy_may_serve_the_page_below_a_path(driver, page_at):

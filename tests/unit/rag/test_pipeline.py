@@ -197,3 +197,18 @@ def test_settings_that_nothing_reads_are_refused() -> None:
         Pipeline.from_texts(["a"], retriever="hybird")  # type: ignore[arg-type]
     with pytest.raises(DataError, match="passage '0' has 250000 characters"):
         Pipeline.from_texts(["word " * 50_000], retriever="bm25")
+
+
+@pytest.mark.parametrize("kind", ["dense", "hybrid"])
+def test_vectors_of_texts_are_those_that_are_searched(kind: Any) -> None:
+    texts = ["The Danube rises in the Black Forest.", "The Rhine ends in the North Sea."]
+    with Pipeline.from_texts(texts, retriever=kind, encoder="static", reader=False) as pipeline:
+        (question,), passages = pipeline.embed(["Where?"], "query"), pipeline.embed(texts, "passage")
+        dense = pipeline.retriever.members[0] if kind == "hybrid" else pipeline.retriever  # type: ignore[attr-defined]
+        hits = {hit.row: hit.score for hit in dense.search(["Where?"], 2)[0]}
+        assert passages @ question == pytest.approx([hits[0], hits[1]], abs=1e-5)
+
+
+def test_a_pipeline_without_an_encoder_makes_no_vectors(pipeline: Pipeline) -> None:
+    with pytest.raises(ConfigError, match="searches without an encoder"):
+        pipeline.embed(["a"], "query")

@@ -1,0 +1,58 @@
+"""Judgements that are kept as a question set."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rag.data.questions import read_questions
+from serve import routes
+from serve.errors import ApiError
+from tests.api.fakes import running
+
+QUESTION = "Where does the Danube rise?"
+
+
+def judged(verdict: str = "right", **fields: Any) -> dict[str, Any]:
+    return {"question": QUESTION, "answer": "the Black Forest", "verdict": verdict, **fields}
+
+
+@pytest.mark.anyio
+async def test_judgements_are_a_question_set(tmp_path: Path) -> None:
+    path = tmp_path / "feedback.jsonl"
+    async with running() as client:
+        reply = await client.post("/v1/feedback", json=judged())
+        assert (reply.status_code, reply.json()["error"]["code"]) == (403, "feedback_disabled")
+    async with running(feedback_file=path) as client:
+        assert (await client.get("/page.json")).json()["feedback"] is True
+        reply = await client.post("/v1/feedback", json=judged(passage_id="nowhere-1"))
+        assert (reply.status_code, reply.json()["error"]["code"]) == (404, "passage_not_found")
+        for body in (
+            judged(passage_id="danube-1"),
+            judged("wrong", passage_id="danube-1"),
+            judged("wrong", better_answer="Donaueschingen\u2028\n😀"),
+        ):
+            reply = await client.post("/v1/feedback", json=body)
+            assert reply.status_code == 200, reply.text
+    right, wrong, better = read_questions(path)
+    assert better.id == reply.json()["id"]
+    assert {right.text, wrong.text, better.text} == {QUESTION}
+    assert (right.answers, right.gold_passage_ids) == (("the Black Forest",), ("danube-1",))
+    assert (wrong.answers, wrong.gold_passage_ids) == ((), ())
+    assert (better.answers, better.gold_passage_ids) == (("Donaueschingen\u2028\n😀",), ())
+    assert (wrong.meta["verdict"], wrong.meta["index_version"]) == ("wrong", "v1")
+
+
+def test_a_cut_line_costs_no_other_and_writers_take_turns(tmp_path: Path) -> None:
+    path = tmp_path / "feedback.jsonl"
+    record = {"question": QUESTION, "answers": ["x" * 100_000]}
+    routes.append_record(path, record, 1 << 24)
+    path.write_bytes(path.read_bytes() + b'{"question": "cut')
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: routes.append_record(path, record, 1 << 24), range(24)))
+    lines = path.read_text().splitlines()
+    assert [json.loads(line) for line in (lines[0], *lines[2:])] == [record] * 25
+    with pytest.raises(ApiError, match="has reached its limit"):
+        routes.append_record(path, record, path.stat().st_size)
