@@ -226,7 +226,7 @@ def retrieve(
     Args:
         index: directory written by `rag index`.
         questions: a file of questions, of any format.
-        out: *.json: DPR's results; *.run or *.trec: a TREC run.
+        out: *.json: DPR's results; *.run or *.trec: a TREC run; *.jsonl: paths.
         top_k: hits per question.
         format: format of the question file.
         limit: number of questions, from the beginning of the file; None means all.

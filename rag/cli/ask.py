@@ -45,10 +45,10 @@ def retrieve(
     format: QuestionFormat = "auto", limit: Count | None = None,
     **opening: Annotated[Any, some(OPENING, without=("effort",))],
 ) -> None:  # fmt: skip
-    """Search for many questions; writes DPR's results JSON or a TREC run, by extension.
+    """Search for many questions; writes DPR's results JSON, a TREC run, or MDR's paths, by extension.
 
     Args:
-        out: *.json: DPR results; *.run or *.trec: a TREC run.
+        out: *.json: DPR results; *.run or *.trec: a TREC run; *.jsonl: paths of multi-hop search.
         top_k: Hits per question.
     """
     from rag.commands import retrieve as run

@@ -1,19 +1,22 @@
-"""Write the search results of many questions to a file: DPR's results or a TREC run."""
+"""Write the search results of many questions to a file: DPR's results, a TREC run, or MDR's paths."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from rag.core.errors import ConfigError
 from rag.core.log import get_logger
 from rag.core.progress import Progress
-from rag.core.types import Question, RankedPassages
+from rag.core.types import Paths, Question, RankedPassages
 from rag.data.examples import Candidate, Example, write_run
 from rag.data.examples import write_results as write_dpr_results
+from rag.data.files.rows import write_json_lines
 from rag.data.filters import Filter
 from rag.data.text import AnswerMatcher
 from rag.pipeline import Pipeline
+from retrievers.protocols import PathRetriever
 
-EXTENSIONS = ("json", "run", "trec")
+EXTENSIONS = ("json", "run", "trec", "jsonl")
 _BATCH_SIZE = 512
 
 
@@ -22,7 +25,7 @@ def extension_of(out: Path) -> str:
     suffix = out.name.rpartition(".")[2]
     if suffix not in EXTENSIONS:
         message = f"--out {out}: unknown extension .{suffix}"
-        raise ConfigError(message, hint="use .json (DPR results) or .run (TREC)")
+        raise ConfigError(message, hint="use .json (DPR results), .run (TREC) or .jsonl (paths)")
     return suffix
 
 
@@ -37,27 +40,39 @@ def write_results(
     """Search for all questions and write the results.
 
     Args:
-        out: `*.json` for DPR's results with passages, `*.run` or `*.trec` for TREC's.
+        out: `*.json` for DPR's results with passages, `*.run` or `*.trec` for TREC's, `*.jsonl` for paths.
         top_k: number of hits per question.
         filter: which passages may be returned; a warning says if there are none.
 
     Raises:
-        ConfigError: an unknown extension.
+        ConfigError: an unknown extension, or paths of a retriever that finds none.
     """
     suffix = extension_of(out)
+    if suffix == "jsonl" and not isinstance(pipeline.retriever, PathRetriever):
+        raise ConfigError(f"--out {out}: this retriever finds no paths", hint="use --retriever multihop")
     if filter is not None and not len(pipeline.index.select(filter)):
         get_logger(__name__).warning("no passage meets the filter: every list of hits is empty")
 
-    def examples() -> Iterator[Example]:
+    def searched() -> Iterator[tuple[Question, RankedPassages, Paths]]:
         with Progress(len(questions), "questions", "retrieve") as progress:
             for start in range(0, len(questions), _BATCH_SIZE):
                 batch = questions[start : start + _BATCH_SIZE]
-                rankings = pipeline.retrieve([question.text for question in batch], top_k, filter=filter)
-                for question, hits in zip(batch, rankings, strict=True):
-                    yield _as_example(question, hits)
+                texts = [question.text for question in batch]
+                rankings, paths = pipeline.retrieve_paths(texts, top_k, filter=filter)
+                yield from zip(batch, rankings, paths, strict=True)
                 progress.update(len(batch))
 
-    (write_dpr_results if suffix == "json" else write_run)(out, examples())
+    if suffix == "jsonl":
+        write_json_lines(out, (_paths_json(question, paths[:top_k]) for question, _, paths in searched()))
+    else:
+        examples = (_as_example(question, hits) for question, hits, _ in searched())
+        (write_dpr_results if suffix == "json" else write_run)(out, examples)
+
+
+def _paths_json(question: Question, paths: Paths) -> dict[str, Any]:
+    """MDR's record of a question, best path first; MDR's own files have no ids."""
+    chains = [[passage.to_json() for _, passage in path] for path in paths]
+    return {"_id": question.id, "question": question.text, "candidate_chains": chains}
 
 
 def _as_example(question: Question, hits: RankedPassages) -> Example:

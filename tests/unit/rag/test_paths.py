@@ -1,10 +1,13 @@
 """A question that takes two passages: its path in the answer, on the command line and in a file."""
 
+import json
+
 import pytest
 
 from rag.cli.show import format_answer_set
 from rag.core.types import Answer, AnswerSet, Evidence, Passage
 from rag.pipeline import Pipeline
+from tests.commands import exit_code
 
 PASSAGES = [
     Passage("danube", "Danube", "The Danube is long. It rises in the Black Forest of Germany."),
@@ -50,3 +53,14 @@ def test_an_answer_shows_how_it_follows(index):
     assert "hop 2: Germany  The capital of Germany is Berlin." in shown
     pipeline.retriever = Pipeline.open(index, retriever="dense", reader=False).retriever
     assert pipeline.ask(ASKED).answers[0].path == ()
+
+
+def test_retrieve_writes_paths(index, tmp_path):
+    questions, out = tmp_path / "q.jsonl", tmp_path / "paths.jsonl"
+    questions.write_text(json.dumps({"id": "q1", "question": ASKED}) + "\n")
+    call = ["retrieve", "-i", str(index), "-q", str(questions), "-o", str(out), "--top-k", "2"]
+    assert exit_code(*call, "--retriever", "multihop:beam=3") == 0
+    record = json.loads(out.read_text())
+    assert [step["title"] for step in record["candidate_chains"][0]] == ["Danube", "Germany"]
+    assert (record["_id"], len(record["candidate_chains"])) == ("q1", 2)
+    assert exit_code(*call, "--retriever", "dense") != 0
