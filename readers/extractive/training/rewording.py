@@ -81,7 +81,7 @@ class Rewording:
             and token not in frequent and name not in _NUMBERS
         ]  # fmt: skip
         neighbours = np.zeros((len(names), _NEIGHBOURS), np.int64)
-        vectors = _word_vectors([names[token] for token in words])
+        vectors = _word_vectors([names[token] for token in words]) if words else np.zeros((0, 1))
         for row, token in enumerate(words):
             cosines = vectors @ vectors[row]
             order = np.argsort(-cosines)[1 : 2 * _NEIGHBOURS + 1]
