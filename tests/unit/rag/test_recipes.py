@@ -19,7 +19,7 @@ from rag.recipes import RECIPES, check_files, recipe_class
 @pytest.mark.parametrize("name", sorted(RECIPES))
 def test_recipes_exist_and_know_their_name(name: str) -> None:
     assert recipe_class(name).recipe == name
-    assert preset_names(name)
+    assert preset_names(name) or name == "static"  # whose defaults are what is used
 
 
 def test_the_command_line_has_the_same_recipes() -> None:
