@@ -33,6 +33,7 @@ def gold_keys(question: Question) -> tuple[str, tuple[str, ...]]:
         titles; multi-hop sets, whose passages have no ids) or ("", ()) if the set names none.
 
     Example:
+        >>> from rag.core.types import GoldPassage
         >>> steps = tuple(GoldPassage(Passage("", title, "")) for title in ("A", "B"))
         >>> gold_keys(Question("1", "q", gold=steps))
         ('title', ('A', 'B'))

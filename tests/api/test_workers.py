@@ -74,7 +74,7 @@ def test_workers_serve_change_and_die_together(index: Path) -> None:
         answers = ask_each(address, "/v1/ask", "Where does the Danube rise?")
         # the new one accepts none before it is ready
         assert {reply.status_code for reply in answers} == {200}
-        assert {reply.json()["answers"][0]["text"] for reply in answers} == {"the Black Forest"}
+        assert {reply.json()["answers"][0]["text"] for reply in answers} == {"in the Black Forest"}
 
         os.kill(server.process.pid, signal.SIGHUP)  # each is replaced by one that has opened the index anew
         until(lambda: not set(before) & set(children(server)) and len(children(server)) == 2)
