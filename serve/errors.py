@@ -116,7 +116,9 @@ def _from_validation(request: Request, error: RequestValidationError) -> ApiErro
         message, hint = f"{actual}, expected 'application/json'", "Content-Type: application/json"
         return ApiError(415, "unsupported_media_type", message, hint=f"send the header {hint}")
     problems = [_describe(problem) for problem in error.errors()[:5]]
-    hint = 'GET /openapi.json describes the request; /v1/ask takes {"question": "Who wrote Faust?"}'
+    hint = f"GET /openapi.json describes the request of {request.url.path}"
+    if request.url.path == "/v1/ask":
+        hint += '; it takes {"question": "Who wrote Faust?"}'
     return invalid_request("; ".join(problems), hint)
 
 

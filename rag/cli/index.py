@@ -81,7 +81,7 @@ def index(
     setup_logging("WARNING")
     if (out is None) is (update is None) or (watch and update is None):
         raise ConfigError(
-            "give --out DIR to build an index, or --update INDEX to bring one up to date",
+            "give one of --out DIR, to build an index, and --update INDEX, to bring one up to date",
             hint="--watch goes with --update INDEX: build it first, then watch it",
         )
     if out is not None:

@@ -165,7 +165,7 @@ def import_(source: str, /, out: Path) -> None:
     """Write the packaged encoder as a folder that other libraries open.
 
     Args:
-        source: minilm-qa, or a folder that holds a difference from other weights.
+        source: the name minilm-qa, or a folder that holds a difference from other weights.
         out: Folder to write; must not exist or be empty.
     """
     from rag.runtime.model_files import model_folder, write_whole

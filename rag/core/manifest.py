@@ -62,7 +62,7 @@ def read_manifest(directory: str | Path, *, kind: str | None = None) -> dict[str
         problem = f"has no {MANIFEST_NAME}: it is not a finished artefact"
         raise IncompleteArtifactError(
             f"{place} {problem}" if place.is_dir() else f"{place}: no such directory",
-            hint="build it with the command that writes it, which continues where it stopped",
+            hint="check the path; `rag index` and `rag train` write such folders and resume",
         )
     try:
         manifest = read_json(path)

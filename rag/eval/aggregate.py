@@ -12,7 +12,7 @@ from rag.eval.settings import EvaluationSettings
 from rag.metrics.calibration import measure_calibration
 from rag.metrics.significance import bootstrap
 
-_GROUP_FIGURES = ("em", "f1", "sp_f1", "joint_f1", "r_precision", "top1", "top5", "top20", "answered")
+GROUP_FIGURES = ("em", "f1", "sp_f1", "joint_f1", "r_precision", "top1", "top5", "top20", "answered")
 _MAX_GROUPS = 30
 _LATENCY_PERCENTILES = (50, 90, 95, 99)
 
@@ -62,7 +62,7 @@ def summarise(records: Iterable[Mapping[str, Any]], settings: EvaluationSettings
     if not (n := len(scores)):
         raise DataError("there are no questions to evaluate", hint="check the question file and --limit")
     columns = figure_columns(scores)
-    grouped = {name: columns[name] for name in _GROUP_FIGURES if name in columns}
+    grouped = {name: columns[name] for name in GROUP_FIGURES if name in columns}
     return {
         "n": n,
         "figures": _intervals(columns, settings),

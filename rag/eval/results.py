@@ -10,6 +10,7 @@ from rag.core.errors import ConfigError, DataError
 from rag.core.files import read_json
 from rag.core.views import text_table
 from rag.data.files.rows import json_records
+from rag.eval.aggregate import GROUP_FIGURES
 from rag.eval.labels import describe, main_figures, with_interval
 from rag.eval.runner import METRICS_NAME, RECORDS_NAME
 from rag.metrics.significance import Interval
@@ -55,8 +56,11 @@ class Evaluation:
             stages = ", ".join(f"{stage} {median:.0f}" for stage, median in medians.items())
             lines.append(f"{'Median ms per question':<32} {total:.0f} ({stages})")
         for field_name, groups in self.metrics.get("groups", {}).items():
-            names = list(groups[0]["figures"])
-            rows = [[g["value"], str(g["n"]), *map(with_interval, g["figures"].values())] for g in groups]
+            names = [name for name in GROUP_FIGURES if name in groups[0]["figures"]]
+            rows = [
+                [group["value"], str(group["n"]), *(with_interval(group["figures"][n]) for n in names)]
+                for group in groups
+            ]
             lines += text_table([field_name, "n", *(describe(name)[0] for name in names)], rows)
         return "\n".join([*lines, *self.notes])
 

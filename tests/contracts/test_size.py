@@ -15,7 +15,7 @@ CEILINGS = {
     "rag/core": (1350, 900),
     "rag/data": (6170, 5000),
     "rag/docs": (80, 80),
-    "rag/eval": (2060, 1900),
+    "rag/eval": (2070, 1900),
     "rag/integrations": (350, 350),
     "rag/joint": (2100, 2100),
     "rag/metrics": (650, 600),
