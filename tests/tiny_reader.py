@@ -2,6 +2,7 @@
 
 import json
 import string
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,21 +19,27 @@ WORDS = [
     "the", "tower", "river", "city", "bridge", "castle", "harbour", "forest", "is", "in",
     "was", "built", "near", "has", "meters", "year", "of", "how", "many",
 ]  # fmt: skip
+_SIGNS = [*string.ascii_lowercase, *string.digits, *".,?!'-()"]
+PIECES = [*_SIGNS, *(f"##{sign}" for sign in _SIGNS), *WORDS]
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
+def word_pieces(entries: Iterable[str], unknown: str) -> Tokenizer:
+    """WordPiece over lower-cased words, whose ids are the places of `entries`."""
+    vocabulary = {entry: number for number, entry in enumerate(dict.fromkeys(entries))}
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token=unknown))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    return tokenizer
 
 
 def tiny_tokenizer() -> PreTrainedTokenizerFast:
     """WordPiece over a few words, with every letter and digit as a fallback: nothing becomes [UNK]."""
-    signs = [*string.ascii_lowercase, *string.digits, *".,?!'-()"]
-    entries = [*SPECIAL, *signs, *(f"##{s}" for s in signs), *WORDS]
-    vocab = {word: number for number, word in enumerate(dict.fromkeys(entries))}
-    tokenizer = Tokenizer(models.WordPiece(vocab, unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer = word_pieces([*SPECIAL, *PIECES], "[UNK]")
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
         pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-        special_tokens=[("[CLS]", vocab["[CLS]"]), ("[SEP]", vocab["[SEP]"])],
+        special_tokens=[(name, SPECIAL.index(name)) for name in ("[CLS]", "[SEP]")],
     )
     names = {f"{kind}_token": f"[{kind.upper()}]" for kind in ("cls", "sep", "pad", "unk", "mask")}
     inputs = ["input_ids", "token_type_ids", "attention_mask"]

@@ -26,7 +26,7 @@ _CONTEXT.set_forkserver_preload(["tests.worlds"])
 
 def start_process(function: Callable[..., Any], *arguments: Any) -> multiprocessing.process.BaseProcess:
     """`function(*arguments)` in a new process, which has been started; local functions work too."""
-    process = _CONTEXT.Process(target=_call, args=(dill.dumps((function, arguments), recurse=False),))
+    process = _CONTEXT.Process(target=_call, args=(dill.dumps((function, arguments)),))
     process.start()
     return process
 

@@ -64,10 +64,9 @@ class _Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One row, the length of its question, and the answers' positions in it."""
+    """One row and the answers' positions in it."""
 
     row: Row
-    question_size: int
     spans: Spans
     is_positive: bool
 
@@ -162,8 +161,7 @@ class ReaderBatches:
             chosen, has_answer = self._choose(question, stage, draw)
             answered.append(has_answer)
             rows += [self._row(question, *one, plan.limit, draw) for one in chosen]
-        types = np.array([self.examples.questions[question].type for question in plan.questions])
-        return self._assemble(rows, answered, types, draw)
+        return self._assemble(rows, answered, plan.questions, draw)
 
     def _choose(
         self, number: int, stage: ReaderStage, draw: np.random.Generator
@@ -213,11 +211,12 @@ class ReaderBatches:
             for first, last in spans
             if begin <= first and last < begin + len(window)
         }
-        return _Row(frame.row(window, first_token=begin), len(question_ids), list(inside), is_positive)
+        return _Row(frame.row(window, first_token=begin), list(inside), is_positive)
 
     def _assemble(
-        self, rows: Sequence[_Row], answered: Sequence[bool], types: Int64, draw: np.random.Generator
+        self, rows: Sequence[_Row], answered: Sequence[bool], questions: Int64, draw: np.random.Generator
     ) -> ReaderBatch:
+        types = np.array([self.examples.questions[question].type for question in questions])
         groups, per_group = len(answered), len(rows) // len(answered)
         clear, mask, segments, text = row_tensors(self.examples.template, [row.row for row in rows])
         ids = clear
@@ -225,8 +224,8 @@ class ReaderBatches:
             ids, begin = clear.clone(), len(self.examples.template.before)
             for group in np.flatnonzero(draw.random(groups) < self.config.reworded).tolist():
                 own = slice(group * per_group, (group + 1) * per_group)
-                end = begin + rows[own.start].question_size
-                self._rewording.apply(ids[own].numpy(), slice(begin, end), text[own].numpy(), draw)
+                asked = slice(begin, begin + int(self._question_lengths[questions[group]]))
+                self._rewording.apply(ids[own].numpy(), asked, text[own].numpy(), draw)
         longest = ids.shape[1]
         words = 2 if self.config.answer_types else 0  # "yes" and "no" stand behind the tokens
         size = longest + words

@@ -50,13 +50,14 @@ def train_reader(config: ReaderTrainConfig) -> Path:
 
 def _method(config: ReaderTrainConfig, run: Run) -> Method:
     # model
+    passage_head = config.answer_types or config.selection_weight > 0
     model, tokenizer = start_model(
         config.encoder,
         longest=max(stage.full_tokens for stage in config.stages),
         seed=config.seed,
         dropout=config.dropout,
         freeze_word_embeddings=config.freeze_word_embeddings,
-        passage_head=config.answer_types or config.selection_weight > 0,
+        passage_head=passage_head,
         skim_layer=config.skim_layer,
     )
     master = run.master(model.to(run.device))
@@ -85,7 +86,7 @@ def _method(config: ReaderTrainConfig, run: Run) -> Method:
     if config.teacher is not None:
         teacher = Teacher.load(
             config.teacher, tokenizer, precision=config.precision, device=run.device,
-            passage_head=config.answer_types or config.selection_weight > 0,
+            passage_head=passage_head,
             examples=[question.text for question in examples.questions[:_COMPARED]],
         )  # fmt: skip
     watched = draw([e for found in held_out.values() for e in found], config.validation_questions, config, 4)
@@ -127,7 +128,8 @@ def reader_loss(
     teacher: Teacher | None = None,
 ) -> Loss:
     """Forward pass and the sum of the losses of answers, passages, the early head, and a teacher."""
-    moved = {name: getattr(batch, name).to(device) for name in ReaderBatch.__slots__ if name != "tokens"}
+    of_student = [name for name in ReaderBatch.__slots__ if name not in ("teacher_ids", "tokens")]
+    moved = {name: getattr(batch, name).to(device) for name in of_student}
     output = module(moved["input_ids"], moved["attention_mask"], moved["token_type_ids"])
     groups, per_group, _ = moved["allowed"].shape
     start, end = _span_logits(output, groups, config.answer_types)  # (B, P, S) each
@@ -151,7 +153,7 @@ def reader_loss(
         value = value + config.skim_weight * early
     figures: dict[str, torch.Tensor] = {}
     if teacher is not None:
-        read = teacher.logits(moved["teacher_ids"], moved["attention_mask"])
+        read = teacher.logits(batch.teacher_ids.to(device), moved["attention_mask"])
         shape = (groups, -1) if normalisation == "shared" else (groups * per_group, -1)
         places = moved["allowed"].reshape(shape)
         sides = zip((start, end), _span_logits(read, groups, config.answer_types), strict=True)

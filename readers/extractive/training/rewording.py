@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import faiss
 import numpy as np
 import torch
 
@@ -80,16 +81,18 @@ class Rewording:
             if len(name) > 2 and lower[name] > 0 and lower[name] >= capital[name]
             and token not in frequent and name not in _NUMBERS
         ]  # fmt: skip
-        neighbours = np.zeros((len(names), _NEIGHBOURS), np.int64)
-        vectors = _word_vectors([names[token] for token in words]) if words else np.zeros((0, 1))
-        for row, token in enumerate(words):
-            cosines = vectors @ vectors[row]
-            order = np.argsort(-cosines)[1 : 2 * _NEIGHBOURS + 1]
+        neighbours, continues = np.zeros((len(names), _NEIGHBOURS), np.int64), continuations(tokenizer)
+        if not words:
+            return cls(neighbours, continues)
+        vectors = _word_vectors([names[token] for token in words])
+        count = min(2 * _NEIGHBOURS + 1, len(words))  # the nearest is the word itself
+        cosines, rows = faiss.knn(vectors, vectors, count, metric=faiss.METRIC_INNER_PRODUCT)
+        for token, scores, places in zip(words, cosines[:, 1:], rows[:, 1:], strict=True):
             own = {opposite for pair in _OPPOSITES if names[token] in pair for opposite in pair}
-            near = [words[i] for i in order if cosines[i] > _LEAST_COSINE and names[words[i]] not in own]
+            near = [words[i] for i in places[scores > _LEAST_COSINE] if names[words[i]] not in own]
             if near:
                 neighbours[token] = (near * _NEIGHBOURS)[:_NEIGHBOURS]
-        return cls(neighbours, continuations(tokenizer))
+        return cls(neighbours, continues)
 
     def apply(self, ids: Int64, question: slice, text: Bool, draw: np.random.Generator) -> None:
         """Reword the question of one group's rows, in place.

@@ -20,8 +20,6 @@ from readers.extractive.files import load_span_model
 from readers.extractive.layout import PairTemplate, pair_template
 from readers.extractive.model import Logits, SpanModel
 
-_UNUSED = "[unused"
-
 
 class Teacher:
     """A reader that computes logits for the rows of a student.
@@ -80,7 +78,7 @@ class Teacher:
         }
         names = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
         pieces = [special.get(name, vocabulary.get(name)) for name in names]
-        absent = [n for n, piece in zip(names, pieces, strict=True) if piece is None and _UNUSED not in n]
+        absent = [n for n, piece in zip(names, pieces, strict=True) if piece is None and "[unused" not in n]
         unlike = [text for text in examples if tokenizer.tokenize(text) != other.tokenize(text)]
         if absent or unlike:
             what = f"does not know the token {absent[0]!r}" if absent else f"splits otherwise: {unlike[0]!r}"

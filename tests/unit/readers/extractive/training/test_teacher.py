@@ -1,7 +1,6 @@
 """A teacher's distributions: the loss by hand, other ids and special tokens, and a student without labels."""
 
 import json
-import string
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.special import log_softmax
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+from tokenizers import processors
 from transformers import PreTrainedTokenizerFast, RobertaConfig, RobertaModel
 
 from rag.core.errors import ConfigError
@@ -28,7 +27,7 @@ from readers.extractive.training.losses import teacher_loss
 from readers.extractive.training.recipe import reader_loss, train_reader
 from readers.extractive.training.start import start_model
 from readers.extractive.training.teacher import Teacher
-from tests.tiny_reader import WORDS, tiny_encoder, tiny_roberta, tiny_squad, tiny_tokenizer
+from tests.tiny_reader import PIECES, tiny_encoder, tiny_roberta, tiny_squad, tiny_tokenizer, word_pieces
 
 STAGE = {"epochs": 16, "negatives": 1, "max_tokens": 128, "full_tokens": 128, "tokens_per_batch": 2048}
 
@@ -50,13 +49,8 @@ def test_the_loss_equals_its_equation() -> None:
 
 def mpnet_like(folder: Path) -> Path:
     """A reader with the tiny tokenizer's word pieces, under other ids, two separators between, as MPNet."""
-    signs = [*string.ascii_lowercase, *string.digits, *".,?!'-()"]
     special = [f"<{name}>" for name in ("s", "pad", "/s", "unk", "mask")]
-    entries = [*special, *WORDS, *(f"##{sign}" for sign in signs), *signs]
-    vocabulary = {entry: number for number, entry in enumerate(dict.fromkeys(entries))}
-    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="<unk>"))
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer = word_pieces([*special, *reversed(PIECES)], "<unk>")
     tokenizer.post_processor = processors.TemplateProcessing(
         single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
     )
