@@ -15,6 +15,7 @@ import copy
 import json
 import shutil
 from collections.abc import Callable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,6 @@ from rag.core.types import Query
 from rag.runtime.model_files import folder_tokenizer, model_folder, weight_files
 from retrievers.encoders.layout import PAIR, PassageLayout, render_queries
 from retrievers.encoders.settings import STATIC_LENGTH, read_settings
-from retrievers.encoders.word_cache import WordCache
 
 _TEXTS_AT_ONCE = 1024  # per call of the tokenizer and per matrix product
 
@@ -47,8 +47,9 @@ class StaticEncoder:
 
     def __init__(self, vectors: Float32, tokenizer: Any, identity: EncoderIdentity) -> None:
         self.identity = identity
-        self.vectors, self._tokenizer = vectors, tokenizer
-        self._tokens = WordCache(tokenizer, identity.max_length)
+        self.vectors = vectors
+        self._tokenizer = tokenizer
+        tokenizer.enable_truncation(identity.max_length)
         if identity.layout == PAIR:
             raise ConfigError("a static encoder reads no pairs", hint="give a layout such as {title} {text}")
         self._layout = PassageLayout(identity.layout)
@@ -106,7 +107,7 @@ class StaticEncoder:
 
     def tokens(self, texts: Sequence[str]) -> tuple[Int32, Int64]:
         """Token ids (T,) of n texts end to end, without prefixes, and where each begins and ends (n + 1,)."""
-        return self._tokens(texts)
+        return flat_tokens(self._tokenizer, texts)
 
     def encode_questions(self, questions: Sequence[str]) -> Float32:
         """Vectors (n, D) float32 of questions, in order."""
@@ -138,6 +139,13 @@ class StaticEncoder:
 
     def close(self) -> None:
         """Do nothing: there are no worker threads to end."""
+
+
+def flat_tokens(tokenizer: Any, texts: Sequence[str]) -> tuple[Int32, Int64]:
+    """Token ids (T,) of n texts end to end, without special tokens, and where each begins and ends (n + 1,)."""
+    ids = [each.ids for each in tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
+    bounds = np.append(0, np.cumsum(list(map(len, ids)), dtype=np.int64))
+    return np.fromiter(chain.from_iterable(ids), np.int32, int(bounds[-1])), bounds
 
 
 def unit_rows(vectors: Float32) -> Float32:

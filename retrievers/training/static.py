@@ -24,7 +24,7 @@ from rag.core.files import fingerprint
 from rag.core.npy import load_npy, save_npy
 from rag.core.progress import Progress
 from rag.core.types import Passage, Query
-from rag.runtime.model_files import folder_tokenizer
+from rag.runtime.model_files import folder_tokenizer, tokenizer_file
 from rag.runtime.seeds import generator
 from rag.training.card import Card
 from rag.training.claim import input_checksums
@@ -34,9 +34,8 @@ from rag.training.run import Method, Run, train
 from retrievers.encoders.layout import PassageLayout
 from retrievers.encoders.open import load_like, tokenizer_folder
 from retrievers.encoders.settings import STATIC, STATIC_LENGTH
-from retrievers.encoders.static import StaticEncoder, write_static
+from retrievers.encoders.static import StaticEncoder, flat_tokens, write_static
 from retrievers.encoders.vectors import Vectors, score
-from retrievers.encoders.word_cache import WordCache
 from retrievers.examples.batches import Epochs, RetrieverBatch, RetrieverBatches
 from retrievers.examples.corpus import open_corpus
 from retrievers.examples.data import split_examples
@@ -87,21 +86,27 @@ class StaticTokenizer:
     """Questions and passages to token ids, laid out as the finished encoder reads them."""
 
     def __init__(self, folder: Path) -> None:
-        self.file, self.tokenizer = folder / "tokenizer.json", folder_tokenizer(folder)
-        self.size: int = self.tokenizer.get_vocab_size()
+        self.folder = folder
+        self._questions, self._passages = folder_tokenizer(folder), folder_tokenizer(folder)
+        self._questions.enable_truncation(_QUESTION_TOKENS)
+        self._passages.enable_truncation(_PASSAGE_TOKENS)
+        self.size: int = self._passages.get_vocab_size()
         self._layout = PassageLayout("{title} {text}")
-        self._questions = WordCache(self.tokenizer, _QUESTION_TOKENS)
-        self._passages = WordCache(self.tokenizer, _PASSAGE_TOKENS)
+
+    def text_of(self, token: int) -> str:
+        """The text of a token on its own."""
+        text: str = self._passages.decode([token], skip_special_tokens=False)
+        return text.strip().removeprefix("##")
 
     def queries(self, queries: Sequence[Query]) -> list[Int32]:
         """Token ids of questions, in order."""
-        values, bounds = self._questions([query.question for query in queries])
+        values, bounds = flat_tokens(self._questions, [query.question for query in queries])
         return np.split(values, bounds[1:-1])
 
     def passages(self, passages: Sequence[Passage]) -> list[Int32]:
         """Token ids of passages, in order."""
         titles, texts = [p.title for p in passages], [p.text for p in passages]
-        values, bounds = self._passages(self._layout.render(titles, texts)[0])
+        values, bounds = flat_tokens(self._passages, self._layout.render(titles, texts)[0])
         return np.split(values, bounds[1:-1])
 
 
@@ -194,13 +199,13 @@ def _method(config: StaticTrainConfig, index: Index, run: Run) -> Method:
         form = EncoderIdentity(
             config.name, "", dim, pooling=STATIC, max_length=STATIC_LENGTH, similarity="cosine"
         )
-        encoder = StaticEncoder(model.tokens.detach().numpy(), tokens.tokenizer, form)
+        encoder = StaticEncoder(model.tokens.detach().numpy(), folder_tokenizer(tokens.folder), form)
         return {"average_rank": pool_rank(encoder, held_out)}
 
     return Method(
         model, run.master(model), StaticBatches(questions, sentences), partial(_loss, model, tokens),
         export=lambda weights: write_static(
-            run.out / "encoder", weights["tokens"].numpy(), tokens.file
+            run.out / "encoder", weights["tokens"].numpy(), tokenizer_file(tokens.folder)
         ),
         card=Card("retrievers.training", "static.md", {"teacher": identity.name}),
         evaluate=measure if held_out else None,
@@ -288,8 +293,7 @@ def distilled_tokens(
     targets = index.require_dense().embeddings.rows(rows)
     moments = targets.T.astype(np.float64) @ targets  # not centred: search compares vectors as they are
     axes = np.ascontiguousarray(np.linalg.eigh(moments)[1][:, ::-1][:, :dim], np.float32)
-    decode = tokens.tokenizer.decode
-    texts = [decode([n], skip_special_tokens=False).strip().removeprefix("##") for n in range(tokens.size)]
+    texts = list(map(tokens.text_of, range(tokens.size)))
     alone = np.empty((len(texts), dim), np.float32)  # (V, dim)
     with Progress(len(texts), "tokens", "encode tokens") as progress:
         for first in range(0, len(texts), _AT_ONCE):
