@@ -26,9 +26,9 @@ CEILINGS = {
     "rag/training": (1710, 1400),
     "indexers": (4470, 4400),
     "readers": (7330, 6600),
-    "retrievers": (6840, 6600),
+    "retrievers": (6740, 6600),
     "serve": (2960, 2600),
-    "tests": (26760, 24000),
+    "tests": (26690, 24000),
 }
 
 
