@@ -142,7 +142,7 @@ class StaticEncoder:
 
 
 def flat_tokens(tokenizer: Any, texts: Sequence[str]) -> tuple[Int32, Int64]:
-    """Token ids (T,) of n texts end to end, without special tokens, and where each begins and ends (n + 1,)."""
+    """Token ids (T,) of n texts end to end, and where each begins and ends (n + 1,); no special tokens."""
     ids = [each.ids for each in tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
     bounds = np.append(0, np.cumsum(list(map(len, ids)), dtype=np.int64))
     return np.fromiter(chain.from_iterable(ids), np.int32, int(bounds[-1])), bounds
