@@ -143,12 +143,12 @@ class IndexUpdater:
         """
         with Index.open(self.place, verify="none") as index:
             source, cut = index.source, self._cut_as(index)
-        if not {"options", "read"} & source.keys():
+        if "options" not in source:
             raise ConfigError(
                 f"{self.place} was not built from files, so it has no corpus to be updated from",
                 hint="build it with `rag index FOLDER --out DIR`; documents can also be sent to its server",
             )
-        options = CorpusOptions.of_index(source).model_copy(update={"max_bad_share": max_bad_share})
+        options = CorpusOptions(**{**source["options"], "max_bad_share": max_bad_share})
         report = report if report is not None else ReadReport()
         documents = Corpus(corpus, format, options, cut, report)
         if report.unread:
@@ -190,7 +190,7 @@ class IndexUpdater:
 
         def cut(document: Document) -> list[Passage]:
             max_tokens, count = self._budget(identity)
-            options = CorpusOptions.of_index(source, max_tokens=max_tokens)
+            options = CorpusOptions(**{"max_tokens": max_tokens, **source.get("options", {})})
             return list(split_documents([document], options, count))
 
         return cut

@@ -115,13 +115,11 @@ def _build(corpus: Sequence[str], out: Path, **options: Any) -> None:
     if before is not None and before == _checksum(place):
         typer.echo("nothing to do: the index was complete, and neither files nor settings have changed")
     from indexers.index import Index
-    from rag.data.sentences import language_notice
 
     with Index.open(place) as opened:
         typer.echo(opened.describe())
-        notice = "" if options["encoder"] else language_notice(passage.text for passage in opened.passages)
         is_worth_teaching = "dense" in opened.parts and len(opened.passages) >= _WORTH_TEACHING
-    typer.echo(f'{notice}\nask it: rag ask "…" --index {place}')
+    typer.echo(f'\nask it: rag ask "…" --index {place}')
     if options["encoder"] is None and is_worth_teaching:
         typer.echo(f"unlike Wikipedia? teach the encoder: rag adapt --index {place} --out …")
 

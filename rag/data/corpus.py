@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,8 @@ from rag.data.documents.read import convert_files
 from rag.data.files.fields import METADATA_HINT, DocumentFields, metadata_of_fields
 from rag.data.files.named import named_documents
 from rag.data.files.question_sets import squad_paragraphs
-from rag.data.files.rows import STDIN, head_of, open_binary, parquet_rows, read_rows
-from rag.data.files.sources import DOCUMENTS, Source, find_sources, sniff
+from rag.data.files.rows import read_rows
+from rag.data.files.sources import DOCUMENTS, Source, find_sources
 from rag.data.options import CorpusOptions
 from rag.data.records import BadRecord, Document, ReadReport, cell_or_none, rows_of
 
@@ -83,14 +82,12 @@ def read_records(
 ) -> Iterator[Document]:
     """Stream the documents of files with one record per document; see `read_documents`."""
     for source in sources:
-        shown = source.path if source.path != STDIN else "stdin"
-        mark = ":" if source.format in ("jsonl", "csv", "tsv", "auto") else ": record "
         before = report.total
         fields = DocumentFields(options, source.name)
-        for position, item in _documents_of(source, fields):
+        for place, item in _documents_of(source, fields):
             problem = item if isinstance(item, BadRecord) else fault_of(item, seen)
             if problem is not None:
-                report.add_bad(f"{shown}{mark}{position}", problem)
+                report.add_bad(place, problem)
                 report.check(options.max_bad_share, at_end=False)
             elif not isinstance(item, BadRecord):
                 report.add_good()
@@ -99,30 +96,27 @@ def read_records(
         if fields.layout:
             report.layouts[fields.layout] += 1
         if report.total == before:
-            report.add_bad(shown, BadRecord("no records in it"))
+            report.add_bad(source.path, BadRecord("no records in it"))
 
 
-def _documents_of(source: Source, fields: DocumentFields) -> Iterator[tuple[int, Document | BadRecord]]:
-    """The documents of a source, each with the number of its line or record."""
-    with ExitStack() as stack:
-        if source.format in ("hf", "irds"):
-            rows = named_documents(source.path)
-        elif source.format == "parquet":  # columns that no document needs are not read
-            rows = parquet_rows(source.path, fields.choose)
+def _documents_of(source: Source, fields: DocumentFields) -> Iterator[tuple[str, Document | BadRecord]]:
+    """The documents of a source, each with its place."""
+    if source.format in ("hf", "irds"):
+        named = named_documents(source.path)
+        rows: Iterable[tuple[str, int, Any]] = ((f"{source.path}: record {n}", n, row) for n, row in named)
+    else:
+        rows = read_rows(
+            source.path, fields.columns, format=source.format, otherwise="tsv", used=fields.choose
+        )
+    for place, number, row in rows:
+        if isinstance(row, BadRecord):
+            yield place, row
+        elif (paragraphs := squad_paragraphs(row)) is not None:
+            for id, title, text, _ in paragraphs:
+                missing = BadRecord("missing field", f"the paragraph {id!r} has no context")
+                yield place, missing if text is None else Document(id, title, text)
         else:
-            stream, format = stack.enter_context(open_binary(source.path)), source.format
-            if format == "auto":  # of standard input nothing is known before
-                format = sniff(head_of(stream), "standard input")
-            rows = read_rows(stream, format, source.path, fields.columns)
-        for number, row in rows:
-            if isinstance(row, BadRecord):
-                yield number, row
-            elif (paragraphs := squad_paragraphs(row)) is not None:
-                for id, title, text, _ in paragraphs:
-                    missing = BadRecord("missing field", f"the paragraph {id!r} has no context")
-                    yield number, missing if text is None else Document(id, title, text)
-            else:
-                yield number, fields.document(row, number)
+            yield place, fields.document(row, number)
 
 
 def read_files(

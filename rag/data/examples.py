@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +16,6 @@ from rag.core.unicode import is_unicode
 from rag.data.files import rows as files
 from rag.data.files.fields import PASSAGE_ID_FIELDS, passage_of
 from rag.data.files.question_sets import parse_record, squad_paragraphs, table_columns
-from rag.data.files.rows import good, open_binary, read_lines
 from rag.data.records import BadRecord, ReadReport
 
 Role = Literal["positive", "hard_negative", "negative", "retrieved"]
@@ -202,25 +202,22 @@ def read_examples(path: str | Path, *, needs: Needed = "positives", quiet: bool 
     """
     counts, name, usable, places = ReadReport(), str(path), 0, list[str]()
     texts: tuple[dict[str, str], dict[str, str]] | None = None
-    with open_binary(path) as stream:
-        format = files.format_of(files.head_of(stream), name) or "tsv"
-        mark = ":" if format in ("jsonl", "tsv", "csv") else ": record "
-        for number, record in files.read_rows(stream, format, name, lambda row: table_columns(row, name)):
-            try:
-                if isinstance(record, dict) and "positive_id" in record:
-                    texts = texts or _ms_marco_texts(Path(path))
-                    record = _with_texts(record, *texts)
-                example = _to_learn_from(example_from_json(record, f"q{number}"), needs)
-            except (ValueError, DataError) as error:
-                counts.add_bad(f"{name}{mark}{number}", BadRecord("malformed record", str(error)))
-                counts.check(_MAX_BAD_SHARE, at_end=False, hint=_SHAPE)
-                continue
-            counts.add_good()
-            if not example.has(needs):
-                places.append(f"{name}:{number}")
-                continue
+    for place, number, record in files.read_rows(name, partial(table_columns, path=name), otherwise="tsv"):
+        try:
+            if isinstance(record, files.TableRow) and "positive_id" in record:
+                texts = texts or _ms_marco_texts(Path(path))
+                record = _with_texts(record, *texts)
+            example = _to_learn_from(example_from_json(record, f"q{number}"), needs)
+        except ValueError as error:
+            counts.add_bad(place, BadRecord("malformed record", str(error)))
+            counts.check(_MAX_BAD_SHARE, at_end=False, hint=_SHAPE)
+            continue
+        counts.add_good()
+        if example.has(needs):
             usable += 1
             yield example
+        else:
+            places.append(place)
     counts.check(_MAX_BAD_SHARE, at_end=True, hint=_SHAPE)
     log = get_logger(__name__)
     if counts.bad and not quiet:
@@ -266,19 +263,18 @@ def _with_texts(row: Mapping[str, str], questions: Mapping[str, str], texts: Map
 
 def _id_rows(path: Path, width: int) -> Iterator[list[str]]:
     """Cells of a table of tabs that quotes nothing, as MS MARCO's."""
-    with open_binary(path) as stream:
-        for number, line in read_lines(stream):
-            cells = str(good(line, f"{path}:{number}")).split("\t")
+    with files.open_binary(path) as stream:
+        for number, line in files.read_lines(stream):
+            cells = str(files.good(line, f"{path}:{number}")).split("\t")
             if len(cells) != width:
                 raise DataError(f"{path}:{number}: {len(cells)} columns, expected {width} between tabs")
             yield cells
 
 
 def write_examples(path: str | Path, examples: Iterable[Example]) -> int:
-    """Write DPR's training JSON, one example per line, atomically. Returns the number of examples.
+    """Write DPR's JSON, one example per line, atomically; returns the number of examples.
 
-    Raises:
-        ResourceError: the disk is full or not writable.
+    It is training data or, where all passages are "retrieved", retrieval results.
     """
     return files.write_json_lines(Path(path), map(example_to_json, examples), listed=True)
 
@@ -287,21 +283,21 @@ def example_from_json(record: Any, fallback_id: str = "") -> Example:
     """Read one record of a training file or of results; fields of others go to `meta` and `extra`.
 
     Raises:
-        ValueError, DataError: it has another shape; the message says which.
+        ValueError: it has another shape; the message says which.
     """
-    parsed = None if squad_paragraphs(record) is not None else parse_record(record)
-    if parsed is None or (not ROLES.keys() & parsed.rest.keys() and "context" in parsed.rest):
-        raise ValueError(
-            "a question set such as SQuAD's or HotpotQA's: `rag mine` makes training examples of it"
-        )
-    rest = parsed.rest
+    of_questions = "a question set such as SQuAD's or HotpotQA's: `rag mine` makes training examples of it"
+    if squad_paragraphs(record) is not None:
+        raise ValueError(of_questions)
+    question, rest = parse_record(record, fallback_id)
+    if not ROLES.keys() & rest.keys() and "context" in rest:
+        raise ValueError(of_questions)
     target = rest.pop("target", None)
     if not isinstance(target, str | None):
-        raise ValueError(f"the target of {parsed.text!r:.60} is not text ({target!r:.40})")
+        raise ValueError(f"the target of {question.text!r:.60} is not text ({target!r:.40})")
     return Example(
-        parsed.id or fallback_id,
-        parsed.text,
-        parsed.answers or ((target,) if target else ()),
+        question.id,
+        question.text,
+        question.answers or ((target,) if target else ()),
         tuple(_candidate(value, role) for name, role in ROLES.items() for value in _listed(rest, name)),
         tuple(_candidate(value, "retrieved").passage for value in _listed(rest, "query_ctxs")),
         answers_are_regex=rest.pop("answers_are_regex", None) is True,
@@ -312,40 +308,27 @@ def example_from_json(record: Any, fallback_id: str = "") -> Example:
 
 def example_to_json(example: Example) -> dict[str, Any]:
     """The record that `example_from_json` reads back."""
-    names = ("positive_ctxs", "negative_ctxs", "hard_negative_ctxs", "ctxs")
-    lists = {name: [_candidate_json(c) for c in example.of_role(ROLES[name])] for name in names}
-    if not lists["ctxs"]:
-        del lists["ctxs"]
-    if example.context:
-        lists["query_ctxs"] = [_candidate_json(Candidate(p, "retrieved")) for p in example.context]
-    return _with_lists(example, lists)
-
-
-def _with_lists(example: Example, lists: Mapping[str, Any]) -> dict[str, Any]:
-    """The record of an example with these lists of passages, and its other fields."""
     head: dict[str, Any] = {"id": example.id} if example.id else {}
     head |= {"question": example.question, "answers": [*example.answers]}
     head |= {"answers_are_regex": True} if example.answers_are_regex else {}
     head |= {"target": example.target_answer} if example.target_answer else {}
-    return {**head, **lists, **{k: v for k, v in example.meta.items() if k not in {*head, *lists}}}
+    roles = {candidate.role for candidate in example.candidates}
+    names = ["positive_ctxs", "negative_ctxs", "hard_negative_ctxs"] if roles - {"retrieved"} else []
+    names += ["ctxs"] if "retrieved" in roles or not names else []
+    head |= {name: list(map(_candidate_json, example.of_role(ROLES[name]))) for name in names}
+    if example.context:
+        head["query_ctxs"] = [_candidate_json(Candidate(passage, "positive")) for passage in example.context]
+    return head | {name: value for name, value in example.meta.items() if name not in head}
 
 
-def _candidate_json(candidate: Candidate, id_name: str = "passage_id") -> dict[str, Any]:
-    passage = candidate.passage
+def _candidate_json(candidate: Candidate) -> dict[str, Any]:
+    passage, id_name = candidate.passage, "id" if candidate.role == "retrieved" else "passage_id"
     fields: dict[str, Any] = {id_name: passage.id} if passage.id else {}
     fields |= {"title": passage.title, "text": passage.text}
     for key in ("source", "rank", "score", "target", "has_answer"):
         if (value := getattr(candidate, key)) not in (None, ""):
             fields[key] = value
     return {**fields, **candidate.extra}
-
-
-def write_results(path: str | Path, examples: Iterable[Example]) -> int:
-    """Write DPR's retrieval results, a JSON list with one question per line; returns their number."""
-    lists = ((it, [_candidate_json(candidate, "id") for candidate in it.candidates]) for it in examples)
-    return files.write_json_lines(
-        Path(path), (_with_lists(it, {"ctxs": hits}) for it, hits in lists), listed=True
-    )
 
 
 def write_run(path: Path, examples: Iterable[Example]) -> None:
@@ -364,7 +347,7 @@ def write_run(path: Path, examples: Iterable[Example]) -> None:
                         f"question {question!r}, passage {passage!r}: an id is empty or holds white space",
                         hint="write JSON instead of a run, or give ids without spaces",
                     )
-                score = -float(rank) if hit.score is None else _finite(hit.score, f"question {question!r}")
+                score = -float(rank) if hit.score is None else float(hit.score)
                 file.write(f"{question} Q0 {passage} {rank} {score!r} {tag}\n")
 
 
@@ -381,18 +364,22 @@ def _candidate(value: Any, role: Role) -> Candidate:
         raise ValueError("a passage is not valid Unicode")
     rank, score, target = (value.get(name) for name in ("rank", "score", "target"))
     has_answer = value.get("has_answer", value.get("hasanswer"))  # FiD's files have the second
-    try:
-        rank, target = None if rank is None else int(rank), None if target is None else float(target)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"rank or target of a passage is not a number ({rank!r}, {target!r})") from error
-    if target is not None and not math.isfinite(target):
-        raise ValueError(f"the target of a passage is {target}, expected a finite number")
     return Candidate(
-        passage, role, str(value.get("source") or ""), rank,
-        None if score is None else _finite(score, "a passage"), target,
+        passage, role, str(value.get("source") or ""), None if rank is None else int(_number(rank, "rank")),
+        None if score is None else _number(score, "score"),
+        None if target is None else _number(target, "target"),
         None if has_answer is None else bool(has_answer),
         extra={name: field for name, field in value.items() if name not in _OF_CANDIDATES},
     )  # fmt: skip
+
+
+def _number(value: Any, name: str) -> float:
+    try:
+        if math.isfinite(number := float(value)):
+            return number
+    except (TypeError, ValueError):
+        pass
+    raise ValueError(f"the {name} of a passage is {value!r}, expected a finite number")
 
 
 def _to_learn_from(example: Example, needs: Needed) -> Example:
@@ -408,13 +395,3 @@ def _to_learn_from(example: Example, needs: Needed) -> Example:
     hard = example.negatives or tuple(replace(candidate, role="hard_negative") for candidate in others)
     candidates = (*example.of_role("positive"), *hard, *example.of_role("retrieved"))
     return replace(example, candidates=candidates)
-
-
-def _finite(value: Any, place: str) -> float:
-    try:
-        score = float(value)
-    except (TypeError, ValueError):
-        score = math.nan
-    if not math.isfinite(score):
-        raise DataError(f"{place}: score {value!r} is not a finite number")
-    return score

@@ -1,11 +1,9 @@
 """How a corpus is read and cut into passages; quick to import, so that a command's help can show it."""
 
 from collections.abc import Mapping
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
-
-from rag.core.errors import ConfigError
 
 CorpusFormat = Literal["jsonl", "json", "tsv", "csv", "parquet", "documents"]
 CORPUS_FORMATS: tuple[CorpusFormat, ...] = get_args(CorpusFormat)
@@ -54,26 +52,8 @@ class CorpusOptions(BaseModel):
             raise ValueError(f"filters reserve the name {min(taken)!r}; rename the field in the corpus")
         return names
 
-    @classmethod
-    def of_index(cls, source: Mapping[str, Any], **otherwise: Any) -> Self:
-        """The options that an index states, and `otherwise`; earlier programs had others too, in groups.
-
-        Raises:
-            ConfigError: it was built with an option that exists no more and changes passages.
-        """
-        read, split = source.get("read", {}), source.get("split", {})
-        if split.get("wrap") is False or read.get("encoding", "utf-8") != "utf-8":
-            raise ConfigError(
-                "the index was built with --no-wrap or --encoding, which exist no more",
-                hint="build it again from files in UTF-8",
-            )
-        limits = {"document_timeout": read.get("limits", {}).get("timeout_s", 60.0)}
-        earlier = {**read, **limits, **split, "split": split.get("mode", "auto")}
-        values = {**otherwise, **source.get("options", earlier)}
-        return cls(**{name: values[name] for name in cls.model_fields if name in values})
-
 
 def split_mode(source: Mapping[str, Any]) -> str | None:
     """How the documents of an index were cut; None if it does not state that."""
-    mode: str | None = source.get("options", {}).get("split") or source.get("split", {}).get("mode")
+    mode: str | None = source.get("options", {}).get("split")
     return mode

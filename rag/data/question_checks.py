@@ -1,10 +1,12 @@
 """Check questions from Python code and commands before a model is loaded."""
 
+import math
 from collections.abc import Iterable, Mapping
 from numbers import Integral
 
 from rag.core.errors import ConfigError, DataError
 from rag.core.types import MAX_TOP_K
+from rag.core.unicode import is_unicode
 
 
 def check_questions(questions: Iterable[str], top_k: int, n_best: int = 1) -> list[str]:
@@ -16,12 +18,11 @@ def check_questions(questions: Iterable[str], top_k: int, n_best: int = 1) -> li
     """
     is_table = isinstance(questions, str | bytes | Mapping) or hasattr(questions, "columns")
     if is_table or not isinstance(questions, Iterable):
-        found = f"{type(questions).__name__} ({questions!r:.40})"
-        raise DataError(f"the questions are a {found}, expected a list of strings")
-    for name, number, most in (("n_best", n_best, None), ("top_k", top_k, MAX_TOP_K)):
-        is_whole = isinstance(number, Integral) and not isinstance(number, bool)
-        if not is_whole or number < 1 or (most is not None and number > most):
-            bounds = "at least 1" if most is None else f"1 to {most}"
+        kind = f"{type(questions).__name__} ({questions!r:.40})"
+        raise DataError(f"the questions are a {kind}, expected a list of strings")
+    for name, number, most in (("n_best", n_best, math.inf), ("top_k", top_k, MAX_TOP_K)):
+        if not isinstance(number, Integral) or isinstance(number, bool) or not 1 <= number <= most:
+            bounds = "at least 1" if most == math.inf else f"1 to {most}"
             raise ConfigError(f"{name} is {number!r}, expected a whole number, {bounds}")
     checked = list(questions)
     for number, question in enumerate(checked):
@@ -30,7 +31,6 @@ def check_questions(questions: Iterable[str], top_k: int, n_best: int = 1) -> li
             raise DataError(f"{which} is not text, found {type(question).__name__} {question!r:.40}")
         if not question.strip():
             raise DataError(f"{which} is empty", hint="ask something")
-        bad = next((at for at, char in enumerate(question) if "\ud800" <= char <= "\udfff"), None)
-        if bad is not None:  # what Python makes of a byte that is not UTF-8
-            raise DataError(f"{which} is not valid Unicode at character {bad}", hint="give it in UTF-8")
+        if not is_unicode(question):  # what Python makes of a byte that is not UTF-8
+            raise DataError(f"{which} is not valid Unicode: {question!r:.60}", hint="give it in UTF-8")
     return checked

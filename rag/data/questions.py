@@ -1,11 +1,10 @@
 """Read question sets of every format as `Question` records, with file and line in every error message."""
 
-import ast
 import random
 import re
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,11 @@ from rag.core.errors import ConfigError, DataError
 from rag.core.types import Question
 from rag.data.files import rows as files
 from rag.data.files.named import Grades, is_named, named_questions
-from rag.data.files.question_sets import answers_of, question_of, squad_paragraphs, table_columns
+from rag.data.files.question_sets import question_of, squad_paragraphs, table_columns
 from rag.data.options import QUESTION_FORMATS
 from rag.data.records import rows_of
 
-_IDS = re.compile(r"[^,;|\s]+")
-
-Numbered = Iterator[tuple[str, Question]]  # where it stands, for messages
+Rows = Iterable[tuple[str, int, Any]]  # where a record stands, for messages, its number, and the record
 
 
 def read_questions(path: str | Path, format: str = "auto", split: str | None = None) -> Iterator[Question]:
@@ -28,7 +25,7 @@ def read_questions(path: str | Path, format: str = "auto", split: str | None = N
     | format | holds |
     |---|---|
     | `jsonl` | one record per line: this system's sample, NQ-open, KILT, BEIR queries, FiD, … |
-    | `json` | a list of records (DPR training and results, HotpotQA), SQuAD 1.1 or 2.0, or id → record |
+    | `json` | a list of records (DPR training and results, HotpotQA), SQuAD 1.1 or 2.0 |
     | `csv`, `tsv` | DPR's question and `['answer', …]`; id and question; columns with a header |
     | `parquet` | one record per row, as data-set hubs keep them |
     | `text` | one question a line |
@@ -65,14 +62,15 @@ def read_questions(path: str | Path, format: str = "auto", split: str | None = N
     name = str(path)
     if is_named(name):
         numbered, grades = named_questions(name)
-        questions = _checked(_records(numbered, name), name)
-        return _judged(questions, grades, name, name) if grades else questions
-    if name == files.STDIN:
-        return _read(name, format)
-    if not Path(path).exists():
+        rows: Rows = ((f"{name}: record {number}", number, row) for number, row in numbered)
+        return _judged(_questions(rows, name), grades, name, name) if grades else _questions(rows, name)
+    if name != files.STDIN and not Path(path).exists():
         raise DataError(f"{path}: no such file")
     place, *judgements = question_files(path, split)
-    questions = _read(str(place), format)
+    rows = files.read_rows(
+        str(place), partial(table_columns, path=str(place)), format=format, otherwise="text"
+    )
+    questions = _questions(rows, str(place))
     return _judged(questions, read_qrels(judgements[0]), place, judgements[0]) if judgements else questions
 
 
@@ -101,11 +99,6 @@ def question_files(path: str | Path, split: str | None = None) -> list[Path]:
             hint=f"choose one: --split {splits[-1]}, or give its file: {place / 'qrels' / splits[-1]}.tsv",
         )
     return [queries, *judged]
-
-
-def is_question_folder(path: Path) -> bool:
-    """Whether a folder holds the questions of a data set, as BEIR's do."""
-    return _queries_in(path) is not None
 
 
 def _queries_in(folder: Path) -> Path | None:
@@ -195,9 +188,11 @@ def draw_sample(questions: Iterable[Question], count: int, seed: int) -> list[Qu
     return [question for _, question in sorted(drawn, key=lambda item: item[0])]
 
 
-def _checked(numbered: Numbered, path: str) -> Iterator[Question]:
+def _questions(rows: Rows, path: str) -> Iterator[Question]:
+    """Questions of rows, and of the articles of SQuAD among them; their ids are unique."""
     places: dict[str, str] = {}
-    for place, question in numbered:
+    for place, number, row in _squad_rows(rows, path):
+        question = _question(row, f"q{number}", place)
         if question.id in places:
             raise DataError(
                 f"{place}: the question id {question.id!r} was used before, at {places[question.id]}",
@@ -209,45 +204,23 @@ def _checked(numbered: Numbered, path: str) -> Iterator[Question]:
         raise DataError(f"{path}: no questions in it")
 
 
-def _read(path: str, format: str) -> Iterator[Question]:
-    with files.open_binary(path) as stream:
-        chosen = (files.format_of(files.head_of(stream), path) or "text") if format == "auto" else format
-        if chosen == "markup":
-            raise DataError(
-                f"{path} holds tags, as TREC's topics do: expected {', '.join(QUESTION_FORMATS)}",
-                hint="write one question a line, or id and question parted by a tab",
-            )
-        if chosen == "text":
-            lines = (
-                (n, line.strip() if isinstance(line, str) else line) for n, line in files.read_lines(stream)
-            )
-            rows: files.Rows = ((n, {"question": it} if isinstance(it, str) else it) for n, it in lines if it)
-        else:
-            rows = files.read_rows(stream, chosen, path, lambda row: table_columns(row, path))
-        if chosen in ("csv", "tsv"):
-            rows = _with_answers(rows, path)
-        yield from _checked(_records(rows, path, ": record " if chosen in ("json", "parquet") else ":"), path)
-
-
-def _records(rows: files.Rows, path: str, mark: str = ": record ") -> Numbered:
-    """Questions of rows, and of the articles of SQuAD among them.
+def _squad_rows(rows: Rows, path: str) -> Rows:
+    """The rows, with the questions of SQuAD's articles in place of these.
 
     Their gold passage ids are those that a corpus read from the same file has.
     """
     count = 0
-    for number, row in rows:
-        place = f"{path}{mark}{number}"
+    for place, number, row in rows:
         paragraphs = squad_paragraphs(files.good(row, place))
         if paragraphs is None:
-            yield place, _question(row, f"q{number}", place)
+            yield place, number, row
         for id, title, text, items in paragraphs or ():
             for item in items:
                 count += 1
-                place = f"{path}: question {count}"
                 if text is None or not isinstance(item, Mapping):
-                    raise DataError(f"{place}: malformed SQuAD data (no context, or no object)")
+                    raise DataError(f"{path}: question {count}: no context, or no object")
                 context = {"title": title, "context": text, "gold_passage_ids": [id]}
-                yield place, _question({**item, **context}, f"q{count}", place)
+                yield f"{path}: question {count}", count, {**item, **context}
 
 
 def _question(record: Any, fallback_id: str, place: str) -> Question:
@@ -257,44 +230,3 @@ def _question(record: Any, fallback_id: str, place: str) -> Question:
         raise DataError(f"{place}: {error}") from error
     except (TypeError, LookupError, AttributeError) as error:
         raise DataError(f"{place}: a field has another shape than expected ({error})") from error
-
-
-def _with_answers(rows: files.Rows, path: str) -> files.Rows:
-    """The rows of a table, with lists in cells parsed and empty cells left out."""
-    for number, row in rows:
-        if isinstance(row, dict):
-            row = {name: cell for name, cell in row.items() if cell}
-            try:
-                row |= {name: parse_cell(row[name]) for name in ("answers", "answer") if name in row}
-                if ids := row.get("gold_passage_ids"):
-                    row["gold_passage_ids"] = list(parse_cell(ids) if ids[0] == "[" else _IDS.findall(ids))
-            except ValueError as error:
-                raise DataError(f"{path}:{number}: {error}") from error
-        yield number, row
-
-
-def parse_cell(cell: str) -> tuple[str, ...]:
-    """Read a table's cell: a Python or JSON list of strings, or one string.
-
-    Literals are parsed, never evaluated.
-
-    Raises:
-        ValueError: a list of something else, or answers between bars.
-
-    Example:
-        >>> parse_cell("['Paris', \\"L'Isle\\"]"), parse_cell("Paris")
-        (('Paris', "L'Isle"), ('Paris',))
-    """
-    stripped = cell.strip()
-    if not re.match(r"\[.*\]$|\(.*\)$", stripped, re.DOTALL):
-        if "|" in cell:
-            raise ValueError(
-                f'several answers are a list, ["a", "b"], and so is one with a bar: {cell[:60]!r}'
-            )
-        return (cell,) if stripped else ()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # regular expressions with escapes that Python does not know
-            return answers_of(list(ast.literal_eval(stripped)))
-    except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError) as error:
-        raise ValueError(f"not a list of answers: {stripped[:60]!r}") from error

@@ -30,7 +30,6 @@ def hold_out(
     Args:
         count: number of groups to hold out, or their share if it is below 1; 0 holds nothing out. A count
             above half of the groups becomes a fifth of them, and a share gives `least_held_out` at least.
-        seed: decides which groups.
         group: returns an item's text, such as the question or the article's title; items with equal texts are
             not separated.
         given: held-out items to use instead; items with the same text are left out of training.

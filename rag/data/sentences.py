@@ -1,8 +1,7 @@
 """A light sentence splitter for English and for scripts with a full-width full stop."""
 
 import re
-from collections.abc import Iterable, Sequence
-from itertools import islice
+from collections.abc import Sequence
 
 Spans = tuple[tuple[int, int], ...]
 
@@ -21,7 +20,7 @@ _ABBREVIATIONS = _words(
     """
 )
 # Ordinary words too: abbreviations only before a number.
-_BEFORE_NUMBERS = _words("no nos art sec ch p pp mar sat sun mon op")
+_BEFORE_NUMBERS = ("no", "nos", "art", "sec", "ch", "p", "pp", "mar", "sat", "sun", "mon", "op")
 # Words that hardly continue a name: after one of `_MAY_END` they begin a sentence.
 STARTERS = _words(
     """
@@ -31,7 +30,6 @@ STARTERS = _words(
     """
 )
 _MAY_END = _words("u.s u.k u.n d.c etc a.m p.m inc ltd co corp plc jr sr ph.d m.d al")
-_FREQUENT = _words("the of and to that for with by from are were which this")
 _BOUNDARY = re.compile(r"""(?:[.!?…]+["'”’)\]]*(?=\s)|[。！？]+[」』”’）]*)\s*""")
 _NEXT = re.compile(r"""["'“‘(\[]*(\w)""")
 _LAST_WORD = re.compile(r"[^\s(\[\"'“‘]*$")
@@ -115,15 +113,3 @@ def sentence_spans(text: str) -> Spans:
         ((0, 4), (6, 10))
     """
     return align_sentences(text, split_sentences(text)) or ((0, len(text)),)
-
-
-def language_notice(texts: Iterable[str], sample: int = 200) -> str:
-    """A sentence for people whose corpus does not look English, as encoder and reader are; else "".
-
-    It does if frequent English words are 3 % of a sample's words, or these are fewer than 100. English prose
-    has 15 to 20 %, other languages below 2 %.
-    """
-    words = re.findall(r"[^\W\d_]+", " ".join(islice(texts, sample)).lower())
-    if len(words) < 100 or sum(word in _FREQUENT for word in words) >= 0.03 * len(words):
-        return ""
-    return "few of its words are English, as encoder and reader are: name others, --encoder here and --reader"

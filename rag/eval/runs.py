@@ -8,8 +8,7 @@ from rag.core.errors import ConfigError
 from rag.core.log import get_logger
 from rag.core.progress import Progress
 from rag.core.types import Paths, Question, RankedPassages
-from rag.data.examples import Candidate, Example, write_run
-from rag.data.examples import write_results as write_dpr_results
+from rag.data.examples import Candidate, Example, write_examples, write_run
 from rag.data.files.rows import write_json_lines
 from rag.data.filters import Filter
 from rag.data.text import AnswerMatcher
@@ -66,7 +65,7 @@ def write_results(
         write_json_lines(out, (_paths_json(question, paths[:top_k]) for question, _, paths in searched()))
     else:
         examples = (_as_example(question, hits) for question, hits, _ in searched())
-        (write_dpr_results if suffix == "json" else write_run)(out, examples)
+        (write_examples if suffix == "json" else write_run)(out, examples)
 
 
 def _paths_json(question: Question, paths: Paths) -> dict[str, Any]:

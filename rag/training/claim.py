@@ -11,8 +11,9 @@ from rag.config import RECIPE_KEY, Config
 from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.core.files import atomic_write_json, directory_lock, read_json, remove_temporaries, sha256_file
 from rag.core.manifest import BUILDING_DIR, MANIFEST_NAME, claim
+from rag.data.files.rows import in_folder
 from rag.data.files.sources import corpus_files
-from rag.data.questions import is_question_folder, question_files
+from rag.data.questions import question_files
 from rag.runtime.hardware import use_threads
 from rag.runtime.seeds import seed_everything
 from rag.training.checkpoints import complete_checkpoints
@@ -90,7 +91,7 @@ def _files(path: Path) -> list[Path]:
     manifest = path / MANIFEST_NAME
     if manifest.is_file():
         return [manifest]
-    if path.is_dir() and not is_question_folder(path):
+    if path.is_dir() and in_folder(path, "queries.jsonl") is None:
         return corpus_files([path])
     return [file for file in question_files(path) if file.is_file()]
 

@@ -3,16 +3,19 @@
 A hub stores lists of pairs as columns, nests answers, and renames fields.
 """
 
+import ast
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import unquote
 
 from rag.core.errors import DataError
 from rag.core.types import GoldPassage, Passage, Question
 from rag.core.unicode import is_unicode
 from rag.data.files.fields import first_of, is_list, join_sentences, listed_names, passage_of
+from rag.data.files.rows import TableRow
 from rag.data.records import BadRecord
 
 Record = Mapping[str, Any]
@@ -22,35 +25,25 @@ QUESTION_FIELDS = ("question", "query", "input", "text")
 _ANSWER_FIELDS = ("answers", "answer", "output")
 _POSITIVES = ("positive", "positives", "pos", "positive_passages")
 _NEGATIVES = re.compile(r"negatives?|neg|negative_passages|negative_\d+")
+_IDS = re.compile(r"[^,;|\s]+")
 _UNKNOWN_ANSWER = "<unk>"  # TriviaQA's test questions
 
 
-class QuestionRecord(NamedTuple):
-    """What every record has of a question.
-
-    Attributes:
-        id: "" if it has none.
-        rest: all other fields.
-    """
-
-    id: str
-    text: str
-    answers: tuple[str, ...]
-    rest: dict[str, Any]
-
-
-def parse_record(record: Any) -> QuestionRecord:
-    """Question, answers and id of a record of any known set.
+def parse_record(record: Any, fallback_id: str = "") -> tuple[Question, dict[str, Any]]:
+    """The question of a record of any known set, with its id and answers, and all other fields.
 
     Raises:
         ValueError: no question, or a field of another shape; the message says which.
 
     Example:
-        >>> parse_record({"_id": 7, "question": "Who?", "answer": {"value": "Ann", "aliases": ["A."]}})[:3]
-        ('7', 'Who?', ('Ann', 'A.'))
+        >>> question, _ = parse_record({"_id": 7, "question": "Who?", "answer": {"text": "Ann"}})
+        >>> question.id, question.answers
+        ('7', ('Ann',))
     """
     if isinstance(record, BadRecord):
         raise ValueError(f"{record.reason}: {record.detail}")
+    if isinstance(record, TableRow):
+        record = _of_cells(record)
     if is_list(record) and len(record) >= 2 and all(isinstance(text, str) for text in record):
         record = {"query": record[0], "positive": record[1], "negatives": record[2:]}
     if not isinstance(record, Mapping):
@@ -81,7 +74,7 @@ def parse_record(record: Any) -> QuestionRecord:
             answers = answers_of(rest[name])
             if name != "output":  # KILT's has the evidence, too
                 del rest[name]
-    return QuestionRecord("" if id is None else str(id), text, answers, rest)
+    return Question(fallback_id if id is None else str(id), text, answers), rest
 
 
 def _of_pairs(record: Record) -> dict[str, Any]:
@@ -101,6 +94,42 @@ def _of_pairs(record: Record) -> dict[str, Any]:
 def _contexts(value: Any) -> list[Any]:
     listed = value if is_list(value) else [value]
     return [{"text": item} if isinstance(item, str) else item for item in listed if item]
+
+
+def _of_cells(row: TableRow) -> dict[str, Any]:
+    """The row of a table with lists in cells parsed and empty cells left out."""
+    record: dict[str, Any] = {name: cell for name, cell in row.items() if cell or name in _POSITIVES}
+    record |= {name: parse_cell(row[name]) for name in ("answers", "answer") if row.get(name)}
+    if ids := row.get("gold_passage_ids"):
+        record["gold_passage_ids"] = parse_cell(ids) if ids[0] == "[" else tuple(_IDS.findall(ids))
+    return record
+
+
+def parse_cell(cell: str) -> tuple[str, ...]:
+    """Read a table's cell: a Python or JSON list of strings, or one string.
+
+    Literals are parsed, never evaluated.
+
+    Raises:
+        ValueError: a list of something else, or answers between bars.
+
+    Example:
+        >>> parse_cell("['Paris', \\"L'Isle\\"]"), parse_cell("Paris")
+        (('Paris', "L'Isle"), ('Paris',))
+    """
+    stripped = cell.strip()
+    if not re.match(r"\[.*\]$|\(.*\)$", stripped, re.DOTALL):
+        if "|" in cell:
+            raise ValueError(
+                f'several answers are a list, ["a", "b"], and so is one with a bar: {cell[:60]!r}'
+            )
+        return (cell,) if stripped else ()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # regular expressions with escapes that Python does not know
+            return answers_of(list(ast.literal_eval(stripped)))
+    except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError) as error:
+        raise ValueError(f"not a list of answers: {stripped[:60]!r}") from error
 
 
 def answers_of(value: Any) -> tuple[str, ...]:
@@ -165,8 +194,8 @@ def question_of(record: Any, fallback_id: str) -> Question:
         >>> question_of({"question": "q", **facts}, "q1").gold[0].passage.text
         'One. Two.'
     """
-    parsed = parse_record(record)
-    rest, answers = parsed.rest, tuple(dict.fromkeys(parsed.answers))
+    parsed, rest = parse_record(record, fallback_id)
+    answers = tuple(dict.fromkeys(parsed.answers))
     fields: dict[str, Any] = {"gold_passage_ids": _ids(rest.pop("gold_passage_ids", None))}
     context = rest.get("context")
     if isinstance(flag := rest.pop("answers_are_regex", rest.pop("answer_is_regex", None)), bool):
@@ -176,10 +205,10 @@ def question_of(record: Any, fallback_id: str) -> Question:
         sets = (rows_of_columns(item.get("provenance")) for item in rows)
         fields["provenance"] = tuple(tuple(places) for places in sets if places)
     if isinstance(rest.get("positive_ctxs"), list):
-        gold = _passages(rest, rest.pop("positive_ctxs"), "positive_ctxs")
+        gold = _passages(rest.pop("positive_ctxs"))
         ids = tuple(item.passage.id for item in gold if item.passage.id)
         fields["gold_passage_ids"] = fields["gold_passage_ids"] or ids
-        others = _passages(rest, rest.get("hard_negative_ctxs"), "hard_negative_ctxs")
+        others = _passages(rest.get("hard_negative_ctxs"))
         fields |= {"gold": gold, "gold_are_alternatives": True, "context": others}
     elif isinstance(context, str) and rest.get("supporting_facts") is None:
         title = str(rest.pop("title", None) or "")
@@ -196,21 +225,17 @@ def question_of(record: Any, fallback_id: str) -> Question:
         fields["gold"], fields["context"] = _hops(rest)
     if rest.pop("is_impossible", None) is True:
         answers, fields["is_impossible"] = (), True
-    return Question(parsed.id or fallback_id, parsed.text, answers, meta=rest, **fields)
+    return replace(parsed, answers=answers, meta=rest, **fields)
 
 
 def _ids(listed: Any) -> tuple[str, ...]:
-    is_listed = isinstance(listed, list | tuple | None)
-    if not is_listed or not all(isinstance(it, str | int) for it in listed or ()):
-        raise ValueError("gold_passage_ids is not a list of ids")
-    return tuple(map(str, listed or ()))
+    if isinstance(listed, list | tuple | None) and all(isinstance(it, str | int) for it in listed or ()):
+        return tuple(map(str, listed or ()))
+    raise ValueError("gold_passage_ids is not a list of ids")
 
 
-def _passages(record: Record, listed: Any, field: str) -> tuple[GoldPassage, ...]:
-    try:
-        passages = [passage_of(item) for item in listed or ()]
-    except ValueError as error:
-        raise ValueError(f"{field}: {error}") from error
+def _passages(listed: Any) -> tuple[GoldPassage, ...]:
+    passages = map(passage_of, listed or ())
     return tuple(GoldPassage(p if p.text.strip() else replace(p, text="")) for p in passages)
 
 

@@ -23,12 +23,13 @@ import ijson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rag.core.errors import ConfigError, DataError
+from rag.core.errors import DataError
 from rag.core.files import atomic_path
 from rag.data.records import BadRecord
 
 Rows = Iterator[tuple[int, Any]]  # 1-based number of the line or record, and its value or a bad record
 Columns = Callable[[list[str]], tuple[list[str], bool]]  # of a table's first row: names, whether it has them
+Used = Callable[[list[str]], Sequence[str]]
 
 STDIN = "-"
 _COMPRESSED = (".gz", ".bz2", ".zst", ".xz")
@@ -37,14 +38,12 @@ BY_SUFFIX = {
     ".parquet": "parquet", ".pq": "parquet",
 }  # fmt: skip
 _BUFFER_BYTES = 1 << 18
-_UNQUOTED = (
-    "text",
-    "question",
-    "positive",
-    "negative",
-)  # last columns of MS MARCO's tables, without a header
+_UNQUOTED = ("text", "question", "positive", "negative")  # last columns of MS MARCO's, without a header
 _BATCH_ROWS = 256  # of Parquet: a row may hold the text of many paragraphs
-_MAX_JSON_BYTES = 2 << 30
+
+
+class TableRow(dict[str, str]):
+    """A row of a table by the names of its columns; unlike in JSON every value is text."""
 
 
 def strip_compression(name: str) -> str:
@@ -72,19 +71,14 @@ def open_binary(source: str | Path) -> Iterator[io.BufferedReader]:
     """
     name = str(source)
     try:
-        # closed below, standard input is not
-        raw: Any = sys.stdin.buffer if name == STDIN else open(source, "rb", buffering=_BUFFER_BYTES)  # noqa: SIM115
-        try:
+        if name == STDIN:
+            raw: Any = sys.stdin.buffer
             yield _decompressed(raw if isinstance(raw, io.BufferedReader) else io.BufferedReader(raw))
-        finally:
-            if name != STDIN:
-                raw.close()
-    except FileNotFoundError as error:
-        raise DataError(f"{name}: no such file") from error
-    except IsADirectoryError as error:
-        raise DataError(f"{name} is a directory, expected a file") from error
-    except PermissionError as error:
-        raise DataError(f"{name}: no permission to read it") from error
+            return
+        with open(source, "rb", buffering=_BUFFER_BYTES) as file:
+            yield _decompressed(file)
+    except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
+        raise DataError(f"{name}: {str(error.strerror).lower()}") from error
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         raise DataError(
             f"{name} is damaged or truncated: {error or type(error).__name__}",
@@ -135,20 +129,40 @@ def format_of(head: bytes, name: str) -> str | None:
     return BY_SUFFIX.get(suffix)
 
 
-def read_rows(stream: io.BufferedReader, format: str, source: str, columns: Columns) -> Rows:
-    """The records of a stream in one of the formats of `format_of`.
+def read_rows(
+    path: str, columns: Columns, *, format: str = "auto", otherwise: str, used: Used = list
+) -> Iterator[tuple[str, int, Any]]:
+    """The records of a file, or of standard input for "-".
 
     Args:
-        columns: the names of a table's columns.
+        columns: decides what the columns of a table are called, by its first row.
+        format: one of those of `format_of`, "text" (a record is a line), or "auto".
+        otherwise: the format where "auto" cannot tell.
+        used: takes the names of all columns of a Parquet file, returns those to read.
+
+    Yields:
+        The place of a record for messages, the number of its line or record from 1, and its value or a
+        `BadRecord`.
 
     Raises:
-        DataError: it is damaged as a whole.
+        DataError: no such file, or it is damaged as a whole.
     """
-    if format in ("tsv", "csv"):
-        return table_rows(stream, source, columns)
-    if format == "parquet":
-        return parquet_rows(source)
-    return _json_values(stream, source) if format == "json" else _json_lines(stream)
+    shown = "stdin" if path == STDIN else path
+    with open_binary(path) as stream:
+        if format == "auto":
+            format = format_of(head_of(stream), path) or otherwise
+        if format == "markup":
+            raise DataError(f"{shown} holds tags, expected records", hint="write JSON lines, or a table")
+        readers: dict[str, Callable[[], Rows]] = {
+            "jsonl": lambda: _json_lines(stream),
+            "json": lambda: _json_values(stream, shown),
+            "parquet": lambda: _parquet_rows(path, used),
+            "text": lambda: _question_lines(stream),
+        }
+        rows = readers.get(format, lambda: _table_rows(stream, shown, columns))()
+        mark = ": record " if format in ("json", "parquet") else ":"
+        for number, row in rows:
+            yield f"{shown}{mark}{number}", number, row
 
 
 def read_lines(stream: io.BufferedReader) -> Iterator[tuple[int, str | BadRecord]]:
@@ -166,6 +180,14 @@ def read_lines(stream: io.BufferedReader) -> Iterator[tuple[int, str | BadRecord
             yield number, BadRecord("not valid UTF-8", detail)
 
 
+def _question_lines(stream: io.BufferedReader) -> Rows:
+    for number, line in read_lines(stream):
+        if isinstance(line, BadRecord):
+            yield number, line
+        elif text := line.strip():
+            yield number, TableRow(question=text)
+
+
 def _json_lines(stream: io.BufferedReader) -> Rows:
     """Values of JSON lines; blank lines are no records, broken ones a `BadRecord`."""
     for number, line in read_lines(stream):
@@ -180,7 +202,7 @@ def _json_lines(stream: io.BufferedReader) -> Rows:
 
 
 def _json_values(stream: io.BufferedReader, source: str) -> Rows:
-    """The records of a JSON list, which is streamed, or of an object, which is read whole (at most 2 GiB).
+    """The records of a JSON list, which is streamed, or of an object, which is read whole.
 
     An object with a list under "data" (SQuAD's files; TriviaQA's "Data") gives that list's elements. Any
     other is itself the record.
@@ -203,9 +225,7 @@ def _json_values(stream: io.BufferedReader, source: str) -> Rows:
                 hint="mend or fetch the file again, or save it as UTF-8",
             ) from error
         return
-    content = stream.read(_MAX_JSON_BYTES + 1).removeprefix(codecs.BOM_UTF8)
-    if len(content) > _MAX_JSON_BYTES:
-        raise DataError(f"{source}: a JSON object of over {_MAX_JSON_BYTES:,} bytes", hint="use JSON lines")
+    content = stream.read().removeprefix(codecs.BOM_UTF8)
     try:
         value = json.loads(content.decode(errors="surrogateescape"))
     except (ValueError, RecursionError) as error:
@@ -231,7 +251,7 @@ def _is_json_lines(head: bytes) -> bool:
     return bool(value) and _listed(value) is None
 
 
-def table_rows(stream: io.BufferedReader, source: str, columns: Columns) -> Rows:
+def _table_rows(stream: io.BufferedReader, source: str, columns: Columns) -> Rows:
     """Rows of a table as mappings; a row of another length is a bad record.
 
     The delimiter is a tab if the first line has one, else a semicolon or a comma; quotes are those of CSV.
@@ -259,7 +279,7 @@ def table_rows(stream: io.BufferedReader, source: str, columns: Columns) -> Rows
             if has_header and any(row):
                 has_header = False
             elif len(row) == len(names):
-                yield number, dict(zip(names, row, strict=True))
+                yield number, TableRow(zip(names, row, strict=True))
             elif any(cell.strip() for cell in row):
                 found = f"found {len(row)}, expected {len(names)} ({', '.join(names)})"
                 yield number, BadRecord("wrong number of columns", found)
@@ -273,26 +293,11 @@ def table_rows(stream: io.BufferedReader, source: str, columns: Columns) -> Rows
             text.detach()
 
 
-def parquet_rows(
-    path: str, columns: Callable[[Sequence[str]], Sequence[str] | None] = lambda _: None
-) -> Rows:
-    """Rows of a Parquet file.
-
-    Args:
-        columns: takes the names of all columns, returns those to read; None reads all.
-
-    Raises:
-        ConfigError: standard input, which Parquet cannot be read from.
-        DataError: no such file, not a Parquet file, or damaged.
-    """
-    if path == STDIN:
-        raise ConfigError("Parquet cannot be read from standard input", hint="give the file's name")
+def _parquet_rows(path: str, used: Used) -> Rows:
     try:
         with pq.ParquetFile(path, memory_map=True) as file:
-            batches = file.iter_batches(batch_size=_BATCH_ROWS, columns=columns(file.schema_arrow.names))
+            batches = file.iter_batches(batch_size=_BATCH_ROWS, columns=used(file.schema_arrow.names))
             yield from enumerate((row for batch in batches for row in batch.to_pylist()), start=1)
-    except FileNotFoundError as error:
-        raise DataError(f"{path}: no such file") from error
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path} is not a readable Parquet file: {error}") from error
 

@@ -97,21 +97,6 @@ def corpus_files(inputs: Sequence[Path]) -> list[Path]:
     return [Path(source.path) for source in find_sources(inputs)]
 
 
-def sniff(head: bytes, name: str) -> str:
-    """Format of a corpus by its head (see `head_of`).
-
-    Raises:
-        ConfigError: nothing known looks like this.
-    """
-    format = format_of(head, name)
-    if format in CORPUS_FORMATS:
-        return str(format)
-    raise ConfigError(
-        f"{name}: its format cannot be guessed from its name or its first bytes ({head[:24]!r})",
-        hint=f"say which it is with format: {', '.join(CORPUS_FORMATS)}",
-    )
-
-
 def _labels(paths: Sequence[str]) -> dict[str, str]:
     """Names of files and folders: the last part of each path; of those that share it, what is below the
     folder that all of these are in.
@@ -150,13 +135,17 @@ def _guess(name: str) -> str | None:
 
 def _file_format(path: str, format: str) -> str:
     guessed = _guess(Path(path).name) if format == "auto" else format
-    if guessed not in (None, "json") or format != "auto":
-        return guessed or ""
-    if not os.path.getsize(path):
+    if guessed not in (None, "json") or format != "auto" or not os.path.getsize(path):
         return guessed or "jsonl"
     with open_binary(path) as stream:
         head = head_of(stream)
-    return DOCUMENTS if format_of(head, path) is None and is_text(head) else sniff(head, path)
+    likely = format_of(head, path) or (DOCUMENTS if is_text(head) else "")
+    if likely in CORPUS_FORMATS:
+        return likely
+    raise ConfigError(
+        f"{path}: its format cannot be guessed from its name or its first bytes ({head[:24]!r})",
+        hint=f"say which it is with format: {', '.join(CORPUS_FORMATS)}",
+    )
 
 
 def _folder(folder: Path, format: str, report: ReadReport, prefix: str) -> list[Source]:

@@ -234,7 +234,7 @@ def test_standard_input_mistakes(monkeypatch: pytest.MonkeyPatch) -> None:
             read_documents(inputs, format=format)
     stdin = io.BufferedReader(io.BytesIO(b"plain words"))
     monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=stdin))
-    with pytest.raises(ConfigError, match="cannot be guessed"):
+    with pytest.raises(DataError, match="no field is known to hold the text"):
         list(read_documents("-"))
 
 
@@ -343,14 +343,3 @@ def test_broken_bytes_in_other_formats(tmp_path: Path) -> None:
 def test_truncated_json_is_refused_whole(tmp_path: Path, data: bytes) -> None:
     with pytest.raises(DataError, match=r"c\.json"):
         list(read_documents(write(tmp_path / "c.json", data)))
-
-
-def test_options_of_an_earlier_index_are_read() -> None:
-    read = {"id_field": "nr", "limits": {"timeout_s": 9.0, "max_pages": 5}, "encoding": "utf-8"}
-    split = {"mode": "words100", "words": 50, "wrap": True}
-    expected = CorpusOptions(id_field="nr", document_timeout=9, split="words100", words=50, max_tokens=77)
-    assert CorpusOptions.of_index({"read": read, "split": split}, max_tokens=77) == expected
-    assert CorpusOptions.of_index({"options": expected.model_dump()}, max_tokens=5) == expected
-    for source in ({"read": {"encoding": "cp1252"}}, {"split": {"wrap": False}}):
-        with pytest.raises(ConfigError, match="exist no more"):
-            CorpusOptions.of_index(source)

@@ -3,7 +3,7 @@ import pytest
 from rag.core.types import Passage
 from rag.data.options import CorpusOptions
 from rag.data.records import Document
-from rag.data.sentences import language_notice, split_sentences
+from rag.data.sentences import split_sentences
 from rag.data.split import split_documents, word_blocks
 
 
@@ -63,10 +63,3 @@ def test_text_without_spaces_is_cut_into_passages() -> None:
     assert word_blocks(f"see {address} there", 100) == [f"see {address} there"]
     mixed = word_blocks("before " + "y" * 250 + " after", 5)
     assert mixed == ["before " + "y" * 80, "y" * 100, "y" * 70 + " after"]
-
-
-def test_a_sample_in_another_language_is_told_from_english() -> None:
-    german = "Das Tor ist am Sonntag um neun Uhr offen, und die Karten sind an der Kasse in der Halle. "
-    english = "The gate is open at nine on Sundays, and tickets for the hall are at the desk by the door. "
-    assert language_notice([english] * 20) == language_notice([german]) == ""  # the second is too little
-    assert "--encoder" in language_notice([german] * 20)
