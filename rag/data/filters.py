@@ -32,14 +32,10 @@ _MOST_PATTERN = 4_000  # characters of all patterns of paths: a compiled express
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """Condition on one field: its value is one of `values`, or within all `bounds`.
+    """Condition on one field: its value is one of `values`, or within all `bounds`, such as ("gte", 2020).
 
-    Text that spells a number is that number, since tables such as CSV have nothing but text.
-
-    Attributes:
-        values: for the field "path" they are patterns, in which `*` and `?` stand for any characters and a
-            slash at the end for everything in the folder.
-        bounds: pairs such as ("gte", 2020).
+    Text that spells a number is that number, since tables such as CSV have nothing but text. Values for
+    "path" are patterns: `*` and `?` stand for any characters, a slash at the end for all in the folder.
     """
 
     field: str
@@ -95,10 +91,6 @@ class Filter:
 
         Raises:
             FilterError: it is not of this form; the message names the field.
-
-        Example:
-            >>> Filter.parse({"path": "guide/*", "year": {"gte": 2020}}).conditions[1]
-            Condition(field='year', values=(), bounds=(('gte', 2020),))
         """
         if given is None or isinstance(given, Filter):
             return given
@@ -108,10 +100,7 @@ class Filter:
 
     @classmethod
     def parse_options(cls, given: Iterable[str]) -> Filter | None:
-        """The filter of options such as `path=guide/*` and `year>=2020`; one field may have several values.
-
-        Raises:
-            FilterError: an option is not of this form.
+        """The filter of options such as `path=guide/*` and `year>=2020`; raises as `parse`.
 
         Example:
             >>> Filter.parse_options(["path=a/*", "path=b/*"]).conditions

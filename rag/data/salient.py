@@ -5,6 +5,7 @@ Source:
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +17,7 @@ from rag.core.npy import load_npy, save_npy
 from rag.core.types import Passage
 from rag.data.sentences import STARTERS
 
-CharSpans = list[tuple[int, int]]
-"""First character and one past the last, ascending, without overlap."""
+CharSpans = list[tuple[int, int]]  # first character and one past the last, ascending, without overlap
 
 WORDS = regex.compile(r"[\p{L}\p{M}\p{N}]+(?:['’\-.][\p{L}\p{M}\p{N}]+)*")
 _MONTH = "(?:January|February|March|April|May|June|July|August|September|October|November|December)"
@@ -46,13 +46,9 @@ def find_dates(sentence: str) -> CharSpans:
 def title_hashes(passages: Iterable[Passage], path: Path) -> UInt64:
     """Sorted 8-byte hashes of a corpus's different titles, kept in the file `path`."""
     if not path.exists():
-        found: set[int] = set()
-        last = None
-        for passage in passages:
-            if passage.title and passage.title != last:
-                found.add(_title_hash(_PAREN.sub("", passage.title)))
-                last = passage.title
-        save_npy(path, np.sort(np.fromiter(found, np.uint64, len(found))))
+        titles = (title for title, _ in groupby(passage.title for passage in passages) if title)
+        hashes = (_title_hash(_PAREN.sub("", title)) for title in titles)
+        save_npy(path, np.unique(np.fromiter(hashes, np.uint64)))
     count = (path.stat().st_size - 128) // 8
     return load_npy(path, dtype=np.uint64, shape=(count,))
 
@@ -61,10 +57,7 @@ class CapitalTagger:
     """Recognises names by capital letters: runs of capitalised words inside a sentence.
 
     At the start of a sentence, where any word is capitalised, a run counts only if it has two words or is a
-    title of the corpus.
-
-    Args:
-        titles: hashes of the corpus's titles, from `title_hashes`; None: no titles.
+    title of the corpus (`title_hashes`).
 
     Example:
         >>> text = "In Vienna, the Bank of Austria met J. Smith."

@@ -28,8 +28,8 @@ def hold_out(
     """Divide `items` into training and held-out ones, each in their order.
 
     Args:
-        count: number of groups to hold out, or their share if it is below 1; 0 holds nothing out. A count
-            above half of the groups becomes a fifth of them, and a share gives `least_held_out` at least.
+        count: number of groups to hold out, or their share if it is below 1 (but `least_held_out` of them); 0
+            holds nothing out. A count above half of the groups becomes a fifth of them.
         group: returns an item's text, such as the question or the article's title; items with equal texts are
             not separated.
         given: held-out items to use instead; items with the same text are left out of training.
@@ -38,34 +38,27 @@ def hold_out(
         DataError: nothing would be left to learn from.
 
     Example:
-        >>> kept, held_out = hold_out(["a", "b", "c", "d", "a"], 2, seed=0, group=str)
-        >>> sorted({*kept, *held_out}), set(kept) & set(held_out)
+        >>> train, held_out = hold_out(["a", "b", "c", "d", "a"], 2, seed=0, group=str)
+        >>> sorted({*train, *held_out}), set(train) & set(held_out)
         (['a', 'b', 'c', 'd'], set())
     """
-    groups = [group(item) for item in items]
-    if given is not None:
-        chosen = {group(item) for item in given}
-    else:
-        places = sorted((place_of(text, seed), text) for text in set(groups))
-        number = _number_held_out(count, len(places))
-        if number and number >= len(places):
+    if given is None:
+        texts = sorted({group(item) for item in items}, key=lambda text: (place_of(text, seed), text))
+        number = _number_held_out(count, len(texts))
+        if number and number >= len(texts):
             raise DataError(
-                f"{number} of {len(places)} questions or articles are to be held out: none is left to learn",
+                f"{number} of {len(texts)} questions or articles are to be held out: none is left to learn",
                 hint="give more questions, or hold fewer out",
             )
-        chosen = {text for _, text in places[:number]}
-    pairs = list(zip(items, groups, strict=True))
-    held_out = [item for item, text in pairs if text in chosen] if given is None else list(given)
-    return [item for item, text in pairs if text not in chosen], held_out
+        chosen = set(texts[:number])
+        given = [item for item in items if group(item) in chosen]
+    else:
+        chosen = {group(item) for item in given}
+    return [item for item in items if group(item) not in chosen], list(given)
 
 
 def least_held_out(groups: int) -> int:
-    """The fewest groups that a share holds out: 20, but no more than a tenth.
-
-    Example:
-        >>> [least_held_out(groups) for groups in (5, 60, 300)]
-        [1, 6, 20]
-    """
+    """The fewest groups that a share holds out: 20, but no more than a tenth."""
     return max(1, min(20, groups // 10))
 
 
@@ -84,7 +77,6 @@ def check_usable(usable: int, looked_at: int, what: str, *, hint: str, few: floa
     """The share of a sample that a recipe can train on; logs a warning if it is below `few`.
 
     Args:
-        usable: number of usable items among those `looked_at`.
         what: the kind of items and what makes them usable: "passages have a sentence to take".
         hint: what to do if none is usable.
 

@@ -106,10 +106,5 @@ def align_sentences(text: str, sentences: Sequence[str]) -> Spans | None:
 
 
 def sentence_spans(text: str) -> Spans:
-    """Start and end of the sentences of `text`, cut by `split_sentences`.
-
-    Example:
-        >>> sentence_spans("One.  Two.")
-        ((0, 4), (6, 10))
-    """
+    """Start and end of the sentences of `text`, cut by `split_sentences`."""
     return align_sentences(text, split_sentences(text)) or ((0, len(text)),)

@@ -24,14 +24,8 @@ CountTokens = Callable[[str], int]
 
 
 def estimated_tokens(text: str) -> int:
-    """Estimated number of WordPiece tokens, for use without a tokenizer.
-
-    Example:
-        >>> estimated_tokens("An internationalised word.")
-        6
-    """
-    words = re.findall(r"\w+|[^\w\s]", text)
-    return sum(1 + (len(word) - 1) // 8 for word in words)
+    """Estimated number of WordPiece tokens, for use without a tokenizer."""
+    return sum(1 + (len(word) - 1) // 8 for word in re.findall(r"\w+|[^\w\s]", text))
 
 
 def split_documents(
@@ -73,19 +67,16 @@ def document_of(passage_id: str) -> str:
 
 def _cut(
     document: Document, options: CorpusOptions, count_tokens: CountTokens
-) -> Iterator[tuple[str, str, Location | None]]:
+) -> Iterable[tuple[str, str, Location | None]]:
     """Title, text and location of each passage."""
+    title, text = document.title, document.text
     if document.blocks and options.split in ("auto", "sections"):
-        for title, start, end, place in sections(document, options.max_tokens, count_tokens):
-            yield title, document.text[start:end], place
-        return
+        spans = sections(document, options.max_tokens, count_tokens)
+        return ((path, text[start:end], place) for path, start, end, place in spans)
     if options.split == "none":
-        whole = document.location(0, len(document.text)) if document.path else None
-        yield document.title, document.text, whole
-        return
+        return [(title, text, document.location(0, len(text)) if document.path else None)]
     location = Location(document.path) if document.path else None
-    for text in word_blocks(document.text, options.words):
-        yield document.title, text, location
+    return ((title, block, location) for block in word_blocks(text, options.words))
 
 
 def word_blocks(text: str, size: int = 100) -> list[str]:

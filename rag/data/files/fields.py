@@ -33,10 +33,6 @@ class DocumentFields:
 
     Attributes:
         layout: a description of the fields' roles; "" until the first mapping.
-
-    Args:
-        options: field names that replace the usual ones.
-        name: name of the source, for generated ids.
     """
 
     def __init__(self, options: CorpusOptions, name: str) -> None:
@@ -112,11 +108,7 @@ class DocumentFields:
             return BadRecord("metadata that filters cannot compare", str(error))
 
     def check(self) -> None:
-        """Refuse, at the end, a source in which no mapping has a requested field of metadata.
-
-        Raises:
-            DataError: with the fields that there are.
-        """
+        """Refuse, at the end, a source in which no mapping has a requested field of metadata."""
         if self._names and self._absent:
             raise DataError(
                 f"{self._name}: no record holds the metadata field {min(self._absent)!r}; the first has the "
@@ -170,33 +162,26 @@ def metadata_of_fields(fields: Mapping[str, Any]) -> Metadata:
         >>> metadata_of_fields({"year": 2020, "tags": ["a", "b"], "by": "", "on": datetime.date(2020, 5, 1)})
         (('year', 2020), ('tags', ('a', 'b')), ('on', '2020-05-01'))
     """
-    metadata: list[tuple[str, Value | tuple[Value, ...]]] = []
-    for name, value in fields.items():
-        if not name or not is_unicode(name):
-            raise ValueError(f"{name!r} is no name of a field, expected text in valid Unicode")
-        if name in FILTER_FIELDS:
-            raise ValueError(f"{name!r}: filters give this name a meaning of their own, choose another")
-        try:
-            if is_list(value) and value:
-                metadata.append((name, tuple(map(_plain, value))))
-            elif value not in _EMPTY:
-                metadata.append((name, _plain(value)))
-        except ValueError as error:
-            raise ValueError(f"{name!r}: {error}") from None
-    return tuple(metadata)
+    for name in fields:
+        if not name or name in FILTER_FIELDS or not is_unicode(name):
+            raise ValueError(
+                f"{name!r} is no name of a field: filters reserve it, or it is not valid Unicode"
+            )
+    pairs = ((name, value) for name, value in fields.items() if value not in _EMPTY)
+    return tuple((name, tuple(_plain(name, it) for it in value) if is_list(value) else _plain(name, value))
+                 for name, value in pairs)  # fmt: skip
 
 
-def _plain(value: Any) -> Value:
+def _plain(name: str, value: Any) -> Value:
     """Text, a number or a truth value; dates become text."""
     if isinstance(value, datetime.date | datetime.time):  # a datetime is a date
         return value.isoformat()
-    if isinstance(value, str) and not is_unicode(value):
-        raise ValueError("half of a surrogate pair, expected valid Unicode")
-    is_finite = not isinstance(value, float) or math.isfinite(value)
-    if not isinstance(value, str | int | float) or not is_finite:
-        kind = type(value).__name__ if is_finite else value
-        raise ValueError(f"found {kind}, expected text, a number, true or false, or a list of these")
-    return value
+    is_valid = is_unicode(value) if isinstance(value, str) else isinstance(value, int | float)
+    if not is_valid or (isinstance(value, float) and not math.isfinite(value)):
+        expected = "text in valid Unicode, a number, true or false, or a list of these"
+        raise ValueError(f"{name!r}: found {type(value).__name__} {value!r:.40}, expected {expected}")
+    plain: Value = value
+    return plain
 
 
 def first_of(record: Mapping[str, Any], names: Sequence[str]) -> tuple[str | None, Any]:
@@ -208,7 +193,7 @@ def passage_of(value: Any) -> Passage:
     """A passage beside a question, as in DPR's and FiD's `ctxs`; id and text may be "".
 
     Raises:
-        ValueError: not an object, or its text or title is not text; states what was found.
+        ValueError: not an object, or its text or title is not text.
     """
     if not isinstance(value, Mapping):
         raise ValueError(f"a passage is not an object ({value!r:.40})")
@@ -220,12 +205,7 @@ def passage_of(value: Any) -> Passage:
 
 
 def join_sentences(sentences: Iterable[str]) -> str:
-    """Join sentences, with a space where neither side has one.
-
-    Example:
-        >>> join_sentences(["One.", " Two.", "Three."])
-        'One. Two. Three.'
-    """
+    """Join sentences, with a space where neither side has one."""
     text = ""
     for sentence in filter(None, sentences):
         text += " " * bool(text and not (text[-1].isspace() or sentence[0].isspace())) + sentence

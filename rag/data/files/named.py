@@ -15,9 +15,9 @@ from rag.core.optional import require
 HF_PREFIX = "hf:"
 IRDS_PREFIX = "irds:"
 _UNREACHABLE = {
-    *("ConnectionError", "HTTPError", "TimeoutError", "OfflineModeIsEnabled", "ConnectError"),
-    *("TimeoutException", "URLError"),
-}
+    "ConnectionError", "HTTPError", "TimeoutError", "OfflineModeIsEnabled", "ConnectError",
+    "TimeoutException", "URLError",
+}  # fmt: skip
 _USUAL_SPLITS = ("train", "test", "validation", "dev")
 _TITLES = ("title", "document_title")
 
@@ -84,11 +84,7 @@ def _irds(name: str, part: str, record: Any) -> Iterator[tuple[int, Any]]:
 def _parse_name(name: str) -> tuple[str, str | None, str | None]:
     """Split `hf:owner/name[:config][:split]` into name, configuration and split, None where it has none.
 
-    A single extra part is a split if it is one of the usual names (slices such as `train[:100]` are not
-    streamed), otherwise a configuration.
-
-    Raises:
-        ConfigError: no name, or too many parts.
+    A single extra part is a split if it is one of the usual names, otherwise a configuration.
 
     Example:
         >>> _parse_name("hf:owner/wiki:20231101.en:train"), _parse_name("hf:owner/wiki:test")

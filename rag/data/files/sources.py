@@ -3,6 +3,7 @@
 import glob
 import os
 import re
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
@@ -89,28 +90,21 @@ def find_sources(
 
 
 def corpus_files(inputs: Sequence[Path]) -> list[Path]:
-    """The files of a corpus on this machine, in the order in which they are read.
-
-    Raises:
-        DataError: see `find_sources`.
-    """
+    """The files of a corpus on this machine, in the order in which they are read."""
     return [Path(source.path) for source in find_sources(inputs)]
 
 
 def _labels(paths: Sequence[str]) -> dict[str, str]:
-    """Names of files and folders: the last part of each path; of those that share it, what is below the
-    folder that all of these are in.
-    """
+    """The last part of each path; where several share it, what is below the folder that these are in."""
     full = {path: Path(os.path.abspath(path)) for path in paths}
-    alike: dict[str, list[Path]] = {}
-    for place in dict.fromkeys(full.values()):
-        alike.setdefault(place.name, []).append(place)
-    labels = {}
-    for path, place in full.items():
-        rivals = alike[place.name]
-        root = Path(os.path.commonpath([rival.parent for rival in rivals]))
-        labels[path] = place.name if len(rivals) == 1 else place.relative_to(root).as_posix()
-    return labels
+    alike = defaultdict[str, set[Path]](set)
+    for place in full.values():
+        alike[place.name].add(place)
+    roots = {name: os.path.commonpath([it.parent for it in places]) for name, places in alike.items()}
+    return {
+        path: place.relative_to(roots[place.name]).as_posix() if len(alike[place.name]) > 1 else place.name
+        for path, place in full.items()
+    }
 
 
 def _expand(name: str) -> list[str]:
