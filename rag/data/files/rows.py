@@ -15,7 +15,7 @@ import re
 import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
@@ -71,12 +71,9 @@ def open_binary(source: str | Path) -> Iterator[io.BufferedReader]:
     """
     name = str(source)
     try:
-        if name == STDIN:
-            raw: Any = sys.stdin.buffer
+        raw: Any
+        with nullcontext(sys.stdin.buffer) if name == STDIN else open(source, "rb", _BUFFER_BYTES) as raw:
             yield _decompressed(raw if isinstance(raw, io.BufferedReader) else io.BufferedReader(raw))
-            return
-        with open(source, "rb", buffering=_BUFFER_BYTES) as file:
-            yield _decompressed(file)
     except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
         raise DataError(f"{name}: {str(error.strerror).lower()}") from error
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
