@@ -13,7 +13,7 @@ CEILINGS = {
     "rag/bench": (1320, 1300),
     "rag/cli": (1500, 1300),
     "rag/core": (1350, 900),
-    "rag/data": (5970, 5000),
+    "rag/data": (5960, 5000),
     "rag/docs": (80, 80),
     "rag/eval": (2070, 1900),
     "rag/integrations": (350, 350),
