@@ -21,8 +21,8 @@ from rag import __version__
 from serve import chat, documents
 from serve.engine import Engine
 from serve.errors import add_error_handlers
-from serve.holder import OpenPipeline, open_pipeline
 from serve.middleware import Gate
+from serve.opening import OpenPipeline, open_pipeline
 from serve.routes import router
 from serve.schemas import ErrorOut
 from serve.settings import ServeSettings
@@ -100,7 +100,7 @@ def create_app(
     for part in _ROUTERS:
         app.include_router(part)
     app.router.routes.extend(_page_routes(settings))
-    add_error_handlers(app, engine.metrics.refused)
+    add_error_handlers(app, engine.metrics.rejected)
     return app
 
 
@@ -115,7 +115,7 @@ def _page_routes(settings: ServeSettings) -> list[BaseRoute]:
 
     async def page_settings(request: Request) -> Response:
         engine: Engine = request.app.state.engine
-        pipeline = engine.holder.current
+        pipeline = engine.pipeline
         return JSONResponse(
             {
                 "examples": settings.example_questions,

@@ -10,23 +10,12 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from rag.core.log import get_logger
+from serve.errors import refused, shutting_down
 from serve.metrics import ServerMetrics
 
 log = get_logger(__name__)
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
-
-
-class QueueFull(Exception):
-    """The queue has no room for the items; `retry_after_s` estimates when it will."""
-
-    def __init__(self, retry_after_s: float) -> None:
-        super().__init__(f"the queue is full for about {retry_after_s:.1f} s")
-        self.retry_after_s = retry_after_s
-
-
-class BatcherClosed(Exception):
-    """The batcher is shutting down and accepts nothing new."""
 
 
 class ItemFailed(Exception):
@@ -102,14 +91,14 @@ class MicroBatcher(Generic[ItemT, ResultT]):
             Each result, and the seconds that its item waited before it ran.
 
         Raises:
-            QueueFull: there is no room for all of them.
-            BatcherClosed: `close` was called.
+            ApiError: 503: there is no room for all of them, or `close` was called.
             ItemFailed: `run` raised for an item; the first one that failed.
         """
         if self._closing:
-            raise BatcherClosed
+            raise shutting_down()
         if len(self._queue) + len(items) > self.queue_size:
-            raise QueueFull(max(1.0, self._seconds_per_item * len(self._queue)))
+            message, wait_s = "too many questions are waiting", self._seconds_per_item * len(self._queue)
+            raise refused(503, "overloaded", message, wait_s)
         loop = asyncio.get_running_loop()
         entries = [_Entry(key, number, item, loop.create_future()) for number, item in enumerate(items)]
         self._set_queue([*self._queue, *entries])
@@ -126,7 +115,7 @@ class MicroBatcher(Generic[ItemT, ResultT]):
     async def close(self, timeout_s: float) -> bool:
         """Accept nothing new and finish what was accepted; True if all of it was finished in time.
 
-        Items that are not finished after `timeout_s` fail with `BatcherClosed`.
+        Items that are not finished after `timeout_s` fail with 503.
         """
         self._closing = True
         self._changed.set()
@@ -139,7 +128,7 @@ class MicroBatcher(Generic[ItemT, ResultT]):
                 await asyncio.wait({self._task})
         for entry in (*self._running, *self._queue):
             if not entry.future.done():
-                entry.future.set_exception(BatcherClosed())
+                entry.future.set_exception(shutting_down())
         self._set_queue(())
         self._threads.shutdown(wait=is_drained, cancel_futures=True)
         return is_drained
@@ -198,7 +187,10 @@ class MicroBatcher(Generic[ItemT, ResultT]):
         duration_s = time.monotonic() - started
         recent, average = duration_s / len(batch) / self._workers, self._seconds_per_item
         self._seconds_per_item = 0.7 * average + 0.3 * recent if average else recent
-        self._metrics.batch_finished(len(batch), duration_s, waits_s)
+        self._metrics.batch_size.observe(len(batch))
+        self._metrics.stage_seconds.labels("batch").observe(duration_s)
+        for wait_s in waits_s:
+            self._metrics.stage_seconds.labels("queue").observe(wait_s)
         self._free_at = time.monotonic()
         self._expected = min(self.max_size, len(batch) + len(self._queue))
         self._free.release()

@@ -19,20 +19,20 @@ from pydantic import BaseModel, ConfigDict, Field, Json, ValidationError, field_
 from starlette.datastructures import UploadFile
 from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
 
-from indexers.documents import DocumentEntry
-from indexers.index import Index
-from rag.core.errors import ArtifactError, ConfigError, DataError, RagError, ResourceError
+from rag.core.errors import ConfigError, DataError, RagError, ResourceError
 from rag.core.log import get_logger
+from rag.core.types import Passage
 from rag.data.corpus import IdSet, fault_of
 from rag.data.documents.kinds import kind_by_name
 from rag.data.documents.pdf import number_of_page
 from rag.data.documents.read import file_id
 from rag.data.files.fields import METADATA_HINT, metadata_of_fields
 from rag.data.records import Document
+from rag.pipeline import Pipeline
 from rag.updates import IndexUpdater
 from readers.protocols import check_lengths
 from serve.engine import SEE_LOG, Engine
-from serve.errors import ApiError, invalid_request
+from serve.errors import ApiError, describe, invalid_request
 from serve.routes import AppEngine
 from serve.schemas import Name
 from serve.settings import ServeSettings
@@ -46,9 +46,7 @@ _MOST_LISTED = 1000
 _MOST_METADATA = 10_000  # characters as JSON: they are stored with every passage
 
 _HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"}
-_TEXTS = (
-    "markdown", "rst", "asciidoc", "org", "latex", "text", "csv", "code", "notebook",
-)  # fmt: skip
+_TEXTS = ("markdown", "rst", "asciidoc", "org", "latex", "text", "csv", "code", "notebook")
 _NO_SCRIPTS = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
@@ -153,8 +151,8 @@ async def send(request: Request, engine: AppEngine) -> Response:
     if problem := _problem(documents):
         raise invalid_request(problem, "nothing was changed")
     version, _ = await _change(engine, documents, ())
-    entries = await documents_of(engine)
-    shown = [_shown(entries[document.id]) for document in documents if document.id in entries]
+    entries = await engine.in_thread(_list, engine.require_ready())
+    shown = [entries[document.id] for document in documents if document.id in entries]
     reply = {"documents": shown, "index_version": version, "total": len(entries), "next": None}
     return JSONResponse({**reply, **remarks})
 
@@ -204,15 +202,17 @@ def validated(validate: Callable[[Any], Body], value: Any) -> Body:
     """The body that a model's function makes of a value.
 
     Raises:
-        ApiError: 422; the message names the first field that is wrong.
+        ApiError: 422; the message names the first field that is wrong, by its row, and what is expected.
     """
     try:
         return validate(value)
     except ValidationError as error:
-        first = error.errors(include_input=False, include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"]) or "body"
-        message = f"{where}: {first['msg'].removeprefix('Value error, ')}"
-        raise invalid_request(message, METADATA_HINT if "metadata" in where else "") from None
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        if first["type"] in ("missing", "string_type") and where.endswith((".id", ".text", ".title")):
+            what = "missing" if first["type"] == "missing" else f"found {type(first['input']).__name__}"
+            raise invalid_request(f"{where}: {what}, expected text", "nothing was changed") from None
+        raise invalid_request(describe(first), METADATA_HINT if "metadata" in where else "") from None
 
 
 async def _change(
@@ -266,28 +266,10 @@ def _refusal(error: RagError) -> ApiError:
     return ApiError(500, "index_unusable", "the index cannot be updated", hint=SEE_LOG)
 
 
-async def documents_of(engine: Engine) -> dict[str, DocumentEntry]:
-    """The documents of the index in use, by their ids.
-
-    Raises:
-        ApiError: 503 if not ready, 500 if the index cannot be read.
-    """
-    version = engine.require_ready().index_version
-    try:
-        return await engine.in_thread(_documents, engine.settings.index, version)
-    except ArtifactError as error:
-        log.error("the documents cannot be listed: %s", error)
-        raise ApiError(500, "index_unusable", "the index cannot be read", hint=SEE_LOG) from None
-
-
-@lru_cache(8)
-def _documents(place: Path, version: str) -> dict[str, DocumentEntry]:
-    with Index.open(place, verify="none") as index:
-        return dict(index.documents)
-
-
-def _shown(entry: DocumentEntry) -> dict[str, Any]:
-    return {"id": entry.id, "passages": entry.passages, "sent": entry.sent}
+def _list(pipeline: Pipeline) -> dict[str, dict[str, Any]]:
+    """The documents of an index in the shape of `DocumentOut`, by their ids."""
+    entries = pipeline.index.documents
+    return {id: {"id": id, "passages": entry.passages, "sent": entry.sent} for id, entry in entries.items()}
 
 
 @router.get("/v1/documents", tags=["documents"], response_model=DocumentsOut)
@@ -298,15 +280,15 @@ async def listing(
 ) -> Response:
     """Ids and numbers of passages, in the order of the index, `limit` of them after the document `after`."""
     _check_access(engine, changes=False)
-    documents, version = await documents_of(engine), engine.require_ready().index_version
-    ids, total = list(documents), len(documents)
+    pipeline = engine.require_ready()
+    documents = await engine.in_thread(_list, pipeline)
     if after is not None and after not in documents:
         raise ApiError(404, "document_not_found", f"no document has the id {after[:100]!r}")
-    start = 0 if after is None else ids.index(after) + 1
-    page = ids[start : start + limit]
-    following = page[-1] if start + limit < total else None
-    listed = [_shown(documents[id]) for id in page]
-    return JSONResponse({"documents": listed, "index_version": version, "total": total, "next": following})
+    start = 0 if after is None else list(documents).index(after) + 1
+    page = list(documents.values())[start : start + limit]
+    following = page[-1]["id"] if start + limit < len(documents) else None
+    shown = {"documents": page, "index_version": pipeline.index_version, "total": len(documents)}
+    return JSONResponse({**shown, "next": following})
 
 
 @router.delete("/v1/documents/{document_id:path}", tags=["documents"])
@@ -329,10 +311,11 @@ async def file(path: str, engine: AppEngine, page: str = "") -> Response:
     if folder is None:
         hint = "set RAG_SERVE_FILES to the folder that was indexed"
         raise ApiError(403, "files_disabled", "files are not served here", hint=hint)
-    document = await _document(engine, path)
-    if document is not None and document.sent:
-        return PlainTextResponse(await _text(engine, document), headers=_HEADERS)
-    place = None if document is None else await engine.in_thread(_inside, folder, path)
+    is_sent, passages = await engine.in_thread(_indexed, engine.require_ready(), path)
+    if is_sent:
+        texts = [f"# {passages[0].title}", *(passage.text for passage in passages)]
+        return PlainTextResponse("\n\n".join(texts) + "\n", headers=_HEADERS)
+    place = await engine.in_thread(_inside, folder, path) if passages else None
     if place is None:
         hint = "it is gone, or was not indexed"
         raise ApiError(404, "file_not_found", f"there is no file {path[:100]!r}", hint=hint)
@@ -352,23 +335,15 @@ async def file(path: str, engine: AppEngine, page: str = "") -> Response:
     )
 
 
-async def _document(engine: Engine, path: str) -> DocumentEntry | None:
-    """The document that the index made of this file, or None."""
-    entry = (await documents_of(engine)).get(file_id(path))
-    first = None if entry is None else await engine.passage(f"{entry.id}-0")
-    return entry if first is not None and first.get("location", {}).get("path") == path else None
-
-
-async def _text(engine: Engine, document: DocumentEntry) -> str:
-    """The passages of a document, each under its title where that is another than before."""
-    first = await engine.passage(f"{document.id}-0", around=document.passages)
-    lines, title = [], ""
-    for passage in [first, *first["after"]] if first else []:
-        if passage["title"] != title:
-            lines.append(f"# {passage['title']}")
-        lines.append(passage["text"])
-        title = passage["title"]
-    return "\n\n".join(lines) + "\n"
+def _indexed(pipeline: Pipeline, path: str) -> tuple[bool, list[Passage]]:
+    """Whether the document that the index made of this file came over HTTP, and its passages; [] if none."""
+    entry = pipeline.index.documents.get(file_id(path))
+    if entry is None:
+        return False, []
+    passages = pipeline.index.passages.get_many(range(entry.first, entry.first + entry.passages))
+    location = passages[0].location
+    is_it = location is not None and location.path == path  # a record may have the id of a file
+    return (entry.sent, passages) if is_it else (False, [])
 
 
 def _inside(folder: Path, path: str) -> Path | None:

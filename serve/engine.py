@@ -8,6 +8,7 @@ import gc
 import os
 import platform
 import time
+import weakref
 from collections.abc import Callable, Coroutine, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -22,11 +23,11 @@ from rag.core.log import get_logger
 from rag.core.manifest import read_manifest, version_of
 from rag.core.progress import StageTimer
 from rag.data.filters import Filter, FilterError
-from serve.batching import BatcherClosed, ItemFailed, MicroBatcher, QueueFull
+from serve.batching import ItemFailed, MicroBatcher
 from serve.conversions import Conversions
 from serve.errors import ApiError, invalid_request, refused, shutting_down
-from serve.holder import OpenPipeline, PipelineHolder, open_newer
 from serve.metrics import ServerMetrics
+from serve.opening import OpenPipeline, open_newer
 from serve.schemas import hit_json, passage_json
 from serve.settings import ServeSettings
 
@@ -69,18 +70,20 @@ class Engine:
         open_pipeline: opens the index at start and at each reload; runs on a thread.
         pipeline: an open pipeline, to begin with.
         folder: of this run, for files that all workers of the server share.
+
+    Attributes:
+        pipeline: in use by new requests; None while loading. Running requests finish on the one with which
+            they started; the index of one that was replaced is closed once none refers to it any more.
     """
 
     def __init__(
         self, settings: ServeSettings, open_pipeline: OpenPipeline, pipeline: Pipeline | None, folder: Path
     ) -> None:
         self.settings, self._open, self._first = settings, open_pipeline, pipeline
-        self.holder = PipelineHolder()
+        self.pipeline: Pipeline | None = None
         self.metrics = ServerMetrics()
         self.state: State = "loading"
         self.created_s = int(time.time())
-        limit = settings.questions_per_minute
-        self._rates = None if limit is None else KeyRates(limit)
         self.conversions = Conversions(folder, settings.conversions)
         self.write_lock = asyncio.Lock()  # of changes of documents
         self._reload_lock = asyncio.Lock()
@@ -108,20 +111,17 @@ class Engine:
         except Exception as error:
             self.state = "failed"
             is_bug = not isinstance(error, RagError)
-            log.error("the index could not be opened: %s", error, exc_info=is_bug, extra=self._fields())
+            log.error("the index could not be opened: %s", error, exc_info=is_bug)
             on_error(error)
             return
         await self._install(pipeline)
         if reason := self.read_only():
-            log.warning("documents cannot be changed: %s", reason, extra=self._fields())
+            log.warning("documents cannot be changed: %s", reason)
         if pipeline.reads_at_once:
             self._readings = self._batcher(1, workers=pipeline.reads_at_once)
             self._readings.start()
         if self.state == "loading":
             self.state = "ready"
-
-    def _fields(self) -> dict[str, str]:
-        return {"folder": str(self.settings.index)}
 
     def read_only(self) -> str:
         """Why documents cannot be changed; "" if they can, or if that is off because there are no keys."""
@@ -133,9 +133,6 @@ class Engine:
         """Switch to the version of the index that is on disk now; if it cannot be opened, the one in use
         stays, and the log has the reason.
 
-        Running requests finish on the old index, which is closed after the last of them; until then both are
-        in memory.
-
         Args:
             anew: also open its models anew, and the same version again; else those in use are kept if they
                 belong to the index.
@@ -146,7 +143,7 @@ class Engine:
             try:
                 opened = await self.in_background(self._opened, anew)
             except Exception:
-                log.exception("the index could not be opened; the one in use stays", extra=self._fields())
+                log.exception("the index could not be opened; the one in use stays")
                 return
             if opened is not None:
                 await self._install(opened)
@@ -163,16 +160,18 @@ class Engine:
         while True:
             await asyncio.sleep(FOLLOW_S)
             version = await self.in_thread(_version_in, self.settings.index)
-            pipeline = self.holder.current
+            pipeline = self.pipeline
             if self.state == "ready" and pipeline and version not in ("", tried, pipeline.index_version):
                 tried = version
                 await self.replace()
 
     async def _install(self, pipeline: Pipeline) -> None:
-        previous = await self.in_background(self.holder.swap, pipeline)
+        previous = None if self.pipeline is None else self.pipeline.index_version
+        weakref.finalize(pipeline, pipeline.index.close)
+        self.pipeline = pipeline
         self.metrics.index_changed(pipeline.index_version, pipeline.n_passages, previous)
         versions = {"index_version": pipeline.index_version, "previous_index_version": previous}
-        log.info("index in use", extra={**self._fields(), **versions})
+        log.info("index in use: %s", self.settings.index.resolve(), extra=versions)
         if previous is not None:
             await self.in_background(_release_memory)
 
@@ -184,7 +183,7 @@ class Engine:
         batchers = [batcher for batcher in (self.batcher, self._readings) if batcher is not None]
         if not all(await asyncio.gather(*(batcher.close(_CLOSE_S) for batcher in batchers))):
             log.warning("accepted questions were not finished")
-        await self.in_thread(self.holder.swap, None)
+        self.pipeline = None
 
     async def in_thread(self, function: Callable[..., Result], *args: object) -> Result:
         """Call a short `function` on a thread; it runs to its end even if the caller is cancelled."""
@@ -200,7 +199,7 @@ class Engine:
         Raises:
             ApiError: 503 while loading, after a failed load, or while stopping.
         """
-        pipeline = self.holder.current
+        pipeline = self.pipeline
         if self.state == "stopping":
             raise shutting_down()
         if self.state == "failed":
@@ -213,12 +212,10 @@ class Engine:
         """Results for questions as JSON values, in order; timings include the wait in the queue.
 
         Raises:
-            ApiError: 429 if the key has asked too much; 503 if not ready or full; 500 or 502 if a question
-                fails, with its number; 499 and 504 as `while_connected`.
+            ApiError: 503 if not ready or full; 500 or 502 if a question fails, with its number; 499 and 504
+                as `while_connected`.
         """
         self.require_ready()
-        size = self.batcher.max_size if job.kind == "embed" else 1  # a batch of texts counts as a question
-        self._charge(getattr(request.state, "api_key", None), -(-len(questions) // size))
         fields = request.state.log_fields
         fields["n_questions"] = len(questions)
         work = self._batched(job, questions, request.state.request_id)
@@ -226,15 +223,6 @@ class Engine:
         fields["queue_ms"] = results[0]["timings_ms"]["queue"]
         fields["index_version"] = results[0]["index_version"]
         return results
-
-    def _charge(self, key: str | None, questions: int) -> None:
-        """Count the questions of an API key."""
-        if key is None:
-            return
-        if self._rates is not None and (wait_s := self._rates.charge(key, questions)):
-            message = f"this API key may ask {self.settings.questions_per_minute} questions per minute"
-            raise refused(429, "rate_limited", message, wait_s)
-        self.metrics.key_questions.labels(key).inc(questions)
 
     async def while_connected(
         self, request: Request, work: Coroutine[Any, Any, Result], limit_s: float | None
@@ -265,13 +253,8 @@ class Engine:
         try:
             for start in range(0, len(questions), step):
                 results += await batcher.submit(job, questions[start : start + step])
-        except QueueFull as full:
-            message = "too many questions are waiting"
-            raise refused(503, "overloaded", message, full.retry_after_s) from None
         except ItemFailed as failed:
             raise _failure(failed, job, questions, start + failed.number, request_id) from None
-        except BatcherClosed:
-            raise shutting_down() from None
         return [
             {**result, "timings_ms": {"queue": round(wait_s * 1000.0, 3)} | result["timings_ms"]}
             for result, wait_s in results
@@ -280,31 +263,31 @@ class Engine:
     def _run_batch(self, job: Hashable, questions: list[str]) -> list[dict[str, Any] | BaseException]:
         """Run one batch on a worker thread; a question that failed has an error as its result."""
         assert isinstance(job, Job)
+        pipeline = self.pipeline
+        assert pipeline is not None  # questions are accepted once there is one, and finished before it goes
         results: list[dict[str, Any] | BaseException]
-        with self.holder.lease() as pipeline:
-            if job.kind == "ask":
-                answer_sets = pipeline.ask(
-                    questions, top_k=job.top_k, n_best=job.n_best, filter=job.filter, context=job.context
-                )
-                timings_ms = answer_sets[0].timings_ms
-                self.metrics.no_answers.inc(sum(not answers.is_answered for answers in answer_sets))
-                results = [
-                    ReaderError(each.failure) if each.failure else each.to_json() for each in answer_sets
-                ]
+        if job.kind == "ask":
+            answer_sets = pipeline.ask(
+                questions, top_k=job.top_k, n_best=job.n_best, filter=job.filter, context=job.context
+            )
+            timings_ms = answer_sets[0].timings_ms
+            self.metrics.no_answers.inc(sum(not answers.is_answered for answers in answer_sets))
+            results = [ReaderError(each.failure) if each.failure else each.to_json() for each in answer_sets]
+        else:
+            timer = StageTimer()
+            if job.kind == "embed":
+                with timer("encode"):
+                    shown = [{"vector": vector} for vector in pipeline.embed(questions, job.side)]
             else:
-                timer = StageTimer()
-                if job.kind == "embed":
-                    with timer("encode"):
-                        shown = [{"vector": vector} for vector in pipeline.embed(questions, job.side)]
-                else:
-                    with timer("retrieve"):
-                        ranked = pipeline.retrieve(questions, job.top_k, filter=job.filter, timer=timer)
-                    hits = [[hit_json(*pair) for pair in pairs] for pairs in ranked]
-                    shown = [{"question": q, "hits": own} for q, own in zip(questions, hits, strict=True)]
-                timings_ms = {stage: round(value, 3) for stage, value in timer.timings_ms.items()}
-                shared = {"index_version": pipeline.index_version, "timings_ms": timings_ms}
-                results = [{**result, **shared} for result in shown]
-        self.metrics.stages_finished(timings_ms)
+                with timer("retrieve"):
+                    ranked = pipeline.retrieve(questions, job.top_k, filter=job.filter, timer=timer)
+                hits = [[hit_json(*pair) for pair in pairs] for pairs in ranked]
+                shown = [{"question": q, "hits": own} for q, own in zip(questions, hits, strict=True)]
+            timings_ms = {stage: round(value, 3) for stage, value in timer.timings_ms.items()}
+            shared = {"index_version": pipeline.index_version, "timings_ms": timings_ms}
+            results = [{**result, **shared} for result in shown]
+        for stage in timings_ms.keys() - {"total"}:
+            self.metrics.stage_seconds.labels(stage).observe(timings_ms[stage] / 1000.0)
         self.metrics.questions.labels(job.kind).inc(len(questions))
         return results
 
@@ -314,8 +297,7 @@ class Engine:
         Raises:
             ApiError: 503 if not ready.
         """
-        self.require_ready()
-        return await self.in_thread(_look_up, self.holder, passage_id, around)
+        return await self.in_thread(_look_up, self.require_ready(), passage_id, around)
 
 
 def _failure(
@@ -341,17 +323,15 @@ async def _disconnected(request: Request) -> None:
         pass
 
 
-def _look_up(holder: PipelineHolder, passage_id: str, around: int) -> dict[str, Any] | None:
-    with holder.lease() as pipeline:
-        passage = pipeline.passage(passage_id)
-        if passage is None:
-            return None
-        shown = passage_json(passage)
-        if around:
-            before, after = pipeline.around(passage_id, around)
-            shown["before"] = [passage_json(neighbour) for neighbour in before]
-            shown["after"] = [passage_json(neighbour) for neighbour in after]
-        return shown
+def _look_up(pipeline: Pipeline, passage_id: str, around: int) -> dict[str, Any] | None:
+    passage = pipeline.passage(passage_id)
+    if passage is None:
+        return None
+    shown = passage_json(passage)
+    if around:
+        for side, passages in zip(("before", "after"), pipeline.around(passage_id, around), strict=True):
+            shown[side] = [passage_json(neighbour) for neighbour in passages]
+    return shown
 
 
 def _release_memory() -> None:
@@ -367,28 +347,3 @@ def _version_in(folder: Path) -> str:
         return version_of(read_manifest(folder))
     except RagError:
         return ""
-
-
-class KeyRates:
-    """Counts the questions that each API key asks of this process against a limit per minute.
-
-    A key that was idle may ask a whole minute's questions at once. A request is accepted while there is room
-    for one question; its further questions delay the next requests.
-
-    Source: ITU-T I.371, the generic cell rate algorithm; per key it stores one number, the time at which the
-        allowance is full again.
-    """
-
-    def __init__(self, per_minute: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self._interval_s, self._clock = 60.0 / per_minute, clock
-        self._full_at_s: dict[str, float] = {}
-
-    def charge(self, key: str, questions: int = 1) -> float:
-        """Count these questions and return 0.0; or, if there is no room, the seconds until there is."""
-        now_s = self._clock()
-        full_at_s = max(now_s, self._full_at_s.get(key, 0.0))
-        wait_s = full_at_s - now_s - (60.0 - self._interval_s)
-        if wait_s > 1e-9:
-            return wait_s
-        self._full_at_s[key] = full_at_s + questions * self._interval_s
-        return 0.0

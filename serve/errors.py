@@ -4,12 +4,13 @@ The last two are for OpenAI's clients, which expect them.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from prometheus_client import Counter
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 from starlette.types import Scope
@@ -68,11 +69,11 @@ def error_response(error: ApiError, scope: Scope) -> JSONResponse:
     return JSONResponse({"error": body}, status_code=error.status, headers=error.headers)
 
 
-def add_error_handlers(app: FastAPI, count: Callable[[str], object]) -> None:
+def add_error_handlers(app: FastAPI, rejected: Counter) -> None:
     """Answer errors of the framework (validation, unknown paths and methods) in this shape.
 
     Args:
-        count: called with the code of each request that is refused, or that failed in time or in search.
+        rejected: counts requests that are refused, or that failed in time or in search, by their code.
     """
 
     async def on_error(request: Request, error: Exception) -> Response:
@@ -82,7 +83,7 @@ def add_error_handlers(app: FastAPI, count: Callable[[str], object]) -> None:
             error = _from_validation(request, error)
         assert isinstance(error, ApiError)
         if error.status in (429, 502, 503, 504) or error.code == "retrieval_failed":
-            count(error.code)
+            rejected.labels(error.code).inc()
         return error_response(error, request.scope)
 
     for kind in (ApiError, HTTPException, RequestValidationError):
@@ -115,14 +116,14 @@ def _from_validation(request: Request, error: RequestValidationError) -> ApiErro
         actual = f"content type {media_type!r}" if media_type else "no content type"
         message, hint = f"{actual}, expected 'application/json'", "Content-Type: application/json"
         return ApiError(415, "unsupported_media_type", message, hint=f"send the header {hint}")
-    problems = [_describe(problem) for problem in error.errors()[:5]]
+    problems = [describe(problem) for problem in error.errors()[:5]]
     hint = f"GET /openapi.json describes the request of {request.url.path}"
     if request.url.path == "/v1/ask":
         hint += '; it takes {"question": "Who wrote Faust?"}'
     return invalid_request("; ".join(problems), hint)
 
 
-def _describe(problem: Mapping[str, Any]) -> str:
+def describe(problem: Mapping[str, Any]) -> str:
     """Describe a validation problem in words, without the input that caused it."""
     if problem["type"] == "json_invalid":
         return f"the body is not valid JSON (near character {problem['loc'][-1]})"

@@ -1,7 +1,6 @@
 """Prometheus metrics: of this process, or of all workers of a server through files that they share."""
 
 import os
-from collections.abc import Mapping, Sequence
 from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -29,9 +28,6 @@ class ServerMetrics:
         self.in_flight = gauge("rag_requests_in_flight", "Requests being answered")
         self.rejected = counter("rag_rejected", "Requests refused to protect the server", ["reason"])
         self.questions = counter("rag_questions", "Questions run", ["kind"])
-        self.key_questions = counter(
-            "rag_key_questions", "Questions accepted, by the API key's place in the settings", ["key"]
-        )
         self.no_answers = counter("rag_no_answers", "Questions for which no answer was found")
         self.stage_seconds = seconds(
             "rag_stage_seconds", "Wall time: queue wait of a question, stages of a batch", ["stage"]
@@ -43,28 +39,6 @@ class ServerMetrics:
         self.index_info = newest("rag_index_info", "1 for the version being served", ["version"])
         self.index_passages = newest("rag_index_passages", "Passages in the index")
         self.index_loads = counter("rag_index_loads", "Times that an index was taken into use")
-
-    def batch_finished(self, size: int, duration_s: float, waits_s: Sequence[float]) -> None:
-        """Record one batch."""
-        self.batch_size.observe(size)
-        self.stage_seconds.labels("batch").observe(duration_s)
-        for wait_s in waits_s:
-            self.stage_seconds.labels("queue").observe(wait_s)
-
-    def stages_finished(self, timings_ms: Mapping[str, float]) -> None:
-        """Record the stages of one batch."""
-        for stage, value_ms in timings_ms.items():
-            if stage != "total":
-                self.stage_seconds.labels(stage).observe(value_ms / 1000.0)
-
-    def refused(self, code: str) -> None:
-        """Record a request that was refused or failed, by the code of its error."""
-        self.rejected.labels(code).inc()
-
-    def request_finished(self, method: str, route: str, status: int, duration_s: float) -> None:
-        """Record one request."""
-        self.requests.labels(method, route, str(status)).inc()
-        self.request_seconds.labels(route).observe(duration_s)
 
     def index_changed(self, version: str, n_passages: int, previous: str | None) -> None:
         """Record a change of the served index."""

@@ -100,7 +100,8 @@ class Gate:
     def _finish(self, scope: Scope, status: int, duration_s: float) -> None:
         method = scope["method"] if scope["method"] in _METHODS else "OTHER"
         route = self._path_of(scope)
-        self.metrics.request_finished(method, route, status, duration_s)
+        self.metrics.requests.labels(method, route, str(status)).inc()
+        self.metrics.request_seconds.labels(route).observe(duration_s)
         client = scope.get("client")
         access_log.info(
             "%s %s %d", method, route, status,
@@ -133,7 +134,7 @@ class Gate:
                 return
             body = await self._read(scope["path"] == "/v1/documents", headers, receive)
         except ApiError as error:
-            self.metrics.refused(error.code)
+            self.metrics.rejected.labels(error.code).inc()
             await error_response(error, scope)(scope, receive, send)
             return
         if body is None:

@@ -31,8 +31,8 @@ from rag.core.log import setup_logging
 from rag.core.manifest import read_manifest
 from serve.app import RUN_PREFIX, create_app
 from serve.connections import ACCEPTED_AT_ONCE, BACKLOG, GuardedProtocol, quieten_connections
-from serve.holder import OpenPipeline, open_pipeline
 from serve.metrics import SHARED_FOLDER
+from serve.opening import OpenPipeline, open_pipeline
 from serve.settings import ServeSettings
 
 _KEEP_ALIVE_S = 75  # for an idle connection: proxies keep theirs for 60 s, and a closed one costs a request

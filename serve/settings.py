@@ -71,9 +71,6 @@ class ServeSettings(BaseSettings, OpenSettings):
     api_keys: Annotated[tuple[str, ...], NoDecode] = Field(
         (), description="sha256 of each accepted API key (printf %s KEY | sha256sum); none: open to all"
     )
-    questions_per_minute: int | None = Field(
-        None, ge=1, description="limit of each API key, in each worker; more get 429; none: no limit"
-    )
     feedback_file: Path | None = Field(
         None, description="JSON lines file that /v1/feedback appends to; it is off without one"
     )
@@ -106,8 +103,6 @@ class ServeSettings(BaseSettings, OpenSettings):
 
     @model_validator(mode="after")
     def _fit_together(self) -> ServeSettings:
-        if self.questions_per_minute is not None and not self.api_keys:
-            raise ValueError("questions_per_minute limits API keys, and there are none; set api_keys too")
         if self.files is not None and not self.files.is_dir():
             raise ValueError(f"files={self.files}: there is no such folder")
         if self.feedback_file is not None and not self.feedback_file.parent.is_dir():

@@ -39,7 +39,7 @@ function announce(text) {
 class RequestError extends Error {
   constructor({ code = "", message, hint = "", request_id = "" }, waitS = 0) {
     super(message);  // hints for programs are replaced by what a person can do
-    const own = { unauthorized: "type it into the field above", rate_limited: `wait ${waitS} seconds, then try again` };
+    const own = { unauthorized: "type it into the field above" };
     Object.assign(this, { code, hint: own[code] ?? (waitS ? `try again in ${waitS} seconds` : hint), requestId: request_id });
   }
 }

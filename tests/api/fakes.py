@@ -68,6 +68,15 @@ KNOWN[BEARING] = ([("rhine-1", PASSAGES[1].text.split(". ")[0] + ".", 0.6)], 0.2
 PATHS = {"Where rises what is longer than the Rhine?": ("rhine-1", "danube-1")}
 
 
+class FakeIndex:
+    """Counts how often it was closed."""
+
+    n_closed = 0
+
+    def close(self) -> None:
+        self.n_closed += 1
+
+
 class FakePipeline:
     """Answers what it knows; everything else with the first words of the passage that shares most words.
 
@@ -94,12 +103,12 @@ class FakePipeline:
         self.parameters: list[tuple[int, int]] = []
         self.threads: set[int] = set()
         self.started = threading.Event()
-        self.n_closed = 0
+        self.index = FakeIndex()
         self.n_sides = 2  # of its encoder
         self.reads_at_once = 0
 
     def _begin(self, questions: Sequence[str]) -> None:
-        assert self.n_closed == 0, "used after it was closed"
+        assert self.index.n_closed == 0, "used after it was closed"
         self.batches.append(list(questions))
         self.threads.add(threading.get_ident())
         self.started.set()
@@ -166,15 +175,12 @@ class FakePipeline:
         return np.array([[len(text), float(side == "query"), 0.1] for text in texts], np.float32)
 
     def passage(self, passage_id: str) -> Passage | None:
-        assert self.n_closed == 0, "used after it was closed"
+        assert self.index.n_closed == 0, "used after it was closed"
         return next((passage for passage in PASSAGES if passage.id == passage_id), None)
 
     def around(self, passage_id: str, count: int) -> tuple[list[Passage], list[Passage]]:
         at = next(n for n, passage in enumerate(PASSAGES) if passage.id == passage_id)
         return list(PASSAGES[max(0, at - count) : at]), list(PASSAGES[at + 1 : at + 1 + count])
-
-    def close(self) -> None:
-        self.n_closed += 1
 
 
 def empty_index(place: Path) -> Path:

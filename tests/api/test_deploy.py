@@ -12,31 +12,29 @@ import pytest
 import yaml
 
 import serve
-from serve.metrics import ServerMetrics
 from serve.settings import ServeSettings
+from tests.api.fakes import running
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = Path(serve.__path__[0]) / "deploy"
 
 
-def served_metrics() -> dict[str, set[str]]:
+async def served_metrics() -> dict[str, set[str]]:
     """Labels of every metric, by the name that a query gives it."""
-    metrics = ServerMetrics()
-    metrics.batch_finished(1, 0.1, [0.1])
-    metrics.stages_finished({"read": 1.0})
-    metrics.request_finished("POST", "/v1/ask", 200, 0.1)
-    metrics.index_changed("abc", 1, None)
-    metrics.rejected.labels("overloaded").inc()
-    metrics.questions.labels("ask").inc()
+    async with running() as client:
+        await client.post("/v1/ask", json={"question": "Who?"})
+        await client.post("/v1/ask", content=b" " * 300_000)  # refused
+        text = (await client.get("/metrics")).text
     found: dict[str, set[str]] = {}
-    for line in metrics.render().decode().splitlines():
+    for line in text.splitlines():
         if sample := re.match(r"(rag_\w+)(?:\{(.*)\})? ", line):
             found.setdefault(sample[1], set()).update(re.findall(r'(\w+)="', sample[2] or ""))
     return found
 
 
-def test_the_dashboard_asks_for_metrics_and_labels_that_exist() -> None:
-    dashboard, known = json.loads((DEPLOY / "grafana.json").read_text()), served_metrics()
+@pytest.mark.anyio
+async def test_the_dashboard_asks_for_metrics_and_labels_that_exist() -> None:
+    dashboard, known = json.loads((DEPLOY / "grafana.json").read_text()), await served_metrics()
     queries = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
     used = {name for query in queries for name in re.findall(r"rag_\w+", query)}
     assert used <= set(known), used - set(known)

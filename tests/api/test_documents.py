@@ -208,7 +208,7 @@ async def test_two_writers_lose_nothing(index: Path) -> None:
             update_index, index, lambda present: [*map(Unchanged, present), put], lambda identity: None
         )
         assert report.kept == 7
-        await until(lambda: app.state.engine.holder.current.index_version == report.version, 120)
+        await until(lambda: app.state.engine.pipeline.index_version == report.version, 120)
         reply = await client.post("/v1/retrieve", json={"question": "okapi number3"}, headers=KEY)
         assert {hit["passage_id"] for hit in reply.json()["hits"]} == {"command-0", "n3-0"}
 
@@ -255,7 +255,7 @@ async def test_an_update_published_before_the_first_look_is_followed(index: Path
     update_index(index, lambda known: [*(Unchanged(id) for id in known), *puts], lambda _: None)
     engine._first = service
     async with running(app=app) as client:
-        await until(lambda: engine.holder.current.n_passages == 3, 20)
+        await until(lambda: engine.pipeline.n_passages == 3, 20)
         reply = await client.post("/v1/retrieve", json={"question": "elbe"}, headers=KEY)
         assert [hit["passage_id"] for hit in reply.json()["hits"]] == ["c-0"]
 

@@ -302,7 +302,6 @@ class TestSettings:
             ({"timeout_s": "inf"}, "timeout_s: Input should be a finite number"),
             ({"drain_timeout_s": "inf"}, "drain_timeout_s: Input should be a finite number"),
             ({"fusion": "best"}, "minmax:0.7,0.3"),
-            ({"questions_per_minute": 5}, "there are none; set api_keys too"),
             ({"files": "/none"}, "there is no such folder"),
             ({"feedback_file": "/none/f.jsonl"}, "there is no folder for it"),
             ({"conversions": 5}, "less than or equal to 4"),

@@ -9,7 +9,7 @@ import pytest
 from rag.core.errors import ArtifactError
 from serve.app import create_app
 from serve.settings import ServeSettings
-from tests.api.fakes import FakePipeline, running, settings, until
+from tests.api.fakes import FakeIndex, FakePipeline, running, settings, until
 
 pytestmark = pytest.mark.anyio
 
@@ -18,14 +18,16 @@ class Opener:
     """Opens v1, v2, …; can be told to fail."""
 
     def __init__(self) -> None:
-        self.opened: list[FakePipeline] = []
+        self.indexes: list[FakeIndex] = []
         self.fails = False
 
     def __call__(self, _: ServeSettings) -> FakePipeline:
         if self.fails:
             raise ArtifactError("index/manifest.json is damaged")
-        self.opened.append(FakePipeline(f"v{len(self.opened) + 1}", delay_s=0.002))
-        return self.opened[-1]
+        pipeline = FakePipeline(f"v{len(self.indexes) + 1}", delay_s=0.002)
+        pipeline.itself = pipeline  # as networks and their parts refer to one another
+        self.indexes.append(pipeline.index)
+        return pipeline
 
 
 async def test_a_swap_under_load_loses_nothing_and_uses_no_closed_index():
@@ -51,25 +53,23 @@ async def test_a_swap_under_load_loses_nothing_and_uses_no_closed_index():
         is_over = True
         await asyncio.gather(*clients)
         metrics = (await client.get("/metrics")).text
-        await until(lambda: opener.opened[1].n_closed == 1)
     assert set(versions) == {"v1", "v2", "v3"}
     assert 'rag_index_info{version="v3"} 1.0' in metrics
     assert 'version="v1"' not in metrics
-    assert [service.n_closed for service in opener.opened] == [1, 1, 1]
+    del app
+    gc.collect()
+    assert [index.n_closed for index in opener.indexes] == [1, 1, 1]
 
 
 async def test_a_replaced_index_leaves_memory():
     opener = Opener()
     app = create_app(settings(), open_pipeline=opener)
     async with running(app=app):
-        old = opener.opened.pop()
-        old.itself = old  # as networks and their parts refer to one another
-        left = weakref.ref(old)
-        del old
+        left = weakref.ref(app.state.engine.pipeline)
         gc.disable()
         try:
             await app.state.engine.replace(anew=True)
-            assert left() is None
+            assert (left(), opener.indexes[0].n_closed) == (None, 1)
         finally:
             gc.enable()
 
@@ -81,5 +81,5 @@ async def test_an_index_that_cannot_be_opened_again_stays_in_use(caplog):
         opener.fails = True
         await app.state.engine.replace(anew=True)
         assert (await client.get("/readyz")).json()["index_version"] == "v1"
-        assert opener.opened[0].n_closed == 0
+        assert opener.indexes[0].n_closed == 0
     assert "the one in use stays" in caplog.text
