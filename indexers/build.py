@@ -32,7 +32,7 @@ from indexers.settings import STAGES, BuildSettings, Stage
 from indexers.token_build import TokenEncoder, build_tokens
 from indexers.token_codec import BITS
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
-from rag.core.files import directory_lock, disk_errors, fingerprint, is_temporary
+from rag.core.files import TEMPORARY_MARK, directory_lock, disk_errors, fingerprint
 from rag.core.manifest import BUILDING_DIR, MANIFEST_NAME
 from rag.core.progress import Progress
 from rag.core.types import Passage
@@ -205,7 +205,7 @@ def _refuse_second_vectors(place: Path, ledger: BuildLedger, settings: BuildSett
 
 def _refuse_others_files(place: Path) -> None:
     def is_own(entry: Path) -> bool:
-        return entry.name in _OWN or entry.name.startswith(DATA_PREFIX) or is_temporary(entry)
+        return entry.name in _OWN or entry.name.startswith(DATA_PREFIX) or TEMPORARY_MARK in entry.name
 
     with disk_errors(place):
         foreign = sorted(entry.name for entry in place.iterdir() if not is_own(entry))

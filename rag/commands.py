@@ -15,7 +15,6 @@ from indexers.documents import Put
 from indexers.presets import IndexKind
 from indexers.settings import BuildSettings
 from rag.config import load_config
-from rag.core.arguments import checked
 from rag.core.errors import ConfigError
 from rag.core.files import check_target
 from rag.data.filters import Filter
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 SAMPLE = "sample"
 
 
-@checked
 def index(
     corpus: str | Path | Sequence[str | Path],
     out: str | Path,
@@ -134,7 +132,6 @@ def resolve_corpus(corpus: Sequence[str | Path]) -> tuple[list[str], bool]:
     return inputs, False
 
 
-@checked
 def update(
     index: str | Path,
     corpus: str | Path | Sequence[str | Path] = (),
@@ -174,7 +171,6 @@ def update(
     return updater.change(puts, deleted)
 
 
-@checked
 def mine(
     index: str | Path,
     questions: str | Path,
@@ -209,7 +205,6 @@ def mine(
     )  # fmt: skip
 
 
-@checked
 def retrieve(
     index: str | Path,
     questions: str | Path,
@@ -251,7 +246,6 @@ def retrieve(
     return len(listed)
 
 
-@checked
 def train_rounds(
     recipe: Literal["distill", "colbert"],
     index: str | Path,
@@ -290,7 +284,6 @@ def train_rounds(
     return run_rounds(checked, trained)
 
 
-@checked
 def adapt(
     index: str | Path,
     out: str | Path,

@@ -16,7 +16,6 @@ from indexers.index import Index
 from indexers.presets import IndexKind
 from indexers.settings import BuildSettings
 from rag.config import load_config
-from rag.core.arguments import checked
 from rag.core.arrays import Float32
 from rag.core.errors import ConfigError
 from rag.core.progress import StageTimer
@@ -69,7 +68,6 @@ class Pipeline:
         self._is_closed = False
 
     @classmethod
-    @checked
     def open(
         cls,
         index: str | FilePath | Index,
@@ -98,7 +96,6 @@ class Pipeline:
         return cls(opened, *open_models(opened, chosen, reads=reads))
 
     @classmethod
-    @checked
     def from_texts(
         cls,
         texts: Iterable[str | Passage | Mapping[str, Any]],
@@ -181,7 +178,6 @@ class Pipeline:
         """The folders of the indexed files, for filters such as `{"path": "guide/"}`."""
         return self.index.folders
 
-    @checked
     def around(self, passage_id: str, count: int = 1) -> tuple[list[Passage], list[Passage]]:
         """The passages before and after this one in its document, at most `count` each."""
         return self.index.around(passage_id, count)

@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from rag.config import load_config
-from rag.core.arguments import checked
 from rag.core.errors import ArtifactError, ConfigError, DataError, did_you_mean
 from rag.core.files import fingerprint
 from rag.core.manifest import read_manifest
@@ -80,7 +79,6 @@ def _class_of_file(file: Path, attribute: str) -> Any:
     return recipe
 
 
-@checked
 def train(recipe: str, out: str | Path, *, config: str | Path | None = None, **settings: Any) -> Path:
     """Train with a recipe, or resume the run that `out` holds.
 

@@ -14,7 +14,6 @@ from indexers.presets import INDEX_TYPES
 from rag.bench.common import Timings, question_texts, time_interleaved
 from rag.bench.report import Report, Table, format_bytes
 from rag.core.errors import ConfigError
-from rag.core.progress import format_seconds
 from rag.metrics.significance import bootstrap
 
 RECALL_KS = (1, 10, 20, 100)
@@ -214,7 +213,7 @@ def _fill(
     recalls, times = [], []
     beside = [("bare", "FAISS alone"), *([("time", "flat")] if "flat" in figures else [])]
     for name, found in figures.items():
-        medians = [format_seconds(found[f"median_s_batch_{size}"]) for size in batch_sizes]
+        medians = [f"{1000 * found[f'median_s_batch_{size}']:.3g} ms" for size in batch_sizes]
         ratios = [found.get(f"{kind}_ratio_batch_{size}") for kind, _ in beside for size in batch_sizes]
         times.append((name, *medians, *("1" if it is None else f"{it:.3f}" for it in ratios)))
         if name == "flat":
@@ -224,7 +223,7 @@ def _fill(
                 name,
                 *(f"{found[f'recall@{k}']:.3f}" for k in RECALL_KS),
                 f"{found['effort']}/{found['over_fetch']}",
-                format_seconds(found["build_s"]),
+                f"{found['build_s']:.2f} s",
                 format_bytes(found["size_bytes"]),
             )
         )

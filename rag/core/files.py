@@ -84,12 +84,8 @@ def disk_errors(path: Path) -> Iterator[None]:
         reported = re.search(r"\(os error (\d+)\)", str(error))  # the form in which safetensors reports it
         code = error.errno if isinstance(error, OSError) else int(reported[1]) if reported else None
         if code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or "write error" in str(error):  # so says FAISS
-            place = path if path.is_dir() else path.parent
-            free_mib = shutil.disk_usage(place).free / 2**20 if place.exists() else 0.0
-            raise ResourceError(
-                f"the disk is full: could not write {path} ({free_mib:.0f} MiB free)",
-                hint="free some space and run the same command again; finished parts are kept",
-            ) from error
+            hint = "free some space and run the same command again; finished parts are kept"
+            raise ResourceError(f"the disk is full: could not write {path}", hint=hint) from error
         named, here = Path(str(getattr(error, "filename", None) or path)).absolute(), path.absolute()
         if named.is_relative_to(here.parent) or here.is_relative_to(named):  # and not about another file
             if code in (errno.EACCES, errno.EPERM, errno.EROFS):
@@ -107,7 +103,6 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     or directory is removed and `path` is untouched.
 
     Example:
-        >>> import tempfile
         >>> target = Path(tempfile.mkdtemp()) / "numbers.txt"
         >>> with atomic_path(target) as temporary:
         ...     _ = temporary.write_text("1 2 3")
@@ -155,11 +150,6 @@ def clean_directory(directory: Path) -> None:
         remove_temporaries(directory)
 
 
-def is_temporary(path: Path) -> bool:
-    """Whether a file or folder is what a killed writer left."""
-    return path.name.startswith(".") and TEMPORARY_MARK in path.name
-
-
 def remove_temporaries(directory: Path) -> None:
     """Delete temporary files that killed writers left in `directory`."""
     for entry in directory.glob(f".*{TEMPORARY_MARK}*"):
@@ -196,7 +186,7 @@ def read_json(path: str | Path) -> Any:
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise DataError(f"{path}: no such file") from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:  # of JSON, or of UTF-8
         raise DataError(f"{path}: not valid JSON ({error})") from error
 
 
@@ -233,12 +223,10 @@ def directory_lock(directory: str | Path) -> Iterator[None]:
         place.mkdir(parents=True, exist_ok=True)
         lock = FileLock(place / ".lock")
         try:
-            lock.acquire(timeout=0)
+            lock.acquire(blocking=False)
         except Timeout as error:
-            raise ResourceError(
-                f"{place}: another process is writing here",
-                hint="wait for it to finish, or choose another --out",
-            ) from error
+            hint = "wait for it to finish, or choose another --out"
+            raise ResourceError(f"{place}: another process is writing here", hint=hint) from error
     try:
         yield
     finally:

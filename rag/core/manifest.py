@@ -77,43 +77,31 @@ def read_manifest(directory: str | Path, *, kind: str | None = None) -> dict[str
             hint="upgrade the program, or rebuild the artefact",
         )
     if kind is not None and manifest.get("kind") != kind:
-        found = manifest.get("kind", "nameless")
-        raise MismatchedArtifactError(f"{place} is a {found!r} artefact, expected {kind!r}")
+        stated = manifest.get("kind", "nameless")
+        raise MismatchedArtifactError(f"{place} is a {stated!r} artefact, expected {kind!r}")
     return dict(manifest)
 
 
-def claim(
-    path: Path,
-    wanted: Mapping[str, Any],
-    what: str,
-    *,
-    hint: str,
-    found: Mapping[str, Any] | None = None,
-    free: Collection[str] = (),
-) -> None:
+def claim(path: Path, values: Mapping[str, Any], what: str, *, hint: str, free: Collection[str] = ()) -> None:
     """Record in the JSON file `path` the values that decide the content of its folder, or check them.
 
     Args:
         what: name of the folder's content for messages, such as "rounds".
-        found: values to compare with instead of those in the file.
         free: names whose values may differ.
 
     Raises:
         MismatchedArtifactError: the file has other values; the message lists them with both values.
     """
-    if found is None:
-        found = read_json(path) if path.is_file() else wanted
-    names = sorted(key for key in {*found, *wanted} - {*free} if found.get(key) != wanted.get(key))
-    if names:
-        changed = differences(*({name: side.get(name) for name in names} for side in (found, wanted)))
+    before = read_json(path) if path.is_file() else values
+    sides = [{key: value for key, value in side.items() if key not in free} for side in (before, values)]
+    if changed := differences(*sides):
         raise MismatchedArtifactError(
-            f"{path.parent} holds {what} whose {', '.join(names)} differ from those given now ({changed})",
-            hint=hint,
+            f"{path.parent} holds {what} with other settings ({changed})", hint=hint
         )
-    atomic_write_json(path, wanted)
+    atomic_write_json(path, values)
 
 
-def differences(found: Mapping[str, Any], wanted: Mapping[str, Any], *, prefix: str = "") -> str:
+def differences(before: Mapping[str, Any], after: Mapping[str, Any], *, prefix: str = "") -> str:
     """Describe for a message where two nested mappings differ; "" if they do not.
 
     Example:
@@ -123,19 +111,19 @@ def differences(found: Mapping[str, Any], wanted: Mapping[str, Any], *, prefix: 
         'files: others are a.md, b.md'
     """
     changed = list[str]()
-    for key in sorted({*found, *wanted}):
-        before, after = found.get(key), wanted.get(key)
-        if isinstance(before, Mapping) and isinstance(after, Mapping):
-            changed += filter(None, [differences(before, after, prefix=f"{prefix}{key}.")])
-        elif before != after and isinstance(before, list) and isinstance(after, list):
-            either = {*map(str, before)} ^ {*map(str, after)}
-            others = [one for one in (*before, *after) if str(one) in either]
-            names = dict.fromkeys(
-                str(one.get("name", one) if isinstance(one, dict) else one) for one in others
-            )
+    for key in sorted({*before, *after}):
+        old, new = before.get(key), after.get(key)
+        if old == new:
+            continue
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            changed.append(differences(old, new, prefix=f"{prefix}{key}."))
+        elif isinstance(new, list):
+            old = old if isinstance(old, list) else []  # the files of an index that was updated are no list
+            others = [item for item in (*old, *new) if item not in old or item not in new]
+            names = dict.fromkeys(str(it.get("name") if isinstance(it, dict) else it) for it in others)
             changed.append(f"{prefix}{key}: others are {', '.join([*names][:3])}{', …' * (len(names) > 3)}")
-        elif before != after:
-            changed.append(f"{prefix}{key}: {before!r:.100}, now {after!r:.100}")
+        else:
+            changed.append(f"{prefix}{key}: {old!r:.100}, now {new!r:.100}")
     return "; ".join(changed)
 
 
@@ -150,8 +138,8 @@ def verify_files(directory: str | Path, table: Mapping[str, Mapping[str, Any]], 
         path, wrong = place / relative, ""
         if not path.is_file():
             wrong = "is missing"
-        elif (found := path.stat().st_size) != expected["size_bytes"]:
-            wrong = f"has {found} bytes, expected {expected['size_bytes']}: truncated or replaced"
+        elif (size := path.stat().st_size) != expected["size_bytes"]:
+            wrong = f"has {size} bytes, expected {expected['size_bytes']}: truncated or replaced"
         elif deep and sha256_file(path) != expected["sha256"]:
             wrong = "does not match its checksum: its bytes were changed"
         if wrong:

@@ -1,34 +1,27 @@
 """NumPy files: written atomically, mapped into memory, never unpickled."""
 
-import hashlib
-import io
 import mmap
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from numpy.lib.format import header_data_from_array_1_0, open_memmap, write_array_header_1_0
 from numpy.typing import DTypeLike, NDArray
 
 from rag.core.errors import ArtifactError
 from rag.core.files import atomic_path
 
 
-def save_npy(path: Path, values: NDArray[Any]) -> str:
-    """Write `values` atomically as `.npy`; returns the hex sha256 of the file.
+def save_npy(path: Path, values: NDArray[Any]) -> None:
+    """Write `values` atomically as `.npy`.
 
     Raises:
         ResourceError: the disk is full or not writable.
     """
     contiguous = np.ascontiguousarray(values)
-    header = io.BytesIO()
-    np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(contiguous))
-    digest = hashlib.sha256(header.getvalue())
-    data = contiguous.reshape(-1).view(np.uint8).data
-    digest.update(data)
     with atomic_path(path) as temporary, open(temporary, "wb") as file:
-        file.write(header.getvalue())
-        file.write(data)
-    return digest.hexdigest()
+        write_array_header_1_0(file, header_data_from_array_1_0(contiguous))
+        file.write(contiguous.reshape(-1).view(np.uint8).data)  # `np.save` does not say that a disk is full
 
 
 def load_npy(path: Path, *, dtype: DTypeLike, shape: tuple[int, ...] | None = None) -> NDArray[Any]:
@@ -41,19 +34,15 @@ def load_npy(path: Path, *, dtype: DTypeLike, shape: tuple[int, ...] | None = No
         ArtifactError: the file, named in the message, is missing, truncated, in another format, or of another
             shape or type.
     """
+    problem = ""
     try:
-        mapped = np.load(path, mmap_mode="r", allow_pickle=False)
-    except FileNotFoundError as error:
-        raise ArtifactError(f"{path} is missing", hint="restore it or rebuild the index") from error
+        mapped: Any = open_memmap(path, mode="r")
+        if mapped.dtype != np.dtype(dtype) or (shape is not None and mapped.shape != shape):
+            problem = f"holds {mapped.dtype} {mapped.shape}, expected {np.dtype(dtype)} {shape or ''}"
     except (ValueError, OSError, EOFError) as error:
-        raise ArtifactError(f"{path} is damaged: {error}", hint="restore it or rebuild the index") from error
-    fits = isinstance(mapped, np.ndarray) and mapped.dtype == np.dtype(dtype)
-    if not fits or (shape is not None and mapped.shape != shape):
-        content = f"{mapped.dtype} {mapped.shape}" if isinstance(mapped, np.ndarray) else "an archive"
-        raise ArtifactError(
-            f"{path} holds {content}, expected {np.dtype(dtype)} {shape or ''}",
-            hint="restore it or rebuild the index",
-        )
+        problem = "is missing" if isinstance(error, FileNotFoundError) else f"is damaged: {error}"
+    if problem:
+        raise ArtifactError(f"{path} {problem}", hint="restore it or rebuild the index")
     # A plain array over the same pages: indexing a memmap object costs several times more.
     return np.asarray(mapped)
 
@@ -65,13 +54,10 @@ def advise(
 ) -> None:
     """Say how a mapped array will be read: row by row, or all of it, or some rows (n,), soon.
 
-    A disk reads pages side by side several times as fast as one by one, each when it is missed. Systems
-    without such advice go on without.
+    A disk reads pages side by side several times as fast as one by one, each when it is missed.
     """
-    base: Any = values
-    while base is not None and not isinstance(base, mmap.mmap):
-        base = base.base if type(base) is np.ndarray else getattr(base, "_mmap", None)
-    if base is None or not hasattr(mmap, advice):
+    base: Any = getattr(values.base, "_mmap", None)
+    if base is None:
         return
     if rows is None:
         base.madvise(getattr(mmap, advice))

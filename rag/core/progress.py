@@ -10,23 +10,11 @@ from typing import Any, TextIO
 
 from tqdm import tqdm
 
-from rag.core.log import get_logger, logs_json
-
-
-def format_seconds(seconds: float) -> str:
-    """Seconds or milliseconds with three figures.
-
-    Example:
-        >>> format_seconds(0.0123), format_seconds(2.5), format_seconds(124.2)
-        ('12.3 ms', '2.50 s', '124 s')
-    """
-    if seconds < 1.0:
-        return f"{seconds * 1000:.3g} ms"
-    return f"{seconds:.2f} s" if seconds < 100 else f"{seconds:.0f} s"
+from rag.core.log import logs_json
 
 
 class Progress:
-    """Shows the progress of a long job: a bar on a terminal, elsewhere a line every ten seconds.
+    """Shows the progress of a long job; a server, whose log is JSON, shows none.
 
     Args:
         total: number of units, or None if unknown.
@@ -42,9 +30,10 @@ class Progress:
     ) -> None:  # fmt: skip
         stream = stream if stream is not None else sys.stderr
         shown: dict[str, Any] = {"file": stream, "smoothing": 0.05, "dynamic_ncols": True}
-        if not stream.isatty() or logs_json():
+        if not stream.isatty():
             shown = {"file": _Lines(stream), "mininterval": interval_s, "delay": interval_s, "miniters": 1}
             shown |= {"ncols": 0, "position": 0}
+        shown["disable"] = logs_json()
         self._bar: Any = tqdm(total=total, unit=f" {unit}", desc=label, initial=initial, **shown)
 
     def __enter__(self) -> Progress:
@@ -59,15 +48,13 @@ class Progress:
 
 
 class _Lines:
-    """Writes each state of a bar as a line, or to the log where that is JSON."""
+    """Writes each state of a bar as a line."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> None:
-        if (line := text.strip()) and self._stream is sys.stderr and logs_json():
-            get_logger(__name__).info(line)
-        elif line:
+        if line := text.strip():
             self._stream.write(line + "\n")
 
     def flush(self) -> None:

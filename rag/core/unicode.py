@@ -1,9 +1,4 @@
-"""What a text may hold: no halves of surrogate pairs in UTF-8, only printable ASCII in an HTTP header.
-
-JSON and Python's strings may hold halves of surrogate pairs.
-"""
-
-from rag.core.errors import ConfigError
+"""Halves of surrogate pairs, which JSON and Python's strings may hold and UTF-8 may not."""
 
 
 def is_unicode(text: str) -> bool:
@@ -28,16 +23,3 @@ def as_unicode(text: str) -> str:
         'caf?'
     """
     return text.encode("utf-8", "replace").decode("utf-8")
-
-
-def check_header(value: str, what: str, *, hint: str) -> None:
-    """Refuse a key that no HTTP header can carry; the message does not show it.
-
-    Args:
-        what: name of the key, for the message.
-
-    Raises:
-        ConfigError: it is not printable ASCII.
-    """
-    if not (value.isascii() and value.isprintable()):
-        raise ConfigError(f"{what} has characters that no HTTP header can carry", hint=hint)

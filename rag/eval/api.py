@@ -10,7 +10,6 @@ from typing import Any
 from indexers.index import Index
 from indexers.passages import PassageStore
 from rag.config import load_config
-from rag.core.arguments import checked
 from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.core.files import atomic_write_text, check_target
 from rag.core.types import Question
@@ -33,7 +32,6 @@ Questions = Any  # a file, or what `questions_from` takes
 _SHOWN_FIELDS = 6
 
 
-@checked
 def evaluate(
     index: Any = None,
     questions: Questions = (),
@@ -148,7 +146,6 @@ def _notes(evaluation: Evaluation, unread: Counter[str]) -> list[str]:
     return notes
 
 
-@checked
 def compare(
     results: Sequence[str | Path | Evaluation],
     figures: str | Sequence[str] | None = None,

@@ -60,7 +60,10 @@ def claim_run(config: Config, out: Path) -> None:
     settings, free = {**recipe, **{name: _as_json(value) for name, value in config}}, {"out", *config.free}
     is_begun = (out / _CONFIG).exists() and bool(complete_checkpoints(out / "checkpoints"))
     hint = "choose another --out, or repeat the command that started the run"
-    claim(out / _CONFIG, settings, "a run", found=None if is_begun else settings, free=free, hint=hint)
+    if is_begun:
+        claim(out / _CONFIG, settings, "a run", free=free, hint=hint)
+    else:
+        atomic_write_json(out / _CONFIG, settings)
     checksums = _checksums(config, free)
     before = input_checksums(out) if is_begun else checksums
     if changed := [name for name, checksum in checksums.items() if before.get(name) != checksum]:

@@ -8,7 +8,6 @@ from urllib.parse import urlsplit
 from rag.config import load_config, parse_overrides
 from rag.core.errors import ConfigError, ReaderError
 from rag.core.optional import require
-from rag.core.unicode import check_header
 from readers.llm.prompt import Completion
 from readers.llm.reader import LanguageModelReader, LanguageModelSettings
 
@@ -70,7 +69,9 @@ class Endpoint:
     def __init__(self, base_url: str, model: str, settings: LanguageModelSettings) -> None:
         self._openai = require("openai", extra="llm")
         key = os.environ.get(KEY_VARIABLE, "").strip()  # without the line break of the file it was read from
-        check_header(key, KEY_VARIABLE, hint="set it to the key alone")
+        if not (key.isascii() and key.isprintable()):
+            problem = f"{KEY_VARIABLE} has characters that no HTTP header can carry"
+            raise ConfigError(problem, hint="set it to the key alone")
         limit_s = settings.timeout_s
         self._client = self._openai.OpenAI(
             base_url=base_url,

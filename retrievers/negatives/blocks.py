@@ -32,10 +32,11 @@ class BlockFolder:
         remove_temporaries(folder)
         while self._file(self.finished, "counts.json").is_file():
             self.finished += 1
-        claim(
-            folder / _RUN, run, "blocks of an unfinished run", found=None if self.finished else run,
-            hint=f"repeat that run's command to finish it, or delete {folder} to begin anew",
-        )  # fmt: skip
+        if self.finished:
+            hint = f"repeat that run's command to finish it, or delete {folder} to begin anew"
+            claim(folder / _RUN, run, "blocks of an unfinished run", hint=hint)
+        else:
+            atomic_write_json(folder / _RUN, run)
 
     def _file(self, number: int, ending: str) -> Path:
         return self.folder / f"block-{number:06d}.{ending}"

@@ -45,7 +45,7 @@ def test_killed_runs_end_in_equal_bytes(tmp_path: Path, owner: Any, name: str) -
     assert not out.exists()
     assert list(work.glob("block-*.counts.json"))
 
-    with pytest.raises(MismatchedArtifactError, match="unfinished run whose settings differ"):
+    with pytest.raises(MismatchedArtifactError, match="unfinished run with other settings"):
         module.mine(index, questions, out, MiningSettings())
     _mine(index, questions, out)
     assert out.read_bytes() == (tmp_path / "whole.json").read_bytes()

@@ -62,8 +62,11 @@ def test_settings_of_jobs_are_checked_before_work(folder: Path) -> None:
         rag.index("corpus.jsonl", "new", retreiver="bm25")
     with pytest.raises(ConfigError, match="did you mean 'per_question'"):
         rag.mine("one", "questions.jsonl", "out.json", per_queston=3)
-    with pytest.raises(ConfigError, match="recipe is 'distil', expected Literal"):
+    with pytest.raises(ConfigError, match="did you mean 'distill'"):
         rag.train_rounds("distil", "one", "questions.jsonl", "rounds")  # type: ignore[arg-type]
+    for setting, value in (("words", "five"), ("split", "paragraphs"), ("metadata", 5)):
+        with pytest.raises(ConfigError, match=setting):
+            rag.index("corpus.jsonl", "new", retriever="bm25", **{setting: value})
     with pytest.raises(DataError, match="one: no such file"):
         rag.train_rounds("distill", "one", "questions.jsonl", "rounds")
     with pytest.raises(ConfigError, match=r"out\.txt"):

@@ -157,7 +157,7 @@ def test_rounds_go_on_after_a_stop_before_any_stage(
     run_rounds(config, training.replaced(threads=2, save_every_s=7))  # of no matter to what is learnt
     with pytest.raises(MismatchedArtifactError, match="batch_size"):
         run_rounds(config, training.replaced(batch_size=8))
-    with pytest.raises(MismatchedArtifactError, match="whose top_k"):
+    with pytest.raises(MismatchedArtifactError, match=r"other settings \(top_k"):
         run_rounds(config.replaced(top_k=9), training)
 
 

@@ -34,7 +34,7 @@ def test_a_folder_belongs_to_one_configuration(tmp_path: Path, monkeypatch: pyte
     assert (said["recipe"], said["seed"], said["train_files"]) == ("toy", 4, [str(tmp_path / "train.json")])
     _begin(tmp_path)
     claim_run(config.replaced(seed=4, note="more", threads=2), tmp_path)
-    with pytest.raises(MismatchedArtifactError, match=r"whose seed, train_files\b"):
+    with pytest.raises(MismatchedArtifactError, match=r"seed: 4, now 5; train_files: others are"):
         claim_run(config.replaced(seed=5, train_files=("other.json",)), tmp_path)
 
 
