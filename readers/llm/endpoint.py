@@ -70,8 +70,7 @@ class Endpoint:
         self._openai = require("openai", extra="llm")
         key = os.environ.get(KEY_VARIABLE, "").strip()  # without the line break of the file it was read from
         if not (key.isascii() and key.isprintable()):
-            problem = f"{KEY_VARIABLE} has characters that no HTTP header can carry"
-            raise ConfigError(problem, hint="set it to the key alone")
+            raise ConfigError(f"{KEY_VARIABLE} cannot stand in a header", hint="set it to the key alone")
         limit_s = settings.timeout_s
         self._client = self._openai.OpenAI(
             base_url=base_url,
