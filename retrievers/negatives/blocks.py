@@ -32,11 +32,10 @@ class BlockFolder:
         remove_temporaries(folder)
         while self._file(self.finished, "counts.json").is_file():
             self.finished += 1
-        if self.finished:
-            hint = f"repeat that run's command to finish it, or delete {folder} to begin anew"
-            claim(folder / _RUN, run, "blocks of an unfinished run", hint=hint)
-        else:
+        if not self.finished:
             atomic_write_json(folder / _RUN, run)
+        hint = f"repeat that run's command to finish it, or delete {folder} to begin anew"
+        claim(folder / _RUN, run, "blocks of an unfinished run", hint=hint)
 
     def _file(self, number: int, ending: str) -> Path:
         return self.folder / f"block-{number:06d}.{ending}"
