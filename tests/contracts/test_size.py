@@ -8,14 +8,14 @@ ROOT = Path(__file__).parents[2]
 
 # folder: (ceiling, target). Lower the ceiling whenever the folder shrinks; at the target it moves freely.
 CEILINGS = {
-    "rag/*.py": (1640, 1425),
+    "rag/*.py": (1630, 1425),
     "rag/adaptation": (450, 400),
-    "rag/bench": (1320, 1300),
+    "rag/bench": (1310, 1300),
     "rag/cli": (1500, 1300),
-    "rag/core": (1350, 900),
+    "rag/core": (1200, 900),
     "rag/data": (5960, 5000),
     "rag/docs": (80, 80),
-    "rag/eval": (2070, 1900),
+    "rag/eval": (2060, 1900),
     "rag/integrations": (350, 350),
     "rag/joint": (2100, 2100),
     "rag/metrics": (650, 600),
@@ -28,7 +28,7 @@ CEILINGS = {
     "readers": (7330, 6600),
     "retrievers": (6740, 6600),
     "serve": (2790, 2600),
-    "tests": (26630, 24000),
+    "tests": (26540, 24000),
 }
 
 
