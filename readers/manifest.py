@@ -13,10 +13,10 @@ from rag.core.files import atomic_write_json, read_json, sha256_file
 READER_FILE = "reader.json"
 FORMAT_VERSION = 1
 _UNCHECKED = (READER_FILE, "README.md")
-_RETIRED = {  # settings and fits of older readers that have no meaning any more
-    "settings": {"paths", "efforts", "yes_no", "form_weight", "merge", "null", "words", "writes", "decoding"},
-    "calibration": {"first", "none", "empty"},
-}
+_RETIRED = frozenset(  # what older readers stated and has no meaning any more
+    """weights_sha256 ranges_sha256 paths efforts yes_no form_weight merge null words writes decoding first none
+    empty""".split()
+)
 
 SettingsT = TypeVar("SettingsT", bound=Config)
 
@@ -99,28 +99,30 @@ def load_manifest(kind: type[ManifestT], folder: Path) -> ManifestT:
             f"{path}: format version {version!r}, not {FORMAT_VERSION}",
             hint="it was written by another program or version: copy or train the folder again",
         )
-    for part, names in _RETIRED.items():
-        if isinstance(own := data.get(part), dict):
-            data[part] = {name: value for name, value in own.items() if name not in names}
+    for part in (data, data.get("settings"), data.get("calibration")):
+        for retired in _RETIRED & part.keys() if isinstance(part, dict) else ():
+            del part[retired]
     try:
         return kind.model_validate(data)
     except ValidationError as error:
         raise ArtifactError(f"{path}: {error.errors()[0]['loc']}: {error.errors()[0]['msg']}") from error
 
 
-def check_files(checksums: Mapping[str, str], folder: Path) -> None:
+def check_files(checksums: Mapping[str, str], folder: Path, *needed: str) -> None:
     """Check the files of a reader against the checksums in its `reader.json`, before they are loaded.
+
+    Args:
+        needed: files that it must have, beside the tokenizer.
 
     Raises:
         IncompleteArtifactError, MismatchedArtifactError: a file is missing, or differs.
     """
-    for name in checksums if "tokenizer.json" in checksums else (*checksums, "tokenizer.json"):
+    for name in dict.fromkeys(("tokenizer.json", *needed, *checksums)):
         if not (folder / name).is_file():
             raise IncompleteArtifactError(f"{folder}: {name} is missing", hint="copy the whole folder again")
-    for name, expected in checksums.items():
-        if (actual := sha256_file(folder / name)) != expected:
+        if (actual := sha256_file(folder / name)) != checksums.get(name):
             raise MismatchedArtifactError(
-                f"{folder / name} has sha256 {actual}, {READER_FILE} names {expected}",
+                f"{folder / name} has sha256 {actual}, {READER_FILE} names {checksums.get(name)}",
                 hint="the file is damaged or belongs to another reader: copy the folder again",
             )
 

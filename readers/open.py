@@ -28,7 +28,6 @@ _ARCHITECTURES = {  # the end of a checkpoint's architecture → the kind that r
     "ForCausalLM": "llm",
     "LMHeadModel": "llm",
     "ForConditionalGeneration": "generative",
-    "EncoderDecoderModel": "generative",
 }
 _EXPECTED = (
     "a folder of `rag train reader` or `rag train generator`; a checkpoint for question answering, DPR's "

@@ -12,9 +12,8 @@ from rag.core.types import Answer, AnswerSet, Evidence, Passage
 from rag.data.text import normalize_answer
 from readers.borders import answer_bounds
 from readers.extractive.inference import RowScores
-from readers.extractive.layout import Row
+from readers.extractive.layout import Row, TokenizedTexts
 from readers.extractive.settings import ReaderSettings
-from readers.extractive.tokens import TokenizedTexts
 from readers.protocols import ScoreLists
 from readers.table_match import TableMatch, content_words
 

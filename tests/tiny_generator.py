@@ -4,21 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import (
-    BartConfig,
-    BartForConditionalGeneration,
-    BertConfig,
-    EncoderDecoderConfig,
-    EncoderDecoderModel,
-    T5Config,
-    T5ForConditionalGeneration,
-)
+from transformers import BartConfig, BartForConditionalGeneration, T5Config, T5ForConditionalGeneration
 
 from tests.tiny_reader import tiny_tokenizer
 
 __all__ = ["KINDS", "tiny_generator", "tiny_seq2seq"]
 
-KINDS = ("bart", "t5", "bert2bert")
+KINDS = ("bart", "t5")
 
 
 def tiny_seq2seq(kind: str, seed: int = 0) -> Any:
@@ -40,7 +32,7 @@ def tiny_seq2seq(kind: str, seed: int = 0) -> Any:
             init_std=0.4, forced_eos_token_id=None, dropout=0.0, **ids,
         )  # fmt: skip
         model = BartForConditionalGeneration(config)
-    elif kind == "t5":
+    else:
         config = T5Config(
             vocab_size=size, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=2, dropout_rate=0.0,
             tie_word_embeddings=False, **{name: i for name, i in ids.items() if name != "bos_token_id"},
@@ -50,18 +42,6 @@ def tiny_seq2seq(kind: str, seed: int = 0) -> Any:
             for weight in model.parameters():
                 if weight.ndim > 1:
                     weight.normal_(0.0, 0.5)
-    else:
-        shared: dict[str, Any] = {
-            "vocab_size": size, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
-            "intermediate_size": 48, "max_position_embeddings": 128, "initializer_range": 0.4,
-            "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
-        }  # fmt: skip
-        both = EncoderDecoderConfig.from_encoder_decoder_configs(BertConfig(**shared), BertConfig(**shared))
-        for name, value in ids.items():
-            setattr(both, name, value)
-        model = EncoderDecoderModel(config=both)
-        for name, value in ids.items():
-            setattr(model.generation_config, name, value)
     return model.eval()
 
 

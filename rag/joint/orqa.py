@@ -41,11 +41,10 @@ from rag.training.fit import Loss
 from rag.training.precision import part
 from rag.training.run import Method, Run, Weights, train
 from readers.extractive.inference import row_tensors, span_scores
-from readers.extractive.layout import RowLayout, pair_template, rows_of_pairs
+from readers.extractive.layout import pair_template, rows_of_pairs, tokenize_texts
 from readers.extractive.model import SpanModel
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import ReaderSettings
-from readers.extractive.tokens import tokenize_texts
 from readers.extractive.training.finish import export_int8
 from readers.extractive.training.losses import marginal_loss
 from readers.extractive.training.start import start_model
@@ -169,7 +168,7 @@ class _Task:
             title_tokens=config.title_tokens, max_answer_tokens=config.max_answer_tokens,
             score_weight=retriever.scale,
         )  # fmt: skip
-        self._layout = RowLayout(pair_template(tokenizer), self.settings)
+        self._template = pair_template(tokenizer)
 
     def loss(self, chosen: Int64) -> Loss:
         """Both losses of some questions."""
@@ -211,11 +210,11 @@ class _Task:
         titles = tokenize_texts(self.tokenizer, [passage.title for passage in passages])
         texts = tokenize_texts(self.tokenizer, [passage.text for passage in passages])
         pairs = [(place // shape[1], int(u)) for place, u in enumerate(inverse.reshape(-1))]
-        windows = rows_of_pairs(self._layout, pairs, questions, titles, texts)
+        windows = rows_of_pairs(self._template, self.settings, pairs, questions, titles, texts)
         first = {row.group: row for row in reversed(windows)}  # of a long passage its first window
         empty = replace(windows[0], text_from=0, text_to=0)  # for texts without a token
         chosen_rows = [first.get(group, empty) for group in range(len(pairs))]
-        ids, mask, types, text = row_tensors(self._layout.template, chosen_rows)
+        ids, mask, types, text = row_tensors(self._template, chosen_rows)
         right = torch.zeros(*ids.shape, self.config.max_answer_tokens, dtype=torch.bool)
         for group, (place, passage) in enumerate(pairs):
             row, question = chosen_rows[group], self.questions[int(chosen[place])]

@@ -18,9 +18,8 @@ from rag.joint.masked import Filled, Filler, MaskedReader, MaskedSentence, Token
 from rag.runtime.model_files import embedded_encoder_dir
 from readers.extractive.files import SHIPPED_READER
 from readers.extractive.inference import row_tensors
-from readers.extractive.layout import Row
+from readers.extractive.layout import Row, continuations
 from readers.extractive.model import SpanModel
-from readers.extractive.tokens import continuations
 from readers.extractive.training.finish import export_trained
 from readers.extractive.training.start import start_model
 

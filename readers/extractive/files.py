@@ -50,7 +50,7 @@ def load_parts(name_or_path: str | Path | None) -> ReaderParts:
     folder = Path(name_or_path or SHIPPED_READER)
     if (folder / READER_FILE).exists() or folder == SHIPPED_READER:
         return _load_own(folder)
-    config, tokenizer = _load_described(str(name_or_path))
+    config, tokenizer = load_described(str(name_or_path))
     longest = position_limit(config.to_dict())
     if config.model_type == "dpr":
         model = load_dpr(str(name_or_path))
@@ -67,13 +67,18 @@ def load_parts(name_or_path: str | Path | None) -> ReaderParts:
     return ReaderParts(model, tokenizer, settings, Calibration(), str(name_or_path))
 
 
-def _load_described(place: str) -> tuple[Any, Any]:
-    """Configuration and tokenizer, which belong together."""
-    hint = "give a folder of `rag train reader`, or a question answering or DPR reader checkpoint"
-    with loading(f"{place}: no reader there", hint=hint):
+def load_described(place: str) -> tuple[Any, Any]:
+    """Configuration and tokenizer of a folder or Hugging Face name, which belong together.
+
+    Raises:
+        ArtifactError: there is none.
+        MismatchedArtifactError: the tokenizer cannot be that of the encoder.
+    """
+    hint = "give a folder of `rag train reader`, or an encoder's or a reader's name or folder, with tokenizer"
+    with loading(f"{place}: no reader or encoder there", hint=hint):
         config = AutoConfig.from_pretrained(place)
         tokenizer = AutoTokenizer.from_pretrained(place, use_fast=True)
-    check_tokenizer(place, tokenizer, config)
+    _check_tokenizer(place, tokenizer, config)
     return config, tokenizer
 
 
@@ -130,27 +135,23 @@ def _reader_folder(source: str | None) -> Path | None:
 
 def _load_own(folder: Path) -> ReaderParts:
     manifest = load_manifest(ReaderManifest, folder)
-    checksums = {manifest.weights_file: manifest.weights_sha256}
-    if manifest.ranges_file is not None and manifest.ranges_sha256 is not None:
-        checksums[manifest.ranges_file] = manifest.ranges_sha256
-    check_files({**checksums, **manifest.checksums}, folder)
+    files = (manifest.weights_file, manifest.ranges_file)
+    check_files(manifest.checksums, folder, *(file for file in files if file is not None))
     ranges = None if manifest.ranges_file is None else read_tensors(folder / manifest.ranges_file)
-    config, tokenizer = _load_described(str(folder))
+    config, tokenizer = load_described(str(folder))
     state = load_int8(folder / manifest.weights_file)
-    state = {name: it for name, it in state.items() if not name.startswith("fact_head")}  # of older readers
     if manifest.word_embeddings is not None:
         state[WORD_EMBEDDINGS] = rounded(embedded_word_embeddings())
     weights = SpanWeights(config, state, manifest.settings.skim_layer)
     return ReaderParts(weights, tokenizer, manifest.settings, manifest.calibration, manifest.name, ranges)
 
 
-def check_tokenizer(name: str | Path, tokenizer: Any, config: Any) -> None:
-    """Refuse a tokenizer that cannot belong to the encoder.
-
-    Raises:
-        MismatchedArtifactError: it has more tokens than the encoder's vocabulary, or lacks [CLS], [SEP] or
-            [PAD].
-    """
+def _check_tokenizer(name: str, tokenizer: Any, config: Any) -> None:
+    if not getattr(tokenizer, "is_fast", False):
+        raise MismatchedArtifactError(
+            f"{name}: the tokenizer {type(tokenizer).__name__} gives no character offsets",
+            hint="save a fast tokenizer (tokenizer.json) beside the weights",
+        )
     if len(tokenizer) > config.vocab_size:
         raise MismatchedArtifactError(
             f"{name}: the tokenizer has {len(tokenizer)} tokens, the encoder {config.vocab_size}",

@@ -11,8 +11,9 @@ import torch
 from rag.core.arrays import Bool, Float32, Int64
 from rag.runtime.backbone import pad
 from rag.runtime.fast.packing import plan_batches
-from readers.extractive.layout import PairTemplate, Row, RowLayout
+from readers.extractive.layout import PairTemplate, Row
 from readers.extractive.model import Logits, LogitsModel, Skim
+from readers.extractive.settings import ReaderSettings
 
 _MAX_ROWS = 64
 
@@ -51,20 +52,20 @@ class RowScores:
 
 def score_rows(
     model: LogitsModel,
-    layout: RowLayout,
+    template: PairTemplate,
+    settings: ReaderSettings,
     rows: Sequence[Row],
     continues: Bool,
     *,
     floors: Float32 | None = None,
     device: str = "cpu",
 ) -> RowScores:
-    """Run all rows and keep the best spans of each; the layout's settings limit their length and number.
+    """Run all rows and keep the best spans of each; the settings limit their length and number.
 
     Args:
         continues: (V,) bool, tokens that continue a word: spans consist of whole words.
         floors: (R,) lowest score by the early head; rows below it are dropped and have no spans.
     """
-    settings = layout.settings
     most = max(settings.spans_per_window, settings.table_spans)
     count, longest = len(rows), settings.max_answer_tokens
     spans = np.full((count, most), -np.inf, np.float32)
@@ -79,7 +80,7 @@ def score_rows(
         last_of_word = ~torch.nn.functional.pad(inside[:, 1:], (0, 1))
         best = best_spans(start, end, text & ~inside, text & last_of_word, longest, most)
         spans[part], starts[part], ends[part] = (tensor.numpy() for tensor in best)
-        place = layout.template.cls_position
+        place = template.cls_position
         nulls[part] = (start[:, place] + end[:, place]).numpy()
         if logits.relevance is not None:
             relevances[part] = logits.relevance.float().cpu().numpy()
@@ -88,13 +89,13 @@ def score_rows(
         if logits.skim is not None:
             skims[part] = logits.skim.numpy()
 
-    map_rows(model, layout, rows, use, floors=floors, device=device)
+    map_rows(model, template, rows, use, floors=floors, device=device)
     return RowScores(spans, starts, ends, nulls, relevances, words, skims)
 
 
 def map_rows(
     model: LogitsModel,
-    layout: RowLayout,
+    template: PairTemplate,
     rows: Sequence[Row],
     use: Callable[[list[int], torch.Tensor, torch.Tensor, Logits], None],
     *,
@@ -111,11 +112,11 @@ def map_rows(
 
     @torch.inference_mode()
     def run(part: list[int]) -> None:
-        ids, mask, types, text = row_tensors(layout.template, [rows[i] for i in part])
+        ids, mask, types, text = row_tensors(template, [rows[i] for i in part])
         skim = None
         if floors is not None:
             inside = text.clone()
-            inside[:, layout.template.cls_position] = True
+            inside[:, template.cls_position] = True
             skim = Skim(inside, torch.from_numpy(floors[part]))
         use(part, ids, text, model.logits(ids.to(device), mask.to(device), types.to(device), skim))
 
@@ -177,9 +178,8 @@ def best_spans(
         int64, the end inclusive.
     """
     width = min(max_tokens, start_logits.shape[1])
-    scores = span_scores(start_logits, end_logits, start_allowed, end_allowed, width).flatten(
-        1
-    )  # (R, L·width)
+    scores = span_scores(start_logits, end_logits, start_allowed, end_allowed, width)
+    scores = scores.flatten(1)  # (R, L·width)
     values, flat = scores.topk(min(top_k, scores.shape[1]), dim=-1)
     starts, ends = flat // width, flat // width + flat % width
     absent = (0, top_k - values.shape[1])

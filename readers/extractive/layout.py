@@ -1,19 +1,83 @@
-"""Build rows of tokens from question, title and text: windows, special tokens, segments."""
+"""Tokenised texts, and rows of tokens from question, title and text: windows, special tokens, segments."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from rag.core.arrays import Int32, Int64
+from rag.core.arrays import Bool, Int32, Int64
 from rag.core.errors import ArtifactError
 from readers.extractive.settings import ReaderSettings
-from readers.extractive.tokens import TokenizedTexts
 
 Tokens: TypeAlias = Int32 | Int64
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizedTexts:
+    """n tokenised texts, concatenated.
+
+    Attributes:
+        ids: (T,) int32 token ids of all texts.
+        offsets: (T, 2) int32 character start and end of each token in its text.
+        bounds: (n + 1,) int64; text i is the slice bounds[i]:bounds[i + 1].
+    """
+
+    ids: Int32
+    offsets: Int32
+    bounds: Int64
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+    @property
+    def lengths(self) -> Int64:
+        """Number of tokens of each text, (n,)."""
+        return np.diff(self.bounds)
+
+    def tokens(self, index: int) -> Int32:
+        """Token ids of text `index`."""
+        return self.ids[self.bounds[index] : self.bounds[index + 1]]
+
+    def spans(self, index: int) -> Int32:
+        """Character offsets (L, 2) of the tokens of text `index`."""
+        return self.offsets[self.bounds[index] : self.bounds[index + 1]]
+
+    def located(
+        self, index: int, places: Iterable[tuple[int, int]], most: int | None = None
+    ) -> Iterator[tuple[int, int]]:
+        """First and last token of each span of characters (end exclusive) in text `index`.
+
+        Spans without a token, and those of more than `most` tokens, are left out.
+        """
+        offsets = self.spans(index)
+        for start, end in places:
+            first = int(np.searchsorted(offsets[:, 1], start, side="right"))
+            last = int(np.searchsorted(offsets[:, 0], end, side="left")) - 1
+            if first <= last < (len(offsets) if most is None else min(len(offsets), first + most)):
+                yield first, last
+
+
+def continuations(tokenizer: Any) -> Bool:
+    """(V,) whether a token continues a word ("##ing")."""
+    names = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
+    return np.array([str(name).startswith("##") for name in names])
+
+
+def tokenize_texts(tokenizer: Any, texts: Sequence[str]) -> TokenizedTexts:
+    """Tokenise without special tokens (a fast Hugging Face tokenizer: offsets are needed)."""
+    encoded = tokenizer(
+        list(texts), add_special_tokens=False, return_offsets_mapping=True, return_attention_mask=False,
+        return_token_type_ids=False, verbose=False,
+    ) if texts else {"input_ids": [], "offset_mapping": []}  # fmt: skip
+    bounds = np.cumsum([0, *map(len, encoded["input_ids"])], dtype=np.int64)
+    ids = np.fromiter((t for row in encoded["input_ids"] for t in row), np.int32, int(bounds[-1]))
+    flat = np.fromiter(
+        (o for row in encoded["offset_mapping"] for pair in row for o in pair), np.int32, 2 * int(bounds[-1])
+    )
+    return TokenizedTexts(ids, flat.reshape(-1, 2), bounds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,50 +176,28 @@ class RowFrame:
         return Row(group, ids, self.types_from, begin, begin + len(window), first_token)
 
 
-@dataclass(frozen=True, slots=True)
-class RowLayout:
-    """Builds rows of the lengths and parts that the settings state."""
-
-    template: PairTemplate
-    settings: ReaderSettings
-
-    def rows(
-        self,
-        group: int,
-        question: Int32,
-        title: Int32,
-        text: Int32,
-    ) -> list[Row]:
-        """All windows of one passage (none if the text is empty); every token is in at least one."""
-        if len(text) == 0:
-            return []
-        settings = self.settings
-        frame = self.template.frame(
-            question[: settings.question_tokens],
-            title[: settings.title_tokens] if settings.titled else None,
-            closed=settings.final_separator,
-        )
-        room = settings.max_tokens - frame.size
-        step = max(1, room - settings.stride_tokens)
-        count = 1 if len(text) <= room else 1 + -(-(len(text) - room) // step)
-        return [
-            frame.row(text[first : first + room], group=group, first_token=first)
-            for first in range(0, count * step, step)
-        ]
-
-
 def rows_of_pairs(
-    layout: RowLayout,
-    pairs: Sequence[tuple[int, int]],
+    template: PairTemplate,
+    settings: ReaderSettings,
+    pairs: Iterable[tuple[int, int]],
     questions: TokenizedTexts,
     titles: TokenizedTexts,
     texts: TokenizedTexts,
 ) -> list[Row]:
-    """Rows of many (question, passage) pairs; `Row.group` is the pair's place in `pairs`."""
-    return [
-        row
-        for group, (question, passage) in enumerate(pairs)
-        for row in layout.rows(
-            group, questions.tokens(question), titles.tokens(passage), texts.tokens(passage)
-        )
-    ]
+    """The windows of many (question, passage) pairs; `Row.group` is the pair's place in `pairs`.
+
+    Every token of a text is in at least one window; an empty text has none.
+    """
+    rows: list[Row] = []
+    for group, (question, passage) in enumerate(pairs):
+        title = titles.tokens(passage)[: settings.title_tokens] if settings.titled else None
+        asked = questions.tokens(question)[: settings.question_tokens]
+        frame = template.frame(asked, title, closed=settings.final_separator)
+        text, room = texts.tokens(passage), settings.max_tokens - frame.size
+        step = max(1, room - settings.stride_tokens)
+        count = 1 + max(0, -(-(len(text) - room) // step)) if len(text) else 0
+        rows += [
+            frame.row(text[first : first + room], group=group, first_token=first)
+            for first in range(0, count * step, step)
+        ]
+    return rows

@@ -48,7 +48,7 @@ def span_log_likelihood(
 
     def use(part: list[int], _: torch.Tensor, text: torch.Tensor, logits: Logits) -> None:
         allowed = text.clone()
-        allowed[:, reader.layout.template.cls_position] = True
+        allowed[:, reader.template.cls_position] = True
         start, end = logits.start.double().cpu(), logits.end.double().cpu()
         for side, own in ((1, start), (2, end)):
             of_rows[part, side] = own.masked_fill(~allowed, float("-inf")).logsumexp(1).numpy()
@@ -58,7 +58,7 @@ def span_log_likelihood(
             at = at[(at[:, 0] >= row.text_from) & (at[:, 1] < row.text_to)]
             of_rows[number, 0] = (start[place, at[:, 0]] + end[place, at[:, 1]]).logsumexp(0)
 
-    map_rows(reader.model, reader.layout, rows, use, device=reader.device)
+    map_rows(reader.model, reader.template, rows, use, device=reader.device)
     sums = np.full((len(everything.pairs), 3), -np.inf)
     for row, values in zip(rows, of_rows, strict=True):
         sums[row.group] = np.logaddexp(sums[row.group], values)

@@ -122,7 +122,7 @@ class SpanModel(LogitsModel):
         self.depth = int(getattr(encoder.config, "num_hidden_layers", 0))
 
     @classmethod
-    def from_encoder(cls, folder: str | Path, *, seed: int = 0) -> SpanModel:
+    def from_encoder(cls, folder: str | Path, seed: int = 0) -> SpanModel:
         """Load an encoder (`AutoModel`) from a folder or hub and add a randomly initialised head.
 
         Raises:

@@ -15,10 +15,9 @@ from readers.confidence import likelihoods
 from readers.extractive.fast import FastSpanModel
 from readers.extractive.files import load_parts
 from readers.extractive.inference import RowScores, score_rows
-from readers.extractive.layout import Row, RowLayout, pair_template, rows_of_pairs
+from readers.extractive.layout import Row, continuations, pair_template, rows_of_pairs, tokenize_texts
 from readers.extractive.model import LogitsModel
 from readers.extractive.settings import ReaderSettings
-from readers.extractive.tokens import check_offsets, continuations, tokenize_texts
 from readers.extractive.waves import read_waves
 from readers.manifest import Calibration, with_overrides
 from readers.protocols import PassageLists, ScoreLists, check_request
@@ -35,9 +34,6 @@ class ExtractiveReader:
         model: network, already on its device and in its dtype.
         tokenizer: fast tokenizer (it gives character offsets).
         calibration: turns scores into probabilities.
-
-    Raises:
-        ConfigError: if the tokenizer gives no offsets.
     """
 
     reads_paths = True  # `read` knows `from_paths`
@@ -52,14 +48,13 @@ class ExtractiveReader:
         name: str = "reader",
         device: str = "cpu",
     ) -> None:
-        check_offsets(name, tokenizer)
         self.model = model.eval()
         self.tokenizer = tokenizer
         self.settings = settings
         self.calibration = calibration or Calibration()
         self.name = name
         self.device = device
-        self.layout = RowLayout(pair_template(tokenizer), settings)
+        self.template = pair_template(tokenizer)
         self._continues = continuations(tokenizer)
 
     @classmethod
@@ -155,13 +150,15 @@ class ExtractiveReader:
         tokenized = tokenize_texts(self.tokenizer, questions)
         titles = tokenize_texts(self.tokenizer, [passage.title for passage in unique])
         texts = tokenize_texts(self.tokenizer, [passage.text for passage in unique])
-        rows = rows_of_pairs(self.layout, [(q, u) for q, _, u in pairs], tokenized, titles, texts)
+        numbered = [(question, number) for question, _, number in pairs]
+        rows = rows_of_pairs(self.template, self.settings, numbered, tokenized, titles, texts)
         return PassageRows(questions, pairs, unique, texts, rows, self._continues)
 
     def score_rows(self, rows: Sequence[Row], floors: Float32 | None) -> RowScores:
         """Scores of rows; rows that the early head scores below their floor are dropped."""
         cut = np.zeros_like(self._continues) if self.settings.extends else self._continues
-        return score_rows(self.model, self.layout, rows, cut, floors=floors, device=self.device)
+        fixed = (self.model, self.template, self.settings, rows, cut)
+        return score_rows(*fixed, floors=floors, device=self.device)
 
     def close(self) -> None:
         """Stop the network's worker threads; the next `read` starts them again."""

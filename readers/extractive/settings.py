@@ -123,9 +123,7 @@ class ReaderManifest(Manifest):
 
     kind: Literal["extractive"] = "extractive"
     weights_file: str
-    weights_sha256: str
     ranges_file: str | None = None
-    ranges_sha256: str | None = None
     word_embeddings: Literal["all-MiniLM-L6-v2"] | None = None
     settings: ReaderSettings = ReaderSettings()
     retriever: dict[str, Any] | None = None

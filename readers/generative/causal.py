@@ -11,7 +11,6 @@ Source:
     Ratner et al. 2023, "Parallel Context Windows for Large Language Models", section 2 (several passages).
 """
 
-import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,7 +20,7 @@ from transformers import DynamicCache, GenerationConfig, PreTrainedModel
 
 from rag.core.errors import ConfigError
 from rag.runtime.chat import chat_frame
-from readers.generative.model import Memory, Seq2Seq, cache_name, first_token
+from readers.generative.model import Memory, Seq2Seq, first_token
 
 _BODY = "Answer the question with a few words copied from the passage.\nQuestion: {question}\n{title}: {text}"
 PLAIN_END = "\nAnswer:"
@@ -63,8 +62,6 @@ class Causal(Seq2Seq):
         self.tail, self.start = tail[:-1], tail[-1]
         self.prefix, self._most, self._silent = [], None, set[int]()
         self.blank = "" if prompt_end[-1].isspace() else " "  # between the prompt and an answer
-        self._cache_name = cache_name(model)
-        self._placed = "position_ids" in inspect.signature(model.forward).parameters
         self.model.generation_config = GenerationConfig(eos_token_id=end, pad_token_id=self.pad)
 
     def _input_row(self, ids: Sequence[int]) -> Sequence[int]:
@@ -74,10 +71,9 @@ class Causal(Seq2Seq):
 
     def _states(self, ids: Tensor, mask: Tensor) -> Tensor:
         """(R, L, 2·N·H·D) keys of all layers, then their values."""
-        given = {self._cache_name: DynamicCache()}
-        output = self.model.base_model(input_ids=ids, attention_mask=mask, use_cache=True, **given)
-        cache = output.get(self._cache_name)
-        if not isinstance(cache, DynamicCache) or not cache.layers or cache.layers[0].keys is None:
+        cache = DynamicCache()
+        self.model.base_model(input_ids=ids, attention_mask=mask, use_cache=True, past_key_values=cache)
+        if not cache.layers or cache.layers[0].keys is None:
             raise ConfigError(
                 f"{type(self.model).__name__} keeps no keys and values of what it has read",
                 hint="use a model with attention in every layer",
@@ -98,7 +94,7 @@ class Causal(Seq2Seq):
 
     def _inputs(self, memory: Memory, beams: int) -> dict[str, Any]:
         behind = self._behind(memory, 1)
-        behind[self._cache_name].batch_repeat_interleave(beams)
+        behind["past_key_values"].batch_repeat_interleave(beams)
         return {"input_ids": memory.mask.new_full((len(memory), 1), self.start), **behind}
 
     def _behind(self, memory: Memory, tokens: int) -> dict[str, Any]:
@@ -113,10 +109,8 @@ class Causal(Seq2Seq):
         sizes = mask.new_zeros(len(mask), max(memory.counts))  # (R, P) tokens of passages
         sizes = sizes.scatter_add(1, memory.owner.clamp_min(0), mask)
         places = sizes.amax(1, keepdim=True) + torch.arange(tokens, device=mask.device)
-        behind = {
-            "attention_mask": torch.cat([mask, mask.new_ones(len(mask), tokens)], 1), self._cache_name: cache
-        }  # fmt: skip
-        return {**behind, "position_ids": places} if self._placed else behind
+        everything = torch.cat([mask, mask.new_ones(len(mask), tokens)], 1)
+        return {"attention_mask": everything, "past_key_values": cache, "position_ids": places}
 
 
 def causal_limit(model: Any) -> int:

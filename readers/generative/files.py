@@ -90,8 +90,7 @@ def _load(name_or_path: str | Path, dropout: float | None, train_on: str | None)
             "or a causal language model",
             hint=_HINT,
         )
-    for part in (config, getattr(config, "encoder", None), getattr(config, "decoder", None)):
-        set_dropout(part, dropout)
+    set_dropout(config, dropout)
     hint = "copy tokenizer.json or the vocabulary files of the model it was trained from"
     with loading(f"{name_or_path}: no tokenizer beside the weights", hint=hint):
         tokenizer = AutoTokenizer.from_pretrained(name_or_path, use_fast=True)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -100,15 +99,10 @@ class Seq2Seq:
         self.model: Any = model
         self.tokenizer = tokenizer
         config: Any = model.config
-        stated = getattr(config, "decoder", None) or config
-        start = first_token(
-            getattr(config, "decoder_start_token_id", None),
-            getattr(stated, "bos_token_id", None),  # T5 has none
-            tokenizer.bos_token_id,
-        )
-        eos, pad = (getattr(config, f"{kind}_token_id", None) for kind in ("eos", "pad"))
-        end = first_token(tokenizer.eos_token_id, eos, tokenizer.sep_token_id)
-        pad = first_token(tokenizer.pad_token_id, pad)
+        begins = getattr(config, "bos_token_id", None)  # T5 has none
+        start = first_token(config.decoder_start_token_id, begins, tokenizer.bos_token_id)
+        end = first_token(tokenizer.eos_token_id, config.eos_token_id, tokenizer.sep_token_id)
+        pad = first_token(tokenizer.pad_token_id, config.pad_token_id)
         if start is None or end is None or pad is None:
             raise ConfigError(
                 f"{type(tokenizer).__name__} and the model's configuration name start {start}, end {end} and "
@@ -185,7 +179,7 @@ class Seq2Seq:
     def _inputs(self, memory: Memory, beams: int) -> dict[str, Any]:
         """What `generate` of the model starts from."""
         cache = _BeamCache(DynamicCache(), DynamicCache())
-        return {**_encoded(memory), cache_name(self.model): cache}
+        return {**_encoded(memory), "past_key_values": cache}
 
     def targets(self, answers: Sequence[Sequence[int]]) -> Tensor:
         """(R, T) labels: each answer with its start and end tokens; −100 at padding."""
@@ -225,22 +219,16 @@ def _encoded(memory: Memory) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def cache_name(model: Any) -> str:
-    """The argument and result of a model that is its cache of keys and values: transformers 5 renamed it."""
-    return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
-
-
-def longest_row(model: Any, side: Literal["encoder", "decoder"] = "encoder") -> int | None:
-    """Number of positions of encoder or decoder; None if they are relative, as in T5."""
-    config = getattr(model.config, side, None) or model.config
-    if config.model_type in ("t5", "mt5", "umt5", "longt5"):
+def longest_row(model: Any) -> int | None:
+    """Number of positions of encoder and decoder; None if they are relative, as in T5."""
+    if model.config.model_type in ("t5", "mt5", "umt5", "longt5"):
         return None
-    return position_limit(config.to_dict())
+    return position_limit(model.config.to_dict())
 
 
 def answer_limit(model: Any) -> int | None:
     """Maximum tokens of an answer after its start tokens, by the decoder's positions; None: no limit."""
-    longest = longest_row(model, "decoder")
+    longest = longest_row(model)
     return None if longest is None else longest - len(_prefix(model)) - 1
 
 

@@ -13,8 +13,7 @@ from rag.core.types import Passage, Question
 from rag.data.examples import Candidate, Example, Role, read_examples
 from rag.data.questions import read_questions
 from rag.data.text import AnswerMatcher, exact_match, normalize_answer
-from readers.extractive.layout import PairTemplate, pair_template
-from readers.extractive.tokens import TokenizedTexts, tokenize_texts
+from readers.extractive.layout import PairTemplate, TokenizedTexts, pair_template, tokenize_texts
 from readers.extractive.training.config import TrainingSet
 
 SPAN, YES, NO, UNLABELLED = 0, 1, 2, 3

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from rag.core.files import atomic_path, atomic_write_json, read_json, replaced_folder, sha256_file
+from rag.core.files import atomic_path, atomic_write_json, read_json, replaced_folder
 from rag.data.examples import Example
 from rag.data.text import f1
 from rag.runtime.fast.fast_bert import RangeRecorder
@@ -170,7 +170,6 @@ def export_int8(
     manifest = ReaderManifest(
         name=name,
         weights_file=WEIGHTS_FILE,
-        weights_sha256=sha256_file(path),
         word_embeddings="all-MiniLM-L6-v2" if left_out else None,
         settings=settings,
         calibration=calibration,
@@ -228,7 +227,6 @@ def add_ranges(folder: Path, examples: Sequence[Example]) -> ReaderManifest:
     with atomic_path(path) as temporary:
         save_file({name: tensor.clone() for name, tensor in recorder.ranges.items()}, temporary)
         temporary.chmod(0o644)
-    changes = {"ranges_file": RANGES_FILE, "ranges_sha256": sha256_file(path)}
-    manifest = manifest.model_copy(update=changes)
+    manifest = manifest.model_copy(update={"ranges_file": RANGES_FILE})
     manifest.save(folder)
     return manifest

@@ -17,7 +17,7 @@ import torch
 from rag.core.arrays import Bool, Int32, Int64
 from rag.runtime.backbone import load_backbone, pad, pool, token_vectors
 from rag.runtime.model_files import embedded_encoder_dir
-from readers.extractive.tokens import continuations
+from readers.extractive.layout import continuations
 
 _NEIGHBOURS, _LEAST_COSINE = 4, 0.62
 _FUNCTION_WORDS = 120  # the most frequent words of questions stay

@@ -3,14 +3,11 @@
 from typing import Any
 
 from torch import nn
-from transformers import AutoConfig, AutoTokenizer
 
 from rag.core.errors import ConfigError
-from rag.runtime.backbone import loading
 from rag.runtime.model_files import embedded_encoder_dir, position_limit
-from readers.extractive.files import check_tokenizer, load_span_model
+from readers.extractive.files import load_described, load_span_model
 from readers.extractive.model import SpanModel, load_question_answering
-from readers.extractive.tokens import check_offsets
 
 
 def start_model(
@@ -29,32 +26,23 @@ def start_model(
         encoder: Hugging Face name or folder; None is the embedded encoder.
         longest: tokens of the longest row.
         seed: random seed of new heads.
-        dropout: dropout of hidden states and attention weights.
-        freeze_word_embeddings: leave the word embedding matrix as it is.
+        dropout, freeze_word_embeddings, skim_layer: see `ReaderTrainConfig`.
         passage_head: whether a passage logit is trained.
-        skim_layer: number of the layer with an early head, see `ReaderTrainConfig`.
 
     Raises:
         ArtifactError: nothing there can be trained.
-        MismatchedArtifactError: the tokenizer is not that of the encoder.
-        ConfigError: the stages or layers do not fit the encoder, or the tokenizer gives no offsets.
+        MismatchedArtifactError: the tokenizer is not that of the encoder, or gives no offsets.
+        ConfigError: the stages or layers do not fit the encoder.
     """
-    folder = encoder or str(embedded_encoder_dir())
-    if (loaded := load_span_model(encoder)) is not None:
-        model, tokenizer = loaded
+    if (loaded := load_span_model(encoder)) is None:
+        folder = encoder or str(embedded_encoder_dir())
+        config, tokenizer = load_described(folder)
+        is_reader = any(name.endswith("ForQuestionAnswering") for name in config.architectures or ())
+        model = load_question_answering(folder, config) if is_reader else SpanModel.from_encoder(folder, seed)
     else:
-        hint = "give a Hugging Face name, or a folder with configuration, weights and tokenizer"
-        with loading(f"{folder}: no encoder with a tokenizer there", hint=hint):
-            config = AutoConfig.from_pretrained(folder)
-            tokenizer = AutoTokenizer.from_pretrained(folder, use_fast=True)
-        if any(name.endswith("ForQuestionAnswering") for name in config.architectures or ()):
-            model = load_question_answering(folder, config)
-        else:
-            model = SpanModel.from_encoder(folder, seed=seed)
+        model, tokenizer = loaded
     model.add_heads(passage=passage_head, skim_layer=skim_layer, seed=seed)
     network: Any = model.encoder
-    check_offsets(folder, tokenizer)
-    check_tokenizer(folder, tokenizer, network.config)
     if longest > (positions := position_limit(network.config.to_dict())):
         raise ConfigError(
             f"rows have {longest} tokens, the encoder reads at most {positions}",

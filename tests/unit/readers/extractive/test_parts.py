@@ -1,7 +1,6 @@
 """Small parts of the reader: candidates, confidence, calibration, int8, layout, manifest, loading."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,12 +14,11 @@ from rag.core.errors import (
 from rag.runtime.hardware import has_int8
 from readers.calibration import fit_calibration
 from readers.extractive.files import WORD_EMBEDDINGS, load_parts
-from readers.extractive.layout import RowLayout, pair_template
+from readers.extractive.layout import pair_template, rows_of_pairs, tokenize_texts
 from readers.extractive.model import SpanModel
 from readers.extractive.quantized import load_int8, quantize, rounded, save_int8
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import ReaderManifest, ReaderSettings
-from readers.extractive.tokens import tokenize_texts
 from readers.extractive.training.config import TrainingSet
 from readers.extractive.training.data import read_set
 from readers.extractive.training.finish import add_ranges, export_int8
@@ -84,20 +82,19 @@ def test_int8_error_is_at_most_half_a_step(tmp_path: Path) -> None:
 def test_rows_follow_the_layout() -> None:
     tokenizer = tiny_tokenizer()
     settings = ReaderSettings(max_tokens=20, stride_tokens=2, question_tokens=3, title_tokens=2)
-    layout = RowLayout(pair_template(tokenizer), settings)
+    template = pair_template(tokenizer)
     tables = [
         tokenize_texts(tokenizer, [text])
         for text in ("how many meters of the", "tower", "a b c d e f g h i j k")
     ]
-    rows = layout.rows(7, *(table.tokens(0) for table in tables))
+    rows = rows_of_pairs(template, settings, [(0, 0)], *tables)
     words = [tokenizer.convert_ids_to_tokens(row.ids.tolist()) for row in rows]
     assert words[0][:8] == ["[CLS]", "how", "many", "meters", "[SEP]", "tower", "[SEP]", "a"]
     assert words[0][-2:] == ["k", "[SEP]"]
     assert rows[0].types_from == 5
     assert words[0][rows[0].text_from] == "a"
     bare = settings.model_copy(update={"titled": False, "final_separator": False})
-    plain = replace(layout, settings=bare)
-    [row] = plain.rows(0, *(table.tokens(0) for table in tables))
+    [row] = rows_of_pairs(template, bare, [(0, 0)], *tables)
     shown = " ".join(tokenizer.convert_ids_to_tokens(row.ids.tolist())[:6])
     assert shown == "[CLS] how many meters [SEP] a"
     assert len(row.ids) == row.text_to

@@ -55,7 +55,7 @@ def test_rows_are_learnt_from_as_they_are_read(tmp_path: Path, family: str) -> N
     model = SpanModel.from_encoder(encoder(tmp_path / "encoder"), seed=0)
     reader = ExtractiveReader(model, tokenizer, settings)
     read = reader.rows([e.question for e in examples], [[e.candidates[0].passage] for e in examples])
-    ids, mask, types, text = row_tensors(reader.layout.template, read.rows)
+    ids, mask, types, text = row_tensors(reader.template, read.rows)
     expected = {
         tuple(i[m].tolist()): (t[m].tolist(), x[m].tolist())
         for i, m, t, x in zip(ids, mask.bool(), types, text, strict=True)

@@ -14,11 +14,10 @@ from transformers import PreTrainedTokenizerFast, RobertaConfig, RobertaModel
 from rag.core.errors import ConfigError
 from readers.extractive.files import load_span_model
 from readers.extractive.inference import row_tensors
-from readers.extractive.layout import RowLayout, pair_template, rows_of_pairs
+from readers.extractive.layout import pair_template, rows_of_pairs, tokenize_texts
 from readers.extractive.model import SpanModel
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import ReaderSettings
-from readers.extractive.tokens import tokenize_texts
 from readers.extractive.training.batches import ReaderBatches
 from readers.extractive.training.config import ReaderTrainConfig, TrainingSet
 from readers.extractive.training.data import load_examples, read_set
@@ -79,9 +78,9 @@ def test_a_teacher_with_other_ids_and_special_tokens_reads_the_same_words(tmp_pa
     assert loaded is not None
     model, other = loaded
     for name, tokenizer in (("own", own), ("other", other)):
-        layout = RowLayout(pair_template(tokenizer), ReaderSettings(max_tokens=96, titled=True))
+        layout = pair_template(tokenizer), ReaderSettings(max_tokens=96, titled=True)
         asked, titles, read = (tokenize_texts(tokenizer, part) for part in (questions, ["a", "b"], texts))
-        rows[name] = rows_of_pairs(layout, [(0, 0), (1, 1)], asked, titles, read)
+        rows[name] = rows_of_pairs(*layout, [(0, 0), (1, 1)], asked, titles, read)
     ids, mask, _, inside = row_tensors(pair_template(own), rows["own"])
     teacher = Teacher.load(str(folder), own, precision="fp32", device="cpu", examples=questions + texts)
     read = teacher.logits(ids, mask)
