@@ -13,10 +13,10 @@ from rag.core.files import atomic_write_json, read_json, sha256_file
 READER_FILE = "reader.json"
 FORMAT_VERSION = 1
 _UNCHECKED = (READER_FILE, "README.md")
-_RETIRED = frozenset(  # what older readers stated and has no meaning any more
-    """weights_sha256 ranges_sha256 paths efforts yes_no form_weight merge null words writes decoding first none
-    empty""".split()
-)
+_RETIRED = {  # what older readers stated and has no meaning any more
+    *("weights_sha256", "ranges_sha256", "paths", "efforts", "yes_no", "form_weight", "merge", "null"),
+    *("words", "writes", "decoding", "first", "none", "empty"),
+}
 
 SettingsT = TypeVar("SettingsT", bound=Config)
 

@@ -62,9 +62,9 @@ def reader_kind(source: str | Path | None) -> str:
             hint=f"give {_EXPECTED}",
         )
     names = read_config(folder).get("architectures") or ["a model without a named architecture"]
-    for end, kind in _ARCHITECTURES.items():
-        if any(str(name).endswith(end) for name in names):
-            return kind
+    kinds = [kind for end, kind in _ARCHITECTURES.items() if any(str(name).endswith(end) for name in names)]
+    if kinds:
+        return kinds[0]
     raise ArtifactError(
         f"{source}: no reader: found {', '.join(names)}, expected {_EXPECTED}",
         hint="a bare encoder becomes a reader by `rag train reader --from …`",

@@ -121,8 +121,9 @@ class QuestionRanker:
     def rank(self, numbers: Int64, scores: RowScores) -> Ranked:
         """The answers from the rows with these numbers, ascending, and the network's scores of them."""
         rows = [self._rows.rows[number] for number in numbers]
-        place = np.array([self._rows.pairs[row.group][1] for row in rows], np.int64)
-        passages = {p: self._rows.unique[u] for _, p, u in (self._rows.pairs[row.group] for row in rows)}
+        pairs = [self._rows.pairs[row.group] for row in rows]
+        place = np.array([place for _, place, _ in pairs], np.int64)
+        passages = {place: self._rows.unique[unique] for _, place, unique in pairs}
         answers = self._answers(rows, place, passages, scores)
         if not answers:
             return Ranked([], None)

@@ -22,7 +22,7 @@ from rag.eval.source import check_selection_split
 from rag.eval.systems import AnswersQuestions
 from rag.metrics.calibration import measure_calibration
 from rag.pipeline import Pipeline
-from readers.calibration import fit_shift
+from readers.confidence import fit_shift
 from readers.extractive.files import save_calibrated
 from readers.extractive.reader import ExtractiveReader
 from readers.manifest import Calibration

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from rag.core.arrays import Int64
 from rag.core.errors import ConfigError
@@ -12,10 +13,9 @@ from rag.runtime.seeds import generator
 from readers.extractive.inference import row_tensors
 from readers.extractive.layout import Row
 from readers.extractive.training.config import ReaderStage, ReaderTrainConfig
-from readers.extractive.training.data import SPAN, UNLABELLED, YES, ReaderExamples
+from readers.extractive.training.data import NO, SPAN, UNLABELLED, ReaderExamples
 from readers.extractive.training.rewording import Rewording
 
-_NOTHING = np.zeros(0, np.int32)
 _POOL_BATCHES = 64
 
 Spans = list[tuple[int, int]]
@@ -89,21 +89,19 @@ class ReaderBatches:
         self, examples: ReaderExamples, config: ReaderTrainConfig, rewording: Rewording | None = None
     ) -> None:
         self.examples, self.config, self._rewording = examples, config, rewording
-        self._seed = config.seed
         self._sets = np.array([question.set for question in examples.questions])
         self._flat = np.concatenate([question.passages for question in examples.questions])
         lengths = np.array([len(question.tokens) for question in examples.questions])
         self._question_lengths = np.minimum(lengths, config.question_tokens)
         self._title_lengths = np.minimum(examples.titles.lengths, config.title_tokens)
-        self._special = examples.template.frame(_NOTHING, _NOTHING).size
-        for stage in config.stages:
-            around = int(self._question_lengths.max()) + config.title_tokens + self._special
-            room = stage.max_tokens - around
-            if room < 1:
-                raise ConfigError(
-                    f"max_tokens ({stage.max_tokens}) leaves no room for text beside a question and a title",
-                    hint="raise max_tokens or lower question_tokens and title_tokens",
-                )
+        nothing = np.zeros(0, np.int32)
+        self._special = examples.template.frame(nothing, nothing).size
+        around = int(self._question_lengths.max()) + config.title_tokens + self._special
+        if (shortest := min(stage.max_tokens for stage in config.stages)) <= around:
+            raise ConfigError(
+                f"max_tokens ({shortest}) leaves no room for text beside a question and a title",
+                hint="raise max_tokens or lower question_tokens and title_tokens",
+            )
         plans = [plan for number, stage in enumerate(config.stages) for plan in self._plan(number, stage)]
         self._plans = plans[: config.max_batches]
         if not self._plans:
@@ -116,12 +114,11 @@ class ReaderBatches:
         return len(self._plans)
 
     def _plan(self, number: int, stage: ReaderStage) -> list[_Plan]:
-        draw = generator(self._seed, 2, number)
+        draw = generator(self.config.seed, 2, number)
         order = self._mixture(stage, draw)
-        data = self.examples
-        first = [data.questions[question].passages[0] for question in order.tolist()]
+        first = [self.examples.questions[question].passages[0] for question in order.tolist()]
         around = self._question_lengths[order] + self._title_lengths[first] + self._special
-        rows = around + data.texts.lengths[first]
+        rows = around + self.examples.texts.lengths[first]
         full = draw.random(len(order)) < stage.full_fraction
         lengths = np.minimum(rows, np.where(full, stage.full_tokens, stage.max_tokens))
         group = 1 + stage.negatives
@@ -154,7 +151,7 @@ class ReaderBatches:
     def __getitem__(self, step: int) -> ReaderBatch:
         plan = self._plans[step]
         stage = self.config.stages[plan.stage]
-        draw = generator(self._seed, 3, step)
+        draw = generator(self.config.seed, 3, step)
         rows: list[_Row] = []
         answered: list[bool] = []
         for question in plan.questions.tolist():
@@ -219,55 +216,43 @@ class ReaderBatches:
         types = np.array([self.examples.questions[question].type for question in questions])
         groups, per_group = len(answered), len(rows) // len(answered)
         clear, mask, segments, text = row_tensors(self.examples.template, [row.row for row in rows])
-        ids = clear
+        ids = clear.clone()
         if self._rewording is not None:
-            ids, begin = clear.clone(), len(self.examples.template.before)
+            begin = len(self.examples.template.before)
             for group in np.flatnonzero(draw.random(groups) < self.config.reworded).tolist():
                 own = slice(group * per_group, (group + 1) * per_group)
                 asked = slice(begin, begin + int(self._question_lengths[questions[group]]))
                 self._rewording.apply(ids[own].numpy(), asked, text[own].numpy(), draw)
-        longest = ids.shape[1]
-        words = 2 if self.config.answer_types else 0  # "yes" and "no" stand behind the tokens
-        size = longest + words
+        longest = clear.shape[1]
+        size = longest + (2 if self.config.answer_types else 0)  # "yes" and "no" stand behind the tokens
         allowed = torch.ones(len(rows), size, dtype=torch.bool)
         allowed[:, 1:longest] = text[:, 1:]
-        positive = np.array([row.is_positive for row in rows])
-        wanted = np.zeros((len(rows), longest), bool)
-        targets: list[Spans] = []
-        for group in range(groups):
-            found: Spans = []
-            for place in range(per_group):
-                at, base = group * per_group + place, place * size
-                row = rows[at]
-                if not answered[group]:
-                    found.append((base, base))
-                elif types[group] != SPAN and row.is_positive:
-                    word = base + longest + (0 if types[group] == YES else 1)
-                    found.append((word, word))
-                    wanted[at, 0] = True
-                else:
-                    found += [(base + first, base + last) for first, last in row.spans]
-                    for first, last in row.spans:
-                        wanted[at, first : last + 1] = True
-            targets.append(found)
-        widest = max(len(found) for found in targets)
-        flat = np.zeros((groups, widest, 2), np.int64)
-        acceptable = np.zeros((groups, widest), bool)
-        for group, found in enumerate(targets):
-            flat[group, : len(found)] = found
-            acceptable[group, : len(found)] = True
+        wanted = torch.zeros(len(rows), longest, dtype=torch.bool)
+        targets: list[Spans] = [[] for _ in answered]
+        for number, row in enumerate(rows):
+            group, place = divmod(number, per_group)
+            spans = row.spans
+            if not answered[group]:
+                spans = [(0, 0)]
+            elif types[group] != SPAN and row.is_positive:
+                word = longest + int(types[group] == NO)
+                spans, wanted[number, 0] = [(word, word)], True
+            for first, last in row.spans if answered[group] else ():
+                wanted[number, first : last + 1] = True
+            targets[group] += [(place * size + first, place * size + last) for first, last in spans]
+        flat = pad_sequence([torch.tensor(spans).long().view(-1, 2) for spans in targets], batch_first=True)
         return ReaderBatch(
             input_ids=ids,
             attention_mask=mask,
             token_type_ids=segments,
             teacher_ids=clear,
             allowed=allowed.reshape(groups, per_group, size),
-            starts=torch.from_numpy(flat[..., 0]),
-            ends=torch.from_numpy(flat[..., 1]),
-            acceptable=torch.from_numpy(acceptable),
+            starts=flat[..., 0],
+            ends=flat[..., 1],
+            acceptable=torch.arange(flat.shape[1]) < torch.tensor([[len(spans)] for spans in targets]),
             has_answer=torch.tensor(answered),
-            positive=torch.from_numpy(positive.reshape(groups, per_group)),
-            wanted=torch.from_numpy(wanted.reshape(groups, per_group, longest)),
+            positive=torch.tensor([row.is_positive for row in rows]).view(groups, per_group),
+            wanted=wanted.view(groups, per_group, longest),
             labelled=torch.from_numpy(types != UNLABELLED),
             tokens=int(mask.sum()),
         )

@@ -13,8 +13,7 @@ from rag.core.errors import DataError
 from rag.core.log import get_logger
 from rag.data.examples import Example
 from rag.metrics.calibration import measure_calibration
-from readers.calibration import fit_calibration, fit_chance
-from readers.confidence import ABSENT_FEATURES, RIGHT_FEATURES, likelihoods
+from readers.confidence import ABSENT_FEATURES, RIGHT_FEATURES, fit_calibration, fit_chance, likelihoods
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import ReaderSettings
 from readers.extractive.training.data import SPAN, answer_type, is_right

@@ -135,11 +135,13 @@ class ReaderTrainConfig(TrainConfig):
         normalisation: set of positions over which the softmax is taken.
         selection_weight: weight of the passage selection loss; with 0 the network has no passage logit.
         skim_weight: weight of the loss of the early head, if there is one (`skim_layer`).
-        teacher: a reader whose distributions are learnt (`readers.extractive.training.teacher`): a folder of
-            `rag train reader`, or "shipped".
+        teacher: folder of a larger reader of `rag train reader`, or "shipped": it reads every row too, and
+            how likely it finds each span, each passage and "not here" is learnt beside the answers.
         teacher_weight: share of the teacher's part in the loss; that of the answers has the rest.
         temperature: logits of teacher and student are divided by it.
-        reworded: share of the groups whose questions are reworded (`readers.extractive.training.rewording`).
+        reworded: share of the questions in which words that their passages hold too are replaced by words of
+            like meaning, so that a reader does not look for the words themselves; its teacher reads them as
+            they were asked.
         stages: parts of the run, one after the other.
         validation_questions: number of held-out questions that are scored during training.
         calibration_questions: number of questions per set on which ranking and calibration are fitted.
@@ -193,9 +195,13 @@ class ReaderTrainConfig(TrainConfig):
 
     @model_validator(mode="after")
     def _check_names(self) -> ReaderTrainConfig:
-        known = [one.label for one in (*self.train, *self.calibrate)]
-        if twice := sorted({label for label in known if known.count(label) > 1}):
+        labels = [one.label for one in (*self.train, *self.calibrate)]
+        if twice := sorted({label for label in labels if labels.count(label) > 1}):
             raise ValueError(f"two sets are called {twice[0]!r}: give them names (name: …)")
         if self.teacher is None and not all(one.labelled for one in self.train):
             raise ValueError("a set with labelled: false is learnt from a teacher: name it as teacher")
+        fields = type(self).model_fields
+        for name in ("teacher_weight", "temperature") if self.teacher is None else ():
+            if getattr(self, name) != fields[name].default:
+                raise ValueError(f"{name} is given, but no teacher: name it as teacher, or leave {name} out")
         return self

@@ -158,14 +158,13 @@ class TrainingQuestion:
     """A question and its passages, positives first.
 
     Attributes:
-        text, tokens: the question; (L,) int32.
+        tokens: of the question, (L,) int32.
         set: number of its set.
         type: SPAN, YES, NO or UNLABELLED.
         passages: numbers of its passages.
         spans: of each positive passage first and last token of the answers in its text.
     """
 
-    text: str
     tokens: Int32
     set: int
     type: int
@@ -209,32 +208,25 @@ def load_examples(
         DataError: no question is left.
         ArtifactError: the tokenizer does not frame pairs as [CLS] question [SEP] text [SEP].
     """
-    known: dict[tuple[str, str], int] = {}
-
-    def number(candidate: Candidate) -> int:
-        return known.setdefault((candidate.passage.title, candidate.passage.text), len(known))
-
-    roles: list[tuple[list[tuple[Candidate, list[tuple[int, int]]]], list[Candidate]]] = []
     numbered = [(number, example) for number, (_, examples) in enumerate(sets) for example in examples]
-    for _, example in numbered:
-        positive, negative = _roles(example, answer_types)
-        roles.append((positive, negative[:negatives_top_k]))
-        for candidate in (*(c for c, _ in positive), *roles[-1][1]):
-            number(candidate)
-    texts = tokenize_texts(tokenizer, [text for _, text in known])
-    titles = tokenize_texts(tokenizer, [title for title, _ in known])
+    roles = [_roles(example, answer_types, negatives_top_k) for _, example in numbered]
+    numbers: dict[tuple[str, str], int] = {}  # of the different passages
+    for positives, negatives in roles:
+        for candidate in (*(candidate for candidate, _ in positives), *negatives):
+            numbers.setdefault(_key(candidate), len(numbers))
+    texts = tokenize_texts(tokenizer, [text for _, text in numbers])
+    titles = tokenize_texts(tokenizer, [title for title, _ in numbers])
     asked = tokenize_texts(tokenizer, [example.question for _, example in numbered])
     questions: list[TrainingQuestion] = []
-    for n, ((place, example), (answering, others)) in enumerate(zip(numbered, roles, strict=True)):
+    for n, ((place, example), (positives, negatives)) in enumerate(zip(numbered, roles, strict=True)):
         kind = answer_type(example) if sets[place][0].labelled else UNLABELLED
-        located = [(c, tuple(texts.located(number(c), at, _MAX_ANSWER_TOKENS))) for c, at in answering]
-        located = [pair for pair in located if pair[1] or kind != SPAN]
-        if located or (others and not example.answers):
-            passages = tuple(number(c) for c in (*(c for c, _ in located), *others))
-            spans = tuple(spans for _, spans in located)
-            questions.append(
-                TrainingQuestion(example.question, asked.tokens(n), place, kind, passages, spans)
-            )
+        right = [(numbers[_key(candidate)], places) for candidate, places in positives]
+        spans = [(number, tuple(texts.located(number, at, _MAX_ANSWER_TOKENS))) for number, at in right]
+        spans = [(number, own) for number, own in spans if own or kind != SPAN]
+        if spans or (negatives and not example.answers):
+            passages = (*(number for number, _ in spans), *(numbers[_key(each)] for each in negatives))
+            answers = tuple(own for _, own in spans)
+            questions.append(TrainingQuestion(asked.tokens(n), place, kind, passages, answers))
     if len(questions) < len(numbered):
         get_logger(__name__).warning(
             "%d of %d questions left out: no passage of theirs holds an answer of at most %d tokens",
@@ -248,27 +240,30 @@ def load_examples(
     return ReaderExamples(questions, titles, texts, pair_template(tokenizer))
 
 
+def _key(candidate: Candidate) -> tuple[str, str]:
+    return candidate.passage.title, candidate.passage.text
+
+
 def _roles(
-    example: Example, answer_types: bool
+    example: Example, answer_types: bool, most: int
 ) -> tuple[list[tuple[Candidate, list[tuple[int, int]]]], list[Candidate]]:
-    """Positive passages with the places of the answers in them, and negatives."""
-    gold = example.of_role("positive")
+    """Positive passages with the places of the answers in them, and the best negatives."""
     if not example.answers:
-        return [], list(example.candidates)
+        return [], list(example.candidates[:most])
+    gold = example.of_role("positive")
     if answer_type(example) != SPAN:
-        others = [c for c in example.candidates if c.role != "positive"]
-        return ([(c, []) for c in gold], others) if answer_types else ([], [])
-    has_gold = any(c.has_answer for c in gold)
+        others = [candidate for candidate in example.candidates if candidate.role != "positive"]
+        return ([(candidate, []) for candidate in gold], others[:most]) if answer_types else ([], [])
+    has_gold = any(candidate.has_answer for candidate in gold)
     matcher = AnswerMatcher(example.answers, example.answer_mode)
-    positive = []
+    positives = []
     for candidate in example.candidates:
         if candidate.has_answer and (candidate.role == "positive" or not has_gold):
-            places = matcher.places(candidate.passage.text)
             annotated = _annotated(example, candidate)
-            places = annotated + [place for place in places if place not in annotated]
+            places = [*annotated, *(p for p in matcher.places(candidate.passage.text) if p not in annotated)]
             if places:
-                positive.append((candidate, places[:_MAX_SPANS]))
-    return positive, [c for c in example.candidates if not c.has_answer]
+                positives.append((candidate, places[:_MAX_SPANS]))
+    return positives, [candidate for candidate in example.candidates if not candidate.has_answer][:most]
 
 
 def _annotated(example: Example, candidate: Candidate) -> list[tuple[int, int]]:

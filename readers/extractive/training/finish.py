@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 from rag.core.files import atomic_path, atomic_write_json, read_json, replaced_folder
 from rag.data.examples import Example
-from rag.data.text import f1
+from rag.metrics.answers import em_and_f1
 from rag.runtime.fast.fast_bert import RangeRecorder
 from rag.runtime.model_files import embedded_word_embeddings, save_tokenizer
 from rag.runtime.seeds import generator
@@ -26,7 +26,7 @@ from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import ReaderManifest, ReaderSettings
 from readers.extractive.training.calibrate import tune
 from readers.extractive.training.config import ReaderTrainConfig
-from readers.extractive.training.data import is_right, read_set
+from readers.extractive.training.data import read_set
 from readers.manifest import Calibration, load_manifest
 from readers.protocols import Reader
 
@@ -113,16 +113,15 @@ def reading_scores(reader: Reader, examples: Sequence[Example]) -> dict[str, flo
     scores: list[tuple[float, float]] = []
     for begin in range(0, len(examples), _CHUNK):
         part = examples[begin : begin + _CHUNK]
-        passages = [e.positives or e.passages[:_RETRIEVED] for e in part]
-        given = [[1.0] * len(found) for found in passages]
-        results = reader.read([example.question for example in part], passages, given, n_best=1)
+        passages = [example.positives or example.passages[:_RETRIEVED] for example in part]
+        alike = [[1.0] * len(own) for own in passages]
+        results = reader.read([example.question for example in part], passages, alike, n_best=1)
         for example, result in zip(part, results, strict=True):
-            text = result.answers[0].text if result.answers else ""
-            right = float(is_right(text, example))
-            overlap = right if example.answers_are_regex else f1(text, example.answers)
-            scores.append((right, overlap))
-    em, overlap = 100.0 * np.array(scores).reshape(-1, 2).sum(axis=0) / max(1, len(examples))
-    return {"em": round(float(em), 2), "f1": round(float(overlap), 2)}
+            text = result.answers[0].text if result.answers else None
+            right, overlap = em_and_f1(text, example.answers, example.answer_profile)
+            scores.append((right, right if example.answers_are_regex else overlap))
+    em, f1 = 100.0 * np.array(scores).reshape(-1, 2).sum(axis=0) / max(1, len(examples))
+    return {"em": round(float(em), 2), "f1": round(float(f1), 2)}
 
 
 def export_trained(
@@ -156,7 +155,7 @@ def export_int8(
     settings: ReaderSettings,
     calibration: Calibration = Calibration(),  # noqa: B008
     retriever: dict[str, Any] | None = None,
-) -> ReaderManifest:
+) -> None:
     """Write the reader that ships: int8 weights, tokenizer, configuration, `reader.json` last.
 
     Word embeddings that are still those of the embedded encoder are left out: half of the file.
@@ -167,16 +166,14 @@ def export_int8(
     left_out = WORD_EMBEDDINGS if _has_embedded_words(weights) else None
     save_int8({name: weights[name] for name in weights if name != left_out}, path, keep=keep)
     _describe(folder, model, tokenizer)
-    manifest = ReaderManifest(
+    ReaderManifest(
         name=name,
         weights_file=WEIGHTS_FILE,
         word_embeddings="all-MiniLM-L6-v2" if left_out else None,
         settings=settings,
         calibration=calibration,
         retriever=retriever,
-    )
-    manifest.save(folder)
-    return manifest
+    ).save(folder)
 
 
 def _has_embedded_words(weights: Mapping[str, torch.Tensor]) -> bool:

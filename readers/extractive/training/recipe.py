@@ -17,19 +17,12 @@ from readers.extractive.settings import ReaderSettings
 from readers.extractive.training.batches import ReaderBatch, ReaderBatches
 from readers.extractive.training.config import ReaderTrainConfig, TrainingSet
 from readers.extractive.training.data import load_examples, read_set
-from readers.extractive.training.finish import (
-    RANGE_QUESTIONS,
-    draw,
-    finish,
-    reader_card,
-    reading_scores,
-)
+from readers.extractive.training.finish import RANGE_QUESTIONS, draw, finish, reader_card, reading_scores
 from readers.extractive.training.losses import marginal_loss, span_loss, teacher_loss
 from readers.extractive.training.rewording import Rewording
 from readers.extractive.training.start import start_model
 from readers.extractive.training.teacher import Teacher
 
-_COMPARED = 200  # questions that teacher and student must split alike
 _TABLE_SPANS = 24  # the best eight spans of a table are often variants of one cell
 
 
@@ -49,7 +42,7 @@ def train_reader(config: ReaderTrainConfig) -> Path:
 
 
 def _method(config: ReaderTrainConfig, run: Run) -> Method:
-    # model
+    # networks
     passage_head = config.answer_types or config.selection_weight > 0
     model, tokenizer = start_model(
         config.encoder,
@@ -60,36 +53,31 @@ def _method(config: ReaderTrainConfig, run: Run) -> Method:
         passage_head=passage_head,
         skim_layer=config.skim_layer,
     )
-    master = run.master(model.to(run.device))
-
-    # data
-    learnt: list[tuple[TrainingSet, list[Example]]] = []
-    held_out: dict[str, list[Example]] = {}
-    for one in config.train:
-        kept, held_out[one.label] = hold_out(
-            read_set(one),
-            one.held_out if one.labelled else 0.0,
-            config.seed,
-            lambda example: example.article,
-        )
-        learnt.append((one, kept))
-    examples = load_examples(
-        learnt, tokenizer, answer_types=config.answer_types, negatives_top_k=config.negatives_top_k
-    )
-    shown = draw([e for _, kept in learnt for e in kept], RANGE_QUESTIONS, config, 7)
-    rewording = None
-    if config.reworded:
-        texts = {passage.text for _, kept in learnt for example in kept for passage in example.passages}
-        rewording = Rewording.learn(tokenizer, (question.tokens for question in examples.questions), texts)
-    del learnt
     teacher = None
     if config.teacher is not None:
         teacher = Teacher.load(
             config.teacher, tokenizer, precision=config.precision, device=run.device,
             passage_head=passage_head,
-            examples=[question.text for question in examples.questions[:_COMPARED]],
         )  # fmt: skip
-    watched = draw([e for found in held_out.values() for e in found], config.validation_questions, config, 4)
+    master = run.master(model.to(run.device))
+
+    # data
+    learnt: list[tuple[TrainingSet, list[Example]]] = []
+    held_out: dict[str, list[Example]] = {}
+    for part in config.train:
+        share = part.held_out if part.labelled else 0.0
+        examples, held_out[part.label] = hold_out(read_set(part), share, config.seed, lambda e: e.article)
+        learnt.append((part, examples))
+    shown = draw([e for _, examples in learnt for e in examples], RANGE_QUESTIONS, config, 7)
+    rows = load_examples(
+        learnt, tokenizer, answer_types=config.answer_types, negatives_top_k=config.negatives_top_k
+    )
+    rewording = None
+    if config.reworded:
+        texts = {passage.text for _, examples in learnt for e in examples for passage in e.passages}
+        rewording = Rewording.learn(tokenizer, (question.tokens for question in rows.questions), texts)
+    del learnt, examples
+    watched = draw([e for own in held_out.values() for e in own], config.validation_questions, config, 4)
     settings = ReaderSettings(
         max_tokens=min(384, position_limit(model.encoder.config.to_dict())),
         question_tokens=config.question_tokens,
@@ -108,14 +96,14 @@ def _method(config: ReaderTrainConfig, run: Run) -> Method:
         return finish(config, model, weights, tokenizer, held_out, settings, shown)
 
     return Method(
-        model, master, ReaderBatches(examples, config, rewording),
+        model, master, ReaderBatches(rows, config, rewording),
         lambda batch: reader_loss(model, batch, config, run.device, teacher), export, reader_card(config),
         evaluate=evaluate if watched else None,
         facts={
             "sets": ", ".join(one.label for one in config.train),
-            "training questions": len(examples),
+            "training questions": len(rows),
             "held-out questions": sum(map(len, held_out.values())),
-            "passages": len(examples.texts),
+            "passages": len(rows.texts),
         },
     )  # fmt: skip
 
@@ -128,45 +116,42 @@ def reader_loss(
     teacher: Teacher | None = None,
 ) -> Loss:
     """Forward pass and the sum of the losses of answers, passages, the early head, and a teacher."""
-    of_student = [name for name in ReaderBatch.__slots__ if name not in ("teacher_ids", "tokens")]
-    moved = {name: getattr(batch, name).to(device) for name in of_student}
+    moved = {name: getattr(batch, name).to(device) for name in ReaderBatch.__slots__ if name != "tokens"}
     output = module(moved["input_ids"], moved["attention_mask"], moved["token_type_ids"])
-    groups, per_group, _ = moved["allowed"].shape
+    allowed, labelled, positive = moved["allowed"], moved["labelled"], moved["positive"]
+    groups, per_group, _ = allowed.shape
     start, end = _span_logits(output, groups, config.answer_types)  # (B, P, S) each
-    normalisation, labelled = config.normalisation, moved["labelled"]
     value = start.new_zeros(())
     if labelled.any():
         spans = (moved[name][labelled] for name in ("allowed", "starts", "ends", "acceptable"))
         value = labelled.float().mean() * span_loss(
             start[labelled], end[labelled], *spans, has_answer=moved["has_answer"][labelled],
-            normalisation=normalisation,
+            normalisation=config.normalisation,
         )  # fmt: skip
     if config.selection_weight:
-        relevance = output.relevance.unflatten(0, (groups, per_group))  # (B, P)
-        positive = moved["positive"]
+        relevance = output.relevance.view(groups, per_group)  # (B, P)
         selection = marginal_loss(relevance, torch.ones_like(positive), positive)
         value = value + config.selection_weight * selection
     if output.skim is not None and config.skim_weight:
-        skim = output.skim.unflatten(0, (groups, per_group))  # (B, P, L)
-        inside = (moved["allowed"][..., : skim.shape[-1]], moved["wanted"])
-        early = marginal_loss(skim.flatten(1), *(where.flatten(1) for where in inside))
-        value = value + config.skim_weight * early
-    figures: dict[str, torch.Tensor] = {}
-    if teacher is not None:
-        read = teacher.logits(batch.teacher_ids.to(device), moved["attention_mask"])
-        shape = (groups, -1) if normalisation == "shared" else (groups * per_group, -1)
-        places = moved["allowed"].reshape(shape)
-        sides = zip((start, end), _span_logits(read, groups, config.answer_types), strict=True)
-        parts = [
-            teacher_loss(own.reshape(shape), logits.reshape(shape), places, config.temperature) / 2
-            for own, logits in sides
-        ]
-        if config.selection_weight and read.relevance is not None:
-            taught = read.relevance.unflatten(0, (groups, per_group))
-            selection = teacher_loss(relevance, taught, torch.ones_like(positive), config.temperature)
-            parts.append(config.selection_weight * selection)
-        figures = {"answer_loss": value, "teacher_loss": torch.stack(parts).sum()}
-        value = value.lerp(figures["teacher_loss"], config.teacher_weight)
+        skim, wanted = output.skim.view(groups, -1), moved["wanted"].flatten(1)  # (B, P·L)
+        inside = allowed[..., : moved["wanted"].shape[-1]].flatten(1)
+        value = value + config.skim_weight * marginal_loss(skim, inside, wanted)
+    if teacher is None:
+        return Loss(value, examples=groups, tokens=batch.tokens)
+    read = teacher.logits(moved["teacher_ids"], moved["attention_mask"])
+    rows = groups if config.normalisation == "shared" else groups * per_group
+    places = allowed.reshape(rows, -1)
+    taught = _span_logits(read, groups, config.answer_types)
+    parts = [
+        teacher_loss(own.reshape(rows, -1), other.reshape(rows, -1), places, config.temperature) / 2
+        for own, other in zip((start, end), taught, strict=True)
+    ]
+    if config.selection_weight and read.relevance is not None:
+        other = read.relevance.view(groups, per_group)
+        selection = teacher_loss(relevance, other, torch.ones_like(positive), config.temperature)
+        parts.append(config.selection_weight * selection)
+    figures = {"answer_loss": value, "teacher_loss": torch.stack(parts).sum()}
+    value = value.lerp(figures["teacher_loss"], config.teacher_weight)
     return Loss(value, examples=groups, tokens=batch.tokens, parts=figures)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from rag.core.arrays import Bool, Int32, Int64
+from rag.core.log import get_logger
 from rag.runtime.backbone import load_backbone, pad, pool, token_vectors
 from rag.runtime.model_files import embedded_encoder_dir
 from readers.extractive.layout import continuations
@@ -83,6 +84,7 @@ class Rewording:
         ]  # fmt: skip
         neighbours, continues = np.zeros((len(names), _NEIGHBOURS), np.int64), continuations(tokenizer)
         if not words:
+            get_logger(__name__).warning("nothing to reword: no word of the passages is a single token")
             return cls(neighbours, continues)
         vectors = _word_vectors([names[token] for token in words])
         count = min(2 * _NEIGHBOURS + 1, len(words))  # the nearest is the word itself

@@ -9,7 +9,7 @@ from transformers import BertForQuestionAnswering
 
 from rag.core.errors import ArtifactError, ConfigError, DataError, MismatchedArtifactError, RagError
 from rag.core.types import Passage
-from readers.calibration import fit_calibration
+from readers.confidence import fit_calibration
 from readers.manifest import with_overrides
 from readers.open import open_reader
 from readers.protocols import MAX_PASSAGE_CHARS, MAX_QUESTION_CHARS

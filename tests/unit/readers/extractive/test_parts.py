@@ -12,7 +12,7 @@ from rag.core.errors import (
     ConfigError,
 )
 from rag.runtime.hardware import has_int8
-from readers.calibration import fit_calibration
+from readers.confidence import fit_calibration
 from readers.extractive.files import WORD_EMBEDDINGS, load_parts
 from readers.extractive.layout import pair_template, rows_of_pairs, tokenize_texts
 from readers.extractive.model import SpanModel

@@ -82,7 +82,7 @@ def test_a_teacher_with_other_ids_and_special_tokens_reads_the_same_words(tmp_pa
         asked, titles, read = (tokenize_texts(tokenizer, part) for part in (questions, ["a", "b"], texts))
         rows[name] = rows_of_pairs(*layout, [(0, 0), (1, 1)], asked, titles, read)
     ids, mask, _, inside = row_tensors(pair_template(own), rows["own"])
-    teacher = Teacher.load(str(folder), own, precision="fp32", device="cpu", examples=questions + texts)
+    teacher = Teacher.load(str(folder), own, precision="fp32", device="cpu")
     read = teacher.logits(ids, mask)
     ids, mask, types, places = row_tensors(pair_template(other), rows["other"])
     with torch.no_grad():
