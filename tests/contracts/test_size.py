@@ -25,10 +25,10 @@ CEILINGS = {
     "rag/scale": (460, 450),
     "rag/training": (1710, 1400),
     "indexers": (4470, 4400),
-    "readers": (7330, 6600),
+    "readers": (7210, 6600),
     "retrievers": (6740, 6600),
     "serve": (2790, 2600),
-    "tests": (26540, 24000),
+    "tests": (26520, 24000),
 }
 
 
