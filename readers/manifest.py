@@ -100,8 +100,9 @@ def load_manifest(kind: type[ManifestT], folder: Path) -> ManifestT:
             hint="it was written by another program or version: copy or train the folder again",
         )
     for part in (data, data.get("settings"), data.get("calibration")):
-        for retired in _RETIRED & part.keys() if isinstance(part, dict) else ():
-            del part[retired]
+        if isinstance(part, dict):
+            for retired in _RETIRED & part.keys():
+                del part[retired]
     try:
         return kind.model_validate(data)
     except ValidationError as error:

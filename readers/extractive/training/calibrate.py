@@ -19,7 +19,7 @@ from readers.extractive.settings import ReaderSettings
 from readers.extractive.training.data import SPAN, answer_type, is_right
 from readers.extractive.waves import retrieval_ranks
 from readers.manifest import Calibration
-from readers.ranking import PassageRows, Ranked, rank_all
+from readers.ranking import Ranked, rank_all
 
 _WEIGHTS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.5, 6.0)
 _TABLE_WEIGHTS = (0.0, 1.0, 2.0, 3.0)
@@ -30,15 +30,6 @@ _EMPTIED, _OF = (0, 5), 8  # of 8 questions these two, one per half, are also re
 _CHUNK = 64
 
 log = get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Tuned:
-    """The chosen settings, with their figures on the held-out questions (per cent, except "ece")."""
-
-    settings: ReaderSettings
-    calibration: Calibration
-    figures: dict[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +58,9 @@ class Case:
         return [not self.emptied and is_right(answer.text, self.example) for answer in self.ranked.answers]
 
 
-def tune(reader: ExtractiveReader, sets: Mapping[str, Sequence[Example]]) -> Tuned:
+def tune(
+    reader: ExtractiveReader, sets: Mapping[str, Sequence[Example]]
+) -> tuple[ReaderSettings, Calibration, dict[str, float]]:
     """Choose the weights of a passage's rank and of tables by exact match, then fit confidences.
 
     The network reads each question once, with all its passages. Its scores also serve as cases in which only
@@ -79,14 +72,17 @@ def tune(reader: ExtractiveReader, sets: Mapping[str, Sequence[Example]]) -> Tun
         reader: gives the network and the settings to start from.
         sets: held-out questions with their retrieved passages, by name of the set.
 
+    Returns:
+        Settings, calibration, and figures on these questions (per cent, except "ece").
+
     Raises:
         DataError: there are fewer than two questions.
     """
     reading = _Reading(reader, sets)
-    best = reading.most_right(reader.settings, [{"retrieval_weight": weight} for weight in _WEIGHTS])
-    best = reading.most_right(best, [{"table_weight": weight} for weight in _TABLE_WEIGHTS])
+    best = reading.most_right(reader.settings, "retrieval_weight", _WEIGHTS)
+    best = reading.most_right(best, "table_weight", _TABLE_WEIGHTS)
     calibration, figures = fit_and_measure(reading.cases(best))
-    return Tuned(best, calibration, {**reading.exact_match(best), **figures})
+    return best, calibration, {**reading.exact_match(best), **figures}
 
 
 class _Reading:
@@ -109,12 +105,12 @@ class _Reading:
         ranked: list[tuple[Ranked, bool]] = []
         for chunk, (rows, scores) in zip(self.chunks, self.scored, strict=True):
             retrieval = [example.scores for example in chunk]
-            holds = _holds_answer(rows, chunk)
-            used = ~holds if emptied else np.ones(len(rows.rows), bool)
+            pairs = [rows.pairs[row.group] for row in rows.rows]
+            holds = np.array([bool(chunk[q].candidates[place].has_answer) for q, place, _ in pairs], bool)
+            used = ~holds if emptied else np.ones(len(pairs), bool)
             if depth is not None:
                 used &= retrieval_ranks(rows, retrieval) < depth
-            owner, _ = rows.owners()
-            answered = np.bincount(owner, holds & used, len(chunk)) > 0
+            answered = np.bincount(rows.owners()[0], holds & used, len(chunk)) > 0
             ranked += zip(rank_all(rows, scores, retrieval, settings, used), answered.tolist(), strict=True)
         return ranked
 
@@ -123,12 +119,11 @@ class _Reading:
         pairs = zip(self.ranked(settings), self.examples, strict=True)
         return np.array([bool(r.answers) and is_right(r.answers[0].text, e) for (r, _), e in pairs], float)
 
-    def most_right(self, settings: ReaderSettings, changes: Sequence[Mapping[str, Any]]) -> ReaderSettings:
-        """The settings with that change which gives most right first answers."""
-        options = [settings.model_copy(update=change) for change in changes]
+    def most_right(self, settings: ReaderSettings, name: str, values: Sequence[float]) -> ReaderSettings:
+        """The settings with the value of `name` that gives most right first answers."""
+        options = [settings.model_copy(update={name: value}) for value in values]
         shares = [float((self.weights * self.right(option)).sum()) for option in options]
-        for change, share in zip(changes, shares, strict=True):
-            log.info("held-out EM %.2f  %s", 100 * share, change)
+        log.info("held-out EM by %s: %s", name, {v: round(100 * s, 2) for v, s in zip(values, shares)})
         return options[int(np.argmax(shares))]
 
     def cases(self, settings: ReaderSettings) -> list[Case]:
@@ -194,7 +189,11 @@ def fit_and_measure(cases: Sequence[Case]) -> tuple[Calibration, dict[str, float
 
     crossed = _crossed(cases, number % 2)  # a question's cases stay together
     if crossed is None:
-        raise too_few()
+        raise DataError(
+            "fewer than two held-out questions to fit and to measure the confidence on",
+            hint="raise held_out of a set, or name another in `calibrate`, both with `retrieved`: "
+            "--set 'calibrate=[{questions: FILE, retrieved: FILE}]'",
+        )
     figures = {"ece": _error(crossed[shown, 0], right[shown]), **measure(crossed)}
     figures |= {"questions": float(shown.sum()), "without_answer": float(removed.sum())}
     unseen = _crossed(cases, labels)
@@ -221,15 +220,6 @@ def _crossed(cases: Sequence[Case], groups: npt.NDArray[Any]) -> Float64 | None:
     return chances
 
 
-def too_few() -> DataError:
-    """The error for too few held-out questions with retrieved passages."""
-    return DataError(
-        "fewer than two held-out questions to fit and to measure the confidence on",
-        hint="raise held_out of a set (--set 'train=[{questions: FILE, retrieved: FILE, held_out: 0.2}]'), "
-        "or name another (--set 'calibrate=[{questions: FILE, retrieved: FILE}]')",
-    )
-
-
 def fit(cases: Sequence[Case]) -> Calibration:
     """Temperature and null bias of all candidates on what was read whole; then, for readers that say "no
     answer", two logistic regressions on all cases: that the first answer is right, and that there is none."""
@@ -239,8 +229,8 @@ def fit(cases: Sequence[Case]) -> Calibration:
         whole = [case for case in whole if any(case.right)]
         if not whole:
             return Calibration()
-    scores = np.full((len(whole), max(len(case.ranked.answers) for case in whole)), -np.inf)
-    correct = np.zeros(scores.shape, bool)
+    widest = max(len(case.ranked.answers) for case in whole)
+    scores, correct = np.full((len(whole), widest), -np.inf), np.zeros((len(whole), widest), bool)
     for row, case in enumerate(whole):
         scores[row, : len(case.right)], correct[row, : len(case.right)] = case.ranked.scores, case.right
     nulls = np.array([-1e4 if case.ranked.null is None else case.ranked.null for case in whole])
@@ -266,9 +256,3 @@ def _percent(of: Bool) -> float:
 def _error(confidence: Float64, correct: Bool) -> float:
     measured = measure_calibration(confidence, correct)
     return round(float(measured["ece"]), 4) if measured is not None else 0.0
-
-
-def _holds_answer(rows: PassageRows, part: Sequence[Example]) -> Bool:
-    """(R,) whether the passage of each row holds an answer."""
-    pairs = (rows.pairs[row.group] for row in rows.rows)
-    return np.array([bool(part[q].candidates[place].has_answer) for q, place, _ in pairs], bool)

@@ -69,9 +69,8 @@ def finish(
                 if shown := draw(examples, config.validation_questions, config, 4):
                     figures[f"gold passages, held-out {label}"] = reading_scores(reader, shown)
             if sets:
-                tuned = tune(reader, sets)
-                figures["retrieved, held-out"] = tuned.figures
-                changes = {"settings": tuned.settings, "calibration": tuned.calibration}
+                chosen, calibration, figures["retrieved, held-out"] = tune(reader, sets)
+                changes = {"settings": chosen, "calibration": calibration}
                 manifest.model_copy(update=changes).save(folder)
     return figures
 
@@ -86,17 +85,16 @@ def _serving(
     config: ReaderTrainConfig, held_out: Mapping[str, Sequence[Example]]
 ) -> dict[str, Sequence[Example]]:
     """By set, held-out questions with what a retriever found for them and nothing else."""
-    found: dict[str, Sequence[Example]] = {}
-    for one in (*config.train, *config.calibrate):
-        chosen = {example.id for example in held_out.get(one.label, ())}
-        is_learnt = one in config.train
-        if is_learnt and not (chosen and one.retrieved):
+    sets: dict[str, Sequence[Example]] = {}
+    for part in (*config.train, *config.calibrate):
+        chosen = {example.id for example in held_out.get(part.label, ())}
+        is_learnt = part in config.train
+        if is_learnt and not (chosen and part.retrieved):
             continue
-        examples = read_set(one, serving=True)
-        examples = [e for e in examples if e.candidates and (e.id in chosen or not is_learnt)]
-        if examples:
-            found[one.label] = draw(examples, config.calibration_questions, config, 5)
-    return found
+        examples = read_set(part, serving=True)
+        if examples := [e for e in examples if e.candidates and (e.id in chosen or not is_learnt)]:
+            sets[part.label] = draw(examples, config.calibration_questions, config, 5)
+    return sets
 
 
 def draw(examples: Sequence[Example], count: int, config: ReaderTrainConfig, key: int) -> list[Example]:
