@@ -25,7 +25,7 @@ CEILINGS = {
     "rag/scale": (460, 450),
     "rag/training": (1710, 1400),
     "indexers": (4470, 4400),
-    "readers": (7210, 6600),
+    "readers": (7190, 6600),
     "retrievers": (6740, 6600),
     "serve": (2790, 2600),
     "tests": (26520, 24000),
