@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from indexers.index import Index
-from rag.adaptation.config import AdaptConfig
+from rag.adaptation.config import LEAST_QUESTIONS, AdaptConfig
 from rag.adaptation.questions import MadeQuestion, make_questions
 from rag.core.errors import DataError
 from rag.core.manifest import claim
@@ -19,7 +19,6 @@ from retrievers.training.dpr import DprTrainConfig, train_dpr
 
 QUESTIONS, SETTINGS = "questions.json", "adapt.json"
 _AT_ONCE = 64  # questions that are searched for
-_LEAST = 50  # questions
 _LOOKED_AT = 20  # passages per question, at most
 
 
@@ -71,11 +70,11 @@ def _questions_of(config: AdaptConfig, index: Index) -> list[tuple[Passage, Made
             made.setdefault(question.text, (passage, question))
         if len(made) >= config.questions:
             break
-    if len(made) < _LEAST:
+    if len(made) < LEAST_QUESTIONS:
         raise DataError(
             f"{config.index}: its {len(passages):,} passages give {len(made):,} questions, "
-            f"expected at least {_LEAST}",
-            hint="raise --questions, or give an index with more English text",
+            f"expected at least {LEAST_QUESTIONS}",
+            hint="give an index with more English text",
         )
     return list(made.values())[: config.questions]
 

@@ -9,6 +9,8 @@ from pydantic import Field
 
 from rag.config import DEFAULT_SEED, Config
 
+LEAST_QUESTIONS = 50  # a training on fewer says nothing
+
 
 class AdaptConfig(Config):
     """Which questions are made of a corpus, beside the configuration of the training.
@@ -29,7 +31,7 @@ class AdaptConfig(Config):
     out: Path
     index: Path
     replay: tuple[Path, ...] = ()
-    questions: int = Field(default=2000, ge=1)
+    questions: int = Field(default=2000, ge=LEAST_QUESTIONS)
     top_k: int = Field(default=4, ge=1, le=100)
     retriever: str = "auto"
     index_encoder: str | None = None

@@ -35,7 +35,7 @@ def summarise(records: Iterable[Mapping[str, Any]], settings: EvaluationSettings
         (of each field, by size: value, "n", "figures"), "latency_ms", "reading".
 
     Raises:
-        DataError: there are no records, or one lacks a field.
+        DataError: there are no records.
     """
     scores: list[Mapping[str, float | None]] = []
     confidence, ranks = list[float](), list[float]()
@@ -43,22 +43,19 @@ def summarise(records: Iterable[Mapping[str, Any]], settings: EvaluationSettings
     latency: dict[str, list[float]] = {}
     groups: dict[str, dict[str, list[int]]] = {}  # field → value → rows of its questions
     deepest = 0
-    for number, record in enumerate(records, start=1):
-        try:
-            scores.append(record["scores"])
-            confidence.append(record.get("confidence", np.nan))
-            deepest = max(deepest, len(record["hits"]))
-            if record["scores"].get("mrr") is not None:
-                ranks.append(record["first_rank"] or np.inf)
-            if record["stage"] is not None:
-                stages[record["stage"]] += 1
-            for stage, milliseconds in record["timings_ms"].items():
-                latency.setdefault(stage, []).append(milliseconds)
-            for name, value in record.get("groups", {}).items():
-                groups.setdefault(name, {}).setdefault(value, []).append(number - 1)
-            reading.update(record.get("reading", {}))
-        except (KeyError, TypeError) as error:
-            raise DataError(f"record {number}: field {error} is missing or malformed") from error
+    for row, record in enumerate(records):
+        scores.append(record["scores"])
+        confidence.append(record.get("confidence", np.nan))
+        deepest = max(deepest, len(record["hits"]))
+        if record["scores"].get("mrr") is not None:
+            ranks.append(record["first_rank"] or np.inf)
+        if record["stage"] is not None:
+            stages[record["stage"]] += 1
+        for stage, milliseconds in record["timings_ms"].items():
+            latency.setdefault(stage, []).append(milliseconds)
+        for name, value in record.get("groups", {}).items():
+            groups.setdefault(name, {}).setdefault(value, []).append(row)
+        reading.update(record.get("reading", {}))
     if not (n := len(scores)):
         raise DataError("there are no questions to evaluate", hint="check the question file and --limit")
     columns = figure_columns(scores)

@@ -1,8 +1,7 @@
 """Evaluate and compare with one function call each: the Python side of the commands."""
 
 import tempfile
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,8 @@ from rag.data.questions import questions_from, read_questions
 from rag.eval import runner
 from rag.eval.compare import Comparison, compare_evaluations
 from rag.eval.gold import GoldResolver
-from rag.eval.labels import main_figures
 from rag.eval.report import render_report
-from rag.eval.results import Evaluation, load_evaluation, load_evaluations
+from rag.eval.results import Evaluation, load_evaluation, load_evaluations, main_figures
 from rag.eval.settings import EvaluationSettings
 from rag.eval.source import QuestionSource
 from rag.eval.systems import System, gold_reader, open_results, over_gold, system_of
@@ -29,7 +27,6 @@ from readers.open import open_reader
 
 REPORT_NAME = "report.html"
 Questions = Any  # a file, or what `questions_from` takes
-_SHOWN_FIELDS = 6
 
 
 def evaluate(
@@ -94,15 +91,12 @@ def evaluate(
     else:
         system, passages = _open_system(index, opening, settings, reads=reads)
     resolver = None if passages is None else GoldResolver(passages)
-    unread: Counter[str] = Counter()
-    stream = _counted(stream, unread, settings.by)
     holder = tempfile.TemporaryDirectory(prefix="rag-evaluation-") if out is None else None
     place = Path(holder.name if holder is not None else str(out))
     asked = stream if resolver is None else map(resolver, stream)
     runner.evaluate(system, asked, place, settings, source=source, command=command)
     evaluation = load_evaluation(place)
-    notes = [] if resolver is None else resolver.notes()
-    notes += _notes(evaluation, unread)
+    notes = [*([] if resolver is None else resolver.notes()), *_notes(evaluation)]
     atomic_write_text(place / REPORT_NAME, render_report([evaluation]))
     return replace(evaluation, notes=tuple(notes), holder=holder)
 
@@ -126,7 +120,7 @@ def _open_system(
     )
 
 
-def _notes(evaluation: Evaluation, unread: Counter[str]) -> list[str]:
+def _notes(evaluation: Evaluation) -> list[str]:
     """Warnings about the figures."""
     figures, notes = evaluation.figures, []
     outcomes = [(record.get("failure"), not record["hits"]) for record in evaluation.records()]
@@ -134,9 +128,6 @@ def _notes(evaluation: Evaluation, unread: Counter[str]) -> list[str]:
         notes += [f"{len(failures):,} questions could not be read and count as unanswered: {failures[0]}"]
     if empty := sum(has_no_hits for _, has_no_hits in outcomes):
         notes += [f"{empty:,} questions have no results at all, and count as not found"]
-    if unread:
-        listed = [f"{name} ({count:,} questions)" for name, count in unread.most_common(_SHOWN_FIELDS)]
-        notes += [f"fields of the questions that are not read: {', '.join(listed)}"]
     if not main_figures(figures):
         notes += [
             f"no figures: none of {evaluation.metrics['n']:,} questions has answers, "
@@ -176,10 +167,3 @@ def compare(
     if report is not None:
         atomic_write_text(report, render_report(evaluations))
     return compared
-
-
-def _counted(questions: Iterable[Question], unread: Counter[str], by: Sequence[str]) -> Iterator[Question]:
-    """The questions; their fields that nothing reads are counted."""
-    for question in questions:
-        unread.update(name for name in question.meta if name not in by)
-        yield question

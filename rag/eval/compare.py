@@ -1,5 +1,4 @@
-"""Compare evaluations of the same questions: differences with intervals, p-values with Holm's correction, and
-questions that flipped."""
+"""Compare evaluations of the same questions: differences with intervals, p-values with Holm's correction."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -8,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from rag.core.arrays import Float64
 from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.eval.aggregate import figure_columns
-from rag.eval.labels import main_figures
-from rag.eval.results import Evaluation
+from rag.eval.results import Evaluation, main_figures
 from rag.eval.settings import EvaluationSettings, cut_off
 from rag.metrics.significance import PairedTest, compare_paired, holm
 
@@ -27,7 +26,6 @@ class Comparison:
         value_a, value_b: means over the questions where both systems have the figure.
         result: the paired test; `result.difference` is b - a.
         p_holm: p-value corrected for all comparisons made together.
-        gained, lost: ids of questions where b is better, and where a is.
     """
 
     figure: str
@@ -37,8 +35,6 @@ class Comparison:
     value_b: float
     result: PairedTest
     p_holm: float
-    gained: tuple[str, ...]
-    lost: tuple[str, ...]
 
 
 def compare_evaluations(
@@ -67,8 +63,8 @@ def compare_evaluations(
     chosen = _chosen(evaluations, figures)
     tables = [_aligned(evaluation, evaluations[0]) for evaluation in evaluations]
     rows = [
-        _compared(name, (a, b), ours[name], theirs[name], ids)
-        for (a, (ours, ids)), (b, (theirs, _)) in combinations(zip(names, tables, strict=True), 2)
+        _compared(name, a, b, ours[name], theirs[name])
+        for (a, ours), (b, theirs) in combinations(zip(names, tables, strict=True), 2)
         if all_pairs or a == names[0]
         for name in chosen
     ]
@@ -76,13 +72,11 @@ def compare_evaluations(
     return [replace(row, p_holm=p_holm) for row, p_holm in zip(rows, corrected, strict=True)]
 
 
-def _compared(figure: str, names: tuple[str, str], a: Any, b: Any, ids: Sequence[str]) -> Comparison:
+def _compared(figure: str, a: str, b: str, ours: Float64, theirs: Float64) -> Comparison:
     """One comparison; its `p_holm` is not corrected yet."""
-    both = ~np.isnan(a) & ~np.isnan(b)
-    result = compare_paired(a, b)
-    gained, lost = (tuple(ids[row] for row in rows) for rows in (result.gained, result.lost))
-    means = float(a[both].mean()), float(b[both].mean())
-    return Comparison(figure, *names, *means, result, result.p_value, gained, lost)
+    both, result = ~np.isnan(ours) & ~np.isnan(theirs), compare_paired(ours, theirs)
+    means = float(ours[both].mean()), float(theirs[both].mean())
+    return Comparison(figure, a, b, *means, result, result.p_value)
 
 
 def _chosen(evaluations: Sequence[Evaluation], figures: Sequence[str] | None) -> list[str]:
@@ -117,7 +111,7 @@ def _depth(evaluation: Evaluation) -> int:
     return max(*settings.get("ks", EvaluationSettings().ks), settings.get("read", 0))
 
 
-def _aligned(evaluation: Evaluation, first: Evaluation) -> tuple[dict[str, Any], list[str]]:
+def _aligned(evaluation: Evaluation, first: Evaluation) -> dict[str, Float64]:
     """Figures of an evaluation in the order of the questions of the first."""
     for key, label in (("profile", "answer profile"), ("n", "number of questions")):
         if first.metrics[key] != evaluation.metrics[key]:
@@ -136,7 +130,7 @@ def _aligned(evaluation: Evaluation, first: Evaluation) -> tuple[dict[str, Any],
             f"for example {odd[0]!r}",
             hint="evaluate both on the same question file",
         )
-    return figure_columns([records[key][0] for key in expected]), list(expected)
+    return figure_columns([records[key][0] for key in expected])
 
 
 def _fingerprint(record: dict[str, Any]) -> tuple[int, int]:

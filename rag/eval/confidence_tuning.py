@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.special import expit, logit
 
 from rag.core.arrays import Bool, Float64
 from rag.core.errors import ConfigError, DataError
 from rag.core.files import check_target
 from rag.core.progress import Progress
-from rag.core.types import AnswerSet, Question
+from rag.core.types import Question
 from rag.data.questions import draw_sample, read_questions
 from rag.data.text import AnswerMatcher, exact_match
 from rag.eval.settings import EvaluationSettings
@@ -29,7 +30,7 @@ from readers.manifest import Calibration
 
 _FOLDS = 5
 _LEAST = 10
-_NEVER = (-20.0, 20.0)  # logits of confidences of 0 and 1
+_SURE = 20.0  # logit of a confidence of 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,15 +84,14 @@ def tune_confidence(
     for held_out in range(_FOLDS):
         shift, slope = fit_shift(first[fold != held_out], right[fold != held_out])
         crossed[fold == held_out] = shift + slope * first[fold == held_out]
-    absent: tuple[float, ...] | None = old.absent
-    if absent is not None and empty.any():
-        absent = _shifted(absent, *fit_shift(none, empty))
-    fitted = {"right": _shifted(old.right, *fit_shift(first, right)), "absent": absent}
-    return ConfidenceTuning(
-        old.model_copy(update={**fitted, "questions": len(questions)}),
-        *(len(questions), int(empty.sum())),
-        *(_calibration_error(values, right) for values in (first, crossed)),
-    )
+    fitted: dict[str, Any] = {"right": _shifted(old.right, *fit_shift(first, right))}
+    if old.absent is not None and empty.any():
+        fitted["absent"] = _shifted(old.absent, *fit_shift(none, empty))
+    calibration = old.model_copy(update={**fitted, "questions": len(questions)})
+    before, after = (measure_calibration(expit(values), right) for values in (first, crossed))
+    assert before is not None  # there are questions
+    assert after is not None
+    return ConfidenceTuning(calibration, len(questions), int(empty.sum()), before["ece"], after["ece"])
 
 
 def fit_confidence(
@@ -139,30 +139,17 @@ def _ask(
             for question, hits, answers in zip(part, ranked, read, strict=True):
                 matcher = AnswerMatcher(question.answers, question.answer_mode) if question.answers else None
                 holds = matcher is not None and any(matcher.matches(passage.text) for _, passage in hits)
-                text = answers.answers[0].text if answers.answers else ""
+                text, chances = "", (0.0, 1.0)
+                if answers.answers:
+                    best = answers.answers[0]
+                    text, chances = best.text, (best.confidence, answers.no_answer_confidence)
                 is_right = exact_match(text, question.answers, question.answer_profile)
-                logits.append(_logits(answers))
+                logits.append(np.clip(logit(chances), -_SURE, _SURE))
                 truth.append((holds and is_right, not holds))
             progress.update(len(part))
     return np.array(logits, dtype=float), np.array(truth, dtype=bool)
 
 
-def _logits(answers: AnswerSet) -> tuple[float, float]:
-    """Logits of the first answer's confidence, and of "no answer"."""
-    if not answers.answers:
-        return _NEVER
-    return tuple(
-        np.clip(np.log(p / max(1.0 - p, 1e-9)) if p > 0 else _NEVER[0], *_NEVER)
-        for p in (answers.answers[0].confidence, answers.no_answer_confidence)
-    )
-
-
 def _shifted(fitted: Sequence[float], shift: float, slope: float) -> tuple[float, ...]:
     bias, *slopes = (slope * value for value in fitted)
     return tuple(round(value, 4) for value in (bias + shift, *slopes))
-
-
-def _calibration_error(logits: Float64, right: Bool) -> float:
-    measured = measure_calibration(1.0 / (1.0 + np.exp(-logits)), right)
-    assert measured is not None  # there are questions
-    return float(measured["ece"])

@@ -8,13 +8,10 @@ from typing import Any
 from rag.core.errors import ConfigError, MissingDependencyError
 from rag.core.optional import require
 from rag.eval.compare import compare_evaluations
-from rag.eval.labels import describe, main_figures, percent, with_interval
-from rag.eval.results import Evaluation
+from rag.eval.results import Evaluation, describe, main_figures, percent, with_interval
 from rag.eval.scoring import STAGES
 
 Record = Mapping[str, Any]
-Pieces = list[tuple[str, str]]  # text and its class; "" for what is not highlighted
-
 _WORST = 20  # questions shown for each system
 
 
@@ -36,9 +33,7 @@ def render_report(evaluations: Sequence[Evaluation]) -> str:
         loader=PackageLoader("rag.eval"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
     environment.filters |= {"percent": percent, "with_interval": with_interval}
-    environment.globals |= {
-        "describe": describe, "stages": STAGES, "marked": marked, "find_answers": find_answers,
-    }  # fmt: skip
+    environment.globals |= {"describe": describe, "stages": STAGES}
     figures = dict.fromkeys(name for e in evaluations for name in e.metrics["figures"])
     main = main_figures(figures, limit=len(figures))
     return environment.get_template("report.html").render(
@@ -114,38 +109,3 @@ def worst_records(records: Iterable[Record], limit: int) -> list[Record]:
         if (value := badness(record)) is not None
     )
     return [record for _, _, record in heapq.nlargest(limit, ranked, key=lambda item: item[:2])]
-
-
-def marked(text: str, spans: Iterable[tuple[int | None, int | None, str]], *, limit: int = 700) -> Pieces:
-    """Text with highlighted spans, cut to about `limit` characters around the first of them.
-
-    Args:
-        spans: (start, end, class) in characters; a span that overlaps an earlier one is left out, and so is
-            one without a place.
-
-    Example:
-        >>> marked("in the Black Forest.", [(7, 19, "read")])
-        [('in the ', ''), ('Black Forest', 'read'), ('.', '')]
-    """
-    placed = sorted((start, end, kind) for start, end, kind in spans if start is not None and end is not None)
-    first = 0
-    if len(text) > limit and placed:
-        first = max(0, min(placed[0][0] - limit // 3, len(text) - limit))
-    last = min(len(text), first + limit)
-    pieces: Pieces = [("… ", "")] if first else []
-    position = first
-    for start, end, kind in placed:
-        if position <= start < end <= last:
-            pieces += [(text[position:start], ""), (text[start:end], kind)]
-            position = end
-    pieces.append((text[position:last], ""))
-    return [*pieces, (" …", "")] if last < len(text) else pieces
-
-
-def find_answers(text: str, answers: Sequence[str]) -> list[tuple[int, int, str]]:
-    """Spans of the first mention of each accepted answer in a passage."""
-    lowered = text.lower()
-    if len(lowered) != len(text):  # lower-casing lengthens a few characters: then nothing is highlighted
-        return []
-    places = [(lowered.find(answer.lower()), len(answer)) for answer in answers if answer.strip()]
-    return [(start, start + size, "gold") for start, size in places if start >= 0]

@@ -26,15 +26,16 @@ from rag.core.files import (
     read_json,
     remove_temporaries,
 )
+from rag.core.log import get_logger
 from rag.core.manifest import differences
 from rag.core.optional import installed_version
 from rag.core.progress import Progress
-from rag.core.types import AnswerSet, Question
-from rag.data.files.rows import json_records
+from rag.core.types import AnswerSet, Passage, Question
+from rag.data.examples import Candidate, Example, write_run
+from rag.data.files.rows import json_records, write_json_lines
 from rag.data.questions import draw_sample
 from rag.data.text import REGEX_PROFILES
 from rag.eval.aggregate import summarise
-from rag.eval.predictions import write_predictions
 from rag.eval.scoring import QuestionOutcome, score_outcomes
 from rag.eval.settings import EvaluationSettings
 from rag.eval.source import QuestionSource
@@ -89,7 +90,7 @@ def evaluate(
         stream = _distinct(islice(questions, settings.limit), settings)
         if settings.sample is not None:
             stream = iter(draw_sample(stream, settings.sample, settings.seed))
-        asking_s = _ask_all(system, stream, place, settings)
+        asking_s = _ask_all(system, stream, place, settings, {"fingerprint": mark, **header})
         os.replace(place / _PART_NAME, place / RECORDS_NAME)
         fsync_path(place)
         files = write_predictions(place / RECORDS_NAME, place, settings.profile)
@@ -130,14 +131,14 @@ def _ask(system: System, batch: Sequence[Question], settings: EvaluationSettings
 def _check_state(place: Path, mark: str, header: Mapping[str, Any]) -> dict[str, Any] | None:
     """The metrics if this evaluation is finished; else check that its folder may be continued."""
     others = [path.name for path in place.iterdir() if not path.name.startswith(".")]
-    if others and not {METRICS_NAME, _STATE_NAME, RECORDS_NAME} & {*others}:
+    if others and not {METRICS_NAME, _STATE_NAME, RECORDS_NAME, _PART_NAME} & {*others}:
         raise ConfigError(
             f"{place} holds other files ({', '.join(sorted(others)[:3])}), not an evaluation",
             hint="choose another --out, or an empty folder",
         )
     remove_temporaries(place)
     for name in (METRICS_NAME, _STATE_NAME):
-        if not (place / name).is_file() or (name == _STATE_NAME and not _is_begun(place)):
+        if not (place / name).is_file():
             continue
         earlier = read_json(place / name)
         if not isinstance(earlier, dict) or earlier.get("fingerprint") != mark:
@@ -150,18 +151,16 @@ def _check_state(place: Path, mark: str, header: Mapping[str, Any]) -> dict[str,
             )
         if name == METRICS_NAME:
             return earlier
-    atomic_write_json(place / _STATE_NAME, {"fingerprint": mark, **header})
     return None
 
 
-def _is_begun(place: Path) -> bool:
-    """Whether any question was answered."""
-    paths = [place / name for name in (_PART_NAME, RECORDS_NAME)]
-    return any(path.is_file() and path.stat().st_size > 0 for path in paths)
+def _ask_all(
+    system: System, stream: Iterator[Question], place: Path, settings: EvaluationSettings, state: Any
+) -> float:
+    """Append the records of all questions that have none yet; returns the seconds spent on them.
 
-
-def _ask_all(system: System, stream: Iterator[Question], place: Path, settings: EvaluationSettings) -> float:
-    """Append the records of all questions that have none yet; returns the seconds spent on them."""
+    `state`, with which alone this may be continued, is written before the first record.
+    """
     part = place / _PART_NAME
     if (place / RECORDS_NAME).is_file() and not part.is_file():  # stopped between asking and summarising
         os.replace(place / RECORDS_NAME, part)
@@ -181,7 +180,10 @@ def _ask_all(system: System, stream: Iterator[Question], place: Path, settings: 
         Progress(settings.sample or settings.limit, "questions", "evaluate", initial=len(done)) as progress,
     ):
         while batch := list(islice(stream, settings.batch_size)):
-            for record in score_outcomes(_ask(system, batch, settings), settings):
+            records = score_outcomes(_ask(system, batch, settings), settings)
+            if not (place / _STATE_NAME).exists():
+                atomic_write_json(place / _STATE_NAME, state)
+            for record in records:
                 file.write(json.dumps(record, ensure_ascii=False) + "\n")
             file.flush()  # what is stopped goes on behind the last batch
             progress.update(len(batch))
@@ -227,3 +229,45 @@ def _distinct(questions: Iterable[Question], settings: EvaluationSettings) -> It
 def _versions() -> dict[str, str]:
     versions = {"python": platform.python_version(), "platform": f"{sys.platform}-{platform.machine()}"}
     return versions | {name: here for name in _PACKAGES if (here := installed_version(name)) is not None}
+
+
+def write_predictions(records_path: Path, out: Path, profile: str) -> list[str]:
+    """Write every official prediction file that the records allow.
+
+    - `predictions.squad.json`: `{question id: answer}`
+    - `predictions.nq_open.jsonl`: one `{"question", "prediction"}` per line
+    - `predictions.hotpot.json`: `{"answer": {id: …}, "sp": {id: [[title, sentence], …]}}`, profile "hotpot"
+        only
+    - `run.trec`: `qid Q0 passage rank score tag`; left out, with a warning, where the format cannot hold it
+
+    Returns:
+        Names of the files written. A question without an answer gets "".
+    """
+
+    def records() -> Iterator[dict[str, Any]]:  # opened anew for every file
+        return json_records(records_path)
+
+    names: list[str] = []
+    try:
+        write_run(out / "run.trec", map(_ranking, records()))
+        names.append("run.trec")
+    except DataError as error:
+        get_logger(__name__).warning("run.trec is not written: %s", error.message)
+    first = next(iter(records()), None)
+    if first is None or "prediction" not in first:
+        return names
+    answers = {record["id"]: record.get("prediction") or "" for record in records()}
+    atomic_write_json(out / "predictions.squad.json", answers)
+    pairs = ({"question": record["question"], "prediction": answers[record["id"]]} for record in records())
+    write_json_lines(out / "predictions.nq_open.jsonl", pairs)
+    names += ["predictions.squad.json", "predictions.nq_open.jsonl"]
+    if profile == "hotpot":
+        facts = {record["id"]: record.get("facts") or [] for record in records()}
+        atomic_write_json(out / "predictions.hotpot.json", {"answer": answers, "sp": facts})
+        names.append("predictions.hotpot.json")
+    return names
+
+
+def _ranking(record: dict[str, Any]) -> Example:
+    hits = (Candidate(Passage(h["id"], "", ""), "retrieved", score=h["score"]) for h in record["hits"])
+    return Example(record["id"], "", candidates=tuple(hits))

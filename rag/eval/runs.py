@@ -75,8 +75,8 @@ def _paths_json(question: Question, paths: Paths) -> dict[str, Any]:
 
 
 def _as_example(question: Question, hits: RankedPassages) -> Example:
-    regex = question.answers_are_regex
-    matcher = AnswerMatcher(question.answers, "regex" if regex else "tokens") if question.answers else None
+    regex, answers = question.answers_are_regex, question.answers
+    matcher = AnswerMatcher(answers, question.answer_mode) if answers else None
     candidates = (
         Candidate(
             passage, "retrieved", score=hit.score,
@@ -85,4 +85,4 @@ def _as_example(question: Question, hits: RankedPassages) -> Example:
         )
         for hit, passage in hits
     )  # fmt: skip
-    return Example(question.id, question.text, question.answers, tuple(candidates), answers_are_regex=regex)
+    return Example(question.id, question.text, answers, tuple(candidates), answers_are_regex=regex)

@@ -5,16 +5,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from rag.core.errors import DataError
-from rag.core.types import AnswerSet, Paths, Question, RankedPassages
+from rag.core.types import AnswerSet, Passage, Paths, Question, RankedPassages
+from rag.data.sentences import Spans, align_sentences, sentence_spans
 from rag.data.split import document_of
 from rag.data.text import AnswerMatcher, exact_match
-from rag.eval.facts import find_facts
 from rag.eval.gold import gold_facts, gold_keys, is_yes_no, needs_all, passage_key
 from rag.eval.settings import EvaluationSettings
 from rag.metrics.answers import em_and_f1
 from rag.metrics.kilt import evidence_sets, score_answers, score_pages
-from rag.metrics.multihop import multihop_scores, path_scores, score_hotpot
+from rag.metrics.multihop import Fact, multihop_scores, path_scores, score_hotpot
 from rag.metrics.ranking import first_true, rank_figures, trec_measures
+from readers.facts import FactPassage, choose_facts
 
 STAGES = {
     "correct": "the first answer is right",
@@ -238,3 +239,40 @@ def _hits_json(outcome: QuestionOutcome, flags: Sequence[bool]) -> list[dict[str
             row["text"] = passage.text
         rows.append(row)
     return rows
+
+
+def find_facts(question: Question, answers: AnswerSet, read: RankedPassages, paths: Paths = ()) -> list[Fact]:
+    """Supporting facts for HotpotQA's sp and joint figures; see `readers.facts` for the rule.
+
+    Sentence boundaries come from the paragraph with this title and text among those that the question set
+    quotes (the distractor files quote all gold paragraphs), else from a rule of punctuation. Nothing else of
+    the quoted paragraphs is used: they have no influence on which passages are chosen.
+
+    Args:
+        read: hits with the passages that were read.
+    """
+    confidence: dict[str, float] = {}
+    for answer in answers.answers:
+        name = answer.evidence.passage_id
+        confidence[name] = confidence.get(name, 0.0) + answer.confidence
+    best = answers.answers[0].evidence if answers.answers else None
+    passages = []
+    for hit, passage in read:
+        spans = _spans(question, passage)
+        at = None
+        if best is not None and best.passage_id == passage.id and (start := best.start) is not None:
+            at = next((n for n, (_, end) in enumerate(spans) if start < end), None)
+        texts = [passage.text[start:end] for start, end in spans]
+        passages.append(FactPassage(passage.title, texts, hit.score, confidence.get(passage.id, 0.0), at))
+    number = {passage.id: n for n, (_, passage) in enumerate(read)}
+    chains = [[number[p.id] for _, p in path if p.id in number] for path in paths]
+    return [(passages[n].title, sentence) for n, sentence in choose_facts(question.text, passages, chains)]
+
+
+def _spans(question: Question, passage: Passage) -> Spans:
+    for shown in (*question.gold, *question.context):
+        if shown.sentences and shown.passage.title == passage.title:
+            spans = align_sentences(passage.text, shown.sentences)
+            if spans is not None:
+                return spans
+    return sentence_spans(passage.text)

@@ -75,7 +75,7 @@ def _adapt(index: Path, out: Path) -> None:
 
 
 def test_what_cannot_work_is_refused(world: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="70 passages give 20 questions, expected at least 50"):
+    with pytest.raises(ConfigError, match="questions = 20: Input should be greater than or equal to 50"):
         adapt(world / "index", tmp_path / "b", questions=20, training=TRAINING)
     with pytest.raises(ConfigError, match="kinds"):
         adapt(world / "index", tmp_path / "d", kinds="table", training=TRAINING)

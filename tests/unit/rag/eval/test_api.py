@@ -151,11 +151,10 @@ def test_a_set_that_cannot_be_judged_is_told_always(
     path = tmp_path / "q.csv"
     path.write_text("Question;Gold\nWhere does the Danube rise?;danube\nWho?;\n")
     given = [word for name, value in options.items() for word in (f"--{name}", value)]
-    for number in range(2):  # once more from the results that are there
+    for _ in range(2):  # once more from the results that are there
         command = ["evaluate", "--index", str(index), "-q", str(path), "-o", str(tmp_path / "r"), *given]
         done = CliRunner().invoke(app, command)
         assert "no figures: none of 2 questions has answers" in done.output, done.output
-        assert ("not read: gold (1 questions)" in done.output) == (number == 0)
 
 
 def test_questions_that_could_not_be_read_are_told(

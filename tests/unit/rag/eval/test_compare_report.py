@@ -10,9 +10,8 @@ import pytest
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.types import AnswerSet, GoldPassage, Passage, Question
 from rag.eval.compare import compare_evaluations
-from rag.eval.labels import with_interval
-from rag.eval.report import find_answers, marked, render_report, worst_records
-from rag.eval.results import Evaluation, load_evaluation, load_evaluations
+from rag.eval.report import render_report, worst_records
+from rag.eval.results import Evaluation, load_evaluation, load_evaluations, with_interval
 from rag.eval.settings import EvaluationSettings
 from rag.eval.source import QuestionSource
 from tests.unit.rag.eval.conftest import evaluate
@@ -59,8 +58,6 @@ def test_comparison_aligns_questions_and_corrects_p_values(pair: list[Evaluation
     assert set(rows) == {"em", "f1", "top1", "mrr", "RR"}
     em = rows["em"]
     assert (em.value_a, em.value_b) == (0.0, pytest.approx(1 / 6))
-    assert em.gained == ("q0",)
-    assert em.lost == ()
     assert (len(em.result.gained), em.result.ties, em.result.lost, em.result.test) == (1, 5, (), "mcnemar")
     assert all(row.p_holm >= row.result.p_value for row in rows.values())
     assert rows["top1"].result.ties == 5
@@ -166,8 +163,7 @@ def test_report_of_one_system(tmp_path: Path, system: Any, questions: list[Quest
     assert "Exact match" in text
     assert with_interval(evaluation.metrics["figures"]["em"]) in text
     assert sum(tag == "svg" for tag, _ in page.tags) == 2
-    assert '<mark class="read">Rotterdam</mark>' not in text
-    assert 'class="read">near Rotterdam</mark>' in text
+    assert "<mark>near Rotterdam</mark>" in text
     assert "against" not in text
 
 
@@ -207,8 +203,6 @@ def test_without_matplotlib_the_page_has_tables_alone(
 
 
 def test_passages_with_odd_characters_do_not_break_the_page(tmp_path: Path, system: Any) -> None:
-    assert find_answers("İstanbul & co", ["İstanbul"]) == []  # lower case is longer
-    assert marked("Rain & sun.", [(None, None, "read")]) == [("Rain & sun.", "")]
     question = Question(
         "q", "Danube İ \u202e \x00?", ("İ",), ("p0",), (GoldPassage(Passage("", "T", "İ x y.")),)
     )

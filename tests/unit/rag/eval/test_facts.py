@@ -10,9 +10,9 @@ from rag.core.types import Answer, AnswerSet, Evidence, Hit, Passage, Question
 from rag.data.corpus import read_documents
 from rag.data.questions import questions_from
 from rag.data.sentences import align_sentences
-from rag.eval.facts import find_facts
 from rag.eval.report import render_report
 from rag.eval.results import load_evaluation
+from rag.eval.scoring import find_facts
 from rag.eval.settings import EvaluationSettings
 from rag.eval.source import QuestionSource
 from tests.unit.rag.eval.conftest import evaluate
