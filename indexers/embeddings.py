@@ -30,7 +30,6 @@ from rag.core.files import (
     clean_directory,
     link_or_copy,
     read_json,
-    remove_temporaries,
 )
 from rag.core.manifest import differences
 from rag.core.npy import advise, load_npy, save_npy
@@ -146,11 +145,6 @@ class EmbeddingShards:
 
     def __len__(self) -> int:
         return self.header.rows
-
-    @property
-    def shards(self) -> int:
-        """Number of shard files."""
-        return self.header.shards
 
     def part(self, first: int, stop: int) -> tuple[int, EmbeddingShards]:
         """The first row of shard file `first`, and the shard files first … stop - 1 by themselves."""
@@ -276,7 +270,10 @@ class StoredRows:
         start, stop = header.shard_range(shard)
         for embeddings, rows in self.sources:
             is_alike = (embeddings.dtype, embeddings.shard_rows) == (header.dtype, header.shard_rows)
-            has_end = shard < embeddings.shards and embeddings.header.shard_range(shard) == (start, stop)
+            has_end = shard < embeddings.header.shards and embeddings.header.shard_range(shard) == (
+                start,
+                stop,
+            )
             if is_alike and has_end and np.array_equal(rows[start:stop], np.arange(start, stop)):
                 with atomic_path(directory / shard_name(shard)) as temporary:
                     link_or_copy(embeddings.directory / shard_name(shard), temporary)
@@ -326,10 +323,4 @@ def encode_corpus(
             store_shard(place, shard, vectors)
             if made_by is encoder:  # it does not report its batches itself
                 progress.update(int(is_new.sum()))
-    return finish_shards(place)
-
-
-def finish_shards(directory: Path) -> EmbeddingShards:
-    """The embeddings, when all shards are written; what a killed process left half-written goes."""
-    remove_temporaries(directory)
-    return EmbeddingShards.open(directory)
+    return EmbeddingShards.open(place)

@@ -7,7 +7,7 @@ import faiss
 import numpy as np
 
 from indexers.embeddings import EmbeddingShards
-from indexers.selected import Selection
+from indexers.protocols import Selection
 from rag.core.arrays import Float32, Int64
 from rag.core.errors import RetrievalError
 

@@ -6,7 +6,7 @@ blocked lists (`ivf`) also `faiss.lists`. Type, parameters, search settings and 
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -36,8 +36,7 @@ from indexers.presets import (
     preset_for,
 )
 from indexers.probes import perturbed_probes
-from indexers.protocols import VectorIndex
-from indexers.selected import Selection
+from indexers.protocols import Selection, VectorIndex
 from rag.core.arrays import Float32, Int64
 from rag.core.errors import (
     ArtifactError,
@@ -298,10 +297,7 @@ class FaissIndex:
         if self._count(top_k, width) >= (len(self) if selected is None else len(selected)):
             return exact_search(self._embeddings, queries, top_k, selected)  # FAISS has nothing to choose
 
-        def find(count: int, effort: int) -> tuple[Float32, Int64]:
-            return self.candidates(queries, count, effort, selected)
-
-        _, rows = self.widen(find, top_k, width)
+        rows = self._candidates(queries, top_k, width, selected)
         scores, best = select_best(exact_scores(self._embeddings, queries, rows), rows, top_k)
         lacking = np.flatnonzero(best[:, -1] < 0)
         if len(lacking):  # as in a graph whose links lead from copies of a passage to other copies alone
@@ -312,27 +308,19 @@ class FaissIndex:
         """Number of candidates that are fetched for `top_k` results; more than there are rows, perhaps."""
         return width * top_k * self._over_fetch + CANDIDATE_MARGIN
 
-    def widen(
-        self, find: Callable[[int, int], tuple[Float32, Int64]], top_k: int, width: int = 1
-    ) -> tuple[Float32, Int64]:
-        """The result of `find(number of candidates, effort)` at the first effort that gives enough."""
+    def _candidates(self, queries: Float32, top_k: int, width: int, selected: Selection | None) -> Int64:
+        """Rows (n, count) of the candidates at the first effort that gives enough; row -1: no more."""
         count, effort = min(self._count(top_k, width), len(self)), self._effort * width
         if self._lists:
             # Tuned for the first hundred results: for two hundred and more, lists are searched in proportion.
             tuned = width * self._count(max(RECALL_KS), 1)
             effort = min(effort * max(1, count // tuned), self._lists)
         while True:
-            scores, rows = find(count, effort)
+            parameters = search_parameters(self._index, effort, count, selected)
+            rows: Int64 = self._index.search(queries, count, params=parameters)[1]
             if effort >= self._lists or (rows[:, : min(top_k, count)] >= 0).all():
-                return scores, rows
+                return rows
             effort = min(2 * effort, self._lists)
-
-    def candidates(
-        self, queries: Float32, count: int, effort: int, selected: Selection | None
-    ) -> tuple[Float32, Int64]:
-        """Approximate scores (n, count) and rows (n, count) of the best candidates; row -1: no more."""
-        parameters = search_parameters(self._index, effort, count, selected)
-        return self._index.search(queries, count, params=parameters)
 
 
 def open_dense(directory: Path, embeddings: EmbeddingShards, info: Mapping[str, Any]) -> VectorIndex:

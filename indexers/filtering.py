@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from indexers.passages import PassageStore, metadata_of
-from indexers.selected import Selection
+from indexers.protocols import Selection
 from rag.core.arrays import Bool
 from rag.data.filters import Condition, Filter, FilterError
 

@@ -15,8 +15,7 @@ from indexers.ledger import read_index_manifest
 from indexers.lucene import LuceneIndex
 from indexers.passages import PassageStore
 from indexers.presets import PARTS, Part
-from indexers.protocols import EncoderIdentity, VectorIndex
-from indexers.selected import Selection
+from indexers.protocols import EncoderIdentity, Selection, VectorIndex
 from indexers.token_index import TokenIndex
 from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError, ResourceError
 from rag.core.files import FolderHold

@@ -26,7 +26,7 @@ import numpy as np
 
 from indexers.exact import check_selected
 from indexers.passages import PassageStore
-from indexers.selected import Selection
+from indexers.protocols import Selection
 from rag.core.errors import (
     ArtifactError,
     MismatchedArtifactError,

@@ -183,9 +183,6 @@ class PassageStore:
         row = self.row_of(passage_id)
         return None if row is None else self[row]
 
-    def __contains__(self, passage_id: object) -> bool:
-        return isinstance(passage_id, str) and self.row_of(passage_id) is not None
-
     def __iter__(self) -> Iterator[Passage]:
         for batch in self.batches(1024):
             yield from batch

@@ -65,15 +65,6 @@ def shard_files(shard: int) -> tuple[str, str, str]:
     return (f"codes-{shard:05d}.npy", f"residuals-{shard:05d}.npy", f"lengths-{shard:05d}.npy")
 
 
-def _check_tokens(identity: EncoderIdentity) -> None:
-    if not identity.normalize:
-        raise ConfigError(
-            f"{identity.name} makes token vectors of any length (normalize: false), an index of tokens keeps "
-            "only their directions",
-            hint="give a ColBERT model whose vectors have unit length: train it without normalize=false",
-        )
-
-
 def build_tokens(
     passages: PassageStore,
     directory: Path,
@@ -98,7 +89,12 @@ def build_tokens(
         ConfigError: the encoder makes one vector per text, or vectors that are not of unit length.
         DataError: a vector is not finite, or a passage has none.
     """
-    _check_tokens(encoder.identity)
+    if not encoder.identity.normalize:
+        raise ConfigError(
+            f"{encoder.identity.name} makes token vectors of any length (normalize: false), an index of "
+            "tokens keeps only their directions",
+            hint="give a ColBERT model whose vectors have unit length: train it without normalize=false",
+        )
     clean_directory(directory)
     build = _Build(passages, directory, encoder, shard_rows)
     codec = build.codec(seed)

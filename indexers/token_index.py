@@ -22,8 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from indexers.exact import check_queries, check_selected, select_best
-from indexers.protocols import EncoderIdentity
-from indexers.selected import Selection
+from indexers.protocols import EncoderIdentity, Selection
 from indexers.token_build import BUCKETS_NAME, CENTROIDS_NAME, ENDS_NAME, LISTS_NAME, shard_files
 from indexers.token_codec import BITS, TokenCodec, code_dtype
 from rag.core.arrays import Float32, Int64, ranges

@@ -5,8 +5,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from indexers.protocols import PassageEncoder
-from indexers.selected import Selection
+from indexers.protocols import PassageEncoder, Selection
 from rag.core.arrays import Float32
 from rag.core.progress import StageTimer
 from rag.core.types import Hit, Passage, Path, Query

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from indexers import embeddings
-from indexers.embeddings import HEADER_NAME, EmbeddingShards, Header, begin_shards, finish_shards, store_shard
+from indexers.embeddings import HEADER_NAME, EmbeddingShards, Header, begin_shards, store_shard
 from indexers.passages import HASHES_NAME, PassageStore
 from indexers.protocols import EncoderIdentity, EncodesCorpus, PassageEncoder
 from indexers.settings import SHARD_ROWS, VectorDtype
 from rag.core.errors import MismatchedArtifactError, RagError, ResourceError
+from rag.core.files import remove_temporaries
 from rag.core.progress import Progress
 from rag.scale.cluster import check_nodes, connected
 
@@ -85,7 +86,8 @@ def encode_on_cluster(
     finally:
         for result in pending:
             ray.cancel(result, force=True)
-    return finish_shards(place)
+    remove_temporaries(place)  # of nodes that were killed
+    return EmbeddingShards.open(place)
 
 
 def _encode_shard(

@@ -20,7 +20,7 @@ from indexers.embeddings import EmbeddingShards
 from indexers.exact import FlatIndex, check_queries, exact_search, select_best
 from indexers.faiss_index import faiss
 from indexers.index import Index
-from indexers.selected import Selection
+from indexers.protocols import Selection
 from rag.core.arrays import Float32, Int64
 from rag.core.errors import ConfigError, MismatchedArtifactError, RagError, ResourceError, RetrievalError
 from rag.core.manifest import MANIFEST_NAME
@@ -195,8 +195,8 @@ def open_sharded(directory: str | Path, address: str) -> Index:
         workers = [node["NodeID"] for node in nodes if node["Resources"].get("CPU")]
         if not workers:
             raise ResourceError("the Ray cluster has no CPU", hint="add nodes: `ray start --address …`")
-        count = min(len(workers), embeddings.shards)
-        bounds = [round(embeddings.shards * number / count) for number in range(count + 1)]
+        count = min(len(workers), embeddings.header.shards)
+        bounds = [round(embeddings.header.shards * number / count) for number in range(count + 1)]
         index.dense = sharded = ShardedIndex(ray, index, list(itertools.pairwise(bounds)), workers)
         sharded.processes()
     except BaseException:

@@ -10,7 +10,7 @@ from indexers.embeddings import EmbeddingShards
 from indexers.exact import FlatIndex, exact_search
 from indexers.faiss_index import _faiss_threads, build_faiss, open_dense, recall_at
 from indexers.presets import INDEX_TYPES
-from indexers.selected import Selection
+from indexers.protocols import Selection
 from indexers.settings import VectorDtype
 from rag.core.arrays import Float32
 from rag.core.errors import ConfigError, MismatchedArtifactError, RetrievalError

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from indexers import embeddings
-from indexers.embeddings import EmbeddingShards, begin_shards, finish_shards, store_shard
+from indexers.embeddings import EmbeddingShards, begin_shards, store_shard
 from indexers.protocols import EncoderIdentity
 from indexers.settings import VectorDtype
 from rag.core.arrays import Float32
@@ -54,7 +54,7 @@ def test_shards_are_written_in_any_order_and_those_that_are_there_stay(tmp_path:
     store_shard(tmp_path, 2, values[14:])
     (tmp_path / f".shard-00001.npy{TEMPORARY_MARK}123").write_bytes(b"half")  # of a node that was killed
     with pytest.raises(ArtifactError, match="shard-00000"):
-        finish_shards(tmp_path)
+        EmbeddingShards.open(tmp_path)
     assert begin_shards(tmp_path, header_of(20, 5, shard_rows=7)) == missing[:2]
     shards = store_vectors(tmp_path, values, shard_rows=7)
     np.testing.assert_array_equal(shards.rows(np.arange(20)), values)

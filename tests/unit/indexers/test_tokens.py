@@ -14,8 +14,7 @@ import pytest
 from indexers import token_build
 from indexers.build import build_index
 from indexers.index import Index
-from indexers.protocols import EncoderIdentity
-from indexers.selected import Selection
+from indexers.protocols import EncoderIdentity, Selection
 from indexers.settings import BuildSettings
 from indexers.token_build import build_tokens, shard_files
 from indexers.token_codec import train_codec

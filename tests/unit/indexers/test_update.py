@@ -11,7 +11,7 @@ import pytest
 from indexers.build import build_index
 from indexers.documents import Put, record_digest
 from indexers.index import Index
-from indexers.selected import Selection
+from indexers.protocols import Selection
 from indexers.settings import BuildSettings
 from indexers.update import Change, Unchanged, update_index
 from rag.core.errors import (

@@ -13,7 +13,7 @@ from indexers.filtering import select
 from indexers.index import Index
 from indexers.passage_writer import PassageStoreWriter
 from indexers.passages import PassageStore
-from indexers.selected import Selection
+from indexers.protocols import Selection
 from indexers.settings import BuildSettings
 from rag.core.types import Answer, AnswerSet, Evidence, Hit, Location, Passage, Question
 from rag.data.corpus import read_documents
