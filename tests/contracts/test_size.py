@@ -15,7 +15,7 @@ CEILINGS = {
     "rag/core": (1200, 900),
     "rag/data": (5960, 5000),
     "rag/docs": (80, 80),
-    "rag/eval": (2060, 1900),
+    "rag/eval": (1960, 1900),
     "rag/integrations": (350, 350),
     "rag/joint": (2100, 2100),
     "rag/metrics": (650, 600),
@@ -24,11 +24,11 @@ CEILINGS = {
     "rag/sample": (80, 80),
     "rag/scale": (460, 450),
     "rag/training": (1710, 1400),
-    "indexers": (4470, 4400),
+    "indexers": (4430, 4400),
     "readers": (7190, 6600),
     "retrievers": (6740, 6600),
     "serve": (2790, 2600),
-    "tests": (26520, 24000),
+    "tests": (26510, 24000),
 }
 
 
