@@ -39,19 +39,17 @@ def read_documents(
     A record is bad if its id was seen before, its text is empty, not valid Unicode, has NUL characters or is
     longer than 4 million characters, or if it is malformed. Bad records are left out, counted in
     `report`, logged at the end, and never change the id of another record; too many of them stop the reading.
-    A file that is a document (PDF, Office, HTML, Markdown, text, …) and cannot be read is named with its
-    reason and its remedy.
+    A file that is a document (PDF, HTML, …) and cannot be read is named with its reason and its remedy.
 
     Args:
-        inputs: files (also .gz, .bz2, .zst, .xz), folders, glob patterns, "-" for standard input, or
+        inputs: files (also .gz, .bz2, .zst, .xz), folders, glob patterns, "-" for standard input,
             "hf:owner/name[:config][:split]", or "irds:name" of ir_datasets.
         format: one of `CORPUS_FORMATS`, or "auto" to decide by file name, then by the first bytes.
 
     Raises:
         ConfigError: at once, for an unknown format or one that cannot be told.
         DataError: at once, for inputs that do not exist; later, for damaged files, for no documents at all,
-            and for a share of bad records above `options.max_bad_share` (judged from 100 records on, and at
-            the end).
+            and for a share of bad records above `options.max_bad_share`.
 
     Example:
         >>> import pathlib, tempfile
@@ -166,20 +164,19 @@ def passages_of(texts: Any, titles: Iterable[str] | None) -> list[Passage]:
     rows = rows_of(texts, "texts", hint="put it in a list; files are indexed with `rag index FILE --out DIR`")
     if not rows:
         raise DataError("no texts were given", hint="pass at least one string or Passage")
-    names = [cell_or_none(it) or "" for it in rows_of(titles, "titles")] if titles is not None else []
-    if titles is not None and len(names) != len(rows):
+    names = [""] * len(rows)
+    if titles is not None:
+        names = [cell_or_none(it) or "" for it in rows_of(titles, "titles")]
+    if len(names) != len(rows):
         raise DataError(f"{len(rows)} texts but {len(names)} titles; expected one title per text")
     fields = DocumentFields(CorpusOptions(), "row")
-    pairs = itertools.zip_longest(rows, names, fillvalue="")
-    passages = [_passage(row, number, name, fields) for number, (row, name) in enumerate(pairs)]
+    passages = [_passage(row, number, name, fields) for number, (row, name) in enumerate(zip(rows, names))]
     if fields.layout:
         _log.info("%s", fields.layout)
     return passages
 
 
 def _passage(row: Any, number: int, title: Any, fields: DocumentFields) -> Passage:
-    if not isinstance(title, str):
-        raise DataError(f"title {number} is {title!r:.40}, expected text")
     if isinstance(row, str):
         row = Passage(str(number), title, row)
     elif isinstance(row, Mapping):
@@ -188,13 +185,14 @@ def _passage(row: Any, number: int, title: Any, fields: DocumentFields) -> Passa
             raise DataError(f"text {number}: {document.reason}, {document.detail}")
         values = cell_or_none(row.get("metadata")) or {}
         try:
-            metadata = metadata_of_fields(values)
-        except (ValueError, AttributeError) as error:
-            problem = error if isinstance(values, Mapping) else f"{values!r:.40}, expected a mapping"
-            raise DataError(f"text {number}: its metadata: {problem}", hint=METADATA_HINT) from None
+            metadata = metadata_of_fields(dict(values))
+        except (ValueError, TypeError) as error:
+            raise DataError(f"text {number}: its metadata: {error}", hint=METADATA_HINT) from None
         row = Passage(document.id, document.title, document.text, metadata=metadata)
-    if not isinstance(row, Passage):
-        raise DataError(f"text {number}: expected text, a Passage or a mapping, found {row!r:.40}")
+    if not isinstance(row, Passage) or not isinstance(title, str):
+        raise DataError(
+            f"text {number}: expected text, a Passage or a mapping, found {row!r:.40}, {title!r:.40}"
+        )
     if not row.text.strip():
         raise DataError(f"text {number} is empty", hint="leave it out, with its title")
     return row

@@ -75,20 +75,16 @@ class Example(Answered):
     """A question, and the passages that a retriever or a reader learns from.
 
     Attributes:
-        id: unique in its file.
-        question: its text.
-        answers: accepted answers; may be empty.
         candidates: passages with their roles; among positives the gold one comes first, among negatives the
-            hardest. May be empty.
+            hardest. May be empty, as the answers may.
         context: passages of the earlier hops, which are part of the query, in order of retrieval.
-        answers_are_regex: whether the answers are regular expressions, as in CuratedTREC.
-        answer_starts: character offset of each annotated answer in the first positive, with repetitions.
+        answers_are_regex, answer_starts: as in `Question`; the starts are those in the first positive.
         target_answer: the one answer that a generator should give, where the file names it; else "".
         meta: other fields of the question's record.
 
     Example:
-        >>> one, other = Passage("1", "Danube", "A river."), Passage("2", "Rhine", "Another.")
-        >>> example = Example.labelled("q", "which river?", ("Danube",), [one], [other])
+        >>> danube, rhine = Passage("1", "Danube", "A river."), Passage("2", "Rhine", "Another.")
+        >>> example = Example.labelled("q", "which river?", ("Danube",), [danube], [rhine])
         >>> [(candidate.role, candidate.passage.title) for candidate in example.candidates]
         [('positive', 'Danube'), ('hard_negative', 'Rhine')]
     """
@@ -156,10 +152,7 @@ class Example(Answered):
 
     @property
     def article(self) -> str:
-        """Title of the first positive, or the question if there is none.
-
-        A hold-out by article puts all examples with the same value on the same side.
-        """
+        """Title of the first positive, or the question if there is none; see `hold_out`."""
         return next((passage.title for passage in self.positives[:1] if passage.title), self.question)
 
     def has(self, needed: Needed) -> bool:
@@ -172,13 +165,12 @@ class Example(Answered):
 def read_examples(path: str | Path, *, needs: Needed = "positives", quiet: bool = False) -> Iterator[Example]:
     """Stream examples to learn from; one record at a time.
 
-    The formats are DPR's training JSON (a list; passages named by `passage_id` or `psg_id`), FiD's files,
-    DPR's retrieval results (their passages are unjudged), the same records as JSON Lines, and those of
-    sentence-transformers, Tevatron and MS MARCO (triples of texts, or of ids beside its collection and
-    queries).
-    Negatives are `hard_negative_ctxs` or, if there are none, `negative_ctxs`. Any passage may carry a
-    `target`; `query_ctxs` are passages that belong to the query. Questions without what the method needs are
-    left out and counted, as DPR leaves out those without a positive; empty passages are bad records.
+    The formats are DPR's training JSON, FiD's files, DPR's retrieval results (their passages are unjudged),
+    and those of sentence-transformers, Tevatron and MS MARCO (triples of texts, or of ids beside its
+    collection and queries). Negatives are `hard_negative_ctxs` or, if there are none, `negative_ctxs`. Any
+    passage may carry a `target`; `query_ctxs` are passages that belong to the query. Questions without what
+    the method needs are left out and counted, as DPR leaves out those without a positive; empty passages are
+    bad records.
 
     Args:
         path: the file (also .gz, .bz2, .zst, .xz).
@@ -248,8 +240,8 @@ def _ms_marco_texts(triples: Path) -> tuple[dict[str, str], dict[str, str]]:
             f"{triples} names texts by id, and {'queries' if collection else 'collection'}.tsv is not there",
             hint="unpack MS MARCO's queries and collection into the same folder",
         )
-    asked = {id: text for path in queries for id, text in _id_rows(path, 2) if id in questions}
-    return asked, {id: text for id, text in _id_rows(collection, 2) if id in passages}
+    texts = {id: text for path in queries for id, text in _id_rows(path, 2) if id in questions}
+    return texts, {id: text for id, text in _id_rows(collection, 2) if id in passages}
 
 
 def _with_texts(row: Mapping[str, str], questions: Mapping[str, str], texts: Mapping[str, str]) -> Any:
@@ -339,16 +331,15 @@ def write_run(path: Path, examples: Iterable[Example]) -> None:
     """
     with files.open_text(path) as file:
         for example in examples:
-            tag = str(example.meta.get("tag") or "rag")
             for rank, hit in enumerate(example.candidates, start=1):
-                question, passage = example.id, hit.passage.id
-                if any(token.split() != [token] for token in (question, passage, tag)):
+                ids = example.id, hit.passage.id
+                if any(id.split() != [id] for id in ids):
                     raise DataError(
-                        f"question {question!r}, passage {passage!r}: an id is empty or holds white space",
+                        "question {!r}, passage {!r}: an id is empty or holds white space".format(*ids),
                         hint="write JSON instead of a run, or give ids without spaces",
                     )
                 score = -float(rank) if hit.score is None else float(hit.score)
-                file.write(f"{question} Q0 {passage} {rank} {score!r} {tag}\n")
+                file.write(f"{ids[0]} Q0 {ids[1]} {rank} {score!r} rag\n")
 
 
 def _listed(record: dict[str, Any], name: str) -> Sequence[Any]:

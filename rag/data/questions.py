@@ -81,11 +81,11 @@ def question_files(path: str | Path, split: str | None = None) -> list[Path]:
         DataError: a folder that is none of BEIR's, or has the judgements of several splits.
     """
     place = Path(path)
-    if place.parent.name == "qrels" and (queries := _queries_in(place.parent.parent)):
+    if place.parent.name == "qrels" and (queries := files.in_folder(place.parent.parent, "queries.jsonl")):
         return [queries, place]
     if not place.is_dir():
         return [place]
-    queries = _queries_in(place)
+    queries = files.in_folder(place, "queries.jsonl")
     if queries is None:
         raise DataError(f"{path} is a directory without queries.jsonl, expected a file of questions")
     judged = sorted((place / "qrels").glob("*.tsv"))
@@ -99,10 +99,6 @@ def question_files(path: str | Path, split: str | None = None) -> list[Path]:
             hint=f"choose one: --split {splits[-1]}, or give its file: {place / 'qrels' / splits[-1]}.tsv",
         )
     return [queries, *judged]
-
-
-def _queries_in(folder: Path) -> Path | None:
-    return files.in_folder(folder, "queries.jsonl")
 
 
 def _judged(questions: Iterable[Question], grades: Grades, queries: Any, qrels: Any) -> Iterator[Question]:
@@ -119,19 +115,14 @@ def _judged(questions: Iterable[Question], grades: Grades, queries: Any, qrels: 
                 gold_grades={id: grade for grade, id in relevant},
             )
     if not n_judged:
-        first = next(iter(grades), "none")
         raise DataError(
-            f"{qrels} judges none of the questions of {queries}: it has {len(grades):,}, the first {first!r}",
+            f"{qrels} judges none of the questions of {queries}: the first is {next(iter(grades), 'none')!r}",
             hint="give the judgements that belong to these questions; both name questions by the same ids",
         )
 
 
 def read_qrels(path: Path) -> Grades:
-    """The grade of each judged passage of each question, TREC's or BEIR's; ids between tabs may hold blanks.
-
-    Raises:
-        DataError: a line of another shape; names it.
-    """
+    """The grade of each judged passage of each question, TREC's or BEIR's; ids between tabs hold blanks."""
     grades: Grades = {}
     with files.open_binary(path) as stream:
         for number, line in files.read_lines(stream):
@@ -153,10 +144,6 @@ def questions_from(rows: Any) -> list[Question]:
 
     Raises:
         DataError: one is something else, or has no text.
-
-    Example:
-        >>> [question.id for question in questions_from([{"question": "Who?", "answers": ["A"]}])]
-        ['q0']
     """
     questions = []
     for number, row in enumerate(rows_of(rows, "questions")):

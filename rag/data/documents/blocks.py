@@ -41,13 +41,7 @@ class Piece:
 
 
 class Unreadable(DataError):
-    """A file that cannot be converted into a document.
-
-    Args:
-        reason: one of a few fixed phrases ("encrypted"); files are counted by it.
-        remedy: what the owner of the file can do.
-        detail: details of the problem, or "".
-    """
+    """A file that cannot be converted: why, in one of a few fixed phrases, and what its owner can do."""
 
     def __init__(self, reason: str, remedy: str, detail: str = "") -> None:
         super().__init__(f"{reason}: {detail}" if detail else reason, hint=remedy)

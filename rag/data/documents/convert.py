@@ -45,11 +45,7 @@ _FROM_TEXT: dict[str, Callable[[str], tuple[str, list[Piece]]]] = {
 
 
 def convert(data: bytes, name: str) -> Document:
-    r"""Convert a document; the result has neither id nor path.
-
-    Args:
-        data: the whole file.
-        name: its name, for the format.
+    r"""Convert the bytes of a document; the result has neither id nor path.
 
     Raises:
         Unreadable: it cannot be read; states why, and what to do.
@@ -66,8 +62,7 @@ def convert(data: bytes, name: str) -> Document:
     except MemoryError as error:
         raise Unreadable("too large", "split it", "it takes more memory than it may") from error
     except RecursionError as error:
-        detail = "its elements hold one another"
-        raise Unreadable("nested too deeply", "save it as plain text", detail) from error
+        raise Unreadable("nested too deeply", "save it as plain text") from error
     except Exception as error:  # whatever the libraries raise over damaged files
         detail = f"{type(error).__name__}: {clean(str(error))[:120]}"
         raise Unreadable("broken file", "open and save it again, or get a whole copy", detail) from error

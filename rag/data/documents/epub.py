@@ -45,13 +45,9 @@ def _xml(archive: zipfile.ZipFile, name: str) -> ElementTree.Element:
 
 def _refuse_protected(archive: zipfile.ZipFile) -> None:
     name = "META-INF/encryption.xml"
-    if name not in archive.namelist():
-        return
-    methods = [
-        element.attrib.get("Algorithm", "")
-        for element in _xml(archive, name).iterfind(".//{*}EncryptedData/{*}EncryptionMethod")
-    ]
-    if any(method not in _FONTS for method in methods):
+    tree = _xml(archive, name) if name in archive.namelist() else ElementTree.Element("none")
+    methods = tree.iterfind(".//{*}EncryptedData/{*}EncryptionMethod")
+    if any(method.attrib.get("Algorithm", "") not in _FONTS for method in methods):
         raise Unreadable("encrypted", "get a copy without copy protection")
 
 

@@ -30,6 +30,7 @@ _BLOCKS = frozenset((
     "legend", "td", "th",
 ))  # fmt: skip
 _MAX_CELL_CHARS = 1500  # a longer one is part of the layout, not of a table
+_LAYOUT = "table table, td h1, td h2, td h3, td pre, td ul li ul"  # parts of a table that is none
 _MAX_TABLES = 50  # in each other
 _MIN_CONTENTS = 5  # links that make a list a table of contents
 _XHTML = re.compile(r"\s*(<\?xml\b|<!DOCTYPE html PUBLIC \S+ XHTML)", re.IGNORECASE)
@@ -60,11 +61,7 @@ def rendered(text: str) -> list[Piece]:
 
 
 def rendered_page(text: str, *, has_title: bool) -> tuple[str, list[Piece]]:
-    """Title and pieces of a page that pandoc wrote.
-
-    Args:
-        has_title: whether the title is also the document's first heading.
-    """
+    """Title and pieces of a page that pandoc wrote; with `has_title` its title is the first heading, too."""
     tree = require("selectolax.lexbor", "docs").LexborHTMLParser(text)
     title = tree.css_first("#title-block-header .title")
     name = clean(title.text()) if title is not None else ""
@@ -201,16 +198,10 @@ class _Walk:
         cells = [[cell for cell in row.iter() if cell.tag in ("td", "th")] for row in lines]
         width = max(map(len, cells), default=0)
         may_be_layout = self._is_page or _RAW in node.attributes
-        layout = not width or (
-            may_be_layout
-            and (
-                width < 2
-                or node.css_first("table table, td h1, td h2, td h3, td pre, td ul li ul") is not None
-            )
-        )
-        texts = [[_inline_text(cell) for cell in row] for row in cells] if not layout else []
+        is_layout = not width or (may_be_layout and (width < 2 or node.css_first(_LAYOUT) is not None))
+        texts = [[_inline_text(cell) for cell in row] for row in cells] if not is_layout else []
         longest = max((len(text) for row in texts for text in row), default=0)
-        if layout or (may_be_layout and longest > _MAX_CELL_CHARS):
+        if is_layout or (may_be_layout and longest > _MAX_CELL_CHARS):
             self.children(node)
             self.flush()
             return

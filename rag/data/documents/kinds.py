@@ -23,11 +23,9 @@ _MAX_UNPACKED = 2_000_000_000  # bytes of all files of an archive (DOCX, PPTX, X
 _MAX_RATIO, _RATIO_FROM_BYTES = 100, 50_000_000  # by which it may grow; smaller ones do no harm
 _GET_AGAIN = "get a whole copy of it"
 _BINARY = ("pdf", "docx", "pptx", "xlsx", "epub", "odt")
-_UNSUPPORTED = {
-    ".doc": "DOCX", ".dot": "DOCX", ".pages": "DOCX", ".wpd": "DOCX",
-    ".ppt": "PPTX", ".key": "PPTX", ".xls": "XLSX", ".numbers": "XLSX",
-    ".ods": "XLSX", ".odp": "PPTX", ".mobi": "EPUB", ".azw3": "EPUB", ".djvu": "PDF", ".ps": "PDF",
-    ".msg": "EML", ".mht": "HTML", ".srt": "TXT", ".vtt": "TXT",
+_SAVE_AS = {  # the remedy for files of other programs
+    "DOCX": ".doc .dot .pages .wpd", "PPTX": ".ppt .key .odp", "XLSX": ".xls .numbers .ods",
+    "PDF": ".djvu .ps", "EPUB": ".mobi .azw3", "EML": ".msg", "HTML": ".mht", "TXT": ".srt .vtt",
 }  # fmt: skip
 _MEMBERS = (("word/document.xml", "docx"), ("ppt/presentation.xml", "pptx"), ("xl/workbook.xml", "xlsx"),
             ("META-INF/container.xml", "epub"))  # fmt: skip
@@ -54,14 +52,9 @@ def kind_by_name(name: str) -> str | None:
 
 
 def remedy_by_name(name: str) -> str | None:
-    """What to do about a document of a format that cannot be read; None for other files.
-
-    Example:
-        >>> remedy_by_name("letter.doc")
-        'save it as DOCX'
-    """
-    target = _UNSUPPORTED.get(PurePath(name.lower()).suffix)
-    return None if target is None else f"save it as {target}"
+    """What to do about a document of a format that cannot be read; None for other files."""
+    ending = PurePath(name.lower()).suffix
+    return next((f"save it as {kind}" for kind, names in _SAVE_AS.items() if ending in names.split()), None)
 
 
 def kind_of(data: bytes, name: str) -> str:
@@ -126,18 +119,14 @@ def is_text(head: bytes) -> bool:
 
 
 def open_archive(data: bytes) -> zipfile.ZipFile:
-    """Open a ZIP file whose members together stay within the limits.
+    """Open a ZIP file that is neither damaged nor encrypted, and whose members stay within the limits.
 
     The sizes in the archive's directory are added up; Python's reader gives no member more bytes than that.
-
-    Raises:
-        Unreadable: it is damaged, encrypted, or too large when unpacked.
     """
     try:
         archive = zipfile.ZipFile(io.BytesIO(data))
     except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
-        detail = f"not a readable archive: {error}"
-        raise Unreadable("broken file", "get a whole copy of it", detail) from error
+        raise Unreadable("broken file", _GET_AGAIN, f"not a readable archive: {error}") from error
     members = archive.infolist()
     if any(member.flag_bits & 1 for member in members):
         raise Unreadable("encrypted", "save a copy without a password")

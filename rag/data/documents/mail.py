@@ -26,9 +26,6 @@ def message(data: bytes, attached: Attached) -> tuple[str, list[Piece]]:
 
     Args:
         attached: converts an attachment, given by its bytes and file name, into pieces.
-
-    Raises:
-        Unreadable: it has no header of an e-mail.
     """
     found = email.message_from_bytes(data, policy=email.policy.default)
     if not found.keys():
@@ -37,11 +34,7 @@ def message(data: bytes, attached: Attached) -> tuple[str, list[Piece]]:
 
 
 def mailbox(data: bytes, attached: Attached) -> tuple[str, list[Piece]]:
-    """Title and pieces of an mbox file: each message is a section with its subject as heading.
-
-    Raises:
-        Unreadable: no message has a header.
-    """
+    """Title and pieces of an mbox file: each message is a section with its subject as heading."""
     pieces: list[Piece] = []
     for part in _SEPARATOR.split(data):
         content = email.message_from_bytes(part, policy=email.policy.default)

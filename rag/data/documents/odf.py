@@ -63,17 +63,17 @@ def _block(element: Element, bases: dict[str, str]) -> str:
         name = "pre" if any(word in styles for word in _CODE) else "p"
         if tag == f"{_TEXT}h" or "title" in styles.split():
             name = f"h{min(int(element.get(f'{_TEXT}outline-level', '1')), 6)}"
-        below = "".join(_block(child, bases) for child in _below(element))
-        return f"<{name}>{_inline(element)}</{name}>{below}"
-    inside = "".join(_block(child, bases) for child in element)
+        return f"<{name}>{_inline(element)}</{name}>" + "".join(
+            _block(child, bases) for child in _below(element)
+        )
     if tag == f"{_TABLE}table":
-        lines = [_cells(row, bases) for row in _own_rows(element)]
-        if max(map(len, lines), default=0) < 2:
-            return f"<div>{''.join(cell for line in lines for cell, _ in line)}</div>"
-        rows = ("".join(f'<td colspan="{n}">{cell}</td>' for cell, n in line) for line in lines)
-        return "<table>" + "".join(f"<tr>{row}</tr>" for row in rows) + "</table>"
+        rows = [_cells(row, bases) for row in _own_rows(element)]
+        if max(map(len, rows), default=0) < 2:
+            return f"<div>{''.join(cell for row in rows for cell, _ in row)}</div>"
+        lines = ("".join(f'<td colspan="{span}">{cell}</td>' for cell, span in row) for row in rows)
+        return "<table>" + "".join(f"<tr>{line}</tr>" for line in lines) + "</table>"
     name = {f"{_TEXT}list": "ul", f"{_TEXT}list-item": "li"}.get(tag, "div")
-    return f"<{name}>{inside}</{name}>"
+    return f"<{name}>{''.join(_block(child, bases) for child in element)}</{name}>"
 
 
 def _cells(row: Element, bases: dict[str, str]) -> list[tuple[str, int]]:
@@ -96,21 +96,17 @@ def _own_rows(table: Element) -> Iterator[Element]:
     for child in table:
         if child.tag == f"{_TABLE}table-row":
             yield child
-        elif child.tag in (f"{_TABLE}table-{part}" for part in ("header-rows", "rows", "row-group")):
+        elif child.tag.startswith((f"{_TABLE}table-header-rows", f"{_TABLE}table-row")):
             yield from _own_rows(child)
 
 
 def _inline(element: Element) -> str:
     """The text of a paragraph, without what is read after it."""
-    parts = [escape(element.text or "")]
+    count = min(int(element.get(f"{_TEXT}c", "1")), _MAX_REPEATED)
+    blanks = {f"{_TEXT}s": " " * count, f"{_TEXT}tab": "\t", f"{_TEXT}line-break": "\n"}
+    parts = [blanks.get(element.tag, ""), escape(element.text or "")]
     for child in element:
-        if child.tag == f"{_TEXT}s":
-            parts.append(" " * min(int(child.get(f"{_TEXT}c", "1")), _MAX_REPEATED))
-        elif child.tag in (f"{_TEXT}tab", f"{_TEXT}line-break"):
-            parts.append("\t" if child.tag == f"{_TEXT}tab" else "\n")
-        elif child.tag not in (*_NOT_READ, *_BELOW):
-            parts.append(_inline(child))
-        parts.append(escape(child.tail or ""))
+        parts += [_inline(child) if child.tag not in (*_NOT_READ, *_BELOW) else "", escape(child.tail or "")]
     return "".join(parts)
 
 

@@ -24,11 +24,7 @@ _LEVELS = b"=-~^+"  # of AsciiDoc's underlined headings, which pandoc does not k
 
 
 def read(data: bytes, kind: str) -> tuple[str, list[Piece]]:
-    """Title and pieces of a document of one of `FORMATS`; nothing that it names is opened or executed.
-
-    Raises:
-        Unreadable: pandoc is not installed, refuses the file, or takes too long.
-    """
+    """Title and pieces of a document of one of `FORMATS`; nothing that it names is opened or executed."""
     program = find_pandoc()
     if program is None:
         raise Unreadable("pandoc is not installed", REMEDY, f"it reads {kind.upper()} files")

@@ -8,10 +8,12 @@ import ctypes
 import itertools
 import re
 import unicodedata
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -45,13 +47,9 @@ _NUMBERING = re.compile(r"(?:chapter|appendix|part|section)?\s*[\dA-Z]+(?:\.\d+)
 
 @dataclass(slots=True)
 class _Line:
-    """A line of a page.
+    """A line of a page: its places from the page's left lower corner, and its font size, in points.
 
-    Attributes:
-        top: distance of its upper edge from the page's lower edge, in points; `bottom` and `left` likewise.
-        size: font size in points.
-        height: height of the page.
-        level: level of a heading; 0 for other lines.
+    `height` is that of the page; `level` that of a heading, 0 for other lines.
     """
 
     text: str
@@ -119,12 +117,7 @@ def pdf(data: bytes) -> tuple[str, list[Piece], tuple[str, ...]]:
 
 
 def number_of_page(path: Path, label: str) -> int:
-    """Number of the first page with this label, counted from 1; 1 without such a page or a readable PDF.
-
-    Example:
-        >>> number_of_page(Path("missing.pdf"), "xiv")
-        1
-    """
+    """Number of the first page with this label, counted from 1; 1 without such a page or a readable PDF."""
     try:
         with _one_at_a_time, closing(require("pypdfium2", "docs").PdfDocument(path)) as document:
             labels = _labels(document)
@@ -296,11 +289,7 @@ def _piece(block: Sequence[_Line], labels: Sequence[str]) -> Piece:
 
 
 def _mark_headings(lines: Sequence[_Line], outline: Sequence[tuple[str, int, int]]) -> None:
-    """Set `level` of each line of a heading.
-
-    Args:
-        outline: title, level (1 for the outermost) and page of each entry, in order.
-    """
+    """Set `level` of each line of a heading, by title, level and page of the outline's entries."""
     if len(outline) < 2 or _from_outline(lines, outline) < 0.3 * len(outline):
         _from_sizes(lines)
 
@@ -310,33 +299,29 @@ def _from_outline(lines: Sequence[_Line], outline: Sequence[tuple[str, int, int]
     first: dict[int, int] = {}
     for place, line in enumerate(lines):
         first.setdefault(line.page, place)
-    found, at = 0, 0
+    n_marked, at = 0, 0
     for title, level, page in outline:
-        wanted = _letters(title)
-        start = first.get(page)
-        if not wanted or start is None:
+        letters, start = _letters(title), first.get(page)
+        if not letters or start is None:
             continue
         at = max(at, start) if lines[min(at, len(lines) - 1)].page <= page else start
-        for place in range(at, len(lines)):
-            if lines[place].page > page:
-                break
-            if n_lines := _match(lines, place, wanted):
-                for line in lines[place : place + n_lines]:
-                    line.level = level
-                found, at = found + 1, place + n_lines
-                break
-    return found
+        places = range(at, bisect_right(lines, page, key=attrgetter("page")))
+        place, n_lines = next(((it, n) for it in places if (n := _match(lines, it, letters))), (at, 0))
+        for line in lines[place : place + n_lines]:
+            line.level = level
+        n_marked, at = n_marked + (n_lines > 0), place + n_lines
+    return n_marked
 
 
-def _match(lines: Sequence[_Line], place: int, wanted: str) -> int:
-    """Number of lines from `place` on that are the heading, 0 if none; `wanted` may lack their numbering."""
+def _match(lines: Sequence[_Line], place: int, title: str) -> int:
+    """Number of lines from `place` on that are the heading, 0 if none; `title` may lack their numbering."""
     letters = ""
     for n_lines, line in enumerate(lines[place : place + _MAX_HEADING_LINES], start=1):
         letters += _letters(line.text)
         number = _letters(match[0]) if (match := _NUMBERING.match(lines[place].text)) else ""
-        if wanted in (letters, letters.removeprefix(number)):
+        if title in (letters, letters.removeprefix(number)):
             return n_lines
-        if not wanted.startswith((letters, letters.removeprefix(number) or letters)):
+        if not title.startswith((letters, letters.removeprefix(number) or letters)):
             break
     return 0
 

@@ -9,8 +9,6 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-import yaml
-
 from rag.core.optional import require
 from rag.data.documents import html
 from rag.data.documents.blocks import BULLET, Piece, Unreadable, clean, first_heading
@@ -23,8 +21,11 @@ _ENTRY = re.compile(r"\s*([-*+•·–]|\(?\d{1,3}[.)]|\(?[a-z][.)])\s+(?=\S)")
 _RULE = re.compile(r"[\s=\-_*#~+.]+\Z")
 _TIME = re.compile(r"\W{0,2}\d{4}-\d\d-\d\d[T ]\d\d:\d\d|\W{0,2}\w{3} [ \d]\d \d\d:\d\d:\d\d")  # of a log
 _MAX_HEADING_CHARS = 100
+_MAX_DEPTH = 1000  # of brackets in Markdown
 _LATIN_SHARE = 0.25  # of letters beyond ASCII: more is no Western European text
 _FRONT_MATTER = re.compile(r"\A---[ \t]*\n(.{0,50000}?)\n(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL)
+_FIELD = re.compile(r"[\w.-]+:(\s|\Z)|\s|[#-]|\Z")
+_TITLE = re.compile(r"""^title:[ \t]+(["']?)([^\s*&|>{[!].*?)\1[ \t]*$""", re.MULTILINE)
 _ALERT = re.compile(r"\A\[!(\w+)\]\s*")  # GitHub's notes: "> [!WARNING]"
 _ATTRIBUTES = re.compile(r"\s*\{[#.:][^{}]*\}\s*\Z")  # "# Title {#anchor}"
 
@@ -33,10 +34,7 @@ def decode(data: bytes) -> tuple[str, tuple[str, ...]]:
     r"""Text of bytes, and a note if its encoding had to be guessed.
 
     A byte-order mark decides, then UTF-8 if it fits, then what the file declares; Western European
-    text in Windows-1252 is recognised.
-
-    Raises:
-        Unreadable: binary data, or text of an unknown encoding.
+    text in Windows-1252 is recognised. Other data are `Unreadable`.
 
     Example:
         >>> decode("café au lait".encode("cp1252"))
@@ -59,8 +57,8 @@ def decode(data: bytes) -> tuple[str, tuple[str, ...]]:
     except UnicodeDecodeError:
         text = ""
     letters = [character for character in text if character.isalpha()]
-    controls = sum(data.count(bytes([code])) for code in range(9))
-    if letters and not controls and sum(not c.isascii() for c in letters) < _LATIN_SHARE * len(letters):
+    has_controls = re.search(rb"[\0-\x08]", data) is not None
+    if letters and not has_controls and sum(not c.isascii() for c in letters) < _LATIN_SHARE * len(letters):
         return text, ("read as Windows-1252",)
     raise Unreadable(
         "unknown encoding", "save it as UTF-8, or convert it with iconv", f"byte {place + 1} is not UTF-8"
@@ -131,7 +129,7 @@ def code(source: str) -> tuple[str, list[Piece]]:
 def front_matter(text: str) -> tuple[str, str]:
     r"""The title that a document's metadata gives, "" if none, and the text below them.
 
-    Only YAML's nodes are read: nothing is built of them, so that no alias is expanded.
+    Only lines such as `title: Guide` are read, so that nothing of YAML's (aliases, nesting) is built.
 
     Example:
         >>> front_matter("---\ntitle: Guide\n---\nBody.")
@@ -139,24 +137,16 @@ def front_matter(text: str) -> tuple[str, str]:
     """
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     match = _FRONT_MATTER.match(text)
-    if match is None:
+    if match is None or not all(map(_FIELD.match, match[1].split("\n"))):
         return "", text
-    try:
-        _check_nesting(match[1], "[{", 100)
-        node = yaml.compose(match[1], Loader=yaml.BaseLoader)
-    except (yaml.YAMLError, RecursionError, Unreadable):
-        return "", text
-    if not isinstance(node, yaml.MappingNode) or not all(isinstance(key.value, str) for key, _ in node.value):
-        return "", text
-    values = [value for key, value in node.value if key.value == "title"]
-    title = clean(values[-1].value) if values and isinstance(values[-1], yaml.ScalarNode) else ""
-    return "" if title in ("null", "~") else title, text[match.end() :]
+    titles = [title[2].strip() for title in _TITLE.finditer(match[1])]
+    return clean(titles[-1]) if titles and titles[-1] not in ("null", "~") else "", text[match.end() :]
 
 
 def markdown(text: str) -> tuple[str, list[Piece]]:
     """Title and pieces; the title is that of the front matter, else the first heading."""
     title, body = front_matter(text)
-    _check_nesting(body, "[", 1000)
+    _check_nesting(body)
     pieces = [_tidied(piece) for piece in html.rendered(_parser().render(body))]
     return title or first_heading(pieces), pieces
 
@@ -198,17 +188,16 @@ def notebook(text: str) -> tuple[str, list[Piece]]:
     return title, pieces
 
 
-def _check_nesting(text: str, opening: str, most: int) -> None:
-    """Refuse text in which more than `most` of the brackets `opening` are open at once.
-
-    Parsers of such text take time with the square of the depth, or end at a limit of the language.
+def _check_nesting(text: str) -> None:
+    """Refuse text with more than a thousand open brackets: parsers take time with the square of the depth.
 
     Raises:
         Unreadable: it is nested deeper.
     """
-    ends = {"[": "]", "{": "}"}
     depth = 0
-    for bracket in re.findall(f"[{re.escape(opening + ''.join(map(ends.__getitem__, opening)))}]", text):
-        depth = depth + 1 if bracket in opening else max(depth - 1, 0)
-        if depth > most:
-            raise Unreadable("nested too deeply", "save it as plain text", f"{most} brackets in each other")
+    for bracket in re.findall(r"[][]", text):
+        depth = depth + 1 if bracket == "[" else max(depth - 1, 0)
+        if depth > _MAX_DEPTH:
+            raise Unreadable(
+                "nested too deeply", "save it as plain text", f"{_MAX_DEPTH} brackets in each other"
+            )

@@ -30,18 +30,13 @@ _UNWRITABLE = re.compile("[\\s%\x00-\x1f\x7f\ud800-\udfff]")
 def file_id(name: str) -> str:
     """A file's name as an id: without white space, so that TREC's formats can hold it.
 
-    White space, control characters and "%" are percent-encoded, as in URLs; two names never share an id.
+    White space, control characters and "%" are percent-encoded; two names never share an id.
 
     Example:
         >>> file_id("My notes/Größe 100%.pdf")
         'My%20notes/Größe%20100%25.pdf'
     """
     return _UNWRITABLE.sub(lambda match: quote(match[0], errors="surrogateescape"), name)
-
-
-def request_line(path: str, timeout_s: float, memory_mib: int = 4096) -> bytes:
-    """What a converting process reads: the file to convert, and limits of time and address space."""
-    return json.dumps({"path": path, "timeout_s": timeout_s, "memory_mib": memory_mib}).encode() + b"\n"
 
 
 def document_from(line: bytes, name: str) -> Document | BadRecord:
@@ -121,7 +116,8 @@ class Converter:
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            process.stdin.write(request_line(os.path.abspath(path), timeout_s, memory_mib))
+            request = {"path": os.path.abspath(path), "timeout_s": timeout_s, "memory_mib": memory_mib}
+            process.stdin.write(json.dumps(request).encode() + b"\n")
             process.stdin.flush()
             line = process.stdout.readline(_LONGEST_REPLY)
         except BrokenPipeError:

@@ -18,11 +18,8 @@ _DROPPED = (
     "literalinclude", "sectionauthor", "codeauthor", "tabularcolumns", "include", "raw", "meta",
     "image", "contents", "sectnum",
 )  # fmt: skip
-_SINCE = {
-    "versionadded": "Added in version",
-    "versionchanged": "Changed in version",
-    "deprecated": "Deprecated since",
-}
+_SINCE = {"versionadded": "Added in version", "versionchanged": "Changed in version",
+          "deprecated": "Deprecated since"}  # fmt: skip
 _ADMONITIONS = ["note", "warning", "tip", "hint", "important", "attention", "caution", "danger", "error"]
 _HIDDEN = (
     *("comment", "substitution_definition", "raw", "image", "pending", "topic", "header", "footer"),
@@ -51,12 +48,19 @@ def _register(text: str) -> None:
     directives = require("docutils.parsers.rst.directives", "docs")
     roles = require("docutils.parsers.rst.roles", "docs")
     english = require("docutils.parsers.rst.languages.en", "docs")
+    base = require("docutils.parsers.rst", "docs").Directive
+    fields = {
+        "run": _run_directive,
+        "has_content": True,
+        "optional_arguments": 1,
+        "option_spec": _AnyOption(),
+    }
+    directive = type("AnyDirective", (base,), {**fields, "final_argument_whitespace": True})
     for name in set(_DIRECTIVES.findall(text)):
         if name not in english.directives or name in (*_DROPPED, *_CODE):  # Sphinx has more options
-            directives.register_directive(name, _directive(name))
-    for name in set(_ROLES.findall(text)):
-        if name not in english.roles:
-            roles.register_local_role(name, _role)
+            directives.register_directive(name, directive)
+    for name in set(_ROLES.findall(text)) - english.roles.keys():
+        roles.register_local_role(name, _role)
 
 
 def _role(name: str, raw: str, text: str, *_: Any, **__: Any) -> tuple[list[Any], list[Any]]:
@@ -70,34 +74,29 @@ def _role(name: str, raw: str, text: str, *_: Any, **__: Any) -> tuple[list[Any]
     return [nodes.inline(raw, text.removeprefix("!"))], []
 
 
-def _directive(name: str) -> Any:
-    base = require("docutils.parsers.rst", "docs").Directive
+def _run_directive(self: Any) -> list[Any]:
+    """What a directive that docutils does not know holds, after its argument."""
     nodes = require("docutils.nodes", "docs")
-
-    def run(self: Any) -> list[Any]:
-        if name in _DROPPED:
-            return []
-        inline, _ = self.state.inline_text(" ".join(" ".join(self.arguments).split()), self.lineno)
-        words = "".join(node.astext() for node in inline)
-        if name in _CODE:
-            source = "\n".join(self.content)
-            return [nodes.literal_block(source, source)]
-        body = nodes.container()
-        self.state.nested_parse(self.content, self.content_offset, body)
-        if name in _SINCE:
-            version, _, why = words.partition(" ")
-            words = f"{_SINCE[name]} {version}" + (f": {why}" if why else "")
-        return _led(f"{words}: " if words else "", body.children)
-
-    fields = {"run": run, "has_content": True, "optional_arguments": 1, "final_argument_whitespace": True}
-    return type("AnyDirective", (base,), {**fields, "option_spec": _AnyOption()})
+    if self.name in _DROPPED:
+        return []
+    if self.name in _CODE:
+        source = "\n".join(self.content)
+        return [nodes.literal_block(source, source)]
+    inline, _ = self.state.inline_text(" ".join(" ".join(self.arguments).split()), self.lineno)
+    words = "".join(node.astext() for node in inline)
+    body = nodes.container()
+    self.state.nested_parse(self.content, self.content_offset, body)
+    if self.name in _SINCE:
+        version, _, why = words.partition(" ")
+        words = f"{_SINCE[self.name]} {version}" + (f": {why}" if why else "")
+    return _led(f"{words}: " if words else "", body.children)
 
 
 class _AnyOption(dict[str, Any]):
     """Takes every option of a directive, and keeps it as it stands."""
 
     def __missing__(self, name: str) -> Any:
-        return lambda value: value
+        return str
 
     def __bool__(self) -> bool:
         return True
@@ -134,14 +133,10 @@ def _simplify(tree: Any) -> None:
             refused = "\n".join(part.astext() for part in node.findall(nodes.literal_block))
             parent.replace(node, nodes.literal_block("", refused.partition("\n\n")[2]))
         elif name in ("field_list", "option_list"):
-            items = [
-                nodes.definition_list_item(
-                    "",
-                    nodes.term("", clean(", ".join(part.astext() for part in item.children[:-1]))),
-                    nodes.definition("", *item.children[-1].children),
-                )
-                for item in node.children
-            ]
+            items = []
+            for *heads, body in (item.children for item in node.children):
+                term = nodes.term("", clean(", ".join(head.astext() for head in heads)))
+                items.append(nodes.definition_list_item("", term, nodes.definition("", *body.children)))
             parent.replace(node, nodes.definition_list("", *items))
         elif hasattr(node, "attributes"):  # a section called "footer" is none
             node.attributes.update(ids=[], names=[], classes=[], backrefs=[])

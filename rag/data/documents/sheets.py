@@ -80,8 +80,8 @@ def _header_at(block: Sequence[Row], following: Sequence[Row], narrow: int) -> i
         if size > narrow and (above == narrow or size >= 2 * above):
             below = list(block[at + 1 : at + 1 + _SAMPLE] or following[:_SAMPLE])
             rows_here = (row, *below)
-            used = [n for n in range(max(map(len, rows_here))) if any(_at(one, n) for one in rows_here)]
-            names, *values = [[_at(one, n) for n in used] for one in rows_here]
+            used = [n for n in range(max(map(len, rows_here))) if any(_at(cells, n) for cells in rows_here)]
+            names, *values = [[_at(cells, n) for n in used] for cells in rows_here]
             if is_header(names, values):
                 return at
         above = max(above, size)
@@ -147,9 +147,6 @@ def _dense(rows: Iterable[Mapping[int, str]]) -> list[list[str]]:
 
     Args:
         rows: cells that are not empty, by the number of the column.
-
-    Raises:
-        Unreadable: it has more cells or characters than the limit.
     """
     filled, chars = list[Mapping[int, str]](), 0
     for row in rows:
@@ -166,12 +163,8 @@ def _dense(rows: Iterable[Mapping[int, str]]) -> list[list[str]]:
 
 def _shown(value: object) -> str:
     """A cell as people read it: dates without midnight, whole numbers without ".0"."""
-    if value is None:
-        return ""
-    if isinstance(value, datetime.datetime) and value.time() == datetime.time():
-        return value.date().isoformat()
     if isinstance(value, datetime.datetime):
-        return value.isoformat(sep=" ", timespec="minutes")
+        return value.isoformat(sep=" ", timespec="minutes").removesuffix(" 00:00")
     if isinstance(value, float):
         return f"{value:.12g}"
-    return str(value)
+    return "" if value is None else str(value)

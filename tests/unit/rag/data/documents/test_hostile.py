@@ -1,6 +1,7 @@
 """Small files that would use all of the time or memory, and converters whose parent is gone."""
 
 import io
+import json
 import os
 import signal
 import subprocess
@@ -13,11 +14,15 @@ import pytest
 from rag.data.corpus import read_documents
 from rag.data.documents.blocks import Unreadable
 from rag.data.documents.convert import convert
-from rag.data.documents.read import CONVERTER, document_from, request_line
+from rag.data.documents.read import CONVERTER, document_from
 from rag.data.records import BadRecord, ReadReport
 from tests import document_makers as make
 
 _ALIASES = "".join(f"{b}: &{b} [{','.join([f'*{a}'] * 9)}]\n" for a, b in zip("abcdefghi", "bcdefghij"))
+
+
+def request(path: Path, timeout_s: float, memory_mib: int = 4096) -> bytes:
+    return json.dumps({"path": str(path), "timeout_s": timeout_s, "memory_mib": memory_mib}).encode() + b"\n"
 
 
 def cell_at_the_end() -> bytes:
@@ -76,7 +81,7 @@ def worker(path: Path, timeout_s: float) -> "subprocess.Popen[bytes]":
     """A converter at work on a file that never ends."""
     process = subprocess.Popen(CONVERTER, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdin is not None
-    process.stdin.write(request_line(str(path), timeout_s))
+    process.stdin.write(request(path, timeout_s))
     process.stdin.flush()
     return process
 
@@ -94,7 +99,7 @@ def test_a_converter_ends_itself_at_its_time_limit(endless: Path) -> None:
 def test_a_converter_has_so_much_memory_and_no_more(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("Text. " * 5_000_000)
     with subprocess.Popen(CONVERTER, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        reply, _ = process.communicate(request_line(str(tmp_path / "a.txt"), 60, memory_mib=1))
+        reply, _ = process.communicate(request(tmp_path / "a.txt", 60, memory_mib=1))
     assert not reply or isinstance(document_from(reply, "a.txt"), BadRecord)
 
 
