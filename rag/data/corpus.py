@@ -177,22 +177,21 @@ def passages_of(texts: Any, titles: Iterable[str] | None) -> list[Passage]:
 
 
 def _passage(row: Any, number: int, title: Any, fields: DocumentFields) -> Passage:
+    if not isinstance(title, str):
+        raise DataError(f"title {number} is {title!r:.40}, expected text")
     if isinstance(row, str):
         row = Passage(str(number), title, row)
     elif isinstance(row, Mapping):
         document = fields.document(row, number)
         if isinstance(document, BadRecord):
             raise DataError(f"text {number}: {document.reason}, {document.detail}")
-        values = cell_or_none(row.get("metadata")) or {}
         try:
-            metadata = metadata_of_fields(dict(values))
-        except (ValueError, TypeError) as error:
+            metadata = metadata_of_fields(cell_or_none(row.get("metadata")) or {})
+        except ValueError as error:
             raise DataError(f"text {number}: its metadata: {error}", hint=METADATA_HINT) from None
         row = Passage(document.id, document.title, document.text, metadata=metadata)
-    if not isinstance(row, Passage) or not isinstance(title, str):
-        raise DataError(
-            f"text {number}: expected text, a Passage or a mapping, found {row!r:.40}, {title!r:.40}"
-        )
+    if not isinstance(row, Passage):
+        raise DataError(f"text {number}: expected text, a Passage or a mapping, found {row!r:.40}")
     if not row.text.strip():
         raise DataError(f"text {number} is empty", hint="leave it out, with its title")
     return row

@@ -11,11 +11,7 @@ DEFAULT_MEASURES = ("R@5", "R@20", "R@100", "RR", "AP", "nDCG@10")
 
 
 def check_ks(ks: Iterable[int]) -> tuple[int, ...]:
-    """Sorted distinct cut-offs.
-
-    Raises:
-        ConfigError: there are none, or one is below 1.
-    """
+    """Sorted distinct cut-offs; a ConfigError where there are none, or one is below 1."""
     cutoffs = tuple(sorted(set(ks)))
     if not cutoffs or cutoffs[0] < 1:
         raise ConfigError(f"cut-offs k are {list(cutoffs)}, expected at least one, each 1 or more")

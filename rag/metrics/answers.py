@@ -18,9 +18,6 @@ def em_and_f1(
     Returns:
         NaN without accepted answers; for regular expressions there is no F1, which is NaN.
 
-    Raises:
-        ConfigError: unknown profile.
-
     Example:
         >>> em_and_f1("the Eiffel Tower!", ["Eiffel tower", "tower"]), em_and_f1(None, ["x"])
         ((1.0, 1.0), (0.0, 0.0))

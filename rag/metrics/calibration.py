@@ -23,9 +23,6 @@ def measure_calibration(
         "n"; and "bins": of the non-empty ones, by rising confidence, low and high edge, n, mean confidence
         and accuracy. None if no prediction is left.
 
-    Raises:
-        DataError: if shapes differ or a confidence lies outside [0, 1].
-
     Example:
         >>> result = measure_calibration([0.9, 0.9, 0.9, 0.9], [1, 1, 1, 0], bins=10)
         >>> round(result["ece"], 3), result["bins"][0]["n"]
@@ -47,12 +44,12 @@ def measure_calibration(
             hint="pass the calibrated confidence of an answer, not its score",
         )
     edges = np.linspace(0.0, 1.0, bins + 1)
-    place = np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, len(edges) - 2)
+    place = np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, bins - 1)
     rows = []
     for index in np.unique(place):
         inside = place == index
-        ends, means = edges[index : index + 2].tolist(), (confidence[inside].mean(), hit[inside].mean())
-        values = (*ends, int(inside.sum()), *map(float, means))
-        rows.append(dict(zip(("low", "high", "n", "confidence", "accuracy"), values, strict=True)))
+        low, high = edges[index : index + 2].tolist()
+        means = {"confidence": float(confidence[inside].mean()), "accuracy": float(hit[inside].mean())}
+        rows.append({"low": low, "high": high, "n": int(inside.sum()), **means})
     ece = sum(abs(row["confidence"] - row["accuracy"]) * row["n"] for row in rows) / n
     return {"ece": ece, "n": n, "bins": rows}

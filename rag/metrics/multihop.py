@@ -22,9 +22,6 @@ def multihop_scores(retrieved: Sequence[str], gold: Collection[str], ks: Iterabl
         For every k "passage_em@k" (all gold passages are among them), "passage_any@k" (at least one is; also
         called PR) and "passage_recall@k" (the share that is).
 
-    Raises:
-        DataError: `gold` is empty.
-
     Example:
         >>> multihop_scores(["a", "x", "b"], {"a", "b"}, [2])
         {'passage_em@2': 0.0, 'passage_any@2': 1.0, 'passage_recall@2': 0.5}
@@ -56,9 +53,6 @@ def path_scores(paths: Sequence[Sequence[str]], gold: Sequence[str], ks: Iterabl
         order), "path_cover@k" (the first k paths together hold all of them) and, for every hop h from 1,
         "hop{h}_recall@k" (they hold the gold passage of that hop).
 
-    Raises:
-        DataError: `gold` is empty.
-
     Example:
         >>> scores = path_scores([["a", "x"], ["b", "a"]], ["a", "b"], [1, 2])
         >>> [scores[f"{name}@1"] for name in ("path_em", "path_cover", "hop1_recall", "hop2_recall")]
@@ -88,10 +82,8 @@ def score_hotpot(
     """The twelve official figures of one question: em, f1, prec and recall, plain and with sp_ and joint_.
 
     Args:
-        answer: predicted answer; None if the prediction file has none. A missing part scores 0.
+        answer: None if the prediction file has none; a missing part scores 0.
         facts: predicted (title, sentence index) pairs; None if the prediction file has none.
-        gold: the accepted answer.
-        gold_facts: supporting (title, sentence index) pairs.
 
     Example:
         >>> scores = score_hotpot("yes", [["A", 0], ["A", 0], ["B", 2]], "yes", [("A", 0), ("B", 1)])

@@ -55,8 +55,7 @@ def average_rank(
         passages: (P, D), the pool.
         positives: rows of each question's positives, the gold one first; the others do not count.
 
-    Source:
-        Karpukhin et al. 2020 and its code: validation by the average rank of the gold passage.
+    Source: Karpukhin et al. 2020 and its code: validation by the average rank of the gold passage.
 
     Example:
         >>> pool = np.float32([[1, 0], [0, 1], [2, 0]])
@@ -89,10 +88,6 @@ def trec_measures(
 
     Returns:
         measure → question id → value.
-
-    Raises:
-        ConfigError: a measure is unknown.
-        DataError: a passage occurs twice in a ranking.
 
     Example:
         >>> scores = trec_measures({"q": [("a", 2.0), ("b", 1.0)]}, {"q": {"b": 1}}, ["RR", "R@1"])

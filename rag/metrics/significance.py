@@ -22,13 +22,9 @@ _BATCH_CELLS = 2_000_000  # numbers in memory while resampling: 16 MB of float64
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A mean with its percentile bootstrap interval.
+    """A mean over the n questions where a figure is defined, with its percentile bootstrap interval.
 
-    Attributes:
-        value: the mean over questions where the figure is defined; NaN if there are none.
-        low, high: ends of the interval.
-        n: number of questions where the figure is defined.
-        level: coverage.
+    It is NaN if there are none; `level` is the interval's coverage.
     """
 
     value: float
@@ -38,12 +34,7 @@ class Interval:
     level: float = _LEVEL
 
     def __format__(self, spec: str) -> str:
-        """The figure with its interval.
-
-        Example:
-            >>> f"{Interval(0.8912, 0.8821, 0.9, 4958):.3f}"
-            '0.891 [0.882, 0.900]'
-        """
+        """The figure with its interval: "0.891 [0.882, 0.900]"."""
         return f"{self.value:{spec}} [{self.low:{spec}}, {self.high:{spec}}]"
 
     def times(self, factor: float) -> Interval:
@@ -67,13 +58,6 @@ def bootstrap(values: npt.ArrayLike, *, resamples: int = 2000, seed: int = 0) ->
     Args:
         values: (n,) or (n, m), one row per question; NaN where a figure is undefined for a question.
         resamples: number of resampled question sets, at least 1,000.
-        seed: seed of the random generator; the same seed gives the same interval.
-
-    Returns:
-        One interval per column, in column order.
-
-    Raises:
-        ConfigError: for fewer than 1,000 resamples.
 
     Example:
         >>> figure = bootstrap([0.0, 1.0, 1.0, 1.0] * 100)[0]
@@ -111,10 +95,7 @@ def bootstrap(values: npt.ArrayLike, *, resamples: int = 2000, seed: int = 0) ->
 def bootstrap_difference(a: npt.ArrayLike, b: npt.ArrayLike) -> Interval:
     """Paired bootstrap interval of mean(b) - mean(a) over questions where both are defined.
 
-    Example:
-        >>> same = bootstrap_difference([0, 1] * 10, [0, 1] * 10)
-        >>> same.value, round(same.low, 2), round(same.high, 2)  # either could be the better one
-        (0.0, -0.17, 0.17)
+    Systems that do not differ have one around 0, since either could be the better one.
     """
     difference = bootstrap(_paired(a, b))[0]
     if difference.value == difference.low == 0.0:
@@ -137,9 +118,6 @@ def randomisation_test(a: npt.ArrayLike, b: npt.ArrayLike, *, resamples: int = 9
     Under the hypothesis that the systems are exchangeable, the sign of each question's difference is a coin
     flip. Up to 13 differing questions all sign patterns are enumerated; otherwise `resamples` are drawn, and
     the p-value is never zero.
-
-    Args:
-        a, b: (n,) values of the two systems; NaN where undefined.
 
     Example:
         >>> randomisation_test([0, 0, 0, 0], [1, 1, 1, 1])
@@ -183,7 +161,6 @@ class PairedTest:
     Attributes:
         difference: mean(b) - mean(a) with its paired bootstrap interval.
         p_value: two-sided, uncorrected.
-        test: "mcnemar" for 0/1 values, else "randomisation".
         gained, lost: row numbers of the questions that b is better on, and of those that it is worse on.
         ties: how many it is equal on.
     """

@@ -162,6 +162,8 @@ def metadata_of_fields(fields: Mapping[str, Any]) -> Metadata:
         >>> metadata_of_fields({"year": 2020, "tags": ["a", "b"], "by": "", "on": datetime.date(2020, 5, 1)})
         (('year', 2020), ('tags', ('a', 'b')), ('on', '2020-05-01'))
     """
+    if not isinstance(fields, Mapping):
+        raise ValueError(f"{fields!r:.40}, expected a mapping")
     for name in fields:
         if not name or name in FILTER_FIELDS or not is_unicode(name):
             raise ValueError(
