@@ -144,14 +144,17 @@ def load_config(
             f"{source} is a configuration of {stated!r}, expected one of {recipe!r}",
             hint=f"{presets}; `rag train {stated}` takes this one",
         )
+    chosen = overrides or {}
     try:
-        return kind.model_validate({**settings, **(overrides or {})})
+        return kind.model_validate({**settings, **chosen})
     except ValidationError as error:
-        lines = [_explain(kind, issue, flags or {}) for issue in error.errors()]
-        where = f"{source}: " if source is not None else ""
+        lines = []
+        for issue in error.errors():
+            is_of_source = not chosen.keys() & issue["loc"][:1] and settings.keys() & issue["loc"][:1]
+            lines.append(f"{source}: " * bool(is_of_source) + _explain(kind, issue, flags or {}))
         is_missing = source is None and any(issue["type"] == "missing" for issue in error.errors())
         hint = f"--config gives what else is needed; {presets}" if is_missing and presets else ""
-        raise ConfigError(where + "; ".join(lines), hint=hint) from error
+        raise ConfigError("; ".join(lines), hint=hint) from error
 
 
 def _explain(kind: type[BaseModel], issue: Any, flags: Mapping[str, str]) -> str:

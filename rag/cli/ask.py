@@ -77,8 +77,8 @@ def serve(
     from serve.run import leave, run_server
     from serve.settings import load_settings
 
-    own = {"index": index, "host": host, "port": port, "workers": workers, "ray": ray}
-    run_server(load_settings(**{name: value for name, value in (own | opening).items() if value is not None}))
+    own = {"index": index, "host": host, "port": port, "workers": workers, "ray": ray, **opening}
+    run_server(load_settings(**{name: value for name, value in own.items() if value is not None}))
     leave()
 
 
@@ -94,9 +94,6 @@ def mcp(
         host: Address to listen on, with --http.
         port: Port to listen on, with --http.
     """
-    from rag.core.optional import require
-
-    require("mcp.server.mcpserver", extra="mcp")  # before models are loaded
     from rag.integrations.mcp import create_mcp_server
     from rag.pipeline import Pipeline
 

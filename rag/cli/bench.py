@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rag import bench
-from rag.cli.lazy import command_with, group_of
+from rag.cli.lazy import check_name, command_with, group_of
 from rag.cli.options import documented, make_option, options_from
 
 _BENCHMARKS = {
@@ -19,6 +19,7 @@ _BENCHMARKS = {
 
 def _load(name: str) -> Any:
     """A command from a benchmark, whose report it prints."""
+    check_name(name, _BENCHMARKS)
     function = getattr(import_module(f"rag.bench.{name}"), f"run_{name}_benchmark")
     options = options_from(function, documented(bench))
     options["json"] = make_option("json", Path | None, None, "Also write the figures here.")

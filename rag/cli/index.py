@@ -14,8 +14,6 @@ from indexers.settings import BuildSettings
 from rag.cli.options import OPENING, Count, Share, options_from, options_of, some
 from rag.data.options import CorpusFormat, CorpusOptions
 
-_WORTH_TEACHING = 500  # passages: the fewest from which an encoder was seen to learn
-
 
 def _encoding(
     *,
@@ -46,25 +44,16 @@ _BUILDING = {
     **options_from(_encoding, panel="Data"),
     **some(options_of(CorpusOptions, panel="Data"), without=("max_tokens",)),
     **some(OPENING, "precision"),
-    **some(
-        options_of(BuildSettings, panel="Index", retriever="hybrid"),
-        without=("probes", "java_heap_mib"),
-    ),
+    **some(options_of(BuildSettings, panel="Index", retriever="hybrid"), without=("probes", "java_heap_mib")),
 }
-_UPDATING = ("format", "max_bad_share")  # options of reading that may differ in an update
+_UPDATING = ("format", "max_bad_share", "encoder", "precision")  # options that an update takes too
 
 
 def index(
-    corpus: list[str],
-    /,
-    *,
-    out: Path | None = None,
-    update: Path | None = None,
-    watch: bool = False,
-    interval: Annotated[float, Ge(0.1)] = 2.0,
-    max_deleted_share: Share = 0.5,
+    corpus: list[str], /, *, out: Path | None = None, update: Path | None = None, watch: bool = False,
+    interval: Annotated[float, Ge(0.1)] = 2.0, max_deleted_share: Share = 0.5,
     **options: Annotated[Any, _BUILDING],
-) -> None:
+) -> None:  # fmt: skip
     """Build an index from a corpus, or update one. Run the same command again to continue a build.
 
     Args:
@@ -84,67 +73,46 @@ def index(
             "give one of --out DIR, to build an index, and --update INDEX, to bring one up to date",
             hint="--watch goes with --update INDEX: build it first, then watch it",
         )
-    if out is not None:
-        _build(corpus, out, **options)
+    if update is None:
+        _build(corpus, Path(str(out)), **options)
         return
-    models = {name: options.pop(name) for name in ("encoder", "precision")}
     read = {name: options.pop(name) for name in _UPDATING}
-    if fixed := [name for name, value in options.items() if value != _BUILDING[name][1]]:
+    if changed := [name for name, value in options.items() if value != _BUILDING[name][1]]:
         raise ConfigError(
-            f"{', '.join(f'--{name}' for name in fixed).replace('_', '-')} cannot be given with --update, "
+            f"{', '.join(f'--{name}' for name in changed).replace('_', '-')} cannot be given with --update, "
             "which keeps the settings of the index",
             hint="leave it out, or build a new index with --out",
         )
-    _update(
-        corpus,
-        Path(str(update)),
-        {**read, "max_deleted_share": max_deleted_share},
-        watch * interval,
-        **models,
-    )
+    _update(corpus, update, watch * interval, max_deleted_share=max_deleted_share, **read)
 
 
 def _build(corpus: Sequence[str], out: Path, **options: Any) -> None:
+    from indexers.index import Index
     from rag.commands import index as build
     from rag.data.records import ReadReport
 
-    report, before = ReadReport(), None if options["overwrite"] else _checksum(out)
+    report = ReadReport()
     place = build(corpus, out, report=report, **{**options, "reuse": options["reuse"] or ()})
     if report.total:
         typer.echo(report.summary(listed=False))  # reading has listed the problems
-    if before is not None and before == _checksum(place):
-        typer.echo("nothing to do: the index was complete, and neither files nor settings have changed")
-    from indexers.index import Index
-
     with Index.open(place) as opened:
         typer.echo(opened.describe())
-        is_worth_teaching = "dense" in opened.parts and len(opened.passages) >= _WORTH_TEACHING
     typer.echo(f'\nask it: rag ask "…" --index {place}')
-    if options["encoder"] is None and is_worth_teaching:
-        typer.echo(f"unlike Wikipedia? teach the encoder: rag adapt --index {place} --out …")
-
-
-def _checksum(place: Path) -> str | None:
-    """Checksum of a finished index; None if there is none."""
-    from rag.core.manifest import MANIFEST_NAME, read_manifest
-
-    return read_manifest(place).get("checksum") if (place / MANIFEST_NAME).is_file() else None
 
 
 def _update(
-    corpus: Sequence[str], place: Path, options: dict[str, Any], interval_s: float, **models: Any
+    corpus: Sequence[str], place: Path, interval_s: float, *, encoder: Any, precision: str, **options: Any
 ) -> None:
     """Update an index once, or (with an interval) whenever files change, and print what was done."""
     from rag.commands import resolve_corpus
     from rag.core.errors import RagError, ResourceError
-    from rag.data.records import ReadReport
     from rag.updates import IndexUpdater
 
     inputs, _ = resolve_corpus(corpus)
-    updater = IndexUpdater(place, **models)
+    updater = IndexUpdater(place, encoder, precision)
 
     def update() -> None:
-        done = updater.follow(inputs, report=ReadReport(), **options)
+        done = updater.follow(inputs, **options)
         typer.echo(f"{place}: version {done.version}, {done}")
 
     now = updated = _state_of(inputs, options["format"])

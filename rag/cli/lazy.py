@@ -15,15 +15,11 @@ class LazyGroup(TyperGroup):
 
     Attributes:
         entries: name → panel, summary.
-        removed: name of a command that is gone → what to use instead.
-        load: function from a name to the command.
-        takes_others: whether names that are not listed are loaded too.
+        load: function from a name to the command; refuses a name without one.
     """
 
     entries: ClassVar[Mapping[str, tuple[str, str]]] = {}
-    removed: ClassVar[Mapping[str, str]] = {}
     load: Callable[[str], Any]
-    takes_others: ClassVar[bool] = False
 
     def list_commands(self, ctx: Any) -> list[str]:
         """All names, in the order of the help."""
@@ -37,32 +33,24 @@ class LazyGroup(TyperGroup):
         return command_with(cmd_name, {}, lambda: None, help=summary, rich_help_panel=panel)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command itself.
-
-        Raises:
-            ConfigError: there is none of this name; with the nearest, or what is used instead.
-        """
-        name = args[0]
-        if name.startswith("-"):
+        """The command itself."""
+        if args[0].startswith("-"):
             return super().resolve_command(ctx, args)
-        if name in self.entries or self.takes_others:
-            return name, self.load(name), args[1:]
-        hint = did_you_mean(name, self.entries, f"there are {', '.join(self.entries)}")
-        raise ConfigError(f"there is no command {name!r}", hint=self.removed.get(name, hint))
+        return args[0], self.load(args[0]), args[1:]
+
+
+def check_name(name: str, entries: Mapping[str, Any], removed: Mapping[str, str] | None = None) -> None:
+    """Refuse a name that is no command, with the nearest one, or what is used instead of one that is gone."""
+    if name not in entries:
+        hint = did_you_mean(name, entries, f"there are {', '.join(entries)}")
+        raise ConfigError(f"there is no command {name!r}", hint=(removed or {}).get(name, hint))
 
 
 def group_of(
-    about: str,
-    entries: Mapping[str, tuple[str, str]],
-    load: Callable[[str], Any],
-    *,
-    removed: Mapping[str, str] | None = None,
-    takes_others: bool = False,
-    **shown: Any,
+    about: str, entries: Mapping[str, tuple[str, str]], load: Callable[[str], Any], **shown: Any
 ) -> typer.Typer:
     """A group of commands; see `LazyGroup`."""
-    members = {"entries": entries, "removed": removed or {}, "takes_others": takes_others}
-    kind = type("_Group", (LazyGroup,), {**members, "load": staticmethod(load)})
+    kind = type("_Group", (LazyGroup,), {"entries": entries, "load": staticmethod(load)})
     group = typer.Typer(cls=kind, no_args_is_help=True, help=about, **shown)
     group.callback()(lambda: None)
     return group
@@ -76,12 +64,11 @@ def command_with(
     def command(**values: Any) -> None:
         run(**values)
 
-    command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [
-            inspect.Parameter(each, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=default)
-            for each, (kind, default) in options.items()
-        ]
-    )
+    parameters = [
+        inspect.Parameter(each, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=default)
+        for each, (kind, default) in options.items()
+    ]
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__name__, command.__doc__, command.__annotations__ = name, help, {}
     single = typer.Typer(add_completion=False)
     single.command(name, **shown)(command)

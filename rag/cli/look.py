@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from annotated_types import Ge
 
 from indexers.settings import BuildSettings
 from rag.cli.options import Count, options_of
@@ -46,39 +45,34 @@ def inspect(directory: Path, /, verify: bool = False, as_json: bool = False) -> 
 
 
 def plan(
-    *, passages: Count, passage_bytes: Annotated[float, Ge(1)] = 650.0, dim: Count = 384,
-    as_json: bool = False,
+    *, passages: Count, dim: Count = 384, as_json: bool = False,
     **settings: Annotated[Any, options_of(BuildSettings, "retriever", "index_type", retriever="hybrid")],
 ) -> None:  # fmt: skip
     """State the size of an index, on disk and of what a search goes through, before it is built.
 
     Args:
         passages: Number of passages.
-        passage_bytes: Mean bytes of title and text.
         dim: Vector size of the encoder.
     """
     from indexers.plan import plan as plan_index
     from rag.config import load_config
 
-    sizes = plan_index(passages, dim, load_config(BuildSettings, overrides=settings), passage_bytes)
+    sizes = plan_index(passages, dim, load_config(BuildSettings, overrides=settings))
     lines = [f"{name:<20}{size / 1e9:>10,.2f} GB" for name, size in sizes.items()]
     typer.echo(json.dumps(sizes, indent=2) if as_json else "\n".join(lines))
 
 
-def doctor(java: bool = True) -> None:
-    """Check versions, hardware, Java, and what is missing and how to get it.
-
-    Args:
-        java: Start the Java runtime to check it.
-    """
+def doctor() -> None:
+    """Check versions, hardware, Java, and what is missing and how to get it."""
     from indexers.lucene import java_versions
     from rag.core.optional import installed_version
 
     versions = {name: installed_version(name) for name in _REQUIRED}
     problems = [f"{name} is missing: pip install {name}" for name in _REQUIRED if versions[name] is None]
     system = {"python": platform.python_version(), "system": platform.platform()}
-    probes: list[Callable[[], Mapping[str, Any]]] = [lambda: system, lambda: versions, describe_models]
-    for probe in [*probes, java_versions] if java else probes:
+    probes: list[Callable[[], Mapping[str, Any]]]
+    probes = [lambda: system, lambda: versions, describe_models, java_versions]
+    for probe in probes:
         try:
             typer.echo("\n".join(f"{key:<26} {value or 'missing'}" for key, value in probe().items()))
         except Exception as error:
@@ -95,22 +89,18 @@ def describe_models() -> dict[str, Any]:
 
     from rag.runtime.hardware import available_cores, resolve_device, resolve_precision
     from rag.runtime.model_files import QA_ENCODER, model_folder, weight_files
-    from readers.extractive.fast import FastSpanModel
     from readers.extractive.reader import ExtractiveReader
 
-    weight_files(
-        encoder := model_folder(QA_ENCODER)
-    )  # checks those of all-MiniLM-L6-v2, which it is built on
+    encoder = model_folder(QA_ENCODER)
+    weight_files(encoder)  # checks those of all-MiniLM-L6-v2, which it is built on
     device, reader = resolve_device(), ExtractiveReader.load()
-    is_fast, precision = isinstance(reader.model, FastSpanModel), resolve_precision("auto", reader.device)
+    precision = str(resolve_precision("auto", reader.device)).removeprefix("torch.")
     return {
         "device": torch.cuda.get_device_name(device) if device == "cuda" else device,
         "cores": available_cores(),
         "disk_free_gib": round(shutil.disk_usage(".").free / 2**30, 1),
         "encoder": encoder,
-        "reader's precision": reader.model.encoder.precision
-        if is_fast
-        else str(precision).removeprefix("torch."),
+        "reader's precision": getattr(reader.model.encoder, "precision", precision),  # of the fast one
     }
 
 
@@ -125,9 +115,7 @@ def docs(page: str = "", /) -> None:
     if page:
         typer.echo(read_page(page.removesuffix(".md")))
         return
-    titles = page_titles()
-    width = max(map(len, titles))
-    typer.echo("\n".join(f"{name:<{width}}  {title}" for name, title in titles.items()))
+    typer.echo("\n".join(f"{name:<16}{title}" for name, title in page_titles().items()))
     typer.echo("\nread a page with: rag docs tutorial")
 
 

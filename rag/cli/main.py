@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rag.cli.lazy import group_of
+from rag.cli.lazy import check_name, group_of
 from rag.core.errors import RagError, ResourceError
 
 _COMMANDS = {  # name → module, panel of the help, summary
@@ -29,29 +29,21 @@ _COMMANDS = {  # name → module, panel of the help, summary
     "rounds": ("teach", "Train", "Teach a retriever in rounds, from questions and answers alone."),
     "tune": ("teach", "Train", "Fit the reader's confidence to a corpus."),
     "evaluate": ("measure", "Measure", "Evaluate an index and a reader on a question set."),
-    "compare": (
-        "measure",
-        "Measure",
-        "Compare evaluated systems on the same questions, with significance tests.",
-    ),
+    "compare": ("measure", "Measure", "Compare evaluated systems on the same questions, with tests."),
     "bench": ("bench", "Measure", "Measure this system beside its peers on this machine."),
     "doctor": ("look", "Measure", "Check versions, hardware, Java, and what is missing."),
     "docs": ("look", "Learn", "List the guides, or print one of them."),
 }
-
-
 _REMOVED = {  # command → what to use instead
     "convert": "`rag retrieve` writes TREC runs and DPR's JSON",
     "split": "`rag index` takes several corpora at once, and cuts each by --split",
 }
-
-
 _LOGGED = ("import", "mine", "score", "adapt", "rounds")  # what they do is logged
-_RESUMABLE = ("index", "mine", "score", "train", "adapt", "rounds", "evaluate")
 
 
 def load_command(name: str) -> Any:
     """The command, or the group of commands, of this name; imports its module."""
+    check_name(name, _COMMANDS, _REMOVED)
     module = importlib.import_module(f"rag.cli.{_COMMANDS[name][0]}")
     if hasattr(module, "app"):
         group: Any = typer.main.get_command(module.app)
@@ -64,7 +56,7 @@ def load_command(name: str) -> Any:
 
 app = group_of(
     "Open-domain question answering that retrieves: index a corpus, ask with evidence, train, evaluate.",
-    {name: entry[1:] for name, entry in _COMMANDS.items()}, load_command, removed=_REMOVED,
+    {name: entry[1:] for name, entry in _COMMANDS.items()}, load_command,
     pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]},
 )  # fmt: skip
 
@@ -86,14 +78,6 @@ def _root(
     """See `group_of`."""
 
 
-def _is_interrupt(stopped: SystemExit) -> bool:
-    """Whether Ctrl-C is why typer ended the command."""
-    reason: BaseException | None = stopped
-    while reason is not None and not isinstance(reason, KeyboardInterrupt):
-        reason = reason.__cause__ or reason.__context__
-    return reason is not None
-
-
 def main(arguments: list[str] | None = None) -> None:
     """Run `rag`; errors meant for the user become one message and an exit code.
 
@@ -110,10 +94,6 @@ def main(arguments: list[str] | None = None) -> None:
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # in a log file they are clutter
     try:
         app(args=words, prog_name="rag")
-    except SystemExit as stopped:
-        if words[:1] and words[0] in _RESUMABLE and _is_interrupt(stopped):
-            typer.echo("interrupted: the same command continues where it stopped", err=True)
-        raise
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(141)

@@ -16,17 +16,10 @@ _OPTIONS = {**some(options_of(EvaluationSettings, panel="Figures"), without=("re
 
 
 def evaluate(
-    *,
-    index: str | None = None,
-    questions: str | None = None,
-    dataset: str | None = None,
-    format: QuestionFormat = "auto",
-    split: Literal["train", "dev", "test"] | None = None,
-    run: str | None = None,
-    read: Annotated[int, Ge(0)] = 20,
-    out: Path,
-    **options: Annotated[Any, _OPTIONS],
-) -> None:
+    *, index: str | None = None, questions: str | None = None, dataset: str | None = None,
+    format: QuestionFormat = "auto", split: Literal["train", "dev", "test"] | None = None,
+    run: str | None = None, read: Annotated[int, Ge(0)] = 20, out: Path, **options: Annotated[Any, _OPTIONS],
+) -> None:  # fmt: skip
     """Evaluate an index and a reader on a question set.
 
     Args:
@@ -61,20 +54,17 @@ def _index_dataset(name: str, place: str, retriever: str) -> Path:
     return index(corpus_of(name), place, retriever=kind, split="none")
 
 
-def compare(
-    results: list[Path], /, figures: Sequence[str] = (), all_pairs: bool = False, report: Path | None = None
-) -> None:
+def compare(results: list[Path], /, all_pairs: bool = False, report: Path | None = None) -> None:
     """Compare systems: paired tests, Holm's correction, wins, ties and losses.
 
     Args:
         results: Two or more folders written by `rag evaluate`.
-        figures: Figures to compare; default: the main ones.
         all_pairs: Compare every pair of systems, instead of each with the first.
         report: Write a side-by-side HTML page.
     """
     from rag.eval.api import compare as run
 
-    typer.echo(_comparison_table(run(results, figures or None, all_pairs=all_pairs, report=report)))
+    typer.echo(_comparison_table(run(results, all_pairs=all_pairs, report=report)))
     if report is not None:
         typer.echo(f"written: {report}")
 
@@ -86,11 +76,7 @@ def _comparison_table(compared: Sequence[Any]) -> str:
     rows = []
     for row in compared:
         test, a, b = row.result, 100 * row.value_a, 100 * row.value_b
-        values = f"{a:.2f}", f"{b:.2f}", f"{b - a:+.2f}", _p(test.p_value), _p(row.p_holm)
+        p_values = ("<0.0001" if p < 0.0001 else f"{p:.4f}" for p in (test.p_value, row.p_holm))
         counts = f"{len(test.gained)}/{test.ties}/{len(test.lost)}"
-        rows.append([row.figure, row.a, row.b, *values, counts])
+        rows.append([row.figure, row.a, row.b, f"{a:.2f}", f"{b:.2f}", f"{b - a:+.2f}", *p_values, counts])
     return "\n".join(text_table(columns, rows))
-
-
-def _p(value: float) -> str:
-    return "<0.0001" if value < 0.0001 else f"{value:.4f}"

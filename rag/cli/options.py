@@ -7,8 +7,6 @@ that the function passes on. Bounds are those of `annotated_types`.
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from glob import escape, glob
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -18,7 +16,7 @@ from annotated_types import Ge, Le
 from pydantic import BaseModel
 
 from rag.cli.lazy import command_with
-from rag.config import parse_scalar, preset_names
+from rag.config import parse_scalar
 from rag.data import options as data_options
 from rag.open_settings import OpenSettings
 
@@ -27,16 +25,6 @@ DATA, SEARCH, READING, TRAINING, OUTPUT = "Data", "Search", "Reading", "Training
 Count = Annotated[int, Ge(1)]
 Share = Annotated[float, Ge(0), Le(1)]
 QuestionFormat = Literal["auto", data_options.QuestionFormat]
-_TRAINED = {"adapt": "dpr", "rounds": ""}  # command → recipe, where it has another name; "": any
-
-
-def _complete_config(ctx: typer.Context, incomplete: str) -> list[str]:
-    """What --config may be: presets of the command's recipe, and YAML and JSON files."""
-    name = str(ctx.info_name)
-    presets = preset_names(ctx.params.get("recipe") or _TRAINED.get(name, name))
-    paths = sorted(glob(f"{escape(incomplete)}*.yaml") + glob(f"{escape(incomplete)}*.json"))
-    return [name for name in presets if name.startswith(incomplete)] + paths
-
 
 # Parameters that several commands have: help ("" where each says it itself), and how they are spelled.
 _SHARED: dict[str, tuple[str, dict[str, Any]]] = {
@@ -60,7 +48,7 @@ _SHARED: dict[str, tuple[str, dict[str, Any]]] = {
     "retriever": ("", {"metavar": "auto|dense|colbert|bm25|hybrid|multihop[:…]"}),
     "effort": ("", {"metavar": "full|normal|low|N"}),
     "ray": ("Encode on the Ray cluster at this address (HOST:PORT, or auto).", {}),
-    "config": ("YAML or JSON file, or the name of a preset.", {"autocompletion": _complete_config}),
+    "config": ("YAML or JSON file, or the name of a preset.", {}),
     "set_": ("Any setting as key=value; wins over --config.", {"flags": ("--set",)}),
     "threads": ("CPU threads; default: all cores.", {}),
     "out": ("", {"flags": ("--out", "-o")}),
@@ -75,27 +63,15 @@ _PANELS = {  # of parameters that have one of their own, whatever their command'
     **dict.fromkeys(("update", "watch", "interval", "max_deleted_share"), "Updates"),
     **dict.fromkeys(("encoder", "query_encoder", "pooling", "max_length", "precision"), "Models"),
 }
+_LISTS = (Sequence[int], tuple[int, ...], Sequence[str], tuple[str, ...])
 
 
-_LISTS: dict[Any, Callable[[str], Any]] = {
-    **dict.fromkeys((Sequence[int], tuple[int, ...]), int),
-    **dict.fromkeys((Sequence[str], tuple[str, ...]), str),
-}
+def _split(text: str) -> tuple[Any, ...]:
+    return tuple(parse_scalar(f"[{text}]"))
 
 
-def _split(text: str, kind: Callable[[str], Any]) -> tuple[Any, ...]:
-    values = tuple(kind(part.strip()) for part in text.split(",") if part.strip())
-    if kind is int and min(values, default=0) < 1:
-        raise ValueError("expected positive numbers separated by commas, as 1,5,20")
-    return values
-
-
-def command_of(name: str, function: Callable[..., None], helps: Mapping[str, str] | None = None) -> Any:
-    """A command made of a function.
-
-    Args:
-        helps: of parameters that its docstring does not explain.
-    """
+def command_of(name: str, function: Callable[..., None]) -> Any:
+    """A command made of a function."""
     parameters = inspect.signature(function).parameters.values()
 
     def run(**values: Any) -> None:
@@ -103,34 +79,32 @@ def command_of(name: str, function: Callable[..., None], helps: Mapping[str, str
         function(*arguments, **values)
 
     about = (inspect.getdoc(function) or "").partition("\n\nArgs:\n")[0]
-    return command_with(name, options_from(function, helps), run, help=about)
+    return command_with(name, options_from(function), run, help=about)
 
 
 def options_from(
     function: Callable[..., Any], helps: Mapping[str, str] | None = None, panel: str = "Settings"
 ) -> Options:
-    """The parameters of a function as options, see `command_of`."""
+    """The parameters of a function as options.
+
+    Args:
+        helps: of parameters that its docstring does not explain.
+    """
     helps, options = {**(helps or {}), **documented(function)}, Options()
     hints = get_type_hints(function, include_extras=True)
     for it in inspect.signature(function).parameters.values():
         if it.kind is it.VAR_KEYWORD:
             options |= hints[it.name].__metadata__[0]
         else:
-            help, is_argument = helps.get(it.name, ""), it.kind is it.POSITIONAL_ONLY
-            options[it.name] = make_option(
-                it.name, hints[it.name], it.default, help, panel, is_argument=is_argument
-            )
+            kind, help, is_argument = hints[it.name], helps.get(it.name, ""), it.kind is it.POSITIONAL_ONLY
+            options[it.name] = make_option(it.name, kind, it.default, help, panel, is_argument=is_argument)
     return options
 
 
 def options_of(
-    settings: type[BaseModel],
-    *names: str,
-    panel: str = "Settings",
-    flags: Mapping[str, Sequence[str]] | None = None,
-    is_partial: bool = False,
-    **defaults: Any,
-) -> Options:
+    settings: type[BaseModel], *names: str, panel: str = "Settings",
+    flags: Mapping[str, Sequence[str]] | None = None, is_partial: bool = False, **defaults: Any,
+) -> Options:  # fmt: skip
     """Fields of a configuration as options, explained by its docstring or that of the class which it extends.
 
     Choices and bounds are those of the fields, defaults too unless given; all else is checked by the class.
@@ -140,9 +114,11 @@ def options_of(
         flags: how some are spelled.
         is_partial: all may be left out, because a file can state them.
     """
-    helps, options = explained(settings), Options()
+    helps, options = dict[str, str](), Options()
+    for base in reversed(settings.__mro__):
+        helps |= documented(base)
     for name in names or settings.model_fields:
-        field, help = settings.model_fields[name], helps[name]
+        field, help = settings.model_fields[name], helps.get(name, "")
         kind: Any = field.annotation
         default = defaults.get(name, field.default)
         if is_partial:
@@ -172,7 +148,7 @@ def make_option(
     inner, *others = [it for it in kinds if it is not NoneType]
     flag = f"--{name.replace('_', '-')}"
     if inner in _LISTS and not is_partial:
-        more |= {"parser": partial(_split, kind=_LISTS[inner]), "metavar": "A,B,…"}
+        more |= {"parser": _split, "metavar": "A,B,…"}
         plain, default = str, ",".join(map(str, default))
     elif get_origin(inner) is tuple and get_args(inner)[0] is Path and not others:
         plain, panel = list[str] | None, DATA
@@ -207,16 +183,8 @@ def some(options: Options, *names: str, without: tuple[str, ...] = ()) -> Option
     return {name: options[name] for name in names or options if name not in without}
 
 
-def explained(kind: type[BaseModel]) -> dict[str, str]:
-    """Explanation of each field of a model, from the docstring of its class."""
-    helps: dict[str, str] = {}
-    for base in reversed(kind.__mro__):
-        helps |= documented(base)
-    return {name: helps.get(name, "") for name in kind.model_fields}
-
-
 def documented(thing: Any) -> dict[str, str]:
-    """The docstring's explanation of each argument or attribute, as sentences.
+    """The docstring's explanation of each argument or attribute, as sentences; values keep their case.
 
     Example:
         >>> from rag.config import Config
@@ -226,18 +194,10 @@ def documented(thing: Any) -> dict[str, str]:
     entry = r"^    (\w+(?:, \w+)*): (.+(?:\n {8}.+)*)"  # several names may share an explanation
     items = re.findall(entry, inspect.getdoc(thing) or "", re.MULTILINE)
     return {
-        name: text[:1].upper() + re.sub(r"\s+", " ", text[1:])
+        name: re.sub(r"^[a-z]+ ", lambda word: word[0].capitalize(), " ".join(text.split()))
         for names, text in items
         for name in names.split(", ")
     }
 
 
-def _question_set(
-    *, format: QuestionFormat = "auto", split: str | None = None, limit: Count | None = None,
-    sample: Count | None = None,
-) -> None:  # fmt: skip
-    """Which questions of a file are read."""
-
-
 OPENING = options_of(OpenSettings, panel=SEARCH)  # what `Pipeline.open` takes
-QUESTIONS = options_from(_question_set)

@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from rag.core.types import certainty
+from rag.core.types import Location, certainty
 
 # A control character, shown as it is, could move the cursor, hide text or write a command for the terminal.
 _CONTROLS = {code: "\ufffd" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n\r"}
@@ -90,9 +90,7 @@ def format_answer_set(result: dict[str, Any], *, colour: bool) -> str:
 def _place(evidence: dict[str, Any]) -> str:
     """File and page, else the passage's id."""
     location = evidence.get("location")
-    if location is None:
-        return str(evidence["passage_id"])
-    return f"{location['path']}, page {location['page']}" if location.get("page") else str(location["path"])
+    return str(Location(location["path"], location.get("page", "")) if location else evidence["passage_id"])
 
 
 def _without_controls(value: Any) -> Any:

@@ -6,16 +6,17 @@ from typing import Annotated, Any, Literal
 import typer
 
 from rag.adaptation.config import AdaptConfig
-from rag.cli.options import DATA, OPENING, QUESTIONS, Count, options_of, some
+from rag.cli.options import DATA, OPENING, Count, QuestionFormat, options_of, some
 from rag.config import load_config, parse_overrides
 from rag.eval.settings import EvaluationSettings
 from rag.rounds.config import RoundsConfig, SignalName
 from retrievers.negatives.settings import MiningSettings
 
+_DRAWN = options_of(EvaluationSettings, "limit", "sample", "seed", panel=DATA)
 _MINING = {
     **some(OPENING, "index_encoder"),
     **options_of(MiningSettings, panel="Selection"),
-    **QUESTIONS,
+    **some(_DRAWN, "limit", "sample"),
 }
 _ROUNDS = some(options_of(RoundsConfig, panel="Rounds"), without=("out", "index", "questions", "method"))
 _READ_BY = {"reader": "distill", "signal": "distill", "positives": "colbert", "negatives": "colbert"}
@@ -23,12 +24,12 @@ _ADAPTATION = some(
     options_of(AdaptConfig, panel="Questions", flags={"replay": ("--train",), "questions": ("--questions",)}),
     without=("out", "index"),
 )
-_DRAWN = options_of(EvaluationSettings, "limit", "sample", "seed", panel=DATA)
 
 
 def mine(
-    index: str, questions: str, out: Path, merge: Path | None = None, **settings: Annotated[Any, _MINING]
-) -> None:
+    index: str, questions: str, out: Path, merge: Path | None = None, format: QuestionFormat = "auto",
+    split: str | None = None, **settings: Annotated[Any, _MINING],
+) -> None:  # fmt: skip
     """Mine hard negatives; needs questions with gold passages, or with answers alone.
 
     Run the same command again to continue a killed run where it stopped.
@@ -39,9 +40,10 @@ def mine(
     """
     from rag.commands import mine as run
 
-    report = run(index, questions, out, merge=merge, **settings)
+    report = run(index, questions, out, merge=merge, format=format, split=split, **settings)
     typer.echo(", ".join(f"{name} {count:,}" for name, count in sorted(report["counts"].items())))
-    typer.echo(f"→ {out}\ntrain with it: rag train dpr --train {out} …")
+    command = f"rag train dpr --config dpr-small --index {index} --train {out} --out run"
+    typer.echo(f"→ {out}\ntrain with it: {command}")
 
 
 def score(
@@ -64,19 +66,13 @@ def score(
     report = score_examples(examples, out, open_judge(reader, signal, **models))
     counts = ", ".join(f"{name} {count:,}" for name, count in report["counts"].items())
     typer.echo(f"{signal} of {report['reader']['name']}: {counts}")
-    typer.echo(f"→ {out}\ntrain with it: rag train distill --train {out} …")
+    typer.echo(f"→ {out}\ntrain with it: rag train distill --config distill-small --train {out} --out run")
 
 
 def rounds(
-    *,
-    recipe: Literal["distill", "colbert"],
-    index: str,
-    questions: str,
-    config: str | None = None,
-    set_: list[str] | None = None,
-    out: Path,
-    **settings: Annotated[Any, _ROUNDS],
-) -> None:
+    *, recipe: Literal["distill", "colbert"], index: str, questions: str, config: str | None = None,
+    set_: list[str] | None = None, out: Path, **settings: Annotated[Any, _ROUNDS],
+) -> None:  # fmt: skip
     """Teach a retriever in rounds of searching, labelling and training.
 
     Questions and answers are enough. --config and --set are those of `rag train distill` or `colbert`. A
@@ -105,13 +101,9 @@ def rounds(
 
 
 def adapt(
-    *,
-    index: str,
-    config: str | None = None,
-    set_: list[str] | None = None,
-    out: Path,
+    *, index: str, config: str | None = None, set_: list[str] | None = None, out: Path,
     **settings: Annotated[Any, _ADAPTATION],
-) -> None:
+) -> None:  # fmt: skip
     """Adapt an index's encoder to its corpus without labelled questions.
 
     Questions are made from the index's passages by rules, and the encoder learns from all of them. A killed
@@ -129,15 +121,9 @@ def adapt(
 
 
 def tune(
-    what: Literal["confidence"],
-    /,
-    index: str,
-    questions: str,
-    out: Path,
-    read: Count = 20,
-    format: str = "auto",
-    **settings: Annotated[Any, {**_DRAWN, **OPENING}],
-) -> None:
+    what: Literal["confidence"], /, index: str, questions: str, out: Path, read: Count = 20,
+    format: str = "auto", **settings: Annotated[Any, {**_DRAWN, **OPENING}],
+) -> None:  # fmt: skip
     """Fit the reader's confidence to a corpus, from about 50 questions, some of which it does not answer.
 
     Args:
@@ -154,6 +140,4 @@ def tune(
     typer.echo(f"ECE before {tuning.ece_before:.3f}, after (cross-validated) {tuning.ece_after:.3f}")
     if not tuning.unanswerable:
         typer.echo('"no answer" stays as it was: give questions too that the documents do not answer')
-    if tuning.ece_after > tuning.ece_before:
-        typer.echo("the fit makes the confidence no better: keep the reader as it is, or give more questions")
     typer.echo(f"reader → {out}\nuse it: --reader {out}")

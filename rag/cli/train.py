@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from rag.cli.lazy import command_with, group_of
-from rag.cli.options import DATA, TRAINING, Count, Options, options_from, options_of, some
+from rag.cli.options import DATA, TRAINING, Count, options_from, options_of, some
 from rag.config import parse_overrides
 from rag.core.errors import ConfigError
 
@@ -68,15 +68,9 @@ _REFRESHED = ("ance", "realm", "rag", "emdr2")  # recipes that encode a corpus w
 
 
 def _common(
-    *,
-    train: list[str] | None = None,
-    negatives: list[str] | None = None,
-    config: str | None = None,
-    set_: list[str] | None = None,
-    threads: Count | None = None,
-    ray: str | None = None,
-    out: Path,
-) -> None:
+    *, train: list[str] | None = None, negatives: list[str] | None = None, config: str | None = None,
+    set_: list[str] | None = None, threads: Count | None = None, ray: str | None = None, out: Path,
+) -> None:  # fmt: skip
     """Options of recipes that are no settings of them.
 
     Args:
@@ -89,24 +83,18 @@ def _common(
 
 def recipe_command(name: str) -> Any:
     """The command of a recipe: an option for each setting of its configuration."""
-    options, common = Options(), options_from(_common)
-    spelled = {**_FLAGS, **_FLAGS_OF.get(name, {})}
-    if "_RAG_COMPLETE" not in os.environ:  # else what the settings import is not needed
-        from rag.recipes import recipe_class
+    from rag.recipes import recipe_class
 
-        own = options_of(recipe_class(name), panel=TRAINING, flags=spelled, is_partial=True)
-        options = dict(
-            sorted(own.items(), key=lambda item: item[1][0].__metadata__[0].rich_help_panel != DATA)
-        )
-    omitted = (("train", "negatives") if name != "reader" else ()) + (
-        ("ray",) if name not in _REFRESHED else ()
-    )
-    options |= some(common, without=omitted)
+    recipe, spelled = recipe_class(name), {**_FLAGS, **_FLAGS_OF.get(name, {})}
+    options = options_of(recipe, panel=TRAINING, flags=spelled, is_partial=True)
+    options = dict(sorted(options.items(), key=lambda it: it[1][0].__metadata__[0].rich_help_panel != DATA))
+    more = {"reader": ("train", "negatives")}.get(name, ("ray",) * (name in _REFRESHED))
+    options |= some(options_from(_common), *more, "config", "set_", "threads", "out")
     flags = {each: spelled.get(each, (f"--{each.replace('_', '-')}",))[0] for each in options}
 
     def run(config: str | None, set_: list[str] | None, ray: str | None = None, **values: Any) -> None:
         from rag.core.log import setup_logging
-        from rag.recipes import read_config, recipe_class
+        from rag.recipes import read_config
         from rag.recipes import run as train
         from rag.scale.encoding import encoding_at
 
@@ -115,7 +103,7 @@ def recipe_command(name: str) -> Any:
         if name == "reader":
             values["train"] = _reader_sets(values["train"], values.pop("negatives"))
         settings = {key: value for key, value in values.items() if value not in (None, [])}
-        checked = read_config(recipe_class(name), config, settings | parse_overrides(set_ or []), flags)
+        checked = read_config(recipe, config, settings | parse_overrides(set_ or []), flags)
         with encoding_at(ray) as encoding:
             finished = train(checked, **encoding)
         if is_first:
@@ -140,5 +128,5 @@ def _reader_sets(questions: Sequence[str] | None, negatives: Sequence[str] | Non
 
 app = group_of(
     "Train models, one subcommand per recipe; one of your own: rag train FILE.py:Class …",
-    _RECIPES, recipe_command, takes_others=True, add_completion=False,
+    _RECIPES, recipe_command, add_completion=False,
 )  # fmt: skip

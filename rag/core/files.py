@@ -185,7 +185,7 @@ def read_json(path: str | Path) -> Any:
     try:
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise DataError(f"{path}: no such file") from error
+        raise DataError(f"{path}: no such file", hint="check the path") from error
     except ValueError as error:  # of JSON, or of UTF-8
         raise DataError(f"{path}: not valid JSON ({error})") from error
 

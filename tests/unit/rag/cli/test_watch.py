@@ -107,5 +107,5 @@ def test_a_change_during_the_first_update_is_not_missed(
 
     monkeypatch.setattr("rag.updates.IndexUpdater", lambda *place, **models: Updater())
     monkeypatch.setattr("rag.cli.index.time.sleep", sleep)
-    _update([str(folder)], place, {"format": "auto"}, 0.1, encoder=None, precision="auto")
+    _update([str(folder)], place, 0.1, encoder=None, precision="auto", format="auto")
     assert updates == [3, 4]
