@@ -253,15 +253,13 @@ def odf(kind: str, body: str, styles: str = "", title: str = "", **members: byte
 
 def cells(rows: Sequence[Sequence[str]]) -> str:
     """A table of OpenDocument."""
-    shown = "".join(
-        "<table:table-row>"
-        + "".join(
-            f"<table:table-cell><text:p>{html.escape(cell)}</text:p></table:table-cell>" for cell in row
-        )
-        + "</table:table-row>"
-        for row in rows
+    cell, end = "<table:table-cell><text:p>", "</text:p></table:table-cell>"
+    lines = ("".join(f"{cell}{html.escape(text)}{end}" for text in row) for row in rows)
+    return (
+        "<table:table>"
+        + "".join(f"<table:table-row>{it}</table:table-row>" for it in lines)
+        + "</table:table>"
     )
-    return f"<table:table>{shown}</table:table>"
 
 
 def odt(content: Content) -> bytes:
@@ -276,10 +274,9 @@ def odt(content: Content) -> bytes:
         if kind in ("h1", "h2"):
             return f'<text:h text:outline-level="{kind[1]}">{html.escape(value)}</text:h>'
         paragraph = f"<text:p>{html.escape(value)}</text:p>"
+        is_item = kind == "li"
         return (
-            f"<text:list><text:list-item>{paragraph}</text:list-item></text:list>"
-            if kind == "li"
-            else paragraph
+            f"<text:list><text:list-item>{paragraph}</text:list-item></text:list>" if is_item else paragraph
         )
 
     return odf("text", "".join(shown(*block) for block in content), styles)

@@ -57,7 +57,6 @@ def read_table(path: Path, data: str | bytes, **options: Any) -> tuple[list[Docu
         (".bz2", bz2.compress),
         (".xz", lzma.compress),
         (".zst", zstandard.compress),
-        (".zst", lambda d: zstandard.compress(d[:90]) + zstandard.compress(d[90:])),
         ("", gzip.compress),
         (".gz", bytes),
     ],
@@ -69,9 +68,8 @@ def test_compression_is_found_by_the_first_bytes(tmp_path: Path, suffix: str, co
 @pytest.mark.parametrize("compress", [gzip.compress, bz2.compress, zstandard.compress, lzma.compress])
 def test_truncated_compressed_files_are_refused(tmp_path: Path, compress: Any) -> None:
     data = compress(jsonl({"id": str(i), "text": f"some text {i * 7919}"} for i in range(400)))
-    path = write(tmp_path / "cut.jsonl.gz", data[: int(len(data) * 0.97)])
     with pytest.raises(DataError, match=r"cut\.jsonl\.gz is damaged or truncated"):
-        list(read_documents([path]))
+        list(read_documents([write(tmp_path / "cut.jsonl.gz", data[: int(len(data) * 0.97)])]))
 
 
 @pytest.mark.parametrize(
@@ -173,17 +171,15 @@ def test_a_table_without_header_says_so_and_keeps_its_quotes(tmp_path: Path) -> 
 def test_a_field_that_is_not_there_is_refused_with_those_that_are(
     tmp_path: Path, name: str, field: str
 ) -> None:
-    rows = [{"id": str(n), "title": "T", "body": f"text {n}"} for n in range(200)]
-    if name.endswith("parquet"):
-        pq.write_table(pa.Table.from_pylist(rows), tmp_path / name)
-        data = (tmp_path / name).read_bytes()
-    elif name.endswith("csv"):
-        data = "\n".join(["id,title,body", *(",".join(row.values()) for row in rows)]).encode()
-    else:
-        data = jsonl(rows)
-    with pytest.raises(DataError, match=r"'?Bodyy'?.* id, title, body"):
-        read_table(tmp_path / name, data, **{field: "Bodyy"})
-    assert len(read_table(tmp_path / name, data, text_field="body")[0]) == 200
+    rows = [{"id": str(n), "title": "T", "body": f"text {n}"} for n in range(9)]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    (tmp_path / "a.csv").write_text(
+        "id,title,body\n" + "".join(",".join(row.values()) + "\n" for row in rows)
+    )
+    write(tmp_path / "a.jsonl", jsonl(rows))
+    with pytest.raises(DataError, match=r"no field 'Bodyy'; the fields are id, title, body"):
+        list(read_documents(tmp_path / name, options=CorpusOptions(**{field: "Bodyy"})))
+    assert len(list(read_documents(tmp_path / name, options=CorpusOptions(text_field="body")))) == 9
 
 
 def test_parquet(tmp_path: Path) -> None:
@@ -218,24 +214,16 @@ def test_several_inputs_and_globs(tmp_path: Path) -> None:
         read_documents([])
 
 
-@pytest.mark.parametrize("compress", [bytes, gzip.compress])
 @pytest.mark.parametrize("form", ["jsonl", "json", "tsv"])
-def test_standard_input(monkeypatch: pytest.MonkeyPatch, compress: Any, form: str) -> None:
+def test_standard_input(monkeypatch: pytest.MonkeyPatch, form: str) -> None:
     data = {"jsonl": jsonl(RECORDS), "json": json.dumps(RECORDS).encode(), "tsv": TABLE.encode()}[form]
-    for format in ("auto", form):
-        stdin = types.SimpleNamespace(buffer=io.BufferedReader(io.BytesIO(compress(data))))
+    for format, compressed in (("auto", gzip.compress(data)), (form, data)):
+        stdin = types.SimpleNamespace(buffer=io.BufferedReader(io.BytesIO(compressed)))
         monkeypatch.setattr(sys, "stdin", stdin)
         assert list(read_documents("-", format=format)) == EXPECTED
-
-
-def test_standard_input_mistakes(monkeypatch: pytest.MonkeyPatch) -> None:
     for inputs, format in ((["-", "-"], "auto"), (["-"], "parquet")):
         with pytest.raises(ConfigError, match="only once"):
             read_documents(inputs, format=format)
-    stdin = io.BufferedReader(io.BytesIO(b"plain words"))
-    monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=stdin))
-    with pytest.raises(DataError, match="no field is known to hold the text"):
-        list(read_documents("-"))
 
 
 def test_format_is_found_by_content_or_named(tmp_path: Path) -> None:

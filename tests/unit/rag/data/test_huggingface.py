@@ -84,10 +84,4 @@ def test_the_revision_of_a_data_set_is_recorded(monkeypatch: pytest.MonkeyPatch)
     api = types.SimpleNamespace(dataset_info=lambda name: types.SimpleNamespace(sha=f"sha of {name}"))
     monkeypatch.setitem(sys.modules, "huggingface_hub", types.SimpleNamespace(HfApi=lambda: api))
     source = QuestionSource.of_file("hf:owner/nq:open:validation")
-    assert source.to_json() == {
-        "name": "owner/nq:open:validation",
-        "path": "hf:owner/nq:open:validation",
-        "split": "dev",
-        "sha256": "",
-        "revision": "sha of owner/nq",
-    }
+    assert source.to_json()["revision"] == "sha of owner/nq"

@@ -69,16 +69,13 @@ def test_hotpot_columns_become_the_official_pairs() -> None:
 
 
 @pytest.mark.parametrize("indent", [None, 1])
-@pytest.mark.parametrize("end", ["", "\n"])
-def test_triviaqa_from_the_hub_and_from_its_official_file(
-    tmp_path: Path, indent: int | None, end: str
-) -> None:
+def test_triviaqa_from_the_hub_and_from_its_official_file(tmp_path: Path, indent: int | None) -> None:
     assert (question(TRIVIA).id, question(TRIVIA).answers) == ("tc_1", ("The Beatles", "Beatles"))
     assert question({**TRIVIA, "answer": {"value": "<unk>", "aliases": []}}).answers == ()
     answer = {"Value": "The Beatles", "Aliases": ["Beatles"], "HumanAnswers": ["Fab Four"]}
     official = {"Data": [{"Answer": answer, "Question": "Which band?", "QuestionId": "tc_1"}], "Version": 1.0}
     path = tmp_path / "unfiltered-web-dev.json"
-    path.write_text(json.dumps(official, indent=indent) + end)
+    path.write_text(json.dumps(official, indent=indent))
     [asked] = read_questions(path)
     assert (asked.id, asked.answers) == ("tc_1", ("The Beatles", "Beatles", "Fab Four"))
 
@@ -141,9 +138,8 @@ def test_kilt_evidence_beside_answers_and_alone() -> None:
 def test_other_sets() -> None:
     assert question({"question": "q", "answer": ["a", "b"]}).answers == ("a", "b")  # NQ-open
     assert question({"url": "u", "question": "q", "answers": ["a"]}).answers == ("a",)  # WebQuestions
-    found = question(SQUAD)
-    shown = (found.answers, found.gold[0].passage.title, found.answer_starts)
-    assert shown == (("Smiljan",), "Nikola Tesla", (18,))
+    squad = question(SQUAD)
+    assert (squad.answers, squad.answer_starts) == (("Smiljan",), (18,))
 
 
 def test_parquet_files(tmp_path: Path) -> None:

@@ -64,13 +64,10 @@ def test_shapes_of_answers(tmp_path: Path, record: dict, answers: tuple[str, ...
     assert (question.id, question.text, question.answers) == ("q1", "Q?", answers)
 
 
-def test_dpr_training_list(tmp_path: Path) -> None:
+def test_dpr_and_fid(tmp_path: Path) -> None:
     (question,) = read(tmp_path / "biencoder-nq-train.json", DPR_TRAIN)
     assert (question.id, question.answers, question.gold_passage_ids) == ("q1", ("A", "B"), ("17", "18"))
     assert question.meta["hard_negative_ctxs"][0]["passage_id"] == "3"
-
-
-def test_what_fid_says_of_its_passages_is_read(tmp_path: Path) -> None:
     contexts = [{"title": "", "text": "x", "hasanswer": True}, {"title": "", "text": "y", "hasanswer": False}]
     path = tmp_path / "a.jsonl"
     path.write_text(json.dumps({"question": "who?", "answers": ["x"], "ctxs": contexts}))
@@ -137,12 +134,9 @@ _SHAPES = [  # of fields that are other than expected
     [
         ("q.jsonl", b'{"question": "a"}\n{"answers": []}\n', r"q\.jsonl:2: no question"),
         ("q.jsonl", b'{"question": "a"}\n{"question": \n', r"q\.jsonl:2: malformed JSON \(Expecting value"),
-        ("q.jsonl", b'{"question": "a"}\n[1]\n', r"q\.jsonl:2: expected an object, found list"),
         ("q.jsonl", b'{"question": " "}\n', r"q\.jsonl:1: the question is not text, or is empty"),
         ("q.jsonl", b'{"question": "a", "answers": [null]}\n', r"q\.jsonl:1: an answer is not text"),
-        ("q.jsonl", b'{"question": "a", "answers": true}\n', r"q\.jsonl:1: answers are neither"),
         ("q.jsonl", b'{"question": "a", "id": 1.5}\n', r"q\.jsonl:1: the id is not text"),
-        ("q.jsonl", b'{"question": "a", "gold_passage_ids": "p"}\n', r"q\.jsonl:1: gold_passage_ids"),
         (
             "q.jsonl",
             b'{"question": "a", "positive_ctxs": ["p"]}\n',
@@ -160,7 +154,6 @@ _SHAPES = [  # of fields that are other than expected
         ("q.tsv", b"a\t['x']\nb\n", r"q\.tsv:2: wrong .*found 1, expected 2"),
         ("q.csv", b"Frage,Antwort\nWo?,Oslo\n", "no column 'question' among Frage, Antwort"),
         ("q.txt", b"ok\ncaf\xe9\n", r"q\.txt:2: not valid UTF-8"),
-        ("q.txt", b"", "no questions"),
         ("q.json", b"[]", "no questions"),
         ("q.json.gz", gzip.compress(b'[{"question": "a"}]')[:-9], "damaged or truncated"),
         ("topics.txt", b"<top>\n<num> Number: 301\n<title> Crime\n</top>\n", "holds tags"),

@@ -92,8 +92,3 @@ def test_a_collapsed_or_broken_encoder_does_not_rank_perfectly() -> None:
     assert average_rank(asked * np.nan, pool, [[0], [1], [2]]) == 40
     assert average_rank(np.eye(3), np.eye(3), [[0], [1], [2]]) == 0
     assert average_rank(np.float32([[1, 0]]), np.float32([[1, 0], [1, 5], [2, 0], [0, 1]]), [[0]]) == 1.5
-
-
-def test_the_first_flag() -> None:
-    assert first_true([False, True, True]) == 2
-    assert first_true([]) is None
