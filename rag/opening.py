@@ -77,10 +77,9 @@ def describe(index: Index, retriever: Retriever, reader: Reader | None) -> dict[
 
     judging = retriever if isinstance(retriever, RerankingRetriever) else None
     first: Any = retriever if judging is None else judging.first
-    fusion, setting = getattr(first, "fusion", None), "effort"
-    if isinstance(retriever, PathRetriever):
-        setting = "path_effort"
-    effort = str(getattr(getattr(reader, "settings", None), setting, "full"))
+    fusion, effort = getattr(first, "fusion", None), "full"
+    if not isinstance(retriever, PathRetriever):  # of paths everything is read
+        effort = str(getattr(getattr(reader, "settings", None), "effort", "full"))
     optional = {
         "fusion": str(fusion) if fusion else None,
         "matching": bool(getattr(first, "matching", None)),

@@ -27,19 +27,18 @@ Pair = tuple[int, int, int]
 @dataclass(frozen=True, slots=True)
 class PassageRows:
     """The passages of a list of questions as rows for the network: windows of the pairs, whose different
-    passages are `unique`, with the tokens of their `texts`; `continues` (V,) are tokens inside words."""
+    passages are `unique`, with the tokens of their `texts`."""
 
     questions: Sequence[str]
     pairs: list[Pair]
     unique: list[Passage]
     texts: TokenizedTexts
     rows: list[Row]
-    continues: Bool
 
-    def owners(self) -> tuple[Int64, Int64]:
-        """For each row the number of its question, and its passage's place in that question's list."""
-        owners = [self.pairs[row.group][:2] for row in self.rows]
-        return tuple(np.array(owners, np.int64).reshape(-1, 2).T)  # type: ignore[return-value]
+    @property
+    def owners(self) -> Int64:
+        """(R,) for each row the number of its question."""
+        return np.array([self.pairs[row.group][0] for row in self.rows], np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,13 +192,8 @@ class QuestionRanker:
         """The answer from token `start` to token `end` of a row."""
         unique = self._rows.pairs[row.group][2]
         offsets, shift = self._rows.texts.spans(unique), row.first_token - row.text_from
-        first, last = start + shift, end + shift
-        if self._settings.extends:
-            inside = self._rows.continues[self._rows.texts.tokens(unique)]
-            first -= int(np.argmin(inside[first::-1]))  # the first token of a text continues none
-            last += int(np.argmin(np.append(inside[last + 1 :], False)))
         text = self._rows.unique[unique].text
-        begin, stop = answer_bounds(text, int(offsets[first, 0]), int(offsets[last, 1]))
+        begin, stop = answer_bounds(text, int(offsets[start + shift, 0]), int(offsets[end + shift, 1]))
         answer = text[begin:stop]
         begin += len(answer) - len(answer.lstrip())  # SentencePiece's tokens hold the blank before a word
         answer = answer.strip()
@@ -214,7 +208,7 @@ def rank_all(
     used: Bool | None = None,
 ) -> list[Ranked]:
     """The answers to every question from all of its rows, or from those that are `used`, (R,) bool."""
-    owner, _ = rows.owners()
+    owner = rows.owners
     ranked = []
     for question in range(len(rows.questions)):
         mine = owner == question if used is None else (owner == question) & used

@@ -49,7 +49,7 @@ def run_read_benchmark(
     index: Path,
     questions: Path,
     reader: str | None = None,
-    efforts: Sequence[str] = ("full", "normal", "low"),
+    efforts: Sequence[str] = ("full", "normal"),
     sample: int = 100,
     top_k: int = 20,
     batch_size: int = 16,

@@ -15,7 +15,7 @@ from rag.metrics.answers import em_and_f1
 from rag.metrics.kilt import evidence_sets, score_answers, score_pages
 from rag.metrics.multihop import Fact, multihop_scores, path_scores, score_hotpot
 from rag.metrics.ranking import first_true, rank_figures, trec_measures
-from readers.facts import FactPassage, choose_facts
+from readers.paths import FactPassage, choose_facts
 
 STAGES = {
     "correct": "the first answer is right",
@@ -242,7 +242,7 @@ def _hits_json(outcome: QuestionOutcome, flags: Sequence[bool]) -> list[dict[str
 
 
 def find_facts(question: Question, answers: AnswerSet, read: RankedPassages, paths: Paths = ()) -> list[Fact]:
-    """Supporting facts for HotpotQA's sp and joint figures; see `readers.facts` for the rule.
+    """Supporting facts for HotpotQA's sp and joint figures; see `readers.paths` for the rule.
 
     Sentence boundaries come from the paragraph with this title and text among those that the question set
     quotes (the distractor files quote all gold paragraphs), else from a rule of punctuation. Nothing else of

@@ -40,6 +40,7 @@ from rag.runtime.seeds import generator
 from rag.training.fit import Loss
 from rag.training.precision import part
 from rag.training.run import Method, Run, Weights, train
+from readers.extractive.files import start_model
 from readers.extractive.inference import row_tensors, span_scores
 from readers.extractive.layout import pair_template, rows_of_pairs, tokenize_texts
 from readers.extractive.model import SpanModel
@@ -47,7 +48,6 @@ from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import ReaderSettings
 from readers.extractive.training.finish import export_int8
 from readers.extractive.training.losses import marginal_loss
-from readers.extractive.training.start import start_model
 from readers.manifest import Calibration
 from retrievers.examples.batches import Epochs
 from retrievers.examples.data import answer_matcher

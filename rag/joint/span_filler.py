@@ -16,12 +16,11 @@ from rag.core.errors import ConfigError
 from rag.joint.config import MaskedTrainConfig
 from rag.joint.masked import Filled, Filler, MaskedReader, MaskedSentence, TokenLists
 from rag.runtime.model_files import embedded_encoder_dir
-from readers.extractive.files import SHIPPED_READER
+from readers.extractive.files import SHIPPED_READER, start_model
 from readers.extractive.inference import row_tensors
 from readers.extractive.layout import Row, continuations
 from readers.extractive.model import SpanModel
 from readers.extractive.training.finish import export_trained
-from readers.extractive.training.start import start_model
 
 
 class SpanFiller(Filler):

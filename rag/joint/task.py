@@ -19,7 +19,7 @@ from rag.training.fit import Loss
 from readers.generative.model import Seq2Seq
 from readers.generative.reader import GenerativeReader
 from readers.generative.settings import GeneratorSettings, encode_rows
-from readers.generative.training.finish import answer_scores
+from readers.generative.training.recipe import answer_scores
 from retrievers.examples.batches import Epochs
 from retrievers.examples.data import answer_matcher
 from retrievers.training.validation import retrieval_scores

@@ -30,7 +30,7 @@ from rag.training.run import Method, Run, Weights, train
 from readers.generative.files import load_generator
 from readers.generative.model import Seq2Seq
 from readers.generative.settings import GeneratorManifest, GeneratorSettings
-from readers.generative.training.finish import reader_card, save_reader
+from readers.generative.training.recipe import reader_card, save_reader
 from retrievers.bound import QUESTION_ENCODER, binding
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.open import named_kind, open_retriever

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 import torch
+from torch import Tensor
 
 from rag.core.errors import ArtifactError, ConfigError
 from rag.runtime.backbone import has_segments
@@ -33,7 +34,7 @@ class FastSpanModel(LogitsModel):
     batch_tokens = _BATCH_TOKENS
 
     def __init__(
-        self, model: SpanModel | SpanWeights, precision: str, ranges: Mapping[str, torch.Tensor] | None = None
+        self, model: SpanModel | SpanWeights, precision: str, ranges: Mapping[str, Tensor] | None = None
     ) -> None:
         super().__init__()
         weights = SpanWeights.of(model) if isinstance(model, SpanModel) else model
@@ -53,16 +54,10 @@ class FastSpanModel(LogitsModel):
         """Whether this class covers the architecture of `model`."""
         return FastBert.supports(model.encoder.config if isinstance(model, SpanModel) else model.config)
 
-    def logits(
-        self,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor,
-        token_types: torch.Tensor,
-        skim: Skim | None = None,
-    ) -> Logits:
+    def logits(self, ids: Tensor, mask: Tensor, token_types: Tensor, skim: Skim | None = None) -> Logits:
         """Logits, 0 at padding, and -inf of rows that `skim` drops; rows must be padded on the right."""
-        mask = attention_mask.bool()
-        packed = PackedTokens.of(input_ids, mask, token_types if self._segmented else None)
+        mask = mask.bool()
+        packed = PackedTokens.of(ids, mask, token_types if self._segmented else None)
         hidden = self.encoder.embed(packed)  # (T, H)
         skims, begin, fill = None, 0, 0.0
         chosen = torch.ones(len(mask), dtype=torch.bool)
@@ -92,7 +87,7 @@ class FastSpanModel(LogitsModel):
         return Logits(start, end, relevance, words, skims)
 
 
-def _encoder(weights: SpanWeights, precision: str, ranges: Mapping[str, torch.Tensor] | None) -> FastBert:
+def _encoder(weights: SpanWeights, precision: str, ranges: Mapping[str, Tensor] | None) -> FastBert:
     state, config = weights.encoder, weights.config
     floating = "bf16" if has_fast_bf16() else "fp32"
     if precision == "auto":

@@ -1,23 +1,94 @@
-"""The files of an extractive reader, and loading them."""
+"""The files of an extractive reader: int8 weights, and loading what reads and what training starts from."""
 
 import os
 import shutil
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
+from torch import nn
 from transformers import AutoConfig, AutoTokenizer
 
-from rag.core.errors import MismatchedArtifactError
+from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError
 from rag.core.files import atomic_path, check_target, replaced_folder, sha256_file
 from rag.runtime.backbone import loading
-from rag.runtime.model_files import embedded_word_embeddings, position_limit, read_tensors
-from readers.extractive.model import SpanModel, SpanWeights, load_dpr, load_question_answering
-from readers.extractive.quantized import load_int8, rounded
+from rag.runtime.model_files import (
+    embedded_encoder_dir,
+    embedded_word_embeddings,
+    position_limit,
+    read_tensors,
+)
+from readers.extractive.model import SpanModel, SpanWeights, load_question_answering
 from readers.extractive.settings import ReaderManifest, ReaderSettings
 from readers.manifest import READER_FILE, Calibration, check_files, load_manifest
+
+_SUFFIX = ".scale"
+
+
+def quantize(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Round a (R, C) float matrix to int8 steps of max|row| / 127.
+
+    Returns:
+        (R, C) int8 and (R,) float32 scales; |matrix − int8·scale| ≤ scale / 2 everywhere.
+
+    Example:
+        >>> codes, scale = quantize(torch.tensor([[1.0, -0.5, 0.0]]))
+        >>> codes.tolist()
+        [[127, -64, 0]]
+    """
+    scale = row_scale(matrix)
+    codes = (matrix.float() / scale[:, None]).round().clamp(-127, 127).to(torch.int8)
+    return codes, scale
+
+
+def row_scale(matrix: torch.Tensor) -> torch.Tensor:
+    """The int8 step of each row of a (R, C) matrix, (R,) float32: max|row| / 127."""
+    least, most = matrix.float().aminmax(dim=1)
+    return torch.maximum(-least, most).clamp_min(1e-12) / 127.0
+
+
+def rounded(matrix: torch.Tensor) -> torch.Tensor:
+    """A float32 matrix as `load_int8` gives it after `save_int8`."""
+    scale = row_scale(matrix)[:, None]
+    return (matrix / scale).round_().mul_(scale)
+
+
+def save_int8(state: Mapping[str, torch.Tensor], path: Path, *, keep: Collection[str] = ()) -> None:
+    """Write a state dict to one safetensors file, atomically; matrices become int8 unless named in `keep`."""
+    tensors: dict[str, torch.Tensor] = {}
+    for name, tensor in state.items():
+        if tensor.is_floating_point() and tensor.ndim == 2 and name not in keep:
+            tensors[name], tensors[name + _SUFFIX] = quantize(tensor)
+        elif tensor.is_floating_point():
+            tensors[name] = tensor.float().contiguous()
+    with atomic_path(path) as temporary:
+        # one metadata entry only: the library writes several in random order, and bytes must be reproducible
+        save_file(tensors, temporary, metadata={"quantization": "int8-per-row"})
+        temporary.chmod(0o644)
+
+
+def load_int8(path: Path) -> dict[str, torch.Tensor]:
+    """Read a file of `save_int8` back as float32 tensors.
+
+    Raises:
+        ArtifactError: if the file is missing, damaged, or an int8 matrix has no scale.
+    """
+    tensors = read_tensors(path)
+    state: dict[str, torch.Tensor] = {}
+    for name, tensor in tensors.items():
+        if name.endswith(_SUFFIX) and name.removesuffix(_SUFFIX) in tensors:
+            continue
+        if tensor.dtype == torch.int8:
+            if name + _SUFFIX not in tensors:
+                raise ArtifactError(f"{path}: the int8 matrix {name} has no scale")
+            tensor = tensor.float() * tensors[name + _SUFFIX][:, None]
+        state[name] = tensor
+    return state
+
 
 SHIPPED_READER = Path(__file__).parents[1] / "weights"
 WORD_EMBEDDINGS = "encoder.embeddings.word_embeddings.weight"
@@ -51,19 +122,8 @@ def load_parts(name_or_path: str | Path | None) -> ReaderParts:
     if (folder / READER_FILE).exists() or folder == SHIPPED_READER:
         return _load_own(folder)
     config, tokenizer = load_described(str(name_or_path))
-    longest = position_limit(config.to_dict())
-    if config.model_type == "dpr":
-        model = load_dpr(str(name_or_path))
-        settings = ReaderSettings(
-            final_separator=False,
-            max_tokens=min(350, longest),
-            max_answer_tokens=10,
-            select=True,
-            extends=True,
-        )
-    else:
-        model = load_question_answering(str(name_or_path), config)
-        settings = ReaderSettings(titled=False, max_tokens=min(384, longest))
+    model = load_question_answering(str(name_or_path), config)
+    settings = ReaderSettings(titled=False, max_tokens=min(384, position_limit(config.to_dict())))
     return ReaderParts(model, tokenizer, settings, Calibration(), str(name_or_path))
 
 
@@ -163,3 +223,49 @@ def _check_tokenizer(name: str, tokenizer: Any, config: Any) -> None:
             f"{name}: the tokenizer has no {', '.join(missing)} token, rows are [CLS] question [SEP] …",
             hint="use a BERT-like encoder",
         )
+
+
+def start_model(
+    encoder: str | None,
+    *,
+    longest: int,
+    seed: int,
+    dropout: float = 0.0,
+    freeze_word_embeddings: bool = True,
+    passage_head: bool = False,
+    skim_layer: int = 0,
+) -> tuple[SpanModel, Any]:
+    """Load an encoder or a reader with the heads that training needs, and its tokenizer.
+
+    Args:
+        encoder: Hugging Face name or folder; None is the embedded encoder.
+        longest: tokens of the longest row.
+        seed: random seed of new heads.
+        dropout, freeze_word_embeddings, skim_layer: see `ReaderTrainConfig`.
+        passage_head: whether a passage logit is trained.
+
+    Raises:
+        ArtifactError: nothing there can be trained.
+        MismatchedArtifactError: the tokenizer is not that of the encoder, or gives no offsets.
+        ConfigError: the stages or layers do not fit the encoder.
+    """
+    if (loaded := load_span_model(encoder)) is None:
+        folder = encoder or str(embedded_encoder_dir())
+        config, tokenizer = load_described(folder)
+        is_reader = any(name.endswith("ForQuestionAnswering") for name in config.architectures or ())
+        model = load_question_answering(folder, config) if is_reader else SpanModel.from_encoder(folder, seed)
+    else:
+        model, tokenizer = loaded
+    model.add_heads(passage=passage_head, skim_layer=skim_layer, seed=seed)
+    network: Any = model.encoder
+    if longest > (positions := position_limit(network.config.to_dict())):
+        raise ConfigError(
+            f"rows have {longest} tokens, the encoder reads at most {positions}",
+            hint="lower full_tokens and max_tokens (joint_tokens of `rag train mlm` and `realm`)",
+        )
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = dropout
+    if freeze_word_embeddings:
+        network.get_input_embeddings().weight.requires_grad_(False)
+    return model, tokenizer

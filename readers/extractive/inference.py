@@ -183,5 +183,5 @@ def best_spans(
     values, flat = scores.topk(min(top_k, scores.shape[1]), dim=-1)
     starts, ends = flat // width, flat // width + flat % width
     absent = (0, top_k - values.shape[1])
-    pad_right = torch.nn.functional.pad
-    return pad_right(values, absent, value=float("-inf")), pad_right(starts, absent), pad_right(ends, absent)
+    starts, ends = torch.nn.functional.pad(torch.stack([starts, ends]), absent)
+    return torch.nn.functional.pad(values, absent, value=float("-inf")), starts, ends

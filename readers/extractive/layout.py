@@ -100,13 +100,13 @@ class PairTemplate:
     separator: int
     pad: int
 
-    def frame(self, question: Tokens, title: Tokens | None = None, *, closed: bool = True) -> RowFrame:
-        """The tokens around a text that is read for a question; at its end too if rows are `closed`."""
+    def frame(self, question: Tokens, title: Tokens | None = None) -> RowFrame:
+        """The tokens around a text that is read for a question."""
         head = [*self.before, *question.tolist(), *self.between]
         types_from = len(head) - (len(self.between) if self.types[1] != self.types[0] else 0)
         if title is not None:
             head += [*title.tolist(), self.separator]
-        return RowFrame(head, list(self.after) if closed else [], types_from)
+        return RowFrame(head, list(self.after), types_from)
 
 
 def pair_template(tokenizer: Any) -> PairTemplate:
@@ -192,7 +192,7 @@ def rows_of_pairs(
     for group, (question, passage) in enumerate(pairs):
         title = titles.tokens(passage)[: settings.title_tokens] if settings.titled else None
         asked = questions.tokens(question)[: settings.question_tokens]
-        frame = template.frame(asked, title, closed=settings.final_separator)
+        frame = template.frame(asked, title)
         text, room = texts.tokens(passage), settings.max_tokens - frame.size
         step = max(1, room - settings.stride_tokens)
         count = 1 + max(0, -(-(len(text) - room) // step)) if len(text) else 0

@@ -1,4 +1,4 @@
-"""The networks behind a reader: a span head on any encoder, and DPR's reader with passage selection."""
+"""The network behind a reader: heads for spans, for passages and for an early layer on any encoder."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from rag.core.errors import ArtifactError, ConfigError
 from rag.runtime.backbone import attention_for, load_backbone, loading, run_backbone
@@ -33,19 +33,19 @@ class Logits(NamedTuple):
         skim: an early layer's "the answer is here": (R, L) in training, (R,) if called with a `Skim`.
     """
 
-    start: torch.Tensor
-    end: torch.Tensor
-    relevance: torch.Tensor | None = None
-    words: torch.Tensor | None = None
-    skim: torch.Tensor | None = None
+    start: Tensor
+    end: Tensor
+    relevance: Tensor | None = None
+    words: Tensor | None = None
+    skim: Tensor | None = None
 
 
 class Skim(NamedTuple):
     """Selects the rows that go through the late layers: those whose early logits' log-sum-exp over `inside`
     (R, L) bool is at least `floor` (R,) float32. The logits of the other rows are -inf."""
 
-    inside: torch.Tensor
-    floor: torch.Tensor
+    inside: Tensor
+    floor: Tensor
 
 
 class LogitsModel(nn.Module):
@@ -63,31 +63,21 @@ class LogitsModel(nn.Module):
     skim_layer = 0
     pool: CorePool | None = None
 
-    def logits(
-        self,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor,
-        token_types: torch.Tensor,
-        skim: Skim | None = None,
-    ) -> Logits:
+    def logits(self, ids: Tensor, mask: Tensor, token_types: Tensor, skim: Skim | None = None) -> Logits:
         """Logits of R rows from (R, L) int64 tensors; `skim` is for networks with an early head."""
-        logits: Logits = self(input_ids, attention_mask, token_types)
+        logits: Logits = self(ids, mask, token_types)
         return logits
 
 
 def read_out(
-    hidden: torch.Tensor,
-    first: torch.Tensor,
-    spans: nn.Linear,
-    passage: nn.Linear | None,
-    skim: torch.Tensor | None = None,
+    hidden: Tensor, first: Tensor, spans: nn.Linear, passage: nn.Linear | None, skim: Tensor | None = None
 ) -> Logits:
     """Apply the heads of a `SpanModel` to (…, D) hidden states of tokens and (R, D) of [CLS]."""
     start, end = spans(hidden).unbind(-1)
     if passage is None:
         return Logits(start, end, skim=skim)
-    logits = passage(first)  # (R, 3), or (R, 1)
-    return Logits(start, end, logits[:, 0], logits[:, 1:] if logits.shape[1] > 1 else None, skim)
+    logits = passage(first)  # (R, 3)
+    return Logits(start, end, logits[:, 0], logits[:, 1:], skim)
 
 
 class SpanModel(LogitsModel):
@@ -99,8 +89,7 @@ class SpanModel(LogitsModel):
     Args:
         encoder: computes (R, L, D) hidden states.
         head: D → 2.
-        passage_head: D → 3 on [CLS]: the passage holds the answer; the answer is yes; is no. D → 1 without
-            such answers.
+        passage_head: D → 3 on [CLS]: the passage holds the answer; the answer is yes; is no.
         skim_head: D → 1 on each token of layer `skim_layer`, for training; inference may stop there.
     """
 
@@ -148,17 +137,14 @@ class SpanModel(LogitsModel):
             self.skim_head = _drawn(config.hidden_size, 1, seed + 2)
         self.skim_layer = skim_layer or self.skim_layer
 
-    def forward(
-        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_types: torch.Tensor
-    ) -> Logits:
+    def forward(self, ids: Tensor, mask: Tensor, token_types: Tensor) -> Logits:
         """Logits of R rows of L tokens."""
-        early = self.skim_head is not None and self.training
-        inputs = (input_ids, attention_mask, token_types)
-        output = run_backbone(self.encoder, *inputs, output_hidden_states=early)
+        head = self.skim_head if self.training else None
+        output = run_backbone(self.encoder, ids, mask, token_types, output_hidden_states=head is not None)
         hidden = output[0].float()  # (R, L, D)
         skim = None
-        if self.skim_head is not None and early:
-            skim = self.skim_head(output.hidden_states[self.skim_layer].float()).squeeze(-1)  # (R, L)
+        if head is not None:
+            skim = head(output.hidden_states[self.skim_layer].float()).squeeze(-1)  # (R, L)
         return read_out(hidden, hidden[:, 0], self.qa_outputs, self.passage_head, skim)
 
     def to_compute(self, dtype: torch.dtype) -> SpanModel:
@@ -189,27 +175,12 @@ def load_question_answering(folder: str | Path, config: PreTrainedConfig) -> Spa
     return SpanModel(encoder, head).eval()
 
 
-def load_dpr(folder: str | Path) -> SpanModel:
-    """A `DPRReader` checkpoint such as `facebook/dpr-reader-single-nq-base`, with passage selection on [CLS].
-
-    Raises:
-        ArtifactError: if it cannot be loaded.
-    """
-    from transformers import DPRReader
-
-    with loading(f"{folder}: no DPR reader could be loaded", hint=_EXPECTED):
-        predictor = DPRReader.from_pretrained(folder, dtype=torch.float32).span_predictor
-    encoder = predictor.encoder.bert_model
-    encoder.config.type_vocab_size = 1  # its segments are not used, as in the published checkpoints' class
-    return SpanModel(encoder, predictor.qa_outputs, passage_head=predictor.qa_classifier).eval()
-
-
 @dataclass(frozen=True)
 class SpanWeights:
     """The weights of a `SpanModel` without the network: fp32 tensors `encoder.…`, `qa_outputs.…`, …."""
 
     config: PreTrainedConfig
-    state: Mapping[str, torch.Tensor]
+    state: Mapping[str, Tensor]
     skim_layer: int = 0
 
     @classmethod
@@ -219,7 +190,7 @@ class SpanWeights:
         return cls(encoder.config, model.state_dict(), model.skim_layer)
 
     @property
-    def encoder(self) -> dict[str, torch.Tensor]:
+    def encoder(self) -> dict[str, Tensor]:
         """The encoder's weights, under its own names."""
         start = "encoder."
         return {name.removeprefix(start): it for name, it in self.state.items() if name.startswith(start)}
@@ -244,13 +215,9 @@ class SpanWeights:
         encoder = AutoModel.from_config(self.config, attn_implementation=attention_for(self.config))
         if getattr(encoder, "pooler", None) is not None:
             encoder.pooler = None
-        model = SpanModel(
-            encoder,
-            self.layer("qa_outputs") or nn.Linear(self.config.hidden_size, 2),
-            passage_head=self.layer("passage_head"),
-            skim_head=self.layer("skim_head"),
-            skim_layer=self.skim_layer,
-        )
+        head = self.layer("qa_outputs") or nn.Linear(self.config.hidden_size, 2)
+        more = {name: self.layer(name) for name in ("passage_head", "skim_head")}
+        model = SpanModel(encoder, head, **more, skim_layer=self.skim_layer)
         try:
             model.load_state_dict(self.state, strict=True)
         except RuntimeError as error:
@@ -260,8 +227,6 @@ class SpanWeights:
 
 def _drawn(inputs: int, outputs: int, seed: int) -> nn.Linear:
     head = nn.Linear(inputs, outputs)
-    with torch.no_grad():
-        drawn = torch.empty_like(head.weight)
-        head.weight.copy_(drawn.normal_(0.0, 0.02, generator=torch.Generator().manual_seed(seed)))
-        head.bias.zero_()
+    nn.init.normal_(head.weight, std=0.02, generator=torch.Generator().manual_seed(seed))
+    nn.init.zeros_(head.bias)
     return head

@@ -20,6 +20,7 @@ from readers.extractive.model import LogitsModel
 from readers.extractive.settings import ReaderSettings
 from readers.extractive.waves import read_waves
 from readers.manifest import Calibration, with_overrides
+from readers.paths import PATH_WEIGHT
 from readers.protocols import PassageLists, ScoreLists, check_request
 from readers.ranking import Pair, PassageRows
 
@@ -70,17 +71,13 @@ class ExtractiveReader:
 
         Args:
             name_or_path: None for the weights that ship with the package; a folder of `rag train reader`;
-                or a Hugging Face name or folder of any `AutoModelForQuestionAnswering` or `DPRReader`
-                checkpoint.
+                or a Hugging Face name or folder of any `AutoModelForQuestionAnswering` checkpoint.
             precision: "fp32"; "bf16"; "int8" (linear layers in int8, for readers that come with ranges of
                 their activations, on CPUs); or "auto", the fastest of these that the reader and the hardware
                 allow.
-            overrides: fields of `ReaderSettings` to replace; `effort` without `path_effort` applies to paths
-                too.
+            overrides: fields of `ReaderSettings` to replace.
         """
         parts = load_parts(name_or_path)
-        if "effort" in overrides:
-            overrides = {"path_effort": overrides["effort"], **overrides}
         where = resolve_device(device)
         if where == "cpu" and FastSpanModel.supports(parts.loaded):
             model: LogitsModel = FastSpanModel(parts.loaded, precision, parts.ranges)
@@ -111,8 +108,7 @@ class ExtractiveReader:
         check_request(questions, passages, scores, n_best)
         settings = self.settings
         if from_paths:
-            of_paths = {"retrieval_weight": settings.path_weight, "effort": settings.path_effort}
-            settings = settings.model_copy(update=of_paths)
+            settings = settings.model_copy(update={"retrieval_weight": PATH_WEIGHT, "effort": "full"})
         most = sum(settings.reading.waves) or None  # further passages are never read
         best = [np.argsort(-np.asarray(own, float), kind="stable")[:most].tolist() for own in scores]
         rows = self.rows(questions, passages, best)
@@ -152,12 +148,11 @@ class ExtractiveReader:
         texts = tokenize_texts(self.tokenizer, [passage.text for passage in unique])
         numbered = [(question, number) for question, _, number in pairs]
         rows = rows_of_pairs(self.template, self.settings, numbered, tokenized, titles, texts)
-        return PassageRows(questions, pairs, unique, texts, rows, self._continues)
+        return PassageRows(questions, pairs, unique, texts, rows)
 
     def score_rows(self, rows: Sequence[Row], floors: Float32 | None) -> RowScores:
         """Scores of rows; rows that the early head scores below their floor are dropped."""
-        cut = np.zeros_like(self._continues) if self.settings.extends else self._continues
-        fixed = (self.model, self.template, self.settings, rows, cut)
+        fixed = (self.model, self.template, self.settings, rows, self._continues)
         return score_rows(*fixed, floors=floors, device=self.device)
 
     def close(self) -> None:

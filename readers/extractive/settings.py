@@ -10,9 +10,7 @@ from pydantic import Field, model_validator
 from rag.config import Config
 from readers.manifest import Manifest
 
-EffortName = Literal["full", "normal", "low"]
-
-
+EffortName = Literal["full", "normal"]
 SIX_LAYERS = 6  # the network that `Effort.most` is stated for
 
 
@@ -39,10 +37,9 @@ class Effort:
 EFFORTS = {
     "full": Effort(),
     "normal": Effort(waves=(2, 2, 4), enough=(0.45, 0.05), drop=1.5, most=7000),
-    "low": Effort(waves=(1, 2), enough=(0.2,)),
 }
-"""Chosen on held-out questions of the reader that ships: a fifth and a tenth of the token-layers of full
-reading, with 96 and 88 % of its right answers."""
+"""Chosen on held-out questions of the reader that ships: "normal" takes a fifth of the token-layers of full
+reading, with 96 % of its right answers."""
 
 
 class ReaderSettings(Config):
@@ -50,7 +47,6 @@ class ReaderSettings(Config):
 
     Attributes:
         titled: whether the title stands before the text.
-        final_separator: whether rows end with the tokenizer's closing tokens.
         max_tokens: maximum input length; a longer passage is read in windows.
         stride_tokens: tokens that neighbouring windows share.
         question_tokens, title_tokens: lengths to which questions and titles are truncated.
@@ -59,24 +55,19 @@ class ReaderSettings(Config):
         table_spans: candidates taken from each window for the cells of tables, if more.
         candidates: different answers kept per question; confidences are relative to these.
         retrieval_weight: w in score = span score − w·ln(1 + rank of the passage by retrieval score).
-        path_weight: w for passages of a multi-hop retriever's paths, whose order, that of
-            `readers.paths.hop_scores`, is more reliable.
         score_weight: w' in score = span score + w' · retrieval score, for readers that were trained together
             with their retriever.
         table_weight: what an answer in a table's cell gains if its row fits the question, as much if its
             column does, and as much again if both do, see `readers.table_match`.
         select: choose the passage by its selection logit and then a span in it (DPR), instead of the best
             span of all passages.
-        extends: spans are searched among all tokens and then extended to whole words, as DPR does, instead of
-            among whole words (of WordPiece tokenizers).
         answer_types: whether "yes" and "no" can be answers, for networks with these outputs.
         skim_layer: layer of the network's early head; 0: it has none.
-        effort: how much is read: "full" reads everything, see `EFFORTS`.
-        path_effort: likewise for passages of paths; an answer often occurs in the last of them.
+        effort: how much is read: "full" reads everything, see `EFFORTS`; passages of paths are always all
+            read, as an answer often occurs in the last of them.
     """
 
     titled: bool = True
-    final_separator: bool = True
     max_tokens: int = Field(default=384, ge=16)
     stride_tokens: int = Field(default=96, ge=0)
     question_tokens: int = Field(default=64, ge=1)
@@ -86,15 +77,12 @@ class ReaderSettings(Config):
     table_spans: int = Field(default=0, ge=0)
     candidates: int = Field(default=20, ge=1)
     retrieval_weight: float = Field(default=0.0, ge=0)
-    path_weight: float = Field(default=6.0, ge=0)
     score_weight: float = Field(default=0.0, ge=0)
     table_weight: float = Field(default=0.0, ge=0)
     select: bool = False
-    extends: bool = False
     answer_types: bool = False
     skim_layer: int = Field(default=0, ge=0)
     effort: EffortName = "full"
-    path_effort: EffortName = "full"
 
     @model_validator(mode="after")
     def _cross_check(self) -> ReaderSettings:

@@ -45,7 +45,7 @@ def read_waves(
     effort, n_questions = settings.reading, len(rows.questions)
     drop = effort.drop if settings.skim_layer else None
     most = None if effort.most is None else effort.most * depth // SIX_LAYERS
-    owner, _ = rows.owners()
+    owner = rows.owners
     ranks = retrieval_ranks(rows, retrieval)
     lengths = np.array([len(row.ids) for row in rows.rows], np.int64)
     waves = effort.waves or (int(ranks.max(initial=0)) + 1,)
@@ -83,12 +83,10 @@ def read_waves(
                 is_open[question] = likely < effort.enough[wave]
     for question in range(n_questions):
         mine = (owner == question) & (ranks < ends[-1])
-        read, whole = (len(np.unique(ranks[mine & (layers >= least)])) for least in (1, depth))
-        cost = {"passages": read, "dropped": read - whole}
-        cost["token_layers"] = int((lengths * layers)[mine].sum())
-        if is_limited[question]:
-            cost["over_limit"] = len(np.unique(ranks[mine])) - read
-        ranked[question] = replace(ranked[question], reading=cost)
+        offered, read, whole = (len(np.unique(ranks[mine & (layers >= n)])) for n in (0, 1, depth))
+        cost = {"passages": read, "dropped": read - whole, "token_layers": int(lengths[mine] @ layers[mine])}
+        over = {"over_limit": offered - read} if is_limited[question] else {}
+        ranked[question] = replace(ranked[question], reading={**cost, **over})
     return ranked
 
 

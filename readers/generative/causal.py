@@ -101,10 +101,10 @@ class Causal(Seq2Seq):
         """Keys and values of the prompts; mask and places of so many tokens behind each of them."""
         cache, config = DynamicCache(), self.model.config.get_text_config()
         size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        layers = config.num_hidden_layers
-        split = memory.states.unflatten(2, (2 * layers, -1, size)).permute(2, 0, 3, 1, 4)  # (2·N, R, H, S, D)
-        for layer in range(layers):
-            cache.update(split[layer], split[layers + layer], layer)
+        split = memory.states.unflatten(2, (2 * config.num_hidden_layers, -1, size))
+        keys, values = split.permute(2, 0, 3, 1, 4).chunk(2)  # (N, R, H, S, D) each
+        for layer, pair in enumerate(zip(keys, values, strict=True)):
+            cache.update(*pair, layer)
         mask = memory.mask
         sizes = mask.new_zeros(len(mask), max(memory.counts))  # (R, P) tokens of passages
         sizes = sizes.scatter_add(1, memory.owner.clamp_min(0), mask)

@@ -1,4 +1,4 @@
-r"""Marginal likelihood over several passages, each read alone: RAG-Sequence and RAG-Token.
+r"""Several passages, each read alone: likelihood and decoding of RAG-Sequence and RAG-Token.
 
 With K passages z of a question x, p(z|x) the softmax of their scores, and an answer y of T tokens:
 
@@ -6,17 +6,21 @@ With K passages z of a question x, p(z|x) the softmax of their scores, and an an
     token       p(y|x) = Π_t Σ_z p(z|x) p(y_t | x, z, y_<t)      every token may come from another passage
 
 The prior p(z|x) counts once per answer ("sequence") or once per token ("token"), however short the answer is
-and whatever it begins with.
+and whatever it begins with. Hypotheses that reach the maximum length are ended there; scores are not divided
+by length, so the search is for the likeliest answer.
 
 Source:
     Lewis et al. 2020, "Retrieval-Augmented Generation for Knowledge-Intensive NLP Tasks", section 2.1.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
+from transformers import LogitsProcessor
 
 from readers.generative.model import Memory, Seq2Seq
 from readers.generative.settings import Marginal
@@ -143,14 +147,110 @@ def read_apart(
     labels = seq2seq.targets(answers)  # (B, T)
     owners = torch.repeat_interleave(torch.tensor(list(counts)))
     targets = labels[owners.to(labels.device)]  # (R, T)
-    everything = seq2seq.logits(apart, targets).log_softmax(-1) if words else None
-    if everything is None:
-        logp = seq2seq.token_log_probs(apart, targets)
-    else:
-        logp = everything.gather(2, targets.clamp_min(0)[:, :, None])[:, :, 0].masked_fill(targets < 0, 0.0)
-    each = None if everything is None else _by_question(everything, counts)
-    return _by_question(logp, counts), labels >= 0, each
+
+    def by_question(values: Tensor) -> Tensor:
+        return pad_sequence(list(values.split(list(counts))), batch_first=True)
+
+    if not words:
+        return by_question(seq2seq.token_log_probs(apart, targets)), labels >= 0, None
+    everything = seq2seq.logits(apart, targets).log_softmax(-1)
+    logp = everything.gather(2, targets.clamp_min(0)[:, :, None])[:, :, 0].masked_fill(targets < 0, 0.0)
+    return by_question(logp), labels >= 0, by_question(everything)
 
 
-def _by_question(values: Tensor, counts: Sequence[int]) -> Tensor:
-    return pad_sequence(list(values.split(list(counts))), batch_first=True)
+@dataclass(frozen=True, slots=True)
+class Hypothesis:
+    """An answer as token ids, log p(y|x), and each passage's share in its probability."""
+
+    ids: tuple[int, ...]
+    score: float
+    weights: tuple[float, ...]
+
+
+@torch.inference_mode()
+def decode(
+    seq2seq: Seq2Seq,
+    apart: Memory,
+    scores: Sequence[Tensor],
+    *,
+    marginal: Marginal,
+    answer_tokens: int,
+    beams: int = 1,
+) -> list[list[Hypothesis]]:
+    """Answers of each question, best first.
+
+    "token" searches with the mixture of all passages' next-token distributions. "sequence" searches passage
+    by passage; an answer has probability 0 under the passages whose beams do not contain it (the paper's fast
+    decoding).
+
+    Args:
+        apart: one row per passage, question by question.
+        scores: for each question (K,) scores of its passages, whose softmax is p(z|x).
+        marginal: see `readers.generative.marginal`.
+        beams: number of hypotheses kept at a time; 1 is greedy.
+
+    Source:
+        Lewis et al. 2020, "Retrieval-Augmented Generation", section 2.5.
+    """
+    priors = [mine.float().log_softmax(0).to(seq2seq.device) for mine in scores]
+    shared = priors if marginal == "token" else [priors[0].new_zeros(1)] * len(apart)
+    mixture = _Mixture(shared, seq2seq.end, 1 + len(seq2seq.prefix) + answer_tokens)
+    search = {"length_penalty": 0.0} if beams > 1 else {}
+    answers = seq2seq.search(
+        apart, answer_tokens=answer_tokens, beams=beams, logits_processor=[mixture], **search
+    )
+    ends = accumulate(map(len, priors), initial=0)
+    return [
+        _scored(seq2seq, apart, range(begin, end), prior, answers[begin:end], marginal)
+        for (begin, end), prior in zip(pairwise(ends), priors, strict=True)
+    ]
+
+
+class _Mixture(LogitsProcessor):
+    """Gives all rows of a group the same next-token distribution, log Σ_z p(z) p(y_t | z, y_<t).
+
+    So the searches of its rows, which are as many as its `priors` (M,) log p(z), run alike. Behind `longest`
+    tokens stands `end`.
+    """
+
+    def __init__(self, priors: Sequence[Tensor], end: int, longest: int) -> None:
+        self._priors, self._end, self._longest = priors, end, longest
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        sizes = [len(prior) for prior in self._priors]
+        groups = scores.float().log_softmax(-1).view(sum(sizes), -1, scores.shape[-1]).split(sizes)
+        mixed = torch.cat(
+            [
+                (prior[:, None, None] + logp).logsumexp(0, keepdim=True).expand_as(logp)
+                for prior, logp in zip(self._priors, groups, strict=True)
+            ]
+        ).flatten(0, 1)
+        if input_ids.shape[1] < self._longest:
+            return mixed
+        only = torch.full_like(mixed, float("-inf"))
+        only[:, self._end] = mixed[:, self._end]
+        return only
+
+
+def _scored(
+    seq2seq: Seq2Seq,
+    apart: Memory,
+    rows: Sequence[int],
+    prior: Tensor,
+    answers: Sequence[Sequence[Sequence[int]]],
+    marginal: Marginal,
+) -> list[Hypothesis]:
+    """The different answers of a question's passages, by their likelihood under those that gave them."""
+    beams = [{tuple(ids) for ids in mine} for mine in answers]
+    found = list(dict.fromkeys(tuple(ids) for mine in answers for ids in mine))
+    labels = seq2seq.targets(found)  # (H, T)
+    pairs = [(n, k) for n, ids in enumerate(found) for k, mine in enumerate(beams) if ids in mine]
+    number, place = torch.tensor(pairs, device=labels.device).T
+    values = seq2seq.token_log_probs(apart.rows([rows[k] for _, k in pairs]), labels[number])
+    logp = values.new_full((len(found), len(rows), labels.shape[1]), float("-inf"))
+    logp[number, place] = values
+    scores = prior.to(logp).expand(len(found), -1)
+    likelihoods = answer_log_likelihood(marginal, scores, logp).tolist()
+    weights = posterior(marginal, scores, logp, labels >= 0).tolist()
+    hypotheses = [Hypothesis(ids, v, tuple(w)) for ids, v, w in zip(found, likelihoods, weights, strict=True)]
+    return sorted(hypotheses, key=lambda h: (-h.score, h.ids))

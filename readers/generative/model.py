@@ -132,8 +132,6 @@ class Seq2Seq:
             batch_tokens: tokens that are encoded at a time.
         """
         flat = [self._input_row(ids) for passages in rows for ids in passages]
-        if not flat:
-            raise ConfigError("there is nothing to encode: no question has a passage")
         states = [torch.empty(0)] * len(flat)
         for part in plan_batches(list(map(len, flat)), max_rows=self.max_rows, max_tokens=batch_tokens):
             hidden = self._states(*self.pad_rows([flat[i] for i in part]))
@@ -221,9 +219,8 @@ def _encoded(memory: Memory) -> dict[str, Any]:
 
 def longest_row(model: Any) -> int | None:
     """Number of positions of encoder and decoder; None if they are relative, as in T5."""
-    if model.config.model_type in ("t5", "mt5", "umt5", "longt5"):
-        return None
-    return position_limit(model.config.to_dict())
+    is_relative = model.config.model_type in ("t5", "mt5", "umt5", "longt5")
+    return None if is_relative else position_limit(model.config.to_dict())
 
 
 def answer_limit(model: Any) -> int | None:

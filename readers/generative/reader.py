@@ -16,8 +16,7 @@ from rag.data.text import normalize_answer
 from rag.runtime.hardware import resolve_device, resolve_precision
 from readers.confidence import confidences
 from readers.generative.files import load_generator
-from readers.generative.marginal import answer_log_likelihood, read_apart
-from readers.generative.marginal_decoding import Hypothesis, decode
+from readers.generative.marginal import Hypothesis, answer_log_likelihood, decode, read_apart
 from readers.generative.model import Memory, Seq2Seq
 from readers.generative.settings import GeneratorSettings, Marginal, encode_rows
 from readers.manifest import Calibration
@@ -35,7 +34,7 @@ class GenerativeReader:
     that the model was trained to generate in this case.
 
     Args:
-        calibration: turns scores into probabilities.
+        name: for reports.
 
     Source:
         Izacard & Grave 2021, "Leveraging Passage Retrieval with Generative Models for Open Domain Question
@@ -46,14 +45,10 @@ class GenerativeReader:
         self,
         seq2seq: Seq2Seq,
         settings: GeneratorSettings,
-        calibration: Calibration | None = None,
         *,
         name: str = "generator",
     ) -> None:
-        self.seq2seq = seq2seq
-        self.settings = settings
-        self.calibration = calibration or Calibration()
-        self.name = name
+        self.seq2seq, self.settings, self.name = seq2seq, settings, name
         self._no_answer = None if settings.no_answer is None else seq2seq.answer_ids(settings.no_answer)
 
     @classmethod
@@ -74,7 +69,7 @@ class GenerativeReader:
         where = resolve_device(device)
         dtype = resolve_precision(precision, where)
         network, loaded = load_generator(name_or_path, device=where, dtype=dtype, **changes)
-        return cls(network, loaded.settings, loaded.calibration, name=loaded.name)
+        return cls(network, loaded.settings, name=loaded.name)
 
     def read(
         self, questions: Sequence[str], passages: PassageLists, scores: ScoreLists, n_best: int = 5
@@ -85,7 +80,7 @@ class GenerativeReader:
         """
         ranked = self.generate(questions, passages, scores, n_best)
         return [
-            each.result(question, own, given, self._likelihoods(each), n_best)
+            each.result(question, own, given, _likelihoods(each), n_best)
             for each, question, own, given in zip(ranked, questions, passages, scores, strict=True)
         ]
 
@@ -184,10 +179,12 @@ class GenerativeReader:
             hypotheses = [Hypothesis(tuple(ids), next(left), ()) for ids in mine]
             yield hypotheses, next(left) if null else None
 
-    def _likelihoods(self, ranked: Ranked) -> tuple[Float64, float]:
-        if ranked.answers and ranked.null is None and not self.calibration.questions:
-            return np.exp(np.minimum(ranked.scores, 0.0)), 0.0
-        return confidences(ranked.scores, ranked.null, self.calibration)
+
+def _likelihoods(ranked: Ranked) -> tuple[Float64, float]:
+    """Probabilities of the answers and of "no answer": by themselves, or beside the null score."""
+    if ranked.answers and ranked.null is None:
+        return np.exp(np.minimum(ranked.scores, 0.0)), 0.0
+    return confidences(ranked.scores, ranked.null, Calibration())
 
 
 def _parts(rows: Sequence[Sequence[Sequence[int]]]) -> Iterator[list[int]]:

@@ -108,18 +108,17 @@ class Endpoint:
 
     def _explained(self, error: Exception) -> ReaderError:
         """What went wrong and what to do, from an error of the package or of an odd reply."""
-        status = getattr(error, "status_code", 0)
-        reason = f"HTTP {status}: {getattr(error, 'message', ''):.200}"
-        hint = _HINTS.get(status, _LONG if status < 500 else _FAILED)
-        if status in (401, 403):
-            reason = f"HTTP {status}"  # its message may repeat the key
+        if status := getattr(error, "status_code", 0):
+            # the message of a refused key may repeat it
+            message = "" if status in (401, 403) else f": {getattr(error, 'message', ''):.200}"
+            reason, hint = f"HTTP {status}{message}", _HINTS.get(status, _LONG if status < 500 else _FAILED)
         elif isinstance(error, self._openai.APITimeoutError):
             reason = f"no reply within {self._limit_s:g} s"
             hint = f"a slow model needs more time, as in #{self._model},timeout_s={2 * self._limit_s:g}"
         elif isinstance(error, self._openai.APIConnectionError):
             reason = f"it cannot be reached ({error.__cause__ or error})"
             hint = "is the model server running, and is the address right (most end in /v1)?"
-        elif not status:
+        else:
             reason = f"the reply is not one of the chat protocol ({error})"
             hint = "the address must be that of an OpenAI-compatible server, most end in /v1"
         return ReaderError(f"{self.name}: {reason}", hint=hint)

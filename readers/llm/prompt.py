@@ -67,12 +67,10 @@ Statement = tuple[str, tuple[int, ...]]
 def fence_passages(question: str, passages: Sequence[Passage]) -> tuple[str, str]:
     """What passages are, for the system's message, and numbered passages with the question, for the user's.
 
-    Each passage stands between marks that no text holds and nobody can guess.
+    Each passage stands between marks that nobody can guess.
     """
     texts = [f"{passage.title + ': ' if passage.title else ''}{passage.text}" for passage in passages]
     mark = secrets.token_hex(8)
-    while any(mark in text for text in (question, *texts)):
-        mark = secrets.token_hex(8)
     fenced = [f"<passage {mark} {n}>\n{text}\n</passage {mark} {n}>" for n, text in enumerate(texts, start=1)]
     return _FENCES.format(mark=mark), "\n".join([*fenced, "", f"Question: {question}"])
 
@@ -193,7 +191,7 @@ def to_result(
     cited = [number - 1 for number in named if 1 <= number <= len(passages)]
     quoting = [place for place, span in enumerate(spans) if span is not None]
     unsupported = [text for text, of in statements if not _is_supported(text, of, passages, is_quotable)]
-    quoted = [place for place in cited if spans[place] is not None]
+    quoted = [place for place in cited if place in quoting]
     evidence = next(iter([*quoted, *(quoting if unsupported else ()), *cited, *quoting]), None)
     if evidence is None and not named and is_quotable and share_of_words(answer, []) == 0:
         shares = [share_of_words(answer, [f"{p.title} {p.text}"]) for p in passages]

@@ -101,10 +101,11 @@ class LanguageModelReader:
             order = order[: settings.passages if settings.effort == "normal" else int(settings.effort)]
         if not order:
             return AnswerSet(question, (), 1.0)
-        messages = prompt_messages(question, [passages[place] for place in order], settings.style)
-        while len(order) > 1 and not self.completer.fits(messages, settings.answer_tokens):
-            order.pop()
-            messages = prompt_messages(question, [passages[place] for place in order], settings.style)
+        for count in range(len(order), 0, -1):  # as many as fit
+            read = [(passages[place], scores[place]) for place in order[:count]]
+            messages = prompt_messages(question, [passage for passage, _ in read], settings.style)
+            if self.completer.fits(messages, settings.answer_tokens):
+                break
         completion = self.completer.complete(messages, settings.answer_tokens)
         try:
             statements = parse_reply(completion.text)
@@ -113,5 +114,4 @@ class LanguageModelReader:
                 f"{self.name}: malformed reply: {error}",
                 hint="use a model that follows instructions, or raise answer_tokens if the reply is cut",
             ) from error
-        read = [(passages[place], scores[place]) for place in order]
         return to_result(question, statements, completion.log_p, read)

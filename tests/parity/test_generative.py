@@ -134,30 +134,6 @@ def test_first_token_scores_are_absolute_for_t5_and_bart() -> None:
         assert float(found[0, 0]) == pytest.approx(expected, rel=1e-3)
 
 
-def test_attention_is_that_of_the_answer_not_of_a_forced_beginning() -> None:
-    """A BART with `forced_bos_token_id` says <s> at its first step, whatever it reads."""
-    model = tiny_seq2seq("bart")
-    model.generation_config.forced_bos_token_id = 5
-    forced = Seq2Seq(model, tiny_tokenizer())
-    memory = forced.encode(ROWS)
-    found = passage_attention(forced, memory)
-    labels = torch.tensor([[5, 61, 62, 9, 3], [5, 66, 3, -100, -100]])
-    model.set_attn_implementation("eager")
-    with torch.no_grad():
-        out = model(
-            encoder_outputs=BaseModelOutput(last_hidden_state=memory.states), attention_mask=memory.mask,
-            decoder_input_ids=torch.cat([torch.full((2, 1), 2), labels[:, :-1].clamp_min(0)], 1),
-            output_attentions=True, use_cache=False,
-        )  # fmt: skip
-    total = torch.zeros(2, memory.mask.shape[1])
-    for weights in out.cross_attentions:  # up to a constant
-        total += weights[:, :, 1].log().masked_fill(memory.mask[:, None] == 0, 0.0).mean(1)
-    parts = [total[0][memory.owner[0] == passage] for passage in range(3)]
-    expected = [float(part.mean()) / 2 for part in parts]
-    shift = expected[0] - float(found[0, 0])
-    assert found[0].tolist() == pytest.approx([value - shift for value in expected], rel=1e-3, abs=2e-3)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_likelihoods_equal_a_plain_forward_of_each_passage(kind: str) -> None:
     ours = seq2seq(kind)

@@ -8,8 +8,7 @@ import pytest
 import torch
 from transformers import BartConfig, BartForConditionalGeneration, T5Config, T5ForConditionalGeneration
 
-from readers.generative.marginal import answer_log_likelihood, posterior
-from readers.generative.marginal_decoding import Hypothesis, decode
+from readers.generative.marginal import Hypothesis, answer_log_likelihood, decode, posterior
 from readers.generative.model import Seq2Seq
 
 START, END, PAD, WORDS, LONGEST = 1, 2, 0, 7, 3

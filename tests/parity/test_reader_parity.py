@@ -3,14 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from transformers import (
     BertForQuestionAnswering,
     BertModel,
-    DPRConfig,
-    DPRReader,
     RobertaConfig,
     RobertaForQuestionAnswering,
 )
@@ -108,49 +105,6 @@ def test_any_question_answering_model_gives_its_own_logits(tmp_path: Path, famil
         )
         assert scores.spans[row.group, 0] == pytest.approx(best, abs=1e-4)
         assert scores.nulls[row.group] == pytest.approx(float(start[0] + end[0]), abs=1e-4)
-
-
-def test_dpr_reader_chooses_as_its_own_decoding_does(tmp_path: Path) -> None:
-    """DPR's rule: the passage with the highest selection logit, then its best span of at most 10 tokens."""
-    torch.manual_seed(2)
-    sizes = tiny_config().to_dict()
-    keys = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
-    model = DPRReader(
-        DPRConfig(**{k: sizes[k] for k in keys}, max_position_embeddings=128, initializer_range=0.4)
-    )
-    model.eval().save_pretrained(tmp_path)
-    tokenizer = tiny_tokenizer()
-    tokenizer.save_pretrained(tmp_path)
-    reader = ExtractiveReader.load(tmp_path, precision="fp32", question_tokens=32)
-    assert reader.settings.select
-    [result] = reader.read([QUESTION], [PASSAGES], [[3.0, 2.0, 1.0]], n_best=5)
-
-    selected, spans = [], []
-    for passage in PASSAGES:
-        head = tokenizer(QUESTION, passage.title)["input_ids"]
-        text = tokenizer(passage.text, add_special_tokens=False, return_offsets_mapping=True)
-        ids = torch.tensor([head + text["input_ids"]])
-        with torch.no_grad():
-            output = model(input_ids=ids, attention_mask=torch.ones_like(ids))
-        selected.append(float(output.relevance_logits[0]))
-        start, end = output.start_logits[0, len(head) :], output.end_logits[0, len(head) :]
-        pairs = [
-            (float(start[i] + end[j]), i, j)
-            for i in range(len(start))
-            for j in range(i, min(i + 10, len(end)))
-        ]
-        _, i, j = max(pairs)
-        inside = [name.startswith("##") for name in tokenizer.convert_ids_to_tokens(text["input_ids"])] + [
-            False
-        ]
-        i = next(n for n in range(i, -1, -1) if not inside[n])
-        j = next(n for n in range(j, len(end)) if not inside[n + 1])
-        spans.append(passage.text[text["offset_mapping"][i][0] : text["offset_mapping"][j][1]])
-    best = int(np.argmax(selected))
-    assert result.answers[0].evidence.passage_id == PASSAGES[best].id
-    assert result.answers[0].text == spans[best]
-    assert result.answers[0].score == pytest.approx(selected[best], abs=1e-4)
-    assert result.no_answer_confidence == 0.0
 
 
 @pytest.mark.parametrize(("length", "width", "top_k"), [(12, 4, 5), (5, 9, 40), (1, 1, 3)])

@@ -110,7 +110,7 @@ class _Reading:
             used = ~holds if emptied else np.ones(len(pairs), bool)
             if depth is not None:
                 used &= retrieval_ranks(rows, retrieval) < depth
-            answered = np.bincount(rows.owners()[0], holds & used, len(chunk)) > 0
+            answered = np.bincount(rows.owners, holds & used, len(chunk)) > 0
             ranked += zip(rank_all(rows, scores, retrieval, settings, used), answered.tolist(), strict=True)
         return ranked
 

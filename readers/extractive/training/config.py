@@ -176,7 +176,7 @@ class ReaderTrainConfig(TrainConfig):
     stages: tuple[ReaderStage, ...] = Field(default=_RECIPE, min_length=1)
     validation_questions: int = Field(default=600, ge=1)
     calibration_questions: int = Field(default=1000, ge=1)
-    effort: Literal["full", "normal", "low"] = "full"
+    effort: Literal["full", "normal"] = "full"
     negatives_top_k: int = Field(default=6, ge=1)
     learning_rate: Rate = 2.5e-4
     warmup_fraction: float = Field(default=0.04, ge=0, lt=1)

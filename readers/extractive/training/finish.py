@@ -1,6 +1,7 @@
 """After the last step: fp32 weights for further training, int8 ones to ship; ranking, confidence, figures."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from functools import partial
@@ -19,9 +20,8 @@ from rag.runtime.model_files import embedded_word_embeddings, save_tokenizer
 from rag.runtime.seeds import generator
 from rag.training.card import Card
 from readers.extractive.fast import FastSpanModel
-from readers.extractive.files import WORD_EMBEDDINGS, load_parts
+from readers.extractive.files import WORD_EMBEDDINGS, load_parts, row_scale, save_int8
 from readers.extractive.model import SpanModel
-from readers.extractive.quantized import row_scale, save_int8
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import ReaderManifest, ReaderSettings
 from readers.extractive.training.calibrate import tune
@@ -133,12 +133,12 @@ def export_trained(
     encoder: Any = model.encoder
     prefix = encoder.base_model_prefix
     folder.mkdir(parents=True, exist_ok=True)
-    renamed = {
-        (f"{prefix}.{name.removeprefix('encoder.')}" if name.startswith("encoder.") else name): tensor
+    floats = {
+        re.sub(r"^encoder\.", f"{prefix}.", name): tensor.float().contiguous()
         for name, tensor in weights.items()
+        if tensor.is_floating_point()
     }
     with atomic_path(folder / "model.safetensors") as temporary:
-        floats = {k: v.float().contiguous() for k, v in renamed.items() if v.is_floating_point()}
         save_file(floats, temporary, metadata={"format": "pt"})
     _describe(folder, model, tokenizer)
 
@@ -159,10 +159,10 @@ def export_int8(
     Word embeddings that are still those of the embedded encoder are left out: half of the file.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / WEIGHTS_FILE
     keep = [key for key in weights if any(part in key for part in _KEPT)]
     left_out = WORD_EMBEDDINGS if _has_embedded_words(weights) else None
-    save_int8({name: weights[name] for name in weights if name != left_out}, path, keep=keep)
+    stored = {name: tensor for name, tensor in weights.items() if name != left_out}
+    save_int8(stored, folder / WEIGHTS_FILE, keep=keep)
     _describe(folder, model, tokenizer)
     ReaderManifest(
         name=name,
@@ -218,8 +218,7 @@ def add_ranges(folder: Path, examples: Sequence[Example]) -> ReaderManifest:
     passages = [example.passages[:_PASSAGES] for example in examples]
     reader.score([example.question for example in examples], passages)
     reader.close()
-    path = folder / RANGES_FILE
-    with atomic_path(path) as temporary:
+    with atomic_path(folder / RANGES_FILE) as temporary:
         save_file({name: tensor.clone() for name, tensor in recorder.ranges.items()}, temporary)
         temporary.chmod(0o644)
     manifest = manifest.model_copy(update={"ranges_file": RANGES_FILE})

@@ -11,6 +11,7 @@ from rag.data.selection import hold_out
 from rag.runtime.model_files import position_limit
 from rag.training.fit import Loss
 from rag.training.run import Method, Run, Weights, train
+from readers.extractive.files import start_model
 from readers.extractive.model import Logits
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import ReaderSettings
@@ -20,7 +21,6 @@ from readers.extractive.training.data import load_examples, read_set
 from readers.extractive.training.finish import RANGE_QUESTIONS, draw, finish, reader_card, reading_scores
 from readers.extractive.training.losses import marginal_loss, span_loss, teacher_loss
 from readers.extractive.training.rewording import Rewording
-from readers.extractive.training.start import start_model
 from readers.extractive.training.teacher import Teacher
 
 _TABLE_SPANS = 24  # the best eight spans of a table are often variants of one cell

@@ -1,16 +1,22 @@
-"""Train a generative reader: the recipe, top to bottom."""
+"""Train a generative reader: the recipe, top to bottom, and the folder that it leaves."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from rag.core.errors import ConfigError, DataError
+from rag.core.files import replaced_folder
 from rag.core.optional import require
 from rag.data.examples import Example
 from rag.data.selection import hold_out
+from rag.data.text import Profile
+from rag.metrics.answers import em_and_f1
+from rag.runtime.model_files import save_tokenizer
+from rag.training.card import Card
 from rag.training.distributed import World
 from rag.training.fit import Loss
 from rag.training.run import Method, Run, Weights, train
@@ -19,11 +25,10 @@ from readers.generative.files import check_rows, load_generator
 from readers.generative.model import Seq2Seq
 from readers.generative.reader import GenerativeReader
 from readers.generative.settings import GeneratorManifest, GeneratorSettings, encode_rows
-from readers.generative.training.batches import GeneratorBatch, GeneratorBatches
 from readers.generative.training.config import GeneratorTrainConfig
-from readers.generative.training.data import merged_examples
-from readers.generative.training.finish import reader_card, reading_scores, save_reader, set_weights
+from readers.generative.training.data import GeneratorBatch, GeneratorBatches, best_ranked, merged_examples
 from readers.generative.warm_start import warm_start
+from readers.ranking import Ranked
 
 _SEEN = 128  # questions from whose passages a generator is made
 _WATCHED = 200  # held-out questions that a validation while training reads
@@ -60,16 +65,13 @@ def _method(config: GeneratorTrainConfig, run: Run) -> Method:
     held_out = held_out[: config.validation_questions]
 
     # model
-    layout: dict[str, Any] = {
+    stated = ("question_tokens", "answer_tokens", "no_answer", "batch_tokens", "template")
+    layout = {name: getattr(config, name) for name in stated if name != "template" or config.template}
+    layout |= {
         "mode": "fid",
         "beams": 1,
         "passage_tokens": max(stage.passage_tokens for stage in config.stages),
-        "question_tokens": config.question_tokens,
-        "answer_tokens": config.answer_tokens,
         "max_passages": max(stage.passages for stage in config.stages),
-        "no_answer": config.no_answer,
-        "batch_tokens": config.batch_tokens,
-        **({} if config.template is None else {"template": config.template}),
     }
     seq2seq, settings = _start(config, layout, examples, run.device)
     batches = GeneratorBatches(config, settings, seq2seq, examples)
@@ -175,7 +177,7 @@ def _adapt(model: Any, rank: int) -> Callable[[], dict[str, torch.Tensor]]:
 
 def _freeze(model: torch.nn.Module, beginnings: Sequence[str]) -> None:
     names = [name for name, _ in model.named_parameters()]
-    for beginning in beginnings:
+    for beginning in beginnings:  # whole words between dots
         if not (chosen := [name for name in names if f"{name}.".startswith(f"{beginning}.")]):
             raise ConfigError(
                 f"frozen names {beginning!r}, but no parameter has such a name",
@@ -183,3 +185,73 @@ def _freeze(model: torch.nn.Module, beginnings: Sequence[str]) -> None:
             )
         for name in chosen:
             model.get_parameter(name).requires_grad_(False)
+
+
+_CHUNK = 32
+
+
+def answer_scores(
+    read: Sequence[Ranked], answers: Sequence[Sequence[str]], profiles: Sequence[Profile] = ()
+) -> dict[str, float]:
+    """{"em", "f1", "silent"} in percent; "silent" is the share of questions left without an answer.
+
+    Without beams a reader is silent wherever "no answer" is likelier than each single answer.
+
+    Args:
+        answers: (n,) accepted answers of each question.
+        profiles: (n,) rules by which answers are compared, "squad" by default. Patterns have no F1.
+    """
+    texts = [question.answers[0].text if question.answers else None for question in read]
+    rules: Sequence[Profile] = profiles or ["squad"] * len(texts)
+    em, f1 = zip(*map(em_and_f1, texts, answers, rules), strict=True)
+    overlaps = [overlap for overlap in f1 if not np.isnan(overlap)] or [0.0]
+    shares = {"em": np.mean(em), "f1": np.mean(overlaps), "silent": texts.count(None) / len(texts)}
+    return {name: round(100 * float(share), 2) for name, share in shares.items()}
+
+
+def reading_scores(reader: GenerativeReader, examples: Sequence[Example], passages: int) -> dict[str, float]:
+    """`answer_scores` of a reader that reads the best-ranked passages of held-out questions."""
+    read: list[Ranked] = []
+    for begin in range(0, len(examples), _CHUNK):
+        part = examples[begin : begin + _CHUNK]
+        chosen = [[c.passage for c in best_ranked(example, passages)] for example in part]
+        ranks = [[-float(rank) for rank in range(len(mine))] for mine in chosen]
+        read += reader.generate([e.question for e in part], chosen, ranks)
+    return answer_scores(read, [example.answers for example in examples])
+
+
+@torch.no_grad()
+def set_weights(
+    seq2seq: Seq2Seq, weights: Mapping[str, torch.Tensor], dtype: torch.dtype | None = None
+) -> None:
+    """Give the model these weights, rounded to `dtype` or else its own, and end its training."""
+    parameters = dict(seq2seq.model.to(dtype).named_parameters())
+    for name, tensor in weights.items():
+        parameters[name].copy_(tensor)
+    seq2seq.model.eval()
+
+
+def save_reader(
+    folder: Path,
+    seq2seq: Seq2Seq,
+    weights: Mapping[str, torch.Tensor],
+    manifest: GeneratorManifest,
+    *,
+    add: Callable[[Path], object] = lambda _: None,
+) -> None:
+    """Write a folder that transformers opens, with `reader.json`, atomically; one that exists is replaced.
+
+    The model is converted to fp32 and gets `weights`; `add` writes further files before the end.
+    """
+    model = seq2seq.model.float()
+    set_weights(seq2seq, weights)
+    with replaced_folder(folder) as temporary:
+        model.save_pretrained(temporary)
+        save_tokenizer(seq2seq.tokenizer, temporary)
+        manifest.save(temporary)
+        add(temporary)
+
+
+def reader_card(settings: GeneratorSettings) -> Card:
+    """The model card of a reader with these settings."""
+    return Card("readers.generative.training", "generator.md", {"reader": settings})

@@ -108,13 +108,3 @@ def test_the_list_around_a_span_ends_where_its_entries_end() -> None:
         assert STEPS[slice(*found)] == whole
     for text, part in ((STEPS, "start"), ("One:\n\n• entry", "entry"), ("Nothing:", "Nothing"), ("", "")):
         assert list_around(text, text.index(part)) is None
-
-
-def test_a_question_for_several_things_gets_the_list() -> None:
-    with rag.Pipeline.from_texts([STEPS, "Oslo is the capital of Norway."]) as pipeline:
-        found = pipeline.ask("What are the things that you need?")
-        single = pipeline.ask("What do you need?")
-    assert (found.kind, found.answers[0].text) == ("list", "1. a key,\n2. a name, and\n3. a server.")
-    evidence = found.answers[0].evidence
-    assert evidence.text[evidence.start : evidence.end] == found.answers[0].text
-    assert single.kind == "answer"

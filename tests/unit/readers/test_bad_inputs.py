@@ -5,17 +5,46 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.torch import load_file, save_file
 from transformers import BertForQuestionAnswering
 
-from rag.core.errors import ArtifactError, ConfigError, DataError, MismatchedArtifactError, RagError
+from rag.core.errors import (
+    ArtifactError,
+    ConfigError,
+    DataError,
+    IncompleteArtifactError,
+    MismatchedArtifactError,
+    RagError,
+    ReaderError,
+)
 from rag.core.types import Passage
 from readers.confidence import fit_calibration
+from readers.generative.files import load_generator
 from readers.manifest import with_overrides
 from readers.open import open_reader
 from readers.protocols import MAX_PASSAGE_CHARS, MAX_QUESTION_CHARS
+from tests.tiny_causal import causal_folder
+from tests.tiny_generator import tiny_generator
 from tests.tiny_reader import tiny_config, tiny_encoder, tiny_tokenizer
 
 SHORT, BIG = Passage("1", "", "A tower."), Passage("big", "", "x" * (MAX_PASSAGE_CHARS + 1))
+
+
+def generator(folder: Path, lost: str = "", added: int = 0, **changes: Any) -> None:
+    """Open a generator's folder, without a tensor, or with more tokens than it embeds."""
+    tiny_generator(folder)
+    state = load_file(folder / "model.safetensors")
+    state = {name: tensor for name, tensor in state.items() if not lost or lost not in name}
+    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+    tokenizer = tiny_tokenizer()
+    tokenizer.add_tokens([f"new{number}" for number in range(added)])
+    tokenizer.save_pretrained(folder)
+    open_reader(folder, **changes)
+
+
+def language_model(folder: Path, settings: str = "") -> None:
+    reader = open_reader(f"{causal_folder(folder, positions=64)}{settings}", precision="fp32")
+    reader.read(["where?"], [[SHORT]], [[1.0]])
 
 
 def opened(folder: Path, text: str = "", tokens: int = 0, size: int = 0) -> None:
@@ -53,6 +82,15 @@ def opened(folder: Path, text: str = "", tokens: int = 0, size: int = 0) -> None
         (ArtifactError, "no such folder", lambda _, folder: opened(folder / "absent")),
         (ArtifactError, "kind 'oracle', expected", lambda _, folder: opened(folder, '{"kind": "oracle"}')),
         (ArtifactError, r"reader\.json", lambda _, folder: opened(folder, '{"kind": "extr')),
+        (ArtifactError, "a bert model, exp", lambda _, folder: load_generator(tiny_encoder(folder / "e"))),
+        (ArtifactError, "no checkpoint there", lambda _, folder: load_generator(folder / "absent")),
+        (ConfigError, "300, the model has 128", lambda _, folder: generator(folder, passage_tokens=300)),
+        (ConfigError, "colour", lambda _, folder: generator(folder, colour=1)),
+        (IncompleteArtifactError, "tensors are missing", lambda _, folder: generator(folder, "layers.0.fc1")),
+        (MismatchedArtifactError, "the tokenizer knows", lambda _, folder: generator(folder, added=9)),
+        (ReaderError, "window of 64", lambda _, folder: language_model(folder)),
+        (ConfigError, "colour", lambda _, folder: language_model(folder, "#colour=1")),
+        (ConfigError, "style", lambda _, folder: language_model(folder, "#style=long")),
     ],
 )
 def test_bad_inputs(error: type[RagError], words: str, act: Any, reader: Any, tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Supporting facts by the words, titles and answers of the passages that were read."""
 
-from readers.facts import FactPassage, choose_facts
+from readers.paths import FactPassage, choose_facts
 
 QUESTION = "Which country is the director of Silent Harbour from?"
 FILM = FactPassage(

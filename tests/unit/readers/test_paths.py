@@ -6,18 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from transformers import BertModel
 
 from rag.cli.show import format_answer_set
 from rag.core.types import Answer, AnswerSet, Evidence, FirstStage, Hit, Passage
 from readers.answers import read_answers, search_scores
-from readers.extractive.model import SpanModel
-from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import ReaderSettings
-from readers.manifest import Calibration
 from readers.paths import with_paths
-from tests.tiny_reader import tiny_config, tiny_tokenizer
 
 DANUBE = Passage("d", "Danube", "The Danube is long. It rises in Germany.")
 GERMANY = Passage("g", "Germany", "A state in Europe. Its capital is Berlin.")
@@ -75,36 +69,12 @@ def test_passages_that_end_a_path_are_likelier_to_answer() -> None:
     assert [len(one.answers[0].path) for one in shown] == [2, 0]
 
 
-def test_the_order_of_paths_has_a_weight_of_its_own() -> None:
-    torch.manual_seed(1)
-    model = SpanModel(BertModel(tiny_config(), add_pooling_layer=False), torch.nn.Linear(32, 2)).eval()
-    settings = ReaderSettings(max_tokens=128, question_tokens=16, path_weight=1000.0)
-    reader = ExtractiveReader(model, tiny_tokenizer(), settings)
-    for scores, first in (([0.0, -1.0], ULM), ([-1.0, 0.0], GERMANY)):
-        [found] = reader.read(["where?"], [[ULM, GERMANY]], [scores], from_paths=True)
-        assert found.answers[0].evidence.passage_id == first.id
-    best = {reader.read(["where?"], [[ULM, GERMANY]], [s])[0].answers[0].text for s in ([0, -1], [-1, 0])}
-    assert len(best) == 1  # without, this reader does not look at the order
-
-
 def test_a_reader_that_counts_scores_in_gets_those_of_the_search() -> None:
     judged = Hit(0, "a", 7.5, FirstStage(2, 0.25))
     found = [(judged, Passage("a", "", "A text.")), (Hit(1, "b", 3.0), Passage("b", "", "Another."))]
     for weight, told in ((0.0, [7.5, 3.0]), (20.0, [0.25, 3.0])):
         reader = SimpleNamespace(settings=ReaderSettings(score_weight=weight))
         assert search_scores(reader, found) == told
-
-
-def test_paths_are_read_by_an_effort_of_their_own() -> None:
-    """An answer often stands in the last passage of a path: all are read, unless an effort is asked for."""
-    model = SpanModel(BertModel(tiny_config(), add_pooling_layer=False), torch.nn.Linear(32, 2)).eval()
-    settings = ReaderSettings(max_tokens=128, question_tokens=16, effort="low", select=True)
-    given = (["where?"], [[ULM, GERMANY, DANUBE]], [[0.0, -1.0, -2.0]])
-    reader = ExtractiveReader(model, tiny_tokenizer(), settings, Calibration(temperature=0.01))
-    read = [reader.read(*given, from_paths=paths)[0].reading["passages"] for paths in (False, True)]
-    assert read == [1, 3]
-    assert ExtractiveReader.load().settings.path_effort == "full"
-    assert ExtractiveReader.load(effort="low").settings.path_effort == "low"
 
 
 def test_citations_notes_and_failures_reach_the_answer() -> None:

@@ -44,16 +44,6 @@ def test_what_is_no_cell_fits_nothing() -> None:
     assert not TableMatch(content_words("Why?"), {0: text})
 
 
-def test_rows_that_begin_inside_a_cell_keep_their_other_cells() -> None:
-    [row] = table_rows("Hag; Points: 61; Coach: Ten Hag")
-    assert [(cell.column, cell.value) for cell in row.cells] == [
-        ("", "Hag"), ("Points", "61"), ("Coach", "Ten Hag"),
-    ]  # fmt: skip
-    assert list(table_rows("He said: yes; then he left; she stayed")) == []
-    [row] = table_rows("Ajax | 61 | 3")  # under no header
-    assert [cell.column for cell in row.cells] == ["", "", ""]
-
-
 def test_the_first_answer_keeps_its_own_score(reader: ExtractiveReader) -> None:
     table = Passage("t", "", "tower: meters: 324; built: 1889\nbridge: meters: 51; built: 1901")
     prose = Passage("p", "", "A river bridge was built near the city in 1907.")

@@ -1,8 +1,6 @@
 """Bookkeeping of the extractive reader: exact places, windows, order, confidence, refusals."""
 
-import gc
 import string
-import weakref
 from pathlib import Path
 
 import pytest
@@ -11,7 +9,6 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from rag.core.types import Answer, Passage
-from readers.extractive.fast import FastSpanModel
 from readers.extractive.model import SpanModel
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import ReaderSettings
@@ -79,14 +76,6 @@ def test_long_passages_are_read_to_their_end(reader: ExtractiveReader) -> None:
     assert seen == set(range(int(rows.texts.lengths[0])))
 
 
-def test_questions_in_one_call_do_not_touch_each_other(reader: ExtractiveReader) -> None:
-    alone = [reader.read([q], [[p]], [[1.0]])[0] for q, p in (("where?", SHORT), ("when?", OTHER))]
-    together = reader.read(["where?", "when?"], [[SHORT], [OTHER]], [[1.0], [1.0]])
-    for one, other in zip(alone, together, strict=True):
-        assert [a.text for a in one.answers] == [a.text for a in other.answers]
-        assert one.answers[0].score == pytest.approx(other.answers[0].score, abs=1e-4)
-
-
 def test_nothing_to_read_means_no_answer(reader: ExtractiveReader) -> None:
     empty = [Passage("e", "Title", ""), Passage("f", "", "   ")]
     results = reader.read(["where?", "when?", "who?"], [[], empty, [SHORT]], [[], [2.0, 1.0], [1.0]])
@@ -131,14 +120,3 @@ def test_yes_and_no_have_a_passage_but_no_place(encoder_folder: Path) -> None:
     assert result.answers[-1].text == "yes"
     silent = ExtractiveReader(model, tiny_tokenizer(), settings)
     assert "no" not in [a.text for a in silent.read(["built?"], [[SHORT]], [[1.0]], n_best=20)[0].answers]
-
-
-def test_the_fast_path_keeps_no_second_encoder(encoder_folder: Path) -> None:
-    model = SpanModel.from_encoder(encoder_folder, seed=3)
-    encoder = weakref.ref(model.encoder)
-    fast = FastSpanModel(model.eval(), "fp32")
-    del model
-    gc.collect()
-    assert encoder() is None
-    assert fast.pool is not None
-    fast.pool.close()

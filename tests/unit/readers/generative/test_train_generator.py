@@ -8,17 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pydantic import ValidationError
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from rag.core.errors import ArtifactError, ConfigError, DataError
+from rag.core.errors import ArtifactError, ConfigError
 from rag.core.types import Passage
+from rag.data.examples import Example
 from rag.training.distributed import World
 from readers.extractive.model import SpanModel
 from readers.generative.model import Seq2Seq
-from readers.generative.training.batches import GeneratorBatch
-from readers.generative.training.config import GeneratorStage, GeneratorTrainConfig
-from readers.generative.training.data import best_ranked, merged_examples
+from readers.generative.training.config import GeneratorTrainConfig
+from readers.generative.training.data import GeneratorBatch, best_ranked, merged_examples
 from readers.generative.training.recipe import batch_loss, train_generator
 from readers.generative.warm_start import warm_start
 from readers.open import open_reader
@@ -157,74 +156,32 @@ def test_a_generator_made_from_a_reader_computes_what_it_does_and_says_what_it_p
 
 
 def test_files_of_all_kinds_become_examples(tmp_path: Path) -> None:
-    retrieved = {
-        "question": "q1",
-        "answers": ["oslo"],
-        "ctxs": [{"title": "t", "text": "in Oslo"}, {"text": "no"}],
-    }
-    fid = {"question": "q2", "target": "x", "answers": ["x", "y"], "ctxs": [{"title": "t", "text": "y"}]}
-    mined = {
-        "question": "q1", "answers": ["oslo"], "positive_ctxs": [{"title": "g", "text": "gold"}],
-        "hard_negative_ctxs": [{"title": "h", "text": "hard"}],
+    oslo, told = {"question": "q1", "answers": ["oslo"]}, [{"text": "The Titanic sank."}, {"text": "no"}]
+    pattern = {"question": "q4", "answers": ["Titanic|R\\.?M\\.?S"], "answers_are_regex": True}
+    gold = {"positive_ctxs": [{"title": "g", "text": "gold"}], "hard_negative_ctxs": [{"text": "hard"}]}
+    files: dict[str, list[dict[str, Any]]] = {
+        "retrieved": [{**oslo, "ctxs": [{"title": "t", "text": "in Oslo"}, {"text": "no"}]},
+                      {"question": "q3", "answers": [], "ctxs": [{"text": "z"}]}],
+        "fid": [{"question": "q2", "target": "x", "answers": ["x", "y"], "ctxs": [{"text": "y"}]}],
+        "mined": [{**oslo, **gold}],
+        "regex": [{**pattern, "ctxs": told}],
+        "both": [{**oslo, "ctxs": [{"text": "no"}, {"title": "g", "text": "gold"}]}],
     }  # fmt: skip
-    empty = {"question": "q3", "answers": [], "ctxs": [{"text": "z"}]}
-    (tmp_path / "a.json").write_text(json.dumps([retrieved, empty]))
-    (tmp_path / "b.jsonl").write_text(json.dumps(fid) + "\n")
-    (tmp_path / "c.json").write_text(json.dumps([mined]))
-    first, second = merged_examples([tmp_path / "a.json", tmp_path / "b.jsonl", tmp_path / "c.json"])
+    for name, records in files.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(records))
+
+    def merged(*names: str) -> list[Example]:
+        return merged_examples([tmp_path / f"{name}.json" for name in names])
+
+    first, second = merged("retrieved", "fid", "mined")
     assert [p.text for p in first.passages] == ["gold", "in Oslo", "no", "hard"]
-    known = [(c.has_answer, c.rank) for c in first.candidates]
-    assert known == [(True, None), (True, 1), (False, 2), (False, None)]
+    states = [(c.has_answer, c.rank) for c in first.candidates]
+    assert states == [(True, None), (True, 1), (False, 2), (False, None)]
     assert [c.passage.text for c in best_ranked(first, 2)] == ["in Oslo", "no"]
     assert second.answers == ("x",)
-    [alone] = merged_examples([tmp_path / "c.json"])
+    [alone], [regex], [both] = merged("mined"), merged("regex"), merged("both", "mined")
     assert [c.passage.text for c in best_ranked(alone, 1)] == ["gold"]  # nothing was retrieved
-    found = {**retrieved, "ctxs": [{"text": "no"}, {"title": "g", "text": "gold"}]}
-    (tmp_path / "d.json").write_text(json.dumps([found]))
-    pattern = {"question": "q4", "answers": ["Titanic|R\\.?M\\.?S"], "answers_are_regex": True}
-    missed = {**pattern, "question": "q5", "ctxs": [{"text": "no ship"}]}
-    told = {**pattern, "ctxs": [{"text": "The Titanic sank."}, {"text": "no ship"}]}
-    (tmp_path / "e.json").write_text(json.dumps([told, missed]))
-    [one] = merged_examples([tmp_path / "e.json"])
-    assert (one.answers, one.answers_are_regex) == (("Titanic",), False)
-    assert [c.has_answer for c in one.candidates] == [True, False]
-    [both] = merged_examples([tmp_path / "d.json", tmp_path / "c.json"])
+    assert (regex.answers, regex.answers_are_regex) == (("Titanic",), False)
+    assert [c.has_answer for c in regex.candidates] == [True, False]
     assert [p.text for p in both.passages] == ["gold", "no", "hard"]
     assert [c.passage.text for c in best_ranked(both, 3)] == ["no", "gold"]
-
-
-def test_bad_input_is_refused_before_any_step(run: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
-    _, values = run
-
-    def train(**changes: Any) -> None:
-        train_generator(GeneratorTrainConfig(**{**values, "out": tmp_path / "out", **changes}))
-
-    bad = tmp_path / "bad.json"
-    for record in (
-        {"question": "q", "answers": [None], "ctxs": [{"text": "a"}]},
-        {"question": "q", "target": 5, "answers": ["x"], "ctxs": [{"text": "a"}]},
-        {"question": "q", "answers": ["x"], "ctxs": []},
-        {"question": "q", "answers": ["x"]},
-    ):
-        bad.write_text(json.dumps([record]))
-        with pytest.raises(DataError, match="bad"):
-            train(train_files=[bad])
-    with pytest.raises(DataError, match="no such file"):
-        train(train_files=[tmp_path / "absent.json"])
-    with pytest.raises(DataError, match="all questions of the training files are in"):
-        train(validation_file=values["train_files"][0])
-    with pytest.raises(ArtifactError, match="expected an encoder–decoder"):
-        train(model=str(tiny_encoder(tmp_path / "bert")), encoder=None, decoder_layers=None)
-    with pytest.raises(ConfigError, match="128 positions"):
-        train(stages=[{"steps": 1, "passage_tokens": 300}])
-    with pytest.raises(ConfigError, match="no extractive reader"):
-        train(encoder=str(tmp_path / "absent"))
-    assert not (tmp_path / "out" / "checkpoints").exists()
-    for changes, expected in (
-        ({"no_answer": None}, "no_answer is not given"),
-        ({"model": "x"}, "warm start"),
-    ):
-        with pytest.raises(ValidationError, match=expected):
-            train(**changes)
-    with pytest.raises(ValidationError, match="colour"):
-        GeneratorStage(steps=1, colour=1)  # type: ignore[call-arg]

@@ -91,16 +91,6 @@ def test_the_answer_has_the_passage_it_names_as_the_caller_counts_them(server: S
     assert server.asked[0]["model"] == "tiny"
 
 
-def test_questions_are_asked_together_and_answered_in_order(server: Server) -> None:
-    def echo(body: dict[str, Any]) -> tuple[int, bytes]:
-        wanted = body["messages"][-1]["content"].rsplit("Question: ", 1)[1]
-        return chat(json.dumps({"answer": wanted, "passages": [1]}))
-
-    server.replies = [echo]
-    results = ask(server.source, tuple(f"question {n}?" for n in range(6)), parallel=3)
-    assert [result.answers[0].text for result in results] == [f"question {n}?" for n in range(6)]
-
-
 def test_one_question_fails_alone(server: Server) -> None:
     def reply(body: dict[str, Any]) -> tuple[int, bytes]:
         question = body["messages"][-1]["content"].rsplit("Question: ", 1)[1]
@@ -189,6 +179,6 @@ def test_a_key_is_never_shown_and_may_end_with_a_line_break(
         assert reader.read(["Where does the Danube rise?"], [PASSAGES], [[1.0, 0.5]])[0].answers
         assert server.keys[-1] == sent
     monkeypatch.setenv("RAG_READER_API_KEY", "schlüssel")
-    with pytest.raises(ConfigError, match="RAG_READER_API_KEY has characters") as caught:
+    with pytest.raises(ConfigError, match="RAG_READER_API_KEY") as caught:
         open_reader(server.source)
     assert "schl" not in str(caught.value)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rag.core.errors import ArtifactError, ConfigError, ReaderError
+from rag.core.errors import ReaderError
 from rag.core.types import Passage
 from readers.llm.local import LocalModel
 from readers.llm.prompt import prompt_messages
@@ -64,16 +64,3 @@ def test_passages_that_do_not_fit_are_left_out_from_the_worst(tmp_path: Path, mo
         reader.read(["where?"], [many], [[float(n) for n in range(9)]])
     assert "the river 8 " in shown[0]
     assert "the river 0 " not in shown[0]
-
-
-def test_bad_folders_and_settings_are_refused(tmp_path: Path) -> None:
-    folder = causal_folder(tmp_path / "model", positions=64)
-    with pytest.raises(ReaderError, match="window of 64"):
-        open_reader(folder, precision="fp32").read(["where?"], [PASSAGES], [[2.0, 1.0]])
-    with pytest.raises(ConfigError, match="colour"):
-        open_reader(f"{folder}#colour=1")
-    with pytest.raises(ConfigError, match="style"):
-        open_reader(f"{folder}#style=long")
-    (folder / "model.safetensors").write_bytes(b"cut")
-    with pytest.raises(ArtifactError, match="no language model there"):
-        open_reader(folder)

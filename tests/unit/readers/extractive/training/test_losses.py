@@ -1,4 +1,4 @@
-"""Every objective against loops over its equation, and its gradients against finite differences."""
+"""Every objective against loops over its equation."""
 
 import itertools
 
@@ -61,39 +61,6 @@ def test_span_losses_equal_their_equation(normalisation: str) -> None:
     assert float(found) == pytest.approx(brute_loss(inputs, normalisation))
 
 
-@pytest.mark.parametrize("normalisation", ["shared", "passage"])
-def test_span_losses_have_the_right_gradients(normalisation: str) -> None:
-    inputs = case()
-    start = inputs.pop("start_logits").requires_grad_()
-    end = inputs.pop("end_logits").requires_grad_()
-
-    def value(start: torch.Tensor, end: torch.Tensor) -> torch.Tensor:
-        given = {"has_answer": torch.tensor(HAS_ANSWER), "normalisation": normalisation}
-        return span_loss(start, end, **inputs, **given)  # type: ignore[arg-type]
-
-    assert torch.autograd.gradcheck(value, (start, end))
-
-
-def test_dpr_s_loss_is_the_sum_of_its_two_parts() -> None:
-    """Equations 4 to 7: choose the positive passage (the first), and there any place of the answer."""
-    torch.manual_seed(0)
-    start, end = torch.randn(2, 2, 4, 6, dtype=torch.float64)
-    relevance = torch.randn(2, 4, dtype=torch.float64)
-    places = torch.tensor([[1, 3], [2, 0]])
-    ends = torch.tensor([[2, 3], [4, 0]])
-    real = torch.tensor([[True, True], [True, False]])
-    positive = torch.tensor([[True, False, False, False]] * 2)
-    whole = torch.ones(2, 4, 6, dtype=torch.bool)
-    spans = span_loss(start, end, whole, places, ends, real, normalisation="passage")
-    found = 2 * spans + marginal_loss(relevance, torch.ones_like(positive), positive)
-    expected = 0.0
-    for q in range(2):
-        p_start, p_end = start[q, 0].softmax(-1), end[q, 0].softmax(-1)
-        inside = sum(p_start[s] * p_end[e] for s, e, r in zip(places[q], ends[q], real[q], strict=True) if r)
-        expected -= float(torch.log(torch.as_tensor(inside)) + relevance[q].log_softmax(-1)[0]) / 2
-    assert float(found) == pytest.approx(expected)
-
-
 def test_selection_and_skimming_equal_their_equations() -> None:
     torch.manual_seed(1)
     relevance = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
@@ -104,7 +71,6 @@ def test_selection_and_skimming_equal_their_equations() -> None:
     assert float(marginal_loss(relevance, every, positive).detach()) == pytest.approx(
         float(expected.detach())
     )
-    assert torch.autograd.gradcheck(lambda r: marginal_loss(r, every, positive), relevance)
 
     logits = torch.randn(2, 10, dtype=torch.float64, requires_grad=True)
     allowed = torch.rand(2, 10) < 0.8
@@ -114,4 +80,3 @@ def test_selection_and_skimming_equal_their_equations() -> None:
     weights = logits[0].detach().exp() * allowed[0]
     expected_skim = -np.log(float(weights[7:9].sum() / weights.sum()))
     assert float(marginal_loss(logits, allowed, right).detach()) == pytest.approx(expected_skim)
-    assert torch.autograd.gradcheck(lambda x: marginal_loss(x, allowed, right), logits)

@@ -70,26 +70,3 @@ def test_rows_are_learnt_from_as_they_are_read(tmp_path: Path, family: str) -> N
         framed = (*pair["input_ids"][:head], *title, *pair["input_ids"][head:])
         kinds = pair["token_type_ids"]
         assert learnt[framed][0] == [*kinds[:head], *[kinds[head]] * len(title), *kinds[head:]]
-
-
-@pytest.mark.parametrize(
-    ("family", "max_tokens"), [("bert", 64), ("bert", 42), ("roberta", 128), ("roberta", 72)]
-)
-def test_answers_stand_where_the_targets_say(tmp_path: Path, family: str, max_tokens: int) -> None:
-    tokenizer = FAMILIES[family][1]()
-    batches, examples = batches_of(
-        tmp_path, tokenizer, max_tokens if family == "roberta" else max_tokens // 2
-    )
-    answers, closing = {e.answers[0] for e in examples}, tokenizer.sep_token_id
-    for step in range(len(batches)):
-        batch = batches[step]
-        for row, start, end, mask in zip(
-            batch.input_ids, batch.starts[:, 0], batch.ends[:, 0], batch.attention_mask, strict=True
-        ):
-            assert tokenizer.decode(row[start : end + 1]).replace(" ##", "").strip() in answers
-            assert row[mask.sum() - 1] == closing
-            assert tokenizer.decode(row[start - 1]).strip() != closing
-    for question, example in zip(batches.examples.questions, examples, strict=True):
-        offsets, text = batches.examples.texts.spans(question.passages[0]), example.candidates[0].passage.text
-        for begin, last in question.spans[0]:
-            assert text[offsets[begin, 0] : offsets[last, 1]] == example.answers[0]

@@ -12,7 +12,7 @@ from tokenizers import processors
 from transformers import PreTrainedTokenizerFast, RobertaConfig, RobertaModel
 
 from rag.core.errors import ConfigError
-from readers.extractive.files import load_span_model
+from readers.extractive.files import load_span_model, start_model
 from readers.extractive.inference import row_tensors
 from readers.extractive.layout import pair_template, rows_of_pairs, tokenize_texts
 from readers.extractive.model import SpanModel
@@ -24,7 +24,6 @@ from readers.extractive.training.data import load_examples, read_set
 from readers.extractive.training.finish import export_int8, reading_scores
 from readers.extractive.training.losses import teacher_loss
 from readers.extractive.training.recipe import reader_loss, train_reader
-from readers.extractive.training.start import start_model
 from readers.extractive.training.teacher import Teacher
 from tests.tiny_reader import PIECES, tiny_encoder, tiny_roberta, tiny_squad, tiny_tokenizer, word_pieces
 

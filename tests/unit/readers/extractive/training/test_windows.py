@@ -37,13 +37,6 @@ def test_the_annotated_place_decides_which_window_is_right(tmp_path: Path) -> No
     ]
 
 
-def test_a_place_where_the_answer_is_not_decides_nothing(tmp_path: Path) -> None:
-    one = TrainingSet(questions=write(tmp_path, asked(SECOND + 9)), window_words=8, held_out=0)
-    [example] = read_set(one)
-    assert all("5 meters" in candidate.passage.text for candidate in example.of_role("positive"))
-    assert len(example.of_role("positive")) == 2
-
-
 def test_a_window_grows_where_it_would_cut_the_answer(tmp_path: Path) -> None:
     one = TrainingSet(questions=write(tmp_path, asked(FIRST)), window_words=7, held_out=0)
     [example] = read_set(one)
