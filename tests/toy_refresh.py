@@ -3,12 +3,13 @@
 import os
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rag.training.config import RefreshedConfig, TrainConfig
 from rag.training.distributed import World
-from rag.training.refresh import Refresh, Refreshed
+from rag.training.refresh import Refresh, Refreshed, Refresher
 
 
 class ToyConfig(RefreshedConfig, TrainConfig):
@@ -21,24 +22,18 @@ class ToyConfig(RefreshedConfig, TrainConfig):
     sleeps: bool = False
 
 
-class ToyRefresher:
+def copy_number(config: ToyConfig, snapshot: Path, folder: Path) -> None:
     """Copies the snapshot's number."""
-
-    def __init__(self, config: ToyConfig) -> None:
-        self._fails, self._sleeps = config.fails, config.sleeps
-
-    def build(self, snapshot: Path, folder: Path) -> None:
-        """See `Refresher.build`."""
-        if self._fails:
-            os._exit(self._fails)
-        (folder / "text").write_text((snapshot / "number").read_text())
-        if self._sleeps:
-            time.sleep(600)
+    if config.fails:
+        os._exit(config.fails)
+    (folder / "text").write_text((snapshot / "number").read_text())
+    if config.sleeps:
+        time.sleep(600)
 
 
-def make_toy(config: ToyConfig, device: str) -> ToyRefresher:
+def make_toy(config: ToyConfig, device: str) -> Refresher:
     """The refresher of a run."""
-    return ToyRefresher(config)
+    return partial(copy_number, config)
 
 
 class ToyRun:
@@ -47,10 +42,7 @@ class ToyRun:
     def __init__(self, config: ToyConfig, **given: Any) -> None:
         self.texts: list[str] = []
         self._step = 0
-        self.hooks = Refresh(
-            config, make_toy, self._write, self._take_up, world=World.single("cpu"),
-            **{"key": "examples", **given},
-        )  # fmt: skip
+        self.hooks = Refresh(config, make_toy, self._write, self._take_up, world=World.single("cpu"), **given)
 
     def steps(self, first: int, stop: int) -> list[str]:
         """The text in use at each step."""

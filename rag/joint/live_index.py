@@ -4,7 +4,6 @@ A refresh writes `embeddings/`, float32 vectors of the whole corpus by a snapsho
 replace those of the trainer and are searched exactly.
 """
 
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,10 @@ from indexers.exact import FlatIndex
 from indexers.index import Index
 from indexers.protocols import EncodesCorpus
 from rag.core.arrays import Int64
-from rag.core.errors import MismatchedArtifactError
 from rag.core.types import Passage
 from rag.training.distributed import World
 from rag.training.precision import MasterWeights, part
-from rag.training.refresh import Refresh, Refreshed
+from rag.training.refresh import Refresh, Refreshed, Refresher
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.training.bi_encoder import BiEncoderModel, snapshot_writer
 
@@ -30,13 +28,10 @@ class LiveIndex:
 
     Attributes:
         passages: the passages; row i of the index is passage i.
-        key: identifies the passages, and the index version that training starts with.
     """
 
     def __init__(self, index: Index) -> None:
         self.passages = index.passages
-        decisive = f"{index.manifest['passages']['sha256']} {index.version}"
-        self.key = hashlib.sha256(decisive.encode()).hexdigest()
         self._search = index.require_dense().vectors
 
     def search(self, questions: Tensor, top_k: int) -> Int64:
@@ -52,34 +47,21 @@ class LiveIndex:
         return [self.passages.get_many(row[row >= 0]) for row in rows]
 
     def take_up(self, result: Refreshed) -> Mapping[str, float]:
-        """Search the vectors of a refresh from now on.
-
-        Raises:
-            MismatchedArtifactError: the vectors belong to another corpus.
-        """
-        embeddings = EmbeddingShards.open(result.path / "embeddings")
-        if result.key != self.key or len(embeddings) != len(self.passages):
-            raise MismatchedArtifactError(
-                f"{result.path} holds vectors of {len(embeddings)} passages of another corpus",
-                hint="train again in another folder: choose another --out",
-            )
-        self._search = FlatIndex(embeddings)
+        """Search the vectors of a refresh from now on."""
+        self._search = FlatIndex(EmbeddingShards.open(result.path / "embeddings"))
         return {}
 
 
-class IndexRefresher:
+def index_refresher(config: Any, device: str, encode: EncodesCorpus = encode_corpus) -> Refresher:
     """Encodes the corpus with snapshots; an interrupted refresh resumes after the last finished shard."""
 
-    def __init__(self, config: Any, device: str, encode: EncodesCorpus = encode_corpus) -> None:
-        self._config, self._device, self._encode = config, device, encode
-
-    def build(self, snapshot: Path, folder: Path) -> None:
-        """See `Refresher.build`."""
-        precision = self._config.precision
-        encoder = BiEncoder.load(snapshot / "encoder", device=self._device, precision=precision)
-        with Index.open(self._config.index) as index:
-            self._encode(folder / "embeddings", index.passages, encoder, "float32")
+    def make(snapshot: Path, folder: Path) -> None:
+        encoder = BiEncoder.load(snapshot / "encoder", device=device, precision=config.precision)
+        with Index.open(config.index) as index:
+            encode(folder / "embeddings", index.passages, encoder, "float32")
         encoder.close()
+
+    return make
 
 
 def index_refresh(
@@ -97,6 +79,6 @@ def index_refresh(
         config, model, lambda: part(master.state(), "retriever"), max_length=config.passage_tokens
     )
     return Refresh(
-        config, IndexRefresher, write_snapshot, live_index.take_up, key=live_index.key, world=world,
-        encode=encode, begins_with_result=True,
+        config, index_refresher, write_snapshot, live_index.take_up, world=world, encode=encode,
+        begins_with_result=True,
     )  # fmt: skip

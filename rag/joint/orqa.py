@@ -51,7 +51,7 @@ from readers.extractive.training.losses import marginal_loss
 from readers.manifest import Calibration
 from retrievers.examples.batches import Epochs
 from retrievers.examples.data import answer_matcher
-from retrievers.training.bi_encoder import BiEncoderModel, FrozenIndex, adopt_index, load_model, score_rows
+from retrievers.training.bi_encoder import BiEncoderModel, adopt_index, load_model, score_rows
 from retrievers.training.recipe import encoder_card, export_frozen, frozen_form
 from retrievers.training.validation import retrieval_scores
 
@@ -137,7 +137,6 @@ def _build_run(config: OrqaTrainConfig, index: Index, run: Run) -> Method:
         module, master, Epochs.of(config, len(questions)), task.loss, export,
         encoder_card(frozen_form(config, retriever)),
         evaluate=partial(task.measure, held_out) if held_out else None,
-        hooks=(FrozenIndex(index.version),),
         facts={
             "training questions": len(questions),
             "held-out questions": len(held_out),

@@ -33,7 +33,7 @@ from rag.joint.masked import Filler, MaskedSentence, SentenceBatches, title_tagg
 from rag.joint.span_filler import open_filler
 from rag.training.claim import input_checksums
 from rag.training.distributed import World
-from rag.training.fit import FitHooks, Loss
+from rag.training.fit import Loss
 from rag.training.precision import part
 from rag.training.run import Method, Run, Weights, train
 from readers.generative.marginal import answer_log_likelihood
@@ -42,7 +42,6 @@ from retrievers.examples.batches import Epochs
 from retrievers.examples.corpus import open_corpus
 from retrievers.training.bi_encoder import (
     BiEncoderModel,
-    FrozenIndex,
     adopt_index,
     encoder_form,
     export_model,
@@ -100,9 +99,10 @@ def _build_run(config: RealmTrainConfig, index: Index, encode: EncodesCorpus | N
     live_index = LiveIndex(index)
     vectors = index.embeddings if frozen else None
     task = RealmTask(config, retriever, reader, live_index, run.world, vectors)
-    hooks: FitHooks = FrozenIndex(index.version)
-    if not frozen:
-        hooks = index_refresh(config, live_index, retriever, master, world=run.world, encode=encode)
+    hooks = (
+        () if frozen
+        else (index_refresh(config, live_index, retriever, master, world=run.world, encode=encode),)
+    )  # fmt: skip
     form = (frozen_form if frozen else encoder_form)(config, retriever)
 
     def export(weights: Weights) -> None:
@@ -115,7 +115,7 @@ def _build_run(config: RealmTrainConfig, index: Index, encode: EncodesCorpus | N
 
     return Method(
         module, master, batches, task.loss, export, encoder_card(form),
-        hooks=(hooks,),
+        hooks=hooks,
         facts={
             "passages with sentences": len(store),
             "with something to mask, in percent": round(100 * batches.usable, 1),

@@ -24,8 +24,8 @@ from rag.joint.live_index import LiveIndex, index_refresh
 from rag.joint.losses import emdr2_loss, rag_loss
 from rag.joint.questions import questions_of
 from rag.joint.task import JointBatches, JointTask, Objective
-from rag.training.fit import FitHooks
 from rag.training.precision import part
+from rag.training.refresh import Refresh
 from rag.training.run import Method, Run, Weights, train
 from readers.generative.files import load_generator
 from readers.generative.model import Seq2Seq
@@ -35,7 +35,6 @@ from retrievers.bound import QUESTION_ENCODER, binding
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.open import named_kind, open_retriever
 from retrievers.training.bi_encoder import (
-    FrozenIndex,
     adopt_index,
     encoder_form,
     export_model,
@@ -127,7 +126,7 @@ def _build_run(
             "answers are regular expressions, and a generator learns to say strings",
             hint="train on questions with plain answers; `rag train orqa` learns from expressions",
         )
-    hooks: FitHooks = FrozenIndex(index.version)
+    hooks: list[Refresh] = []
     finder: FixedFinder | LearningFinder
     if retriever is None:
         searched = open_retriever(index, kind, encoder=config.question_encoder, device=run.device)
@@ -137,7 +136,7 @@ def _build_run(
         live_index = LiveIndex(index)
         finder = LearningFinder(config, retriever, index, live_index)
         if not frozen and config.refresh_every_steps:
-            hooks = index_refresh(config, live_index, retriever, master, world=run.world, encode=encode)
+            hooks += [index_refresh(config, live_index, retriever, master, world=run.world, encode=encode)]
     task = JointTask(config, module, seq2seq, settings, finder, objective, run.world)
     batches = JointBatches(config, questions)
 
@@ -165,7 +164,7 @@ def _build_run(
         module, master, batches, lambda batch: task.loss(batch, batches.questions), export,
         reader_card(settings),
         evaluate=partial(task.measure, held_out) if held_out else None,
-        hooks=(hooks,),
+        hooks=hooks,
         facts={"questions": len(batches.questions), "held-out questions": len(held_out)},
     )  # fmt: skip
 

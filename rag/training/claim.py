@@ -9,8 +9,15 @@ from pydantic_core import to_jsonable_python
 
 from rag.config import RECIPE_KEY, Config
 from rag.core.errors import ConfigError, MismatchedArtifactError
-from rag.core.files import atomic_write_json, directory_lock, read_json, remove_temporaries, sha256_file
-from rag.core.manifest import BUILDING_DIR, MANIFEST_NAME, claim
+from rag.core.files import (
+    atomic_write_json,
+    directory_lock,
+    fingerprint,
+    read_json,
+    remove_temporaries,
+    sha256_file,
+)
+from rag.core.manifest import BUILDING_DIR, MANIFEST_NAME, claim, read_manifest, version_of
 from rag.data.files.rows import in_folder
 from rag.data.files.sources import corpus_files
 from rag.data.questions import question_files
@@ -50,14 +57,14 @@ def claim_run(config: Config, out: Path) -> None:
     """Write the settings to `out/config.json`, or check that the run there has the same ones.
 
     Paths are stored as absolute ones. Settings that the class of the configuration lists in `free` may
-    differ; before the first checkpoint, all may. The checksums of the training data are stored in
-    `out/inputs.json` and checked in the same way.
+    differ; before the first checkpoint, all may. The checksums of the training data and the version of the
+    index, which may be moved, are stored in `out/inputs.json` and checked in the same way.
 
     Raises:
         MismatchedArtifactError: the run was started with other settings or files; the message names them.
     """
     recipe = {RECIPE_KEY: name} if (name := getattr(config, RECIPE_KEY, "")) else {}
-    settings, free = {**recipe, **{name: _as_json(value) for name, value in config}}, {"out", *config.free}
+    settings, free = {**recipe, **_settings(config)}, {"out", *config.free}
     is_begun = (out / _CONFIG).exists() and bool(complete_checkpoints(out / "checkpoints"))
     hint = "choose another --out, or repeat the command that started the run"
     if is_begun:
@@ -75,16 +82,24 @@ def claim_run(config: Config, out: Path) -> None:
 
 
 def input_checksums(out: Path) -> dict[str, str]:
-    """SHA-256 by absolute path of the data of the run in `out`, as its claim measured them."""
+    """SHA-256 by absolute path of the data of the run in `out`, as its claim measured them; and, as "index",
+    the version of its index."""
     return dict(read_json(out / _INPUTS))
 
 
+def run_fingerprint(config: Config, out: Path) -> str:
+    """Of the settings and data that decide what the run in `out` does, wherever its folder is."""
+    return fingerprint([_settings(config, {"out", *config.free}), sorted(input_checksums(out).values())])
+
+
 def _checksums(config: Config, free: Collection[str]) -> dict[str, str]:
-    """SHA-256 by path of the training and validation data; for an index, that of its manifest."""
+    """SHA-256 by path of the training and validation data (of an index its manifest's); version of `index`."""
     settings = [value for name, value in config if name not in {"index", *free}]
     paths = [path for value in settings for path in (value if isinstance(value, tuple) else (value,))]
     files = [file for path in paths if isinstance(path, Path) for file in _files(path)]
-    return {str(file.resolve()): sha256_file(file) for file in files}
+    index = getattr(config, "index", None)
+    versions = {} if index is None else {"index": version_of(read_manifest(index, kind="index"))}
+    return {str(file.resolve()): sha256_file(file) for file in files} | versions
 
 
 def _files(path: Path) -> list[Path]:
@@ -97,6 +112,10 @@ def _files(path: Path) -> list[Path]:
     if path.is_dir() and in_folder(path, "queries.jsonl") is None:
         return corpus_files([path])
     return [file for file in question_files(path) if file.is_file()]
+
+
+def _settings(config: Config, left_out: Collection[str] = ()) -> dict[str, Any]:
+    return {name: _as_json(value) for name, value in config if name not in left_out}
 
 
 def _as_json(value: Any) -> Any:

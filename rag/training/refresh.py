@@ -1,9 +1,9 @@
 """Refresh what training draws from (mined negatives, an index) with the model as it has become.
 
 OUT/refresh/step-00000500/
-    inputs.json     what decides the result
+    inputs.json     what decides the result: the run, the step, the snapshot's files
     snapshot/       the model before step 500
-    result/         what a `Refresher` made with it; done.json is written last
+    result/         what a `Refresher` made with it; done.json is written last, with the step
 
 Every `refresh_every_steps` steps the trainer writes a snapshot. It makes the result itself before it goes on;
 or, with `refresh_device`, starts a process that makes it there in the meantime, and takes the result up at
@@ -24,11 +24,11 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
-from rag.core.errors import ConfigError, IncompleteArtifactError, MismatchedArtifactError, ResourceError
+from rag.core.errors import ConfigError, IncompleteArtifactError, ResourceError
 from rag.core.files import (
     atomic_write_json,
     directory_lock,
@@ -42,6 +42,7 @@ from rag.core.log import get_logger, setup_logging
 from rag.core.manifest import file_table
 from rag.runtime.hardware import use_threads
 from rag.training.checkpoints import Checkpoint, complete_checkpoints
+from rag.training.claim import run_fingerprint
 from rag.training.distributed import World
 from rag.training.fit import FitHooks
 
@@ -58,14 +59,12 @@ class Refreshed:
     Attributes:
         path: its folder.
         step: steps that the model it was made with had taken.
-        version: fingerprint of all that decided it.
-        key: identifies the run's examples and corpus.
+        version: fingerprint of that model.
     """
 
     path: Path
     step: int
     version: str
-    key: str
 
     @classmethod
     def open(cls, folder: Path) -> "Refreshed":
@@ -82,12 +81,9 @@ class Refreshed:
         return cls(done.parent, **read_json(done))
 
 
-class Refresher(Protocol):
-    """Makes results from snapshots."""
-
-    def build(self, snapshot: Path, folder: Path) -> None:
-        """Write into `folder`, which is empty or was left by an interrupted call with the same `snapshot`, in
-        which the recipe wrote its model."""
+Refresher = Callable[[Path, Path], None]
+"""Makes the result of a snapshot, in which the recipe wrote its model, in a folder, which is empty or was left
+by an interrupted call with the same snapshot."""
 
 
 def make_result(folder: Path, make: Callable[[], Refresher]) -> None:
@@ -98,10 +94,10 @@ def make_result(folder: Path, make: Callable[[], Refresher]) -> None:
             started = time.monotonic()
             result.mkdir(exist_ok=True)
             remove_temporaries(result)
-            make().build(folder / "snapshot", result)
+            make()(folder / "snapshot", result)
             fsync_tree(result)
-            done = {"step": inputs["step"], "key": inputs["key"], "version": fingerprint(inputs)[:12]}
-            atomic_write_json(result / _DONE, done)
+            version = fingerprint([inputs["step"], inputs["files"]])[:12]
+            atomic_write_json(result / _DONE, {"step": inputs["step"], "version": version})
             log.info("refresh of step %d after %.0f s", inputs["step"], time.monotonic() - started)
 
 
@@ -114,7 +110,6 @@ class Refresh(FitHooks):
         write_snapshot: writes the present model into a folder; called in the main process.
         take_up: opens a result in every process, so that the next batch is made with it; returns figures for
             the log.
-        key: identifies the run's examples and corpus.
         encode: an `EncodesCorpus` that `make` is given as a third argument.
         must_wait: training cannot begin without a result.
         begins_with_result: what training begins with was made by the model of step 0, which is not refreshed.
@@ -128,7 +123,6 @@ class Refresh(FitHooks):
         take_up: Callable[[Refreshed], Mapping[str, float]],
         *,
         world: World,
-        key: str,
         encode: Callable[..., Any] | None = None,
         must_wait: bool = False,
         begins_with_result: bool = False,
@@ -139,7 +133,7 @@ class Refresh(FitHooks):
                 hint="give one of them",
             )
         self._config, self._make, self._encode = config, make, () if encode is None else (encode,)
-        self._write_snapshot, self._open, self._world, self._key = write_snapshot, take_up, world, key
+        self._write_snapshot, self._open, self._world = write_snapshot, take_up, world
         self._must_wait, self._begins_with_result = must_wait, begins_with_result
         self._root = Path(config.out) / "refresh"
         self._refresher: Refresher | None = None
@@ -179,21 +173,15 @@ class Refresh(FitHooks):
         """The results in use and in the making, for an exact resume."""
         current = None if self._current is None else self._current.path.parent.name
         pending = None if self._pending is None else self._pending.name
-        return {"refresh": {"key": self._key, "current": current, "pending": pending}}
+        return {"refresh": {"current": current, "pending": pending}}
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
         """Go on with the results that the checkpoint names.
 
         Raises:
-            MismatchedArtifactError: the run was started with other examples, or another corpus.
             IncompleteArtifactError: a result was deleted.
         """
         state = state["refresh"]
-        if state["key"] != self._key:
-            raise MismatchedArtifactError(
-                f"the run in {self._config.out} began with other questions, or another index of this name",
-                hint="restore those to continue, or choose another --out",
-            )
         if state["current"] is not None:
             self._take_up(self._root / state["current"])
         if state["pending"] is not None:
@@ -221,7 +209,7 @@ class Refresh(FitHooks):
             self._write_snapshot(temporary)
             files = (path for path in temporary.rglob("*") if path.is_file())
             table = file_table(temporary, (path.relative_to(temporary).as_posix() for path in files))
-        inputs = {"step": step, "key": self._key, "files": table}
+        inputs = {"run": run_fingerprint(self._config, self._config.out), "step": step, "files": table}
         if not (folder / _INPUTS).is_file() or read_json(folder / _INPUTS) != inputs:
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)

@@ -92,12 +92,10 @@ class ExampleSplit:
     """Examples to train on, and held-out ones in memory.
 
     Attributes:
-        key: hex sha256 of the files and of every setting that decides which examples these are.
         held_out: at most `validation_questions`; empty if there is no validation.
         training: in the order of the files.
     """
 
-    key: str
     held_out: tuple[Example, ...]
     training: ExampleTable
 
@@ -167,8 +165,7 @@ def split_examples(
     if config.train_questions and read is None:
         highest = np.sort(places[trained])[min(config.train_questions, len(trained)) - 1]
         trained = trained[places[trained] <= highest]
-    key = fingerprint([made_from, fraction, most, config.train_questions])
-    return ExampleSplit(key, tuple(ExampleTable(dataset, chosen)), ExampleTable(dataset, trained))
+    return ExampleSplit(tuple(ExampleTable(dataset, chosen)), ExampleTable(dataset, trained))
 
 
 def _write(

@@ -25,13 +25,12 @@ from indexers.index import Index
 from indexers.passages import PassageStore
 from indexers.protocols import EncodesCorpus
 from rag.core.arrays import Int64
-from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
-from rag.core.files import fingerprint
+from rag.core.errors import ConfigError, DataError
 from rag.core.npy import load_npy, save_npy
 from rag.core.progress import Progress
 from rag.data.examples import Candidate, Example
 from rag.training.config import RefreshedConfig
-from rag.training.refresh import Refresh, Refreshed
+from rag.training.refresh import Refresh, Refreshed, Refresher
 from rag.training.run import Method
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.examples.batches import RetrieverBatches
@@ -106,12 +105,11 @@ def _method(
             hint="set refresh_every_steps, or mine negatives with `rag mine`",
         )
     batches = contrastive_batches(config, data)
-    key = fingerprint([split.key, index.manifest["passages"]])  # of what the rows refer to
     refresh = Refresh(
         config, negatives_refresher,
         snapshot_writer(config, run.model, run.master.state, max_length=config.longest_query),
-        partial(take_up_negatives, batches, index.passages, key=key),
-        key=key, world=run.world, encode=encode, must_wait=not has_negatives,
+        partial(take_up_negatives, batches, index.passages),
+        world=run.world, encode=encode, must_wait=not has_negatives,
     )  # fmt: skip
     objective = pairwise_objective if config.loss == "pairwise" else in_batch_objective
     origin = f"mined anew with the model itself every {every} steps" if every else "of the file"
@@ -121,28 +119,19 @@ def _method(
     )
 
 
-def take_up_negatives(
-    batches: RetrieverBatches, corpus: PassageStore, result: Refreshed, *, key: str
-) -> dict[str, float]:
+def take_up_negatives(batches: RetrieverBatches, corpus: PassageStore, result: Refreshed) -> dict[str, float]:
     """Draw from newly mined negatives from the next batch on; returns their figures for the log."""
-    rows, expected = load_npy(result.path / _NAME, dtype=np.int32), len(batches.data)
-    if result.key != key or len(rows) != expected:
-        raise MismatchedArtifactError(
-            f"{result.path} holds negatives for {len(rows)} other questions, or of another corpus; "
-            f"expected {expected} (key {key}, found {result.key})",
-            hint="train again in another folder: choose another --out",
-        )
+    rows = load_npy(result.path / _NAME, dtype=np.int32)
     batches.use_negatives(rows, corpus)
     return {"mined/negatives_per_question": float((rows >= 0).sum(axis=1).mean())}
 
 
-def negatives_refresher(
-    config: Any, device: str, encode: EncodesCorpus = encode_corpus
-) -> "NegativesRefresher":
+def negatives_refresher(config: Any, device: str, encode: EncodesCorpus = encode_corpus) -> Refresher:
     """The refresher of a run that has divided its examples."""
     training = split_examples(config, config.out / "data").training
     load = partial(BiEncoder.load, device=device)
-    return NegativesRefresher(config, Index.open(config.index).passages, training, load=load, encode=encode)
+    corpus = Index.open(config.index).passages
+    return NegativesRefresher(config, corpus, training, load=load, encode=encode).build
 
 
 class NegativesRefresher:

@@ -21,7 +21,6 @@ from rag.core.types import Passage, Query
 from rag.runtime.backbone import reset_layers
 from rag.runtime.fast.packing import plan_batches
 from rag.runtime.model_files import TOWER_SEPARATOR, model_folder, tower_folders
-from rag.training.fit import FitHooks
 from retrievers.encoders.export import write_encoder
 from retrievers.encoders.layout import PassageLayout
 from retrievers.encoders.open import load_like
@@ -354,27 +353,3 @@ def score_rows(model: BiEncoderModel, index: Index, queries: Tensor, rows: Int64
     vectors = torch.from_numpy(index.require_dense().embeddings.rows(distinct)).to(queries.device)  # (U, D)
     listed = torch.from_numpy(np.where(rows < 0, -1, places.reshape(rows.shape)))
     return listed_scores(queries, vectors, listed, model.scale)
-
-
-class FrozenIndex(FitHooks):
-    """Records the index's version in logs and checkpoints; a run is not resumed with another index."""
-
-    def __init__(self, version: str) -> None:
-        self._state = {"index_version": version}
-
-    def log_fields(self, step: int) -> Mapping[str, Any]:
-        """The version; it has no age, since passages are not encoded again."""
-        return self._state
-
-    def extra_state(self) -> Mapping[str, Any]:
-        """The version."""
-        return self._state
-
-    def load_extra_state(self, state: Mapping[str, Any]) -> None:
-        """Refuse another index."""
-        before, now = state["index_version"], self._state["index_version"]
-        if before != now:
-            raise MismatchedArtifactError(
-                f"the run was started against index version {before}, this one is {now}",
-                hint="give the same index, or choose another --out",
-            )

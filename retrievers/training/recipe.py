@@ -29,7 +29,6 @@ from retrievers.examples.batches import BatchMaker, Epochs, RetrieverBatch, Retr
 from retrievers.examples.data import ExampleSplit, ExampleTable, split_examples
 from retrievers.training.bi_encoder import (
     BiEncoderModel,
-    FrozenIndex,
     adopt_index,
     encoder_form,
     export_model,
@@ -98,7 +97,7 @@ class BiEncoderRun:
             evaluate = partial(HeldOutScores(config, held_out, make_batches, objective), model)
         return Method(
             model, self.master, batches, loss, export, encoder_card(form), evaluate=evaluate,
-            hooks=hooks if bank is None else (FrozenIndex(bank.version), *hooks),
+            hooks=hooks,
             facts={**facts, "held-out questions": len(held_out), "questions per step": batches.batch_size},
         )  # fmt: skip
 

@@ -13,9 +13,9 @@ from indexers.build import build_index
 from indexers.embeddings import encode_corpus
 from indexers.index import Index
 from indexers.settings import BuildSettings
-from rag.core.errors import ConfigError, MismatchedArtifactError
+from rag.core.errors import ConfigError
 from rag.core.types import Passage
-from rag.joint.live_index import IndexRefresher, LiveIndex
+from rag.joint.live_index import LiveIndex, index_refresher
 from rag.training.refresh import Refreshed
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.training.ance import AnceTrainConfig
@@ -47,7 +47,7 @@ def test_what_a_refresh_makes_is_searched(
         encoded.append(len(texts))
         return encode(self, titles, texts)
 
-    refresher = IndexRefresher(config, "cpu", partial(encode_corpus, shard_rows=8))
+    refresher = index_refresher(config, "cpu", partial(encode_corpus, shard_rows=8))
     result = tmp_path / "result"
     result.mkdir()
     with Index.open(tmp_path / "index") as index:
@@ -55,14 +55,14 @@ def test_what_a_refresh_makes_is_searched(
             patched.setattr(BiEncoder, "encode_passages", counted)
             fails = True
             with pytest.raises(KeyboardInterrupt):  # as good as killed: after the first shard
-                refresher.build(tmp_path / "snapshot", result)
+                refresher(tmp_path / "snapshot", result)
             encoded.clear()
             fails = False
-            refresher.build(tmp_path / "snapshot", result)
+            refresher(tmp_path / "snapshot", result)
         assert encoded == [8, 8, 6]  # the first shard was kept
 
         holder = LiveIndex(index)
-        for vectors, use in ((start, None), (later, Refreshed(result, 5, "v", holder.key))):
+        for vectors, use in ((start, None), (later, Refreshed(result, 5, "v"))):
             if use is not None:
                 holder.take_up(use)
             scores = questions.float().numpy() @ vectors.encode_passages(titles, texts).T
@@ -74,13 +74,3 @@ def test_what_a_refresh_makes_is_searched(
     build_index(PASSAGES, tmp_path / "words", settings=BuildSettings(retriever="bm25"))
     with Index.open(tmp_path / "words") as words, pytest.raises(ConfigError, match="no vectors"):
         LiveIndex(words)
-
-
-def test_vectors_of_another_corpus_are_refused(tmp_path: Path, tiny: TinyModels) -> None:
-    encoder = BiEncoder.load(tiny.bert(tmp_path / "encoder"), precision="fp32")
-    build_index(PASSAGES, tmp_path / "index", encoder=encoder, settings=BuildSettings(probes=8))
-    build_index(PASSAGES[:20], tmp_path / "other", encoder=encoder, settings=BuildSettings(probes=8))
-    with Index.open(tmp_path / "index") as index, Index.open(tmp_path / "other") as other:
-        encode_corpus(tmp_path / "result" / "embeddings", index.passages, encoder, "float32")
-        with pytest.raises(MismatchedArtifactError, match="corpus"):
-            LiveIndex(other).take_up(Refreshed(tmp_path / "result", 5, "v", LiveIndex(index).key))

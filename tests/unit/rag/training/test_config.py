@@ -1,5 +1,6 @@
 """Settings of training recipes, and whose a run's folder is."""
 
+import json
 from pathlib import Path
 from typing import ClassVar
 
@@ -19,8 +20,9 @@ def test_a_rate_is_above_zero() -> None:
 
 class _Claimed(FitConfig):
     recipe: ClassVar[str] = "toy"
-    free: ClassVar[frozenset[str]] = FitConfig.free | {"note"}
+    free: ClassVar[frozenset[str]] = FitConfig.free | {"note", "index"}
 
+    index: Path | None = None
     train_files: tuple[Path, ...] = ()
     note: str = ""
 
@@ -66,6 +68,21 @@ def test_a_run_goes_on_with_the_files_it_was_started_with(tmp_path: Path) -> Non
     queries.write_text("c")
     with pytest.raises(MismatchedArtifactError, match=r"started with other content of .*queries.jsonl"):
         claim_run(alone, tmp_path / "judged")
+
+
+def test_a_run_goes_on_with_the_index_it_was_started_with_wherever_it_is(tmp_path: Path) -> None:
+    def index(name: str, version: str) -> Path:
+        manifest = {"format_version": 1, "kind": "index", "version": version}
+        (tmp_path / name).mkdir(exist_ok=True)
+        (tmp_path / name / "manifest.json").write_text(json.dumps(manifest))
+        return tmp_path / name
+
+    config, out = _Claimed(index=index("index", "a")), tmp_path / "run"
+    claim_run(config, out)
+    _begin(out)
+    claim_run(_Claimed(index=index("moved", "a")), out)
+    with pytest.raises(MismatchedArtifactError, match="other content of index"):
+        claim_run(_Claimed(index=index("moved", "b")), out)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from indexers.passages import PassageStore
 from indexers.protocols import EncoderIdentity
 from indexers.settings import BuildSettings
 from rag.core.arrays import Float32
-from rag.core.errors import ConfigError, MismatchedArtifactError
+from rag.core.errors import ConfigError
 from rag.core.types import Passage, Query
 from rag.data.examples import Example, write_examples
 from rag.training.refresh import Refreshed
@@ -121,7 +121,7 @@ def build(place: Path, corpus: PassageStore) -> Refreshed:
     config = AnceTrainConfig(**given)
     NegativesRefresher(config, corpus, of_words(range(20)), load=WordEncoder).build(snapshot, result)
     assert not (result / "embeddings").exists()
-    return Refreshed(result, 0, "version", "k")
+    return Refreshed(result, 0, "version")
 
 
 def test_negatives_are_the_best_passages_that_are_not_right(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_negatives_are_the_best_passages_that_are_not_right(tmp_path: Path) -> N
     corpus = PassageStore.open(tmp_path / "passages")
     result = build(tmp_path, corpus)
     batches = RetrieverBatches(ExampleTable.of(of_words(range(20))), Epochs(20, 20), hard_negatives=9)
-    figures = take_up_negatives(batches, corpus, result, key="k")
+    figures = take_up_negatives(batches, corpus, result)
     batch = batches[0]
     mined = {
         int(number): sorted(batch.passages[p].id for p in batch.drawn[1][batch.drawn[0] == at])
@@ -144,8 +144,3 @@ def test_negatives_are_the_best_passages_that_are_not_right(tmp_path: Path) -> N
         wanted = [row for row in order if f"word{example} " not in PASSAGES[row].text + " "][:5]
         assert mined[example] == sorted(PASSAGES[row].id for row in wanted)
     assert figures["mined/negatives_per_question"] == 5
-    for count, key in ((20, "other"), (19, "k")):
-        table = ExampleTable.of(of_words(range(count)))
-        batches = RetrieverBatches(table, Epochs(count, 4), hard_negatives=0)
-        with pytest.raises(MismatchedArtifactError, match=f"expected {count}"):
-            take_up_negatives(batches, corpus, result, key=key)

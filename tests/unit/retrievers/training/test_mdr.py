@@ -107,8 +107,6 @@ def test_both_hops_are_learned_in_the_batch_and_then_against_an_index(
     losses = [record["loss"] for record in losses_of(three.out)]
     assert losses[-1] < losses[1]
     assert right_paths(three.out / "index", bridges) > shares[1]  # the vectors are the index's, as before
-    newest = sorted((three.out / "checkpoints").iterdir())[-1]
-    assert "index_version" in (newest / "state.json").read_text()  # the index may not change
 
 
 def test_a_run_killed_between_saves_goes_on_with_the_same_queue(
