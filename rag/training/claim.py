@@ -93,7 +93,7 @@ def run_fingerprint(config: Config, out: Path) -> str:
 
 
 def _checksums(config: Config, free: Collection[str]) -> dict[str, str]:
-    """SHA-256 by path of the training and validation data (of an index its manifest's); version of `index`."""
+    """SHA-256 by path of training and validation data (of an index its manifest's); version of `index`."""
     settings = [value for name, value in config if name not in {"index", *free}]
     paths = [path for value in settings for path in (value if isinstance(value, tuple) else (value,))]
     files = [file for path in paths if isinstance(path, Path) for file in _files(path)]

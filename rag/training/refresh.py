@@ -82,8 +82,8 @@ class Refreshed:
 
 
 Refresher = Callable[[Path, Path], None]
-"""Makes the result of a snapshot, in which the recipe wrote its model, in a folder, which is empty or was left
-by an interrupted call with the same snapshot."""
+"""Makes the result of a snapshot (first argument), in which the recipe wrote its model, in a folder, which is
+empty or was left by an interrupted call with the same snapshot."""
 
 
 def make_result(folder: Path, make: Callable[[], Refresher]) -> None:
