@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModel, DPRContextEncoder, DPRQuestionEncoder
+from transformers import AutoModel
 
 from rag.core.types import Passage, Query
 from retrievers.encoders.bi_encoder import BiEncoder
@@ -14,48 +14,15 @@ from retrievers.encoders.tokenization import TextTokenizer
 from retrievers.examples.batches import RetrieverBatch
 from retrievers.training.step import contrastive_step
 from tests.conftest import TinyModels
-from tests.token_towers import bi_encoder, scores_of
+from tests.token_towers import bi_encoder
 
 QUESTIONS = ["who wrote the title", "danube", "where in the black forest rises the river"]
 PASSAGES = ["the danube rises in the black forest", "text", "who wrote the river text in the forest"]
 NEGATIVES = ["black title", "the river", "forest danube in the text title"]
 
 
-def padded(texts: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
-    rows = [torch.tensor(text) for text in texts]
-    ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
-    mask = torch.nn.utils.rnn.pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
-    return ids, mask
-
-
 def arrays(texts: list[list[int]]) -> list[np.ndarray]:
     return [np.array(text, dtype=np.int32) for text in texts]
-
-
-@pytest.mark.parametrize("projection_dim", [0, 12])
-def test_dpr_towers_are_transformers_dpr(tiny: TinyModels, tmp_path: Path, projection_dim: int) -> None:
-    folder = tiny.dpr(tmp_path, projection_dim=projection_dim)
-    model = bi_encoder(folder, shared=False, question_tokens=24, passage_tokens=48, dropout=0.0)
-    assert model.dim == (projection_dim or 32)
-    form = model.settings.passage
-    assert (form.pooling, form.layout, model.temperature) == (
-        "cls",
-        "pair",
-        1.0,
-    )
-    tokens = TextTokenizer(model.settings.question)
-    questions, passages = tokens(QUESTIONS), tokens(["title"] * 3, PASSAGES)
-    ask = DPRQuestionEncoder.from_pretrained(folder / "question_encoder").eval()
-    tell = DPRContextEncoder.from_pretrained(folder / "ctx_encoder").eval()
-    with torch.no_grad():
-        ids, mask = padded(questions)
-        q = ask(ids, attention_mask=mask).pooler_output
-        ids, mask = padded(passages)
-        p = tell(ids, attention_mask=mask).pooler_output
-        torch.testing.assert_close(model.encode_questions(arrays(questions)), q, atol=1e-5, rtol=1e-5)
-        torch.testing.assert_close(model.encode_passages(arrays(passages)), p, atol=1e-5, rtol=1e-5)
-        scores = scores_of(model, arrays(questions), arrays(passages))
-    torch.testing.assert_close(scores, q @ p.T, atol=1e-4, rtol=1e-5)
 
 
 def test_the_step_is_multiple_negatives_ranking(tiny: TinyModels, tmp_path: Path) -> None:

@@ -111,15 +111,6 @@ def test_both_stages_scores_are_added_in_the_judge_s_deviations() -> None:
     assert [hit.score for hit in found(Fusion.parse("raw:1,0"))] == [9.0, 8.0, 7.0]
 
 
-def test_ties_get_the_order_of_their_ids_and_nothing_found_stays_nothing() -> None:
-    class Backwards(First):
-        def search(self, questions: Any, top_k: int, **how: Any) -> list[list[Hit]]:
-            return [[] if q == "nothing" else [Hit(3, "p3", 2.0), Hit(1, "p1", 2.0)] for q in questions]
-
-    found = RerankingRetriever(Backwards(), STORE, Given({})).search(["nothing", "x"], 5)
-    assert [[hit.passage_id for hit in hits] for hits in found] == [[], ["p1", "p3"]]
-
-
 def test_the_reader_that_answers_re_ranks_too(tmp_path: Path) -> None:
     texts = ["Oslo is a city.", "\u200b", "Oslo became the capital of Norway in 1814.", "Norway has fjords."]
     Pipeline.from_texts(texts, out=tmp_path / "index", reader=False).close()

@@ -7,7 +7,7 @@ import torch
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from rag.runtime.backbone import set_dropout
-from rag.runtime.cpu_training import FastDropout, dropped_out, use_fast_dropout
+from rag.runtime.cpu_training import dropped_out
 from tests.published import published_encoder, published_seq2seq
 
 
@@ -41,19 +41,6 @@ def test_gradients_pass_where_values_do() -> None:
     found.sum().backward()
     assert values.grad is not None
     torch.testing.assert_close(values.grad * values.detach(), found.detach())
-
-
-def test_every_dropout_of_a_model_is_replaced_and_drops_in_training_alone() -> None:
-    model = torch.nn.Sequential(
-        torch.nn.Linear(2, 2), torch.nn.Dropout(0.2), torch.nn.Sequential(torch.nn.Dropout(0.4))
-    ).eval()
-    use_fast_dropout(model)
-    found = [(m.p, m.training) for m in model.modules() if isinstance(m, FastDropout)]
-    assert found == [(0.2, False), (0.4, False)]
-    assert not any(type(m) is torch.nn.Dropout for m in model.modules())
-    values = torch.randn(5)
-    assert model[1](values) is values
-    assert dropped_out(values, 0.0) is values
 
 
 def test_no_dropout_of_a_published_model_is_left(tmp_path: Path) -> None:

@@ -8,22 +8,14 @@ from safetensors.torch import save_file
 from rag.core.errors import ArtifactError, MismatchedArtifactError, MissingDependencyError
 from rag.runtime import model_files
 from rag.runtime.model_files import (
-    EMBEDDED_ENCODER_SHA256,
     PACKAGED,
     backbone_state,
     embedded_encoder_dir,
     model_folder,
-    tower_folders,
     weight_files,
     weights_sha256,
 )
 from tests.packaged import check_packaged_weights
-
-
-def test_the_embedded_encoder_is_found_and_checked():
-    folder = embedded_encoder_dir()
-    assert weights_sha256(weight_files(folder)) == EMBEDDED_ENCODER_SHA256
-    assert model_folder(None) == model_folder("all-MiniLM-L6-v2") == folder
 
 
 @pytest.mark.parametrize(("name", "most"), [("minilm-qa", 6e6), ("static", 16e6)])
@@ -94,14 +86,6 @@ def test_wrappers_and_old_names_are_removed(tmp_path):
     save_file(tensors, tmp_path / "model.safetensors")
     state = backbone_state(tmp_path)
     assert sorted(state) == ["embeddings.LayerNorm.bias", "embeddings.LayerNorm.weight"]
-
-
-def test_tower_folders(tmp_path):
-    assert tower_folders(tmp_path) == (tmp_path, tmp_path)
-    for name in ("passage_encoder", "query_encoder"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "config.json").write_text("{}")
-    assert tower_folders(tmp_path) == (tmp_path / "passage_encoder", tmp_path / "query_encoder")
 
 
 def test_everything_that_settings_are_read_from_is_fetched():

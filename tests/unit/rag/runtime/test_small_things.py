@@ -8,7 +8,6 @@ import torch
 from rag.core.errors import ConfigError
 from rag.runtime import hardware
 from rag.runtime.hardware import (
-    bound_kernel_caches,
     has_bf16,
     has_fast_bf16,
     resolve_precision,
@@ -114,11 +113,3 @@ def test_master_weights_keep_updates_that_bf16_would_lose() -> None:
         master.write_back()
     assert torch.allclose(master.master[0], torch.full((4, 4), 0.9), atol=1e-4)
     assert torch.allclose(layer.weight.float(), torch.full((4, 4), 0.9), atol=4e-3)
-
-
-def test_kernel_caches_are_bounded_unless_the_user_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("LRU_CACHE_CAPACITY", raising=False)
-    monkeypatch.setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "7")
-    bound_kernel_caches()
-    assert os.environ["LRU_CACHE_CAPACITY"] == "64"
-    assert os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == "7"

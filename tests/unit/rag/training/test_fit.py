@@ -142,15 +142,6 @@ def test_the_best_weights_are_returned(tmp_path: Path) -> None:
         run(tmp_path, Batches(5), **settings)
 
 
-def test_the_lowest_score_may_be_best(tmp_path: Path) -> None:
-    shown = iter([3.0, 1.0, 2.0])
-    best, _ = run(
-        tmp_path, Batches(3), validate_every_steps=1, select_by="nll",
-        evaluate=lambda _: {"nll": next(shown)},
-    )  # fmt: skip
-    assert best == 2
-
-
 def test_an_unknown_score_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="'mrr', but a validation measures nll"):
         run(tmp_path, select_by="mrr", evaluate=lambda _: {"nll": 1.0})

@@ -1,4 +1,3 @@
-import logging
 import shutil
 from dataclasses import replace
 
@@ -30,15 +29,6 @@ TITLES = ["Danube", "", "", "Straße", "River", ""]
 @pytest.fixture(scope="module")
 def encoder(tiny_bert):
     return BiEncoder.load(tiny_bert, precision="fp32")
-
-
-def test_order_and_odd_texts(encoder):
-    together = encoder.encode_passages(TITLES, TEXTS)
-    alone = np.concatenate([encoder.encode_passages([a], [b]) for a, b in zip(TITLES, TEXTS, strict=True)])
-    assert together.shape == (6, 32)
-    assert together.dtype == np.float32
-    assert np.isfinite(together).all()
-    np.testing.assert_allclose(together, alone, atol=1e-5)
 
 
 def test_nothing_to_encode_and_titles_that_do_not_match(encoder):
@@ -78,15 +68,6 @@ def test_settings_reach_the_vectors_and_the_identity(tiny_bert, encoder):
     np.testing.assert_allclose(passage, plain / np.linalg.norm(plain), atol=1e-5)
     long, cut = changed.encode_passages(["", ""], ["the river " * 50, "the river " * 5])
     np.testing.assert_allclose(long, cut, atol=1e-6)
-
-
-def test_guesses_are_said_once_and_not_when_settled(tiny_bert, caplog):
-    with caplog.at_level(logging.WARNING):
-        BiEncoder.load(tiny_bert, precision="fp32")
-        assert sum("pooled" in record.message for record in caplog.records) == 1
-        caplog.clear()
-        BiEncoder.load(tiny_bert, precision="fp32", pooling="mean")
-        assert not caplog.records
 
 
 def test_what_is_cut_is_said_once(tiny, tiny_bert, tmp_path, caplog):

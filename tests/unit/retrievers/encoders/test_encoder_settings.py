@@ -30,12 +30,6 @@ def sentence_folder(
     return folder
 
 
-def test_sentence_transformers_folder(tmp_path):
-    settings = read_settings(sentence_folder(tmp_path))
-    assert (settings.kind, settings.pooling, settings.normalize) == ("sentence-transformers", "mean", True)
-    assert (settings.similarity, settings.max_length, settings.note) == ("cosine", 100, "")
-
-
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
@@ -66,20 +60,6 @@ def test_pooling_is_read_in_old_and_new_words(tmp_path, config, expected):
 def test_prompts(tmp_path, own, query, passage):
     settings = read_settings(sentence_folder(tmp_path, own=own))
     assert (settings.query_prefix, settings.passage_prefix) == (query, passage)
-
-
-@pytest.mark.parametrize(
-    ("stated", "kinds", "normalize", "similarity"),
-    [
-        ("cosine", ("Transformer", "Pooling"), True, "cosine"),
-        ("dot", ("Transformer", "Pooling"), False, "dot"),
-        (None, ("Transformer", "Pooling"), False, "dot"),
-        ("dot", ("Transformer", "Pooling", "Normalize"), True, "cosine"),
-    ],
-)
-def test_similarity(tmp_path, stated, kinds, normalize, similarity):
-    settings = read_settings(sentence_folder(tmp_path, kinds=kinds, own={"similarity_fn_name": stated}))
-    assert (settings.normalize, settings.similarity) == (normalize, similarity)
 
 
 _USUAL = ("Transformer", "Pooling")
@@ -125,13 +105,6 @@ def test_lower_casing_leaves_special_tokens_alone(tiny_bert, tmp_path):
     assert lowered(["The Danube"], ["In"]) == cased(["the danube"], ["in"])
 
 
-def test_dpr_folder(tmp_path):
-    write(tmp_path / "config.json", {"model_type": "dpr", "max_position_embeddings": 512})
-    settings = read_settings(tmp_path)
-    assert (settings.kind, settings.pooling, settings.layout) == ("dpr", "cls", "pair")
-    assert (settings.normalize, settings.max_length) == (False, 256)
-
-
 def test_plain_folder_says_what_was_guessed(tmp_path):
     write(
         tmp_path / "config.json", {"model_type": "roberta", "max_position_embeddings": 514, "pad_token_id": 1}
@@ -139,11 +112,6 @@ def test_plain_folder_says_what_was_guessed(tmp_path):
     settings = read_settings(tmp_path)
     assert (settings.pooling, settings.max_length) == ("mean", 512)
     assert "does not say how" in settings.note
-
-
-def test_e5_needs_prefixes(tmp_path):
-    settings = read_settings(sentence_folder(tmp_path / "e5-small-v2"))
-    assert "query: " in settings.note
 
 
 @pytest.mark.parametrize("content", [None, "{", "[]", "{}"])

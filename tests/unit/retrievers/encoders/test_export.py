@@ -3,29 +3,15 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pytest
-import torch
-
 from rag.config import load_config
-from rag.core.types import Passage, Query
 from rag.training.card import render_card
 from rag.training.config import TrainConfig
-from rag.training.precision import MasterWeights
-from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.export import write_encoder
 from retrievers.encoders.settings import EncoderSettings
 from retrievers.encoders.tower import TowerModel
-from retrievers.training.bi_encoder import encoder_form, export_model, load_model
 from retrievers.training.config import BiEncoderConfig
 from retrievers.training.dpr import DprTrainConfig
 from retrievers.training.recipe import encoder_card
-
-_QUESTIONS = ["who wrote the text", "the river"]
-_TITLES = ["danube", "title"]
-_TEXTS = ["the danube rises in the black forest", "a river"]
-_PASSAGES = [Passage("", title, text) for title, text in zip(_TITLES, _TEXTS, strict=True)]
-_JOINED = [f"{title} {text}" for title, text in zip(_TITLES, _TEXTS, strict=True)]
 
 
 def _settings(folder: Path, pooling: str = "mean", **more: Any) -> EncoderSettings:
@@ -33,36 +19,6 @@ def _settings(folder: Path, pooling: str = "mean", **more: Any) -> EncoderSettin
         kind="transformers", weights_dir=folder, pooling=pooling, normalize=more.pop("normalize", True),
         max_length=more.pop("max_length", 48), **more,
     )  # fmt: skip
-
-
-@pytest.mark.parametrize("family", ["albert", "bert", "distilbert"])  # others: test_bases.py
-def test_vectors_of_every_family_stay_the_same(tmp_path: Path, tiny: Any, family: str) -> None:
-    from sentence_transformers import SentenceTransformer
-
-    config = DprTrainConfig(
-        out=tmp_path, train_files=(tmp_path,), question_encoder=str(tiny.base(tmp_path / "s", family)),
-        shared=False, pooling="mean", normalize=True, projection_dim=8, precision="fp32", dropout=0.0,
-        question_tokens=24, passage_tokens=40, query_prefix="who ",
-    )  # fmt: skip
-    model = load_model(config, "cpu")
-    master = MasterWeights.lowering(model, torch.float32)
-    with torch.no_grad():
-        for tensor in master.master:  # as if trained: towers differ, the file's weights are not used
-            tensor.mul_(1.01 + 0.1 * torch.rand(tensor.shape))
-    master.write_back()
-    folder = export_model(tmp_path / "encoder", model, master.state(), encoder_form(config, model))
-
-    with torch.no_grad():
-        questions = model.eval().ask([Query(q) for q in _QUESTIONS]).numpy()
-        passages = model.read(_PASSAGES).numpy()
-    encoder = BiEncoder.load(folder, precision="fp32")
-    np.testing.assert_allclose(encoder.encode_questions(_QUESTIONS), questions, atol=2e-5)
-    np.testing.assert_allclose(encoder.encode_passages(_TITLES, _TEXTS), passages, atol=2e-5)
-    peers = [
-        SentenceTransformer(str(folder / name), device="cpu") for name in ("query_encoder", "passage_encoder")
-    ]
-    np.testing.assert_allclose(peers[0].encode_query(_QUESTIONS), questions, atol=2e-5)
-    np.testing.assert_allclose(peers[1].encode_document(_JOINED), passages, atol=2e-5)
 
 
 def test_equal_weights_give_equal_bytes_and_replace_what_was_there(tmp_path: Path, tiny_bert: Path) -> None:

@@ -10,10 +10,8 @@ from indexers.settings import BuildSettings
 from rag.core.errors import ConfigError, DataError
 from rag.core.types import Hit, Passage
 from rag.data.examples import read_examples
-from rag.data.questions import read_questions
 from rag.data.text import AnswerMatcher
 from retrievers.encoders.bi_encoder import BiEncoder
-from retrievers.negatives import mine as module
 from retrievers.negatives.mine import below_margin, candidates_by_rank, mine
 from retrievers.negatives.settings import MiningSettings
 from tests.commands import exit_code
@@ -115,22 +113,6 @@ def test_margin(index_dir, questions, tmp_path, encoder):
         for negative in example.negatives:
             score = encoder.encode_passages([negative.passage.title], [negative.passage.text])[0] @ vector
             assert score <= limit + 1e-2 * abs(limit)  # stored vectors are rounded
-
-
-def test_a_sample_is_drawn_from_all_questions_in_order(index_dir, questions, tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "BLOCK_QUESTIONS", 2)
-    everything = [question.id for question in read_questions(questions)]
-    seen = set()
-    for seed in range(6):
-        out = tmp_path / f"{seed}.json"
-        report = mine(index_dir, questions, out, MiningSettings(seed=seed), sample=3)
-        assert report["counts"]["questions"] == report["sample"] == 3
-        ids = list(mined(out))
-        assert ids == [name for name in everything if name in ids]
-        seen |= set(ids)
-    assert len(seen) > 3
-    report = mine(index_dir, questions, tmp_path / "all.json", MiningSettings(), sample=99)
-    assert report["counts"]["questions"] == len(everything)
 
 
 def test_union_of_two_rounds(index_dir, questions, tmp_path):

@@ -10,14 +10,10 @@ import pytest
 import torch
 
 from rag.data.examples import Candidate, Example, write_examples
-from rag.training.distributed import World
 from retrievers.encoders.bi_encoder import BiEncoder
-from retrievers.encoders.vectors import Vectors
 from retrievers.training.distill import DistillTrainConfig, train_distill
-from retrievers.training.losses import kl_loss, margin_loss, target_objective
-from tests.parity.test_exact_gradients import assert_same, make_batch, step_gradients
+from retrievers.training.losses import kl_loss, margin_loss
 from tests.unit.retrievers.conftest import TINY, cipher_examples, falls, named
-from tests.worlds import run_world
 
 
 def drawn(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -54,43 +50,6 @@ def test_margins_are_the_double_sum() -> None:
     alike = margin_loss(scores, torch.zeros_like(targets), listed)
     alike.backward()
     assert float(alike.detach()) == 0.0
-
-
-def aimed(seed: int) -> Any:
-    """A batch whose questions have lists with targets."""
-    batch = make_batch(seed, negatives=2)
-    draw = np.random.default_rng(seed)
-    questions, passages = batch.ignored.shape
-    listed = draw.random((questions, passages)) < 0.4
-    targets = np.where(listed, draw.normal(size=(questions, passages)), np.nan)
-    targets[np.arange(questions), batch.positives] = 1.5
-    return replace(batch, targets=targets.astype(np.float32))
-
-
-@pytest.mark.parametrize(("size", "chunk", "shared"), [(1, 3, False), (2, 2, True)])
-def test_gradients_are_those_of_one_big_batch(
-    tiny: Any, tmp_path: Path, size: int, chunk: int, shared: bool
-) -> None:
-    folders = (tiny.bert(tmp_path / "questions", seed=1), tiny.bert(tmp_path / "passages", seed=2))
-    batch = aimed(3)
-
-    def brute(questions: Vectors, passages: Vectors, batch: Any, score: Any) -> torch.Tensor:
-        scores, value = score(questions, passages), torch.zeros(())
-        for b, targets in enumerate(torch.from_numpy(batch.targets)):
-            own = ~targets.isnan()
-            p = targets[own].softmax(0)
-            value = value + (p * (p.log() - scores[b, own].log_softmax(0))).sum() / len(scores)
-        return value
-
-    expected = step_gradients(World.single("cpu"), folders, batch, None, shared=shared, objective=brute)
-
-    def run(world: World) -> Any:
-        ours = target_objective(kl_loss)
-        return step_gradients(world, folders, batch, chunk, shared=shared, objective=ours)
-
-    results = [run(World.single("cpu"))] if size == 1 else run_world(size, tmp_path / "ranks", run)
-    for found in results:
-        assert_same(found, expected)
 
 
 def scored(count: int, negatives: int = 5) -> list[Example]:

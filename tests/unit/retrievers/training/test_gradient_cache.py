@@ -38,15 +38,3 @@ def test_kept_graphs_are_computed_once_and_cached_ones_twice() -> None:
         assert [graph for _, graph in encoder.calls] == graphs
         assert [lengths for lengths, _ in encoder.calls][:3] == [[9, 7], [5, 3], [1]]
     assert len(flushed) == 6
-
-
-def test_dropout_follows_the_seed_and_leaves_the_generator_alone() -> None:
-    encoder = Encoder()
-    torch.manual_seed(4)
-    untouched = torch.rand(3)
-    torch.manual_seed(4)
-    first = encode(encoder, keep=True)
-    first.backward(Vectors(torch.ones(5, 4)), lambda: None)
-    assert torch.equal(torch.rand(3), untouched)
-    assert torch.equal(encode(encoder, keep=False).vectors.values, first.vectors.values)
-    assert not torch.equal(encode(encoder, keep=False, seed=2).vectors.values, first.vectors.values)

@@ -1,7 +1,6 @@
 """`train_mdr` learns both hops; its losses are those of a count by hand; a resumed queue goes on the same."""
 
 import json
-import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +16,6 @@ from rag.core.types import Passage
 from rag.data.examples import Example
 from rag.training.distributed import World
 from rag.training.precision import MasterWeights
-from rag.training.run_log import read_metrics
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.examples.data import ExampleTable
 from retrievers.examples.hops import HopBatches, HopEpochs
@@ -107,26 +105,6 @@ def test_both_hops_are_learned_in_the_batch_and_then_against_an_index(
     losses = [record["loss"] for record in losses_of(three.out)]
     assert losses[-1] < losses[1]
     assert right_paths(three.out / "index", bridges) > shares[1]  # the vectors are the index's, as before
-
-
-def test_a_run_killed_between_saves_goes_on_with_the_same_queue(
-    tmp_path: Path, tiny_bert: Path, bridges: Path
-) -> None:
-    settings = {"queue_size": 50, "momentum": 0.5, "max_steps": 6, "save_every_s": 1e-6, "log_every_steps": 1}
-    config = mdr(tmp_path / "run", bridges, tiny_bert, **settings)
-    timed = ("seconds", "examples_per_s", "tokens_per_s")
-
-    def told() -> list[dict[str, Any]]:
-        records = read_metrics(config.out / "metrics.jsonl")
-        return [{k: v for k, v in record.items() if k not in timed} for record in records]
-
-    train_mdr(config)
-    whole = told()
-    assert whole[0]["loss"] < whole[2]["loss"] + 1  # a queue of 0, then of 50
-    newest = sorted((config.out / "checkpoints").iterdir())
-    shutil.rmtree(newest[-1])
-    train_mdr(config)
-    assert told() == whole
 
 
 PASSAGES = [Passage(title, title, f"text {title} river") for title in "abc"]

@@ -38,25 +38,6 @@ def batch(questions: int, each: int = 1) -> RetrieverBatch:
     )  # fmt: skip
 
 
-def test_a_plain_folder_is_pooled_by_cls_with_dot_products(tiny_bert: Path) -> None:
-    model = bi_encoder(tiny_bert, **TOKENS)
-    form = model.settings.passage
-    assert (form.pooling, form.normalize, model.temperature, model.shared) == ("cls", False, 1.0, True)
-    assert all(name.startswith("question.") for name, _ in model.named_parameters())
-    assert model.question.encoder.pooler is None
-
-
-@pytest.mark.parametrize("pooling", ["cls", "mean", "lasttoken"])
-def test_order_and_padding_do_not_matter(tiny_bert: Path, pooling: str) -> None:
-    model = bi_encoder(tiny_bert, pooling=pooling, normalize=True, dropout=0.0, **TOKENS)
-    rows = texts(9)
-    with torch.no_grad():
-        together = model.encode_passages(rows)
-        alone = torch.cat([model.encode_questions([row]) for row in rows])
-    torch.testing.assert_close(together, alone, atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(together.norm(dim=1), torch.ones(9))
-
-
 def test_a_new_projection_follows_the_seed_and_differs_between_towers(tiny_bert: Path) -> None:
     def weights(seed: int) -> list[Any]:
         model = bi_encoder(tiny_bert, shared=False, projection_dim=6, seed=seed, **TOKENS)

@@ -28,8 +28,3 @@ def test_threads_started_later_are_not_slowed_down(pool):
     thread.start()
     thread.join()
     assert seen == [2]
-
-
-def test_an_error_reaches_the_caller(pool):
-    with pytest.raises(ZeroDivisionError):
-        list(pool.map(lambda n: 1 / n, [1, 0, 2]))
