@@ -37,7 +37,6 @@ def index(
     *,
     retriever: IndexKind = "hybrid",
     encoder: Any = None,
-    query_encoder: str | Path | None = None,
     precision: str = "auto",
     pooling: str = "auto",
     max_length: int | None = None,
@@ -54,9 +53,8 @@ def index(
         corpus: files, folders, patterns, "hf:owner/name", "-" for standard input, or "sample".
         out: the index directory.
         retriever: what it can be searched by: hybrid (vectors and BM25), dense (vectors alone) or bm25.
-        encoder: folder, hub name, or an object as `indexers.protocols.PassageEncoder`; None is `minilm-qa`,
-            "static" the static one.
-        query_encoder: question encoder, if it is another model.
+        encoder: folder, hub name, "PASSAGES + QUESTIONS" for two, or an object as
+            `indexers.protocols.PassageEncoder`; None is `minilm-qa`, "static" the static one.
         precision, pooling, max_length: see `BiEncoder.load`.
         reuse: earlier indexes of this encoder; only passages that they lack are encoded.
         overwrite: delete what is in `out` first.
@@ -100,9 +98,7 @@ def index(
     )
     loaded = stored = None
     if build.has_encoder:
-        loaded = load_encoder(
-            encoder, query_encoder=query_encoder, precision=precision, pooling=pooling, max_length=max_length
-        )
+        loaded = load_encoder(encoder, precision=precision, pooling=pooling, max_length=max_length)
     if reuse:
         if loaded is None or not build.has_dense:
             raise ConfigError("--reuse takes over one vector per passage, and this build makes none")

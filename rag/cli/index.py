@@ -19,7 +19,6 @@ def _encoding(
     *,
     format: Literal["auto", CorpusFormat] = "auto",
     encoder: str | None = None,
-    query_encoder: str | None = None,
     pooling: Literal["auto", "cls", "mean"] = "auto",
     max_length: Count | None = None,
     reuse: list[Path] | None = None,
@@ -30,8 +29,7 @@ def _encoding(
 
     Args:
         format: Of the corpus; auto looks at names and first bytes.
-        encoder: Hub name, folder, all-MiniLM-L6-v2 or static; default: minilm-qa.
-        query_encoder: Question encoder, if it is another model.
+        encoder: Hub name, folder, all-MiniLM-L6-v2, static, "PASSAGES + QUESTIONS"; default: minilm-qa.
         pooling: How token vectors become the vector of a text.
         max_length: Most tokens per passage; default: the encoder's.
         reuse: An earlier index of this encoder: only passages that it lacks are encoded. May be given several

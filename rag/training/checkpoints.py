@@ -29,6 +29,7 @@ from rag.training.distributed import World
 from rag.training.precision import MasterWeights
 
 Tensors = Mapping[str, torch.Tensor]
+_NEWEST = 2  # checkpoints that stay whatever their scores
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +79,12 @@ def save_checkpoint(
     optimizer: torch.optim.Optimizer,
     state: Mapping[str, Any],
     more: Mapping[str, Tensors],
-    *,
-    keep: int = 2,
 ) -> Path:
     """Write the checkpoint of `step` atomically, and delete those that are needed no more.
 
     Args:
         state: `best_step` in it names the checkpoint with the best score, which is not deleted.
         more: file name → further tensors.
-        keep: number of the newest checkpoints that stay.
     """
     moments = {
         f"{name}//{key}": value
@@ -100,7 +98,7 @@ def save_checkpoint(
             cloned = {k: tensor.detach().clone().contiguous() for k, tensor in tensors.items()}
             save_file(cloned, temporary / f"{name}.safetensors")
         (temporary / "state.json").write_text(json.dumps({**state, "step": step}), encoding="utf-8")
-    newest = sorted(folder.glob("step-*"))[-keep:]
+    newest = sorted(folder.glob("step-*"))[-_NEWEST:]
     best = [Checkpoint(path).state["best_step"] for path in newest]
     needed = {*newest, *(checkpoint_path(folder, number) for number in best if number is not None)}
     for old in {*folder.glob("step-*")} - needed:

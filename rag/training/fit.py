@@ -122,7 +122,6 @@ def fit(
     evaluate: Callable[[], Mapping[str, float]] | None = None,
     hooks: Sequence[FitHooks] = (),
     world: World | None = None,
-    keep_checkpoints: int = 2,
 ) -> tuple[int, dict[str, torch.Tensor]]:
     """Train `model` over all `batches`, resuming from the newest checkpoint under `out` if there is one.
 
@@ -186,6 +185,7 @@ def fit(
             stack.enter_context(closing(hook))
         progress, interrupt = stack.enter_context(shown), stack.enter_context(Interrupt())
         while step < total_steps:
+            started = time.monotonic()
             for hook in hooks:
                 hook.before_step(step)
             factor = schedule_factor(config, step, total_steps)
@@ -230,7 +230,9 @@ def fit(
             due, stop, examples, tokens = (
                 int(counts.pop(name)) for name in ("_save", "_stop", "_examples", "_tokens")
             )
-            run_log.count(value, examples, tokens, {k: total / len(numbers) for k, total in counts.items()})
+            seconds = time.monotonic() - started
+            parts = {name: total / len(numbers) for name, total in counts.items()}
+            run_log.count(value, examples, tokens, seconds, parts)
             fields = _merged(hook.log_fields(step) for hook in hooks)
             run_log.report(step, config.learning_rate * factor, norm, fields)
 
@@ -245,7 +247,6 @@ def fit(
                 if is_best:
                     best = {"best_step": step, "best_score": score}
                 run_log.scores(step, scores, note="  (best so far)" if is_best else "")
-                run_log.restart_clock()
 
             # save
             if due or stop or is_best or step == total_steps:
@@ -256,12 +257,11 @@ def fit(
                     values = {k: v for k, v in extra.items() if k not in tensors}
                     path = save_checkpoint(
                         folder, step, model, master, optimizer, {**run_log.state(), **best, "hooks": values},
-                        {"hooks": tensors, "generators": generators}, keep=keep_checkpoints,
+                        {"hooks": tensors, "generators": generators},
                     )  # fmt: skip
                     for hook in hooks:
                         hook.on_checkpoint(path, step)
                 saved = time.monotonic()
-                run_log.restart_clock()
             if stop:
                 world.barrier()  # nobody ends before the main process has saved
                 raise KeyboardInterrupt

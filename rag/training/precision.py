@@ -23,38 +23,29 @@ class MasterWeights:
     A parameter that is fp32 itself needs no copy: it is its own master.
 
     Args:
-        model: module already in its compute dtype.
-        full: optional fp32 state dict to start from (otherwise the model's own weights, widened).
+        model: a module.
+        dtype: turns the model to this compute dtype, and keeps its weights as they were; None leaves it
+            as it is. A module with a method `to_compute` decides itself which of its parts compute in it.
 
     Attributes:
-        frozen: fp32 values of parameters that are not trained, on the CPU; only set by `lowering`.
+        frozen: fp32 values of parameters that are not trained, on the CPU, if the model was turned.
     """
 
-    @classmethod
-    def lowering(cls, model: torch.nn.Module, dtype: torch.dtype) -> MasterWeights:
-        """Turn a model to its compute dtype and keep its weights as they were before.
-
-        A module with a method `to_compute` decides itself which of its parts compute in `dtype`.
-        """
-        full = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-        for part in model.values() if isinstance(model, torch.nn.ModuleDict) else (model,):
-            getattr(part, "to_compute", part.to)(dtype)
-        master = cls(model, full)
-        trained = set(master.names)
-        master.frozen = {name: full[name].cpu() for name in full if name not in trained}
-        return master
-
-    def __init__(self, model: torch.nn.Module, full: dict[str, torch.Tensor] | None = None) -> None:
+    def __init__(self, model: torch.nn.Module, dtype: torch.dtype | None = None) -> None:
+        full: dict[str, torch.Tensor] = {}
+        if dtype is not None:
+            full = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+            for part in model.values() if isinstance(model, torch.nn.ModuleDict) else (model,):
+                getattr(part, "to_compute", part.to)(dtype)
         trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self.names = list(trained)
         self.master: list[torch.Tensor] = [
-            p if p.dtype == torch.float32 else p.detach().float().requires_grad_() for p in trained.values()
+            p if p.dtype == torch.float32 else full.get(name, p.detach()).float().requires_grad_()
+            for name, p in trained.items()
         ]
         pairs = zip(self.master, trained.values(), strict=True)
         self._rounded = [(master, p) for master, p in pairs if master is not p]
-        self.frozen: dict[str, torch.Tensor] = {}
-        if full is not None:
-            self.load(full)
+        self.frozen = {name: tensor.cpu() for name, tensor in full.items() if name not in trained}
 
     @torch.no_grad()
     def gather_gradients(self) -> None:

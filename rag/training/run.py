@@ -72,7 +72,7 @@ class Run:
 
     def master(self, model: nn.Module) -> MasterWeights:
         """The weights in fp32, which the optimiser works on; the model computes in the run's precision."""
-        return MasterWeights.lowering(model, resolve_precision(self.precision, self.device))
+        return MasterWeights(model, resolve_precision(self.precision, self.device))
 
 
 def train(

@@ -2,7 +2,6 @@
 
 import json
 import os
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -42,20 +41,19 @@ class RunLog:
         self._counters = {"examples": 0, "tokens": 0, "seconds": 0.0, **state.get("counters", {})}
         self._reported = dict(self._counters)
         self._sums: dict[str, tuple[float, int]] = dict(state.get("sums", {}))  # with the number of steps
-        self.restart_clock()
         if writes:
             earlier = read_metrics(self._path, until=step)
             atomic_write_text(self._path, "".join(json.dumps(record) + "\n" for record in earlier))
 
-    def count(self, loss: float, examples: int, tokens: int, parts: Mapping[str, float]) -> None:
+    def count(
+        self, loss: float, examples: int, tokens: int, seconds: float, parts: Mapping[str, float]
+    ) -> None:
         """Count one step; the loss and each of `parts` are averaged over the steps that have them."""
         for name, value in {"loss": loss, **parts}.items():
             total, steps = self._sums.get(name, (0.0, 0))
             self._sums[name] = (total + value, steps + 1)
-        self._counters["examples"] += examples
-        self._counters["tokens"] += tokens
-        self._counters["seconds"] += time.monotonic() - self._clock
-        self.restart_clock()
+        for name, more in {"examples": examples, "tokens": tokens, "seconds": seconds}.items():
+            self._counters[name] += more
 
     def report(self, step: int, rate: float, norm: float, fields: Mapping[str, Any]) -> None:
         """Log the last steps, if it is time to: every `every` steps and at the end."""
@@ -77,10 +75,6 @@ class RunLog:
         self._write({"step": step, **{f"eval/{name}": value for name, value in scores.items()}})
         if self._writes:
             log.info("step %d/%d%s%s", step, self._total, _shown(scores), note)
-
-    def restart_clock(self) -> None:
-        """Measure the next step from now on, so that validations and checkpoints do not count."""
-        self._clock = time.monotonic()
 
     def state(self) -> dict[str, Any]:
         """State for a checkpoint, so that a resumed run reports the same losses as an undisturbed one."""

@@ -25,7 +25,6 @@ from rag.runtime.model_files import (
     model_folder,
     tower_folders,
 )
-from retrievers.encoders.layout import PassageLayout
 from retrievers.encoders.settings import STATIC, EncoderSettings, read_settings
 from retrievers.encoders.tokenization import TextTokenizer
 from retrievers.encoders.tower import TowerModel
@@ -53,20 +52,11 @@ class BiEncoder:
         query_precision: "fp32" or "bf16" for questions.
     """
 
-    def __init__(
-        self,
-        passage: _Side,
-        query: _Side,
-        identity: EncoderIdentity,
-        *,
-        layout: PassageLayout,
-        batch_size: int,
-    ) -> None:
+    def __init__(self, passage: _Side, query: _Side, identity: EncoderIdentity, *, batch_size: int) -> None:
         self._passage, self._query = passage, query
         self.identity = identity
         self.precision, self.query_precision = passage.precision, query.precision
         self.batch_size = batch_size
-        self._layout = layout
         self._pool = CorePool()
         self._done: Callable[[int], None] = lambda count: None
 
@@ -75,7 +65,6 @@ class BiEncoder:
         cls,
         name_or_path: str | Path | None = None,
         *,
-        query_encoder: str | Path | None = None,
         device: str = "auto",
         precision: str = "auto",
         batch_size: int | None = None,
@@ -84,10 +73,9 @@ class BiEncoder:
         """Load a bi-encoder.
 
         Args:
-            name_or_path: passage tower (and question tower, if there is no other): a folder, a Hugging Face
-                name, or None for the embedded all-MiniLM-L6-v2. A folder with two sub-folders, such as
-                `passage_encoder` and `query_encoder`, holds both towers; "PASSAGES + QUESTIONS" names two.
-            query_encoder: question tower, if it is another model.
+            name_or_path: a folder, a Hugging Face name, or None for the embedded all-MiniLM-L6-v2. A folder
+                with two sub-folders, such as `passage_encoder` and `query_encoder`, holds both towers;
+                "PASSAGES + QUESTIONS" names two.
             device: "auto", "cpu", "cuda" or "cuda:N".
             precision: "fp32", "bf16", or "auto": bf16 for passages where the hardware multiplies it faster,
                 fp32 for questions.
@@ -105,11 +93,10 @@ class BiEncoder:
         # questions are short, and rounding both sides moves twice as many passages over the edge of the best
         # ten as rounding one
         how_queries = "fp32" if precision == "auto" else how
-        if query_encoder is None and TOWER_SEPARATOR in str(name_or_path):
-            name_or_path, _, query_encoder = str(name_or_path).partition(TOWER_SEPARATOR)
-        passage_folder, query_folder = tower_folders(model_folder(name_or_path))
-        if query_encoder is not None:
-            query_folder = tower_folders(model_folder(query_encoder))[1]
+        names = str(name_or_path or EMBEDDED_ENCODER_NAMES[0]).split(TOWER_SEPARATOR)
+        passage_folder, query_folder = tower_folders(model_folder(names[0]))
+        if len(names) > 1:
+            query_folder = tower_folders(model_folder(names[1]))[1]
         settings = read_settings(passage_folder).override(**changes)
         shared = query_folder.resolve() == passage_folder.resolve()
         query_settings = settings
@@ -137,14 +124,12 @@ class BiEncoder:
         if not shared or how != how_queries:
             other = _Side(query_settings, where, how_queries)
         # a name that loads it from any working directory
-        names: list[str | Path] = [name_or_path or EMBEDDED_ENCODER_NAMES[0]]
-        names += filter(None, [query_encoder])
         name = TOWER_SEPARATOR.join(str(Path(n).resolve() if Path(n).is_dir() else n) for n in names)
         identity = settings.identity(name, None if shared else query_settings)
         size = batch_size if batch_size is not None else (256 if where.startswith("cuda") else 32)
         if size < 1:
             raise ConfigError(f"batch_size is {size}, expected at least 1")
-        return cls(side, other, identity, layout=PassageLayout(settings.layout), batch_size=size)
+        return cls(side, other, identity, batch_size=size)
 
     @property
     def dim(self) -> int:
@@ -174,11 +159,9 @@ class BiEncoder:
             raise DataError(
                 f"{len(titles)} titles for {len(texts)} texts, expected one title per text (it may be empty)"
             )
-        prefix = self.identity.passage_prefix
 
         def tokenize(rows: slice) -> list[list[int]]:
-            first, second = self._layout.render(titles[rows], texts[rows], prefix=prefix)
-            return self._passage.tokenizer(first, second)
+            return self._passage.tokenizer.passages(titles[rows], texts[rows])
 
         return self._encode(self._passage, tokenize, len(texts))
 
@@ -187,10 +170,8 @@ class BiEncoder:
         return self._queries([Query(question) for question in questions])
 
     def _queries(self, queries: Sequence[Query]) -> Vectors:
-        prefix = self.identity.query_prefix
-
         def tokenize(rows: slice) -> list[list[int]]:
-            return self._query.tokenizer.queries(queries[rows], prefix)
+            return self._query.tokenizer.queries(queries[rows])
 
         return self._encode(self._query, tokenize, len(queries), question=True)
 

@@ -33,7 +33,7 @@ def load_encoder(source: Any = None, **options: Any) -> BiEncoder | StaticEncode
         options: see `BiEncoder.load`; a static encoder has no precision, device or pooling to choose.
 
     Raises:
-        ConfigError: a pooling or a separate question encoder was given for a static encoder.
+        ConfigError: a pooling was given for a static encoder.
         ArtifactError: `source` is no encoder.
     """
     if isinstance(getattr(source, "identity", None), EncoderIdentity):
@@ -49,9 +49,7 @@ def load_encoder(source: Any = None, **options: Any) -> BiEncoder | StaticEncode
         from retrievers.encoders.bi_encoder import BiEncoder
 
         return BiEncoder.load(name_or_path, **options)
-    if options.get("query_encoder") is not None:
-        raise ConfigError(f"{name_or_path} is a static encoder: it reads questions too")
-    of_networks = ("query_encoder", "precision", "device", "batch_size")
+    of_networks = ("precision", "device", "batch_size")
     return StaticEncoder.load(
         name_or_path, **{name: value for name, value in options.items() if name not in of_networks}
     )

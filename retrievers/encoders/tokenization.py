@@ -10,49 +10,69 @@ from rag.core.errors import ConfigError
 from rag.core.files import read_json
 from rag.core.types import Query
 from rag.runtime.model_files import folder_tokenizer
-from retrievers.encoders.layout import render_queries
+from retrievers.encoders.layout import PassageLayout, render_queries
 from retrievers.encoders.settings import MASKS, EncoderSettings
 
 
 class TextTokenizer:
-    """Cuts texts into at most `settings.max_length` tokens, special tokens included.
+    """Token ids of passages and questions, laid out and cut as an encoder's settings say.
 
-    For encoders with one vector per token, questions get their padding.
+    For encoders with one vector per token, questions get their padding. Padding and truncation that the
+    tokenizer.json states are replaced: they belong to other uses.
 
-    Padding and truncation that the folder's tokenizer.json may state are replaced: they belong to other uses.
+    Args:
+        settings: prefixes, layout and lengths, special tokens included.
+        query_tokens: maximum length of a query with passages; None: as for questions.
 
     Attributes:
         cut: numbers of passages and of questions that were truncated so far.
-        question_limit: maximum tokens of a question, special tokens included.
+        question_limit: maximum tokens of a question.
+
+    Raises:
+        ConfigError: the encoder has no such layout, or does not read that many tokens.
     """
 
-    def __init__(self, settings: EncoderSettings) -> None:
+    def __init__(self, settings: EncoderSettings, *, query_tokens: int | None = None) -> None:
         self.cut = [0, 0]
+        self._layout = PassageLayout(settings.layout)
+        self._query_prefix, self._passage_prefix = settings.query_prefix, settings.passage_prefix
         how = settings.interaction
+        longest = settings.override(max_length=query_tokens).max_length
         self.question_limit = settings.max_length if how is None else how.query_tokens
-        self._passages = self._queries = marked_tokenizer(settings)
-        if self.question_limit != settings.max_length:
-            self._queries = marked_tokenizer(settings)
-            self._queries.enable_truncation(self.question_limit, strategy="longest_first")
-        self._passages.enable_truncation(settings.max_length, strategy="longest_first")
-        self._fill = mask_id(self._queries) if how is not None and how.expanded else None
+        limits = settings.max_length, self.question_limit, longest if how is None else how.query_tokens
+        cutting = {limit: _cutting_tokenizer(settings, limit) for limit in set(limits)}
+        self._passages, self._questions, self._queries = (cutting[limit] for limit in limits)
+        self._fill = [mask_id(self._questions)] if how is not None and how.expanded else []
 
-    def __call__(self, first: Sequence[str], second: Sequence[str] | None = None) -> list[list[int]]:
-        """Token ids of each passage, or of each pair; a pair whose second segment is empty is one segment."""
+    def passages(self, titles: Sequence[str], texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of passages, in order."""
+        first, second = self._layout.render(titles, texts, prefix=self._passage_prefix)
         encodings = _encode(self._passages, first, second)
         self.cut[0] += sum(bool(each.overflowing) for each in encodings)
         return [each.ids for each in encodings]
 
-    def queries(self, queries: Sequence[Query], prefix: str = "") -> list[list[int]]:
-        """Token ids of questions, alone or with passages; see `render_queries`."""
-        encodings = _encode(self._queries, *render_queries(queries, prefix=prefix))
+    def queries(self, queries: Sequence[Query]) -> list[list[int]]:
+        """Token ids of questions, alone or with passages, in order; see `render_queries`."""
+        first, second = render_queries(queries, prefix=self._query_prefix)
+        encodings = _encode(self._questions, first, second)
+        if self._queries is not self._questions:
+            longer = [number for number, query in enumerate(queries) if query.passages]
+            whole = _encode(self._queries, [first[n] for n in longer], [second[n] for n in longer])
+            for number, encoding in zip(longer, whole, strict=True):
+                encodings[number] = encoding
         pairs = zip(encodings, queries, strict=True)
         self.cut[1] += sum(bool(each.overflowing) and not query.passages for each, query in pairs)
-        fill = [] if self._fill is None else [self._fill]
-        return [each.ids + fill * (self.question_limit - len(each.ids)) for each in encodings]
+        return [each.ids + self._fill * (self.question_limit - len(each.ids)) for each in encodings]
+
+
+def _cutting_tokenizer(settings: EncoderSettings, limit: int) -> Any:
+    tokenizer = marked_tokenizer(settings)
+    tokenizer.enable_truncation(limit, strategy="longest_first")
+    return tokenizer
 
 
 def _encode(tokenizer: Any, first: Sequence[str], second: Sequence[str] | None) -> list[Any]:
+    """Encodings of texts, or of pairs; a pair whose second segment is empty is one segment."""
     inputs: list[Any] = list(first)
     if second is not None:
         inputs = [(a, b) if b else a for a, b in zip(first, second, strict=True)]

@@ -22,7 +22,6 @@ from rag.runtime.backbone import reset_layers
 from rag.runtime.fast.packing import plan_batches
 from rag.runtime.model_files import TOWER_SEPARATOR, model_folder, tower_folders
 from retrievers.encoders.export import write_encoder
-from retrievers.encoders.layout import PassageLayout
 from retrievers.encoders.open import load_like
 from retrievers.encoders.settings import STATIC, EncoderSettings, read_settings
 from retrievers.encoders.tokenization import TextTokenizer
@@ -47,35 +46,17 @@ class Sides(NamedTuple):
 
 
 class RetrieverTokenizer:
-    """Turns questions and passages into token ids.
-
-    Args:
-        question, passage: prefixes, layout and lengths in use.
-        query_tokens: maximum length of a query with passages, special tokens included; None: as for
-            questions.
-    """
+    """Turns questions and passages into token ids, by the settings of either side; see `TextTokenizer`."""
 
     def __init__(
         self, question: EncoderSettings, passage: EncoderSettings, *, query_tokens: int | None = None
     ) -> None:
-        self._query_prefix, self._passage_prefix = question.query_prefix, passage.passage_prefix
-        self._layout = PassageLayout(passage.layout)
-        self._questions, self._passages = TextTokenizer(question), TextTokenizer(passage)
-        self._queries = TextTokenizer(question.override(max_length=query_tokens))
-
-    def queries(self, queries: Sequence[Query]) -> list[list[int]]:
-        """Token ids of questions, alone or with passages, in order."""
-        ids = self._questions.queries(queries, self._query_prefix)
-        longer = [number for number, query in enumerate(queries) if query.passages]
-        whole = self._queries.queries([queries[number] for number in longer], self._query_prefix)
-        for number, sequence in zip(longer, whole, strict=True):
-            ids[number] = sequence
-        return ids
+        self.queries = TextTokenizer(question, query_tokens=query_tokens).queries
+        self._passages = TextTokenizer(passage)
 
     def passages(self, passages: Sequence[Passage]) -> list[list[int]]:
         """Token ids of passages, in order."""
-        titles, texts = [p.title for p in passages], [p.text for p in passages]
-        return self._passages(*self._layout.render(titles, texts, prefix=self._passage_prefix))
+        return self._passages.passages([p.title for p in passages], [p.text for p in passages])
 
 
 class BiEncoderModel(nn.Module):

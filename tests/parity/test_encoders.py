@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from rag.core.errors import ArtifactError
 from retrievers.encoders.bi_encoder import BiEncoder
 
 TEXTS = [
@@ -73,22 +72,3 @@ def test_sentence_transformers(tiny, tmp_path, options):
     )
     np.testing.assert_allclose(encoder.encode_questions(TEXTS), peer.encode_query(TEXTS), atol=1e-5)
     assert encoder.identity.similarity == options.get("similarity", "cosine")
-
-
-def test_a_passage_prompt_is_used_although_an_empty_document_prompt_is_saved_beside_it(tiny, tmp_path):
-    folder = tiny.sentence_transformer(tmp_path, prompts={"query": "who ", "passage": "the "})
-    identity = BiEncoder.load(folder, precision="fp32").identity
-    assert (identity.query_prefix, identity.passage_prefix) == ("who ", "the ")
-
-
-def test_a_cosine_model_without_normalize_module_gets_unit_vectors(tiny, tmp_path):
-    folder = tiny.sentence_transformer(tmp_path, normalize=False, similarity="cosine")
-    vectors = BiEncoder.load(folder, precision="fp32").encode_questions(TEXTS)
-    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1.0, atol=1e-6)
-
-
-def test_pickled_weights_are_refused(tiny, tmp_path):
-    folder = tiny.bert(tmp_path)
-    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-    with pytest.raises(ArtifactError, match=r"pytorch_model\.bin"):
-        BiEncoder.load(folder, precision="fp32")

@@ -169,16 +169,6 @@ def test_dropout_is_the_same_for_any_number_of_processes(
         assert_same(found, expected)
 
 
-def test_the_cache_replays_dropout(folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Texts of all lengths: with the same chunks, kept graphs and graphs computed again agree to the bit."""
-    monkeypatch.setattr(model_module, "_CPU_CHUNK", (3, 1 << 62))
-    batch = make_batch(4)
-    kept = step_gradients(World.single("cpu"), folders, batch, None, dropout=0.3)
-    again = step_gradients(World.single("cpu"), folders, batch, 3, dropout=0.3)
-    assert kept[0] == again[0]
-    assert all(torch.equal(kept[1][name], again[1][name]) for name in kept[1])
-
-
 @pytest.mark.parametrize("size", [1, 2])
 def test_pairs_are_exact_too(folders: tuple[Path, Path], tmp_path: Path, size: int) -> None:
     batch = make_batch(5, negatives=2)

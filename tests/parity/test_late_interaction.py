@@ -15,7 +15,7 @@ from transformers import AutoTokenizer, BertConfig, BertModel
 
 from rag.core.errors import ArtifactError, ConfigError
 from retrievers.encoders.bi_encoder import BiEncoder
-from retrievers.encoders.settings import Interaction, read_settings
+from retrievers.encoders.settings import read_settings
 from retrievers.encoders.vectors import Vectors, score
 from retrievers.training.bi_encoder import encoder_form, export_model
 from retrievers.training.dpr import DprTrainConfig
@@ -94,7 +94,7 @@ def test_colberts_checkpoint_written_anew_makes_the_vectors_of_the_paper(
     # trained and written, it is a folder of sentence-transformers with the same vectors
     settings = {"question_tokens": QUERY, "passage_tokens": LENGTH}
     model = bi_encoder(folder, **settings, dropout=0.0)
-    rows = encoder._passage.tokenizer([encoder.identity.passage_prefix + text for text in texts])
+    rows = encoder._passage.tokenizer.passages([""] * len(texts), texts)
     compare(model.vectors(model.passage, [np.asarray(ids, np.int32) for ids in rows]), told)
     config = DprTrainConfig(
         out=tmp_path, train_files=(tmp_path,), question_encoder=str(folder), pooling="tokens", **settings
@@ -156,19 +156,6 @@ def test_folders_of_sentence_transformers_own_late_interaction_make_its_vectors(
         with pytest.raises(ArtifactError, match=part):
             read_settings(tmp_path / "saved")
         file.write_text(before)
-
-
-def test_any_encoder_becomes_one_of_late_interaction(tmp_path: Path, tiny: Any) -> None:
-    tiny.bert(tmp_path / "start")
-    model = bi_encoder(
-        tmp_path / "start", pooling="tokens", projection_dim=8, question_tokens=12, passage_tokens=30
-    )
-    layer = model.passage.head.layers[0]
-    assert (tuple(layer.weight.shape), layer.bias) == ((8, 32), None)
-    assert model.settings.passage.interaction == Interaction(query_tokens=12)
-    rows = [np.asarray([2, 3], np.int32)]
-    vectors = model.vectors(model.passage, rows).values
-    torch.testing.assert_close(vectors.norm(dim=1), torch.ones(2))
 
 
 def test_what_decides_the_vectors_is_part_of_the_identity(tmp_path: Path, tiny: Any) -> None:

@@ -72,7 +72,9 @@ def test_trained_vectors_are_the_inference_encoders(tiny: TinyModels, tmp_path: 
     encoder = BiEncoder.load(folder, precision="fp32", device="cpu")
     assert model.dim == 16
     with torch.no_grad():
-        ours = model.encode_questions(arrays(tokens(QUESTIONS))).numpy()
+        ours = model.encode_questions(
+            arrays(tokens.queries([Query(question) for question in QUESTIONS]))
+        ).numpy()
     np.testing.assert_allclose(ours, encoder.encode_questions(QUESTIONS), atol=1e-5)
 
 

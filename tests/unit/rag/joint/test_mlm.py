@@ -52,18 +52,6 @@ def sentences(world: Path, out: Path, **more: Any) -> SentenceBatches:
     )  # fmt: skip
 
 
-def test_what_stands_beside_a_sentence_is_the_rest_of_its_passage(world: Path, tmp_path: Path) -> None:
-    store, _ = open_corpus([world / "corpus.jsonl"], tmp_path, "none")
-    texts = [passage.text for passage in store.get_many(np.arange(len(store)))]
-    whole, following = set(texts), {*zip(texts, [*texts[1:], texts[0]], strict=True)}
-    for sentence in sentences(world, tmp_path)[0]:
-        rest = sentence.rest.strip()
-        assert {"Who", "river"} == {word for word in ("Who", "river") if word in sentence.text + rest}
-        assert ("Who" in rest) != ("Who" in sentence.text)
-        [own] = {f"{sentence.text} {rest}", f"{rest} {sentence.text}"} & whole
-        assert (own, sentence.after) in following
-
-
 def test_names_that_the_rest_names_too_are_masked_first(world: Path, tmp_path: Path) -> None:
     corpus = write_corpus(tmp_path / "two.jsonl", [
         f"it rose in Danube and then in Forest and Black {n}. The river Forest is long." for n in range(40)

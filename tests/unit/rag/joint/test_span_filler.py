@@ -157,14 +157,3 @@ def test_copying_teaches_to_retrieve(trained: Path, tmp_path: Path, tiny: TinyMo
     assert min(r["null"] for r in records) > 0  # passages do no harm: the null document may stay
     assert np.mean([r["posterior_gold"] for r in records]) > np.mean([r["p_gold"] for r in records])
     SpanFiller.load(str(config.out / "mlm"), max_tokens=60, guess=0.001)
-
-
-def test_the_heads_stay_in_fp32() -> None:
-    """As in the extractive reader: the encoder in bf16, and the shipped one's head over early layers too."""
-    filler = SpanFiller.load("shipped", max_tokens=288, guess=0.001).to_compute(torch.bfloat16)
-    ids, passage, target = filler.tokens(["the river rises in [MASK]", "Vienna lies on the Danube", "Vienna"])
-    places = np.flatnonzero(np.array(ids) == filler.tokenizer.mask_token_id)
-    sentence = MaskedSentence("", "", np.array(ids), places, np.array(target))
-    found = filler.read([sentence], [[passage]])
-    assert found.logp.dtype == torch.float32
-    assert found.logp.isfinite().all()

@@ -46,18 +46,6 @@ def test_three_processes(tmp_path: Path) -> None:
     assert [result["main"] for result in results] == [True, False, False]
 
 
-def test_one_process_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("WORLD_SIZE", raising=False)
-    with World.joined("cpu") as world:
-        assert world == World.single("cpu") == World(0, 1, "cpu")
-        tensor = torch.ones(2, requires_grad=True)
-        assert not world.all_gather(tensor).requires_grad
-        world.sum_([tensor])
-        world.barrier()
-        assert tensor.tolist() == [1.0, 1.0]
-        assert world.broadcast_object((1, 2)) == (1, 2)
-
-
 def test_half_an_environment_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     for name in ("RANK", "MASTER_ADDR", "MASTER_PORT"):

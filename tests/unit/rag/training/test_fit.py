@@ -52,7 +52,7 @@ def run(
     out: Path, batches: Batches | None = None, model: torch.nn.Module | None = None, **changes: Any
 ) -> tuple[int, dict[str, torch.Tensor]]:
     model = linear() if model is None else model
-    keywords = {k: changes.pop(k) for k in ("evaluate", "hooks", "keep_checkpoints") if k in changes}
+    keywords = {k: changes.pop(k) for k in ("evaluate", "hooks") if k in changes}
     settings = FitConfig(**{"learning_rate": 0.05, "log_every_steps": 1, **changes})
     if "evaluate" in keywords:
         keywords["evaluate"] = partial(keywords["evaluate"], model)

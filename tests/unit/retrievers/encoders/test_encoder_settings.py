@@ -100,9 +100,9 @@ def test_lower_casing_leaves_special_tokens_alone(tiny_bert, tmp_path):
     folder = shutil.copytree(tiny_bert, tmp_path / "old")
     write(folder / "sentence_bert_config.json", {"do_lower_case": True})
     cased, lowered = (TextTokenizer(read_settings(place)) for place in (tiny_bert, folder))
-    [expected] = cased(["who wrote [MASK] [SEP] the danube"])
-    assert lowered(["WHO wrote [MASK] [SEP] The Danube"]) == [expected]
-    assert lowered(["The Danube"], ["In"]) == cased(["the danube"], ["in"])
+    [expected] = cased.passages([""], ["who wrote [MASK] [SEP] the danube"])
+    assert lowered.passages([""], ["WHO wrote [MASK] [SEP] The Danube"]) == [expected]
+    assert lowered.passages(["The Danube"], ["In"]) == cased.passages(["the danube"], ["in"])
 
 
 def test_plain_folder_says_what_was_guessed(tmp_path):

@@ -25,7 +25,10 @@ def hidden(folder: Path, encoder: BiEncoder) -> list[torch.Tensor]:
     model = BertModel(BertConfig.from_pretrained(folder), add_pooling_layer=False).eval()
     model.load_state_dict(state, strict=False)
     with torch.no_grad():
-        return [model(torch.tensor([ids])).last_hidden_state[0] for ids in encoder._query.tokenizer(TEXTS)]
+        return [
+            model(torch.tensor([ids])).last_hidden_state[0]
+            for ids in encoder._query.tokenizer.passages([""] * len(TEXTS), TEXTS)
+        ]
 
 
 def add_weights(folder: Path, prefix: str = "", **tensors: torch.Tensor) -> None:
@@ -84,7 +87,9 @@ def test_published_heads_are_read_trained_and_written_back(tmp_path: Path, tiny:
     np.testing.assert_allclose(encoder.encode_questions(TEXTS), wanted, atol=2e-5)
 
     model = bi_encoder(folder, question_tokens=24, passage_tokens=24, dropout=0.0)
-    tokens = [np.asarray(ids, np.int32) for ids in encoder._query.tokenizer(TEXTS)]
+    tokens = [
+        np.asarray(ids, np.int32) for ids in encoder._query.tokenizer.passages([""] * len(TEXTS), TEXTS)
+    ]
     np.testing.assert_allclose(model.encode_questions(tokens).detach().numpy(), wanted, atol=2e-5)
     model.encode_questions(tokens).square().sum().backward()
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in model.question.head.parameters())

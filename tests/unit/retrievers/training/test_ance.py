@@ -87,17 +87,6 @@ def test_mined_negatives_make_retrieval_rise(tmp_path: Path, warm: tuple[Path, P
     named(finished, "ance")
 
 
-def test_the_models_own_negatives_beat_the_files_under_the_published_loss(
-    tmp_path: Path, warm: tuple[Path, Path, Path]
-) -> None:
-    settings = {"loss": "pairwise", "hard_negatives": 2, "learning_rate": 1e-3, "epochs": 10}
-    with_mined = ance(tmp_path / "mined", warm, refresh_every_steps=30, **settings)
-    with_files = ance(tmp_path / "file", warm, refresh_every_steps=0, **settings)
-    reached = [mrr(config, train_ance(config)) for config in (with_mined, with_files)]
-    assert reached[0] > reached[1] + 5
-    assert {record["index_version"] for record in losses_of(with_files.out)} == {"file"}
-
-
 def test_no_negatives_at_all_is_said(
     tmp_path: Path, warm: tuple[Path, Path, Path], cipher_file: Callable[..., Path]
 ) -> None:

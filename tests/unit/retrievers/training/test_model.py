@@ -74,9 +74,7 @@ def test_vectors_of_a_frozen_tower_are_without_dropout(tiny_bert: Path) -> None:
 
 def test_bf16_keeps_vectors_and_scores_in_fp32(tiny_bert: Path) -> None:
     exact, model = (spelled(bi_encoder(tiny_bert, normalize=True, dropout=0.0, **TOKENS)) for _ in range(2))
-    full = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    model.to_compute(torch.bfloat16)
-    master = MasterWeights(model, full)
+    master = MasterWeights(model, torch.bfloat16)
     rows = texts(5)
     found = model.encode_passages(rows)
     assert found.dtype == torch.float32

@@ -15,7 +15,7 @@ from rag.data.examples import Example, write_examples
 from rag.training.distributed import World
 from rag.training.run_log import read_metrics
 from retrievers.encoders.cross_encoder import CrossEncoder
-from retrievers.training.reranker import RerankerTrainConfig, _step, list_loss, train_reranker
+from retrievers.training.reranker import RerankerTrainConfig, _step, train_reranker
 from tests.unit.retrievers.conftest import named
 
 
@@ -28,20 +28,6 @@ def config(out: Path, train: Path, encoder: Path, **settings: Any) -> RerankerTr
             "dropout": 0.0, "threads": 1, "log_every_steps": 1, "validation_fraction": 0.2, **settings,
         },
     )  # fmt: skip
-
-
-def test_the_loss_and_its_gradient_equal_brute_force() -> None:
-    scores = torch.randn(9, dtype=torch.float64, requires_grad=True)
-    sizes = [2, 4, 3]
-    list_loss(scores, sizes).backward()
-    values, gradient, total, start = scores.detach().numpy(), np.zeros(9), 0.0, 0
-    for size in sizes:
-        own = np.exp(values[start : start + size])
-        total -= np.log(own[0] / own.sum())
-        gradient[start : start + size] = own / own.sum() - np.eye(size)[0]
-        start += size
-    assert float(list_loss(scores, sizes).detach()) == pytest.approx(total)
-    np.testing.assert_allclose(scores.grad, gradient, atol=1e-12)
 
 
 def test_processes_share_a_batch(tiny_bert: Path) -> None:
