@@ -23,12 +23,12 @@ CEILINGS = {
     "rag/runtime": (1460, 1100),
     "rag/sample": (80, 80),
     "rag/scale": (460, 450),
-    "rag/training": (1710, 1400),
+    "rag/training": (1700, 1400),
     "indexers": (4430, 4400),
     "readers": (7050, 6600),
-    "retrievers": (6740, 6600),
+    "retrievers": (6680, 6600),
     "serve": (2790, 2600),
-    "tests": (25990, 24000),
+    "tests": (25450, 24000),
 }
 
 
