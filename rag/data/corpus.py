@@ -24,6 +24,7 @@ from rag.data.options import CorpusOptions
 from rag.data.records import BadRecord, Document, ReadReport, cell_or_none, rows_of
 
 _MAX_CHARS = 4_000_000  # a longer document is rarely one
+_MOST_RECENT = 1 << 16
 _log = get_logger(__name__)
 
 
@@ -201,20 +202,11 @@ class IdSet:
     """Remembers ids by 8-byte hashes: a sorted array, and a small set of those that are not in it yet.
 
     Two different ids share a hash with a chance of about n² / 2⁶⁵: one in 80,000 for a corpus of 21 million.
-
-    Example:
-        >>> seen = IdSet()
-        >>> seen.add("a"), seen.add("a"), len(seen)
-        (True, False, 1)
     """
 
-    def __init__(self, recent: int = 1 << 16) -> None:
+    def __init__(self) -> None:
         self._sorted = np.empty(0, np.uint64)
         self._recent: set[int] = set()
-        self._most = recent
-
-    def __len__(self) -> int:
-        return len(self._sorted) + len(self._recent)
 
     def add(self, item: str) -> bool:
         """Remember `item`; False if it was there already."""
@@ -223,7 +215,7 @@ class IdSet:
         if key in self._recent or (place < len(self._sorted) and self._sorted[place] == key):
             return False
         self._recent.add(key)
-        if len(self._recent) > max(self._most, len(self._sorted) // 64):
+        if len(self._recent) > max(_MOST_RECENT, len(self._sorted) // 64):
             merged = np.concatenate([self._sorted, np.fromiter(self._recent, np.uint64)])
             merged.sort(kind="stable")  # which is quick, since most of it is in order already
             self._sorted = merged

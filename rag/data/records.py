@@ -17,13 +17,8 @@ Kind = Literal["heading", "paragraph", "item", "row", "code"]
 def rows_of(value: Any, what: str, *, hint: str = "put it in a list") -> list[Any]:
     """The rows of a list, an array, a generator or a data set; those of a table as mappings.
 
-    Tables are those of pandas, polars and Arrow, whose iteration would give the columns.
-
-    Args:
-        what: name of the argument, for messages.
-
-    Raises:
-        DataError: it is one string, mapping, path or number.
+    Tables are those of pandas, polars and Arrow, whose iteration would give the columns. One string, mapping,
+    path or number is refused; `what` names the argument.
     """
     if hasattr(value, "columns"):
         listed = getattr(value, "to_dicts", None) or getattr(value, "to_pylist", None)
@@ -180,25 +175,23 @@ class ReadReport:
         return "\n".join(lines)
 
     def check(self, max_bad_share: float, *, at_end: bool, hint: str = "") -> None:
-        """Refuse input that is too damaged; the share is that of records, without files.
+        """Refuse input that is too damaged: no record is usable, or more than this share of records is bad.
 
-        Args:
-            at_end: whether all input was seen; before that nothing is judged under 100 records.
-            hint: what to do, if the tolerated share cannot be changed by an option.
-
-        Raises:
-            DataError: the share is higher, or (at the end) no record was usable.
+        Files that are documents do not count in the share, and nothing is judged under 100 records before the
+        end. A `hint` stands for an option that changes the share.
         """
         bad, total = self.bad - self.unread, self.total - self.files
         if any(reason.startswith("not valid U") for reason in self.reasons):
-            advice = "save the file as UTF-8 (Excel: CSV UTF-8; others: iconv -f cp1252 -t utf-8)"
-        else:
-            advice = "mend the records listed above, or raise --max-bad-share to continue without them"
+            hint = hint or "save the file as UTF-8 (Excel: CSV UTF-8; others: iconv -f cp1252 -t utf-8)"
+        elif not total:
+            hint = hint or "mend or replace the files listed above"
+        hint = hint or "mend the records listed above, or raise --max-bad-share to continue without them"
         if at_end and self.total and self.bad == self.total:
-            raise DataError(f"no usable record: {self.summary()}", hint=hint or advice)
+            raise DataError(f"no usable record: {self.summary()}", hint=hint)
         if (at_end or self.total >= 100) and bad > max_bad_share * total:
-            limit = f"too many bad records (limit {100 * max_bad_share:g} %)"
-            raise DataError(f"{limit}: {self.summary()}", hint=hint or advice)
+            raise DataError(
+                f"too many bad records (limit {100 * max_bad_share:g} %): {self.summary()}", hint=hint
+            )
 
 
 def _first(names: Sequence[str], most: int) -> str:

@@ -84,10 +84,6 @@ def word_blocks(text: str, size: int = 100) -> list[str]:
 
     As in `psgs_w100` the last block is filled up from the beginning of the text; a text shorter than one
     block stays short. Text without spaces has no words: of more than 200 characters every 20 count as one.
-
-    Example:
-        >>> word_blocks("a b c d e", 2), word_blocks("a", 2)
-        (['a b', 'c d', 'e a'], ['a'])
     """
     words = _words(text)
     if len(words) > size and (missing := -len(words) % size):
@@ -98,15 +94,14 @@ def word_blocks(text: str, size: int = 100) -> list[str]:
 def _words(text: str) -> list[str]:
     """The words of a text, endless ones in parts: Chinese prose, a picture in base64."""
     words = text.split()
-    if max(map(len, words), default=0) <= _LONGEST_WORD:
-        return words
-    return [part for word in words for part in _parts(word)]
+    if max(map(len, words), default=0) > _LONGEST_WORD:
+        words = [part for word in words for part in _parts(word)]
+    return words
 
 
 def _parts(word: str) -> list[str]:
-    if len(word) <= _LONGEST_WORD:
-        return [word]
-    parts = [word[start : start + _PART] for start in range(0, len(word), _PART)]
+    step = _PART if len(word) > _LONGEST_WORD else len(word)
+    parts = [word[start : start + step] for start in range(0, len(word), step)]
     return [*(part + _GOES_ON for part in parts[:-1]), parts[-1]]
 
 
@@ -231,7 +226,7 @@ def _spans(piece: str) -> list[tuple[int, int]]:
 
 def _merged(
     piece: str, spans: Sequence[tuple[int, int]], budget: int, count: CountTokens
-) -> Iterator[tuple[int, int]]:
+) -> list[tuple[int, int]]:
     """Neighbouring spans as one where they fit together."""
     merged, used = list[tuple[int, int]](), 0
     for start, end in spans:
@@ -239,4 +234,4 @@ def _merged(
         fits = bool(merged) and used + tokens <= budget
         used = used + tokens if fits else tokens
         merged.append((merged.pop()[0] if fits else start, end))
-    yield from merged
+    return merged

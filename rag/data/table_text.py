@@ -19,7 +19,7 @@ _Placed = list[tuple[str, int]]
 
 @dataclass(frozen=True, slots=True)
 class TextCell:
-    """The name of a cell's column, "" if it is not known, its value, and the value's place in the text."""
+    """The name of a cell's column ("" where none is stated), its value, and the value's place in the text."""
 
     column: str
     value: str
@@ -33,13 +33,10 @@ class TextCell:
 
 @dataclass(frozen=True, slots=True)
 class TextRow:
-    """One line of a table.
+    """One line of a table, and where it starts in the text.
 
     Attributes:
-        start: of the line in the text.
-        line: the line.
         label: what stands before the first "column: value", "" if nothing does; rows with bars have none.
-        cells: from left to right.
         named: whether it is written as "column: value; column: value".
     """
 
@@ -79,8 +76,8 @@ def table_rows(text: str) -> Iterator[TextRow]:
             else:
                 below = True
                 columns = [*header, *[""] * len(cells)]
-                found = (TextCell(name, *cell) for name, cell in zip(columns, cells, strict=False))
-                yield TextRow(start, line, "", tuple(found), named=False)
+                row = tuple(TextCell(name, *cell) for name, cell in zip(columns, cells, strict=False))
+                yield TextRow(start, line, "", row, named=False)
         start += len(line) + 1
 
 

@@ -36,10 +36,10 @@ class DocumentFields:
     """
 
     def __init__(self, options: CorpusOptions, name: str) -> None:
-        chosen = (options.id_field, options.title_field, options.text_field)
-        usual = (ID_FIELDS, TITLE_FIELDS, ("sentences", *TEXT_FIELDS))
-        self._roles = [(own,) if own else names for own, names in zip(chosen, usual, strict=True)]
-        self._required = list(filter(None, chosen))
+        chosen = {"id": options.id_field, "title": options.title_field, "text": options.text_field}
+        usual = {"id": ID_FIELDS, "title": TITLE_FIELDS, "text": ("sentences", *TEXT_FIELDS)}
+        self._roles = {role: (own,) if own else usual[role] for role, own in chosen.items()}
+        self._required = list(filter(None, chosen.values()))
         self._has_ids = True
         self._metadata, self._absent = options.metadata, {*options.metadata}
         self._name, self._names = name, ""
@@ -69,20 +69,23 @@ class DocumentFields:
         for name in self._required:
             if name not in names:
                 raise DataError(f"{self._name}: there is no field {name!r}; the fields are {self._names}")
-        ids, titles, texts = ([name for name in role if name in names] for role in self._roles)
-        if not texts:
+        roles = {role: [it for it in usual if it in names] for role, usual in self._roles.items()}
+        if not roles["text"]:
             raise DataError(
                 f"{self._name}: no field is known to hold the text; the fields are {self._names}",
                 hint="name it: --text-field NAME (in Python text_field), also --title-field and --id-field; "
                 "a table without a header has the columns id, text and perhaps title",
             )
-        self._has_ids = bool(ids)
-        used = {*ids[:1], *titles[:1], *texts[:1], *self._metadata}
-        ignored = [name for name in names if name not in used]
-        roles = {"id": ids, "title": titles, "text": texts, "metadata": self._metadata}
-        parts = (f"{role} from {', '.join(chosen)}" for role, chosen in roles.items() if chosen)
+        self._has_ids = bool(roles["id"])
+        read = {*roles["id"], *roles["title"], *roles["text"], *self._metadata}
+        ignored = [
+            name for name in names if name not in {*self._metadata, *(it[0] for it in roles.values() if it)}
+        ]
+        parts = [
+            f"{role} from {', '.join(it)}" for role, it in {**roles, "metadata": self._metadata}.items() if it
+        ]
         self.layout = ", ".join(parts) + (f"; ignored: {listed_names(ignored)}" if ignored else "")
-        read = {*ids, *titles, *texts, *used, *_SENTENCE_MARKERS, *(["metadata"] if self._metadata else [])}
+        read |= {*_SENTENCE_MARKERS, *(["metadata"] if self._metadata else [])}
         return [name for name in names if name in read]
 
     def document(self, record: Any, position: int) -> Document | BadRecord:
@@ -117,7 +120,7 @@ class DocumentFields:
             )
 
     def _document(self, record: Mapping[str, Any], position: int) -> Document | BadRecord:
-        ids, titles, texts = self._roles
+        ids, titles, texts = self._roles.values()
         id, title = first_of(record, ids)[1], first_of(record, titles)[1] or ""
         text = next((record[name] for name in texts if record.get(name) is not None), None)
         if not self._has_ids:

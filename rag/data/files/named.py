@@ -38,9 +38,8 @@ def named_documents(name: str) -> Numbered:
         DataError: the data set, configuration or split is missing, private, or needs a script.
         ResourceError: its server cannot be reached.
     """
-    if name.startswith(HF_PREFIX):
-        return _stream(name, default_split="train")
-    return _irds(name, "docs", _document_record)
+    is_hub = name.startswith(HF_PREFIX)
+    return _stream(name, default_split="train") if is_hub else _irds(name, "docs", _document_record)
 
 
 def _document_record(document: Any) -> dict[str, Any]:
@@ -51,9 +50,9 @@ def _document_record(document: Any) -> dict[str, Any]:
 
 def named_questions(name: str) -> tuple[Numbered, Grades]:
     """The questions of a data set, and its judgements, if it has any; raises as `named_documents`."""
-    grades: Grades = {}
     if name.startswith(HF_PREFIX):
-        return _stream(name), grades
+        return _stream(name), {}
+    grades: Grades = {}
     for _, judged in _irds(name, "qrels", lambda it: it):
         grades.setdefault(judged.query_id, {})[judged.doc_id] = int(judged.relevance)
     return _irds(name, "queries", _question_record), grades
