@@ -88,9 +88,6 @@ class Filter:
         """Check a filter as JSON writes it; None, and one without conditions, select everything.
 
         A field has a value, a list of which one must match, or an object of bounds (gte, gt, lte, lt).
-
-        Raises:
-            FilterError: it is not of this form; the message names the field.
         """
         if given is None or isinstance(given, Filter):
             return given

@@ -32,10 +32,9 @@ def read_questions(path: str | Path, format: str = "auto", split: str | None = N
 
     A table's header names `question`, `answers` and perhaps `id`; several answers stand in one cell as a
     list, `["a", "b"]`. Records of the published sets are known in their official shape and in that of their
-    copies on the hub, see `rag.data.files.question_sets`.
-
-    A question without id is called `q` and its 1-based line or record number. Unlike corpora, question sets
-    tolerate no bad record: a figure over an unknown part of a test set means nothing.
+    copies on the hub, see `rag.data.files.question_sets`. A question without id is called `q` and its 1-based
+    line or record number. Unlike corpora, question sets tolerate no bad record: a figure over an unknown part
+    of a test set means nothing.
 
     Args:
         path: the file (also .gz, .bz2, .zst, .xz), a BEIR folder or its qrels file, "-" for standard input,
@@ -48,13 +47,6 @@ def read_questions(path: str | Path, format: str = "auto", split: str | None = N
         ConfigError: unknown format, or a data set with several splits of which none is named.
         ResourceError: a data set's server cannot be reached.
         DataError: no such file, a malformed record or a repeated id (with its place), or no question at all.
-
-    Example:
-        >>> import pathlib, tempfile
-        >>> path = pathlib.Path(tempfile.mkdtemp()) / "nq.qa.csv"
-        >>> _ = path.write_text("who wrote hamlet\\t['Shakespeare', 'William Shakespeare']")
-        >>> next(read_questions(path)).answers
-        ('Shakespeare', 'William Shakespeare')
     """
     if format != "auto" and format not in QUESTION_FORMATS:
         expected = ", ".join(QUESTION_FORMATS)

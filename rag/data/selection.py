@@ -78,10 +78,7 @@ def check_usable(usable: int, looked_at: int, what: str, *, hint: str, few: floa
 
     Args:
         what: the kind of items and what makes them usable: "passages have a sentence to take".
-        hint: what to do if none is usable.
-
-    Raises:
-        DataError: none is.
+        hint: what to do if none is usable, which is a DataError.
     """
     outcome = f"of a sample of {looked_at:,}, {usable:,} {what}"
     if not usable:

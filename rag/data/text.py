@@ -59,12 +59,9 @@ def simple_tokenize(text: str) -> list[str]:
 
 
 def normalize_answer(text: str, profile: Profile = "squad") -> str:
-    """Normalise a short answer before comparison.
+    """Normalise a short answer before comparison; a ConfigError for profiles of regular expressions.
 
     Only ASCII punctuation is deleted, and it is deleted before articles, as in the official scripts.
-
-    Raises:
-        ConfigError: unknown profile, or one that compares by regular expression.
 
     Example:
         >>> normalize_answer("The U.S.A."), normalize_answer("a-b the-cat")
@@ -139,11 +136,7 @@ class AnswerMatcher:
             that does not compile never matches); "kilt" is a substring of the normalised text ("art" is in
             "party"), and has no places.
 
-    Raises:
-        ConfigError: unknown mode.
-
-    Note:
-        In DPR's script an answer without any token (empty, or invisible characters only) is "in" every text,
+    Note: In DPR's script an answer without any token (empty, or invisible characters only) is "in" every text,
         because the empty sequence is part of all sequences. Here it never matches.
 
     Example:

@@ -53,9 +53,6 @@ def assemble(title: str, pieces: Iterable[Piece], notes: Iterable[str] = ()) -> 
 
     Each row of a table and each entry of a list is one line; other blocks are separated by an empty line.
 
-    Raises:
-        Unreadable: nothing is left.
-
     Example:
         >>> assemble("T", [Piece("heading", "One", 1), Piece("item", "• a"), Piece("item", "• b\n c")]).text
         'One\n\n• a\n• b c'

@@ -16,11 +16,7 @@ _FONTS = ("http://www.idpf.org/2008/embedding", "http://ns.adobe.com/pdf/enc#RC"
 
 
 def book(data: bytes) -> tuple[str, list[Piece]]:
-    """Title and pieces of a book.
-
-    Raises:
-        Unreadable: it is damaged, or protected against copying.
-    """
+    """Title and pieces of a book."""
     with open_archive(data) as archive:
         _refuse_protected(archive)
         try:

@@ -58,11 +58,7 @@ def remedy_by_name(name: str) -> str | None:
 
 
 def kind_of(data: bytes, name: str) -> str:
-    """Format of a document by its content, otherwise by its name, otherwise text.
-
-    Raises:
-        Unreadable: the format cannot be read, or the content does not match the name.
-    """
+    """Format of a document by its content, otherwise by its name, otherwise text."""
     named = kind_by_name(name)
     if not data.strip():
         what_to_do = _GET_AGAIN if named in _BINARY else "nothing to do: there is no text in it"

@@ -25,13 +25,7 @@ _MAX_REPEATED = 1000  # empty cells next to each other, or blanks
 
 
 def text(data: bytes) -> tuple[str, list[Piece]]:
-    """Title and pieces of an ODT file; footnotes and text boxes stand below their paragraph.
-
-    Pages are not stored, so pieces have none.
-
-    Raises:
-        Unreadable: it is damaged or has a password.
-    """
+    """Title and pieces of an ODT file; footnotes and text boxes stand below their paragraph."""
     with open_archive(data) as archive:
         names = ("META-INF/manifest.xml", "meta.xml", "content.xml")
         has = archive.namelist()

@@ -65,11 +65,7 @@ class _Line:
 
 
 def pdf(data: bytes) -> tuple[str, list[Piece], tuple[str, ...]]:
-    """Title, pieces and notes of a PDF.
-
-    Raises:
-        Unreadable: damaged, encrypted or scanned.
-    """
+    """Title, pieces and notes of a PDF."""
     library = require("pypdfium2", "docs")
     try:
         document = library.PdfDocument(data)

@@ -189,11 +189,7 @@ def notebook(text: str) -> tuple[str, list[Piece]]:
 
 
 def _check_nesting(text: str) -> None:
-    """Refuse text with more than a thousand open brackets: parsers take time with the square of the depth.
-
-    Raises:
-        Unreadable: it is nested deeper.
-    """
+    """Refuse text with more than a thousand open brackets: parsers take time with the square of the depth."""
     depth = 0
     for bracket in re.findall(r"[][]", text):
         depth = depth + 1 if bracket == "[" else max(depth - 1, 0)

@@ -61,15 +61,11 @@ def document_from(line: bytes, name: str) -> Document | BadRecord:
 def convert_files(
     files: Sequence[tuple[str, str]], *, timeout_s: float = 60.0, processes: int | None = None
 ) -> Iterator[Document | BadRecord]:
-    """Convert files, in the order given; for a file that cannot be read, the result is the reason.
+    """Convert files, given by path and name, in order; for one that cannot be read, the result is the reason.
 
     Args:
-        files: path and name of each.
         timeout_s: most seconds for one.
         processes: number of documents at a time; default: one per core, eight at most.
-
-    Raises:
-        MissingDependencyError: a converter needs a package that is not installed.
     """
     n_processes = processes or min(os.cpu_count() or 1, 8)
     workers = [Converter() for _ in range(n_processes)]

@@ -106,9 +106,7 @@ def _of_cells(row: TableRow) -> dict[str, Any]:
 
 
 def parse_cell(cell: str) -> tuple[str, ...]:
-    """Read a table's cell: a Python or JSON list of strings, or one string.
-
-    Literals are parsed, never evaluated.
+    """Read a table's cell: a Python or JSON list of strings, or one string; literals are never evaluated.
 
     Raises:
         ValueError: a list of something else, or answers between bars.
@@ -133,11 +131,7 @@ def parse_cell(cell: str) -> tuple[str, ...]:
 
 
 def answers_of(value: Any) -> tuple[str, ...]:
-    """Text, a number, a list of these or of `{text}` or `{answer}`, `{text: [...]}`, or TriviaQA's object.
-
-    Raises:
-        ValueError: something else.
-    """
+    """Text, a number, a list of these or of `{text}` or `{answer}`, `{text: [...]}`, or TriviaQA's object."""
     if value is None or value == "":
         return ()
     if isinstance(value, Mapping):
@@ -285,15 +279,7 @@ def _musique(rest: dict[str, Any]) -> _Paragraphs:
 
 
 def rows_of_columns(value: Any) -> list[Any]:
-    """A list as it is; a mapping of equally long lists as a list of mappings; [] for None.
-
-    Example:
-        >>> rows_of_columns({"a": [1, 2], "b": [3, 4]})
-        [{'a': 1, 'b': 3}, {'a': 2, 'b': 4}]
-
-    Raises:
-        ValueError: neither.
-    """
+    """A list as it is; a mapping of equally long lists as a list of mappings; [] for None."""
     if isinstance(value, Mapping):
         columns = list(value.values())
         if not all(is_list(column) and len(column) == len(columns[0]) for column in columns):
@@ -305,11 +291,7 @@ def rows_of_columns(value: Any) -> list[Any]:
 
 
 def pairs_of(value: Any, names: Sequence[str], field: str) -> list[tuple[Any, Any]]:
-    """Pairs from two columns, a list of two-field mappings, or a list of pairs.
-
-    Raises:
-        ValueError: something else.
-    """
+    """Pairs from two columns, a list of two-field mappings, or a list of pairs."""
     pairs = []
     for row in rows_of_columns(value):
         cells = [row[name] for name in names if name in row] if isinstance(row, Mapping) else row
@@ -355,10 +337,6 @@ def squad_paragraphs(record: Any) -> list[SquadParagraph] | None:
     Returns:
         The id in a corpus (the article's title and a number), the title, the text (None if it has none), and
         the questions as in the file.
-
-    Example:
-        >>> squad_paragraphs({"title": "Nikola_Tesla", "paragraphs": [{"context": "He", "qas": []}]})
-        [('Nikola_Tesla-0', 'Nikola Tesla', 'He', [])]
     """
     paragraphs = record.get("paragraphs") if isinstance(record, Mapping) else None
     if not isinstance(paragraphs, list) or not all(
@@ -372,10 +350,5 @@ def squad_paragraphs(record: Any) -> list[SquadParagraph] | None:
 
 
 def squad_title(title: str) -> str:
-    """The title of an article as text: without underscores and percent codes.
-
-    Example:
-        >>> squad_title("Beyonc%C3%A9_Knowles")
-        'Beyoncé Knowles'
-    """
+    """The title of an article as text: without underscores and percent codes."""
     return unquote(title).replace("_", " ")

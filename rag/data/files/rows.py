@@ -47,12 +47,7 @@ class TableRow(dict[str, str]):
 
 
 def strip_compression(name: str) -> str:
-    """Drop one compression suffix from a file name.
-
-    Example:
-        >>> strip_compression("wiki.jsonl.gz"), strip_compression("wiki.jsonl")
-        ('wiki.jsonl', 'wiki.jsonl')
-    """
+    """Drop one compression suffix from a file name."""
     suffix = next((end for end in _COMPRESSED if name.lower().endswith(end)), "")
     return name.removesuffix(name[len(name) - len(suffix) :])
 
@@ -203,9 +198,6 @@ def _json_values(stream: io.BufferedReader, source: str) -> Rows:
 
     An object with a list under "data" (SQuAD's files; TriviaQA's "Data") gives that list's elements. Any
     other is itself the record.
-
-    Raises:
-        DataError: malformed or truncated JSON, or neither list nor object.
     """
     number = 0
     if head_of(stream).lstrip().startswith(b"["):
@@ -251,10 +243,8 @@ def _is_json_lines(head: bytes) -> bool:
 def _table_rows(stream: io.BufferedReader, source: str, columns: Columns) -> Rows:
     """Rows of a table as mappings; a row of another length is a bad record.
 
-    The delimiter is a tab if the first line has one, else a semicolon or a comma; quotes are those of CSV.
-
-    Raises:
-        DataError: a broken quote, since what stands after it cannot be told apart from it, or a column twice.
+    The delimiter is a tab if the first line has one, else a semicolon or a comma; quotes are those of CSV. A
+    broken quote ends the reading, since what stands after it cannot be told apart from it.
     """
     first = head_of(stream).partition(b"\n")[0].rstrip(b"\r").decode(errors="replace")
     delimiter = "\t" if "\t" in first else max(",;", key=first.count)
@@ -300,22 +290,14 @@ def _parquet_rows(path: str, used: Used) -> Rows:
 
 
 def good(value: Any, place: str) -> Any:
-    """The value, unless it is a bad record.
-
-    Raises:
-        DataError: it is.
-    """
+    """The value; a bad record is raised as a DataError."""
     if isinstance(value, BadRecord):
         raise DataError(f"{place}: {value.reason} ({value.detail})")
     return value
 
 
 def json_records(path: str | Path) -> Iterator[dict[str, Any]]:
-    """The objects of a file of JSON lines.
-
-    Raises:
-        DataError: malformed; names the place.
-    """
+    """The objects of a file of JSON lines; a DataError names the place of another value."""
     with open_binary(path) as stream:
         for number, value in _json_lines(stream):
             if not isinstance(good(value, f"{path}:{number}"), dict):
