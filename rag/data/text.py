@@ -136,8 +136,8 @@ class AnswerMatcher:
             that does not compile never matches); "kilt" is a substring of the normalised text ("art" is in
             "party"), and has no places.
 
-    Note: In DPR's script an answer without any token (empty, or invisible characters only) is "in" every text,
-        because the empty sequence is part of all sequences. Here it never matches.
+    Note: in DPR's script an answer without any token is "in" every text, because the empty sequence is part
+        of all sequences; here it never matches.
 
     Example:
         >>> matcher = AnswerMatcher(["Café Paris"])
