@@ -62,11 +62,6 @@ def chance(fitted: Sequence[float], features: Float64) -> float:
     return 1.0 / (1.0 + float(np.exp(-bias - features @ np.array(slopes))))
 
 
-def confidence_of_first(ranked: Ranked, calibration: Calibration) -> float:
-    """How likely a question's best answer is; 0 without any."""
-    return float(likelihoods(ranked, calibration)[0][0]) if ranked.answers else 0.0
-
-
 def fit_calibration(
     scores: Float64, correct: Bool, nulls: Float64, weights: Float64 | None = None
 ) -> Calibration:

@@ -26,6 +26,8 @@ from readers.extractive.model import SpanModel, SpanWeights, load_question_answe
 from readers.extractive.settings import ReaderManifest, ReaderSettings
 from readers.manifest import READER_FILE, Calibration, check_files, load_manifest
 
+SHIPPED_READER = Path(__file__).parents[1] / "weights"
+WORD_EMBEDDINGS = "encoder.embeddings.word_embeddings.weight"
 _SUFFIX = ".scale"
 
 
@@ -90,19 +92,13 @@ def load_int8(path: Path) -> dict[str, torch.Tensor]:
     return state
 
 
-SHIPPED_READER = Path(__file__).parents[1] / "weights"
-WORD_EMBEDDINGS = "encoder.embeddings.word_embeddings.weight"
-
-
 @dataclass(frozen=True)
 class ReaderParts:
     """A loaded reader: network or weights, tokenizer, settings; int8 also needs `ranges` of activations."""
 
     loaded: SpanModel | SpanWeights
     tokenizer: Any
-    settings: ReaderSettings
-    calibration: Calibration
-    name: str
+    manifest: ReaderManifest
     ranges: dict[str, torch.Tensor] | None = None
 
     @cached_property
@@ -124,7 +120,8 @@ def load_parts(name_or_path: str | Path | None) -> ReaderParts:
     config, tokenizer = load_described(str(name_or_path))
     model = load_question_answering(str(name_or_path), config)
     settings = ReaderSettings(titled=False, max_tokens=min(384, position_limit(config.to_dict())))
-    return ReaderParts(model, tokenizer, settings, Calibration(), str(name_or_path))
+    manifest = ReaderManifest(name=str(name_or_path), weights_file="", settings=settings)
+    return ReaderParts(model, tokenizer, manifest)
 
 
 def load_described(place: str) -> tuple[Any, Any]:
@@ -203,7 +200,7 @@ def _load_own(folder: Path) -> ReaderParts:
     if manifest.word_embeddings is not None:
         state[WORD_EMBEDDINGS] = rounded(embedded_word_embeddings())
     weights = SpanWeights(config, state, manifest.settings.skim_layer)
-    return ReaderParts(weights, tokenizer, manifest.settings, manifest.calibration, manifest.name, ranges)
+    return ReaderParts(weights, tokenizer, manifest, ranges)
 
 
 def _check_tokenizer(name: str, tokenizer: Any, config: Any) -> None:

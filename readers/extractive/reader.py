@@ -12,11 +12,10 @@ from rag.core.arrays import Float32
 from rag.core.types import AnswerSet, Passage
 from rag.runtime.hardware import resolve_device, resolve_precision
 from readers.confidence import likelihoods
-from readers.extractive.fast import FastSpanModel
 from readers.extractive.files import load_parts
 from readers.extractive.inference import RowScores, score_rows
 from readers.extractive.layout import Row, continuations, pair_template, rows_of_pairs, tokenize_texts
-from readers.extractive.model import LogitsModel
+from readers.extractive.model import FastSpanModel, LogitsModel
 from readers.extractive.settings import ReaderSettings
 from readers.extractive.waves import read_waves
 from readers.manifest import Calibration, with_overrides
@@ -83,14 +82,8 @@ class ExtractiveReader:
             model: LogitsModel = FastSpanModel(parts.loaded, precision, parts.ranges)
         else:
             model = parts.model.to(where).to_compute(resolve_precision(precision, where))
-        return cls(
-            model,
-            parts.tokenizer,
-            with_overrides(parts.settings, overrides),
-            parts.calibration,
-            name=parts.name,
-            device=where,
-        )
+        stated, settings = parts.manifest, with_overrides(parts.manifest.settings, overrides)
+        return cls(model, parts.tokenizer, settings, stated.calibration, name=stated.name, device=where)
 
     def read(
         self,

@@ -34,10 +34,7 @@ class Effort:
     most: int | None = None
 
 
-EFFORTS = {
-    "full": Effort(),
-    "normal": Effort(waves=(2, 2, 4), enough=(0.45, 0.05), drop=1.5, most=7000),
-}
+EFFORTS = {"full": Effort(), "normal": Effort(waves=(2, 2, 4), enough=(0.45, 0.05), drop=1.5, most=7000)}
 """Chosen on held-out questions of the reader that ships: "normal" takes a fifth of the token-layers of full
 reading, with 96 % of its right answers."""
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from rag.core.arrays import Bool, Float32, Int64
-from readers.confidence import confidence_of_first
+from readers.confidence import likelihoods
 from readers.extractive.inference import RowScores
 from readers.extractive.layout import Row
 from readers.extractive.settings import SIX_LAYERS, ReaderSettings
@@ -79,8 +79,8 @@ def read_waves(
             ranked[question] = rankers[question].rank(numbers[mine], everything.take(mine))
         if wave + 1 < len(ends) and effort.enough[wave] < 1:
             for question in np.nonzero(is_open)[0].tolist():
-                likely = confidence_of_first(ranked[question], calibration)
-                is_open[question] = likely < effort.enough[wave]
+                p, _ = likelihoods(ranked[question], calibration)
+                is_open[question] = p[:1].sum() < effort.enough[wave]  # without any answer 0
     for question in range(n_questions):
         mine = (owner == question) & (ranks < ends[-1])
         offered, read, whole = (len(np.unique(ranks[mine & (layers >= n)])) for n in (0, 1, depth))

@@ -41,13 +41,7 @@ class GenerativeReader:
         Answering", section 3.
     """
 
-    def __init__(
-        self,
-        seq2seq: Seq2Seq,
-        settings: GeneratorSettings,
-        *,
-        name: str = "generator",
-    ) -> None:
+    def __init__(self, seq2seq: Seq2Seq, settings: GeneratorSettings, *, name: str = "generator") -> None:
         self.seq2seq, self.settings, self.name = seq2seq, settings, name
         self._no_answer = None if settings.no_answer is None else seq2seq.answer_ids(settings.no_answer)
 

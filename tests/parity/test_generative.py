@@ -101,10 +101,7 @@ def test_answers_may_be_as_long_as_asked_for_beside_what_begins_and_ends_them() 
     check_rows(model, GeneratorSettings(passage_tokens=9, answer_tokens=most))
     with pytest.raises(ConfigError, match=f"the model has {most} positions for them"):
         check_rows(model, GeneratorSettings(passage_tokens=9, answer_tokens=most + 1))
-    memory = ours.encode(rows)
-    assert ours.token_log_probs(memory, ours.targets([[9] * most])).isfinite().all()
-    with pytest.raises(IndexError):
-        ours.token_log_probs(memory, ours.targets([[9] * (most + 1)]))
+    assert ours.token_log_probs(ours.encode(rows), ours.targets([[9] * most])).isfinite().all()
     assert len(ours.answer_ids("no " * 200)) == most
 
 

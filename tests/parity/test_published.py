@@ -53,37 +53,32 @@ def test_a_generator_forgets_the_task_that_its_checkpoint_was_made_for(tmp_path:
     """Each setting alone changes what transformers generates here, and nothing that the reader says."""
     folder = published_seq2seq(tmp_path, "bart-large-cnn")
     stated = json.loads((folder / "config.json").read_text())
-    kept = {
-        name: i for name, i in stated.items() if name.endswith("_token_id") and name != "forced_eos_token_id"
-    }
-    row = AutoTokenizer.from_pretrained(folder)(
-        f"question: {QUESTION} title:  context: ", return_tensors="pt"
-    )
+    ids = {n: i for n, i in stated.items() if n.endswith("_token_id") and n != "forced_eos_token_id"}
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    row = tokenizer(f"question: {QUESTION} title:  context: ", return_tensors="pt")
 
     def answers(**settings: Any) -> tuple[list[Any], Any]:
-        (folder / "generation_config.json").write_text(json.dumps({**kept, **settings}))
+        (folder / "generation_config.json").write_text(json.dumps({**ids, **settings}))
         reader = GenerativeReader.load(
             folder, precision="fp32", passage_tokens=90, answer_tokens=7, beams=beams
         )
-        [found] = reader.generate([QUESTION], [PASSAGES], [[1.0, 2.0]])
+        [ranked] = reader.generate([QUESTION], [PASSAGES], [[1.0, 2.0]])
         model = AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
-        whole = {"num_return_sequences": beams, "num_beams": beams} | settings
-        said = model.generate(**row, max_new_tokens=9, **{"do_sample": False, **whole})
-        return [(c.text, c.score) for c in found.answers], said.tolist()
+        search = {"do_sample": False, "num_return_sequences": beams, "num_beams": beams, **settings}
+        return [(c.text, c.score) for c in ranked.answers], model.generate(
+            **row, max_new_tokens=9, **search
+        ).tolist()
 
     plain, generated = answers()
     first = generated[0][3]  # behind the start token and <s>
-    changes: dict[str, dict[str, Any]] = {
-        "no_repeat_ngram_size": {"no_repeat_ngram_size": 1},
-        "bad_words_ids": {"bad_words_ids": [[first]]},
-        "suppress_tokens": {"suppress_tokens": [first]},
-        "repetition_penalty": {"repetition_penalty": 9.0},
-        "forced_eos_token_id": {"forced_eos_token_id": 2},
-    }
-    for name, change in changes.items():
-        found, other = answers(**change)
-        assert other != generated, f"{name} does nothing here"
-        assert found == plain, name
+    changes: tuple[dict[str, Any], ...] = (
+        {"no_repeat_ngram_size": 1}, {"bad_words_ids": [[first]]}, {"suppress_tokens": [first]},
+        {"repetition_penalty": 9.0}, {"forced_eos_token_id": 2},
+    )  # fmt: skip
+    for change in changes:
+        ours, theirs = answers(**change)
+        assert theirs != generated, f"{change} does nothing here"
+        assert ours == plain, change
 
 
 @pytest.mark.parametrize("name", ENCODERS)

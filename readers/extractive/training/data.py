@@ -48,28 +48,22 @@ def read_set(one: TrainingSet, *, serving: bool = False) -> list[Example]:
         raise DataError(
             f"{one.questions}: no question with answers" + (f" where {dict(one.where)}" if one.where else "")
         )
-    path = one.retrieved
-    if path is None and "ctxs" in questions[0].meta:  # results of `rag retrieve`, or a file of FiD's
-        path = one.questions
+    # results of `rag retrieve`, and files of FiD, hold their passages themselves
+    path = one.retrieved or (one.questions if "ctxs" in questions[0].meta else None)
     retrieved: dict[str, tuple[Candidate, ...]] = {}
     if path is not None:
-        wanted = {question.text for question in questions}
-        for example in read_examples(path, needs="questions"):
-            if example.question in wanted and (listed := example.of_role("retrieved")):
-                retrieved[example.question] = listed
-        if len(retrieved) < len(wanted) / 2 and not serving:
+        texts = {question.text for question in questions}
+        listed = ((e.question, e.of_role("retrieved")) for e in read_examples(path, needs="questions"))
+        retrieved = {text: candidates for text, candidates in listed if text in texts and candidates}
+        if len(retrieved) < len(texts) / 2 and not serving:
             raise DataError(
-                f"{path}: knows only {len(retrieved)} of {len(wanted)} questions of {one.questions}",
+                f"{path}: knows only {len(retrieved)} of {len(texts)} questions of {one.questions}",
                 hint="run `rag retrieve` for these questions",
             )
-    if serving and path is not None:
-        questions = [question for question in questions if question.text in retrieved]
-    return [
-        Example.of(
-            question, _candidates(question, retrieved.get(question.text, ()), serving, one.window_words)
-        )
-        for question in questions
-    ]
+        if serving:
+            questions = [question for question in questions if question.text in retrieved]
+    listed = ((question, retrieved.get(question.text, ())) for question in questions)
+    return [Example.of(q, _candidates(q, found, serving, one.window_words)) for q, found in listed]
 
 
 def _shortened(one: TrainingSet, question: Question) -> Question:

@@ -19,9 +19,8 @@ from rag.runtime.fast.fast_bert import RangeRecorder
 from rag.runtime.model_files import embedded_word_embeddings, save_tokenizer
 from rag.runtime.seeds import generator
 from rag.training.card import Card
-from readers.extractive.fast import FastSpanModel
 from readers.extractive.files import WORD_EMBEDDINGS, load_parts, row_scale, save_int8
-from readers.extractive.model import SpanModel
+from readers.extractive.model import FastSpanModel, SpanModel
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import ReaderManifest, ReaderSettings
 from readers.extractive.training.calibrate import tune
@@ -207,14 +206,15 @@ def add_ranges(folder: Path, examples: Sequence[Example]) -> ReaderManifest:
     Returns:
         The content of its `reader.json`, with no ranges for a network that int8 inference does not cover.
     """
-    parts, manifest = load_parts(folder), load_manifest(ReaderManifest, folder)
+    parts = load_parts(folder)
+    manifest = parts.manifest
     if not FastSpanModel.supports(parts.model):
         return manifest
     encoder: Any = parts.model.encoder
     recorder = RangeRecorder(encoder.state_dict(), encoder.config)
     model = FastSpanModel(parts.model, "fp32")
     model.encoder = recorder
-    reader = ExtractiveReader(model, parts.tokenizer, parts.settings, name=parts.name)
+    reader = ExtractiveReader(model, parts.tokenizer, manifest.settings)
     passages = [example.passages[:_PASSAGES] for example in examples]
     reader.score([example.question for example in examples], passages)
     reader.close()

@@ -113,9 +113,7 @@ class GeneratorBatches:
         self._ends = [end * config.accumulate for end in np.cumsum(steps).tolist()]
 
     def __len__(self) -> int:
-        most = self._config.max_steps
-        total = int(self._ends[-1])
-        return total if most is None else min(total, most * self._config.accumulate)
+        return min(int(self._ends[-1]), self._config.max_batches or int(self._ends[-1]))
 
     def __getitem__(self, number: int) -> GeneratorBatch:
         config, total = self._config, len(self._examples)
@@ -124,12 +122,10 @@ class GeneratorBatches:
         draw = generator(config.seed, 3, number)
         begin = (number - (self._ends[place - 1] if place else 0)) * stage.batch_size
         epochs = range(begin // total, (begin + stage.batch_size - 1) // total + 1)
-        order = np.concatenate(
-            [generator(config.seed, 2, place, epoch).permutation(total) for epoch in epochs]
-        )
+        orders = [generator(config.seed, 2, place, epoch).permutation(total) for epoch in epochs]
         first = begin - epochs[0] * total
         questions, passages, targets = [], [], []
-        for index in order[first : first + stage.batch_size].tolist():
+        for index in np.concatenate(orders)[first : first + stage.batch_size].tolist():
             example = self._examples[index]
             places, holding = choose_passages(example, stage, draw), _holding(example)
             answer = example.answers[int(draw.integers(len(example.answers)))]

@@ -30,6 +30,7 @@ from readers.generative.training.data import GeneratorBatch, GeneratorBatches, b
 from readers.generative.warm_start import warm_start
 from readers.ranking import Ranked
 
+_CHUNK = 32  # questions that are validated at a time
 _SEEN = 128  # questions from whose passages a generator is made
 _WATCHED = 200  # held-out questions that a validation while training reads
 
@@ -185,9 +186,6 @@ def _freeze(model: torch.nn.Module, beginnings: Sequence[str]) -> None:
             )
         for name in chosen:
             model.get_parameter(name).requires_grad_(False)
-
-
-_CHUNK = 32
 
 
 def answer_scores(

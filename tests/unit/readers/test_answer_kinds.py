@@ -6,7 +6,7 @@ import pytest
 
 import rag
 from rag.core.types import Answer, AnswerSet, Evidence
-from readers.answer_kinds import asks_several, asks_yes_no, count_candidates, list_around, present
+from readers.answer_kinds import asks_yes_no, count_candidates, list_around, present
 from readers.extractive.settings import ReaderSettings
 
 TEXT = "It is a server.\n\nIt runs on Linux and on BSD. Windows is not supported."
@@ -82,21 +82,6 @@ def test_the_pipeline_shows_the_sentence_and_answers_other_questions_in_the_same
 
 
 STEPS = "Before you begin, you need:\n\n1. a key,\n2. a name, and\n3. a server.\n\nThen start it."
-
-
-@pytest.mark.parametrize(
-    ("question", "asks"),
-    [
-        ("Which two tools does mtr combine?", True),
-        ("Please list the options", True),
-        ("In which three cities do they live?", True),
-        ("Which process does it kill?", False),
-        ("What is the name of the files?", False),
-        ("Give the number of files", False),
-    ],
-)
-def test_what_asks_for_several_things(question: str, asks: bool) -> None:
-    assert asks_several(question) is asks
 
 
 def test_the_list_around_a_span_ends_where_its_entries_end() -> None:

@@ -8,15 +8,9 @@ import pytest
 from safetensors.torch import load_file, save_file
 from transformers import BertForQuestionAnswering
 
-from rag.core.errors import (
-    ArtifactError,
-    ConfigError,
-    DataError,
-    IncompleteArtifactError,
-    MismatchedArtifactError,
-    RagError,
-    ReaderError,
-)
+from rag.core.errors import ArtifactError, ConfigError, DataError, RagError, ReaderError
+from rag.core.errors import IncompleteArtifactError as Incomplete
+from rag.core.errors import MismatchedArtifactError as Mismatched
 from rag.core.types import Passage
 from readers.confidence import fit_calibration
 from readers.generative.files import load_generator
@@ -75,7 +69,7 @@ def opened(folder: Path, text: str = "", tokens: int = 0, size: int = 0) -> None
         (ConfigError, "effort", lambda r, _: with_overrides(r.settings, {"effort": "least"})),
         (DataError, "no held-out", lambda *_: fit_calibration(*np.zeros((2, 0, 2)), np.zeros(0))),
         (DataError, "not a number", lambda *_: fit_calibration(np.full((1, 1), np.nan), *np.ones((2, 1)))),
-        (MismatchedArtifactError, r"tokens, the encoder 40", lambda _, folder: opened(folder, tokens=40)),
+        (Mismatched, r"tokens, the encoder 40", lambda _, folder: opened(folder, tokens=40)),
         (ArtifactError, "no question answering model could be", lambda _, folder: opened(folder, size=2000)),
         (ArtifactError, "found BertModel, exp", lambda _, folder: open_reader(tiny_encoder(folder / "e"))),
         (ArtifactError, r"neither reader\.json nor config\.json", lambda _, folder: opened(folder)),
@@ -86,8 +80,8 @@ def opened(folder: Path, text: str = "", tokens: int = 0, size: int = 0) -> None
         (ArtifactError, "no checkpoint there", lambda _, folder: load_generator(folder / "absent")),
         (ConfigError, "300, the model has 128", lambda _, folder: generator(folder, passage_tokens=300)),
         (ConfigError, "colour", lambda _, folder: generator(folder, colour=1)),
-        (IncompleteArtifactError, "tensors are missing", lambda _, folder: generator(folder, "layers.0.fc1")),
-        (MismatchedArtifactError, "the tokenizer knows", lambda _, folder: generator(folder, added=9)),
+        (Incomplete, "tensors are missing", lambda _, folder: generator(folder, "layers.0.fc1")),
+        (Mismatched, "the tokenizer knows", lambda _, folder: generator(folder, added=9)),
         (ReaderError, "window of 64", lambda _, folder: language_model(folder)),
         (ConfigError, "colour", lambda _, folder: language_model(folder, "#colour=1")),
         (ConfigError, "style", lambda _, folder: language_model(folder, "#style=long")),

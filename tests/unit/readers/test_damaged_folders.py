@@ -24,11 +24,8 @@ DAMAGES = {
     "empty": lambda data: b"",
     "cut": lambda data: data[: len(data) // 2],
     "flipped": flip,
-    "a list": lambda data: b"[]",
     "an empty object": lambda data: b"{}",
-    "null": lambda data: b"null",
     "binary": lambda data: b"\x00\xff\xfe" * 9,
-    "longer": lambda data: data + b" x",
 }
 
 

@@ -11,6 +11,8 @@ from readers.table_match import TableMatch, content_words
 NAMED = "Team: Ajax; Points: 61; Coach: Ten Hag\nTeam: PSV; Points: 58; Coach: Schmidt"
 BARS = "Team | Points | Coach\nAjax | 61 | Ten Hag\nPSV | 58 | Schmidt"
 MARKED = "| Team | Points | Coach |\n| --- | --- | --- |\n| Ajax | 61 | Ten Hag |\n| PSV | 58 | Schmidt |"
+TABLE = Passage("t", "", "tower: meters: 324; built: 1889\nbridge: meters: 51; built: 1901")
+PROSE = Passage("p", "", "A river bridge was built near the city in 1907.")
 LABELLED = "Ajax: Points: 61; Coach: Ten Hag\nPSV: Points: 58; Coach: Schmidt"
 
 
@@ -45,14 +47,10 @@ def test_what_is_no_cell_fits_nothing() -> None:
 
 
 def test_the_first_answer_keeps_its_own_score(reader: ExtractiveReader) -> None:
-    table = Passage("t", "", "tower: meters: 324; built: 1889\nbridge: meters: 51; built: 1901")
-    prose = Passage("p", "", "A river bridge was built near the city in 1907.")
     everything = with_overrides(reader.settings, {"spans_per_window": 60, "candidates": 200})
-    reader = ExtractiveReader(reader.model, reader.tokenizer, everything)
-    weighted = ExtractiveReader(
-        reader.model, reader.tokenizer, with_overrides(everything, {"table_weight": 50.0})
-    )
-    question, passages = "how many meters is the bridge?", [[prose, table]]
+    heavy = with_overrides(everything, {"table_weight": 50.0})
+    reader, weighted = (ExtractiveReader(reader.model, reader.tokenizer, s) for s in (everything, heavy))
+    question, passages = "how many meters is the bridge?", [[PROSE, TABLE]]
     [plain] = reader.read([question], passages, [[1.0, 1.0]], n_best=200)
     [found] = weighted.read([question], passages, [[1.0, 1.0]], n_best=200)
     first = found.answers[0]
@@ -62,13 +60,11 @@ def test_the_first_answer_keeps_its_own_score(reader: ExtractiveReader) -> None:
     of_prose = [{a.text: a.score for a in r.answers if a.evidence.passage_id == "p"} for r in (plain, found)]
     for text, score in of_prose[1].items():
         assert score == pytest.approx(of_prose[0][text] - 50.0 * 3, abs=1e-3)
-    [without] = weighted.read([question], [[prose]], [[1.0]])
-    assert without == reader.read([question], [[prose]], [[1.0]])[0]
+    [without] = weighted.read([question], [[PROSE]], [[1.0]])
+    assert without == reader.read([question], [[PROSE]], [[1.0]])[0]
 
 
 def test_further_spans_count_in_cells_alone(reader: ExtractiveReader) -> None:
-    table = Passage("t", "", "tower: meters: 324; built: 1889\nbridge: meters: 51; built: 1901")
-    prose = Passage("p", "", "A river bridge was built near the city in 1907.")
     few = {"spans_per_window": 1, "candidates": 200}
 
     def answers(passages: list[Passage], **changes: float) -> set[tuple[str, int]]:
@@ -78,10 +74,10 @@ def test_further_spans_count_in_cells_alone(reader: ExtractiveReader) -> None:
         [found] = changed.read(["how many meters is the bridge?"], [passages], [[1.0] * len(passages)], 200)
         return {(answer.text, answer.evidence.passage_id) for answer in found.answers}
 
-    plain = answers([prose, table])
+    plain = answers([PROSE, TABLE])
     assert len(plain) == 2
-    assert answers([prose, table], table_spans=60) == plain  # without a weight nothing is asked of tables
-    more = answers([prose, table], table_spans=60, table_weight=1.0) - plain
+    assert answers([PROSE, TABLE], table_spans=60) == plain  # without a weight nothing is asked of tables
+    more = answers([PROSE, TABLE], table_spans=60, table_weight=1.0) - plain
     assert {("51", "t"), ("324", "t")} <= more | plain
     assert {place for _, place in more} == {"t"}
-    assert answers([prose], table_spans=60, table_weight=1.0) == answers([prose])
+    assert answers([PROSE], table_spans=60, table_weight=1.0) == answers([PROSE])

@@ -97,7 +97,7 @@ def test_no_answer_is_not_fitted_to_questions_that_all_have_one() -> None:
 def test_the_reader_is_written_with_its_new_confidence(tmp_path: Path) -> None:
     out = tmp_path / "tuned"
     save_calibrated(None, out, Calibration(right=(2.0, 1.0, 0.0, 0.0, 0.0)))
-    assert load_parts(out).calibration.right == (2.0, 1.0, 0.0, 0.0, 0.0)
+    assert load_parts(out).manifest.calibration.right == (2.0, 1.0, 0.0, 0.0, 0.0)
     assert sorted(path.name for path in out.iterdir()) == sorted(p.name for p in SHIPPED_READER.iterdir())
     with pytest.raises(ConfigError, match="exists and is not empty"):
         save_calibrated(None, out, Calibration())

@@ -129,30 +129,24 @@ def test_word_embeddings_that_are_installed_are_not_stored_again(
     tmp_path: Path, encoder_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = SpanModel.from_encoder(encoder_folder, seed=1)
-    weights = dict(model.state_dict())
-    words = weights[WORD_EMBEDDINGS].clone()
+    words = model.state_dict()[WORD_EMBEDDINGS].clone()
     for module in ("readers.extractive.files", "readers.extractive.training.finish"):
         monkeypatch.setattr(f"{module}.embedded_word_embeddings", words.clone)
-
-    def exported(name: str, changed: torch.Tensor) -> tuple[torch.Tensor, ReaderManifest]:
-        given = {**weights, WORD_EMBEDDINGS: changed}
-        export_int8(
-            tmp_path / name, model, given, tiny_tokenizer(),
-            name=name, settings=ReaderSettings(), calibration=Calibration(),
-        )  # fmt: skip
-        found = load_parts(tmp_path / name).model.state_dict()[WORD_EMBEDDINGS]
-        return found, load_manifest(ReaderManifest, tmp_path / name)
-
     step = quantize(words)[1][:, None]
-    found, manifest = exported("same", words + 0.3 * step)  # such as the mean of two readers
-    assert manifest.word_embeddings == "all-MiniLM-L6-v2"
-    assert WORD_EMBEDDINGS not in load_int8(tmp_path / "same" / manifest.weights_file)
-    assert torch.equal(found, rounded(words))
     trained = words.clone()
     trained[7, 3] += step[7, 0]
-    found, manifest = exported("trained", trained)
-    assert manifest.word_embeddings is None
-    assert torch.equal(found, rounded(trained))
+    # such as the mean of two readers, and another encoder's
+    for changed, name, expected in (
+        (words + 0.3 * step, "all-MiniLM-L6-v2", words),
+        (trained, None, trained),
+    ):
+        folder = tmp_path / str(name)
+        weights = {**model.state_dict(), WORD_EMBEDDINGS: changed}
+        export_int8(folder, model, weights, tiny_tokenizer(), name="tiny", settings=ReaderSettings())
+        parts = load_parts(folder)
+        assert parts.manifest.word_embeddings == name
+        assert (WORD_EMBEDDINGS in load_int8(folder / parts.manifest.weights_file)) == (name is None)
+        assert torch.equal(parts.model.state_dict()[WORD_EMBEDDINGS], rounded(expected))
 
 
 def test_int8_inference_needs_ranges_which_are_checked(tmp_path: Path, encoder_folder: Path) -> None:

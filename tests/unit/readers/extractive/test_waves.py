@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from rag.core.types import Passage
-from readers.extractive.fast import FastSpanModel
-from readers.extractive.model import SpanModel
+from readers.extractive.model import FastSpanModel, SpanModel
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import SIX_LAYERS, Effort, ReaderSettings
 from tests.tiny_reader import tiny_tokenizer
