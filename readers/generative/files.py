@@ -13,7 +13,7 @@ from transformers import (
 )
 
 from rag.core.errors import ArtifactError, ConfigError, IncompleteArtifactError, MismatchedArtifactError
-from rag.runtime.backbone import attention_for, loading, set_dropout
+from rag.runtime.backbone import attention_for, loading, refuse_missing, set_dropout
 from readers.generative.causal import FRAME_TOKENS, Causal, causal_layout, causal_limit
 from readers.generative.model import Seq2Seq, answer_limit, longest_row
 from readers.generative.settings import GeneratorManifest, GeneratorSettings
@@ -101,12 +101,7 @@ def _load(name_or_path: str | Path, dropout: float | None, train_on: str | None)
             name_or_path, config=config, output_loading_info=True, dtype=torch.float32,
             attn_implementation=attention_for(config, train_on) if train_on else None,
         )  # fmt: skip
-    odd = [*report["missing_keys"], *(str(item) for item in report["mismatched_keys"])]
-    if odd:
-        raise IncompleteArtifactError(
-            f"{name_or_path}: {len(odd)} tensors are missing or of another shape, as {min(odd)}",
-            hint="the checkpoint is cut short, or is not of the architecture that config.json names",
-        )
+    refuse_missing(Path(name_or_path), [*report["missing_keys"], *map(str, report["mismatched_keys"])])
     embedded = model.get_input_embeddings().weight.shape[0]
     if len(tokenizer) > embedded:
         raise MismatchedArtifactError(

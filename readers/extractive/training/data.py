@@ -62,8 +62,9 @@ def read_set(one: TrainingSet, *, serving: bool = False) -> list[Example]:
             )
         if serving:
             questions = [question for question in questions if question.text in retrieved]
-    listed = ((question, retrieved.get(question.text, ())) for question in questions)
-    return [Example.of(q, _candidates(q, found, serving, one.window_words)) for q, found in listed]
+    return [
+        Example.of(q, _candidates(q, retrieved.get(q.text, ()), serving, one.window_words)) for q in questions
+    ]
 
 
 def _shortened(one: TrainingSet, question: Question) -> Question:

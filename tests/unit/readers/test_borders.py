@@ -35,13 +35,6 @@ def test_words_of_prose_are_left_as_they_are(text: str) -> None:
     assert whole_tokens(text, 0, first) == (0, first)
 
 
-def test_a_long_run_without_blanks_costs_little() -> None:
-    text = "a/b-" * 50_000
-    start, end = whole_tokens(text, 100_000, 100_005)
-    assert 99_500 < start <= 100_000
-    assert 100_005 <= end < 100_500
-
-
 MARKED = [  # what a span model marked, between brackets, and the answer
     ("Run [head -c 256 /dev/random > key\n\n• 2.13] Next", "head -c 256 /dev/random > key"),
     ("[)\n\nMozambique]", "Mozambique"),

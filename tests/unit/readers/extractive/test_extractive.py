@@ -93,15 +93,6 @@ def test_retrieval_weight_prefers_the_passage_ranked_first(reader: ExtractiveRea
         assert result.answers[0].evidence.passage_id == best.id
 
 
-def test_answers_never_begin_or_end_inside_a_word(reader: ExtractiveReader) -> None:
-    passage = Passage("w", "", "xylophone quartz zebra's well-known 1889")
-    [result] = reader.read(["where?"], [[passage]], [[1.0]], n_best=20)
-    text = passage.text
-    for answer in result.answers:
-        for place in (answer.evidence.start, answer.evidence.end):
-            assert place in (0, len(text)) or not (text[place - 1].isalnum() and text[place].isalnum())
-
-
 def test_yes_and_no_have_a_passage_but_no_place(encoder_folder: Path) -> None:
     model = SpanModel.from_encoder(encoder_folder, seed=3)
     model.add_heads(passage=True, skim_layer=0, seed=1)

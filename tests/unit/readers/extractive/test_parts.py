@@ -22,7 +22,7 @@ from readers.extractive.training.config import TrainingSet
 from readers.extractive.training.data import read_set
 from readers.extractive.training.finish import add_ranges, export_int8
 from readers.manifest import Calibration, load_manifest
-from readers.ranking import Span, distinct, retrieval_prior
+from readers.ranking import Span, distinct
 from tests.tiny_reader import tiny_squad, tiny_tokenizer
 
 
@@ -35,13 +35,6 @@ def test_equal_texts_and_overlaps_are_dropped() -> None:
         (0, 0, 5, "Paris", 5.0), (1, 3, 9, "paris.", 4.0), (0, 2, 9, "ris is", 3.0), (0, 9, 12, "Rom", 1.0)
     )
     assert [c.text for c in kept] == ["Paris", "Rom"]
-
-
-def test_prior_uses_ranks_and_ties_share_them() -> None:
-    assert retrieval_prior(np.zeros(0), 1.0).tolist() == []
-    assert retrieval_prior(np.array([3.0, 100.0, 3.0, -1.0]), 2.0).tolist() == pytest.approx(
-        [-2 * np.log(2), 0.0, -2 * np.log(2), -2 * np.log(4)]
-    )
 
 
 def test_calibration_finds_the_temperature_that_made_the_data() -> None:
