@@ -25,10 +25,10 @@ CEILINGS = {
     "rag/scale": (460, 450),
     "rag/training": (1700, 1400),
     "indexers": (4430, 4400),
-    "readers": (7000, 6600),
+    "readers": (6990, 6600),
     "retrievers": (6680, 6600),
     "serve": (2790, 2600),
-    "tests": (25380, 24000),
+    "tests": (25340, 24000),
 }
 
 
