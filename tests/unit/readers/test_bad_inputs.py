@@ -79,7 +79,7 @@ def opened(folder: Path, text: str = "", tokens: int = 0, size: int = 0) -> None
         (ArtifactError, "no checkpoint there", lambda _, folder: load_generator(folder / "absent")),
         (ConfigError, "300, the model has 128", lambda _, folder: generator(folder, passage_tokens=300)),
         (ConfigError, "colour", lambda _, folder: generator(folder, colour=1)),
-        (ArtifactError, "lacks 1 weights", lambda _, folder: generator(folder, "layers.0.fc1")),
+        (ArtifactError, "lacks 4 weights", lambda _, folder: generator(folder, "layers.0.fc1")),
         (Mismatched, "the tokenizer knows", lambda _, folder: generator(folder, added=9)),
         (ReaderError, "window of 64", lambda _, folder: language_model(folder)),
         (ConfigError, "colour", lambda _, folder: language_model(folder, "#colour=1")),
