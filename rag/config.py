@@ -138,7 +138,8 @@ def load_config(
     """
     settings, recipe = _read_source(source) if source is not None else {}, getattr(kind, RECIPE_KEY, "")
     stated = settings.pop(RECIPE_KEY, None) or recipe
-    presets = f"presets for {recipe}: {', '.join(preset_names(recipe)) or 'none'}" if recipe else ""
+    named = preset_names(recipe) if recipe else []
+    presets = f"presets for {recipe}: {', '.join(named) or 'none'}"
     if recipe and stated != recipe:
         raise ConfigError(
             f"{source} is a configuration of {stated!r}, expected one of {recipe!r}",
@@ -153,7 +154,9 @@ def load_config(
             is_of_source = not chosen.keys() & issue["loc"][:1] and settings.keys() & issue["loc"][:1]
             lines.append(f"{source}: " * bool(is_of_source) + _explain(kind, issue, flags or {}))
         is_missing = source is None and any(issue["type"] == "missing" for issue in error.errors())
-        hint = f"--config gives what else is needed; {presets}" if is_missing and presets else ""
+        hint = f"--config gives what else is needed; {presets}" if is_missing and named else ""
+        if is_missing and recipe and not named:
+            hint = f"`rag train {recipe} --help` says what each setting is"
         raise ConfigError("; ".join(lines), hint=hint) from error
 
 

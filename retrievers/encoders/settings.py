@@ -1,10 +1,8 @@
 """The settings in an encoder's folder: pooling, layers, prompts, lengths; read without torch.
 
-These kinds of folder are read: sentence-transformers and its `MultiVectorEncoder` (`modules.json`), DPR
-(`model_type` "dpr"), ANCE and plain transformers; and of static encoders those of sentence-transformers
-(`StaticEmbedding`) and of model2vec.
-Pooling and prefixes that do not fit the weights cause no error, only worse retrieval. Therefore every setting
-that the folder states is taken from it, and a warning names those that had to be guessed.
+Folders of sentence-transformers (`MultiVectorEncoder` and `StaticEmbedding` too), model2vec, DPR, ANCE and
+plain transformers are read. Pooling and prefixes that do not fit the weights cause no error, only worse
+retrieval: what the folder states is taken from it, and a warning names what had to be guessed.
 """
 
 from __future__ import annotations
@@ -29,8 +27,7 @@ from rag.runtime.model_files import (
 )
 from retrievers.encoders.layout import PAIR
 
-POOLINGS = ("cls", "mean", "lasttoken", "tokens")
-"""Ways to pool token vectors: see `rag.runtime.backbone.pool`; "tokens" keeps them all."""
+POOLINGS = ("cls", "mean", "lasttoken", "tokens")  # see `rag.runtime.backbone.pool`; "tokens" keeps them all
 STATIC = "static"  # the pooling of static encoders, which have a vector per token and no network
 STATIC_LENGTH = 512  # tokens of a text that count: the mean over a long text says little
 ACTIVATIONS = ("Identity", "Tanh", "ReLU", "GELU")  # classes of torch.nn
@@ -48,13 +45,10 @@ _HUGE = 1 << 20  # tokenizers write absurd lengths for "no limit"
 
 @dataclass(frozen=True, slots=True)
 class HeadLayer:
-    """A layer behind the transformer: the place of its weights, and what it computes.
+    """A layer behind the transformer: a linear one with one of `ACTIVATIONS`, or a LayerNorm.
 
     Attributes:
-        kind: "linear" or "norm" (LayerNorm).
-        folder: folder of the safetensors file.
-        weight: name of its weight there, ending in "weight"; its bias, if any, is beside it.
-        activation: after a linear layer, one of `ACTIVATIONS`.
+        weight: name of its weight in the safetensors of `folder`; its bias, if any, is beside it.
     """
 
     kind: Literal["linear", "norm"]
@@ -246,11 +240,8 @@ def read_settings(folder: Path) -> EncoderSettings:
 
 
 def _sentence_transformers(folder: Path) -> EncoderSettings:
-    modules = [
-        module
-        for module in read_json(folder / "modules.json")
-        if not str(module["type"]).endswith(".Dropout")  # which acts in training alone
-    ]
+    listed = read_json(folder / "modules.json")
+    modules = [m for m in listed if not str(m["type"]).endswith(".Dropout")]  # which acts in training alone
     kinds = [str(module["type"]).rpartition(".")[2] for module in modules]
     own = _optional_json(folder / "config_sentence_transformers.json")
     if own.get("model_type") == "CrossEncoder":
@@ -291,7 +282,6 @@ def _sentence_transformers(folder: Path) -> EncoderSettings:
         "normalises before another module, expected it last": "Normalize" in ends[:-1],
         "has layers before and behind Pooling, expected one of both": inner and inner[0] < place < inner[-1],
         "puts every text into its chat template": "message" in (transformer.get("modality_config") or {}),
-        "gives second segments a token type": own.get("token_types"),
         "leaves prompts out of pooling": (query or passage)
         and any(settings.get("include_prompt") is False for settings in configs),
         "cuts its vectors (truncate_dim)": own.get("truncate_dim"),
@@ -337,11 +327,8 @@ def _static(folder: Path, inner: Path, *, kind: str, normalize: bool) -> Encoder
 
 
 def _prompts(own: Mapping[str, Any]) -> tuple[str, str]:
-    """Prompts of questions and passages among those that a folder of sentence-transformers names.
-
-    Empty ones are passed over: sentence-transformers 6 saves an empty "document" beside a "passage". Where
-    there are prompts for questions or passages, the default is that of other tasks.
-    """
+    """Prompts of questions and passages. Empty ones are passed over: sentence-transformers 6 saves an empty
+    "document" beside a "passage". Where either has a prompt, the default is that of other tasks."""
     prompts, of_passages = own.get("prompts") or {}, ("document", "passage", "corpus")
     stated = {str(name): str(text) for name, text in prompts.items() if text}
     has_roles = any(name in prompts for name in ("query", *of_passages))
@@ -353,13 +340,12 @@ def _prompts(own: Mapping[str, Any]) -> tuple[str, str]:
 def _interaction(transformer: Mapping[str, Any], mask: Mapping[str, Any], limit: int) -> Interaction:
     """From the modules Transformer and MultiVectorMask of sentence-transformers' `MultiVectorEncoder`."""
     padding = transformer.get("query_expansion") or {}
-    odd = {
-        "strategy": padding.get("strategy", "fixed") != "fixed",
-        "token": padding.get("token") not in (None, *MASKS),
-        "skiplist_tasks": list(mask.get("skiplist_tasks") or ["document"]) != ["document"],
-        "keep_only_token_ids": bool(mask.get("keep_only_token_ids")),
-    }
-    if unknown := [f"{name} {({**padding, **mask})[name]!r}" for name, is_odd in odd.items() if is_odd]:
+    read_here = {
+        "strategy": ("fixed",), "token": (None, *MASKS), "skiplist_tasks": (None, [], ["document"]),
+        "keep_only_token_ids": (None, []),
+    }  # fmt: skip
+    stated = {name: value for name, value in {**padding, **mask}.items() if name in read_here}
+    if unknown := [f"{name} {value!r}" for name, value in stated.items() if value not in read_here[name]]:
         raise ArtifactError(
             f"late interaction with {', '.join(unknown)} is not known here",
             hint='expected questions of a fixed length, filled with masks ("strategy": "fixed"), or not '

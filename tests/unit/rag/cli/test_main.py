@@ -46,6 +46,7 @@ def test_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -
         ("train dpr --out x", 2, "error: --train is not given"),
         ("train dpr --train x --out y --config utf16.yaml", 2, "utf16.yaml is not UTF-8 text"),
         ("train ict --out x", 2, "error: --corpus is not given"),
+        ("train static --out x --train q", 2, "--index is not given\n  → `rag train static --help`"),
     ],
 )
 def test_wrong_input_is_one_message_without_traceback(
