@@ -52,21 +52,6 @@ def sentences(world: Path, out: Path, **more: Any) -> SentenceBatches:
     )  # fmt: skip
 
 
-def test_names_that_the_rest_names_too_are_masked_first(world: Path, tmp_path: Path) -> None:
-    corpus = write_corpus(tmp_path / "two.jsonl", [
-        f"it rose in Danube and then in Forest and Black {n}. The river Forest is long." for n in range(40)
-    ])  # fmt: skip
-    store, _ = open_corpus([corpus], tmp_path / "two", "none")
-    for recurring in (False, True):
-        batches = SentenceBatches(
-            store, MaskedReader.load(world / "bert", max_tokens=60).tokenizer,
-            tagger=CapitalTagger(np.zeros(0, np.uint64)), sentence_tokens=32, min_words=6,
-            examples=Epochs(40, 40, epochs=1, seed=1), recurring=recurring,
-        )  # fmt: skip
-        names = {name for name in NAMES if any(name not in s.query for s in batches[0] if name in s.text)}
-        assert names == ({"Forest"} if recurring else {"Danube", "Forest", "Black"})
-
-
 def test_its_loss_is_that_of_words_alone_and_beside_two_passages(world: Path, tmp_path: Path) -> None:
     torch.manual_seed(0)
     reader = MaskedReader.load(world / "bert", max_tokens=60, dropout=0.0)

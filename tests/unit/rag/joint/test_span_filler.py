@@ -91,22 +91,6 @@ def test_words_are_worth_the_probability_of_their_spans(tmp_path: Path, tiny: Ti
         torch.testing.assert_close(filler([sentence], [passages]), filled.logp)
 
 
-def test_only_passages_with_the_words_are_read(tmp_path: Path, tiny: TinyModels) -> None:
-    folder = tiny.bert(tmp_path / "bert", seed=3)
-    filler = SpanFiller.load(str(folder), max_tokens=32, guess=0.001)
-    rows: list[int] = []
-    filler.model.register_forward_pre_hook(lambda _, given: rows.append(len(given[0])))
-    sentence = MaskedSentence("", "", np.array([9, 4]), np.array([1]), np.array([20]))
-    logp = filler([sentence] * 2, [[[], [21, 20], [22]], [[20], [], [23]]])
-    assert rows == [2]
-    logp.sum().backward()
-    assert all(torch.isfinite(p.grad).all() for p in filler.parameters() if p.grad is not None)
-    assert not torch.allclose(filler.model.qa_outputs.weight.grad, torch.zeros(1))
-    nothing = filler([sentence], [[[], [22]]])
-    torch.testing.assert_close(nothing, torch.full((1, 2, 1), float(np.log(0.001))))
-    assert rows == [2]
-
-
 def test_it_learns_to_copy(trained: Path) -> None:
     last = [r for r in read_metrics(trained.parent / "metrics.jsonl") if "eval/utility" in r][-1]
     assert last["eval/utility"] > np.log(0.7 / 0.001)  # of two names in the passage, the right one

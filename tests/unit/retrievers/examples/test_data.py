@@ -40,17 +40,6 @@ def tokenizer(tiny_bert):
     return RetrieverTokenizer(settings.override(max_length=12), settings.override(max_length=24))
 
 
-def test_written_examples_read_back(tmp_path):
-    path = tmp_path / "train.json"
-    assert write_examples(path, examples()) == 12
-    assert list(read_examples(path)) == examples()
-    record = json.loads(path.read_text())[0]
-    assert record["hard_negative_ctxs"][0] == {
-        "passage_id": "p100", "title": "Title 100", "text": passage(100).text,
-        "source": "bm25", "rank": 1, "score": 9.5,
-    }  # fmt: skip
-
-
 def test_dpr_files(tmp_path, caplog):
     path = tmp_path / "train.json.gz"
     context = {"title": "T", "text": "x", "score": "11.5", "psg_id": 7}
@@ -199,15 +188,3 @@ def test_batches_without_negatives_are_refused():
         RetrieverBatches(data, Epochs(len(data), 1))
     with pytest.raises(ConfigError, match="4 questions cannot be shared by 8"):
         own_share(4, SimpleNamespace(rank=0, size=8))
-
-
-def test_a_run_of_a_few_steps_is_warned_of(caplog):
-    def epochs_of(batch_size, epochs):
-        given = {"batch_size": batch_size, "epochs": epochs, "max_batches": None, "seed": 1}
-        return Epochs.of(SimpleNamespace(**given), 54)
-
-    epochs_of(64, 1)
-    assert "1 steps of 54 examples: raise epochs (now 1) or lower batch_size (now 64)" in caplog.text
-    caplog.clear()
-    assert len(epochs_of(16, 10)) == 30
-    assert not caplog.text
