@@ -1,11 +1,18 @@
-"""Read what was retrieved: answers with evidence, by any reader."""
+"""Read what was retrieved: answers with evidence, by any reader, and how many of them are right."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rag.core.types import Answer, AnswerSet, Evidence, Paths, RankedPassages
+import numpy as np
+
+from rag.core.types import Answer, AnswerSet, Evidence, Passage, Paths, RankedPassages
+from rag.data.examples import Example
+from rag.data.text import Profile
+from rag.metrics.answers import em_and_f1
 from readers.paths import hop_scores
 from readers.protocols import MAX_PASSAGE_CHARS, Reader
+
+_MEASURED = 64  # questions that are measured at a time
 
 
 def counts_scores(reader: object) -> bool:
@@ -60,6 +67,35 @@ def read_answers(
         )
         for result, hits in zip(results, retrieved, strict=True)
     ]
+
+
+def answer_scores(
+    texts: Sequence[str | None], answers: Sequence[Sequence[str]], profiles: Sequence[Profile]
+) -> dict[str, float]:
+    """{"em", "f1", "silent"} in percent; "silent" is the share of questions left without an answer.
+
+    Args:
+        texts: (n,) the best answer to each question, None without one.
+        answers: (n,) accepted answers of each question.
+        profiles: (n,) rules by which answers are compared. Patterns have no F1.
+    """
+    em, f1 = zip(*map(em_and_f1, texts, answers, profiles), strict=True)
+    overlaps = [overlap for overlap in f1 if not np.isnan(overlap)] or [0.0]
+    shares = {"em": np.mean(em), "f1": np.mean(overlaps), "silent": texts.count(None) / len(texts)}
+    return {name: round(100 * float(share), 2) for name, share in shares.items()}
+
+
+def reading_scores(
+    reader: Reader, examples: Sequence[Example], passages: Sequence[Sequence[Passage]]
+) -> dict[str, float]:
+    """`answer_scores` of a reader that reads these passages of each example, all with equal scores."""
+    texts: list[str | None] = []
+    for begin in range(0, len(examples), _MEASURED):
+        own = passages[begin : begin + _MEASURED]
+        questions = [example.question for example in examples[begin : begin + _MEASURED]]
+        results = reader.read(questions, own, [[1.0] * len(listed) for listed in own], n_best=1)
+        texts += [result.answers[0].text if result.answers else None for result in results]
+    return answer_scores(texts, [e.answers for e in examples], [e.answer_profile for e in examples])
 
 
 def _as_retrieved(answer: Answer, retrieved: RankedPassages) -> Answer:

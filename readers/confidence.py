@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from rag.core.arrays import Bool, Float64
-from rag.core.errors import DataError
 from readers.manifest import Calibration
 from readers.ranking import Ranked
 
@@ -78,16 +77,9 @@ def fit_calibration(
         nulls: (Q,) null scores.
         weights: (Q,) w before they are scaled to add up to 1; None: all alike.
 
-    Raises:
-        DataError: if there is no question, or a score is NaN.
-
     Source:
         Guo et al. 2017, "On Calibration of Modern Neural Networks", section 4.2 (temperature scaling).
     """
-    if len(scores) == 0:
-        raise DataError("no held-out question to calibrate on")
-    if np.isnan(scores).any() or not np.isfinite(nulls).all():
-        raise DataError("a held-out score is not a number")
     from scipy.special import logsumexp
 
     everything = np.column_stack([scores, nulls])  # (Q, N + 1)

@@ -7,14 +7,13 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from rag.core.arrays import Bool, Float64, Int64
+from rag.core.arrays import Float64, Int64
 from rag.core.types import Answer, AnswerSet, Evidence, Passage
 from rag.data.text import normalize_answer
 from readers.borders import answer_bounds
 from readers.extractive.inference import RowScores
 from readers.extractive.layout import Row, TokenizedTexts
 from readers.extractive.settings import ReaderSettings
-from readers.protocols import ScoreLists
 from readers.table_match import TableMatch, content_words
 
 _NEAR = 15  # words on each side of an answer
@@ -198,24 +197,6 @@ class QuestionRanker:
         begin += len(answer) - len(answer.lstrip())  # SentencePiece's tokens hold the blank before a word
         answer = answer.strip()
         return Span(answer, score, place, begin, begin + len(answer))
-
-
-def rank_all(
-    rows: PassageRows,
-    scores: RowScores,
-    retrieval: ScoreLists,
-    settings: ReaderSettings,
-    used: Bool | None = None,
-) -> list[Ranked]:
-    """The answers to every question from all of its rows, or from those that are `used`, (R,) bool."""
-    owner = rows.owners
-    ranked = []
-    for question in range(len(rows.questions)):
-        mine = owner == question if used is None else (owner == question) & used
-        numbers = np.nonzero(mine)[0]
-        ranker = QuestionRanker(rows, question, retrieval[question], settings)
-        ranked.append(ranker.rank(numbers, scores.take(numbers)))
-    return ranked
 
 
 def _words_around(answer: Span, text: str) -> frozenset[str]:

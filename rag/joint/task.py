@@ -16,10 +16,10 @@ from rag.joint.questions import answer_rank
 from rag.runtime.seeds import generator as random_numbers
 from rag.training.distributed import World
 from rag.training.fit import Loss
+from readers.answers import answer_scores
 from readers.generative.model import Seq2Seq
 from readers.generative.reader import GenerativeReader
 from readers.generative.settings import GeneratorSettings, encode_rows
-from readers.generative.training.recipe import answer_scores
 from retrievers.examples.batches import Epochs
 from retrievers.examples.data import answer_matcher
 from retrievers.training.validation import retrieval_scores
@@ -105,7 +105,8 @@ class JointTask:
         self.module.eval()
         reader = GenerativeReader(self.seq2seq, self.settings)
         ranks: list[int | None] = []
-        read, nats = [], []
+        texts: list[str | None] = []
+        nats: list[float] = []
         for begin in range(0, len(questions), self.config.batch_size):
             part = questions[begin : begin + self.config.batch_size]
             retrieved = self.finder.find(part)
@@ -118,11 +119,11 @@ class JointTask:
             inputs = [question.text for question in part], retrieved.passages, scores
             likely = reader.log_likelihood(*inputs, targets)
             nats += [-value for value in likely]
-            read += reader.generate(*inputs, 1)
+            texts += [r.answers[0].text if r.answers else None for r in reader.generate(*inputs, 1)]
         self.module.train(training)
         ranking = {n: v for n, v in retrieval_scores(ranks).items() if n != "top100"}
         rules = [question.answer_profile for question in questions]
-        figures = answer_scores(read, [question.answers for question in questions], rules)
+        figures = answer_scores(texts, [question.answers for question in questions], rules)
         return {**figures, "nll": sum(nats) / len(nats), **ranking}
 
 

@@ -112,7 +112,7 @@ class ExtractiveReader:
         ]
 
     def score(self, questions: Sequence[str], passages: PassageLists) -> tuple[PassageRows, RowScores]:
-        """Run the network over all windows of all passages; `rank_all` makes answers of the result.
+        """Run the network over all windows of all passages; `QuestionRanker` makes answers of the result.
 
         The early head, if there is one, computes its scores too, but drops nothing.
         """

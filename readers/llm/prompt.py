@@ -105,15 +105,13 @@ def parse_reply(text: str) -> tuple[Statement, ...]:
         ((), ())
     """
     text = _THOUGHT.sub("", as_unicode(text)).strip()  # a reply cut inside an emoji ends in half a character
-    decoder, start = json.JSONDecoder(), text.find("{")
-    while start >= 0:
+    for brace in re.finditer(r"\{", text):
         try:
-            value, _ = decoder.raw_decode(text, start)
+            value, _ = json.JSONDecoder().raw_decode(text, brace.start())
         except (ValueError, RecursionError):  # no JSON, or numbers or nesting beyond Python's limits
-            value = None
+            continue
         if isinstance(value, dict) and "answer" in value:
             return _short_reply(value["answer"], value.get("passages"))
-        start = text.find("{", start + 1)
     words = " ".join(text.replace("```", " ").replace("**", "").split())
     if not words or '"answer"' in words or re.match(r"\{|\[(?!\d{1,4}[],;])", words):
         raise MalformedReply(f"expected an answer, or a JSON object with one, found {text[:120]!r}")

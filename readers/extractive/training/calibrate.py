@@ -19,7 +19,7 @@ from readers.extractive.settings import ReaderSettings
 from readers.extractive.training.data import SPAN, answer_type, is_right
 from readers.extractive.waves import retrieval_ranks
 from readers.manifest import Calibration
-from readers.ranking import Ranked, rank_all
+from readers.ranking import QuestionRanker, Ranked
 
 _WEIGHTS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.5, 6.0)
 _TABLE_WEIGHTS = (0.0, 1.0, 2.0, 3.0)
@@ -110,14 +110,18 @@ class _Reading:
             used = ~holds if emptied else np.ones(len(pairs), bool)
             if depth is not None:
                 used &= retrieval_ranks(rows, retrieval) < depth
-            answered = np.bincount(rows.owners, holds & used, len(chunk)) > 0
-            ranked += zip(rank_all(rows, scores, retrieval, settings, used), answered.tolist(), strict=True)
+            owner = rows.owners
+            for question, own in enumerate(retrieval):
+                numbers = np.nonzero((owner == question) & used)[0]
+                ranker = QuestionRanker(rows, question, own, settings)
+                ranked.append((ranker.rank(numbers, scores.take(numbers)), bool(holds[numbers].any())))
         return ranked
 
     def right(self, settings: ReaderSettings) -> Float64:
         """(Q,) 1 where the first answer is right, else 0."""
-        pairs = zip(self.ranked(settings), self.examples, strict=True)
-        return np.array([bool(r.answers) and is_right(r.answers[0].text, e) for (r, _), e in pairs], float)
+        best = (ranked.answers[:1] for ranked, _ in self.ranked(settings))
+        pairs = zip(best, self.examples, strict=True)
+        return np.array([any(is_right(span.text, e) for span in spans) for spans, e in pairs], float)
 
     def most_right(self, settings: ReaderSettings, name: str, values: Sequence[float]) -> ReaderSettings:
         """The settings with the value of `name` that gives most right first answers."""

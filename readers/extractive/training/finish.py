@@ -8,17 +8,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from safetensors.torch import save_file
 
 from rag.core.files import atomic_path, atomic_write_json, read_json, replaced_folder
 from rag.data.examples import Example
-from rag.metrics.answers import em_and_f1
 from rag.runtime.fast.fast_bert import RangeRecorder
 from rag.runtime.model_files import embedded_word_embeddings, save_tokenizer
 from rag.runtime.seeds import generator
 from rag.training.card import Card
+from readers.answers import reading_scores
 from readers.extractive.files import WORD_EMBEDDINGS, load_parts, row_scale, save_int8
 from readers.extractive.model import FastSpanModel, SpanModel
 from readers.extractive.reader import ExtractiveReader
@@ -32,7 +31,6 @@ from readers.protocols import Reader
 WEIGHTS_FILE, RANGES_FILE = "weights.int8.safetensors", "ranges.safetensors"
 _PASSAGES = 2  # per question, to measure activation ranges on
 _KEPT = ("position_embeddings", "token_type_embeddings", "qa_outputs", "passage_head", "skim_head")
-_CHUNK = 256
 _RETRIEVED = 5  # retrieved passages that are read for a question without gold ones
 RANGE_QUESTIONS = 200  # on whose passages the ranges of activations are measured
 
@@ -66,7 +64,7 @@ def finish(
         with closing(ExtractiveReader.load(folder, precision=config.precision)) as reader:
             for label, examples in held_out.items():
                 if shown := draw(examples, config.validation_questions, config, 4):
-                    figures[f"gold passages, held-out {label}"] = reading_scores(reader, shown)
+                    figures[f"gold passages, held-out {label}"] = gold_scores(reader, shown)
             if sets:
                 chosen, calibration, figures["retrieved, held-out"] = tune(reader, sets)
                 changes = {"settings": chosen, "calibration": calibration}
@@ -102,23 +100,10 @@ def draw(examples: Sequence[Example], count: int, config: ReaderTrainConfig, key
     return [examples[int(i)] for i in order]
 
 
-def reading_scores(reader: Reader, examples: Sequence[Example]) -> dict[str, float]:
-    """EM and F1 in percent, by the official SQuAD 1.1 rules, of questions with their gold passages alone.
-
-    Questions without gold passages are read with their first few other passages. A missing answer is wrong.
-    """
-    scores: list[tuple[float, float]] = []
-    for begin in range(0, len(examples), _CHUNK):
-        part = examples[begin : begin + _CHUNK]
-        passages = [example.positives or example.passages[:_RETRIEVED] for example in part]
-        alike = [[1.0] * len(own) for own in passages]
-        results = reader.read([example.question for example in part], passages, alike, n_best=1)
-        for example, result in zip(part, results, strict=True):
-            text = result.answers[0].text if result.answers else None
-            right, overlap = em_and_f1(text, example.answers, example.answer_profile)
-            scores.append((right, right if example.answers_are_regex else overlap))
-    em, f1 = 100.0 * np.array(scores).reshape(-1, 2).sum(axis=0) / max(1, len(examples))
-    return {"em": round(float(em), 2), "f1": round(float(f1), 2)}
+def gold_scores(reader: Reader, examples: Sequence[Example]) -> dict[str, float]:
+    """`answer_scores` of questions with their gold passages alone, or else with their first few others."""
+    passages = [example.positives or example.passages[:_RETRIEVED] for example in examples]
+    return reading_scores(reader, examples, passages)
 
 
 def export_trained(

@@ -18,7 +18,7 @@ from readers.extractive.settings import ReaderSettings
 from readers.extractive.training.batches import ReaderBatch, ReaderBatches
 from readers.extractive.training.config import ReaderTrainConfig, TrainingSet
 from readers.extractive.training.data import load_examples, read_set
-from readers.extractive.training.finish import RANGE_QUESTIONS, draw, finish, reader_card, reading_scores
+from readers.extractive.training.finish import RANGE_QUESTIONS, draw, finish, gold_scores, reader_card
 from readers.extractive.training.losses import marginal_loss, span_loss, teacher_loss
 from readers.extractive.training.rewording import Rewording
 from readers.extractive.training.teacher import Teacher
@@ -90,7 +90,7 @@ def _method(config: ReaderTrainConfig, run: Run) -> Method:
     )
 
     def evaluate() -> dict[str, float]:
-        return reading_scores(ExtractiveReader(model, tokenizer, settings, device=run.device), watched)
+        return gold_scores(ExtractiveReader(model, tokenizer, settings, device=run.device), watched)
 
     def export(weights: Weights) -> dict[str, Any]:
         return finish(config, model, weights, tokenizer, held_out, settings, shown)

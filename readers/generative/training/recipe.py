@@ -5,7 +5,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from rag.core.errors import ConfigError, DataError
@@ -13,13 +12,12 @@ from rag.core.files import replaced_folder
 from rag.core.optional import require
 from rag.data.examples import Example
 from rag.data.selection import hold_out
-from rag.data.text import Profile
-from rag.metrics.answers import em_and_f1
 from rag.runtime.model_files import save_tokenizer
 from rag.training.card import Card
 from rag.training.distributed import World
 from rag.training.fit import Loss
 from rag.training.run import Method, Run, Weights, train
+from readers.answers import reading_scores
 from readers.extractive.files import load_span_model
 from readers.generative.files import check_rows, load_generator
 from readers.generative.model import Seq2Seq
@@ -28,9 +26,7 @@ from readers.generative.settings import GeneratorManifest, GeneratorSettings, en
 from readers.generative.training.config import GeneratorTrainConfig
 from readers.generative.training.data import GeneratorBatch, GeneratorBatches, best_ranked, merged_examples
 from readers.generative.warm_start import warm_start
-from readers.ranking import Ranked
 
-_CHUNK = 32  # questions that are validated at a time
 _SEEN = 128  # questions from whose passages a generator is made
 _WATCHED = 200  # held-out questions that a validation while training reads
 
@@ -82,12 +78,11 @@ def _method(config: GeneratorTrainConfig, run: Run) -> Method:
     master = run.master(model)
     if config.checkpoint_layers:
         model.gradient_checkpointing_enable()
-    shown = config.stages[-1].passages
+    shown = [[c.passage for c in best_ranked(e, config.stages[-1].passages)] for e in held_out]
 
     def evaluate() -> dict[str, float]:
         model.eval()
-        reader, watched = GenerativeReader(seq2seq, settings), held_out[:_WATCHED]
-        return reading_scores(reader, watched, shown)
+        return reading_scores(GenerativeReader(seq2seq, settings), held_out[:_WATCHED], shown[:_WATCHED])
 
     def export(weights: Weights) -> dict[str, float]:
         final = settings.model_copy(update={"beams": config.beams})
@@ -186,36 +181,6 @@ def _freeze(model: torch.nn.Module, beginnings: Sequence[str]) -> None:
             )
         for name in chosen:
             model.get_parameter(name).requires_grad_(False)
-
-
-def answer_scores(
-    read: Sequence[Ranked], answers: Sequence[Sequence[str]], profiles: Sequence[Profile] = ()
-) -> dict[str, float]:
-    """{"em", "f1", "silent"} in percent; "silent" is the share of questions left without an answer.
-
-    Without beams a reader is silent wherever "no answer" is likelier than each single answer.
-
-    Args:
-        answers: (n,) accepted answers of each question.
-        profiles: (n,) rules by which answers are compared, "squad" by default. Patterns have no F1.
-    """
-    texts = [question.answers[0].text if question.answers else None for question in read]
-    rules: Sequence[Profile] = profiles or ["squad"] * len(texts)
-    em, f1 = zip(*map(em_and_f1, texts, answers, rules), strict=True)
-    overlaps = [overlap for overlap in f1 if not np.isnan(overlap)] or [0.0]
-    shares = {"em": np.mean(em), "f1": np.mean(overlaps), "silent": texts.count(None) / len(texts)}
-    return {name: round(100 * float(share), 2) for name, share in shares.items()}
-
-
-def reading_scores(reader: GenerativeReader, examples: Sequence[Example], passages: int) -> dict[str, float]:
-    """`answer_scores` of a reader that reads the best-ranked passages of held-out questions."""
-    read: list[Ranked] = []
-    for begin in range(0, len(examples), _CHUNK):
-        part = examples[begin : begin + _CHUNK]
-        chosen = [[c.passage for c in best_ranked(example, passages)] for example in part]
-        ranks = [[-float(rank) for rank in range(len(mine))] for mine in chosen]
-        read += reader.generate([e.question for e in part], chosen, ranks)
-    return answer_scores(read, [example.answers for example in examples])
 
 
 @torch.no_grad()

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from safetensors.torch import load_file, save_file
 from transformers import BertForQuestionAnswering
@@ -11,7 +10,6 @@ from transformers import BertForQuestionAnswering
 from rag.core.errors import ArtifactError, ConfigError, DataError, RagError, ReaderError
 from rag.core.errors import MismatchedArtifactError as Mismatched
 from rag.core.types import Passage
-from readers.confidence import fit_calibration
 from readers.generative.files import load_generator
 from readers.manifest import with_overrides
 from readers.open import open_reader
@@ -66,8 +64,6 @@ def opened(folder: Path, text: str = "", tokens: int = 0, size: int = 0) -> None
         (ConfigError, "colour", lambda r, _: with_overrides(r.settings, {"colour": 1})),
         (ConfigError, "leaves", lambda r, _: with_overrides(r.settings, {"max_tokens": 40})),
         (ConfigError, "effort", lambda r, _: with_overrides(r.settings, {"effort": "least"})),
-        (DataError, "no held-out", lambda *_: fit_calibration(*np.zeros((2, 0, 2)), np.zeros(0))),
-        (DataError, "not a number", lambda *_: fit_calibration(np.full((1, 1), np.nan), *np.ones((2, 1)))),
         (Mismatched, r"tokens, the encoder 40", lambda _, folder: opened(folder, tokens=40)),
         (ArtifactError, "no question answering model could be", lambda _, folder: opened(folder, size=2000)),
         (ArtifactError, "found BertModel, exp", lambda _, folder: open_reader(tiny_encoder(folder / "e"))),
