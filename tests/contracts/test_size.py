@@ -25,7 +25,7 @@ CEILINGS = {
     "rag/scale": (460, 450),
     "rag/training": (1700, 1400),
     "indexers": (4430, 4400),
-    "readers": (6990, 6600),
+    "readers": (6950, 6600),
     "retrievers": (6670, 6600),
     "serve": (2790, 2600),
     "tests": (25260, 24000),
