@@ -5,6 +5,7 @@ Kinds: "h1", "h2", "p", "li", "code" with a text, and "table" with a list of row
 
 import html
 import io
+import textwrap
 import zipfile
 from collections.abc import Callable, Sequence
 from email.message import EmailMessage
@@ -176,14 +177,10 @@ def pdf(
         following = f"/Next {begin + place + 1} 0 R" if place + 1 < len(outline) else ""
         entry = f"<</Title({_escaped(text)})/Parent 3 0 R/Dest[{first + 2 * at} 0 R /Fit]{following}>>"
         objects[begin + place] = entry.encode("cp1252")
-    more = "/Outlines 3 0 R" if outline else ""
-    if outline:
-        objects[3] = (
-            f"<</First {begin} 0 R/Last {begin + len(outline) - 1} 0 R/Count {len(outline)}>>".encode()
-        )
-    objects[1] = (
-        f"<</Type/Catalog/Pages 2 0 R{more}{f'/PageLabels<</Nums[{labels}]>>' if labels else ''}>>".encode()
-    )
+    last = begin + len(outline) - 1
+    objects[3] = f"<</First {begin} 0 R/Last {last} 0 R/Count {len(outline)}>>".encode()
+    more = "/Outlines 3 0 R" * bool(outline) + f"/PageLabels<</Nums[{labels}]>>" * bool(labels)
+    objects[1] = f"<</Type/Catalog/Pages 2 0 R{more}>>".encode()
     objects[4] = f"<</Title({_escaped(title)})>>".encode("cp1252")
     trailer = "/Info 4 0 R"
     if encrypted:  # with a password that nobody knows
@@ -218,28 +215,18 @@ def pdf_of(content: Content) -> bytes:
         texts = [" ".join(row) for row in value] if kind == "table" else value.split("\n")
         y -= 12
         for text in texts:
-            for part in [text] if kind == "code" else _wrapped(("- " if kind == "li" else "") + text, 80):
+            for part in [text] if kind == "code" else textwrap.wrap("- " * (kind == "li") + text, 80):
                 y -= 1.25 * sizes.get(kind, 10.0)
                 lines.append((50, y, sizes.get(kind, 10.0), "C" if kind == "code" else "F", part))
     return pdf([lines])
 
 
-def _wrapped(text: str, width: int) -> list[str]:
-    lines = [""]
-    for word_ in text.split(" "):
-        if lines[-1] and len(lines[-1]) + len(word_) >= width:
-            lines.append("")
-        lines[-1] += f" {word_}" if lines[-1] else word_
-    return lines
-
-
 ODF = "urn:oasis:names:tc:opendocument:xmlns"
-_PREFIXES = {"text": "text", "table": "table", "office": "office", "style": "style", "draw": "drawing",
-             "presentation": "presentation"}  # fmt: skip
+_PREFIXES = {"text": "text", "table": "table", "office": "office", "style": "style", "draw": "drawing"}
 
 
 def odf(kind: str, body: str, styles: str = "", title: str = "", **members: bytes) -> bytes:
-    """An OpenDocument file; kinds: "text", "spreadsheet", "presentation"."""
+    """An OpenDocument file of a kind such as "text"."""
     names = " ".join(f'xmlns:{prefix}="{ODF}:{name}:1.0"' for prefix, name in _PREFIXES.items())
     content = (
         f"<office:document-content {names}><office:automatic-styles>{styles}</office:automatic-styles>"

@@ -344,9 +344,9 @@ def write_run(path: Path, examples: Iterable[Example]) -> None:
 
 def _listed(record: dict[str, Any], name: str) -> Sequence[Any]:
     values = record.pop(name, None) or ()
-    if not isinstance(values, list | tuple):
-        raise ValueError(f"{name} is not a list")
-    return values
+    if isinstance(values, list | tuple):
+        return values
+    raise ValueError(f"{name} is not a list")
 
 
 def _candidate(value: Any, role: Role) -> Candidate:

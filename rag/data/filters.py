@@ -133,24 +133,24 @@ def _condition(name: str, given: Any) -> Condition:
             )
         return Condition(name, bounds=tuple((sign, _checked(name, value)) for sign, value in given.items()))
     values = tuple(_checked(name, value) for value in (given if isinstance(given, list | tuple) else [given]))
-    size = sum(len(str(value)) for value in values if not _is_plain(str(value))) if name == "path" else 0
+    patterns = [value for value in map(str, values) if name == "path" and not _is_plain(value)]
+    size = sum(map(len, patterns))
     if not 0 < len(values) <= _MOST_VALUES or size > _MOST_PATTERN:
         raise FilterError(
             f"the filter gives {name!r} {len(values)} values and patterns of {size} characters",
-            hint=f"at most {_MOST_VALUES} values, and {_MOST_PATTERN} characters of patterns, are accepted; "
-            "files, and folders with a slash at the end, are no patterns",
+            hint=f"at most {_MOST_VALUES} values, and {_MOST_PATTERN} characters of patterns with * or ?",
         )
     return Condition(name, values)
 
 
 def _checked(name: str, value: Any) -> Value:
-    is_text = name in FILTER_FIELDS
-    if not isinstance(value, str if is_text else str | int | float) or value != value:
-        expected = "text" if is_text else "text, a number, true or false"
+    kinds, expected = (str | int | float), "text, a number, true or false"
+    if name in FILTER_FIELDS:
+        kinds, expected = str, "text"
+    if not isinstance(value, kinds) or value != value or not is_unicode(str(value)):
         raise FilterError(f"the filter gives {name!r} the value {value!r:.60}, expected {expected}")
-    if isinstance(value, str) and not is_unicode(value):
-        raise FilterError(f"the filter gives {name!r} half of a surrogate pair, expected valid Unicode")
-    return value
+    plain: Value = value
+    return plain
 
 
 def _is_plain(pattern: str) -> bool:

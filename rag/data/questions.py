@@ -151,12 +151,7 @@ def questions_from(rows: Any) -> list[Question]:
 
 
 def draw_sample(questions: Iterable[Question], count: int, seed: int) -> list[Question]:
-    """`count` questions drawn without replacement from a stream, in its order; all if there are fewer.
-
-    Example:
-        >>> [question.id for question in draw_sample((Question(str(n), "?") for n in range(9)), 3, seed=0)]
-        ['1', '5', '6']
-    """
+    """`count` questions drawn without replacement from a stream, in its order; all if there are fewer."""
     generator = random.Random(seed)
     drawn: list[tuple[int, Question]] = []
     for number, question in enumerate(questions):

@@ -33,13 +33,7 @@ _PAREN = regex.compile(r"\s*\([^)]*\)$")
 
 
 def find_dates(sentence: str) -> CharSpans:
-    """Years, decades, and days or months with a day or a year.
-
-    Example:
-        >>> text = "On 4 May 1979, and in May 1983, she won; by the 1990s 1,500 had left."
-        >>> [text[slice(*span)] for span in find_dates(text)]
-        ['4 May 1979', 'May 1983', '1990s']
-    """
+    """Years, decades, and days or months with a day or a year: "4 May 1979", "May 1983", "1990s"."""
     return [match.span() for match in _DATES.finditer(sentence)]
 
 

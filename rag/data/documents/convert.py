@@ -77,7 +77,7 @@ def _read(data: bytes, name: str, is_attached: bool = False) -> tuple[str, list[
         title, pieces, *more = read(data)
         return title, pieces, tuple(*more)
     if read_mail := _MAIL.get(kind):
-        return *read_mail(data, _nothing if is_attached else _attached), ()
+        return *read_mail(data, (lambda *_: []) if is_attached else _attached), ()
     source, notes = plain.decode(data)
     if kind not in pandoc.FORMATS:
         return *_FROM_TEXT[kind](source), notes
@@ -88,10 +88,6 @@ def _read(data: bytes, name: str, is_attached: bool = False) -> tuple[str, list[
             raise
         marked = _LATEX_HEADING.sub(lambda line: f"\n\n{line[1]}\n{'=' * len(line[1])}\n\n", source)
         return *plain.text(marked), (*notes, f"read as plain text ({error.detail})")
-
-
-def _nothing(data: bytes, name: str) -> list[Piece]:
-    return []
 
 
 def _attached(data: bytes, name: str) -> list[Piece]:

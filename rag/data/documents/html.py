@@ -47,9 +47,10 @@ def page(text: str) -> tuple[str, list[Piece]]:
     title = clean(tree.css_first("title").text()) if tree.css_first("title") is not None else ""
     roots = [*tree.css("main, [role=main]"), *tree.css("article")[:1], tree.body]
     whole = _walked(tree.body) if tree.body is not None else []
+    letters = sum(len(piece.text) for piece in whole)
     for root in roots:
         pieces = _walked(root) if root is not None and root is not tree.body else whole
-        if _letters(pieces) > 0.3 * _letters(whole):
+        if sum(len(piece.text) for piece in pieces) > 0.3 * letters:
             return title or first_heading(pieces), pieces
     return title, whole
 
@@ -85,10 +86,6 @@ def _walked(root: Any, is_page: bool = True) -> list[Piece]:
     walk.children(root)
     walk.flush()
     return walk.pieces
-
-
-def _letters(pieces: list[Piece]) -> int:
-    return sum(len(piece.text) for piece in pieces)
 
 
 class _Walk:
@@ -187,13 +184,6 @@ class _Walk:
         self._mark = ""
 
     def _table(self, node: Any) -> None:
-        self._tables += 1
-        if self._tables > _MAX_TABLES:
-            raise RecursionError
-        self._table_rows(node)
-        self._tables -= 1
-
-    def _table_rows(self, node: Any) -> None:
         lines = [row for row in node.css("tr") if _table_of(row) == node.mem_id]
         cells = [[cell for cell in row.iter() if cell.tag in ("td", "th")] for row in lines]
         width = max(map(len, cells), default=0)
@@ -202,16 +192,18 @@ class _Walk:
         texts = [[_inline_text(cell) for cell in row] for row in cells] if not is_layout else []
         longest = max((len(text) for row in texts for text in row), default=0)
         if is_layout or (may_be_layout and longest > _MAX_CELL_CHARS):
+            self._tables += 1
+            if self._tables > _MAX_TABLES:
+                raise RecursionError
             self.children(node)
             self.flush()
+            self._tables -= 1
             return
         if (caption := node.css_first("caption")) is not None:
             self._inline.append(_inline_text(caption))
             self.flush()
-        spread = [
-            [text for cell, text in zip(row, line, strict=True) for text in [text] * _span(cell)]
-            for row, line in zip(cells, texts, strict=True)
-        ]
+        pairs = (zip(row, line, strict=True) for row, line in zip(cells, texts, strict=True))
+        spread = [[text for cell, text in row for _ in range(_span(cell))] for row in pairs]
         heads = [bool(row) and all(cell.tag == "th" for cell in row) for row in cells]
         first = heads.index(False) if False in heads else 0
         if first:
@@ -228,11 +220,10 @@ def _span(cell: Any) -> int:
     return min(int(value), 100) if value.isdecimal() and int(value) else 1
 
 
-def _table_of(row: Any) -> int | None:
-    node = row.parent
-    while node is not None and node.tag != "table":
-        node = node.parent
-    return None if node is None else int(node.mem_id)
+def _table_of(row: Any) -> int:
+    while row.tag != "table":
+        row = row.parent
+    return int(row.mem_id)
 
 
 def _inline_text(node: Any) -> str:

@@ -14,6 +14,7 @@ _RELATED = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
 _FALLBACK = "{http://schemas.openxmlformats.org/markup-compatibility/2006}Fallback"
 _PROPERTIES = "http://schemas.openxmlformats.org/package/2006/relationships/metadata/core-properties"
 _Notes = Mapping[tuple[str, str], str]  # by the tag and the id of what refers to them
+_FOOTERS = (13, 15, 16)  # date, footer and number, which are the same on every slide
 _HEADING = re.compile(r"heading (\d)", re.IGNORECASE)
 
 
@@ -59,16 +60,13 @@ def _blocks(parent: Any, document: Any, notes: _Notes) -> Iterator[Piece]:
                 yield Piece("paragraph", notes.get((reference.tag, reference.get(f"{_W}id")), ""))
         elif child.tag == f"{_W}tbl":
             yield from _table(child, document, notes)
-        elif child.tag == f"{_W}sdt" and not _is_contents(child):  # a form field, a cover page, …
-            for content in child.findall(f"{_W}sdtContent"):
-                yield from _blocks(content, document, notes)
+        elif child.tag == f"{_W}sdt":  # a form field, a cover page, a table of contents, …
+            gallery = next(child.iter(f"{_W}docPartGallery"), None)
+            if gallery is None or gallery.get(f"{_W}val") != "Table of Contents":
+                for content in child.findall(f"{_W}sdtContent"):
+                    yield from _blocks(content, document, notes)
         elif child.tag in (f"{_W}ins", f"{_W}customXml", f"{_W}smartTag"):
             yield from _blocks(child, document, notes)
-
-
-def _is_contents(control: Any) -> bool:
-    kind = next(control.iter(f"{_W}docPartGallery"), None)
-    return kind is not None and kind.get(f"{_W}val") == "Table of Contents"
 
 
 def _paragraph(element: Any, document: Any) -> Piece:
@@ -91,14 +89,12 @@ def _paragraph(element: Any, document: Any) -> Piece:
 
 def _style(element: Any, document: Any) -> str:
     """Name of a paragraph's style, or of the heading that the style is based on."""
-    found = document.styles.element.get_by_id(element.style) if element.style else None
-    name, seen = "", 0
-    while found is not None and seen < 10:
-        name = name or found.name_val or ""
-        if _HEADING.match(found.name_val or ""):
-            return str(found.name_val)
-        found, seen = found.base_style, seen + 1
-    return name
+    style = document.styles.element.get_by_id(element.style) if element.style else None
+    names = []
+    while style is not None and len(names) < 10:
+        names.append(str(style.name_val or ""))
+        style = style.base_style
+    return next(filter(_HEADING.match, names), next(filter(None, names), ""))
 
 
 def _text(element: Any) -> str:
@@ -155,13 +151,10 @@ def _shape(shape: Any, page: str) -> Iterator[Piece]:
             yield from _shape(inner, page)
     elif getattr(shape, "has_table", False):
         yield from tables.grid([[cell.text for cell in row.cells] for row in shape.table.rows], page=page)
-    elif shape.has_text_frame and not _is_footer(shape):
+    elif shape.has_text_frame and not (
+        shape.is_placeholder and int(shape.placeholder_format.type or 0) in _FOOTERS
+    ):
         lines = [it.text for it in shape.text_frame.paragraphs if it.text.strip()]
         is_list = len(lines) > 1
         for line in lines:
             yield Piece("item", BULLET + line, page=page) if is_list else Piece("paragraph", line, page=page)
-
-
-def _is_footer(shape: Any) -> bool:
-    """Date, footer and slide number, which are the same on every slide."""
-    return shape.is_placeholder and int(shape.placeholder_format.type or 0) in (13, 15, 16)

@@ -4,7 +4,6 @@ import datetime
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, TypeGuard
 
 from rag.core.errors import DataError
@@ -98,28 +97,6 @@ class DocumentFields:
             return BadRecord("not an object", f"found {type(record).__name__}")
         if not self.layout:
             self.choose(list(record))
-        document = self._document(record, position)
-        if not self._metadata or isinstance(document, BadRecord):
-            return document
-        beside = record.get("metadata")
-        fields = {**(beside if isinstance(beside, Mapping) else {}), **record}
-        chosen = {name: fields[name] for name in self._metadata if fields.get(name) not in _EMPTY}
-        self._absent -= chosen.keys()
-        try:
-            return replace(document, metadata=metadata_of_fields(chosen))
-        except ValueError as error:
-            return BadRecord("metadata that filters cannot compare", str(error))
-
-    def check(self) -> None:
-        """Refuse, at the end, a source in which no mapping has a requested field of metadata."""
-        if self._names and self._absent:
-            raise DataError(
-                f"{self._name}: no record holds the metadata field {min(self._absent)!r}; the first has the "
-                f"fields {self._names}",
-                hint="name a field of the records with --metadata, or leave it out",
-            )
-
-    def _document(self, record: Mapping[str, Any], position: int) -> Document | BadRecord:
         ids, titles, texts = self._roles.values()
         id, title = first_of(record, ids)[1], first_of(record, titles)[1] or ""
         text = next((record[name] for name in texts if record.get(name) is not None), None)
@@ -136,7 +113,26 @@ class DocumentFields:
         joined = text if isinstance(text, str) else _joined(text, title, record)
         if joined is None:
             return BadRecord("text is not text", "expected text, or a list of paragraphs or of sentences")
-        return Document(str(id), title, joined)
+        try:
+            return Document(str(id), title, joined, metadata=self._metadata_of(record))
+        except ValueError as error:
+            return BadRecord("metadata that filters cannot compare", str(error))
+
+    def _metadata_of(self, record: Mapping[str, Any]) -> Metadata:
+        beside = record.get("metadata")
+        fields = {**(beside if isinstance(beside, Mapping) else {}), **record}
+        chosen = {name: fields[name] for name in self._metadata if fields.get(name) not in _EMPTY}
+        self._absent -= chosen.keys()
+        return metadata_of_fields(chosen)
+
+    def check(self) -> None:
+        """Refuse, at the end, a source in which no mapping has a requested field of metadata."""
+        if self._names and self._absent:
+            raise DataError(
+                f"{self._name}: no record holds the metadata field {min(self._absent)!r}; the first has the "
+                f"fields {self._names}",
+                hint="name a field of the records with --metadata, or leave it out",
+            )
 
 
 def _joined(value: Any, title: str, record: Mapping[str, Any]) -> str | None:

@@ -68,7 +68,10 @@ def open_binary(source: str | Path) -> Iterator[io.BufferedReader]:
     try:
         raw: Any
         with nullcontext(sys.stdin.buffer) if name == STDIN else open(source, "rb", _BUFFER_BYTES) as raw:
-            yield _decompressed(raw if isinstance(raw, io.BufferedReader) else io.BufferedReader(raw))
+            stream = raw if isinstance(raw, io.BufferedReader) else io.BufferedReader(raw)
+            head = stream.peek(6)[:6]
+            opener = next((opener for magic, opener in _OPENERS.items() if head.startswith(magic)), None)
+            yield stream if opener is None else io.BufferedReader(opener(stream), _BUFFER_BYTES)
     except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
         raise DataError(f"{name}: {str(error.strerror).lower()}") from error
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
@@ -78,13 +81,7 @@ def open_binary(source: str | Path) -> Iterator[io.BufferedReader]:
         ) from error
 
 
-def _decompressed(stream: io.BufferedReader) -> io.BufferedReader:
-    head = stream.peek(6)[:6]
-    kind = next((kind for magic, kind in _KINDS.items() if head.startswith(magic)), None)
-    return stream if kind is None else io.BufferedReader(kind(stream), _BUFFER_BYTES)
-
-
-_KINDS: dict[bytes, Callable[[Any], Any]] = {  # by the first bytes
+_OPENERS: dict[bytes, Callable[[Any], Any]] = {  # by the first bytes
     b"\x1f\x8b": lambda stream: gzip.GzipFile(fileobj=stream),
     b"BZh": bz2.BZ2File,
     b"\x28\xb5\x2f\xfd": lambda stream: pa.CompressedInputStream(pa.PythonFile(stream, "r"), "zstd"),

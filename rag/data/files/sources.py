@@ -184,15 +184,16 @@ def _files(folder: Path, report: ReadReport) -> dict[str, str | None]:
         report.add_unread(str(error.filename), BadRecord("no permission", "this folder may not be read"))
 
     files: dict[str, str | None] = {}
+    inside = folder.resolve()
     for place, folders, names in os.walk(folder, onerror=closed):
         folders[:] = [it for it in sorted(folders) if _is_visible(it) and not is_index(Path(place, it))]
         for path in (Path(place, name) for name in sorted(names) if _is_visible(name)):
             if path.is_file():
                 kind = _guess(path.name) or (DOCUMENTS if _is_document(path) else None)
                 # a link out of the folder may lead to files that nobody wants indexed
-                leads_out = path.is_symlink() and not path.resolve().is_relative_to(folder.resolve())
-                is_hidden = kind == DOCUMENTS and leads_out
-                files["/".join(path.relative_to(folder).parts)] = None if is_hidden else kind
+                is_foreign = path.is_symlink() and not path.resolve().is_relative_to(inside)
+                name = path.relative_to(folder).as_posix()
+                files[name] = None if is_foreign and kind == DOCUMENTS else kind
     return files
 
 

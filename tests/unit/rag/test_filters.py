@@ -173,6 +173,7 @@ def test_answers_come_from_selected_passages_alone(
         ({"year": []}, "0 values"),
         ({"year": None}, "value None"),
         ([1], "the filter is"),
+        ({"document": "\ud800"}, "value '\\ud800', expected text"),
     ],
 )
 def test_a_filter_of_the_wrong_form_is_refused(given: Any, message: str) -> None:
@@ -212,8 +213,6 @@ def test_a_filter_that_would_hold_up_everyone_is_refused() -> None:
     assert [test(path) for path in ("guide/8999.md", "guide/9000.md", "notes/a/b.md", None)] == [
         True, False, True, False,
     ]  # fmt: skip
-    with pytest.raises(FilterError, match="surrogate"):
-        Filter.parse({"document": "\ud800"})
 
 
 @pytest.mark.parametrize(
@@ -233,12 +232,9 @@ def test_numbers_and_texts_are_compared_as_people_mean_them(
     made = Filter.parse_options(options)
     assert made is not None
     assert [made.conditions[0].test()(value) for value in values] == list(map(bool, selected))
-
-
-@pytest.mark.parametrize("options", [["guide"], ["year>=2010", "year>=1995"]])
-def test_options_of_the_wrong_form_are_refused(options: list[str]) -> None:
-    with pytest.raises(FilterError):
-        Filter.parse_options(options)
+    for wrong in (["guide"], ["year>=2010", "year>=1995"]):
+        with pytest.raises(FilterError):
+            Filter.parse_options(wrong)
 
 
 @pytest.mark.parametrize(("split", "found"), [("words100", ["a-1-0"]), ("none", ["a-1"])])

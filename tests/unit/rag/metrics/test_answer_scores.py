@@ -30,13 +30,17 @@ def plain_normalize(text: str) -> str:
     return " ".join(re.sub(r"\b(?:a|an|the)\b", " ", lowered).split())
 
 
+def plain_overlap(predicted: list[Any], expected: list[Any]) -> tuple[float, float, float]:
+    """Precision, recall and F1 of two multisets; 0 where they share nothing."""
+    same = sum(min(predicted.count(it), expected.count(it)) for it in {*predicted})
+    if not same:
+        return 0.0, 0.0, 0.0
+    precision, recall = 1.0 * same / len(predicted), 1.0 * same / len(expected)
+    return precision, recall, (2 * precision * recall) / (precision + recall)
+
+
 def plain_f1(prediction: str, answer: str) -> float:
-    p, a = plain_normalize(prediction).split(), plain_normalize(answer).split()
-    same = sum(min(p.count(w), a.count(w)) for w in set(p))
-    if same == 0:
-        return 0.0
-    precision, recall = 1.0 * same / len(p), 1.0 * same / len(a)
-    return (2 * precision * recall) / (precision + recall)
+    return plain_overlap(plain_normalize(prediction).split(), plain_normalize(answer).split())[2]
 
 
 @given(TEXT, st.lists(TEXT, min_size=1, max_size=3))
@@ -83,35 +87,20 @@ def test_hotpot_equals_running_sums(
     facts = {str(i): s for i, (_, s, _, _) in enumerate(rows) if s is not None}
     sums: Counter[str] = Counter()
     for predicted, support, answer, gold_facts in rows:
+        words = support_of = None
         if predicted is not None:
             np_, na = plain_normalize(predicted), plain_normalize(answer)
-            pt, at = np_.split(), na.split()
-            same = sum((Counter(pt) & Counter(at)).values())
-            special = ("yes", "no", "noanswer")
-            if same == 0 or ((np_ in special or na in special) and np_ != na):
-                ap = ar = af = 0.0
-            else:
-                ap, ar = same / len(pt), same / len(at)
-                af = 2 * ap * ar / (ap + ar)
-            em = float(np_ == na)
-            sums.update(em=em, f1=af, prec=ap, recall=ar)
+            closed = np_ != na and {np_, na} & {"yes", "no", "noanswer"}
+            words = (float(np_ == na), *plain_overlap([] if closed else np_.split(), na.split()))
+            sums.update(dict(zip(("em", "prec", "recall", "f1"), words, strict=True)))
         if support is not None:
-            got, want = {tuple(x) for x in support}, {tuple(x) for x in gold_facts}
-            tp, fp, fn = len(got & want), len(got - want), len(want - got)
-            sp = tp / (tp + fp) if tp + fp else 0.0
-            sr = tp / (tp + fn) if tp + fn else 0.0
-            sem = 1.0 if fp + fn == 0 else 0.0
-            sums.update(
-                sp_em=sem, sp_f1=2 * sp * sr / (sp + sr) if sp + sr else 0.0, sp_prec=sp, sp_recall=sr
-            )
-        if predicted is not None and support is not None:
-            jp, jr = ap * sp, ar * sr
-            sums.update(
-                joint_em=em * sem,
-                joint_f1=2 * jp * jr / (jp + jr) if jp + jr else 0.0,
-                joint_prec=jp,
-                joint_recall=jr,
-            )
+            got, gold = {tuple(it) for it in support}, {tuple(it) for it in gold_facts}
+            support_of = (float(got == gold), *plain_overlap(sorted(got), sorted(gold)))
+            sums.update(dict(zip(("sp_em", "sp_prec", "sp_recall", "sp_f1"), support_of, strict=True)))
+        if words and support_of:
+            em, precision, recall = (a * b for a, b in zip(words[:3], support_of[:3], strict=True))
+            both = 2 * precision * recall / (precision + recall) if precision + recall else 0.0
+            sums.update(joint_em=em, joint_prec=precision, joint_recall=recall, joint_f1=both)
     figures = hotpot_means(answers, facts, golds)
     for name, value in figures.items():
         assert value == pytest.approx(sums[name] / len(rows), abs=1e-12), name

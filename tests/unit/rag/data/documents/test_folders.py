@@ -1,16 +1,12 @@
 """A folder of people's own files: what is read, what is named and why, and how it goes on."""
 
-import errno
-import io
 import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from rag.cli.main import main
 from rag.core.errors import DataError, MissingDependencyError
 from rag.data.corpus import read_documents
 from rag.data.documents.blocks import Unreadable
@@ -128,29 +124,6 @@ def test_files_of_the_same_name_are_different_documents(tmp_path: Path) -> None:
         "a/docs/index.md", "b/docs/index.md", "b/docs/more.md",
     ]  # fmt: skip
     assert ids(tmp_path / "b") == ["docs/index.md", "docs/more.md"]
-
-
-def test_a_file_that_nobody_may_read_stops_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Opening such a file fails; here it is opening it at all, since root may read everything."""
-    folder = tmp_path / "in"
-    folder.mkdir()
-    for name in ("a.md", "locked.md", "NOTES"):
-        (folder / name).write_text(f"Text of {name}.")
-    opened = io.open
-
-    def refuse(file: object, *arguments: Any, **named: Any) -> Any:
-        if Path(str(file)).name in ("locked.md", "NOTES"):
-            raise PermissionError(errno.EACCES, "Permission denied", str(file))
-        return opened(file, *arguments, **named)  # type: ignore[call-overload]
-
-    monkeypatch.setattr("builtins.open", refuse)
-    monkeypatch.setattr("io.open", refuse)
-    with pytest.raises(SystemExit) as caught:
-        main(["index", str(folder), "--out", str(tmp_path / "index"), "--retriever", "bm25"])
-    assert caught.value.code == 0
-    assert "3 documents" in capsys.readouterr().out
 
 
 def test_records_beside_a_readme_stay_records(tmp_path: Path) -> None:

@@ -103,20 +103,14 @@ def test_a_page_nested_a_thousand_times_is_read_in_its_process(tmp_path: Path) -
 def test_footnotes_of_word_stand_below_their_paragraph() -> None:
     names = 'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"'
     kind = "http://schemas.openxmlformats.org/officeDocument/2006/relationships/footnotes"
-    mark = '<w:r><w:footnoteReference w:id="2"/></w:r></w:p>'
     note = '<w:footnote w:id="2"><w:p><w:r><w:t>The note.</w:t></w:r></w:p></w:footnote>'
-    changes = {
-        "word/document.xml": ("</w:p>", mark),
-        "word/_rels/document.xml.rels": (
-            "</Relationships>",
-            f'<Relationship Id="rn" Type="{kind}" Target="footnotes.xml"/></Relationships>',
-        ),
-    }
+    related = f'<Relationship Id="rn" Type="{kind}" Target="footnotes.xml"/>'
     with zipfile.ZipFile(io.BytesIO(make.word([("p", "Text."), ("p", "More.")]))) as source:
-        files = {name: source.read(name).decode("utf-8", "surrogateescape") for name in source.namelist()}
-    for name, (old, new) in changes.items():
-        files[name] = files[name].replace(old, new, 1)
-    files["word/footnotes.xml"] = f"<w:footnotes {names}>{note}</w:footnotes>"
-    data = make.archive({name: text.encode("utf-8", "surrogateescape") for name, text in files.items()})
-    converted = convert(data, "a.docx")
-    assert converted.text == "Text.\n\nThe note.\n\nMore."
+        files = {name: source.read(name) for name in source.namelist()}
+    for name, end, more in (
+        ("word/document.xml", b"</w:p>", '<w:r><w:footnoteReference w:id="2"/></w:r>'),
+        ("word/_rels/document.xml.rels", b"</Relationships>", related),
+    ):
+        files[name] = files[name].replace(end, more.encode() + end, 1)
+    files["word/footnotes.xml"] = f"<w:footnotes {names}>{note}</w:footnotes>".encode()
+    assert convert(make.archive(files), "a.docx").text == "Text.\n\nThe note.\n\nMore."
