@@ -90,7 +90,7 @@ def _paragraph(element: Any, document: Any) -> Piece:
 def _style(element: Any, document: Any) -> str:
     """Name of a paragraph's style, or of the heading that the style is based on."""
     style = document.styles.element.get_by_id(element.style) if element.style else None
-    names = []
+    names = list[str]()
     while style is not None and len(names) < 10:
         names.append(str(style.name_val or ""))
         style = style.base_style

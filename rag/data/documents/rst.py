@@ -1,6 +1,7 @@
 """reStructuredText, Sphinx's roles and directives included, by docutils; nothing in a file is executed."""
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
@@ -50,12 +51,11 @@ def _register(text: str) -> None:
     english = require("docutils.parsers.rst.languages.en", "docs")
     base = require("docutils.parsers.rst", "docs").Directive
     fields = {
-        "run": _run_directive,
-        "has_content": True,
-        "optional_arguments": 1,
-        "option_spec": _AnyOption(),
-    }
-    directive = type("AnyDirective", (base,), {**fields, "final_argument_whitespace": True})
+        "run": _run_directive, "has_content": True, "optional_arguments": 1,
+        "final_argument_whitespace": True,
+        "option_spec": defaultdict(lambda: str, {"class": str}),  # every option, as it stands
+    }  # fmt: skip
+    directive = type("AnyDirective", (base,), fields)
     for name in set(_DIRECTIVES.findall(text)):
         if name not in english.directives or name in (*_DROPPED, *_CODE):  # Sphinx has more options
             directives.register_directive(name, directive)
@@ -90,16 +90,6 @@ def _run_directive(self: Any) -> list[Any]:
         version, _, why = words.partition(" ")
         words = f"{_SINCE[self.name]} {version}" + (f": {why}" if why else "")
     return _led(f"{words}: " if words else "", body.children)
-
-
-class _AnyOption(dict[str, Any]):
-    """Takes every option of a directive, and keeps it as it stands."""
-
-    def __missing__(self, name: str) -> Any:
-        return str
-
-    def __bool__(self) -> bool:
-        return True
 
 
 def _led(lead: str, blocks: Iterable[Any]) -> list[Any]:

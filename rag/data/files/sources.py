@@ -11,16 +11,8 @@ from pathlib import Path, PurePath
 from rag.core.errors import ConfigError, DataError
 from rag.core.manifest import is_index
 from rag.data.documents.kinds import is_text, kind_by_name, remedy_by_name
+from rag.data.files import rows as files
 from rag.data.files.named import is_named
-from rag.data.files.rows import (
-    BY_SUFFIX,
-    STDIN,
-    format_of,
-    head_of,
-    in_folder,
-    open_binary,
-    strip_compression,
-)
 from rag.data.options import CORPUS_FORMATS
 from rag.data.records import BadRecord, ReadReport
 
@@ -69,13 +61,13 @@ def find_sources(
             f"unknown corpus format {format!r}", hint=f"use auto or one of: {', '.join(CORPUS_FORMATS)}"
         )
     paths = [path for item in inputs for path in _expand(str(item))]
-    if paths.count(STDIN) > 1 or (STDIN in paths and format in ("parquet", DOCUMENTS)):
+    if paths.count(files.STDIN) > 1 or (files.STDIN in paths and format in ("parquet", DOCUMENTS)):
         raise ConfigError("standard input ('-') gives JSON, CSV or TSV, and only once")
     labels = _labels(paths)
     sources: list[Source] = []
     for path in paths:
-        if path == STDIN:
-            sources.append(Source(STDIN, format, "stdin"))
+        if path == files.STDIN:
+            sources.append(Source(files.STDIN, format, "stdin"))
         elif is_named(path):
             kind, _, name = path.partition(":")
             sources.append(Source(path, kind, name))
@@ -108,7 +100,7 @@ def _labels(paths: Sequence[str]) -> dict[str, str]:
 
 
 def _expand(name: str) -> list[str]:
-    if name == STDIN or is_named(name) or os.path.exists(name):
+    if name == files.STDIN or is_named(name) or os.path.exists(name):
         return [name]
     if matches := sorted(glob.glob(name, recursive=True)) if glob.has_magic(name) else []:
         return matches
@@ -120,20 +112,20 @@ def _expand(name: str) -> list[str]:
 
 def _guess(name: str) -> str | None:
     """Format by file name alone."""
-    plain = strip_compression(name)
+    plain = files.strip_compression(name)
     if _WIKI_FILE.search(plain):
         return "jsonl"  # of WikiExtractor's --json, as HotpotQA's abstracts
     is_document = kind_by_name(plain) is not None or remedy_by_name(plain) is not None
-    return BY_SUFFIX.get(PurePath(plain).suffix.lower()) or (DOCUMENTS if is_document else None)
+    return files.BY_SUFFIX.get(PurePath(plain).suffix.lower()) or (DOCUMENTS if is_document else None)
 
 
 def _file_format(path: str, format: str) -> str:
     guessed = _guess(Path(path).name) if format == "auto" else format
     if guessed not in (None, "json") or format != "auto" or not os.path.getsize(path):
         return guessed or "jsonl"
-    with open_binary(path) as stream:
-        head = head_of(stream)
-    likely = format_of(head, path) or (DOCUMENTS if is_text(head) else "")
+    with files.open_binary(path) as stream:
+        head = files.head_of(stream)
+    likely = files.format_of(head, path) or (DOCUMENTS if is_text(head) else "")
     if likely in CORPUS_FORMATS:
         return likely
     raise ConfigError(
@@ -146,26 +138,26 @@ def _folder(folder: Path, format: str, report: ReadReport, prefix: str) -> list[
     """The sources of a folder: of BEIR its corpus; files of one format, where it is named; people's
     documents, tables among them; else, where nothing but a README lies beside them, files of records.
     """
-    corpus = in_folder(folder, "corpus.jsonl")
+    corpus = files.in_folder(folder, "corpus.jsonl")
     if format == "auto" and corpus is not None:
         return [Source(str(corpus), "jsonl", corpus.name)]
-    files = _files(folder, report)
+    kind_of = _files(folder, report)
     kind_of_folder = format
     if format == "auto":
-        documents = [name for name, kind in files.items() if kind == DOCUMENTS]
-        has_records = any(kind not in (None, DOCUMENTS) for kind in files.values())
+        documents = [name for name, kind in kind_of.items() if kind == DOCUMENTS]
+        has_records = any(kind not in (None, DOCUMENTS) for kind in kind_of.values())
         about_data = all(PurePath(name).stem.lower() in _ABOUT_DATA for name in documents)
         kind_of_folder = "records" if has_records and about_data else DOCUMENTS
-    several = {DOCUMENTS: (DOCUMENTS, *_ALSO_DOCUMENTS), "records": tuple(BY_SUFFIX.values())}
+    several = {DOCUMENTS: (DOCUMENTS, *_ALSO_DOCUMENTS), "records": tuple(files.BY_SUFFIX.values())}
     kinds = several.get(kind_of_folder, (kind_of_folder,))
-    chosen = sorted(name for name, kind in files.items() if kind in kinds)
-    unused = sorted(str(folder / name) for name in files.keys() - set(chosen))
+    chosen = sorted(name for name, kind in kind_of.items() if kind in kinds)
+    unused = sorted(str(folder / name) for name in kind_of.keys() - set(chosen))
     if not chosen:
         expected = "any known format" if format == "auto" else f"format {format!r}"
         raise DataError(
             f"{folder}: no file of {expected} in this folder ({len(unused)} other files)",
             hint="documents are PDF, Office, ODT, HTML, EPUB, Markdown, text, mail and source code; records "
-            f"{', '.join(sorted(BY_SUFFIX))}, wiki_00 and BEIR's corpus.jsonl; also with .gz, .bz2, …",
+            f"{', '.join(sorted(files.BY_SUFFIX))}, wiki_00 and BEIR's corpus.jsonl; also with .gz, .bz2, …",
         )
     report.ignored += unused
     paths = [(str(folder / name), prefix + name) for name in chosen]
@@ -183,7 +175,7 @@ def _files(folder: Path, report: ReadReport) -> dict[str, str | None]:
     def closed(error: OSError) -> None:
         report.add_unread(str(error.filename), BadRecord("no permission", "this folder may not be read"))
 
-    files: dict[str, str | None] = {}
+    kind_of: dict[str, str | None] = {}
     inside = folder.resolve()
     for place, folders, names in os.walk(folder, onerror=closed):
         folders[:] = [it for it in sorted(folders) if _is_visible(it) and not is_index(Path(place, it))]
@@ -193,8 +185,8 @@ def _files(folder: Path, report: ReadReport) -> dict[str, str | None]:
                 # a link out of the folder may lead to files that nobody wants indexed
                 is_foreign = path.is_symlink() and not path.resolve().is_relative_to(inside)
                 name = path.relative_to(folder).as_posix()
-                files[name] = None if is_foreign and kind == DOCUMENTS else kind
-    return files
+                kind_of[name] = None if is_foreign and kind == DOCUMENTS else kind
+    return kind_of
 
 
 def _is_visible(name: str) -> bool:
