@@ -13,9 +13,8 @@ from transformers import (
 from rag.core.types import Passage
 from rag.runtime.cpu_training import register_math_attention
 from readers.extractive.inference import best_spans
-from readers.extractive.model import FastSpanModel, SpanModel
 from readers.extractive.reader import ExtractiveReader
-from tests.tiny_reader import tiny_config, tiny_encoder, tiny_tokenizer
+from tests.tiny_reader import tiny_config, tiny_tokenizer
 
 PASSAGES = [
     Passage("1", "Tower", "The tower is 324 meters high and was built in 1889."),
@@ -40,26 +39,6 @@ def test_math_attention_equals_eager_attention_with_padding() -> None:
         gradients.append(model.encoder.layer[0].attention.self.query.weight.grad.clone())  # type: ignore[union-attr]
     assert torch.allclose(outputs[0], outputs[1], atol=1e-5)
     assert torch.allclose(gradients[0], gradients[1], rtol=1e-3, atol=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("precision", "tolerance"), [("fp32", 1e-4), pytest.param("bf16", 0.15, marks=pytest.mark.needs_bf16)]
-)
-def test_the_fast_model_gives_the_same_logits(tmp_path: Path, precision: str, tolerance: float) -> None:
-    model = SpanModel.from_encoder(tiny_encoder(tmp_path), seed=1).eval()
-    assert FastSpanModel.supports(model)
-    fast = FastSpanModel(model, precision)
-    ids = torch.randint(5, 60, (4, 19), generator=torch.Generator().manual_seed(0))
-    mask = torch.ones_like(ids)
-    mask[1, 12:] = mask[2, 12:] = mask[3, 1:] = 0
-    types = (torch.arange(19) > 6).long().expand_as(ids) * mask
-    with torch.inference_mode():
-        wanted, found = model.logits(ids, mask, types), fast.logits(ids, mask, types)
-    for one, other in zip(wanted[:2], found[:2], strict=True):
-        assert one is not None
-        assert other is not None
-        assert (one - other)[mask.bool()].abs().max() < tolerance
-        assert (other[~mask.bool()] == 0).all()
 
 
 def is_whole(tokenizer: Any, ids: list[int], first: int, last: int) -> bool:

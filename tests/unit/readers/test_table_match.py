@@ -28,14 +28,6 @@ def test_the_cell_of_the_row_and_column_asked_for_fits_best(text: str) -> None:
     assert best("Who is the coach of Ajax?", text) == "Ten Hag"
 
 
-@pytest.mark.parametrize("text", [NAMED, BARS, MARKED])
-def test_a_column_alone_can_be_asked_for(text: str) -> None:
-    match = TableMatch(content_words("Which points?"), {0: text})
-    assert match
-    assert match(0, text.index("61"), text.index("61") + 2) == 1.0 + 2.0 * (text is NAMED)
-    assert match(0, text.index("Ajax"), text.index("Ajax") + 4) == 1.0 * (text is NAMED)
-
-
 def test_what_is_no_cell_fits_nothing() -> None:
     text = f"The team was strong.\n\n{NAMED}\n\nPoints are what a team wins."
     match = TableMatch(content_words("How many points has the team PSV?"), {0: text})

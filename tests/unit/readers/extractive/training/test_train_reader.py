@@ -84,18 +84,13 @@ def test_dpr_s_objective_learns_from_answers_alone(tmp_path: Path) -> None:
     assert (result.answers[0].text, result.answers[0].evidence.passage_id) == ("57", "2")
 
 
-def test_a_reader_learns_to_say_yes_and_no_and_another_goes_on_from_it(tmp_path: Path) -> None:
+def test_a_reader_learns_to_say_yes_and_no(tmp_path: Path) -> None:
     records = []
     for n in range(96):
         word = ("near", "built")[n % 2]
         context = [["Tower", [f"The tower {n} is {word}."]], ["City", ["A city of the year."]]]
-        answer = ("yes", "no")[n % 2]
-        records.append(
-            {
-                "_id": f"q{n}", "question": "is the tower near?", "answer": answer, "context": context,
-                "supporting_facts": [["Tower", 0]],
-            }
-        )  # fmt: skip
+        record = {"_id": f"q{n}", "question": "is the tower near?", "supporting_facts": [["Tower", 0]]}
+        records.append({**record, "answer": ("yes", "no")[n % 2], "context": context})
     (tmp_path / "hops.json").write_text(json.dumps(records))
     stage = ReaderStage(epochs=16, negatives=1, max_tokens=48, full_tokens=48, tokens_per_batch=1024)
     values: dict[str, Any] = {
@@ -113,12 +108,3 @@ def test_a_reader_learns_to_say_yes_and_no_and_another_goes_on_from_it(tmp_path:
     [result] = reader.read(["is the tower near?"], [both], [[1.0, 1.0]])
     first = result.answers[0]
     assert (first.text, first.evidence.passage_id, first.evidence.start) == ("no", "2", None)
-
-    further = ReaderTrainConfig(
-        **{**values, "out": tmp_path / "more", "encoder": str(finished), "learning_rate": 1e-9,
-           "max_steps": 1}
-    )  # fmt: skip
-    again = ExtractiveReader.load(train_reader(further), precision="fp32")
-    [same] = again.read(["is the tower near?"], [both], [[1.0, 1.0]])
-    assert same.answers[0].text == "no"
-    assert same.answers[0].score == pytest.approx(first.score, abs=0.1)
