@@ -12,7 +12,6 @@ import numpy as np
 from fastapi import APIRouter, Request
 from pydantic import (
     BaseModel,
-    ConfigDict,
     Field,
     StringConstraints,
     TypeAdapter,
@@ -78,16 +77,10 @@ class StreamOptions(BaseModel):
 class ChatRequest(BaseModel):
     """A conversation whose last user message is the question; fields for sampling are ignored."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {"model": MODEL, "messages": [{"role": "user", "content": "Where does the Danube rise?"}]}
-            ]
-        }
-    )
-
     model: str = MODEL
-    messages: list[ChatMessage] = Field(min_length=1)
+    messages: list[ChatMessage] = Field(
+        min_length=1, examples=[[{"role": "user", "content": "Where does the Danube rise?"}]]
+    )
     stream: bool | None = False
     stream_options: StreamOptions | None = None
     n: Literal[1] | None = None

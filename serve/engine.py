@@ -104,7 +104,7 @@ class Engine:
 
     async def load(self, on_error: Callable[[Exception], object]) -> None:
         """Open the index and become ready; on failure the state is "failed", and the log has the reason."""
-        pipeline = self._first
+        pipeline, self._first = self._first, None
         try:
             if pipeline is None:
                 pipeline = await self.in_background(self._open, self.settings)
@@ -160,8 +160,8 @@ class Engine:
         while True:
             await asyncio.sleep(FOLLOW_S)
             version = await self.in_thread(_version_in, self.settings.index)
-            pipeline = self.pipeline
-            if self.state == "ready" and pipeline and version not in ("", tried, pipeline.index_version):
+            # no name here for the pipeline in use: it would keep a replaced one in memory
+            if self.state == "ready" and version not in ("", tried, self.require_ready().index_version):
                 tried = version
                 await self.replace()
 

@@ -115,15 +115,11 @@ def append_record(path: Path, record: dict[str, Any], max_bytes: int) -> None:
     """
     line = json.dumps(record, ensure_ascii=False).encode() + b"\n"
     try:
-        with path.open("ab+") as stream:
+        with path.open("ab") as stream:
             fcntl.flock(stream, fcntl.LOCK_EX)
-            size_bytes = stream.seek(0, os.SEEK_END)
-            if size_bytes + len(line) > max_bytes:
+            if stream.seek(0, os.SEEK_END) + len(line) > max_bytes:
                 message, hint = "the file of feedback has reached its limit", "the operator may move it away"
                 raise ApiError(507, "feedback_full", message, hint=hint)
-            stream.seek(max(0, size_bytes - 1))
-            if stream.read(1) not in (b"\n", b""):
-                line = b"\n" + line  # a crash or a full disk has cut the last line off
             stream.write(line)
             stream.flush()
             os.fsync(stream.fileno())

@@ -26,7 +26,7 @@ Name = Annotated[str, StringConstraints(strict=True)]
 class _Request(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    question: Text | None = Field(None, description="one question")
+    question: Text | None = Field(None, description="one question", examples=["Where does the Danube rise?"])
     questions: list[Text] | None = Field(
         None, min_length=1, max_length=32, description="several questions, answered in this order"
     )
@@ -57,24 +57,11 @@ class _Request(BaseModel):
 class AskRequest(_Request):
     """One question or several."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {"question": "Where does the Danube rise?"},
-                {"questions": ["Where does the Danube rise?", "Who wrote Faust?"], "top_k": 20, "n_best": 3},
-            ]
-        }
-    )
-
     n_best: int = Field(5, ge=1, le=20, strict=True, description="most answers to return for each question")
 
 
 class RetrieveRequest(_Request):
     """One question or several, for passages without answers."""
-
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"question": "Where does the Danube rise?", "top_k": 10}]}
-    )
 
 
 class FeedbackRequest(BaseModel):

@@ -23,6 +23,7 @@ from indexers.index import Index
 from indexers.settings import BuildSettings
 from rag.core.errors import DataError
 from rag.core.files import atomic_write_json, directory_lock, read_json, sha256_file
+from rag.core.log import get_logger
 from rag.core.manifest import MANIFEST_NAME, claim, read_manifest, version_of
 from rag.data.examples import read_examples, write_examples
 from rag.data.selection import hold_out
@@ -39,7 +40,7 @@ from retrievers.open import KINDS, named_kind
 from retrievers.training.bi_encoder import start_from_index
 from retrievers.training.config import BiEncoderConfig
 
-_DECIDES = "top20"  # the figure by which a round is best
+_log = get_logger(__name__)
 
 
 def run_rounds(config: RoundsConfig, training: BiEncoderConfig) -> list[dict[str, Any]]:
@@ -60,6 +61,9 @@ def run_rounds(config: RoundsConfig, training: BiEncoderConfig) -> list[dict[str
     if config.held_out is not None:
         check_selection_split(config.held_out)
     judge = open_judge(config.reader, config.signal) if config.method == "distill" else None
+    if (drawn := getattr(training, "per_question", None)) and config.top_k > 5 * drawn:
+        text = "%d of %d passages are drawn for a question: lists without an answer teach nothing (loss 0)%s"
+        _log.warning(text, drawn, config.top_k, "; lower --top-k, or --set per_question=null takes all")
     separate = None if config.held_out is None else answered(config.held_out)
     questions, held_out = hold_out(
         answered(config.questions), config.validation_fraction, 0, attrgetter("text"), separate
@@ -86,7 +90,7 @@ def run_rounds(config: RoundsConfig, training: BiEncoderConfig) -> list[dict[str
             shown = evaluate(index, held_out, out, split="dev", reader=False, retriever=measured).figures
             figures = {name: 100.0 * it.value for name, it in shown.items() if name.startswith("top")}
             rows.append({"round": number, "figures": figures, "facts": {"searched": measured, **facts}})
-            best = max(rows, key=lambda row: row["figures"][_DECIDES])["round"]
+            best = max(rows, key=lambda row: row["figures"]["top20"])["round"]
             place = str(config.out / f"round-{best}" / "retriever" / "encoder") if best else None
             atomic_write_json(config.out / "rounds.json", {"rounds": rows, "best": best, "encoder": place})
     return rows
@@ -103,9 +107,9 @@ def _starting(config: RoundsConfig, training: BiEncoderConfig) -> tuple[BiEncode
 
 def _claim(config: RoundsConfig, training: BiEncoderConfig) -> None:
     """`config.json` says whose folder this is; the number of rounds may change."""
-    files = [Path(path) for path in (config.questions, config.held_out) if path is not None]
+    files = (config.questions, config.held_out or "")
     settings = config.model_dump(mode="json", exclude={"out", "rounds"}) | {
-        "sha256": [sha256_file(path) for path in files if path.is_file()],
+        "sha256": [sha256_file(path) for path in files if Path(path).is_file()],
         "index_version": version_of(read_manifest(config.index)),
         "training": training.model_dump(mode="json", exclude={"out", "train_files", *training.free}),
     }

@@ -247,19 +247,6 @@ async def test_a_passage_too_long_to_read_is_refused_or_cut(tmp_path: Path, inde
     assert max(lengths) < 5_000
 
 
-async def test_an_update_published_before_the_first_look_is_followed(index: Path) -> None:
-    """As by a worker that opened its index while another one wrote."""
-    app = application(index)
-    engine, service = app.state.engine, opened(settings(index=index))
-    puts = [Put("c", "digest", [Passage("c-0", "Elbe", "The elbe flows.")])]
-    update_index(index, lambda known: [*(Unchanged(id) for id in known), *puts], lambda _: None)
-    engine._first = service
-    async with running(app=app) as client:
-        await until(lambda: engine.pipeline.n_passages == 3, 20)
-        reply = await client.post("/v1/retrieve", json={"question": "elbe"}, headers=KEY)
-        assert [hit["passage_id"] for hit in reply.json()["hits"]] == ["c-0"]
-
-
 async def test_a_write_does_not_make_a_folder_anew(index: Path) -> None:
     app = application(index)
     async with running(app=app) as client:

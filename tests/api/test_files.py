@@ -10,7 +10,6 @@ from serve.app import create_app
 from serve.settings import ServeSettings, hash_api_key
 from tests import document_makers as make
 from tests.api.fakes import running, settings
-from tests.pipeline_parts import LastWordsReader
 
 pytestmark = pytest.mark.anyio
 KEY = {"X-API-Key": "admin"}
@@ -115,21 +114,6 @@ async def test_a_page_of_a_pdf_is_found_by_its_label(tmp_path):
         assert reply.headers["location"] == "./a%20b.pdf#page=1"
         whole = await client.get("/v1/files/a%20b.pdf")
         assert whole.headers["content-type"] == "application/pdf"
-
-
-async def test_an_answer_is_cited_at_the_page_on_which_it_begins(tmp_path: Path) -> None:
-    pages = [[(72, 700, 12, "F", line)] for line in ("The gate is", "open since Monday last.")]
-    (tmp_path / "b.pdf").write_bytes(make.pdf(pages))
-    rag.index(tmp_path / "b.pdf", tmp_path / "index", retriever="bm25", threads=1)
-    pipeline = Pipeline.open(tmp_path / "index", retriever="bm25", reader=LastWordsReader())
-    question = "Since when is the gate open?"
-    async with running(pipeline) as client:
-        answer = (await client.post("/v1/ask", json={"question": question})).json()["answers"][0]
-        hit = (await client.post("/v1/retrieve", json={"question": question})).json()["hits"][0]
-        chat = {"messages": [{"role": "user", "content": question}]}
-        cited = (await client.post("/v1/chat/completions", json=chat)).json()["sources"]
-    assert (answer["text"], answer["evidence"]["location"]) == ("Monday last", {"path": "b.pdf", "page": "2"})
-    assert (hit["location"]["page"], [source["page"] for source in cited]) == ("1", ["2"])
 
 
 async def test_it_is_off_unless_there_is_a_folder():

@@ -7,11 +7,8 @@ from typing import Any
 import pytest
 
 from rag.core.errors import ReaderError
-from rag.pipeline import Pipeline
 from serve.app import create_app
 from tests.api.fakes import FakePipeline, running, settings, until
-from tests.api.test_pipeline import Index, Retriever
-from tests.pipeline_parts import LastWordsReader
 
 pytestmark = pytest.mark.anyio
 
@@ -53,22 +50,3 @@ async def test_a_dead_reader_is_asked_once_per_question():
         asked = [client.post("/v1/ask", json={"question": f"q{n}"}) for n in range(8)]
         assert [reply.status_code for reply in await asyncio.gather(*asked)] == [502] * 8
     assert service.reading == 8
-
-
-async def test_a_pipeline_searches_while_its_reader_elsewhere_reads():
-    class Slow(LastWordsReader):
-        reads_at_once = 2
-        both, reading = threading.Barrier(2, timeout=10), threading.Event()
-
-        def read(self, *given: Any, **named: Any) -> Any:
-            self.reading.set()
-            self.both.wait()  # for the other question
-            return super().read(*given, **named)
-
-    reader = Slow()
-    pipeline = Pipeline(Index(), Retriever(), reader)  # type: ignore[arg-type]
-    first = asyncio.create_task(pipeline.aask("Where?"))
-    await until(reader.reading.is_set)
-    assert len(await asyncio.wait_for(asyncio.to_thread(pipeline.retrieve, "Where?", 2), 10)) == 2
-    second = await pipeline.aask("Whence?")
-    assert second.answers[0].text == (await first).answers[0].text == "Black Sea"

@@ -47,11 +47,6 @@ opened = lambda _: Asked(gate=threading.Event())
 run_server(settings(port=0, index=index, drain_timeout_s=3.0), open_pipeline=opened)
 leave()
 """
-OPENING = f"""{BEGIN}
-opened = lambda _: threading.Event().wait()
-run_server(settings(port=0, index=index), open_pipeline=opened)
-leave()
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -138,14 +133,6 @@ def test_what_outlives_the_drain_is_refused_and_the_process_ends(process, client
     assert "Traceback" not in err
 
 
-@pytest.mark.parametrize("process", [OPENING], indirect=True)
-def test_a_server_that_opens_its_index_ends_at_once(process, client):
-    assert errors_of(client.get("/readyz")) == (503, "not_ready")
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=20)
-    assert process.returncode == 0
-
-
 def test_idle_connections_beyond_the_descriptors_stop_nobody(process, client):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (1024, 1024))
@@ -161,14 +148,6 @@ def test_idle_connections_beyond_the_descriptors_stop_nobody(process, client):
         _, err = process.communicate(timeout=60)
     assert "Traceback" not in err
     assert err.count("a connection was closed to make room") == 1
-
-
-def test_an_idle_server_ends_at_once(process, client):
-    ready(client, "v1")
-    started = time.monotonic()
-    process.send_signal(signal.SIGTERM)
-    process.wait(20)
-    assert time.monotonic() - started < 2.0
 
 
 def test_an_index_that_is_not_there_is_named_before_the_server_listens(tmp_path, capsys):

@@ -1,7 +1,5 @@
 """The web page in a real browser."""
 
-import threading
-
 import pytest
 
 from serve.app import create_app
@@ -168,20 +166,6 @@ def test_share_link_history_and_examples(page):
     assert page.script("return [localStorage.length, sessionStorage.length, document.cookie]") == [0, 0, ""]
 
 
-def test_narrow_screens_do_not_scroll_sideways(page):
-    page.media(width=320, height=640)
-    for question in (QUESTION, "What must stay text?", "Who invented the telephone?", "x" * 300):
-        page.open()
-        page.ask(question)
-        wide = page.script(
-            "return [document.scrollingElement.scrollWidth, [...document.querySelectorAll('body *')]"
-            ".filter((e) => !e.matches('.skip, .sr-only') && e.getBoundingClientRect().right > 320.5)"
-            ".map((e) => e.outerHTML.slice(0, 80))]"
-        )
-        assert wide[0] <= 320  # 305 beside a vertical scroll bar
-        assert wide[1] == []
-
-
 def test_errors_are_shown_with_a_way_out(page, driver, page_at):
     broken = FakePipeline(poison=["bad"])
     with listening(create_app(settings(), broken)) as address:
@@ -198,23 +182,3 @@ def test_errors_are_shown_with_a_way_out(page, driver, page_at):
         own.script("document.getElementById('question').value = 'again'")
     own.ask("gone")
     assert own.text(".error h2") == "The server cannot be reached"
-
-
-def test_loading_state_and_escape_while_waiting(page, driver, page_at):
-    from selenium.webdriver.common.keys import Keys
-
-    gate = threading.Event()
-    slow = FakePipeline(gate=gate)
-    app = create_app(settings(), slow)
-    with listening(app) as address:
-        own = page_at(address).open()
-        own.all("#question")[0].send_keys("slow", Keys.ENTER)
-        own.until(lambda: own.is_visible(".skeleton"))
-        assert own.all("#results")[0].get_attribute("aria-busy") == "true"
-        own.until(slow.started.is_set)
-        own.press(Keys.ESCAPE)
-        own.until(lambda: not own.all("#results > *"))
-        assert own.all("#results")[0].get_attribute("aria-busy") == "false"
-        gate.set()
-        own.ask("again")
-        assert own.all(".card")

@@ -126,15 +126,3 @@ def test_with_a_key_files_are_added_and_opened(driver, page_at, corpus, tmp_path
         driver.close()
         driver.switch_to.window(driver.window_handles[0])
         assert page.complaints() == []
-
-
-def test_a_key_that_asks_too_much_is_told_how_long_to_wait(page_at):
-    given = settings(api_keys=(hash_api_key("admin"),), questions_per_minute=1)
-    with listening(create_app(given, FakePipeline())) as url:
-        page = page_at(url)
-        page.open().until(lambda: page.is_visible("#key"))
-        page.all("#key")[0].send_keys("admin")
-        for _ in range(2):
-            page.ask(QUESTION)
-        assert "Wait 60 seconds, then try again." in page.text(".error")
-        assert "Retry-After" not in page.text(".error")

@@ -4,13 +4,12 @@ import errno
 import hashlib
 import os
 import random
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -113,20 +112,6 @@ def test_kill_anywhere_then_rerun_gives_the_same_bytes(
         assert len(index.passages) == PASSAGES
 
 
-def test_a_running_writer_keeps_others_out(tmp_path: Path) -> None:
-    process = start(tmp_path / "i", tmp_path / "trace")
-    try:
-        deadline = time.monotonic() + 30
-        while not (tmp_path / "i/.lock").exists() and time.monotonic() < deadline:
-            time.sleep(0.005)
-        os.kill(process.pid, signal.SIGSTOP)
-        with pytest.raises(ResourceError, match="another process"):
-            build_index(corpus(), tmp_path / "i", encoder=HashEncoder(tmp_path / "other"), settings=SETTINGS)
-    finally:
-        process.kill()
-        process.wait(timeout=60)
-
-
 @pytest.mark.parametrize("full_at", [1, 4, 9])
 def test_a_full_disk_is_said_and_leaves_nothing_that_looks_complete(
     tmp_path: Path,
@@ -134,16 +119,17 @@ def test_a_full_disk_is_said_and_leaves_nothing_that_looks_complete(
     monkeypatch: pytest.MonkeyPatch,
     full_at: int,
 ) -> None:
-    writes = 0
-    original = npy.atomic_path
+    writes, original = 0, npy.atomic_path
 
-    def full(path: Path) -> Any:
+    @contextmanager
+    def full(path: Path) -> Iterator[Path]:
         nonlocal writes
         writes += 1
-        if writes == full_at:
-            raise_full = OSError(errno.ENOSPC, "No space left on device")
-            return _failing(original(path), raise_full)
-        return original(path)
+        with original(path) as temporary:
+            if writes == full_at:
+                temporary.write_bytes(b"half")
+                raise OSError(errno.ENOSPC, "No space left on device")
+            yield temporary
 
     monkeypatch.setattr(npy, "atomic_path", full)
     encoder = HashEncoder(tmp_path / "trace")
@@ -154,19 +140,3 @@ def test_a_full_disk_is_said_and_leaves_nothing_that_looks_complete(
         Index.open(tmp_path / "i")
     build_index(corpus(), tmp_path / "i", encoder=encoder, settings=SETTINGS)
     assert content(tmp_path / "i") == undisturbed[0]
-
-
-class _failing:
-    """A context manager whose body finds the disk full after its file was opened."""
-
-    def __init__(self, inner: Any, error: OSError) -> None:
-        self.inner, self.error = inner, error
-
-    def __enter__(self) -> Path:
-        path: Path = self.inner.__enter__()
-        path.write_bytes(b"half")
-        self.inner.__exit__(OSError, self.error, None)
-        raise self.error
-
-    def __exit__(self, *_: object) -> None:
-        raise AssertionError("never entered")

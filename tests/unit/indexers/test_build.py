@@ -55,15 +55,6 @@ def test_dense_index_finds_what_it_was_given(tmp_path: Path, encoder: Any) -> No
         assert "recall" in index.describe()
 
 
-def test_progress_of_an_encoder_that_tells_nothing_is_by_shard(
-    tmp_path: Path, encoder: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    counted: list[int] = []
-    monkeypatch.setattr("indexers.build.Progress.update", lambda self, n=1: counted.append(n))
-    build_index(corpus(), tmp_path / "i", encoder=encoder, settings=SMALL.replaced(index_type="flat"))
-    assert counted[150:] == [40, 40, 40, 30]  # after those that are stored
-
-
 def test_hybrid_index_and_extension_of_a_dense_one(tmp_path: Path, encoder: Any) -> None:
     hybrid = SMALL.model_copy(update={"retriever": "hybrid", "java_heap_mib": 256})
     build_index(corpus(), tmp_path / "i", encoder=encoder, settings=SMALL)

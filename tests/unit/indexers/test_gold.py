@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from indexers.gold import GoldLookup, GoldPassages, overlap_share
+from indexers.gold import GoldLookup, GoldPassages
 from indexers.passage_writer import PassageStoreWriter
 from indexers.passages import PassageStore
 from rag.core.types import GoldPassage, Hit, Passage, Question
@@ -76,8 +76,3 @@ def test_overlap_prefers_a_passage_with_the_answer_and_what_is_missing_is_told(s
     assert found == GoldPassages((3,), (nile,), "overlap")
     (without,) = GoldLookup(store).find([question])
     assert (without.rows, without.missing, without.how) == ((), (rhine, nile), "given")
-
-
-def test_overlap_is_a_share_of_the_shorter_text() -> None:
-    assert overlap_share("one two", "one two") == 1
-    assert overlap_share("one two", "three four") == 0

@@ -64,11 +64,6 @@ def test_scores_follow_the_formula(folder: Path) -> None:
     assert score == pytest.approx(idf / (1 + k1 * (1 - b + b * 4 / average)), rel=2e-2)
 
 
-def test_ties_are_broken_by_row_at_the_cut(folder: Path) -> None:
-    index = LuceneIndex.open(folder, INFO)
-    assert [row for row, _ in index.search(["tulips"], 8)[0]] == list(range(5, 13))
-
-
 def test_odd_queries_find_nothing_or_something_but_never_fail(folder: Path) -> None:
     index = LuceneIndex.open(folder, INFO)
     odd = ["", "   ", "the of", "\x00", "\ud800", "???", 'AND OR ( " ] ^ ~ vienna', "w-" * 9000]

@@ -97,12 +97,6 @@ def test_duplicate_ids_are_refused_and_leave_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("passage", [Passage("", "", "x"), Passage("a", "", "\ud800")])
-def test_bad_passages_are_refused(tmp_path: Path, passage: Passage) -> None:
-    with pytest.raises(DataError), PassageStoreWriter(tmp_path) as writer:
-        writer.add(passage)
-
-
 @pytest.mark.parametrize("name", [module.ARROW_NAME, module.IDS_NAME, module.HASHES_NAME, module.ROWS_NAME])
 @pytest.mark.parametrize("damage", ["truncate", "remove", "empty"])
 def test_damaged_files_are_refused_by_name(tmp_path: Path, name: str, damage: str) -> None:
@@ -132,16 +126,3 @@ def test_a_flipped_byte_is_an_error_or_a_text_but_no_end_of_the_process(tmp_path
         except ArtifactError:
             refused += 1
     assert refused > 30
-
-
-def test_ids_are_read_from_their_own_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "ID_BATCH_ROWS", 2048)
-    monkeypatch.setattr(passage_writer, "ID_BATCH_ROWS", 2048)
-    write(tmp_path, [Passage(f"p{n}", "", "text") for n in range(5000)])
-    rows = [4999, 0, 2047, 2048, 1023]
-    expected = [f"p{row}" for row in rows]
-    assert PassageStore.open(tmp_path).ids(rows) == expected
-    write(tmp_path / "other", [Passage("a", "", "text")])
-    (tmp_path / "other" / module.IDS_NAME).rename(tmp_path / module.IDS_NAME)
-    with pytest.raises(ArtifactError, match=r"ids\.arrow does not belong"):
-        PassageStore.open(tmp_path)

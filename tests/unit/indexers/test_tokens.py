@@ -14,7 +14,7 @@ import pytest
 from indexers import token_build
 from indexers.build import build_index
 from indexers.index import Index
-from indexers.protocols import EncoderIdentity, Selection
+from indexers.protocols import EncoderIdentity
 from indexers.settings import BuildSettings
 from indexers.token_build import build_tokens, shard_files
 from indexers.token_codec import train_codec
@@ -124,33 +124,6 @@ def test_staged_search_finds_what_exhaustive_scoring_finds(built: Path) -> None:
     one = index.search(asked.values[: asked.lengths[0]], asked.lengths[:1], 5, nprobe=4, ndocs=60)
     np.testing.assert_array_equal(one[1][0], found[0])
     np.testing.assert_array_equal(one[0][0], scores[0])
-
-
-def test_a_question_of_one_vector_finds_as_many_as_are_wanted(built: Path) -> None:
-    index = opened(built)
-    asked = Words().question_tokens(["w1"])
-    wanted = exhaustive(index, asked.values)
-    best = np.lexsort((np.arange(len(wanted)), -wanted))
-    scores, rows = index.search(asked.values, asked.lengths, 150, nprobe=1)
-    assert (rows[0] >= 0).all()  # whatever cells they are in
-    np.testing.assert_allclose(scores[0], wanted[best], atol=1e-5)
-    for selected in (None, Selection(np.arange(150) > 9)):
-        _, rows = index.search(asked.values, asked.lengths, 30, nprobe=1, ndocs=120, selected=selected)
-        assert len(set(rows[0].tolist()) - {-1}) == 30
-        assert rows[0, 0] == best[0]
-
-
-def test_what_cells_say_is_pruned_maxsim_of_centroids(built: Path) -> None:
-    index = opened(built)
-    query = Words().question_tokens(QUESTIONS[2:]).values
-    similar = index.codec.centroids @ query.T
-    gained = index._in_open_cells(query, 3, None)
-    floor = np.sort(similar, axis=0)[-4] - 1e-6
-    codes = np.concatenate([np.array(shard.codes) for shard in index._shards])
-    lengths = np.concatenate([np.diff(shard.starts) for shard in index._shards])
-    for row, own in enumerate(np.split(codes, np.cumsum(lengths)[:-1])):
-        best = similar[own].max(0)
-        assert gained[row] == pytest.approx(np.where(best > floor + 1e-6, best - floor, 0).sum(), abs=1e-5)
 
 
 def test_maxsim_of_passages_of_any_length_is_brute_force() -> None:

@@ -13,14 +13,6 @@ def test_rounds_run_everyone_and_alternate_their_order() -> None:
     assert {name: len(rounds) for name, rounds in timings.seconds.items()} == {"a": 2, "b": 2}
 
 
-def test_a_ratio_is_that_of_the_medians() -> None:
-    clock = iter([0.0, 2.0, 2.0, 3.0, 3.0, 4.0, 4.0, 6.0, 6.0, 26.0, 26.0, 27.0])
-    timings = time_interleaved({"slow": int, "fast": int}, rounds=3, warm_up=0, clock=lambda: next(clock))
-    assert timings.seconds == {"slow": (2.0, 2.0, 20.0), "fast": (1.0, 1.0, 1.0)}
-    figure = timings.ratio("slow", "fast")
-    assert (figure.value, figure.low, figure.n) == (2.0, 2.0, 3)
-
-
 def test_a_report_prints_hardware_tables_and_notes_and_writes_json(tmp_path) -> None:
     report = Report("search", {"index": tmp_path})
     report.tables.append(Table("times", ("what", "ms"), [("flat", "1.20")]))

@@ -1,13 +1,11 @@
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from indexers.embeddings import EmbeddingShards
 from indexers.probes import PROBES_NAME, perturbed_probes
 from rag.bench.report import Report
 from rag.bench.search import compare_searches
-from rag.core.errors import ConfigError
 from tests.vectors import store_vectors
 
 
@@ -31,9 +29,3 @@ def test_index_types_are_compared_with_exact_search_and_with_faiss_alone(tmp_pat
     assert [row[0] for row in report.tables[1].rows] == ["flat", "SQ8", "ivf"]
     assert not list(tmp_path.glob("rag-search-*"))
     report.to_json()
-
-
-def test_a_corpus_smaller_than_the_deepest_recall_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="too few"):
-        few = embeddings(tmp_path, rows=50)
-        compare_searches(Report("search", {}), few, np.zeros((1, 16), np.float32), ["SQ8"], [1], 2)

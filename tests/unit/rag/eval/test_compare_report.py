@@ -174,17 +174,6 @@ def test_report_side_by_side(pair: list[Evaluation]) -> None:
     assert "1 / 5 / 0" in text
 
 
-def test_report_of_retrieval_alone(tmp_path: Path, finds: Any, questions: list[Question]) -> None:
-    settings = EvaluationSettings(ks=(1, 3), read=3, resamples=1000)
-    evaluate(finds, questions, tmp_path, settings, source=QuestionSource("toy"))
-    text = render_report([load_evaluation(tmp_path)])
-    check_page(text)
-    assert "Exact match" not in text
-    assert "Worst questions" in text
-    with pytest.raises(ConfigError):
-        render_report([])
-
-
 def test_worst_questions_are_the_most_confident_mistakes() -> None:
     rows = [
         {"id": i, "scores": {"em": em}, "confidence": c}

@@ -1,7 +1,6 @@
 """A reader's confidence is fitted to a corpus from a few questions."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,7 +19,6 @@ from rag.core.types import (
 from rag.eval.confidence_tuning import tune_confidence
 from rag.eval.settings import EvaluationSettings
 from readers.confidence import likelihoods
-from readers.extractive.files import SHIPPED_READER, load_parts, save_calibrated
 from readers.manifest import Calibration
 from readers.ranking import Ranked, Span
 
@@ -92,15 +90,6 @@ def test_no_answer_is_not_fitted_to_questions_that_all_have_one() -> None:
     tuning = tune_confidence(corpus, questions, OLD, SETTINGS)
     assert (tuning.unanswerable, tuning.calibration.absent) == (0, OLD.absent)
     assert tuning.calibration.right != OLD.right
-
-
-def test_the_reader_is_written_with_its_new_confidence(tmp_path: Path) -> None:
-    out = tmp_path / "tuned"
-    save_calibrated(None, out, Calibration(right=(2.0, 1.0, 0.0, 0.0, 0.0)))
-    assert load_parts(out).manifest.calibration.right == (2.0, 1.0, 0.0, 0.0, 0.0)
-    assert sorted(path.name for path in out.iterdir()) == sorted(p.name for p in SHIPPED_READER.iterdir())
-    with pytest.raises(ConfigError, match="exists and is not empty"):
-        save_calibrated(None, out, Calibration())
 
 
 def test_what_cannot_be_fitted_is_refused() -> None:

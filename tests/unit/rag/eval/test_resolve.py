@@ -41,13 +41,6 @@ def squad(name: str, context: str) -> Question:
     return Question(name, "?", ("a",), ("Danube-0",), (quoted,))
 
 
-def test_a_foreign_id_is_found_by_its_text_and_of_copies_the_one_with_its_title() -> None:
-    questions = [squad("q", "The Danube rises in the Black Forest.")]
-    resolver = GoldResolver(Store(*STORE_PASSAGES))
-    assert [q.gold_passage_ids for q in map(resolver, questions)] == [("p2",)]
-    assert resolver.notes() == []
-
-
 def test_a_gold_passage_that_is_not_there_is_not_judged_and_is_counted() -> None:
     questions = [squad("q", "Another text."), Question("r", "?", gold_passage_ids=("unknown",))]
     resolver = GoldResolver(Store(*STORE_PASSAGES))

@@ -10,7 +10,7 @@ import pytest
 
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError, ResourceError
 from rag.core.files import directory_lock
-from rag.core.types import GoldPassage, Passage, Question
+from rag.core.types import Question
 from rag.data.files.rows import json_records
 from rag.eval.report import render_report
 from rag.eval.results import load_evaluation
@@ -134,18 +134,6 @@ def test_bad_requests_are_refused(tmp_path: Path, system: Any, finds: Any, quest
         evaluate(system, questions, tmp_path / "e", settings(), source=SOURCE)
 
 
-def test_retrieval_only_has_no_answer_figures(tmp_path: Path, finds: Any, questions: list[Question]) -> None:
-    out = tmp_path / "r"
-    metrics = evaluate(finds, questions, out, settings(limit=3), source=SOURCE)
-    assert "em" not in metrics["figures"]
-    assert metrics["calibration"] is None
-    assert metrics["stages"] == {}
-    assert metrics["n"] == 3
-    assert metrics["figures"]["top3"]["value"] == 1.0
-    assert not (out / "predictions.squad.json").exists()
-    assert (out / "run.trec").is_file()
-
-
 def test_silence_is_right_where_squad_2_has_no_answer(tmp_path: Path, system: Any) -> None:
     asked = [
         Question("a", "Where does the Danube rise?", ("Black Forest",)),  # answered: confidence 0.6
@@ -168,20 +156,6 @@ def test_silence_is_right_where_squad_2_has_no_answer(tmp_path: Path, system: An
     said = json.loads((tmp_path / "squad2" / "predictions.squad.json").read_text())
     assert [bool(said[name]) for name in "abcde"] == [True, False, True, False, False]
     assert all(json.loads((tmp_path / "squad" / "predictions.squad.json").read_text()).values())
-
-
-def test_alternative_positives_are_not_hops(tmp_path: Path, system: Any) -> None:
-    quoted = (GoldPassage(Passage("", "", "In the Black Forest.")),)
-    question = Question("a", "Danube", ("Black Forest",), ("p0", "p9"), quoted, gold_are_alternatives=True)
-    metrics = evaluate(system, [question], tmp_path, settings(), source=SOURCE)
-    assert not any(name.startswith("passage_") for name in metrics["figures"])
-
-
-def test_a_figure_is_computed_on_as_many_passages_as_it_names(tmp_path: Path, finds: Any) -> None:
-    question = Question("a", "the river flows", gold_passage_ids=("p0",))
-    metrics = evaluate(finds, [question], tmp_path / "few", settings(), source=SOURCE)
-    names = [name for name in metrics["figures"] if "@" in name]
-    assert [name for name in names if int(name.partition("@")[2]) > 3] == []
 
 
 def test_paths_are_judged_where_the_retriever_finds_them(

@@ -140,12 +140,6 @@ def test_a_reader_that_cannot_give_a_signal_is_refused() -> None:
     assert "attention comes from a generative model" in str(caught.value)
 
 
-def test_regular_expressions_become_what_they_match_most(tmp_path: Path) -> None:
-    example = replace(EXAMPLE, answers=(r"\d\d(\d\d)?",), answers_are_regex=True)
-    assert to_judge(example).target_answer == "57"
-    assert to_judge(replace(example, answers=("x+y",))).target_answer == ""
-
-
 def test_nothing_to_score_is_refused(tmp_path: Path) -> None:
     write_examples(tmp_path / "in.json", [replace(EXAMPLE, answers=())])
     judge = extractive(tmp_path, "span-likelihood")
@@ -257,15 +251,3 @@ def test_expressions_and_questions_nothing_answers_are_told_and_counted() -> Non
     assert made.answers_are_regex
     assert (counts["questions"], counts["without answers"], counts["no passage holds an answer"]) == (5, 2, 2)
     assert (counts["positives"], counts["negatives"]) == (1, 3)
-
-
-def test_copies_of_a_positive_are_no_negatives() -> None:
-    example = ranked({0}, depth=3)
-    regex = Example("q", "?", ("danube$",), example.candidates, answers_are_regex=True)
-    spaced = Candidate(Passage("copy", "", "text  0 danube "), "retrieved")
-    (made,) = guided_examples(
-        [Example("q", "?", ("danube$",), (*regex.candidates, spaced), answers_are_regex=True)],
-        GuidanceSettings(positives="1,4", negatives=4),
-        Counter(),
-    )
-    assert [negative.passage.id for negative in made.negatives] == ["1", "2"]
