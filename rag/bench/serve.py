@@ -81,9 +81,8 @@ def run_serve_benchmark(
 def _fill(report: Report, runs: dict[tuple[str, int], list[LoadResult]], clients: Sequence[int]) -> None:
     rows, figures = [], {}
     for (name, count), results in sorted(runs.items(), key=lambda item: (item[0][1], item[0][0])):
-        joined = LoadResult()
-        for result in results:
-            joined.add(result)
+        every = [latency_s for result in results for latency_s in result.latencies_s]
+        joined = LoadResult(every, sum(result.wall_s for result in results))
         p50, p95 = (latency_interval(joined.latencies_s, percent) for percent in (50, 95))
         label = f"{count} client{'s' if count > 1 else ''}, {name}"
         latencies = [f"{figure.times(1000):.0f}" for figure in (p50, p95)]

@@ -14,6 +14,7 @@ from indexers.settings import BuildSettings
 from indexers.update import Put, Unchanged, update_index
 from rag.core.files import directory_lock
 from rag.core.types import Passage
+from rag.data.options import CorpusOptions
 from rag.pipeline import Pipeline
 from serve import documents
 from serve.app import create_app
@@ -32,12 +33,9 @@ def opened(given: ServeSettings) -> Pipeline:
 
 @pytest.fixture
 def index(tmp_path: Path) -> Path:
-    return built(tmp_path / "i", "words100")
-
-
-def built(place: Path, split: str) -> Path:
     chosen = BuildSettings(retriever="bm25", threads=1, java_heap_mib=256)
-    return build_index(PASSAGES, place, settings=chosen, source={"split": {"mode": split}, "read": {}})
+    source = {"options": CorpusOptions(split="words100").model_dump()}
+    return build_index(PASSAGES, tmp_path / "i", settings=chosen, source=source)
 
 
 def application(index: Path, **values: object):
@@ -87,6 +85,9 @@ async def test_what_cannot_be_indexed_is_refused_and_changes_nothing(index: Path
         for documents in ([], [{"id": "x"}], [{**good, "text": " "}], [good, good], [{**good, "id": ""}]):
             reply = await client.post("/v1/documents", json={"documents": documents}, headers=KEY)
             assert (reply.status_code, reply.json()["error"]["code"]) == (422, "invalid_request")
+        sent = {"documents": [good, {"id": "y", "text": 3}]}
+        reply = await client.post("/v1/documents", json=sent, headers=KEY)
+        assert reply.json()["error"]["message"] == "documents.1.text: found int, expected text"
         broken = ("file", ("a.pdf", b"%PDF-1.4"))
         reply = await client.post("/v1/documents", files=[broken], headers=KEY)
         assert reply.json()["error"]["code"] == "unreadable_file"
@@ -145,9 +146,9 @@ async def test_documents_have_metadata_that_filters_name(index: Path) -> None:
 @pytest.mark.parametrize(
     ("metadata", "message"),
     [
-        ('{"year": {"a": 1}}', "'year': found dict, expected text, a number"),
-        ('{"year": NaN}', "'year': found nan"),
-        ('{"path": "x"}', "'path': filters give this name"),
+        ('{"year": {"a": 1}}', "'year': found dict"),
+        ('{"year": NaN}', "'year': found float nan"),
+        ('{"path": "x"}', "'path' is no name of a field: filters reserve it"),
         ('{"": 1}', "'' is no name of a field"),
         ('{"text": "%s"}' % ("x" * 10_000), "10,012 characters, at most 10,000"),
         ("[1]", ""),
@@ -234,7 +235,7 @@ async def test_a_passage_too_long_to_read_is_refused_or_cut(tmp_path: Path, inde
     text = "The capital of Zembla is Onhava. data:image/png;base64," + "QUJD" * 60_000
     whole = BuildSettings(retriever="bm25", threads=1, java_heap_mib=256)
     kept = build_index(
-        PASSAGES, tmp_path / "w", settings=whole, source={"split": {"mode": "none"}, "read": {}}
+        PASSAGES, tmp_path / "w", settings=whole, source={"options": CorpusOptions(split="none").model_dump()}
     )
     for place, status in ((kept, 422), (index, 200)):
         app = application(place)

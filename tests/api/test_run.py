@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import resource
 import signal
 import socket
@@ -116,6 +117,7 @@ def test_hangup_reloads_and_termination_finishes_what_was_accepted(process, clie
     assert process.returncode == 0, err
     assert "ended normally" in out
     assert '"route": "/v1/ask", "status": 200' in err
+    assert re.search(r"index in use: /.*/index", err)
 
 
 def errors_of(response: httpx.Response) -> tuple[int, str]:

@@ -97,21 +97,6 @@ def test_duplicate_ids_are_refused_and_leave_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", [module.ARROW_NAME, module.IDS_NAME, module.HASHES_NAME, module.ROWS_NAME])
-@pytest.mark.parametrize("damage", ["truncate", "remove", "empty"])
-def test_damaged_files_are_refused_by_name(tmp_path: Path, name: str, damage: str) -> None:
-    write(tmp_path, numbered(1500))
-    path = tmp_path / name
-    if damage == "truncate":
-        path.write_bytes(path.read_bytes()[:-100])
-    elif damage == "empty":
-        path.write_bytes(b"")
-    else:
-        path.unlink()
-    with pytest.raises(ArtifactError, match=name):
-        PassageStore.open(tmp_path)
-
-
 @pytest.mark.parametrize("name", [module.ARROW_NAME, module.IDS_NAME])
 def test_a_flipped_byte_is_an_error_or_a_text_but_no_end_of_the_process(tmp_path: Path, name: str) -> None:
     write(tmp_path, numbered(300))

@@ -15,15 +15,6 @@ from rag.core.errors import ConfigError
 from rag.core.types import Passage
 
 
-@pytest.mark.parametrize(
-    ("index_type", "part", "gigabytes"),
-    [("flat", "embeddings", 64.56), ("SQ8", "dense", 16.3), ("hnsw", "dense", 16.1 + 5.7)],
-)
-def test_sizes_of_wikipedia_are_the_published_ones(index_type: str, part: str, gigabytes: float) -> None:
-    sizes = plan(21_015_324, 768, BuildSettings(index_type=index_type))
-    assert sizes[part] / 1e9 == pytest.approx(gigabytes, rel=0.02)
-
-
 @pytest.mark.parametrize("index_type", [*INDEX_TYPES, "SQfp16"])
 def test_disk_agrees_with_a_real_index(tmp_path: Path, make_encoder: Any, index_type: str) -> None:
     draw = np.random.default_rng(0)

@@ -22,11 +22,9 @@ from rag.core.errors import (
 )
 from rag.core.files import directory_lock
 from rag.core.types import Passage
-from rag.data.corpus import read_documents
 from rag.data.options import CorpusOptions
-from rag.data.records import Document, ReadReport
+from rag.data.records import Document
 from rag.data.split import split_documents
-from rag.updates import Corpus
 
 SPLIT = CorpusOptions(words=6)
 WORDS = "river mountain vienna danube tulip graph vector index lake forest city bridge".split()  # noqa: SIM905
@@ -173,45 +171,3 @@ def test_what_cannot_be_updated_is_refused(tmp_path: Path, make_encoder: Any) ->
         [Passage("x", "", "new")], tmp_path / "i", encoder=make_encoder(), settings=SMALL, overwrite=True
     )
     assert len(list((tmp_path / "i").glob("data-*"))) == 1
-
-
-def test_a_folder_is_followed(tmp_path: Path, make_encoder: Any) -> None:
-    """New, changed, shrunk, renamed and broken files; files that did not change are not read."""
-    pytest.importorskip("markdown_it")
-    folder = tmp_path / "docs"
-    folder.mkdir()
-    long = "\n\n".join(f"## Part {n}\n\nThe river {n} flows." for n in range(6))
-    for name, content in {"a.md": f"# A\n\n{long}", "b.md": "# B\n\nThe lake.", "c.txt": "A city."}.items():
-        (folder / name).write_text(content)
-
-    def read(known: Any) -> Iterable[Change]:
-        report = ReadReport()
-        yield from Corpus([folder], "auto", CorpusOptions(), cut_sections, report).changes(known)
-        reports.append(report)
-
-    def cut_sections(document: Document) -> list[Passage]:
-        return list(split_documents([document]))
-
-    def files(place: Path) -> list[Passage]:
-        with Index.open(place) as index:
-            return list(index.passages)
-
-    reports: list[ReadReport] = []
-    build_index(
-        split_documents(read_documents(folder)), tmp_path / "i", encoder=make_encoder(), settings=SMALL,
-        source={"options": CorpusOptions().model_dump()},
-    )  # fmt: skip
-    (folder / "a.md").write_text("# A\n\nThe river is gone.")
-    (folder / "b.md").rename(folder / "d.md")
-    (folder / "e.md").write_text("# E\n\nA forest.")
-    (folder / "broken.pdf").write_bytes(b"%PDF-1.4 nothing")
-    report = update_index(tmp_path / "i", read, lambda identity: make_encoder())
-    assert (report.added, report.replaced, report.deleted, report.kept) == (2, 1, 1, 1)
-    assert reports[-1].unread == 1
-    fresh = list(split_documents(read_documents(folder)))
-    assert files(tmp_path / "i") == fresh
-    update_index(tmp_path / "i", read, never)
-    assert (reports[-1].total, reports[-1].unread) == (5, 1)  # the broken one is tried again
-    (folder / "e.md").write_bytes(b"%PDF-1.4 nothing")
-    update_index(tmp_path / "i", read, never)
-    assert files(tmp_path / "i") == [one for one in fresh if one.id != "e.md-0"]
