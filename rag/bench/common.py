@@ -100,6 +100,12 @@ def time_interleaved(
     return Timings({name: tuple(values) for name, values in seconds.items()})
 
 
+def check_counts(counts: Sequence[int]) -> None:
+    """Refuse what is no list of positive numbers."""
+    if not all(isinstance(count, int) and count > 0 for count in counts):
+        raise ConfigError(f"{', '.join(map(str, counts))}: expected positive numbers, as in 1,16")
+
+
 def question_texts(path: str | Path, *, limit: int | None = None, format: str = "auto") -> list[str]:
     """Questions of a file: all, or a random sample of `limit` in file order.
 

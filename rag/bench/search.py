@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from indexers.presets import INDEX_TYPES
-from rag.bench.common import Timings, question_texts, time_interleaved
+from rag.bench.common import Timings, check_counts, question_texts, time_interleaved
 from rag.bench.report import Report, Table, format_bytes
 from rag.core.errors import ConfigError
 from rag.metrics.significance import bootstrap
@@ -116,6 +116,7 @@ def run_search_benchmark(
     Raises:
         ConfigError: there are fewer passages than the deepest recall asks for.
     """
+    check_counts(batch_sizes)
     shards, vectors = open_vectors(index, questions, sample, index_encoder, precision, format)
     report = Report("search", {"index": index, "questions": questions or "noisy passages"})
     return compare_searches(report, shards, vectors, index_types, batch_sizes, rounds)

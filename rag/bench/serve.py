@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from rag.bench.common import question_texts, ratio, time_interleaved
+from rag.bench.common import check_counts, question_texts, ratio, time_interleaved
 from rag.bench.load import LoadResult, latency_interval, run_load
 from rag.bench.report import Report, Table
 from rag.bench.server_process import ServerProcess
@@ -37,6 +37,7 @@ def run_serve_benchmark(
         ConfigError: fewer requests than rounds times clients.
         ResourceError: a server did not start.
     """
+    check_counts(clients)
     per_round = requests // max(rounds, 1)
     if rounds < 1 or per_round < max(clients):
         raise ConfigError(

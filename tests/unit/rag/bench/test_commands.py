@@ -2,6 +2,7 @@ import pytest
 from typer.testing import CliRunner
 
 from rag.cli.bench import app
+from tests.commands import exit_code
 
 NAMES = ("encode", "search", "serve", "read")
 
@@ -22,4 +23,4 @@ def test_every_benchmark_is_a_command_with_help() -> None:
     ],
 )
 def test_wrong_values_are_refused_before_anything_is_read(arguments: list[str]) -> None:
-    assert CliRunner().invoke(app, arguments).exit_code == 2
+    assert exit_code("bench", *arguments) == 2
