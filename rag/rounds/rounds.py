@@ -40,8 +40,6 @@ from retrievers.open import KINDS, named_kind
 from retrievers.training.bi_encoder import start_from_index
 from retrievers.training.config import BiEncoderConfig
 
-_log = get_logger(__name__)
-
 
 def run_rounds(config: RoundsConfig, training: BiEncoderConfig) -> list[dict[str, Any]]:
     """Train round by round, or go on with the rounds in `config.out` behind what is finished.
@@ -63,7 +61,9 @@ def run_rounds(config: RoundsConfig, training: BiEncoderConfig) -> list[dict[str
     judge = open_judge(config.reader, config.signal) if config.method == "distill" else None
     if (drawn := getattr(training, "per_question", None)) and config.top_k > 5 * drawn:
         text = "%d of %d passages are drawn for a question: lists without an answer teach nothing (loss 0)%s"
-        _log.warning(text, drawn, config.top_k, "; lower --top-k, or --set per_question=null takes all")
+        get_logger(__name__).warning(
+            text, drawn, config.top_k, "; lower --top-k, or --set per_question=null takes all"
+        )
     separate = None if config.held_out is None else answered(config.held_out)
     questions, held_out = hold_out(
         answered(config.questions), config.validation_fraction, 0, attrgetter("text"), separate
