@@ -60,10 +60,8 @@ def run_rounds(config: RoundsConfig, training: BiEncoderConfig) -> list[dict[str
         check_selection_split(config.held_out)
     judge = open_judge(config.reader, config.signal) if config.method == "distill" else None
     if (drawn := getattr(training, "per_question", None)) and config.top_k > 5 * drawn:
-        text = "%d of %d passages are drawn for a question: lists without an answer teach nothing (loss 0)%s"
-        get_logger(__name__).warning(
-            text, drawn, config.top_k, "; lower --top-k, or --set per_question=null takes all"
-        )
+        lists = f"{drawn} of {config.top_k} passages, drawn for a question, teach nothing without an answer"
+        get_logger(__name__).warning("%s (loss 0): lower --top-k, or --set per_question=null", lists)
     separate = None if config.held_out is None else answered(config.held_out)
     questions, held_out = hold_out(
         answered(config.questions), config.validation_fraction, 0, attrgetter("text"), separate

@@ -187,7 +187,7 @@ def test_vectors_are_compared_with_vectors_and_words_stay(
     more = {"steps": 1, "rounds": 1, "index": tmp_path / "hybrid", "top_k": 80}
     rows = run_rounds(*by_reader(world, tmp_path / "dense", **more))
     assert [row["facts"]["searched"] for row in rows] == ["dense", "dense"]
-    assert "12 of 80 passages are drawn for a question" in caplog.text
+    assert "12 of 80 passages, drawn for a question" in caplog.text
     ranked = json.loads((tmp_path / "dense" / "round-1" / "retrieved.json").read_text())
     assert min(len(example["ctxs"]) for example in ranked) == 80  # the vectors too propose passages
     rows = run_rounds(*by_answers(world, tmp_path / "run", **{**more, "index": tmp_path / "bm25"}))
