@@ -24,9 +24,15 @@ _MAX_RATIO, _RATIO_FROM_BYTES = 100, 50_000_000  # by which it may grow; smaller
 _GET_AGAIN = "get a whole copy of it"
 _BINARY = ("pdf", "docx", "pptx", "xlsx", "epub", "odt")
 _SAVE_AS = {  # the remedy for files of other programs
-    "DOCX": ".doc .dot .pages .wpd", "PPTX": ".ppt .key .odp", "XLSX": ".xls .numbers .ods",
-    "PDF": ".djvu .ps", "EPUB": ".mobi .azw3", "EML": ".msg", "HTML": ".mht", "TXT": ".srt .vtt",
-}  # fmt: skip
+    "DOCX": ".doc .dot .pages .wpd",
+    "PPTX": ".ppt .key .odp",
+    "XLSX": ".xls .numbers .ods",
+    "PDF": ".djvu .ps",
+    "EPUB": ".mobi .azw3",
+    "EML": ".msg",
+    "HTML": ".mht",
+    "TXT": ".srt .vtt",
+}
 _MEMBERS = (("word/document.xml", "docx"), ("ppt/presentation.xml", "pptx"), ("xl/workbook.xml", "xlsx"),
             ("META-INF/container.xml", "epub"))  # fmt: skip
 _ODT = ("application/vnd.oasis.opendocument.text", "application/vnd.oasis.opendocument.text-template")

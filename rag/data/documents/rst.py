@@ -19,8 +19,11 @@ _DROPPED = (
     "literalinclude", "sectionauthor", "codeauthor", "tabularcolumns", "include", "raw", "meta",
     "image", "contents", "sectnum",
 )  # fmt: skip
-_SINCE = {"versionadded": "Added in version", "versionchanged": "Changed in version",
-          "deprecated": "Deprecated since"}  # fmt: skip
+_SINCE = {
+    "versionadded": "Added in version",
+    "versionchanged": "Changed in version",
+    "deprecated": "Deprecated since",
+}
 _ADMONITIONS = ["note", "warning", "tip", "hint", "important", "attention", "caution", "danger", "error"]
 _HIDDEN = (
     *("comment", "substitution_definition", "raw", "image", "pending", "topic", "header", "footer"),
@@ -50,12 +53,9 @@ def _register(text: str) -> None:
     roles = require("docutils.parsers.rst.roles", "docs")
     english = require("docutils.parsers.rst.languages.en", "docs")
     base = require("docutils.parsers.rst", "docs").Directive
-    fields = {
-        "run": _run_directive, "has_content": True, "optional_arguments": 1,
-        "final_argument_whitespace": True,
-        "option_spec": defaultdict(lambda: str, {"class": str}),  # every option, as it stands
-    }  # fmt: skip
-    directive = type("AnyDirective", (base,), fields)
+    options = defaultdict(lambda: str, {"class": str})  # every option, as it stands
+    fields = {"run": _run_directive, "has_content": True, "optional_arguments": 1, "option_spec": options}
+    directive = type("AnyDirective", (base,), {**fields, "final_argument_whitespace": True})
     for name in set(_DIRECTIVES.findall(text)):
         if name not in english.directives or name in (*_DROPPED, *_CODE):  # Sphinx has more options
             directives.register_directive(name, directive)

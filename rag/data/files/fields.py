@@ -164,23 +164,30 @@ def metadata_of_fields(fields: Mapping[str, Any]) -> Metadata:
     if not isinstance(fields, Mapping):
         raise ValueError(f"{fields!r:.40}, expected a mapping")
     for name in fields:
-        if not name or name in FILTER_FIELDS or not is_unicode(name):
-            raise ValueError(
-                f"{name!r} is no name of a field: filters reserve it, or it is not valid Unicode"
-            )
-    pairs = ((name, value) for name, value in fields.items() if value not in _EMPTY)
-    return tuple((name, tuple(_plain(name, it) for it in value) if is_list(value) else _plain(name, value))
-                 for name, value in pairs)  # fmt: skip
+        if name in FILTER_FIELDS:
+            raise ValueError(f"{name!r}: filters give this name a meaning of their own, choose another")
+        if not name or not is_unicode(name):
+            raise ValueError(f"{name!r} is no name of a field, expected text in valid Unicode")
+    used = {name: value for name, value in fields.items() if value not in _EMPTY}
+    return tuple((name, _values(name, it) if is_list(it) else _plain(name, it)) for name, it in used.items())
+
+
+def _values(name: str, values: Sequence[Any]) -> tuple[Value, ...]:
+    return tuple(_plain(name, value) for value in values)
 
 
 def _plain(name: str, value: Any) -> Value:
     """Text, a number or a truth value; dates become text."""
     if isinstance(value, datetime.date | datetime.time):  # a datetime is a date
         return value.isoformat()
-    is_valid = is_unicode(value) if isinstance(value, str) else isinstance(value, int | float)
-    if not is_valid or (isinstance(value, float) and not math.isfinite(value)):
-        expected = "text in valid Unicode, a number, true or false, or a list of these"
-        raise ValueError(f"{name!r}: found {type(value).__name__} {value!r:.40}, expected {expected}")
+    if isinstance(value, str) and not is_unicode(value):
+        raise ValueError(f"{name!r}: half of a surrogate pair, expected valid Unicode")
+    is_finite = not isinstance(value, float) or math.isfinite(value)
+    if not isinstance(value, str | int | float) or not is_finite:
+        kind = type(value).__name__ if is_finite else value
+        raise ValueError(
+            f"{name!r}: found {kind}, expected text, a number, true or false, or a list of these"
+        )
     plain: Value = value
     return plain
 

@@ -15,9 +15,9 @@ from rag.core.optional import require
 HF_PREFIX = "hf:"
 IRDS_PREFIX = "irds:"
 _UNREACHABLE = {
-    "ConnectionError", "HTTPError", "TimeoutError", "OfflineModeIsEnabled", "ConnectError",
-    "TimeoutException", "URLError",
-}  # fmt: skip
+    *("ConnectionError", "HTTPError", "TimeoutError", "OfflineModeIsEnabled", "ConnectError"),
+    *("TimeoutException", "URLError"),
+}
 _USUAL_SPLITS = ("train", "test", "validation", "dev")
 _TITLES = ("title", "document_title")
 

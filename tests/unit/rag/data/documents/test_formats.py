@@ -283,8 +283,11 @@ def test_a_text_without_what_is_deleted_or_generated_and_with_its_notes() -> Non
 def test_merged_cells_count_for_each_column() -> None:
     spanned, covered = '<table:table-cell table:number-columns-spanned="2">', "<table:covered-table-cell/>"
     cell, end = "<table:table-cell><text:p>", "</text:p></table:table-cell>"
-    rows = [f"{spanned}<text:p>Size{end}{covered}{cell}Room{end}",
-            f"{cell}5{end}{cell}6{end}{cell}attic{end}", f"{cell}7{end}{cell}8{end}{covered}"]  # fmt: skip
+    rows = [
+        f"{spanned}<text:p>Size{end}{covered}{cell}Room{end}",
+        f"{cell}5{end}{cell}6{end}{cell}attic{end}",
+        f"{cell}7{end}{cell}8{end}{covered}",
+    ]
     table = "".join(f"<table:table-row>{row}</table:table-row>" for row in rows)
     assert of(make.odf("text", f"<table:table>{table}</table:table>"), "a.odt") == [
         ("row", "Size: 5; Size: 6; Room: attic"), ("row", "Size: 7; Size: 8"),
