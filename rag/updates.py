@@ -97,7 +97,7 @@ class Corpus:
             id = file_id(file.name)
             if equal and seen.add(id):
                 self._report.files += 1
-                self._report.add_good()
+                self._report.total += 1
                 yield Unchanged(id)
             elif not equal and coming is not None and coming.id == id:
                 yield Put(id, self._digest(file.path), self._cut(coming))

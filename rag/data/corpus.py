@@ -89,7 +89,7 @@ def read_records(
                 report.add_bad(place, problem)
                 report.check(options.max_bad_share, at_end=False)
             elif not isinstance(item, BadRecord):
-                report.add_good()
+                report.total += 1
                 yield item
         fields.check()
         if fields.layout:
@@ -131,7 +131,7 @@ def read_files(
         else:
             report.files += 1
             report.notes += [f"{source.path}: {note}" for note in item.notes]
-            report.add_good()
+            report.total += 1
             yield item
 
 

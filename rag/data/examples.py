@@ -204,7 +204,7 @@ def read_examples(path: str | Path, *, needs: Needed = "positives", quiet: bool 
             counts.add_bad(place, BadRecord("malformed record", str(error)))
             counts.check(_MAX_BAD_SHARE, at_end=False, hint=_SHAPE)
             continue
-        counts.add_good()
+        counts.total += 1
         if example.has(needs):
             usable += 1
             yield example

@@ -109,7 +109,7 @@ class ReadReport:
 
     Example:
         >>> report = ReadReport()
-        >>> report.add_good(); report.add_bad("a.jsonl:2", BadRecord("empty text"))
+        >>> report.total += 1; report.add_bad("a.jsonl:2", BadRecord("empty text"))
         >>> print(report.summary())
         2 records, 1 bad (50.00 %): 1 × empty text
           a.jsonl:2: empty text
@@ -124,10 +124,6 @@ class ReadReport:
     files: int = 0
     unread: int = 0
     notes: list[str] = field(default_factory=list)
-
-    def add_good(self) -> None:
-        """Count one usable record."""
-        self.total += 1
 
     def add_bad(self, place: str, record: BadRecord, most: int = _MAX_SHOWN) -> None:
         """Count one bad record and keep it if it is among the first."""
