@@ -22,7 +22,7 @@ from pathlib import PurePath
 from typing import Any
 
 from rag.core.errors import MissingDependencyError, RagError
-from rag.data.documents import epub, html, mail, odf, office, pandoc, pdf, plain, rst, sheets
+from rag.data.documents import epub, html, mail, odf, office, pandoc, pdf, plain, rst, tables
 from rag.data.documents.blocks import MAX_CHARS, Piece, Unreadable, assemble, clean
 from rag.data.documents.kinds import kind_by_name, kind_of
 from rag.data.files.rows import open_binary, strip_compression
@@ -34,13 +34,13 @@ _LATEX_HEADING = re.compile(r"^\\(?:part|chapter|(?:sub)*section)\*?\{(.*)\}\s*$
 _MAX_FRAMES = 20_000  # of converters that walk a tree: pages of a few thousand nested elements exist
 
 _FROM_BYTES: dict[str, Callable[[bytes], tuple[Any, ...]]] = {
-    "pdf": pdf.pdf, "xlsx": sheets.workbook, "pptx": office.slides, "docx": office.word, "epub": epub.book,
+    "pdf": pdf.pdf, "xlsx": tables.workbook, "pptx": office.slides, "docx": office.word, "epub": epub.book,
     "odt": odf.text, "rtf": partial(pandoc.read, kind="rtf"),  # RTF is in 7-bit characters
 }  # fmt: skip
 _MAIL = {"mail": mail.message, "mbox": mail.mailbox}
 _FROM_TEXT: dict[str, Callable[[str], tuple[str, list[Piece]]]] = {
     "html": html.page, "markdown": plain.markdown, "rst": rst.rst, "text": plain.text,
-    "csv": sheets.csv_table, "notebook": plain.notebook, "code": plain.code,
+    "csv": tables.csv_table, "notebook": plain.notebook, "code": plain.code,
 }  # fmt: skip
 
 

@@ -1,11 +1,28 @@
-"""Tables: each row a line that names its columns."""
+"""Tables of texts, spreadsheets and CSV files: each row a line that names its columns.
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
+A sheet may have several tables, which may begin anywhere.
+"""
 
-from rag.data.documents.blocks import Piece, clean
+import csv
+import datetime
+import io
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby, pairwise
 
-MAX_NAME_CHARS = 80  # of one column's name
+from rag.core.optional import require
+from rag.data.documents.blocks import MAX_CHARS, Piece, Unreadable, clean
+
+_MAX_NAME_CHARS = 80  # of one column's name
+_DELIMITERS = ",;\t|"
+_SAMPLE = 20  # rows by which a header or a delimiter is judged
+
+# a formula whose cell has no value, or an empty one
+_WITHOUT_VALUE = re.compile(rb"<f\b[^>]*(?:/>|>[^<]*</f>)\s*(?:<v\s*/>|<v>\s*</v>)?\s*</c>")
+
+Row = Sequence[str]
 
 
 def rows(cells: Iterable[Sequence[str]], header: Sequence[str] = (), *, page: str = "") -> Iterator[Piece]:
@@ -58,7 +75,7 @@ def is_header(row: Sequence[str], below: Sequence[Sequence[str]]) -> bool:
     """
     names = [name for cell in row if (name := clean(cell))]
     numbers = [name for name in names if is_number(name)]
-    if not below or 2 * len(names) <= len(row) or max(map(len, names)) > MAX_NAME_CHARS:
+    if not below or 2 * len(names) <= len(row) or max(map(len, names)) > _MAX_NAME_CHARS:
         return False
     if names[0].endswith(":") and not names[-1].endswith(":"):  # "Name:" beside the name itself
         return False
@@ -93,3 +110,151 @@ def is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def sheet(cells: Iterable[Row]) -> Iterator[Piece]:
+    """The tables of a sheet: each row with the names of its columns.
+
+    Empty rows divide a sheet into blocks. A table is a header and the rows below it, in this block and the
+    next ones; rows above a header are narrower. A short text alone above a table is its heading. If several
+    blocks begin with the same label ("Product: tea", "Product: milk"), that line is the heading of each.
+
+    Example:
+        >>> cells = [["Rooms of 2024"], [], ["Week", "Room", "Who"], ["2", "37", ""], [], ["3", "38", "Ann"]]
+        >>> [(piece.kind, piece.text) for piece in sheet(cells)]
+        [('heading', 'Rooms of 2024'), ('row', 'Week: 2; Room: 37'), ('row', 'Week: 3; Room: 38; Who: Ann')]
+    """
+    blocks = [list(block) for is_filled, block in groupby(cells, lambda row: _size(row) > 0) if is_filled]
+    widest = max((_size(row) for block in blocks for row in block), default=0)
+    narrow = min(2, widest - 1)
+    labels = Counter(label for block in blocks if (label := _label(block[0])))
+    level, header = 2, None
+    for block, following in pairwise([*blocks, []]):
+        is_record = labels[_label(block[0])] > 1
+        at = None if is_record and narrow < 2 else _header_at(block, following, narrow)
+        if header is not None and at is None and not is_record and _size(block[0]) > narrow:
+            yield from rows(block, header)
+            continue
+        is_title = _is_title(block, at, following, narrow)
+        if is_record or is_title:
+            yield Piece("heading", _line(block[0]), 2 if is_record else level)
+            level = 3 if is_record else level
+        for row in block[is_record or is_title : at]:  # which no header names
+            yield Piece("paragraph" if _size(row) == 1 else "row", _line(row))
+        header = None if at is None else block[at]
+        if header is not None and at is not None:
+            yield from rows(block[at + 1 :], header)
+
+
+def _size(row: Row) -> int:
+    return sum(bool(cell.strip()) for cell in row)
+
+
+def _label(row: Row) -> str:
+    """The first of two cells if it can name the second, else ""."""
+    if _size(row) != 2 or not 0 < len(label := clean(row[0])) <= _MAX_NAME_CHARS or is_number(label):
+        return ""
+    return label.rstrip(":")
+
+
+def _line(row: Row) -> str:
+    label, filled = _label(row), [clean(cell) for cell in row if cell.strip()]
+    return f"{label}: {filled[1]}" if label else "; ".join(filled)
+
+
+def _header_at(block: Sequence[Row], following: Sequence[Row], narrow: int) -> int | None:
+    """Place of the header in a block: its first row that is not narrow, or twice as wide as all above it."""
+    above = narrow
+    for at, row in enumerate(block):
+        size = _size(row)
+        if size > narrow and (above == narrow or size >= 2 * above):
+            below = list(block[at + 1 : at + 1 + _SAMPLE] or following[:_SAMPLE])
+            rows_here = (row, *below)
+            used = [n for n in range(max(map(len, rows_here))) if any(_at(cells, n) for cells in rows_here)]
+            names, *values = [[_at(cells, n) for n in used] for cells in rows_here]
+            if is_header(names, values):
+                return at
+        above = max(above, size)
+    return None
+
+
+def _at(row: Row, column: int) -> str:
+    return row[column].strip() if column < len(row) else ""
+
+
+def _is_title(block: Sequence[Row], at: int | None, following: Sequence[Row], narrow: int) -> bool:
+    """Whether the first row stands above a table, alone or by itself in its block, and is short."""
+    size = _size(block[0])
+    if len(_line(block[0])) > _MAX_NAME_CHARS or size > narrow:
+        return False
+    return (size == 1 and bool(at)) or (len(block) == 1 and _header_at(following, (), narrow) == 0)
+
+
+def csv_table(text: str) -> tuple[str, list[Piece]]:
+    """Title ("") and tables of a CSV file; its delimiter is the one that splits the first lines most evenly.
+
+    A first line such as `sep=;`, which Excel writes, names the delimiter and is no row.
+    """
+    named = re.match(r"sep=(.)\r?\n", text)
+    text = text[named.end() :] if named else text
+    csv.field_size_limit(sys.maxsize)  # of the whole process: never lower than others need
+    sample = text[:20_000].splitlines()[:_SAMPLE]
+    counts = {mark: [line.count(mark) for line in sample if line.strip()] for mark in _DELIMITERS}
+    likely = [mark for mark, n in counts.items() if n and min(n) > 0 and min(n) == max(n)]
+    best = named[1] if named else max(likely or _DELIMITERS, key=lambda mark: sum(counts[mark]))
+    try:
+        cells = list(csv.reader(io.StringIO(text, newline=""), delimiter=best))
+    except csv.Error as error:
+        raise Unreadable("broken file", "save it as CSV again", str(error)) from error
+    return "", list(sheet(cells))
+
+
+def workbook(data: bytes) -> tuple[str, list[Piece], tuple[str, ...]]:
+    """Title and pieces of an XLSX file, each sheet a section, and notes about formulas without a value."""
+    book = require("openpyxl", "docs").load_workbook(io.BytesIO(data), read_only=True, data_only=True)
+    pieces, notes = list[Piece](), list[str]()
+    for page in book.worksheets:
+        if page.sheet_state != "visible":
+            continue
+        page.reset_dimensions()  # some programs write wrong ones, and rows would be cut by them
+        rows = (
+            {column: text for column, value in enumerate(row) if (text := _shown(value))} if row else {}
+            for row in page.iter_rows(values_only=True)
+        )
+        found = list(sheet(_dense(rows)))
+        pieces += [Piece("heading", page.title, 1), *found] if found else []
+        if missing := len(_WITHOUT_VALUE.findall(book._archive.read(page._worksheet_path))):
+            noun = "formula has" if missing == 1 else "formulas have"
+            notes.append(
+                f"sheet {page.title!r}: {missing:,} {noun} no stored value, so these cells are empty; open "
+                "and save it in a spreadsheet program"
+            )
+    return book.properties.title or "", pieces, tuple(notes)
+
+
+def _dense(rows: Iterable[Mapping[int, str]]) -> list[list[str]]:
+    """The rows by columns, without those in which no row has anything, and one empty row for many.
+
+    Args:
+        rows: cells that are not empty, by the number of the column.
+    """
+    filled, chars = list[Mapping[int, str]](), 0
+    for row in rows:
+        if row or (filled and filled[-1]):
+            filled.append(row)
+            chars += sum(map(len, row.values()))
+        if chars > MAX_CHARS:
+            break
+    used = sorted({column for row in filled for column in row})
+    if max(chars, len(used) * len(filled)) > MAX_CHARS:
+        raise Unreadable("too long", "split it", f"more than {MAX_CHARS:,} cells or characters")
+    return [[row.get(column, "") for column in used] for row in filled]
+
+
+def _shown(value: object) -> str:
+    """A cell as people read it: dates without midnight, whole numbers without ".0"."""
+    if isinstance(value, datetime.datetime):
+        return value.isoformat(sep=" ", timespec="minutes").removesuffix(" 00:00")
+    if isinstance(value, float):
+        return f"{value:.12g}"
+    return "" if value is None else str(value)

@@ -2,8 +2,7 @@
 
 import pytest
 
-from rag.data.documents.sheets import sheet
-from rag.data.documents.tables import grid
+from rag.data.documents.tables import grid, sheet
 
 
 def pieces(*lines: str) -> list[str]:
