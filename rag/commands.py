@@ -6,7 +6,7 @@ be read, before any work.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,9 +20,8 @@ from rag.core.files import check_target
 from rag.data.filters import Filter
 from rag.data.options import CorpusOptions
 from rag.data.questions import read_questions
-from rag.data.records import Document, ReadReport
+from rag.data.records import ReadReport
 from rag.data.split import split_documents
-from readers.protocols import check_lengths
 from retrievers.negatives.settings import MiningSettings
 
 if TYPE_CHECKING:
@@ -51,7 +50,6 @@ def index(
 
     Args:
         corpus: files, folders, patterns, "hf:owner/name", "-" for standard input, or "sample".
-        out: the index directory.
         retriever: what it can be searched by: hybrid (vectors and BM25), dense (vectors alone) or bm25.
         encoder: folder, hub name, "PASSAGES + QUESTIONS" for two, or an object as
             `indexers.protocols.PassageEncoder`; None is `minilm-qa`, "static" the static one.
@@ -79,9 +77,9 @@ def index(
 
     place, report = Path(out), report if report is not None else ReadReport()
     reuse = [reuse] if isinstance(reuse, str | Path) else reuse
-    inputs, is_sample = resolve_corpus([corpus] if isinstance(corpus, str | Path) else corpus)
     reading = {name: settings.pop(name) for name in CorpusOptions.model_fields if name in settings}
     build = load_config(BuildSettings, overrides={"retriever": retriever, **settings})
+    inputs, is_sample = resolve_corpus(corpus)
     if is_sample and reading.get("split", "auto") == "auto":
         reading["split"] = "none"
     is_named = encoder is None or isinstance(encoder, str | Path)
@@ -94,7 +92,7 @@ def index(
     max_tokens, count_tokens = passage_budget(encoder if is_named else None, max_length)
     options = load_config(CorpusOptions, overrides={"max_tokens": max_tokens, **reading})
     read = Corpus(
-        inputs, format, options, lambda each: list(split_documents([each], options, count_tokens)), report
+        inputs, format, options, lambda each: split_documents([each], options, count_tokens), report
     )
     loaded = stored = None
     if build.has_encoder:
@@ -109,18 +107,16 @@ def index(
     with encoding_at(ray) as encoding:
         if stored is not None:
             encoding["encode"] = stored.encode
-        build_index(
-            puts, place, encoder=loaded, settings=build, source=read.describe(), overwrite=overwrite,
-            **encoding,
-        )  # fmt: skip
+        described = {"source": read.describe(), "overwrite": overwrite}
+        build_index(puts, place, encoder=loaded, settings=build, **described, **encoding)
     if stored is not None:
         report.notes.insert(0, f"{stored.reused:,} vectors taken over")
     return place
 
 
-def resolve_corpus(corpus: Sequence[str | Path]) -> tuple[list[str], bool]:
+def resolve_corpus(corpus: str | Path | Sequence[str | Path]) -> tuple[list[str], bool]:
     """The inputs, and whether they are the sample corpus, for which the word "sample" stands."""
-    inputs = [str(item) for item in corpus]
+    inputs = [str(item) for item in ([corpus] if isinstance(corpus, str | Path) else corpus)]
     if inputs == [SAMPLE] and not Path(SAMPLE).exists():
         from rag.sample import corpus_path
 
@@ -130,41 +126,31 @@ def resolve_corpus(corpus: Sequence[str | Path]) -> tuple[list[str], bool]:
 
 def update(
     index: str | Path,
-    corpus: str | Path | Sequence[str | Path] = (),
+    corpus: str | Path | Sequence[str | Path],
     *,
-    documents: Iterable[Document] = (),
-    deleted: Sequence[str] = (),
     encoder: Any = None,
     precision: str = "auto",
     **options: Any,
 ) -> UpdateReport:
-    """Bring an index up to date: with its corpus as it is now, or by documents to put and to delete.
+    """Bring an index up to date with its corpus as it is now.
 
     Only new passages are encoded. Open readers keep their version; a crash leaves the old one or the new.
+    Documents by themselves are put and deleted by `rag.updates.IndexUpdater`.
 
     Args:
         corpus: what the index was built from; documents that are gone from it, and were not put, are deleted.
-        documents, deleted: in place of a corpus, documents to put by their ids, and ids to delete.
         encoder, precision: the encoder of the index, if it moved, and its number format.
-        **options: of a corpus, those of `IndexUpdater.follow` (max_deleted_share, strict, report, …).
+        **options: those of `IndexUpdater.follow` (max_deleted_share, report, …).
 
     Raises:
-        ConfigError: the index cannot be updated, or both a corpus and documents are given.
+        ConfigError: the index cannot be updated.
         DataError: the corpus cannot be read, a passage is too long, or too much would be deleted.
         MismatchedArtifactError: the encoder is not that of the index.
         ResourceError: another process writes into the index, or the disk is full.
     """
     from rag.updates import IndexUpdater
 
-    updater, sent = IndexUpdater(index, encoder, precision), list(documents)
-    if corpus and not (sent or deleted):
-        inputs, _ = resolve_corpus([corpus] if isinstance(corpus, str | Path) else corpus)
-        return updater.follow(inputs, **options)
-    if corpus or options:
-        raise ConfigError("give a corpus with its options, or documents and ids to delete, not both")
-    puts = updater.cut(sent)
-    check_lengths(passage for put in puts for passage in put.passages)
-    return updater.change(puts, deleted)
+    return IndexUpdater(index, encoder, precision).follow(resolve_corpus(corpus)[0], **options)
 
 
 def mine(
@@ -180,18 +166,12 @@ def mine(
     merge: str | Path | None = None,
     **settings: Any,
 ) -> dict[str, Any]:
-    """Write training examples with hard negatives from an index.
+    """Write training examples with hard negatives from an index; see `retrievers.negatives.mine.mine`.
 
     Args:
-        index: directory of the corpus's index.
         questions: a file of questions with gold passages, or with answers alone.
         out: DPR training JSON; a report goes beside it.
-        index_encoder: the index's encoder, if it moved.
-        format, limit, sample, merge: see `retrievers.negatives.mine.mine`.
         **settings: fields of `MiningSettings` (source, ranks, per_question, margin, …).
-
-    Raises:
-        DataError: no question has a positive passage.
     """
     from retrievers.negatives.mine import mine as run
 
@@ -215,11 +195,8 @@ def retrieve(
     """Search for all questions of a file, and write what is retrieved.
 
     Args:
-        index: directory written by `rag index`.
-        questions: a file of questions, of any format.
         out: *.json: DPR's results; *.run or *.trec: a TREC run; *.jsonl: paths.
         top_k: hits per question.
-        format: format of the question file.
         limit: number of questions, from the beginning of the file; None means all.
         filter: which passages may be returned, see `Filter.parse`.
         **opening: fields of `OpenSettings` (retriever, fusion, rerank, reader, …).
@@ -256,8 +233,6 @@ def train_rounds(
 
     Args:
         recipe: "distill": a reader scores passages; "colbert": answers tell right passages from wrong ones.
-        index: index that the first round searches.
-        questions: questions with answers; gold passages are not needed.
         out: folder of the rounds, continued after its last finished stage.
         config: training settings, a file or preset; "distill-small" or "colbert-small" by default.
         training: settings of `rag.train` with this recipe, which override `config`.
@@ -291,7 +266,6 @@ def adapt(
     """Adapt an index's encoder to its corpus without labelled questions: the function of `rag adapt`.
 
     Args:
-        index: directory of the corpus's index.
         out: folder of the run, continued where it stopped.
         config: settings of the training, a file or preset; "retriever-adapt" by default.
         training: settings of `rag.train("dpr", …)`, which override `config`.

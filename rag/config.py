@@ -20,7 +20,7 @@ DEFAULT_SEED = 13  # of every command
 
 
 class Config(BaseModel):
-    """Base of every configuration: frozen, typed, no unknown keys; shared settings are inherited.
+    """Base of every configuration: frozen, typed, no unknown keys.
 
     A class for one recipe names it in the class variable `recipe`; a file may name it in a key `recipe`, and
     then loads into that class alone.
@@ -58,12 +58,7 @@ class Config(BaseModel):
 
 
 def preset_names(recipe: str = "") -> list[str]:
-    """Names of the configurations that ship with the package; with `recipe`, those for it.
-
-    Example:
-        >>> preset_names("mdr")
-        ['mdr-hotpot', 'mdr-small']
-    """
+    """Names of the configurations that ship with the package; with `recipe`, those for it."""
     entries = files("rag.presets").iterdir()
     names = sorted(entry.name[:-5] for entry in entries if entry.name.endswith(".yaml"))
     return [name for name in names if not recipe or _read_source(name).get(RECIPE_KEY) == recipe]
@@ -83,9 +78,8 @@ def parse_overrides(assignments: Sequence[str]) -> dict[str, Any]:
     for assignment in assignments:
         key, equals, value = assignment.partition("=")
         if not equals or not key:
-            raise ConfigError(
-                f"--set {assignment!r}: expected key=value", hint="for example --set learning_rate=2e-5"
-            )
+            hint = "for example --set learning_rate=2e-5"
+            raise ConfigError(f"--set {assignment!r}: expected key=value", hint=hint)
         settings[key] = parse_scalar(value)
     return settings
 
@@ -109,10 +103,8 @@ def _read_source(source: str | Path) -> dict[str, Any]:
     try:
         text = place.read_text(encoding="utf-8")
         data = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is not UTF-8 text", hint="convert it to UTF-8 first") from error
-    except (json.JSONDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"{source}: not readable as YAML or JSON: {error}") from error
+    except (ValueError, yaml.YAMLError) as error:  # of UTF-8, JSON or YAML
+        raise ConfigError(f"{source}: not readable as YAML or JSON in UTF-8: {error}") from error
     if not isinstance(data, dict | None):
         raise ConfigError(f"{source}: expected a mapping of settings, found {type(data).__name__}")
     return data or {}

@@ -82,16 +82,15 @@ class Pipeline:
             index: a directory written by `rag index`, or an open index, which the pipeline then owns.
             settings: retriever, reader, encoder and how they are used; None takes them from `options`.
             reads: False only searches, if need be with the question encoder that the reader brings with it.
-            **options: fields of `OpenSettings` (retriever, fusion, rerank, index_encoder, reader, effort,
-                precision); `reader=False` opens none.
+            **options: fields of `OpenSettings`; `reader=False` opens none.
 
         Raises:
             ArtifactError: the index is unfinished, damaged, or belongs to another encoder.
             ConfigError: a setting is not known, or does not fit the index.
         """
-        chosen = settings or load_config(OpenSettings, overrides=options)
         if settings is not None and options:
             raise ConfigError(f"{', '.join(options)} given beside settings", hint="put all into the settings")
+        chosen = settings or load_config(OpenSettings, overrides=options)
         opened = index if isinstance(index, Index) else Index.open(index)
         return cls(opened, *open_models(opened, chosen, reads=reads))
 
@@ -115,20 +114,16 @@ class Pipeline:
                 set; also a DataFrame or an Arrow table of such rows. They are kept whole: `rag.index` cuts.
             titles: one title per string, if known.
             out: where the index goes; a directory that lives as long as the pipeline by default.
-            retriever: what to build.
             encoder: encoder of the passages, as `index_encoder` of `open`; by default `minilm-qa`.
-            reader: as in `open`.
             overwrite: delete what is in `out` first.
 
         Raises:
-            ConfigError: there is no such `retriever`.
             DataError: there are no texts, one is empty or no text, or titles and texts differ in number.
         """
-        settings = BuildSettings(retriever=retriever)
+        settings = load_config(BuildSettings, overrides={"retriever": retriever})
         if encoder is not None and not settings.has_encoder:
-            raise ConfigError(
-                f"retriever {retriever} uses no encoder", hint="leave it out, or choose dense or hybrid"
-            )
+            hint = "leave it out, or choose dense or hybrid"
+            raise ConfigError(f"retriever {retriever} uses no encoder", hint=hint)
         passages = passages_of(texts, titles)
         if reader is not False:
             check_lengths(passages)
@@ -203,35 +198,30 @@ class Pipeline:
             ConfigError: `top_k` is not in 1..1000, a filter's field is unknown, or the pipeline is closed.
             DataError: a question is empty.
         """
-        if isinstance(questions, str):
-            return self.retrieve_paths([questions], top_k, filter=filter, timer=timer)[0][0]
-        return self.retrieve_paths(questions, top_k, filter=filter, timer=timer)[0]
+        batch = [questions] if isinstance(questions, str) else questions
+        lists, _ = self.retrieve_paths(batch, top_k, filter=filter, timer=timer)
+        return lists[0] if isinstance(questions, str) else lists
 
     def retrieve_paths(
         self, questions: Sequence[str], top_k: int = 20, *, filter: FilterLike = None,
         timer: StageTimer | None = None,
     ) -> tuple[list[RankedPassages], list[Paths]]:  # fmt: skip
         """The result of `retrieve`, and the paths of each question, best first, if there are any."""
-        texts = check_questions(questions, top_k)
-        with self._lock:
-            return self._search(texts, int(top_k), timer or StageTimer(), filter)
-
-    def _search(
-        self, questions: Sequence[str], top_k: int, timer: StageTimer, filter: FilterLike = None
-    ) -> tuple[list[RankedPassages], list[Paths]]:
-        self._require_open()
-        paths: list[list[Path]] = [[] for _ in questions]
+        texts, timer = check_questions(questions, top_k), timer or StageTimer()
+        paths: list[list[Path]] = [[] for _ in texts]
         within: dict[str, Any] = {}
-        if (conditions := Filter.parse(filter)) is not None:
-            with timer("filter"):
-                within["selected"] = self.index.select(conditions)
-        if isinstance(self.retriever, PathRetriever):
-            hit_lists, paths = self.retriever.search_both(questions, top_k, timer=timer, **within)
-        else:
-            hit_lists = self.retriever.search(questions, top_k, timer=timer, **within)
-        with timer("fetch_passages"):
-            fetched = [self._fetch(hits) for hits in hit_lists]
-            return fetched, [[self._fetch(path.hits) for path in own] for own in paths]
+        with self._lock:
+            self._require_open()
+            if (conditions := Filter.parse(filter)) is not None:
+                with timer("filter"):
+                    within["selected"] = self.index.select(conditions)
+            if isinstance(self.retriever, PathRetriever):
+                hit_lists, paths = self.retriever.search_both(texts, int(top_k), timer=timer, **within)
+            else:
+                hit_lists = self.retriever.search(texts, int(top_k), timer=timer, **within)
+            with timer("fetch_passages"):
+                fetched = [self._fetch(hits) for hits in hit_lists]
+                return fetched, [[self._fetch(path.hits) for path in own] for own in paths]
 
     def read(
         self, questions: Sequence[str], passages: Sequence[RankedPassages], n_best: int,
@@ -275,8 +265,7 @@ class Pipeline:
         timer = StageTimer()
 
         def search(queries: Sequence[str]) -> tuple[list[RankedPassages], list[Paths]]:
-            with self._lock:
-                return self._search(queries, int(top_k), timer, filter)
+            return self.retrieve_paths(queries, top_k, filter=filter, timer=timer)
 
         def read(texts: Sequence[str], lists: Any, paths: Sequence[Paths]) -> list[AnswerSet]:
             with timer("read"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -26,7 +26,7 @@ from rag.data.records import Document, ReadReport
 from rag.data.split import split_documents
 from retrievers.encoders.open import load_like, passage_budget
 
-Cut = Callable[[Document], list[Passage]]
+Cut = Callable[[Document], Iterable[Passage]]
 _log = get_logger(__name__)
 
 
@@ -86,7 +86,7 @@ class Corpus:
         for document in read_records(sources, self._options, self._report, seen):
             digest = record_digest(document)
             is_equal = digests.get(document.id) == digest
-            yield Unchanged(document.id) if is_equal else Put(document.id, digest, self._cut(document))
+            yield Unchanged(document.id) if is_equal else Put(document.id, digest, list(self._cut(document)))
 
     def _of_files(self, files: Sequence[Source], digests: dict[str, str], seen: IdSet) -> Iterator[Change]:
         is_equal = [self._digest(file.path) == digests.get(file_id(file.name)) != "" for file in files]
@@ -100,7 +100,7 @@ class Corpus:
                 self._report.total += 1
                 yield Unchanged(id)
             elif not equal and coming is not None and coming.id == id:
-                yield Put(id, self._digest(file.path), self._cut(coming))
+                yield Put(id, self._digest(file.path), list(self._cut(coming)))
                 coming = next(documents, None)
 
 
@@ -141,8 +141,7 @@ class IndexUpdater:
             max_deleted_share: highest share of the documents that may be deleted.
             report: counts what was read.
         """
-        with Index.open(self.place, verify="none") as index:
-            source, cut = index.source, self._cut_as(index)
+        source, cut = self._cutter()
         if "options" not in source:
             raise ConfigError(
                 f"{self.place} was not built from files, so it has no corpus to be updated from",
@@ -160,9 +159,8 @@ class IndexUpdater:
 
     def cut(self, documents: Iterable[Document]) -> list[Put]:
         """Documents for `change`, in passages as the index has them."""
-        with Index.open(self.place, verify="none") as index:
-            cut = self._cut_as(index)
-        return [Put(each.id, record_digest(each), cut(each), sent=True) for each in documents]
+        _, cut = self._cutter()
+        return [Put(each.id, record_digest(each), list(cut(each)), sent=True) for each in documents]
 
     def change(self, documents: Iterable[Put], deleted: Iterable[str] = ()) -> UpdateReport:
         """Put documents, each in place of the one with its id or at the end, and delete others."""
@@ -184,13 +182,14 @@ class IndexUpdater:
         name, length = (identity.name, identity.max_length) if identity else (None, None)
         return passage_budget(self._source if isinstance(self._source, str | Path) else name, length)
 
-    def _cut_as(self, index: Index) -> Cut:
-        """How the index cuts documents into passages; what counts tokens is opened for the first one."""
-        source, identity = index.source, index.encoder_identity
+    def _cutter(self) -> tuple[Mapping[str, Any], Cut]:
+        """What the index was made from, and how it cuts documents; the first one opens a tokenizer."""
+        with Index.open(self.place, verify="none") as index:
+            source, identity = index.source, index.encoder_identity
 
-        def cut(document: Document) -> list[Passage]:
+        def cut(document: Document) -> Iterable[Passage]:
             max_tokens, count = self._budget(identity)
             options = CorpusOptions(**{"max_tokens": max_tokens, **source.get("options", {})})
-            return list(split_documents([document], options, count))
+            return split_documents([document], options, count)
 
-        return cut
+        return source, cut

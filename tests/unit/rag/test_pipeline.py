@@ -193,7 +193,7 @@ def test_numbers_are_whole_and_may_be_those_of_numpy(pipeline: Pipeline) -> None
 def test_settings_that_nothing_reads_are_refused() -> None:
     with pytest.raises(ConfigError, match="retriever bm25 uses no encoder"):
         Pipeline.from_texts(["a"], retriever="bm25", encoder="some/model", reader=False)
-    with pytest.raises(ConfigError, match=r"retriever is 'hybird', expected Literal.*hybrid"):
+    with pytest.raises(ConfigError, match=r"retriever = 'hybird': .*or 'hybrid'"):
         Pipeline.from_texts(["a"], retriever="hybird")  # type: ignore[arg-type]
     with pytest.raises(DataError, match="passage '0' has 250000 characters"):
         Pipeline.from_texts(["word " * 50_000], retriever="bm25")

@@ -44,7 +44,11 @@ def test_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -
         ),
         ("index sample --out x --index-type plaid --retriever bm25", 2, "index_type plaid stores token vec"),
         ("train dpr --out x", 2, "error: --train is not given"),
-        ("train dpr --train x --out y --config utf16.yaml", 2, "utf16.yaml is not UTF-8 text"),
+        (
+            "train dpr --train x --out y --config utf16.yaml",
+            2,
+            "utf16.yaml: not readable as YAML or JSON in UTF-8",
+        ),
         ("train ict --out x", 2, "error: --corpus is not given"),
         ("train static --out x --train q", 2, "--index is not given\n  → `rag train static --help`"),
     ],
