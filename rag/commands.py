@@ -107,8 +107,10 @@ def index(
     with encoding_at(ray) as encoding:
         if stored is not None:
             encoding["encode"] = stored.encode
-        described = {"source": read.describe(), "overwrite": overwrite}
-        build_index(puts, place, encoder=loaded, settings=build, **described, **encoding)
+        build_index(
+            puts, place, encoder=loaded, settings=build, source=read.describe(), overwrite=overwrite,
+            **encoding,
+        )  # fmt: skip
     if stored is not None:
         report.notes.insert(0, f"{stored.reused:,} vectors taken over")
     return place

@@ -48,10 +48,16 @@ _UPDATING = ("format", "max_bad_share", "encoder", "precision")  # options that 
 
 
 def index(
-    corpus: list[str], /, *, out: Path | None = None, update: Path | None = None, watch: bool = False,
-    interval: Annotated[float, Ge(0.1)] = 2.0, max_deleted_share: Share = 0.5,
+    corpus: list[str],
+    /,
+    *,
+    out: Path | None = None,
+    update: Path | None = None,
+    watch: bool = False,
+    interval: Annotated[float, Ge(0.1)] = 2.0,
+    max_deleted_share: Share = 0.5,
     **options: Annotated[Any, _BUILDING],
-) -> None:  # fmt: skip
+) -> None:
     """Build an index from a corpus, or update one. Run the same command again to continue a build.
 
     Args:

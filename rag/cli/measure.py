@@ -16,10 +16,17 @@ _OPTIONS = {**some(options_of(EvaluationSettings, panel="Figures"), without=("re
 
 
 def evaluate(
-    *, index: str | None = None, questions: str | None = None, dataset: str | None = None,
-    format: QuestionFormat = "auto", split: Literal["train", "dev", "test"] | None = None,
-    run: str | None = None, read: Annotated[int, Ge(0)] = 20, out: Path, **options: Annotated[Any, _OPTIONS],
-) -> None:  # fmt: skip
+    *,
+    index: str | None = None,
+    questions: str | None = None,
+    dataset: str | None = None,
+    format: QuestionFormat = "auto",
+    split: Literal["train", "dev", "test"] | None = None,
+    run: str | None = None,
+    read: Annotated[int, Ge(0)] = 20,
+    out: Path,
+    **options: Annotated[Any, _OPTIONS],
+) -> None:
     """Evaluate an index and a reader on a question set.
 
     Args:

@@ -102,9 +102,13 @@ def options_from(
 
 
 def options_of(
-    settings: type[BaseModel], *names: str, panel: str = "Settings",
-    flags: Mapping[str, Sequence[str]] | None = None, is_partial: bool = False, **defaults: Any,
-) -> Options:  # fmt: skip
+    settings: type[BaseModel],
+    *names: str,
+    panel: str = "Settings",
+    flags: Mapping[str, Sequence[str]] | None = None,
+    is_partial: bool = False,
+    **defaults: Any,
+) -> Options:
     """Fields of a configuration as options, explained by its docstring or that of the class which it extends.
 
     Choices and bounds are those of the fields, defaults too unless given; all else is checked by the class.

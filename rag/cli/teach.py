@@ -27,9 +27,14 @@ _ADAPTATION = some(
 
 
 def mine(
-    index: str, questions: str, out: Path, merge: Path | None = None, format: QuestionFormat = "auto",
-    split: str | None = None, **settings: Annotated[Any, _MINING],
-) -> None:  # fmt: skip
+    index: str,
+    questions: str,
+    out: Path,
+    merge: Path | None = None,
+    format: QuestionFormat = "auto",
+    split: str | None = None,
+    **settings: Annotated[Any, _MINING],
+) -> None:
     """Mine hard negatives; needs questions with gold passages, or with answers alone.
 
     Run the same command again to continue a killed run where it stopped.
@@ -70,9 +75,15 @@ def score(
 
 
 def rounds(
-    *, recipe: Literal["distill", "colbert"], index: str, questions: str, config: str | None = None,
-    set_: list[str] | None = None, out: Path, **settings: Annotated[Any, _ROUNDS],
-) -> None:  # fmt: skip
+    *,
+    recipe: Literal["distill", "colbert"],
+    index: str,
+    questions: str,
+    config: str | None = None,
+    set_: list[str] | None = None,
+    out: Path,
+    **settings: Annotated[Any, _ROUNDS],
+) -> None:
     """Teach a retriever in rounds of searching, labelling and training.
 
     Questions and answers are enough. --config and --set are those of `rag train distill` or `colbert`. A
@@ -101,9 +112,13 @@ def rounds(
 
 
 def adapt(
-    *, index: str, config: str | None = None, set_: list[str] | None = None, out: Path,
+    *,
+    index: str,
+    config: str | None = None,
+    set_: list[str] | None = None,
+    out: Path,
     **settings: Annotated[Any, _ADAPTATION],
-) -> None:  # fmt: skip
+) -> None:
     """Adapt an index's encoder to its corpus without labelled questions.
 
     Questions are made from the index's passages by rules, and the encoder learns from all of them. A killed
@@ -121,9 +136,15 @@ def adapt(
 
 
 def tune(
-    what: Literal["confidence"], /, index: str, questions: str, out: Path, read: Count = 20,
-    format: str = "auto", **settings: Annotated[Any, {**_DRAWN, **OPENING}],
-) -> None:  # fmt: skip
+    what: Literal["confidence"],
+    /,
+    index: str,
+    questions: str,
+    out: Path,
+    read: Count = 20,
+    format: str = "auto",
+    **settings: Annotated[Any, {**_DRAWN, **OPENING}],
+) -> None:
     """Fit the reader's confidence to a corpus, from about 50 questions, some of which it does not answer.
 
     Args:

@@ -68,9 +68,15 @@ _REFRESHED = ("ance", "realm", "rag", "emdr2")  # recipes that encode a corpus w
 
 
 def _common(
-    *, train: list[str] | None = None, negatives: list[str] | None = None, config: str | None = None,
-    set_: list[str] | None = None, threads: Count | None = None, ray: str | None = None, out: Path,
-) -> None:  # fmt: skip
+    *,
+    train: list[str] | None = None,
+    negatives: list[str] | None = None,
+    config: str | None = None,
+    set_: list[str] | None = None,
+    threads: Count | None = None,
+    ray: str | None = None,
+    out: Path,
+) -> None:
     """Options of recipes that are no settings of them.
 
     Args:
