@@ -54,10 +54,8 @@ def retrieve(
     from rag.commands import retrieve as run
     from rag.data.filters import Filter
 
-    count = run(
-        index, questions, out, top_k=top_k, format=format, limit=limit,
-        filter=Filter.parse_options(filter or ()), **opening,
-    )  # fmt: skip
+    chosen = Filter.parse_options(filter or ())
+    count = run(index, questions, out, top_k=top_k, format=format, limit=limit, filter=chosen, **opening)
     typer.echo(f"{count:,} questions × top {top_k} → {out}")
 
 

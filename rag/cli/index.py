@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-from annotated_types import Ge
 
 from indexers.settings import BuildSettings
 from rag.cli.options import OPENING, Count, Share, options_from, options_of, some
@@ -44,6 +43,7 @@ _BUILDING = {
     **some(OPENING, "precision"),
     **some(options_of(BuildSettings, panel="Index", retriever="hybrid"), without=("probes", "java_heap_mib")),
 }
+_CHECK_EVERY_S = 2.0  # how often files are looked at that are watched
 _UPDATING = ("format", "max_bad_share", "encoder", "precision")  # options that an update takes too
 
 
@@ -54,7 +54,6 @@ def index(
     out: Path | None = None,
     update: Path | None = None,
     watch: bool = False,
-    interval: Annotated[float, Ge(0.1)] = 2.0,
     max_deleted_share: Share = 0.5,
     **options: Annotated[Any, _BUILDING],
 ) -> None:
@@ -65,7 +64,6 @@ def index(
         out: Index directory; an unfinished one is continued.
         update: Instead of --out: an existing index in which to replace only what changed.
         watch: Go on updating whenever a file changes.
-        interval: Seconds between checks of the files, for --watch.
         max_deleted_share: Highest share of documents an update may delete.
     """
     from rag.core.errors import ConfigError
@@ -73,21 +71,17 @@ def index(
 
     setup_logging("WARNING")
     if (out is None) is (update is None) or (watch and update is None):
-        raise ConfigError(
-            "give one of --out DIR, to build an index, and --update INDEX, to bring one up to date",
-            hint="--watch goes with --update INDEX: build it first, then watch it",
-        )
+        hint = "--watch goes with --update INDEX: build it first, then watch it"
+        raise ConfigError("give --out DIR, to build an index, or --update INDEX, to renew one", hint=hint)
     if update is None:
         _build(corpus, Path(str(out)), **options)
         return
     read = {name: options.pop(name) for name in _UPDATING}
     if changed := [name for name, value in options.items() if value != _BUILDING[name][1]]:
-        raise ConfigError(
-            f"{', '.join(f'--{name}' for name in changed).replace('_', '-')} cannot be given with --update, "
-            "which keeps the settings of the index",
-            hint="leave it out, or build a new index with --out",
-        )
-    _update(corpus, update, watch * interval, max_deleted_share=max_deleted_share, **read)
+        flags = ", ".join(f"--{name}" for name in changed).replace("_", "-")
+        hint = "an update keeps the settings of the index: leave it out, or build a new one with --out"
+        raise ConfigError(f"{flags} cannot be given with --update", hint=hint)
+    _update(corpus, update, watch=watch, max_deleted_share=max_deleted_share, **read)
 
 
 def _build(corpus: Sequence[str], out: Path, **options: Any) -> None:
@@ -105,9 +99,9 @@ def _build(corpus: Sequence[str], out: Path, **options: Any) -> None:
 
 
 def _update(
-    corpus: Sequence[str], place: Path, interval_s: float, *, encoder: Any, precision: str, **options: Any
+    corpus: Sequence[str], place: Path, *, watch: bool, encoder: Any, precision: str, **options: Any
 ) -> None:
-    """Update an index once, or (with an interval) whenever files change, and print what was done."""
+    """Update an index once, or (to watch) whenever files change, and print what was done."""
     from rag.commands import resolve_corpus
     from rag.core.errors import RagError, ResourceError
     from rag.updates import IndexUpdater
@@ -121,24 +115,23 @@ def _update(
 
     now = updated = _state_of(inputs, options["format"])
     update()
-    if not interval_s:
+    if not watch:
         typer.echo(f'\nask it: rag ask "…" --index {place}')
         return
     typer.echo(f"watching {', '.join(inputs)}; Ctrl-C ends it", err=True)
     with suppress(KeyboardInterrupt):
         while True:
-            time.sleep(interval_s)
+            time.sleep(_CHECK_EVERY_S)
             before, now = now, _state_of(inputs, options["format"])
             if now == updated or now != before:
                 continue
             try:
                 update()
-                updated = now
-            except ResourceError as error:  # another writer, or a full disk: tried again
-                typer.echo(f"{error}; tried again in {interval_s:g} s", err=True)
-            except RagError as error:  # the corpus, as it is now: another look when it has changed
+            except RagError as error:
                 typer.echo(f"not updated: {error}", err=True)
-                updated = now
+                if isinstance(error, ResourceError):  # another writer, or a full disk: tried again
+                    continue
+            updated = now
 
 
 def _state_of(corpus: Sequence[str], format: str) -> dict[str, tuple[int, int]]:

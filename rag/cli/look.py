@@ -5,7 +5,6 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
 from contextlib import closing
 from http.client import HTTPConnection
 from pathlib import Path
@@ -45,7 +44,7 @@ def inspect(directory: Path, /, verify: bool = False, as_json: bool = False) -> 
 
 
 def plan(
-    *, passages: Count, dim: Count = 384, as_json: bool = False,
+    *, passages: Count, dim: Count = 384,
     **settings: Annotated[Any, options_of(BuildSettings, "retriever", "index_type", retriever="hybrid")],
 ) -> None:  # fmt: skip
     """State the size of an index, on disk and of what a search goes through, before it is built.
@@ -58,8 +57,7 @@ def plan(
     from rag.config import load_config
 
     sizes = plan_index(passages, dim, load_config(BuildSettings, overrides=settings))
-    lines = [f"{name:<20}{size / 1e9:>10,.2f} GB" for name, size in sizes.items()]
-    typer.echo(json.dumps(sizes, indent=2) if as_json else "\n".join(lines))
+    typer.echo("\n".join(f"{name:<20}{size / 1e9:>10,.2f} GB" for name, size in sizes.items()))
 
 
 def doctor() -> None:
@@ -67,12 +65,10 @@ def doctor() -> None:
     from indexers.lucene import java_versions
     from rag.core.optional import installed_version
 
-    versions = {name: installed_version(name) for name in _REQUIRED}
-    problems = [f"{name} is missing: pip install {name}" for name in _REQUIRED if versions[name] is None]
+    problems = [f"{it} is missing: pip install {it}" for it in _REQUIRED if installed_version(it) is None]
     system = {"python": platform.python_version(), "system": platform.platform()}
-    probes: list[Callable[[], Mapping[str, Any]]]
-    probes = [lambda: system, lambda: versions, describe_models, java_versions]
-    for probe in probes:
+    versions = system | {name: installed_version(name) for name in _REQUIRED}
+    for probe in (lambda: versions, describe_models, java_versions):
         try:
             typer.echo("\n".join(f"{key:<26} {value or 'missing'}" for key, value in probe().items()))
         except Exception as error:
@@ -140,13 +136,9 @@ def demo(out: Path = Path("demo-index"), port: int = 8765) -> None:
         for question in _QUESTIONS:
             result = post_json(connection, "/v1/ask", {"question": question, "n_best": 1})
             typer.echo("\n" + format_answer_set(result, colour=sys.stdout.isatty()))
-    typer.echo(
-        "\n3. Go on\n"
-        f"   rag serve --index {out}            then open http://127.0.0.1:8000 (or: make serve)\n"
-        f'   rag ask "Who …?" --index {out}\n'
-        "   rag index MY_CORPUS.jsonl --out my-index   (or TSV, Parquet, a folder …)\n"
-        "   `rag` is in .venv/bin; activate it with: source .venv/bin/activate"
-    )
+    typer.echo(f"\n3. Go on\n   rag serve --index {out}   and open http://127.0.0.1:8000 (or: make serve)")
+    typer.echo(f'   rag ask "Who …?" --index {out}\n   rag index MY_FOLDER --out my-index')
+    typer.echo("   `rag` is in .venv/bin; activate it with: source .venv/bin/activate")
 
 
 def import_(source: str, /, out: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from rag import __version__
 from rag.cli.lazy import check_name, group_of
 from rag.core.errors import RagError, ResourceError
 
@@ -63,8 +64,6 @@ app = group_of(
 
 def _print_version(is_set: bool) -> None:
     if is_set:
-        from rag import __version__
-
         typer.echo(f"rag {__version__}")
         raise typer.Exit
 

@@ -43,22 +43,17 @@ def evaluate(
     if (questions is None) is (dataset is None):
         raise ConfigError("give --questions, or --dataset and no --questions")
     if dataset is not None:
-        index = str(_index_dataset(dataset, index or f"{out}.index", str(options["retriever"])))
+        from rag.commands import index as build
+        from rag.data.files.named import corpus_of
+
+        kind: Any = str(options["retriever"]).partition(":")[0]
+        kind = kind if kind in ("bm25", "dense") else "hybrid"
+        index = str(build(corpus_of(dataset), index or f"{out}.index", retriever=kind, split="none"))
         questions, read = dataset, 0
     options |= {"read": max(read, 1), "reads": read > 0, "format": format, "split": split, "run": run}
     options["command"] = shlex.join(["rag", *sys.argv[1:]])
     typer.echo(str(api.evaluate(index, questions, out, **options)))
     typer.echo(f"figures, records, predictions and {api.REPORT_NAME} → {out}")
-
-
-def _index_dataset(name: str, place: str, retriever: str) -> Path:
-    """Index the corpus of a data set, a document a passage, as far as this is not done."""
-    from rag.commands import index
-    from rag.data.files.named import corpus_of
-
-    kind: Any = retriever.partition(":")[0]
-    kind = kind if kind in ("bm25", "dense") else "hybrid"
-    return index(corpus_of(name), place, retriever=kind, split="none")
 
 
 def compare(results: list[Path], /, all_pairs: bool = False, report: Path | None = None) -> None:
@@ -72,8 +67,6 @@ def compare(results: list[Path], /, all_pairs: bool = False, report: Path | None
     from rag.eval.api import compare as run
 
     typer.echo(_comparison_table(run(results, all_pairs=all_pairs, report=report)))
-    if report is not None:
-        typer.echo(f"written: {report}")
 
 
 def _comparison_table(compared: Sequence[Any]) -> str:

@@ -188,13 +188,7 @@ def some(options: Options, *names: str, without: tuple[str, ...] = ()) -> Option
 
 
 def documented(thing: Any) -> dict[str, str]:
-    """The docstring's explanation of each argument or attribute, as sentences; values keep their case.
-
-    Example:
-        >>> from rag.config import Config
-        >>> documented(Config)
-        {'free': 'Settings that may differ when a run is resumed, because its steps do not depend on them.'}
-    """
+    """The docstring's explanation of each argument or attribute, as sentences; values keep their case."""
     entry = r"^    (\w+(?:, \w+)*): (.+(?:\n {8}.+)*)"  # several names may share an explanation
     items = re.findall(entry, inspect.getdoc(thing) or "", re.MULTILINE)
     return {

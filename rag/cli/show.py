@@ -8,12 +8,11 @@ from rag.core.types import Location, certainty
 # A control character, shown as it is, could move the cursor, hide text or write a command for the terminal.
 _CONTROLS = {code: "\ufffd" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n\r"}
 _CONTROLS[ord("\r")] = " "  # of Windows' line ends
+_CONTEXT = 160  # characters before and after a span
 _BOLD, _DIM, _MARK, _END = "\x1b[1m", "\x1b[2m", "\x1b[1;30;43m", "\x1b[0m"
 
 
-def highlight(
-    text: str, start: int | None, end: int | None, *, colour: bool, context_chars: int = 160
-) -> str:
+def highlight(text: str, start: int | None, end: int | None, *, colour: bool) -> str:
     """The span `text[start:end]` with some text around it, marked by colour or by `[[…]]`.
 
     Without a span, return the beginning of the text.
@@ -23,14 +22,12 @@ def highlight(
         'The Danube rises in [[Germany]].'
     """
     if start is None or end is None:  # nothing there says it literally
-        return text if len(text) <= 2 * context_chars else text[: 2 * context_chars].rsplit(" ", 1)[0] + " …"
+        return text if len(text) <= 2 * _CONTEXT else re.sub(r" [^ ]*\Z", " …", text[: 2 * _CONTEXT])
     before, after = text[:start], text[end:]
-    if start > context_chars:
-        cut = before[-context_chars:]
-        before = "… " + (cut.partition(" ")[2] if " " in cut else cut)
-    if len(after) > context_chars:
-        cut = after[:context_chars]
-        after = (cut.rpartition(" ")[0] if " " in cut else cut) + " …"
+    if start > _CONTEXT:
+        before = "… " + re.sub(r"\A[^ ]* ", "", before[-_CONTEXT:])
+    if len(after) > _CONTEXT:
+        after = re.sub(r" [^ ]*\Z", "", after[:_CONTEXT]) + " …"
     opening, closing = (_MARK, _END) if colour else ("[[", "]]")
     return before + opening + text[start:end] + closing + after
 
@@ -65,9 +62,7 @@ def format_answer_set(result: dict[str, Any], *, colour: bool) -> str:
         lines.append("     " + re.sub(r"\s*\n\s*", "\n     ", quoted))
         if evidence["start"] is None:
             lines.append(f"     {dim}answer worded by the model{end}")
-        others = [
-            cited for cited in answer.get("citations", ()) if cited["passage_id"] != evidence["passage_id"]
-        ]
+        others = [it for it in answer.get("citations", ()) if it["passage_id"] != evidence["passage_id"]]
         if others:
             names = ", ".join(cited["title"] or _place(cited) for cited in others)
             lines.append(f"     {dim}also cited: {names}{end}")
@@ -75,9 +70,8 @@ def format_answer_set(result: dict[str, Any], *, colour: bool) -> str:
             lines.append(f"     {dim}beware: {answer['note']}{end}")
         for hop, step in enumerate(answer.get("path", ()), 1):
             supporting = " … ".join(step["text"][at:stop] for at, stop in step.get("supporting", ()))
-            lines.append(
-                f"     {dim}hop {hop}:{end} {bold}{step['title'] or step['passage_id']}{end}  {supporting}"
-            )
+            name = step["title"] or step["passage_id"]
+            lines.append(f"     {dim}hop {hop}:{end} {bold}{name}{end}  {supporting}")
     timings = result["timings_ms"]
     reading = result.get("reading", {})
     read = f" · {reading['passages']} passages read" if reading.get("passages") else ""

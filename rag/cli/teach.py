@@ -47,8 +47,7 @@ def mine(
 
     report = run(index, questions, out, merge=merge, format=format, split=split, **settings)
     typer.echo(", ".join(f"{name} {count:,}" for name, count in sorted(report["counts"].items())))
-    command = f"rag train dpr --config dpr-small --index {index} --train {out} --out run"
-    typer.echo(f"→ {out}\ntrain with it: {command}")
+    typer.echo(f"→ {out}\ntrain: rag train dpr --config dpr-small --index {index} --train {out} --out run")
 
 
 def score(
@@ -155,9 +154,7 @@ def tune(
 
     drawn = load_config(EvaluationSettings, overrides={n: settings.pop(n) for n in _DRAWN} | {"read": read})
     tuning = fit_confidence(index, questions, out, format=format, settings=drawn, **settings)
-    typer.echo(
-        f"{tuning.n:,} questions, {tuning.unanswerable:,} of them without an answer in what was retrieved"
-    )
+    typer.echo(f"{tuning.n:,} questions, {tuning.unanswerable:,} without an answer in what was retrieved")
     typer.echo(f"ECE before {tuning.ece_before:.3f}, after (cross-validated) {tuning.ece_after:.3f}")
     if not tuning.unanswerable:
         typer.echo('"no answer" stays as it was: give questions too that the documents do not answer')

@@ -122,13 +122,12 @@ def recipe_command(name: str) -> Any:
 def _reader_sets(questions: Sequence[str] | None, negatives: Sequence[str] | None) -> list[dict[str, str]]:
     """The question sets of an extractive reader, each with the results of a search for it, if given."""
     sets = [{"questions": path} for path in questions or ()]
-    if len(negatives or ()) > len(sets):
-        raise ConfigError(
-            f"{len(negatives or ())} --negatives for {len(sets)} --train",
-            hint="give at most one for each --train, in their order",
-        )
-    for each, path in zip(sets, negatives or (), strict=False):
-        each["retrieved"] = path
+    for number, path in enumerate(negatives or ()):
+        if number == len(sets):
+            raise ConfigError(
+                "more --negatives than --train", hint="give at most one for each, in their order"
+            )
+        sets[number]["retrieved"] = path
     return sets
 
 

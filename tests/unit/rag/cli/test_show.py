@@ -14,11 +14,11 @@ def _shown(**given: Any) -> str:
 def test_highlight_cuts_at_words_and_marks_the_span() -> None:
     text = "word " * 60 + "ANSWER" + " tail" * 60
     start = text.index("ANSWER")
-    shown = highlight(text, start, start + 6, colour=False, context_chars=12)
-    assert shown == "… word word [[ANSWER]] tail tail …"
+    shown = highlight(text, start, start + 6, colour=False)
+    assert shown == f"… {'word ' * 31}[[ANSWER]]{' tail' * 32} …"
     assert "\x1b[" in highlight(text, start, start + 6, colour=True)
     assert highlight("A city.", None, None, colour=True) == "A city."
-    assert highlight("word " * 100, None, None, colour=False, context_chars=8) == "word word word …"
+    assert highlight("word " * 100, None, None, colour=False) == "word " * 64 + "…"
 
 
 def test_an_answer_in_the_models_own_words_is_shown_with_its_passage() -> None:

@@ -53,7 +53,7 @@ def test_files_that_appear_change_and_go_are_followed_until_ctrl_c(corpus: tuple
     command = [sys.executable, "-m", "rag.cli.main", "index", str(folder), "--update", str(place), "--watch"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     process = subprocess.Popen(
-        [*command, "--interval", "0.2"], env=environment, text=True,
+        command, env=environment, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # runs in the background ignore it
     )  # fmt: skip
@@ -107,5 +107,5 @@ def test_a_change_during_the_first_update_is_not_missed(
 
     monkeypatch.setattr("rag.updates.IndexUpdater", lambda *place, **models: Updater())
     monkeypatch.setattr("rag.cli.index.time.sleep", sleep)
-    _update([str(folder)], place, 0.1, encoder=None, precision="auto", format="auto")
+    _update([str(folder)], place, watch=True, encoder=None, precision="auto", format="auto")
     assert updates == [3, 4]
