@@ -15,7 +15,7 @@ def test_highlight_cuts_at_words_and_marks_the_span() -> None:
     text = "word " * 60 + "ANSWER" + " tail" * 60
     start = text.index("ANSWER")
     shown = highlight(text, start, start + 6, colour=False)
-    assert shown == f"… {'word ' * 31}[[ANSWER]]{' tail' * 32} …"
+    assert shown == f"… {'word ' * 31}[[ANSWER]]{' tail' * 31} …"
     assert "\x1b[" in highlight(text, start, start + 6, colour=True)
     assert highlight("A city.", None, None, colour=True) == "A city."
     assert highlight("word " * 100, None, None, colour=False) == "word " * 64 + "…"
