@@ -8,7 +8,7 @@ ROOT = Path(__file__).parents[2]
 
 # folder: (ceiling, target). Lower the ceiling whenever the folder shrinks; at the target it moves freely.
 CEILINGS = {
-    "rag/*.py": (1630, 1425),
+    "rag/*.py": (1590, 1425),
     "rag/adaptation": (450, 400),
     "rag/bench": (1310, 1300),
     "rag/cli": (1330, 1300),
@@ -28,7 +28,7 @@ CEILINGS = {
     "readers": (6950, 6600),
     "retrievers": (6670, 6600),
     "serve": (2770, 2600),
-    "tests": (24610, 24000),
+    "tests": (24590, 24000),
 }
 
 
