@@ -9,7 +9,7 @@ from typing import Any
 
 from rag.training.config import RefreshedConfig, TrainConfig
 from rag.training.distributed import World
-from rag.training.refresh import Refresh, Refreshed, Refresher
+from rag.training.refresh import Refresh, Refresher
 
 
 class ToyConfig(RefreshedConfig, TrainConfig):
@@ -55,6 +55,6 @@ class ToyRun:
     def _write(self, folder: Path) -> None:
         (folder / "number").write_text(str(self._step))
 
-    def _take_up(self, result: Refreshed) -> Mapping[str, float]:
-        self.texts.append((result.path / "text").read_text())
+    def _take_up(self, result: Path) -> Mapping[str, float]:
+        self.texts.append((result / "text").read_text())
         return {"length": float(len(self.texts[-1]))}

@@ -18,7 +18,7 @@ from rag.core.arrays import Int64
 from rag.core.types import Passage
 from rag.training.distributed import World
 from rag.training.precision import MasterWeights, part
-from rag.training.refresh import Refresh, Refreshed, Refresher
+from rag.training.refresh import Refresh, Refresher
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.training.bi_encoder import BiEncoderModel, snapshot_writer
 
@@ -46,9 +46,9 @@ class LiveIndex:
         """The passages of each question, from the rows that `search` returns."""
         return [self.passages.get_many(row[row >= 0]) for row in rows]
 
-    def take_up(self, result: Refreshed) -> Mapping[str, float]:
-        """Search the vectors of a refresh from now on."""
-        self._search = FlatIndex(EmbeddingShards.open(result.path / "embeddings"))
+    def take_up(self, result: Path) -> Mapping[str, float]:
+        """Search the vectors in the folder of a refresh's result from now on."""
+        self._search = FlatIndex(EmbeddingShards.open(result / "embeddings"))
         return {}
 
 

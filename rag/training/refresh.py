@@ -3,7 +3,7 @@
 OUT/refresh/step-00000500/
     inputs.json     what decides the result: the run, the step, the snapshot's files
     snapshot/       the model before step 500
-    result/         what a `Refresher` made with it; done.json is written last, with the step
+    result/         what a `Refresher` made with it; done.json is written last
 
 Every `refresh_every_steps` steps the trainer writes a snapshot. It makes the result itself before it goes on;
 or, with `refresh_device`, starts a process that makes it there in the meantime, and takes the result up at
@@ -22,7 +22,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,6 @@ from rag.core.errors import ConfigError, IncompleteArtifactError, ResourceError
 from rag.core.files import (
     atomic_write_json,
     directory_lock,
-    fingerprint,
     fsync_tree,
     read_json,
     remove_temporaries,
@@ -46,39 +44,10 @@ from rag.training.claim import run_fingerprint
 from rag.training.distributed import World
 from rag.training.fit import FitHooks
 
-_DONE, _INPUTS = "done.json", "inputs.json"
+_DONE, _INPUTS, _STEP = "done.json", "inputs.json", "step-"
 _TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 log = get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Refreshed:
-    """A finished result.
-
-    Attributes:
-        path: its folder.
-        step: steps that the model it was made with had taken.
-        version: fingerprint of that model.
-    """
-
-    path: Path
-    step: int
-    version: str
-
-    @classmethod
-    def open(cls, folder: Path) -> "Refreshed":
-        """The result in the folder of a step.
-
-        Raises:
-            IncompleteArtifactError: it is not finished, or was deleted.
-        """
-        done = folder / "result" / _DONE
-        if not done.is_file():
-            raise IncompleteArtifactError(
-                f"{folder} has no finished result", hint="restore it, or train again in another folder"
-            )
-        return cls(done.parent, **read_json(done))
 
 
 Refresher = Callable[[Path, Path], None]
@@ -88,7 +57,7 @@ empty or was left by an interrupted call with the same snapshot."""
 
 def make_result(folder: Path, make: Callable[[], Refresher]) -> None:
     """Make the result of the snapshot in the folder of a step, unless it is there already."""
-    inputs, result = read_json(folder / _INPUTS), folder / "result"
+    result = folder / "result"
     with directory_lock(folder):
         if not (result / _DONE).exists():
             started = time.monotonic()
@@ -96,9 +65,9 @@ def make_result(folder: Path, make: Callable[[], Refresher]) -> None:
             remove_temporaries(result)
             make()(folder / "snapshot", result)
             fsync_tree(result)
-            version = fingerprint([inputs["step"], inputs["files"]])[:12]
-            atomic_write_json(result / _DONE, {"step": inputs["step"], "version": version})
-            log.info("refresh of step %d after %.0f s", inputs["step"], time.monotonic() - started)
+            seconds = time.monotonic() - started
+            atomic_write_json(result / _DONE, {"seconds": seconds})
+            log.info("refresh of %s after %.0f s", folder.name, seconds)
 
 
 class Refresh(FitHooks):
@@ -108,8 +77,8 @@ class Refresh(FitHooks):
         config: the run's configuration, a `RefreshedConfig`.
         make: module-level function of the configuration and a device that makes the `Refresher`.
         write_snapshot: writes the present model into a folder; called in the main process.
-        take_up: opens a result in every process, so that the next batch is made with it; returns figures for
-            the log.
+        take_up: opens the folder of a result in every process, so that the next batch is made with it;
+            returns figures for the log.
         encode: an `EncodesCorpus` that `make` is given as a third argument.
         must_wait: training cannot begin without a result.
         begins_with_result: what training begins with was made by the model of step 0, which is not refreshed.
@@ -120,7 +89,7 @@ class Refresh(FitHooks):
         config: Any,
         make: Callable[..., Refresher],
         write_snapshot: Callable[[Path], object],
-        take_up: Callable[[Refreshed], Mapping[str, float]],
+        take_up: Callable[[Path], Mapping[str, float]],
         *,
         world: World,
         encode: Callable[..., Any] | None = None,
@@ -137,8 +106,9 @@ class Refresh(FitHooks):
         self._must_wait, self._begins_with_result = must_wait, begins_with_result
         self._root = Path(config.out) / "refresh"
         self._refresher: Refresher | None = None
-        self._current: Refreshed | None = None
+        self._current: Path | None = None
         self._pending: Path | None = None
+        self._made_at = 0  # steps that the model had taken with which the current result was made
         self._child: Any = None
         self._figures: Mapping[str, float] = {}
 
@@ -154,7 +124,7 @@ class Refresh(FitHooks):
             return
         if self._pending is not None:
             self._finish()
-        self._pending = self._root / f"step-{step:08d}"
+        self._pending = self._root / f"{_STEP}{step:08d}"
         if self._world.is_main:
             with torch.random.fork_rng():  # writing draws random numbers in places; training must not notice
                 self._publish(self._pending, step)
@@ -163,17 +133,13 @@ class Refresh(FitHooks):
             self._finish()
 
     def log_fields(self, step: int) -> Mapping[str, Any]:
-        """Version, age and figures of the result in use."""
-        made_at, version = (
-            (0, "file") if self._current is None else (self._current.step, self._current.version)
-        )
-        return {"index_version": version, "index_age_steps": step - made_at, **self._figures}
+        """Age and figures of the result in use."""
+        return {"index_age_steps": step - self._made_at, **self._figures}
 
     def extra_state(self) -> Mapping[str, Any]:
         """The results in use and in the making, for an exact resume."""
-        current = None if self._current is None else self._current.path.parent.name
-        pending = None if self._pending is None else self._pending.name
-        return {"refresh": {"current": current, "pending": pending}}
+        folders = {"current": self._current, "pending": self._pending}
+        return {"refresh": {name: folder and folder.name for name, folder in folders.items()}}
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
         """Go on with the results that the checkpoint names.
@@ -193,7 +159,7 @@ class Refresh(FitHooks):
         """Delete results that no checkpoint needs any more."""
         saved = map(Checkpoint, complete_checkpoints(path.parent))
         oldest = min(checkpoint.state["hooks"]["refresh"]["current"] or "" for checkpoint in saved)
-        for folder in self._root.glob("step-*"):
+        for folder in self._root.glob(f"{_STEP}*"):
             if folder.name < oldest:
                 shutil.rmtree(folder, ignore_errors=True)
 
@@ -252,10 +218,14 @@ class Refresh(FitHooks):
         return self._refresher
 
     def _take_up(self, folder: Path) -> None:
-        self._current = result = Refreshed.open(folder)
-        self._figures = {name: round(value, 4) for name, value in self._open(result).items()}
+        if not (folder / "result" / _DONE).is_file():
+            raise IncompleteArtifactError(
+                f"{folder} has no finished result", hint="restore it, or train again in another folder"
+            )
+        self._current, self._made_at = folder, int(folder.name.removeprefix(_STEP))
+        self._figures = {name: round(value, 4) for name, value in self._open(folder / "result").items()}
         if self._world.is_main:
-            log.info("training now uses index %s of step %d", result.version, result.step)
+            log.info("training now uses the result of %s", folder.name)
 
 
 def _make_beside(make: Callable[..., Refresher], config: Any, folder: Path) -> None:

@@ -30,7 +30,7 @@ from rag.core.npy import load_npy, save_npy
 from rag.core.progress import Progress
 from rag.data.examples import Candidate, Example
 from rag.training.config import RefreshedConfig
-from rag.training.refresh import Refresh, Refreshed, Refresher
+from rag.training.refresh import Refresh, Refresher
 from rag.training.run import Method
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.examples.batches import RetrieverBatches
@@ -119,9 +119,9 @@ def _method(
     )
 
 
-def take_up_negatives(batches: RetrieverBatches, corpus: PassageStore, result: Refreshed) -> dict[str, float]:
-    """Draw from newly mined negatives from the next batch on; returns their figures for the log."""
-    rows = load_npy(result.path / _NAME, dtype=np.int32)
+def take_up_negatives(batches: RetrieverBatches, corpus: PassageStore, result: Path) -> dict[str, float]:
+    """Draw from the negatives in a result's folder from the next batch on; returns figures for the log."""
+    rows = load_npy(result / _NAME, dtype=np.int32)
     batches.use_negatives(rows, corpus)
     return {"mined/negatives_per_question": float((rows >= 0).sum(axis=1).mean())}
 

@@ -211,7 +211,7 @@ def test_filling_in_teaches_to_find_and_the_index_follows(
     before, after = ([record[name] for record in records] for name in ("p_gold", "posterior_gold"))
     assert np.mean(after) > np.mean(before)
     assert np.mean(before[-7:]) > np.mean(before[:7])
-    assert {"null", "found", "p_gold", "index_version", "index_age_steps"} <= records[-1].keys()
+    assert {"null", "found", "p_gold", "index_age_steps"} <= records[-1].keys()
 
     def first(encoder: BiEncoder) -> float:
         asked = encoder.encode_questions([f"Who wrote {code} in [MASK] rises?" for code, _ in FACTS])

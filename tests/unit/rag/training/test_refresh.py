@@ -35,7 +35,7 @@ def test_in_turn_every_result_is_used_at_once(tmp_path: Path) -> None:
     assert ToyRun(config(tmp_path / "b"), begins_with_result=True).steps(0, 4) == ["", "", "2", "2"]
     never = ToyRun(config(tmp_path / "c", refresh_every_steps=0))
     assert never.steps(0, 3) == [""] * 3
-    assert never.hooks.log_fields(3) == {"index_version": "file", "index_age_steps": 3}
+    assert never.hooks.log_fields(3) == {"index_age_steps": 3}
 
 
 def test_beside_a_result_is_used_from_the_next_snapshot_on(tmp_path: Path) -> None:
