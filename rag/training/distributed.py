@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -66,6 +67,9 @@ class World:
             )
         from accelerate import PartialState
 
+        # Its functions take the present group as a default: if a library imports it later, they keep that
+        # group, and its threads, to the end of the program, which may then end by an abort.
+        import_module("torch.distributed.nn")
         where = resolve_device(device)
         os.environ.setdefault("LOCAL_RANK", os.environ["RANK"])
         try:

@@ -1,5 +1,6 @@
 """Processes that gather, sum and share; one process alone does nothing of it."""
 
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from tests.worlds import run_world
 
 
 def exchange(world: World) -> dict[str, Any]:
+    import_module("torch.distributed.nn")  # as a library may; the group's threads end nevertheless
     rank = world.rank
     torch.manual_seed(rank)
     sums = [torch.full((3,), float(rank)), torch.full((2, 2), 10.0 * rank), torch.tensor(1.0)]
