@@ -23,7 +23,7 @@ CEILINGS = {
     "rag/runtime": (1460, 1100),
     "rag/sample": (80, 80),
     "rag/scale": (460, 450),
-    "rag/training": (1700, 1400),
+    "rag/training": (1680, 1400),
     "indexers": (4430, 4400),
     "readers": (6950, 6600),
     "retrievers": (6670, 6600),
