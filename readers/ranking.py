@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from scipy.special import expit
 
 from rag.core.arrays import Float64, Int64
 from rag.core.types import Answer, AnswerSet, Evidence, Passage
@@ -16,7 +17,6 @@ from readers.extractive.layout import Row, TokenizedTexts
 from readers.extractive.settings import ReaderSettings
 from readers.table_match import TableMatch, content_words
 
-_NEAR = 15  # words on each side of an answer
 _FURTHER = 20.0  # margin of the first answer where there is no second
 
 Pair = tuple[int, int, int]
@@ -65,8 +65,7 @@ class Ranked:
         features: (5,) what predicts whether the first answer is right; empty without answers. 0: by how much
             it scores above the second; 1: in its passage, by how much the best span scores above "not here";
             2: the passage logit of its passage, 0 for a network without it; 3: logarithm of the answer's
-            length in words plus 1; 4: share of the question's content words in the answer and 15 words on
-            both sides.
+            length in words plus 1; 4: how likely a passage holds an answer, mean of those read.
         reading: what was read for it, if that is counted: "passages", how many of these were "dropped" early,
             "token_layers", and the passages left unread because of the effort's limit ("over_limit").
     """
@@ -125,15 +124,16 @@ class QuestionRanker:
         answers = self._answers(rows, place, passages, scores)
         if not answers:
             return Ranked([], None)
-        of_first = place == answers[0].passage_index
-        margins = (scores.spans[of_first, 0] - scores.nulls[of_first]).astype(np.float64)
-        near = _words_around(answers[0], passages[answers[0].passage_index].text)
+        first = answers[0].passage_index
+        of_first = place == first
+        margins = np.full(int(place.max()) + 1, -np.inf)  # of passages, by place
+        np.maximum.at(margins, place, scores.spans[:, 0].astype(np.float64) - scores.nulls)
         features = [
             min(answers[0].score - answers[1].score, _FURTHER) if len(answers) > 1 else _FURTHER,
-            max(margins.max(), -_FURTHER),
+            max(margins[first], -_FURTHER),
             scores.relevances[of_first].max(),
             np.log1p(len(answers[0].text.split())),
-            len(self._content & near) / max(1, len(self._content)),
+            expit(margins[list(passages)]).mean(),
         ]
         # DPR readers were not trained to say that a passage holds no answer; of windows the least counts
         null = None if self._settings.select else float(scores.nulls[of_first].min())
@@ -197,14 +197,6 @@ class QuestionRanker:
         begin += len(answer) - len(answer.lstrip())  # SentencePiece's tokens hold the blank before a word
         answer = answer.strip()
         return Span(answer, score, place, begin, begin + len(answer))
-
-
-def _words_around(answer: Span, text: str) -> frozenset[str]:
-    """The content words of the answer and near it; of the whole text for an answer without a place."""
-    if answer.start is None or answer.end is None:
-        return content_words(text)
-    before, after = text[: answer.start].split()[-_NEAR:], text[answer.end :].split()[:_NEAR]
-    return content_words(" ".join([*before, answer.text, *after]))
 
 
 def retrieval_prior(scores: Float64, weight: float) -> Float64:

@@ -3,6 +3,7 @@
 import string
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
@@ -13,6 +14,7 @@ from readers.extractive.model import SpanModel
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import ReaderSettings
 from readers.manifest import with_overrides
+from readers.ranking import QuestionRanker
 from tests.tiny_reader import SPECIAL, WORDS, tiny_tokenizer
 
 SHORT = Passage("1", "Tower", "The  Tower (1889) is 324 meters high, in the city.")
@@ -61,19 +63,22 @@ def test_scores_fall_and_confidences_sum_to_at_most_one(reader: ExtractiveReader
     confidences = [answer.confidence for answer in result.answers]
     assert scores == sorted(scores, reverse=True)
     assert confidences == sorted(confidences, reverse=True)
-    assert 0.0 <= result.no_answer_confidence <= 1.0
     assert sum(confidences) + result.no_answer_confidence == pytest.approx(1.0, abs=1e-6)
 
 
 def test_long_passages_are_read_to_their_end(reader: ExtractiveReader) -> None:
     text = LONG.text + " 777."
-    rows, _ = reader.score(["how many?"], [[Passage("x", "", text)]])
-    assert len(rows.rows) > 3
+    rows, scores = reader.score(["how many?"], [[Passage("x", "", text), OTHER]])
+    *windows, _ = rows.rows
+    assert len(windows) > 3
     seen = set()
-    for row in rows.rows:
+    for row in windows:
         seen.update(range(row.first_token, row.first_token + row.text_to - row.text_from))
         assert len(row.ids) <= reader.settings.max_tokens
     assert seen == set(range(int(rows.texts.lengths[0])))
+    *margins, other = (scores.spans[:, 0] - scores.nulls).astype(float)  # a passage has its best window's
+    ranked = QuestionRanker(rows, 0, [1.0, 0.0], reader.settings).rank(np.arange(len(rows.rows)), scores)
+    assert ranked.features[4] == pytest.approx(float(torch.tensor([max(margins), other]).sigmoid().mean()))
 
 
 def test_nothing_to_read_means_no_answer(reader: ExtractiveReader) -> None:
@@ -85,9 +90,8 @@ def test_nothing_to_read_means_no_answer(reader: ExtractiveReader) -> None:
 
 
 def test_retrieval_weight_prefers_the_passage_ranked_first(reader: ExtractiveReader) -> None:
-    heavy = ExtractiveReader(
-        reader.model, reader.tokenizer, with_overrides(reader.settings, {"retrieval_weight": 1e4})
-    )
+    settings = with_overrides(reader.settings, {"retrieval_weight": 1e4})
+    heavy = ExtractiveReader(reader.model, reader.tokenizer, settings)
     for best, scores in ((SHORT, [1.0, 0.0]), (OTHER, [0.0, 1.0])):
         [result] = heavy.read(["where?"], [[SHORT, OTHER]], [scores], n_best=1)
         assert result.answers[0].evidence.passage_id == best.id

@@ -13,20 +13,19 @@ from readers.extractive.training.calibrate import Case, fit_and_measure, weigh
 from readers.ranking import Ranked, Span
 
 
-def _case(number: int, right: bool, label: str = "", **features: float) -> Case:
-    """`gap` and `margin` are the first two of `Ranked.features`."""
+def _case(number: int, right: bool, label: str = "", **signs: float) -> Case:
+    """`margin` and `share` are the second and the last of `Ranked.features`."""
     answer = Span("Oslo" if right else "Rome", 1.0, 0, 0, 4)
     passage = Candidate(Passage("1", "", "Oslo Rome"), "retrieved", score=1.0, has_answer=True)
     example = Example(str(number), f"question {number}", ("Oslo",), (passage,))
-    signs = np.array([features.get("gap", 0.0), features.get("margin", 0.0), 0.0, 0.0, 0.0])
-    return Case(Ranked([answer], 0.0, signs), example, number, label)
+    features = np.array([0.0, signs.get("margin", 0.0), 0.0, 0.0, signs.get("share", 0.0)])
+    return Case(Ranked([answer], 0.0, features), example, number, label)
 
 
 def test_calibration_error_is_measured_on_questions_that_were_not_fitted() -> None:
     """One half is always right and the other always wrong, with the same scores: a fit on all of them says
     0.5 and looks perfect, though what one half teaches is false on the other."""
-    cases = [_case(number, number % 2 == 0) for number in range(40)]
-    calibration, figures = fit_and_measure(cases)
+    calibration, figures = fit_and_measure([_case(number, number % 2 == 0) for number in range(40)])
     assert calibration.questions == 40
     assert figures["ece"] > 0.9
     alike = [_case(number, number % 4 < 2) for number in range(40)]
@@ -35,24 +34,23 @@ def test_calibration_error_is_measured_on_questions_that_were_not_fitted() -> No
 
 def test_a_set_that_was_not_fitted_is_measured_with_a_fit_on_the_others() -> None:
     """Two sets are always right and a third never: unseen, it gets the confidence that the two taught."""
-    cases = [_case(n, n % 3 < 2, ("one", "two", "odd")[n % 3]) for n in range(90)]
-    _, figures = fit_and_measure(cases)
+    _, figures = fit_and_measure([_case(n, n % 3 < 2, ("one", "two", "odd")[n % 3]) for n in range(90)])
     assert figures["ece unseen odd"] > 0.95
     assert figures["ece odd"] < 0.75
-    assert figures["ece unseen"] == pytest.approx(
-        np.mean([figures[f"ece unseen {label}"] for label in ("one", "two", "odd")]), abs=1e-4
-    )
+    errors = [figures[f"ece unseen {label}"] for label in ("one", "two", "odd")]
+    assert figures["ece unseen"] == pytest.approx(np.mean(errors), abs=1e-4)
 
 
-def test_no_answer_is_said_where_passages_hold_none() -> None:
-    """What was emptied has a low margin, and is not unlearnt from sets in which nothing ever is empty."""
+@pytest.mark.parametrize("sign", ["margin", "share"])
+def test_no_answer_is_said_where_passages_hold_none(sign: str) -> None:
+    """What was emptied has a sign, and is not unlearnt from sets in which nothing ever is empty."""
     draw = np.random.default_rng(0)
     cases = []
     for number in range(400):
         right = bool(draw.random() < 0.6)
-        cases.append(_case(number, right, margin=draw.normal(4.0 if right else 2.0)))
+        cases.append(_case(number, right, **{sign: draw.normal(4.0 if right else 2.0)}))
         if number % 8 in (0, 5):
-            emptied = _case(number, False, margin=draw.normal(-4.0))
+            emptied = _case(number, False, **{sign: draw.normal(-4.0)})
             cases.append(replace(emptied, emptied=True, holds=False))
     calibration, figures = fit_and_measure(cases)
     assert figures["no_answer_recall"] > 80
