@@ -35,7 +35,6 @@ from indexers.presets import (
     Preset,
     preset_for,
 )
-from indexers.probes import perturbed_probes
 from indexers.protocols import Selection, VectorIndex
 from rag.core.arrays import Float32, Int64
 from rag.core.errors import (
@@ -110,8 +109,8 @@ def build_faiss(
     embeddings: EmbeddingShards,
     directory: str | Path,
     *,
+    probes: Float32,
     index_type: str = "flat",
-    probes: Float32 | None = None,
     recall_target: float = 0.98,
     seed: int = 0,
     threads: int | None = None,
@@ -123,8 +122,8 @@ def build_faiss(
 
     Args:
         embeddings: vectors to index; never all in memory as float32.
+        probes: held-out query vectors (n, D).
         index_type: one of `INDEX_TYPES`, or a string of FAISS' `index_factory`.
-        probes: held-out query vectors (n, D); noisy stored vectors if None.
         recall_target: recall against exact search.
 
     Returns:
@@ -139,8 +138,6 @@ def build_faiss(
     preset = preset_for(index_type, rows, dim)
     clean_directory(place)
     (place / LISTS_NAME).unlink(missing_ok=True)
-    if probes is None:
-        probes = perturbed_probes(embeddings, min(256, rows), seed)
     info: dict[str, Any] = {
         "index_type": preset.name, "factory": preset.factory, "metric": "inner_product", "rows": rows,
         "dim": dim, "nlist": preset.nlist, "training_rows": preset.training_rows, "seed": seed, "effort": 0,

@@ -244,12 +244,6 @@ class LuceneIndex:
             )
         return index
 
-    def __enter__(self) -> LuceneIndex:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def search(
         self, texts: Sequence[str], top_k: int, selected: Selection | None = None
     ) -> list[list[tuple[int, float]]]:

@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 
 from indexers.embeddings import EmbeddingShards
-from indexers.exact import sample_rows
 from indexers.passages import PassageStore
 from indexers.protocols import PassageEncoder
 from rag.core.arrays import Float32
@@ -40,11 +39,3 @@ def read_probes(embeddings: EmbeddingShards) -> Float32:
     return load_npy(
         path, dtype=np.float32, shape=((size_bytes - 128) // (4 * embeddings.dim), embeddings.dim)
     )
-
-
-def perturbed_probes(embeddings: EmbeddingShards, count: int, seed: int) -> Float32:
-    """Queries (count, D) for measuring recall without an encoder: stored vectors plus noise half as long."""
-    vectors = sample_rows(embeddings, count, seed)
-    noise = np.random.default_rng(seed + 1).standard_normal(vectors.shape).astype(np.float32)
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True) / np.linalg.norm(noise, axis=1, keepdims=True)
-    return vectors + 0.5 * lengths * noise

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fastapi import Depends, FastAPI
 from fastapi.security import APIKeyHeader, HTTPBearer
@@ -27,9 +26,6 @@ from serve.routes import router
 from serve.schemas import ErrorOut
 from serve.settings import ServeSettings
 
-if TYPE_CHECKING:
-    from rag.pipeline import Pipeline
-
 RUN_PREFIX = "rag-serve-"  # of temporary folders of servers
 _WEB = Path(__file__).parent / "web"
 _SWAGGER = ("swagger-ui.css", "swagger-ui-bundle.js")
@@ -41,9 +37,8 @@ _ROUTERS = (router, chat.router, documents.router)
 
 def create_app(
     settings: ServeSettings,
-    pipeline: Pipeline | None = None,
-    *,
     open_pipeline: OpenPipeline = open_pipeline,
+    *,
     on_load_error: Callable[[Exception], object] = lambda error: None,
     opens_first: bool = False,
     folder: Path | None = None,
@@ -51,9 +46,8 @@ def create_app(
     """The server as an ASGI application; its life span can be run once.
 
     Args:
-        pipeline: an open pipeline; without it the index is opened on a thread at start, and `/readyz` answers
-            503 until that is done.
-        open_pipeline: opens the index in the settings, at start and at each reload.
+        open_pipeline: opens the index in the settings, on a thread, at start and at each reload; `/readyz`
+            answers 503 until that is done.
         on_load_error: called on the event loop if the index cannot be opened at start.
         opens_first: whether no connection is accepted before the index is open.
         folder: what all workers of the server share; a temporary one by default.
@@ -66,7 +60,7 @@ def create_app(
     own = ExitStack()
     if folder is None:
         folder = Path(own.enter_context(tempfile.TemporaryDirectory(prefix=RUN_PREFIX)))
-    engine = Engine(settings, open_pipeline, pipeline, folder)
+    engine = Engine(settings, open_pipeline, folder)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

@@ -23,7 +23,7 @@ _NICENESS = 10  # questions go first
 _LATE = BadRecord("takes too long", "split it")
 
 
-Uploaded = tuple[list[Document], dict[str, list[str]]]  # with remarks, as in `DocumentsOut`
+Uploaded = tuple[list[Document], dict[str, list[str]]]  # with remarks, see `Conversions.convert`
 
 
 class Conversions:

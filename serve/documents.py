@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, Json, ValidationError, field_
 from starlette.datastructures import UploadFile
 from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
 
+from indexers.update import UpdateReport
 from rag.core.errors import ConfigError, DataError, RagError, ResourceError
 from rag.core.log import get_logger
 from rag.core.types import Passage
@@ -95,29 +96,6 @@ _FORM["properties"]["file"] = {"type": "string", "format": "binary"}
 _BODIES = {"application/json": {"schema": _JSON}, "multipart/form-data": {"schema": _FORM}}
 
 
-class DocumentOut(BaseModel):
-    """A document of an index; `sent` says whether it came over HTTP."""
-
-    id: str
-    passages: int
-    sent: bool
-
-
-class DocumentsOut(BaseModel):
-    """Documents, the version of the index that has them, and how many it has in all.
-
-    `next` is the value of `after` for the documents that follow; null at the end. `unreadable` says of each
-    file that was not added why, `notes` what conversion lost; each is left out if there is none.
-    """
-
-    documents: list[DocumentOut]
-    index_version: str
-    total: int
-    next: str | None = None
-    unreadable: list[str] | None = None
-    notes: list[str] | None = None
-
-
 def _check_access(engine: Engine, *, changes: bool = True) -> None:
     """Refuse access to documents without API keys, and changes where the server cannot write."""
     if not engine.settings.api_keys:
@@ -132,7 +110,6 @@ def _check_access(engine: Engine, *, changes: bool = True) -> None:
 @router.post(
     "/v1/documents",
     tags=["documents"],
-    response_model=DocumentsOut,
     openapi_extra={"requestBody": {"required": True, "content": _BODIES}},
 )
 async def send(request: Request, engine: AppEngine) -> Response:
@@ -141,7 +118,8 @@ async def send(request: Request, engine: AppEngine) -> Response:
     The id of a file is its name; a document takes the place of the one with its id. `metadata` are fields
     that filters can name: text, numbers, true and false, or lists of these; in a form it is a field with a
     JSON object, for all of its files. The answer comes when the documents are on disk and searched. Sending
-    the same again changes nothing. Of several files those that cannot be read are named, the others added.
+    the same again changes nothing. Of several files those that cannot be read are named (`unreadable`), the
+    others added; `notes` says what conversion lost.
     """
     _check_access(engine)  # before anything is read
     if request.headers.get("content-type", "").startswith("multipart/form-data"):
@@ -150,7 +128,7 @@ async def send(request: Request, engine: AppEngine) -> Response:
         documents, remarks = await _listed(request), {}
     if problem := _problem(documents):
         raise invalid_request(problem, "nothing was changed")
-    version, _ = await _change(engine, documents, ())
+    version = (await _change(engine, documents, ())).version
     entries = await engine.in_thread(_list, engine.require_ready())
     shown = [entries[document.id] for document in documents if document.id in entries]
     reply = {"documents": shown, "index_version": version, "total": len(entries), "next": None}
@@ -215,10 +193,8 @@ def validated(validate: Callable[[Any], Body], value: Any) -> Body:
         raise invalid_request(describe(first), METADATA_HINT if "metadata" in where else "") from None
 
 
-async def _change(
-    engine: Engine, documents: Sequence[Document], deleted: Sequence[str]
-) -> tuple[str, frozenset[str]]:
-    """The version of the index with these changes, now in use, and which of the ids it had before.
+async def _change(engine: Engine, documents: Sequence[Document], deleted: Sequence[str]) -> UpdateReport:
+    """Make these changes and use the index that has them.
 
     Raises:
         ApiError: the change cannot be made, or another process writes for too long.
@@ -240,9 +216,7 @@ async def _change(
         raise _refusal(error) from None
 
 
-def _update(
-    settings: ServeSettings, documents: Sequence[Document], deleted: Sequence[str]
-) -> tuple[str, frozenset[str]]:
+def _update(settings: ServeSettings, documents: Sequence[Document], deleted: Sequence[str]) -> UpdateReport:
     updater = _updater(settings.index, settings.index_encoder, settings.precision)
     try:
         puts = updater.cut(documents)
@@ -250,8 +224,7 @@ def _update(
     except DataError as error:
         hint = "split the document; this index keeps each as one passage. Nothing was changed"
         raise invalid_request(error.message, hint) from None
-    report = updater.change(puts, deleted)
-    return report.version, report.present
+    return updater.change(puts, deleted)
 
 
 def _refusal(error: RagError) -> ApiError:
@@ -267,18 +240,21 @@ def _refusal(error: RagError) -> ApiError:
 
 
 def _list(pipeline: Pipeline) -> dict[str, dict[str, Any]]:
-    """The documents of an index in the shape of `DocumentOut`, by their ids."""
+    """The documents of an index as they are shown, by their ids; `sent` are those that came over HTTP."""
     entries = pipeline.index.documents
     return {id: {"id": id, "passages": entry.passages, "sent": entry.sent} for id, entry in entries.items()}
 
 
-@router.get("/v1/documents", tags=["documents"], response_model=DocumentsOut)
+@router.get("/v1/documents", tags=["documents"])
 async def listing(
     engine: AppEngine,
     after: str | None = None,
     limit: Annotated[int, Query(ge=1, le=_MOST_LISTED)] = 100,
 ) -> Response:
-    """Ids and numbers of passages, in the order of the index, `limit` of them after the document `after`."""
+    """Ids and numbers of passages, in the order of the index, `limit` of them after the document `after`.
+
+    `next` is the value of `after` for the documents that follow; null at the end.
+    """
     _check_access(engine, changes=False)
     pipeline = engine.require_ready()
     documents = await engine.in_thread(_list, pipeline)
@@ -295,8 +271,9 @@ async def listing(
 async def delete(document_id: str, engine: AppEngine) -> Response:
     """Delete a document's passages from the index; if there is no such document, `deleted` is false."""
     _check_access(engine)
-    version, present = await _change(engine, (), [document_id])
-    return JSONResponse({"id": document_id, "deleted": document_id in present, "index_version": version})
+    report = await _change(engine, (), [document_id])
+    shown = {"deleted": document_id in report.present, "index_version": report.version}
+    return JSONResponse({"id": document_id, **shown})
 
 
 @router.get("/v1/files/{path:path}", tags=["documents"], response_class=FileResponse)

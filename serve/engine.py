@@ -68,7 +68,6 @@ class Engine:
 
     Args:
         open_pipeline: opens the index at start and at each reload; runs on a thread.
-        pipeline: an open pipeline, to begin with.
         folder: of this run, for files that all workers of the server share.
 
     Attributes:
@@ -76,10 +75,8 @@ class Engine:
             they started; the index of one that was replaced is closed once none refers to it any more.
     """
 
-    def __init__(
-        self, settings: ServeSettings, open_pipeline: OpenPipeline, pipeline: Pipeline | None, folder: Path
-    ) -> None:
-        self.settings, self._open, self._first = settings, open_pipeline, pipeline
+    def __init__(self, settings: ServeSettings, open_pipeline: OpenPipeline, folder: Path) -> None:
+        self.settings, self._open = settings, open_pipeline
         self.pipeline: Pipeline | None = None
         self.metrics = ServerMetrics()
         self.state: State = "loading"
@@ -104,10 +101,8 @@ class Engine:
 
     async def load(self, on_error: Callable[[Exception], object]) -> None:
         """Open the index and become ready; on failure the state is "failed", and the log has the reason."""
-        pipeline, self._first = self._first, None
         try:
-            if pipeline is None:
-                pipeline = await self.in_background(self._open, self.settings)
+            pipeline = await self.in_background(self._open, self.settings)
         except Exception as error:
             self.state = "failed"
             is_bug = not isinstance(error, RagError)

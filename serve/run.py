@@ -32,7 +32,7 @@ from rag.core.manifest import read_manifest
 from serve.app import RUN_PREFIX, create_app
 from serve.connections import ACCEPTED_AT_ONCE, BACKLOG, GuardedProtocol, quieten_connections
 from serve.metrics import SHARED_FOLDER
-from serve.opening import OpenPipeline, open_pipeline
+from serve.opening import open_pipeline
 from serve.settings import ServeSettings
 
 _KEEP_ALIVE_S = 75  # for an idle connection: proxies keep theirs for 60 s, and a closed one costs a request
@@ -40,13 +40,10 @@ _HANGS_AFTER_S = 60  # a worker that gives no sign of life for so long is starte
 _LOCK = "run.lock"
 
 
-def run_server(settings: ServeSettings, *, open_pipeline: OpenPipeline = open_pipeline) -> None:
+def run_server(settings: ServeSettings) -> None:
     """Serve until SIGTERM or SIGINT, then finish accepted requests; SIGHUP opens the index again.
 
     Requests that are left after `drain_timeout_s` are refused; their threads may go on, see `leave`.
-
-    Args:
-        open_pipeline: opens the index in the settings, while the server starts and at each reload.
 
     Raises:
         ResourceError: the server cannot listen on the address, or a worker cannot open the index.
@@ -57,7 +54,7 @@ def run_server(settings: ServeSettings, *, open_pipeline: OpenPipeline = open_pi
     with bind(settings.host, settings.port) as listener, run_folder() as folder:
         print(f"listening on {_url(listener)}", flush=True)
         serve = _serve if settings.workers == 1 else _supervise
-        serve(settings, listener, open_pipeline, folder)
+        serve(settings, listener, folder)
 
 
 @contextmanager
@@ -87,9 +84,7 @@ def _config(settings: ServeSettings, app: Any, **more: Any) -> uvicorn.Config:
     )
 
 
-def _serve(
-    settings: ServeSettings, listener: socket.socket, open_pipeline: OpenPipeline, folder: Path
-) -> None:
+def _serve(settings: ServeSettings, listener: socket.socket, folder: Path) -> None:
     """Serve in this process."""
     failures: list[Exception] = []
 
@@ -97,7 +92,7 @@ def _serve(
         failures.append(error)
         server.should_exit = True
 
-    app = create_app(settings, open_pipeline=open_pipeline, on_load_error=stop_on, folder=folder)
+    app = create_app(settings, open_pipeline, on_load_error=stop_on, folder=folder)
     server = _Server(_config(settings, app))
     server.reload = partial(app.state.engine.replace, anew=True)
     server.run([listener])
@@ -130,16 +125,14 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _supervise(
-    settings: ServeSettings, listener: socket.socket, open_pipeline: OpenPipeline, folder: Path
-) -> None:
+def _supervise(settings: ServeSettings, listener: socket.socket, folder: Path) -> None:
     """Serve with several processes; each opens the index by itself, and they share its memory-mapped files.
 
     SIGHUP replaces them one after another, each once its successor has opened the index.
     """
     config = _config(
         settings,
-        partial(_worker_app, settings, open_pipeline, folder),
+        partial(_worker_app, settings, folder),
         factory=True,
         workers=settings.workers,
         timeout_worker_healthcheck=_HANGS_AFTER_S,
@@ -172,17 +165,13 @@ class _Workers(Multiprocess):
             mark_process_dead(pid, os.environ[SHARED_FOLDER])
 
 
-def _worker_app(settings: ServeSettings, open_pipeline: OpenPipeline, folder: Path) -> FastAPI:
+def _worker_app(settings: ServeSettings, folder: Path) -> FastAPI:
     """The application of one worker, made in its process."""
     _set_up_logging()
     threading.Thread(target=_end_with_parent, daemon=True).start()
     Finalize(None, leave, exitpriority=0)
     return create_app(
-        settings,
-        open_pipeline=open_pipeline,
-        on_load_error=lambda error: leave(STARTUP_FAILURE),
-        opens_first=True,
-        folder=folder,
+        settings, on_load_error=lambda error: leave(STARTUP_FAILURE), opens_first=True, folder=folder
     )
 
 

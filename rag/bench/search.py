@@ -41,20 +41,20 @@ def bare_flat(embeddings: EmbeddingShards) -> Any:
 def open_vectors(
     index_dir: Path, questions: Path | None, limit: int, encoder: str | None, precision: str, format: str
 ) -> tuple[EmbeddingShards, Float32]:
-    """The embeddings of an index and queries (n, D): at most `limit` questions by its own encoder, or
-    passages with noise.
+    """The embeddings of an index and queries (n, D): at most `limit` questions by its own encoder, or the
+    index's own probes, which are pieces of passages.
 
     Raises:
         ConfigError: the index has no dense part.
     """
     from indexers.index import Index
-    from indexers.probes import perturbed_probes
+    from indexers.probes import read_probes
     from retrievers.open import open_encoder
 
     index = Index.open(index_dir)
     embeddings = index.require_dense().embeddings
     if questions is None:
-        return embeddings, perturbed_probes(embeddings, min(1024, len(embeddings)), 0)
+        return embeddings, read_probes(embeddings)
     texts = question_texts(questions, limit=limit, format=format)
     return embeddings, open_encoder(index, encoder=encoder, precision=precision).encode_questions(texts)
 
@@ -106,7 +106,7 @@ def run_search_benchmark(
 
     Args:
         index: An index with embeddings.
-        questions: File of real questions; passages with noise if there is none.
+        questions: File of real questions; the probes of the index if there is none.
         index_types: Lossy index types.
         batch_sizes: Queries searched at once.
         rounds: Interleaved rounds; all types and flat search take part in each.
@@ -118,7 +118,7 @@ def run_search_benchmark(
     """
     check_counts(batch_sizes)
     shards, vectors = open_vectors(index, questions, sample, index_encoder, precision, format)
-    report = Report("search", {"index": index, "questions": questions or "noisy passages"})
+    report = Report("search", {"index": index, "questions": questions or "probes"})
     return compare_searches(report, shards, vectors, index_types, batch_sizes, rounds)
 
 

@@ -200,7 +200,7 @@ async def running(
     """A client of an application in this event loop, within its life span; waits until the index is open."""
     if app is None:
         pipeline = pipeline or FakePipeline()
-        app = create_app(settings(**values), pipeline)
+        app = create_app(settings(**values), lambda _: pipeline)
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with (
         app.router.lifespan_context(app),
@@ -227,7 +227,8 @@ def listening(app: FastAPI) -> Iterator[str]:
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     deadline = time.monotonic() + 30
-    while not server.started and time.monotonic() < deadline:
+    while not server.started or app.state.engine.state == "loading":
+        assert time.monotonic() < deadline, "it did not start"
         time.sleep(0.005)
     try:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"

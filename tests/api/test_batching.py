@@ -167,7 +167,7 @@ async def test_a_full_queue_answers_503_with_retry_after():
 async def test_a_client_that_leaves_is_dropped_before_its_question_runs():
     gate = threading.Event()
     service = FakePipeline(gate=gate)
-    app = create_app(settings(), service)
+    app = create_app(settings(), lambda _: service)
     with listening(app) as url:
         host, port = url.removeprefix("http://").split(":")
 

@@ -35,7 +35,7 @@ class ThreeCitations(FakePipeline):
 
 @pytest.fixture
 def client() -> Iterator[openai.OpenAI]:
-    app = create_app(settings(api_keys=[hash_api_key("sesame")]), FakePipeline())
+    app = create_app(settings(api_keys=[hash_api_key("sesame")]), lambda _: FakePipeline())
     with listening(app) as url:
         yield openai.OpenAI(base_url=f"{url}/v1", api_key="sesame", max_retries=0)
 

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def address() -> Iterator[tuple[str, int]]:
-    with listening(create_app(settings(api_keys=(hash_api_key("a"),)), FakePipeline())) as url:
+    with listening(create_app(settings(api_keys=(hash_api_key("a"),)), lambda _: FakePipeline())) as url:
         host, port = url.removeprefix("http://").split(":")
         yield host, int(port)
 

@@ -107,7 +107,7 @@ async def test_reads_do_not_wait_for_conversions(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("stuck")
 async def test_a_client_that_leaves_ends_its_conversion(tmp_path: Path) -> None:
-    app = create_app(settings(api_keys=KEYS, index=str(tmp_path)), FakePipeline())
+    app = create_app(settings(api_keys=KEYS, index=str(tmp_path)), lambda _: FakePipeline())
     with listening(app) as url:
         async with httpx.AsyncClient(base_url=url) as client:
             with pytest.raises(httpx.ReadTimeout):

@@ -16,7 +16,7 @@ MODEL = "openqa-rag"
 
 def test_vectors_of_questions_and_passages_in_both_encodings() -> None:
     pipeline = FakePipeline()
-    with listening(create_app(settings(api_keys=[hash_api_key("sesame")]), pipeline)) as url:
+    with listening(create_app(settings(api_keys=[hash_api_key("sesame")]), lambda _: pipeline)) as url:
         client = openai.OpenAI(base_url=f"{url}/v1", api_key="sesame", max_retries=0)
         default = client.embeddings.create(model=MODEL, input=["a, b", "ccc"])  # it asks for base64
         query = client.embeddings.create(

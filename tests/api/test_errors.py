@@ -122,7 +122,7 @@ async def test_large_bodies_are_refused_declared_or_chunked():
 
 
 async def test_slow_bodies_are_refused():
-    app = create_app(settings(timeout_s=0.05), FakePipeline())
+    app = create_app(settings(timeout_s=0.05), lambda _: FakePipeline())
     sent: list[dict[str, Any]] = []
 
     async def receive() -> dict[str, Any]:

@@ -31,7 +31,7 @@ class Elsewhere(FakePipeline):
 
 async def test_questions_wait_for_the_reader_and_searches_do_not():
     service = Elsewhere()
-    app = create_app(settings(queue_size=32), service)
+    app = create_app(settings(queue_size=32), lambda _: service)
     async with running(app=app) as client:
         asked = [asyncio.create_task(client.post("/v1/ask", json={"question": f"q{n}"})) for n in range(8)]
         await until(
@@ -45,7 +45,7 @@ async def test_questions_wait_for_the_reader_and_searches_do_not():
 
 async def test_a_dead_reader_is_asked_once_per_question():
     service = Elsewhere(fails=True)
-    app = create_app(settings(), service)
+    app = create_app(settings(), lambda _: service)
     async with running(app=app) as client:
         asked = [client.post("/v1/ask", json={"question": f"q{n}"}) for n in range(8)]
         assert [reply.status_code for reply in await asyncio.gather(*asked)] == [502] * 8

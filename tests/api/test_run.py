@@ -20,12 +20,12 @@ import pytest
 from rag.core.errors import ArtifactError, ResourceError
 from serve.app import RUN_PREFIX
 from serve.run import bind, run_folder, run_server
-from tests.api.fakes import FakePipeline, empty_index, settings
+from tests.api.fakes import empty_index, settings
 
 ROOT = Path(__file__).parents[2]
 BEGIN = """
 import sys, threading
-import serve.engine
+import serve.engine, serve.run
 from serve.run import leave, run_server
 from tests.api.fakes import FakePipeline, settings
 class Asked(FakePipeline):
@@ -38,14 +38,15 @@ def opened(_):
     global version
     version += 1
     return Asked(f"v{version}", delay_s=0.5)
+serve.run.open_pipeline = opened
 """
 PROGRAM = f"""{BEGIN}
-run_server(settings(port=0, index=index), open_pipeline=opened)
+run_server(settings(port=0, index=index))
 print("ended normally")
 """
 STUCK = f"""{BEGIN}
-opened = lambda _: Asked(gate=threading.Event())
-run_server(settings(port=0, index=index, drain_timeout_s=3.0), open_pipeline=opened)
+serve.run.open_pipeline = lambda _: Asked(gate=threading.Event())
+run_server(settings(port=0, index=index, drain_timeout_s=3.0))
 leave()
 """
 
@@ -171,13 +172,13 @@ def test_an_address_that_cannot_be_had_is_explained(tmp_path):
     with bind("127.0.0.1", 0) as taken:
         port, index = taken.getsockname()[1], empty_index(tmp_path / "index")
         with pytest.raises(ResourceError, match=rf"port {port} of '127\.0\.0\.1': Address already in use"):
-            run_server(settings(port=port, index=index), open_pipeline=lambda _: FakePipeline())
+            run_server(settings(port=port, index=index))
     for host in ("127.0..1", "192.0.2.1"):
         with pytest.raises(ResourceError, match=f"cannot listen on port 0 of '{host}'"):
             bind(host, 0)
 
 
-def test_an_index_that_cannot_be_opened_ends_the_server_with_its_own_error(capsys, tmp_path):
+def test_an_index_that_cannot_be_opened_ends_the_server_with_its_own_error(capsys, tmp_path, monkeypatch):
     index = empty_index(tmp_path / "index")
 
     def fail(_):
@@ -186,11 +187,13 @@ def test_an_index_that_cannot_be_opened_ends_the_server_with_its_own_error(capsy
     def crash(_):
         raise KeyError("odd")
 
+    monkeypatch.setattr("serve.run.open_pipeline", fail)
     with pytest.raises(ArtifactError, match=r"no manifest\.json"):
-        run_server(settings(port=0, index=index), open_pipeline=fail)
+        run_server(settings(port=0, index=index))
     logged = capsys.readouterr().err
     assert "no manifest.json" in logged
     assert "Traceback" not in logged
+    monkeypatch.setattr("serve.run.open_pipeline", crash)
     with pytest.raises(ResourceError, match=r"could not be opened \(KeyError\)"):
-        run_server(settings(port=0, index=index), open_pipeline=crash)
+        run_server(settings(port=0, index=index))
     assert "Traceback" in capsys.readouterr().err

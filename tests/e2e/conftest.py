@@ -32,7 +32,7 @@ def service() -> FakePipeline:
 
 @pytest.fixture(scope="session")
 def url(service: FakePipeline) -> Iterator[str]:
-    with listening(create_app(settings(example_questions=EXAMPLES), service)) as address:
+    with listening(create_app(settings(example_questions=EXAMPLES), lambda _: service)) as address:
         yield address
 
 

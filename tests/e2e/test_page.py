@@ -168,7 +168,7 @@ def test_share_link_history_and_examples(page):
 
 def test_errors_are_shown_with_a_way_out(page, driver, page_at):
     broken = FakePipeline(poison=["bad"])
-    with listening(create_app(settings(), broken)) as address:
+    with listening(create_app(settings(), lambda _: broken)) as address:
         own = page_at(address).open()
         own.ask("bad")
         assert own.text(".error h2") == "The server failed to answer this request"

@@ -29,7 +29,7 @@ def test_a_folder_is_chosen_and_what_stands_around_a_passage_is_shown(driver, pa
             return replace(answer, evidence=replace(answer.evidence, location=Location("guide/rivers.md")))
 
     service = Located("v1")
-    with listening(create_app(settings(), service)) as url:
+    with listening(create_app(settings(), lambda _: service)) as url:
         page = page_at(url)
         page.complaints()
         page.open().until(lambda: page.texts("#folder option") == ["all folders", "guide/", "guide/setup/"])

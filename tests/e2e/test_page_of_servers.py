@@ -15,7 +15,9 @@ QUESTION = "Where does the Danube rise?"
 
 
 def test_a_server_with_keys_asks_for_one(page, driver, page_at):
-    with listening(create_app(settings(api_keys=(hash_api_key("sésame-ключ"),)), FakePipeline())) as address:
+    with listening(
+        create_app(settings(api_keys=(hash_api_key("sésame-ключ"),)), lambda _: FakePipeline())
+    ) as address:
         own = page_at(address).open()
         own.until(lambda: own.is_visible("#key"))
         own.ask(QUESTION)
@@ -30,7 +32,7 @@ def test_a_server_with_keys_asks_for_one(page, driver, page_at):
 def test_an_index_that_may_not_be_written_takes_no_files(page_at, tmp_path, monkeypatch):
     monkeypatch.setattr("serve.engine.os.access", lambda *_: False)
     served = settings(api_keys=(hash_api_key("admin"),), index=tmp_path)
-    with listening(create_app(served, FakePipeline())) as address:
+    with listening(create_app(served, lambda _: FakePipeline())) as address:
         page = page_at(address).open()
         page.until(lambda: page.is_visible("#key"))
         page.all("#key")[0].send_keys("admin")
@@ -43,7 +45,7 @@ def test_two_buttons_keep_a_judgement(page, driver, page_at, tmp_path):
 
     assert page.all(".feedback") == []
     path = tmp_path / "feedback.jsonl"
-    with listening(create_app(settings(feedback_file=path), FakePipeline())) as address:
+    with listening(create_app(settings(feedback_file=path), lambda _: FakePipeline())) as address:
         page = page_at(address).open()
         page.until(lambda: "Answers from" in page.text("#tagline"))  # the server's settings are there
         page.ask(QUESTION)
@@ -62,7 +64,7 @@ def test_two_buttons_keep_a_judgement(page, driver, page_at, tmp_path):
 
 def test_a_proxy_may_serve_the_page_below_a_path(driver, page_at):
     with (
-        listening(create_app(settings(example_questions=("Who?",)), FakePipeline())) as behind,
+        listening(create_app(settings(example_questions=("Who?",)), lambda _: FakePipeline())) as behind,
         listening(below("/qa", behind)) as outside,
     ):
         page = page_at(outside)

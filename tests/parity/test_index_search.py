@@ -104,7 +104,7 @@ def test_equal_vectors_have_equal_scores_in_row_order(tmp_path: Path, name: str)
     copies = np.array([3, 77, 205, 340, 511, 599])
     vectors[copies] = vectors[3]
     embeddings = store(tmp_path / "e", vectors, "float32" if name == "flat" else "float16", shard_rows=128)
-    info = build_faiss(embeddings, tmp_path / "d", index_type=name, threads=1)
+    info = build_faiss(embeddings, tmp_path / "d", probes=vectors[:30], index_type=name, threads=1)
     index = open_dense(tmp_path / "d", embeddings, info)
     alone_scores, alone_rows = index.search(vectors[3:4], 4)
     assert alone_rows[0].tolist() == [3, 77, 205, 340]
@@ -182,7 +182,7 @@ def test_selected_rows_are_those_of_an_exhaustive_search_with_its_scores(
 def test_asking_for_more_than_there_is(tmp_path: Path, name: str) -> None:
     vectors = clustered(50, 4)
     embeddings = store(tmp_path / "e", vectors, "float32" if name == "flat" else "float16")
-    info = build_faiss(embeddings, tmp_path / "d", index_type=name, threads=1)
+    info = build_faiss(embeddings, tmp_path / "d", probes=vectors[:30], index_type=name, threads=1)
     scores, rows = open_dense(tmp_path / "d", embeddings, info).search(vectors[:2], 80)
     for found_scores, found in zip(scores, rows, strict=True):
         real = found[found >= 0]
@@ -217,8 +217,8 @@ def test_what_does_not_belong_together_is_refused(
     tmp_path: Path, float32: EmbeddingShards, float16: EmbeddingShards
 ) -> None:
     with pytest.raises(ConfigError, match="no index type 'annoy'"):
-        build_faiss(float32, tmp_path / "x", index_type="annoy")
+        build_faiss(float32, tmp_path / "x", probes=clustered(5, 1), index_type="annoy")
     small = store(tmp_path / "small", clustered(60, 1), "float16")
-    info = build_faiss(small, tmp_path / "d", index_type="SQ8", threads=1)
+    info = build_faiss(small, tmp_path / "d", probes=clustered(5, 1), index_type="SQ8", threads=1)
     with pytest.raises(MismatchedArtifactError, match="60 vectors"):
         open_dense(tmp_path / "d", float16, info)

@@ -36,20 +36,32 @@ def made(text: str, *kinds: Kind, title: str = "", most: int = 50) -> list[MadeQ
 
 MADE: list[tuple[Kind, str, str, set[str], dict[str, str]]] = [  # title, text, all answers, some questions
     (
-        "table", "", REPORT, {"1,220.5", "1,365.4", "415.9"},  # "7.5" stands in two cells
+        "table",
+        "",
+        REPORT,
+        {"1,220.5", "1,365.4", "415.9"},  # "7.5" stands in two cells
         {"What was the net assets in 2018?": "1,365.4", "What is the debtors for 2019?": "415.9"},
     ),
     ("table", "", "Team: Ajax; Points: 61", {"61"}, {"What is the points of ajax?": "61"}),
     (
-        "table", "", "Data: > Income: Year > 2017: $3; Year > 2016: 4 (5)", {"$3", "4 (5)"},
+        "table",
+        "",
+        "Data: > Income: Year > 2017: $3; Year > 2016: 4 (5)",
+        {"$3", "4 (5)"},
         {"What is the income for 2017?": "$3", "What is the income for 2016?": "4 (5)"},
     ),
     (
-        "table", "", "| Resource | Limit |\n| --- | --- |\n| Channel | 50 per account |", {"50 per account"},
+        "table",
+        "",
+        "| Resource | Limit |\n| --- | --- |\n| Channel | 50 per account |",
+        {"50 per account"},
         {"What is the limit for channel?": "50 per account"},
     ),
     (
-        "sentence", "", PROSE, {"Danube", "Black Forest", "Vienna", "Linz", "1902", "Austria", "40"},
+        "sentence",
+        "",
+        PROSE,
+        {"Danube", "Black Forest", "Vienna", "Linz", "1902", "Austria", "40"},
         {
             "When The bridge at Linz was opened by the mayor?": "1902",
             "How many bridges In Austria lead over the river?": "40",
@@ -58,25 +70,31 @@ MADE: list[tuple[Kind, str, str, set[str], dict[str, str]]] = [  # title, text, 
         },
     ),
     (
-        "definition", "",
+        "definition",
+        "",
         "A desync is a fault of the proxy that splits requests. This is a test of the whole house. "
         "It speaks the Box Exchange Protocol (BEP) with all its peers.",
         {"a fault of the proxy that splits requests", "Box Exchange Protocol"},
         {"What is desync?": "a fault of the proxy that splits requests"},
     ),
     (
-        "list", "frob › Usage", FROB, {"leave long lines as they are", "--no-wrap", "off", "dark green"},
+        "list",
+        "frob › Usage",
+        FROB,
+        {"leave long lines as they are", "--no-wrap", "off", "dark green"},
         {
             "What does --no-wrap do in frob?": "leave long lines as they are",
             "What is the Colour?": "dark green",
         },
     ),
     (
-        "heading", "Phone › Connect a screen", "Open the panel and choose a screen to mirror.",
+        "heading",
+        "Phone › Connect a screen",
+        "Open the panel and choose a screen to mirror.",
         {"Open the panel and choose a screen to mirror"},
         {"How do I connect a screen?": "Open the panel and choose a screen to mirror"},
     ),
-]  # fmt: skip
+]
 NOTHING: list[tuple[Kind, str]] = [
     ("table", "Net assets | 1,220.5 | 1,365.4\nDebtors | 415.9 | 2"),
     ("table", "About | 2 | words\n\nDebtors | 415.9 | 1.2"),  # a table ends at a blank line

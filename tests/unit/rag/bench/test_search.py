@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 
 from indexers.embeddings import EmbeddingShards
-from indexers.probes import PROBES_NAME, perturbed_probes
+from indexers.probes import PROBES_NAME
 from rag.bench.report import Report
 from rag.bench.search import compare_searches
 from tests.vectors import store_vectors
@@ -12,7 +12,7 @@ from tests.vectors import store_vectors
 def embeddings(directory: Path, rows: int = 400, dim: int = 16) -> EmbeddingShards:
     vectors = np.random.default_rng(0).standard_normal((rows, dim)).astype(np.float32)
     shards = store_vectors(directory, vectors)
-    np.save(directory / PROBES_NAME, perturbed_probes(shards, 20, 0))
+    np.save(directory / PROBES_NAME, vectors[:20] + 0.1)
     return shards
 
 
