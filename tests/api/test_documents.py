@@ -248,15 +248,6 @@ async def test_a_passage_too_long_to_read_is_refused_or_cut(tmp_path: Path, inde
     assert max(lengths) < 5_000
 
 
-async def test_a_write_does_not_make_a_folder_anew(index: Path) -> None:
-    app = application(index)
-    async with running(app=app) as client:
-        index.rename(index.with_name("away"))
-        reply = await client.delete("/v1/documents/x", headers=KEY)
-        assert (reply.status_code, reply.json()["error"]["code"]) == (500, "index_unusable")
-        assert not index.exists()
-
-
 async def test_an_index_that_may_not_be_written_says_so(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("serve.engine.os.access", lambda *_: False)
     app = application(index)

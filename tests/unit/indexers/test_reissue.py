@@ -53,10 +53,3 @@ def test_the_vectors_stay_and_the_statement_changes(tmp_path: Path, kind: str) -
     assert shards[0].stat().st_ino == shards[1].stat().st_ino
     # it is an index like any other: a later build goes on from it
     build_index(PASSAGES, tmp_path / "new", encoder=Encoder("new"), settings=settings)
-
-
-def test_another_passage_encoder_is_refused(tmp_path: Path) -> None:
-    build_index(PASSAGES, tmp_path / "old", encoder=Encoder("old"))
-    with pytest.raises(MismatchedArtifactError, match="other vectors"):
-        reissue_index(tmp_path / "old", tmp_path / "new", Encoder("new", seed=1))
-    assert not (tmp_path / "new").exists()

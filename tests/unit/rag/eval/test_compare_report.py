@@ -73,10 +73,6 @@ def test_folders_with_equal_names_are_named_by_what_differs(
     evaluations = load_evaluations(places)
     assert [evaluation.name for evaluation in evaluations] == ["bm25/dev", "dense/dev"]
     assert compare_evaluations(evaluations)[0].b == "dense/dev"
-    nested = [tmp_path / "outer", tmp_path / "outer" / "dev"]
-    for place in nested:
-        run(system, questions, place)
-    assert [evaluation.name for evaluation in load_evaluations(nested)] == ["outer", "outer/dev"]
     with pytest.raises(ConfigError, match="is given twice"):
         load_evaluations([places[0], tmp_path / "bm25" / ".." / "bm25" / "dev"])
 
