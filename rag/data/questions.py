@@ -95,18 +95,19 @@ def question_files(path: str | Path, split: str | None = None) -> list[Path]:
 
 def _judged(questions: Iterable[Question], grades: Grades, queries: Any, qrels: Any) -> Iterator[Question]:
     """The questions that were judged, with the relevant passages, the highest grades first."""
-    n_judged = 0
+    is_any_judged = False
     for question in questions:
-        if (judged := grades.get(question.id)) is not None:
-            n_judged += 1
-            relevant = sorted(((g, id) for id, g in judged.items() if g > 0), key=lambda pair: -pair[0])
-            yield replace(
-                question,
-                gold_passage_ids=tuple(id for _, id in relevant),
-                gold_are_alternatives=True,
-                gold_grades={id: grade for grade, id in relevant},
-            )
-    if not n_judged:
+        if question.id in grades:
+            is_any_judged = True
+            relevant = {id: grade for id, grade in grades[question.id].items() if grade > 0}
+            ranked = dict(sorted(relevant.items(), key=lambda pair: -pair[1]))
+            gold: dict[str, Any] = {
+                "gold_passage_ids": tuple(ranked),
+                "gold_grades": ranked,
+                "gold_are_alternatives": True,
+            }
+            yield replace(question, **gold)
+    if not is_any_judged:
         raise DataError(
             f"{qrels} judges none of the questions of {queries}: the first is {next(iter(grades), 'none')!r}",
             hint="give the judgements that belong to these questions; both name questions by the same ids",

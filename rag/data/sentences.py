@@ -70,19 +70,13 @@ def _ends_sentence(line: str, start: int, match: re.Match[str]) -> bool:
     last_word = _LAST_WORD.search(line, max(start, match.start() - 30), match.start())
     word = last_word.group() if last_word else ""
     lowered = word.lower()
-    if lowered in _BEFORE_NUMBERS and not _is_initial(word):
+    is_initial = bool(word) and all(len(part) == 1 and part.isupper() for part in word.split("."))  # J., J.R.
+    if lowered in _BEFORE_NUMBERS and not is_initial:
         return not following.group(1).isdigit()
-    if lowered not in _ABBREVIATIONS and not _is_initial(word):
+    if lowered not in _ABBREVIATIONS and not is_initial:
         return True
-    if lowered not in _MAY_END:
-        return False
     next_word = _NEXT_WORD.match(line, match.end())
-    return next_word is not None and next_word.group() in STARTERS
-
-
-def _is_initial(word: str) -> bool:
-    """Whether a word before a full stop is like the "J" of "J." or the "J.R" of "J.R."."""
-    return bool(word) and all(len(part) == 1 and part.isupper() for part in word.split("."))
+    return lowered in _MAY_END and next_word is not None and next_word.group() in STARTERS
 
 
 def align_sentences(text: str, sentences: Sequence[str]) -> Spans | None:

@@ -130,31 +130,26 @@ def sections(
     Args:
         max_tokens: maximum number of tokens of title and text together.
     """
-    headings: list[tuple[int, str]] = []
-    blocks = document.blocks
-    at = 0
-    while at < len(blocks):
-        first, at = at, next((n for n in range(at, len(blocks)) if blocks[n].kind == "heading"), len(blocks))
-        body = blocks[first:at]
-        heading = blocks[at] if at < len(blocks) else None
-        yield from _passages(document, [text for _, text in headings], body, max_tokens, count)
-        if heading is None:
-            return
-        text = document.text[heading.start : heading.end]
-        headings = [entry for entry in headings if entry[0] < heading.level]
-        at += 1
-        following = blocks[at] if at < len(blocks) else None
-        if following is None or (following.kind == "heading" and following.level <= heading.level):
-            # nothing stands below it: it is all that the section says
-            yield from _passages(document, [name for _, name in headings], [heading], max_tokens, count)
-        headings.append((heading.level, text))
+    path: list[tuple[int, str]] = []  # level and text of the headings above
+    body: list[Block] = []
+    for block, following in itertools.zip_longest(document.blocks, document.blocks[1:]):
+        body.append(block)
+        is_heading = block.kind == "heading"
+        is_last = following is None or following.kind == "heading"
+        if is_heading:
+            path = [entry for entry in path if entry[0] < block.level]
+            is_last = is_last and (following is None or following.level <= block.level)
+        if is_last:
+            yield from _passages(document, [text for _, text in path], body, max_tokens, count)
+        if is_heading:
+            path.append((block.level, document.text_of(block)))
+        if is_heading or is_last:
+            body = []
 
 
 def _passages(
     document: Document, headings: Sequence[str], body: Sequence[Block], max_tokens: int, count: CountTokens
 ) -> Iterator[tuple[str, int, int, Location]]:
-    if not body:
-        return
     title = _title(document.title, headings, int(_TITLE_SHARE * max_tokens), count)
     budget = max(max_tokens - count(title), max_tokens // 2)
     for parts in _packed(document.text, body, budget, count):

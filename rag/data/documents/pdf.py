@@ -170,24 +170,22 @@ def _cut(page_text: str, text_page: Any, raw: Any, number: int, height: float) -
 
 def _without_boilerplate(lines: list[_Line], labels: Sequence[str]) -> list[_Line]:
     """Drop page numbers, running heads, tables of contents, and what repeats at the edge of pages."""
-    by_page: dict[int, list[_Line]] = {}
-    for line in lines:
-        by_page.setdefault(line.page, []).append(line)
-    repeated = Counter(
-        mark for page in by_page.values() for mark in {_edge_mark(line) for line in page} if mark
-    )
-    enough = 3 if len(by_page) > 4 else 2
-    kept = []
-    for number, page in by_page.items():
-        if number < 5 + len(labels) // 8 and _is_contents(page):
-            continue
-        for line in page:
-            mark = _edge_mark(line)
-            numbered = bool(mark) and labels[number] in (line.text.split()[0], line.text.split()[-1])
-            is_edge = bool(mark) and (repeated[mark] >= enough or _PAGE_NUMBER.match(line.text) is not None)
-            if not (is_edge or numbered or _LEADERS.search(line.text)):
-                kept.append(line)
-    return kept or lines
+    pages = {number: list(page) for number, page in itertools.groupby(lines, attrgetter("page"))}
+    repeated = Counter(mark for page in pages.values() for mark in set(map(_edge_mark, page)) if mark)
+    enough = 3 if len(pages) > 4 else 2
+
+    def is_furniture(line: _Line) -> bool:
+        if not (mark := _edge_mark(line)):
+            return False
+        words = line.text.split()
+        is_number = labels[line.page] in (words[0], words[-1]) or _PAGE_NUMBER.match(line.text) is not None
+        return is_number or repeated[mark] >= enough
+
+    texts = [
+        page for number, page in pages.items() if number >= 5 + len(labels) // 8 or not _is_contents(page)
+    ]
+    remaining = (line for page in texts for line in page if not _LEADERS.search(line.text))
+    return [line for line in remaining if not is_furniture(line)] or lines
 
 
 def _is_contents(page: Sequence[_Line]) -> bool:

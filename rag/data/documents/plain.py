@@ -69,9 +69,7 @@ def text(source: str) -> tuple[str, list[Piece]]:
     """Title and pieces of plain text; the title is that of its front matter, else a heading on top."""
     title, body = front_matter(source)
     pieces = list(_paragraphs(body))
-    if not title and pieces and pieces[0].kind == "heading":
-        title = pieces[0].text
-    return title, pieces
+    return title or first_heading(pieces[:1]), pieces
 
 
 def _paragraphs(body: str) -> Iterator[Piece]:
@@ -84,7 +82,7 @@ def _paragraphs(body: str) -> Iterator[Piece]:
         if not any(line.strip() for line in lines):
             continue
         if _ENTRY.match(lines[0]) and len(lines) > 1:
-            yield from _entries(lines)
+            yield from (Piece("item", " ".join(entry)) for entry in _entries(lines))
         elif _is_prose(lines):
             yield Piece("paragraph", " ".join(lines))
         else:
@@ -97,15 +95,14 @@ def _is_underlined(line: str, below: str) -> bool:
     return fits and _UNDERLINE.match(below.strip()) is not None and not _RULE.match(line)
 
 
-def _entries(lines: Sequence[str]) -> Iterator[Piece]:
-    """Entries of a list; a line without a mark goes on with the entry above it."""
-    entry: list[str] = []
+def _entries(lines: Sequence[str]) -> list[list[str]]:
+    """The lines of each entry of a list; one without a mark goes on with the entry above it."""
+    entries: list[list[str]] = []
     for line in lines:
-        if _ENTRY.match(line) and entry:
-            yield Piece("item", " ".join(entry))
-            entry = []
-        entry.append(re.sub(r"^\s*[-*+·]\s+", BULLET, line))
-    yield Piece("item", " ".join(entry))
+        if _ENTRY.match(line):
+            entries.append([])
+        entries[-1].append(re.sub(r"^\s*[-*+·]\s+", BULLET, line))
+    return entries
 
 
 def _is_prose(lines: Sequence[str]) -> bool:

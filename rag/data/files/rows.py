@@ -98,8 +98,8 @@ def head_of(stream: io.BufferedReader) -> bytes:
 
 
 def format_of(head: bytes, name: str) -> str | None:
-    """The format of records with this head (see `head_of`), by content, then by the file's name; None if
-    neither tells: "parquet", "jsonl", "json", "tsv", "csv" or "markup".
+    """The format of records with this head (see `head_of`), by content, then by the file's name, if it tells:
+    "parquet", "jsonl", "json", "tsv", "csv" or "markup".
     """
     suffix = Path(strip_compression(name).lower()).suffix
     visible = head.lstrip()
