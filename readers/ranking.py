@@ -46,15 +46,14 @@ class Span:
 
     Attributes:
         passage_index: number of its passage in the question's list.
-        start, end: characters of that passage's text, the end exclusive; None if the answer does not stand
+        place: first character of that passage's text and one past the last; None if the answer does not stand
             there literally ("yes", or the words of a generator).
     """
 
     text: str
     score: float
     passage_index: int
-    start: int | None = None
-    end: int | None = None
+    place: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +91,7 @@ class Ranked:
         answers = []
         for span, p in zip(self.answers[:n_best], likelihoods[0][:n_best].tolist(), strict=True):
             at = span.passage_index
-            place = None if span.start is None or span.end is None else (span.start, span.end)
-            evidence = Evidence.of(passages[at], float(scores[at]), place)
+            evidence = Evidence.of(passages[at], float(scores[at]), span.place)
             answers.append(Answer(span.text, span.score, p, evidence))
         none = likelihoods[1] if answers else 1.0
         return AnswerSet(question, tuple(answers), none, reading=self.reading)
@@ -175,10 +173,8 @@ class QuestionRanker:
             if number >= n_spans:
                 span, gain = Span(("yes", "no")[number - n_spans], score, passage), 0.0
             else:
-                span = self._span(
-                    rows[at], passage, scores.starts[at, number], scores.ends[at, number], score
-                )
-                gain = weight * tables(passage, span.start or 0, span.end or 0)
+                text, spot = self._cut(rows[at], scores.starts[at, number], scores.ends[at, number])
+                span, gain = Span(text, score, passage, spot), weight * tables(passage, *spot)
             if gain or number < usual or number >= n_spans:
                 span = replace(span, score=score + gain)
                 gains[span] = gain
@@ -187,8 +183,8 @@ class QuestionRanker:
         of_first = gains[ordered[0]] if ordered else 0.0
         return [replace(span, score=span.score - of_first) for span in ordered]
 
-    def _span(self, row: Row, place: int, start: int, end: int, score: float) -> Span:
-        """The answer from token `start` to token `end` of a row."""
+    def _cut(self, row: Row, start: int, end: int) -> tuple[str, tuple[int, int]]:
+        """The answer from token `start` to token `end` of a row, and its place in the passage."""
         unique = self._rows.pairs[row.group][2]
         offsets, shift = self._rows.texts.spans(unique), row.first_token - row.text_from
         text = self._rows.unique[unique].text
@@ -196,7 +192,7 @@ class QuestionRanker:
         answer = text[begin:stop]
         begin += len(answer) - len(answer.lstrip())  # SentencePiece's tokens hold the blank before a word
         answer = answer.strip()
-        return Span(answer, score, place, begin, begin + len(answer))
+        return answer, (begin, begin + len(answer))
 
 
 def retrieval_prior(scores: Float64, weight: float) -> Float64:
@@ -229,6 +225,6 @@ def distinct(ordered: Sequence[Span], settings: ReaderSettings) -> list[Span]:
 
 
 def _overlap(span: Span, other: Span) -> bool:
-    if span.start is None or span.end is None or other.start is None or other.end is None:
+    if span.place is None or other.place is None or span.passage_index != other.passage_index:
         return False
-    return span.passage_index == other.passage_index and span.start < other.end and other.start < span.end
+    return span.place[0] < other.place[1] and other.place[0] < span.place[1]

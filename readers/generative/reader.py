@@ -201,5 +201,5 @@ def _supported(text: str, score: float, passages: Sequence[Passage], order: Sequ
     """The answer in the first passage by `order` that contains it, in its spelling; else of the first."""
     for number in order:
         if (place := find_span(text, passages[number].text)) is not None:
-            return Span(passages[number].text[slice(*place)], score, number, *place)
+            return Span(passages[number].text[slice(*place)], score, number, place)
     return Span(text, score, order[0])

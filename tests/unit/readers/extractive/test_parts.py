@@ -27,7 +27,7 @@ from tests.tiny_reader import tiny_squad, tiny_tokenizer
 
 
 def pick(*spans: tuple[int, int, int, str, float]) -> list[Span]:
-    return distinct([Span(text, score, *place) for *place, text, score in spans], ReaderSettings())
+    return distinct([Span(text, score, p, (a, b)) for p, a, b, text, score in spans], ReaderSettings())
 
 
 def test_equal_texts_and_overlaps_are_dropped() -> None:

@@ -15,7 +15,7 @@ from readers.ranking import Ranked, Span
 
 def _case(number: int, right: bool, label: str = "", **signs: float) -> Case:
     """`margin` and `share` are the second and the last of `Ranked.features`."""
-    answer = Span("Oslo" if right else "Rome", 1.0, 0, 0, 4)
+    answer = Span("Oslo" if right else "Rome", 1.0, 0, (0, 4))
     passage = Candidate(Passage("1", "", "Oslo Rome"), "retrieved", score=1.0, has_answer=True)
     example = Example(str(number), f"question {number}", ("Oslo",), (passage,))
     features = np.array([0.0, signs.get("margin", 0.0), 0.0, 0.0, signs.get("share", 0.0)])
