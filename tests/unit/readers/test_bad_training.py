@@ -28,11 +28,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tiny_squad(place / "train.json", 6, 0, place / "results.json")
     tiny_encoder(place / "encoder")
     files: dict[str, Any] = {
-        "odd": {"data": [{"paragraphs": []}]}, "other": [{"question": "another?", "ctxs": []}],
-        "shape": [{"q": 1}], "none": [{**RECORD, "answers": [None], "ctxs": [{"text": "a"}]}],
-        "target": [{**RECORD, "target": 5, "ctxs": [{"text": "a"}]}], "empty": [{**RECORD, "ctxs": []}],
+        "odd": {"data": [{"paragraphs": []}]},
+        "other": [{"question": "another?", "ctxs": []}],
+        "shape": [{"q": 1}],
+        "none": [{**RECORD, "answers": [None], "ctxs": [{"text": "a"}]}],
+        "target": [{**RECORD, "target": 5, "ctxs": [{"text": "a"}]}],
+        "empty": [{**RECORD, "ctxs": []}],
         "bare": [RECORD],
-    }  # fmt: skip
+    }
     for name, content in files.items():
         (place / f"{name}.json").write_text(json.dumps(content))
     return place
@@ -59,7 +62,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (ConfigError, "skim_layer is 5, the encoder has 2 layers", {"skim_layer": 5}),
         (ArtifactError, "absent", {"encoder": "absent"}),
     ],
-)  # fmt: skip
+)
 def test_readers(error: Any, words: str, changes: dict[str, Any], folder: Path, tmp_path: Path) -> None:
     usual = {"train": ["train.json"], "encoder": "encoder", "stages": [STAGE], "precision": "fp32"}
     with contextlib.chdir(folder), pytest.raises(error, match=words):
@@ -82,7 +85,7 @@ def test_readers(error: Any, words: str, changes: dict[str, Any], folder: Path, 
         (ValidationError, "warm start", {"model": "x"}),
         (ValidationError, "colour", {"stages": [{"steps": 1, "colour": 1}]}),
     ],
-)  # fmt: skip
+)
 def test_generators(error: Any, words: str, changes: dict[str, Any], folder: Path, tmp_path: Path) -> None:
     usual = {"train_files": ["results.json"], "encoder": "shipped", "stages": [{"steps": 1}]}
     with contextlib.chdir(folder), pytest.raises(error, match=words):

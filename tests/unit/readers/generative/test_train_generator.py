@@ -160,13 +160,15 @@ def test_files_of_all_kinds_become_examples(tmp_path: Path) -> None:
     pattern = {"question": "q4", "answers": ["Titanic|R\\.?M\\.?S"], "answers_are_regex": True}
     gold = {"positive_ctxs": [{"title": "g", "text": "gold"}], "hard_negative_ctxs": [{"text": "hard"}]}
     files: dict[str, list[dict[str, Any]]] = {
-        "retrieved": [{**oslo, "ctxs": [{"title": "t", "text": "in Oslo"}, {"text": "no"}]},
-                      {"question": "q3", "answers": [], "ctxs": [{"text": "z"}]}],
+        "retrieved": [
+            {**oslo, "ctxs": [{"title": "t", "text": "in Oslo"}, {"text": "no"}]},
+            {"question": "q3", "answers": [], "ctxs": [{"text": "z"}]},
+        ],
         "fid": [{"question": "q2", "target": "x", "answers": ["x", "y"], "ctxs": [{"text": "y"}]}],
         "mined": [{**oslo, **gold}],
         "regex": [{**pattern, "ctxs": told}],
         "both": [{**oslo, "ctxs": [{"text": "no"}, {"title": "g", "text": "gold"}]}],
-    }  # fmt: skip
+    }
     for name, records in files.items():
         (tmp_path / f"{name}.json").write_text(json.dumps(records))
 
