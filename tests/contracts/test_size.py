@@ -25,7 +25,7 @@ CEILINGS = {
     "rag/scale": (460, 450),
     "rag/training": (1680, 1400),
     "indexers": (4420, 4400),
-    "readers": (6950, 6600),
+    "readers": (6940, 6600),
     "retrievers": (6670, 6600),
     "serve": (2730, 2600),
     "tests": (24590, 24000),
