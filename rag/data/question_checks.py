@@ -1,12 +1,13 @@
 """Check questions from Python code and commands before a model is loaded."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from numbers import Integral
 
 from rag.core.errors import ConfigError, DataError
 from rag.core.types import MAX_TOP_K
 from rag.core.unicode import is_unicode
+from rag.data.records import rows_of
 
 
 def check_questions(questions: Iterable[str], top_k: int, n_best: int = 1) -> list[str]:
@@ -16,15 +17,11 @@ def check_questions(questions: Iterable[str], top_k: int, n_best: int = 1) -> li
         ConfigError: `top_k` or `n_best` is out of range or no whole number.
         DataError: the questions are not a list of strings, one is empty, or is no valid Unicode.
     """
-    is_table = isinstance(questions, str | bytes | Mapping) or hasattr(questions, "columns")
-    if is_table or not isinstance(questions, Iterable):
-        kind = f"{type(questions).__name__} ({questions!r:.40})"
-        raise DataError(f"the questions are a {kind}, expected a list of strings")
+    checked = rows_of(questions, "questions")
     for name, number, most in (("n_best", n_best, math.inf), ("top_k", top_k, MAX_TOP_K)):
         if not isinstance(number, Integral) or isinstance(number, bool) or not 1 <= number <= most:
             bounds = "at least 1" if most == math.inf else f"1 to {most}"
             raise ConfigError(f"{name} is {number!r}, expected a whole number, {bounds}")
-    checked = list(questions)
     for number, question in enumerate(checked):
         which = f"question {number}" if len(checked) > 1 else "the question"
         if not isinstance(question, str):

@@ -167,9 +167,9 @@ def test_texts_come_from_arrays_generators_and_data_sets() -> None:
 @pytest.mark.parametrize(
     ("questions", "words"),
     [
-        (None, "the questions are a NoneType"),
-        ({"q": "x"}, "the questions are a dict"),
-        (pd.DataFrame({"q": ["x"]}), "the questions are a DataFrame"),
+        (None, "questions is a single NoneType"),
+        ({"q": "x"}, "questions is a single dict"),
+        (pd.DataFrame({"q": ["x"]}), "question.* is not text, found dict"),
         (["x", float("nan")], "question 1 is not text, found float nan"),
         ([b"x"], "the question is not text, found bytes"),
     ],
