@@ -62,8 +62,5 @@ def test_wrong_settings_are_explained(
     path.write_text(content)
     with pytest.raises(ConfigError, match=message):
         load_config(kind, path, overrides=parse_overrides(assignments))
-
-
-def test_unknown_preset_is_refused() -> None:
     with pytest.raises(ConfigError, match="no configuration file and no preset named 'nonsense'"):
-        load_config(_Training, "nonsense")
+        load_config(kind, "nonsense")

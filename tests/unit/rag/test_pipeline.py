@@ -48,14 +48,27 @@ def test_one_question_gives_one_answer_set_with_exact_evidence(pipeline: Pipelin
     assert result.index_version == "v1"
     assert {"total", "read", "fetch_passages"} <= set(result.timings_ms)
     assert result.timings_ms["total"] >= result.timings_ms["read"]
-
-
-def test_a_batch_keeps_its_order_and_an_empty_result_is_said(pipeline: Pipeline) -> None:
     results = pipeline.ask(["Where does the Rhine end?", "nothing here"], top_k=1, n_best=1)
     assert [len(result.answers) for result in results] == [1, 0]
-    assert results[1].no_answer_confidence == 1.0
-    assert not results[1].is_answered
+    assert (results[1].no_answer_confidence, results[1].is_answered) == (1.0, False)
     assert pipeline.ask([]) == []
+
+
+def test_texts_and_rows_of_any_kind_become_passages() -> None:
+    texts = [passage.text for passage in PASSAGES]
+    for sent in (np.array(texts), (text for text in texts), tuple(texts)):
+        assert [passage.text for passage in passages_of(sent, np.array(["D", "R"]))] == texts
+    rows = Dataset.from_dict({"id": [1, 2], "title": ["D", None], "text": texts})
+    table = pa.Table.from_pylist(rows.to_list())
+    for sent in (rows, rows.to_iterable_dataset(), rows.to_pandas(), table, rows.to_list()):
+        assert passages_of(sent, None) == [Passage("1", "D", texts[0]), Passage("2", "", texts[1])]
+    for nothing in (None, float("nan"), pd.NA):
+        frame = pd.DataFrame({"title": ["D", nothing], "text": ["It rises.", nothing]}, dtype=object)
+        assert [passage.title for passage in passages_of(frame["text"][:1], frame["title"][:1])] == ["D"]
+        with pytest.raises(DataError, match="text 1: missing field, no text"):
+            passages_of(frame, None)
+    with pytest.raises(DataError, match="title 1 is 5, expected text"):
+        passages_of(texts, ["D", 5])  # type: ignore[list-item]
 
 
 def test_bad_questions_and_settings(pipeline: Pipeline) -> None:
@@ -66,29 +79,9 @@ def test_bad_questions_and_settings(pipeline: Pipeline) -> None:
     pipeline.reader = None
     with pytest.raises(ConfigError, match="without a reader"):
         pipeline.ask("q")
+    with pytest.raises(ConfigError, match="searches without an encoder"):
+        pipeline.embed(["a"], "query")
     assert len(pipeline.retrieve(["q"], 2)[0]) == 2
-
-
-def test_rows_become_passages() -> None:
-    rows = [{"title": "Danube", "text": "It rises.", "year": 1}, {"title": "Rhine", "text": "It ends."}]
-
-    expected = [Passage("row:0", "Danube", "It rises."), Passage("row:1", "Rhine", "It ends.")]
-    frame = pd.DataFrame(rows, index=[7, 3])
-    assert passages_of(rows, None) == passages_of(frame, None) == expected
-    assert passages_of(frame["text"], frame["title"]) == [
-        Passage("0", "Danube", "It rises."),
-        Passage("1", "Rhine", "It ends."),
-    ]
-    assert passages_of(pa.Table.from_pylist(rows), None) == expected
-
-
-@pytest.mark.parametrize("nothing", [None, float("nan"), pd.NA])
-def test_a_cell_without_a_value_is_no_text(nothing: Any) -> None:
-    frame = pd.DataFrame({"title": ["Danube", nothing], "text": ["It rises.", "It ends."]}, dtype=object)
-    assert [passage.title for passage in passages_of(frame, None)] == ["Danube", ""]
-    assert [passage.title for passage in passages_of(frame["text"], frame["title"])] == ["Danube", ""]
-    with pytest.raises(DataError, match="text 1: missing field, no text"):
-        passages_of(pd.DataFrame({"text": ["It rises.", nothing]}, dtype=object), None)
 
 
 @pytest.mark.parametrize(
@@ -150,20 +143,6 @@ def test_closing_releases_the_index(monkeypatch: pytest.MonkeyPatch) -> None:
         pipeline.passage("0")
 
 
-def test_texts_come_from_arrays_generators_and_data_sets() -> None:
-    texts = [passage.text for passage in PASSAGES]
-    for given in (np.array(texts), (text for text in texts), tuple(texts)):
-        assert [passage.text for passage in passages_of(given, np.array(["D", "R"]))] == texts
-    rows = Dataset.from_dict({"id": [1, 2], "text": texts})
-    for given in (rows, rows.to_iterable_dataset(), rows.to_pandas()):
-        assert [(passage.id, passage.text) for passage in passages_of(given, None)] == [
-            ("1", texts[0]),
-            ("2", texts[1]),
-        ]
-    with pytest.raises(DataError, match="title 1 is 5, expected text"):
-        passages_of(texts, ["D", 5])  # type: ignore[list-item]
-
-
 @pytest.mark.parametrize(
     ("questions", "words"),
     [
@@ -207,8 +186,3 @@ def test_vectors_of_texts_are_those_that_are_searched(kind: Any) -> None:
         dense = pipeline.retriever.members[0] if kind == "hybrid" else pipeline.retriever  # type: ignore[attr-defined]
         hits = {hit.row: hit.score for hit in dense.search(["Where?"], 2)[0]}
         assert passages @ question == pytest.approx([hits[0], hits[1]], abs=1e-5)
-
-
-def test_a_pipeline_without_an_encoder_makes_no_vectors(pipeline: Pipeline) -> None:
-    with pytest.raises(ConfigError, match="searches without an encoder"):
-        pipeline.embed(["a"], "query")

@@ -87,10 +87,7 @@ def test_a_missing_file_or_folder_is_named_with_its_parameter(tmp_path: Path) ->
         rag.train("dpr", tmp_path / "run", train_files=["nope.json"])
     with pytest.raises(ArtifactError, match=r"\./nope: no such folder\n.*question_encoder names it"):
         rag.train("dpr", tmp_path / "run", train_files=[examples], question_encoder="./nope")
-    assert not (tmp_path / "run").exists()
-
-
-def test_files_in_the_folder_of_the_run_may_come_later(tmp_path: Path) -> None:
     check_files({"out": tmp_path, "train_files": [tmp_path / "round-1"], "index": "hf:owner/name"})
     with pytest.raises(DataError, match=r"other: no such file\n.*index names it"):
         check_files({"out": tmp_path / "run", "index": tmp_path / "other"})
+    assert not (tmp_path / "run").exists()

@@ -11,7 +11,7 @@ from rag.core import errors
 from rag.core.errors import MissingDependencyError, RagError
 from rag.core.log import JsonFormatter, setup_logging
 from rag.core.optional import require
-from rag.core.progress import Progress, StageTimer
+from rag.core.progress import Progress
 from rag.core.types import Answer, AnswerSet, Evidence
 
 
@@ -21,7 +21,10 @@ def _answer_set(confidence: float, none: float) -> AnswerSet:
     return AnswerSet("Where?", (answer,), none, "abc123", {"total": 1.23456})
 
 
-def test_answer_set_has_the_public_shape() -> None:
+def test_answer_set_has_the_public_shape_and_compares_with_no_answer() -> None:
+    assert _answer_set(0.6, 0.4).is_answered
+    assert not _answer_set(0.3, 0.7).is_answered
+    assert not AnswerSet("q", (), 0.0, "v", {}).is_answered
     shape = _answer_set(0.75, 0.25).to_json()
     assert json.loads(json.dumps(shape)) == {
         "question": "Where?",
@@ -36,12 +39,6 @@ def test_answer_set_has_the_public_shape() -> None:
         ],
         "no_answer_confidence": 0.25, "index_version": "abc123", "timings_ms": {"total": 1.235},
     }  # fmt: skip
-
-
-def test_is_answered_compares_with_no_answer() -> None:
-    assert _answer_set(0.6, 0.4).is_answered
-    assert not _answer_set(0.3, 0.7).is_answered
-    assert not AnswerSet("q", (), 0.0, "v", {}).is_answered
 
 
 def test_every_error_is_a_rag_error_with_its_own_exit_code_family() -> None:
@@ -89,12 +86,3 @@ def test_json_log_lines_carry_extra_fields() -> None:
     line = json.loads(JsonFormatter().format(record))
     shown = {name: line.get(name) for name in ("message", "request_id", "level", "color_message")}
     assert shown == {"message": "hello you", "request_id": "r1", "level": "info", "color_message": None}
-
-
-def test_stage_timer_adds_up_and_survives_errors() -> None:
-    timer = StageTimer()
-    for _ in range(2):
-        with pytest.raises(ZeroDivisionError), timer("stage"):
-            _ = 1 / 0
-    assert list(timer.timings_ms) == ["stage"]
-    assert timer.timings_ms["stage"] >= 0
