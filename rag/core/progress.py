@@ -6,14 +6,16 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, TextIO
+from typing import Any
 
 from tqdm import tqdm
 
 from rag.core.log import logs_json
 
+_INTERVAL_S = 10.0
 
-class Progress:
+
+class Progress(tqdm):  # type: ignore[misc]  # tqdm has no types
     """Shows the progress of a long job; a server, whose log is JSON, shows none.
 
     Args:
@@ -21,44 +23,26 @@ class Progress:
         unit: what is counted, plural ("passages").
         label: what is being done ("encode").
         initial: units finished by an earlier run.
-        interval_s: seconds between two lines when `stream` is not a terminal.
     """
 
-    def __init__(
-        self, total: int | None, unit: str, label: str, *, initial: int = 0, stream: TextIO | None = None,
-        interval_s: float = 10.0,
-    ) -> None:  # fmt: skip
-        stream = stream if stream is not None else sys.stderr
-        shown: dict[str, Any] = {"file": stream, "smoothing": 0.05, "dynamic_ncols": True}
-        if not stream.isatty():
-            shown = {"file": _Lines(stream), "mininterval": interval_s, "delay": interval_s, "miniters": 1}
+    def __init__(self, total: int | None, unit: str, label: str, *, initial: int = 0) -> None:
+        shown: dict[str, Any] = {"file": sys.stderr, "smoothing": 0.05, "dynamic_ncols": True}
+        if not sys.stderr.isatty():
+            shown = {"file": _Lines(), "mininterval": _INTERVAL_S, "delay": _INTERVAL_S, "miniters": 1}
             shown |= {"ncols": 0, "position": 0}
         shown["disable"] = logs_json()
-        self._bar: Any = tqdm(total=total, unit=f" {unit}", desc=label, initial=initial, **shown)
-
-    def __enter__(self) -> Progress:
-        return self
-
-    def update(self, n: int = 1) -> None:
-        """Count `n` more units."""
-        self._bar.update(n)
-
-    def __exit__(self, *raised: object) -> None:
-        self._bar.close()
+        super().__init__(total=total, unit=f" {unit}", desc=label, initial=initial, **shown)
 
 
 class _Lines:
     """Writes each state of a bar as a line."""
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
     def write(self, text: str) -> None:
         if line := text.strip():
-            self._stream.write(line + "\n")
+            sys.stderr.write(line + "\n")
 
     def flush(self) -> None:
-        self._stream.flush()
+        sys.stderr.flush()
 
 
 class StageTimer:

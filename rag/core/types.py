@@ -10,8 +10,6 @@ from typing import Any, Literal
 
 Value = str | int | float | bool
 Metadata = tuple[tuple[str, Value | tuple[Value, ...]], ...]  # names and values; a tuple holds several values
-
-
 Pages = tuple[tuple[int, str], ...]  # where in a text each page begins, and its label; in order
 
 

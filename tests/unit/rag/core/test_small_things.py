@@ -1,6 +1,5 @@
 """Types, errors, progress, logging, timing, optional imports."""
 
-import io
 import json
 import logging
 import re
@@ -54,11 +53,13 @@ def test_missing_package_names_the_extra() -> None:
         require("no_such_package_anywhere", extra="zstd")
 
 
-def test_progress_writes_rate_and_time_left_to_a_log() -> None:
-    stream = io.StringIO()
-    with Progress(10, "passages", "encode", initial=2, stream=stream, interval_s=0.0) as progress:
+def test_progress_writes_rate_and_time_left_to_a_log(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("rag.core.progress._INTERVAL_S", 0.0)
+    with Progress(10, "passages", "encode", initial=2) as progress:
         progress.update(3)
-    lines = stream.getvalue().splitlines()
+    lines = capsys.readouterr().err.splitlines()
     assert lines[0].startswith("encode:  20% 2/10 [")
     assert re.fullmatch(r"encode:  50% 5/10 \[00:00<00:0\d, .+ passages/s\]", lines[-1])
 
