@@ -32,7 +32,6 @@ from rag.core.manifest import (
     differences,
     file_table,
     read_manifest,
-    write_manifest,
 )
 
 INDEX_KIND = "index"
@@ -209,7 +208,7 @@ class BuildLedger:
             os.rename(self.folder, target)
             fsync_path(self.place)
         manifest["checksum"] = manifest_checksum(manifest)
-        write_manifest(self.place, {"format_version": NEWEST_VERSION, **manifest})
+        atomic_write_json(self.place / MANIFEST_NAME, {"format_version": NEWEST_VERSION, **manifest})
         return str(manifest["version"])
 
     def _take_over(self, stage: str) -> None:

@@ -147,7 +147,7 @@ class Pipeline:
         if self._is_closed:
             return "Pipeline(closed)"
         named = f"{type(self.retriever).__name__}, {self.identity['reader'] or 'no reader'}"
-        return f"Pipeline({str(self.index.directory)!r}, {self.n_passages:,} passages, {named})"
+        return f"Pipeline({str(self.index.directory)!r}, {len(self.index.passages):,} passages, {named})"
 
     def _require_open(self) -> None:
         if self._is_closed:
@@ -159,23 +159,9 @@ class Pipeline:
         return self.index.version
 
     @property
-    def n_passages(self) -> int:
-        """Number of passages."""
-        return len(self.index.passages)
-
-    @property
     def identity(self) -> dict[str, Any]:
         """Description of retriever, encoder and reader with their weight hashes, for reports."""
         return {**describe(self.index, self.retriever, self.reader), "index_version": self.index_version}
-
-    @property
-    def folders(self) -> list[str]:
-        """The folders of the indexed files, for filters such as `{"path": "guide/"}`."""
-        return self.index.folders
-
-    def around(self, passage_id: str, count: int = 1) -> tuple[list[Passage], list[Passage]]:
-        """The passages before and after this one in its document, at most `count` each."""
-        return self.index.around(passage_id, count)
 
     def passage(self, passage_id: str) -> Passage | None:
         """The passage with this id, or None."""

@@ -114,11 +114,11 @@ def _page_routes(settings: ServeSettings) -> list[BaseRoute]:
             {
                 "examples": settings.example_questions,
                 "needs_key": bool(settings.api_keys),
-                "n_passages": pipeline.n_passages if pipeline is not None else None,
+                "n_passages": len(pipeline.index.passages) if pipeline is not None else None,
                 "files": settings.files is not None,
                 "feedback": settings.feedback_file is not None,
                 # names of files are for those with a key
-                "folders": pipeline.folders if pipeline is not None and not settings.api_keys else [],
+                "folders": pipeline.index.folders if pipeline is not None and not settings.api_keys else [],
                 "read_only": engine.read_only(),
             }
         )

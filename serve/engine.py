@@ -20,7 +20,7 @@ from starlette.requests import Request
 
 from rag.core.errors import ConfigError, MismatchedArtifactError, RagError, ReaderError, RetrievalError
 from rag.core.log import get_logger
-from rag.core.manifest import read_manifest, version_of
+from rag.core.manifest import read_manifest
 from rag.core.progress import StageTimer
 from rag.data.filters import Filter, FilterError
 from serve.batching import ItemFailed, MicroBatcher
@@ -164,7 +164,7 @@ class Engine:
         previous = None if self.pipeline is None else self.pipeline.index_version
         weakref.finalize(pipeline, pipeline.index.close)
         self.pipeline = pipeline
-        self.metrics.index_changed(pipeline.index_version, pipeline.n_passages, previous)
+        self.metrics.index_changed(pipeline.index_version, len(pipeline.index.passages), previous)
         versions = {"index_version": pipeline.index_version, "previous_index_version": previous}
         log.info("index in use: %s", self.settings.index.resolve(), extra=versions)
         if previous is not None:
@@ -324,8 +324,8 @@ def _look_up(pipeline: Pipeline, passage_id: str, around: int) -> dict[str, Any]
         return None
     shown = passage_json(passage)
     if around:
-        for side, passages in zip(("before", "after"), pipeline.around(passage_id, around), strict=True):
-            shown[side] = [passage_json(neighbour) for neighbour in passages]
+        sides = pipeline.index.around(passage_id, around)
+        shown["before"], shown["after"] = (list(map(passage_json, side)) for side in sides)
     return shown
 
 
@@ -339,6 +339,6 @@ def _release_memory() -> None:
 def _version_in(folder: Path) -> str:
     """The version of the index in a folder; "" if its manifest cannot be read."""
     try:
-        return version_of(read_manifest(folder))
+        return str(read_manifest(folder).get("version", ""))
     except RagError:
         return ""

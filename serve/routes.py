@@ -143,7 +143,7 @@ async def readyz(engine: AppEngine) -> Response:
     `read_only` says why documents cannot be changed, if so.
     """
     pipeline, reason = engine.require_ready(), engine.read_only()
-    shown = {"index_version": pipeline.index_version, "n_passages": pipeline.n_passages}
+    shown = {"index_version": pipeline.index_version, "n_passages": len(pipeline.index.passages)}
     return JSONResponse({"status": "ready", **shown, **({"read_only": reason} if reason else {})})
 
 

@@ -8,7 +8,6 @@ from typing import Any
 from rag.core.errors import ArtifactError, DataError, IncompleteArtifactError, MismatchedArtifactError
 from rag.core.files import atomic_write_json, read_json, sha256_file
 
-FORMAT_VERSION = 1
 NEWEST_VERSION = 3  # of indexes, whose files lie in a folder that the manifest names
 BUILDING_DIR = "building"  # in an index directory: a build that is not finished
 MANIFEST_NAME = "manifest.json"
@@ -23,19 +22,6 @@ def file_table(directory: Path, relative_paths: Iterable[str]) -> dict[str, dict
         }
         for relative in sorted(relative_paths)
     }
-
-
-def write_manifest(directory: str | Path, data: Mapping[str, Any]) -> None:
-    """Write `manifest.json`; call it after every other file is in place.
-
-    Its format version is `FORMAT_VERSION`, unless `data` states another one.
-    """
-    atomic_write_json(Path(directory) / MANIFEST_NAME, {"format_version": FORMAT_VERSION, **data})
-
-
-def version_of(manifest: Mapping[str, Any]) -> str:
-    """The version of the index that a manifest describes; indexes of the first format state a checksum."""
-    return str(manifest.get("version") or manifest["checksum"][:12])
 
 
 def is_index(folder: Path) -> bool:

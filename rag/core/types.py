@@ -103,12 +103,7 @@ class Passage(Record):
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Input of a question encoder: a question, alone or with the passages of earlier hops.
-
-    Attributes:
-        question: its text.
-        passages: passages of the earlier hops, in hop order; empty for a first search.
-    """
+    """Input of a question encoder: a question, alone or with the passages of earlier hops, in hop order."""
 
     question: str
     passages: tuple[Passage, ...] = ()
@@ -219,12 +214,7 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """Passages that answer a question together, in hop order.
-
-    Attributes:
-        hits: one per hop, the first hop first; no passage twice.
-        score: score of the whole path; larger is better.
-    """
+    """Passages that answer a question together: one hit per hop, no passage twice."""
 
     hits: tuple[Hit, ...]
     score: float

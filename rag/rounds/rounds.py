@@ -24,7 +24,7 @@ from indexers.settings import BuildSettings
 from rag.core.errors import DataError
 from rag.core.files import atomic_write_json, directory_lock, read_json, sha256_file
 from rag.core.log import get_logger
-from rag.core.manifest import MANIFEST_NAME, claim, read_manifest, version_of
+from rag.core.manifest import MANIFEST_NAME, claim, read_manifest
 from rag.data.examples import read_examples, write_examples
 from rag.data.selection import hold_out
 from rag.eval.api import evaluate
@@ -108,7 +108,7 @@ def _claim(config: RoundsConfig, training: BiEncoderConfig) -> None:
     files = (config.questions, config.held_out or "")
     settings = config.model_dump(mode="json", exclude={"out", "rounds"}) | {
         "sha256": [sha256_file(path) for path in files if Path(path).is_file()],
-        "index_version": version_of(read_manifest(config.index)),
+        "index_version": read_manifest(config.index)["version"],
         "training": training.model_dump(mode="json", exclude={"out", "train_files", *training.free}),
     }
     hint = "choose another --out, or repeat the command that started them"

@@ -17,7 +17,7 @@ from rag.core.files import (
     remove_temporaries,
     sha256_file,
 )
-from rag.core.manifest import BUILDING_DIR, MANIFEST_NAME, claim, read_manifest, version_of
+from rag.core.manifest import BUILDING_DIR, MANIFEST_NAME, claim, read_manifest
 from rag.data.files.rows import in_folder
 from rag.data.files.sources import corpus_files
 from rag.data.questions import question_files
@@ -98,7 +98,7 @@ def _checksums(config: Config, free: Collection[str]) -> dict[str, str]:
     paths = [path for value in settings for path in (value if isinstance(value, tuple) else (value,))]
     files = [file for path in paths if isinstance(path, Path) for file in _files(path)]
     index = getattr(config, "index", None)
-    versions = {} if index is None else {"index": version_of(read_manifest(index, kind="index"))}
+    versions = {} if index is None else {"index": read_manifest(index, kind="index")["version"]}
     return {str(file.resolve()): sha256_file(file) for file in files} | versions
 
 

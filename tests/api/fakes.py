@@ -16,7 +16,8 @@ import uvicorn
 from fastapi import FastAPI
 
 from rag.core.errors import ConfigError
-from rag.core.manifest import write_manifest
+from rag.core.files import atomic_write_json
+from rag.core.manifest import MANIFEST_NAME
 from rag.core.progress import StageTimer
 from rag.core.types import Answer, AnswerSet, Evidence, Hit, Passage
 from serve.app import create_app
@@ -71,10 +72,14 @@ PATHS = {"Where rises what is longer than the Rhine?": ("rhine-1", "danube-1")}
 class FakeIndex:
     """Counts how often it was closed."""
 
-    n_closed = 0
+    n_closed, passages, folders = 0, PASSAGES, list(FOLDERS)
 
     def close(self) -> None:
         self.n_closed += 1
+
+    def around(self, passage_id: str, count: int) -> tuple[list[Passage], list[Passage]]:
+        at = next(n for n, passage in enumerate(PASSAGES) if passage.id == passage_id)
+        return list(PASSAGES[max(0, at - count) : at]), list(PASSAGES[at + 1 : at + 1 + count])
 
 
 class FakePipeline:
@@ -95,7 +100,7 @@ class FakePipeline:
         poison: Sequence[str] = (),
         gate: threading.Event | None = None,
     ) -> None:
-        self.index_version, self.n_passages, self.folders = version, len(PASSAGES), list(FOLDERS)
+        self.index_version = version
         self.filters: list[Any] = []
         self.contexts: list[str] = []
         self.delay_s, self.poison, self.gate = delay_s, set(poison), gate
@@ -178,14 +183,10 @@ class FakePipeline:
         assert self.index.n_closed == 0, "used after it was closed"
         return next((passage for passage in PASSAGES if passage.id == passage_id), None)
 
-    def around(self, passage_id: str, count: int) -> tuple[list[Passage], list[Passage]]:
-        at = next(n for n, passage in enumerate(PASSAGES) if passage.id == passage_id)
-        return list(PASSAGES[max(0, at - count) : at]), list(PASSAGES[at + 1 : at + 1 + count])
-
 
 def empty_index(place: Path) -> Path:
     """A folder with the manifest of an index, for servers whose pipeline is a stand-in."""
-    write_manifest(place, {"kind": "index", "complete": True, "checksum": "0" * 64})
+    atomic_write_json(place / MANIFEST_NAME, {"format_version": 3, "kind": "index", "version": "v1"})
     return place
 
 

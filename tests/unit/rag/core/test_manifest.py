@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 
 from rag.core.errors import ArtifactError, IncompleteArtifactError, MismatchedArtifactError
+from rag.core.files import atomic_write_json
 from rag.core.manifest import (
     MANIFEST_NAME,
     NEWEST_VERSION,
     file_table,
     read_manifest,
     verify_files,
-    write_manifest,
 )
 
 
@@ -20,7 +20,8 @@ def artefact(tmp_path: Path) -> Path:
     (tmp_path / "sub").mkdir()
     (tmp_path / "a.bin").write_bytes(b"12345")
     (tmp_path / "sub" / "b.bin").write_bytes(b"67890")
-    write_manifest(tmp_path, {"kind": "index", "files": file_table(tmp_path, ["a.bin", "sub/b.bin"])})
+    files = file_table(tmp_path, ["a.bin", "sub/b.bin"])
+    atomic_write_json(tmp_path / MANIFEST_NAME, {"format_version": 3, "kind": "index", "files": files})
     return tmp_path
 
 
