@@ -8,11 +8,11 @@ ROOT = Path(__file__).parents[2]
 
 # folder: (ceiling, target). Lower the ceiling whenever the folder shrinks; at the target it moves freely.
 CEILINGS = {
-    "rag/*.py": (1590, 1425),
+    "rag/*.py": (1570, 1425),
     "rag/adaptation": (450, 400),
     "rag/bench": (1310, 1300),
     "rag/cli": (1330, 1300),
-    "rag/core": (1180, 900),
+    "rag/core": (1160, 900),
     "rag/data": (5660, 5000),
     "rag/docs": (80, 80),
     "rag/eval": (1960, 1900),
