@@ -49,7 +49,7 @@ def index(
     """Build an index from a corpus, or continue a build that was interrupted.
 
     Args:
-        corpus: files, folders, patterns, "hf:owner/name", "-" for standard input, or "sample".
+        corpus: files, folders, "hf:owner/name", "-" for standard input, or "sample".
         retriever: what it can be searched by: hybrid (vectors and BM25), dense (vectors alone) or bm25.
         encoder: folder, hub name, "PASSAGES + QUESTIONS" for two, or an object as
             `indexers.protocols.PassageEncoder`; None is `minilm-qa`, "static" the static one.

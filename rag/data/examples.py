@@ -230,7 +230,7 @@ def _ms_marco_texts(triples: Path) -> tuple[dict[str, str], dict[str, str]]:
         DataError: one of the files is missing.
     """
     questions, passages = set[str](), set[str]()
-    for question, *named in _id_rows(triples, 3):
+    for question, *named in _id_rows(triples, "question_id", "positive_id", "negative_id"):
         questions.add(question)
         passages.update(named)
     queries = sorted(triples.parent.glob("queries*.tsv*"))
@@ -240,8 +240,8 @@ def _ms_marco_texts(triples: Path) -> tuple[dict[str, str], dict[str, str]]:
             f"{triples} names texts by id, and {'queries' if collection else 'collection'}.tsv is not there",
             hint="unpack MS MARCO's queries and collection into the same folder",
         )
-    texts = {id: text for path in queries for id, text in _id_rows(path, 2) if id in questions}
-    return texts, {id: text for id, text in _id_rows(collection, 2) if id in passages}
+    texts = {id: text for path in queries for id, text in _id_rows(path, "id", "text") if id in questions}
+    return texts, {id: text for id, text in _id_rows(collection, "id", "text") if id in passages}
 
 
 def _with_texts(row: Mapping[str, str], questions: Mapping[str, str], texts: Mapping[str, str]) -> Any:
@@ -253,14 +253,11 @@ def _with_texts(row: Mapping[str, str], questions: Mapping[str, str], texts: Map
     return {"question": questions[question], **contexts}
 
 
-def _id_rows(path: Path, width: int) -> Iterator[list[str]]:
-    """Cells of a table of tabs that quotes nothing, as MS MARCO's."""
-    with files.open_binary(path) as stream:
-        for number, line in files.read_lines(stream):
-            cells = str(files.good(line, f"{path}:{number}")).split("\t")
-            if len(cells) != width:
-                raise DataError(f"{path}:{number}: {len(cells)} columns, expected {width} between tabs")
-            yield cells
+def _id_rows(path: Path, *names: str) -> Iterator[Sequence[str]]:
+    """Cells of a table of MS MARCO, which has no header and quotes nothing."""
+    columns = list(names), False
+    for place, _, row in files.read_rows(str(path), lambda _: columns, format="tsv", otherwise="tsv"):
+        yield tuple(files.good(row, place).values())
 
 
 def write_examples(path: str | Path, examples: Iterable[Example]) -> int:

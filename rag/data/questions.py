@@ -1,7 +1,6 @@
 """Read question sets of every format as `Question` records, with file and line in every error message."""
 
 import random
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -16,6 +15,7 @@ from rag.data.files.question_sets import question_of, squad_paragraphs, table_co
 from rag.data.options import QUESTION_FORMATS
 from rag.data.records import rows_of
 
+_QRELS = ("query-id", "corpus-id", "score")  # the columns of BEIR's judgements
 Rows = Iterable[tuple[str, int, Any]]  # where a record stands, for messages, its number, and the record
 
 
@@ -115,20 +115,14 @@ def _judged(questions: Iterable[Question], grades: Grades, queries: Any, qrels: 
 
 
 def read_qrels(path: Path) -> Grades:
-    """The grade of each judged passage of each question, TREC's or BEIR's; ids between tabs hold blanks."""
+    """The grade of each judged passage of each question, from a table of BEIR."""
     grades: Grades = {}
-    with files.open_binary(path) as stream:
-        for number, line in files.read_lines(stream):
-            place = f"{path}:{number}"
-            fields = [field.strip() for field in str(files.good(line, place)).split("\t")]
-            if len(fields) not in (3, 4):
-                fields = str(line).split()
-            if not fields or fields[0] == "query-id":
-                continue
-            if len(fields) not in (3, 4) or not re.fullmatch(r"-?\d+(\.0*)?", fields[-1]):
-                expected = "qrels have 4 (TREC) or 3 (BEIR) fields, a whole number last"
-                raise DataError(f"{place}: {line!r:.60}, {expected}")
-            grades.setdefault(fields[0], {})[fields[-2]] = int(float(fields[-1]))
+    for place, _, row in files.read_rows(str(path), lambda names: (names, True), otherwise="tsv"):
+        try:
+            question, passage, grade = (files.good(row, place)[name] for name in _QRELS)
+            grades.setdefault(question, {})[passage] = int(grade.removesuffix(".0"))
+        except (KeyError, ValueError) as error:
+            raise DataError(f"{place}: expected {', '.join(_QRELS)}, a whole number, between tabs") from error
     return grades
 
 

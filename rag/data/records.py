@@ -141,12 +141,9 @@ class ReadReport:
         self.unread += 1
 
     def ignored_summary(self) -> str:
-        """How many files were left out, by the endings of their names, with the first names of each."""
-        endings = dict[str, list[str]]()
-        for name in self.ignored:
-            endings.setdefault(PurePath(name).suffix.lower() or "without ending", []).append(name)
-        kinds = (f"{len(names):,} × {ending} ({_first(names, 3)})" for ending, names in endings.items())
-        return f"{len(self.ignored):,} files are not read: {_first(list(kinds), 8)}"
+        """How many files were left out, with the first names."""
+        names = ", ".join(self.ignored[:_MAX_SHOWN]) + ", …" * (len(self.ignored) > _MAX_SHOWN)
+        return f"{len(self.ignored):,} files are not read: {names}"
 
     def summary(self, *, listed: bool = True) -> str:
         """A few lines of text: fields, counts by reason, and, if `listed`, the first problems."""
@@ -188,7 +185,3 @@ class ReadReport:
             raise DataError(
                 f"too many bad records (limit {100 * max_bad_share:g} %): {self.summary()}", hint=hint
             )
-
-
-def _first(names: Sequence[str], most: int) -> str:
-    return ", ".join(names[:most]) + ", …" * (len(names) > most)

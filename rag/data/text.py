@@ -10,7 +10,7 @@ and the rule set is named by a *profile*:
 | `nq_open` | Unicode NFD first, then as `squad` | as `squad` |
 | `kilt` | as `squad` | as `squad` |
 | `hotpot` | as `squad` | F1 is 0 if a side is yes, no or noanswer and they differ |
-| `trec_match`, `trec_search` | answers are regular expressions | match at the start / anywhere; no F1 |
+| `trec_search` | answers are regular expressions | match anywhere; no F1 |
 """
 
 import re
@@ -25,11 +25,11 @@ import regex
 
 from rag.core.errors import ConfigError
 
-Profile = Literal["squad", "squad2", "nq_open", "kilt", "hotpot", "trec_match", "trec_search"]
+Profile = Literal["squad", "squad2", "nq_open", "kilt", "hotpot", "trec_search"]
 MatchMode = Literal["tokens", "regex", "kilt"]
 
 PROFILES: tuple[Profile, ...] = get_args(Profile)
-REGEX_PROFILES = frozenset({"trec_match", "trec_search"})
+REGEX_PROFILES = frozenset({"trec_search"})
 _HOTPOT_WORDS = frozenset({"yes", "no", "noanswer"})
 
 _TOKEN = regex.compile(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]")
@@ -82,12 +82,11 @@ def exact_match(prediction: str, answers: Iterable[str], profile: Profile = "squ
     Example:
         >>> exact_match("the Eiffel Tower!", ["Eiffel tower"])
         True
-        >>> exact_match("in Alaska", ["Alaska|AK"], profile="trec_match")
-        False
+        >>> exact_match("in Alaska", ["Alaska|AK"], profile="trec_search")
+        True
     """
     if profile in REGEX_PROFILES:
-        compare = regex.Pattern.match if profile == "trec_match" else regex.Pattern.search
-        return any(compare(pattern, prediction) for pattern in filter(None, map(_compiled, answers)))
+        return any(pattern.search(prediction) for pattern in filter(None, map(_compiled, answers)))
     normalized = normalize_answer(prediction, profile)
     return any(normalized == normalize_answer(answer, profile) for answer in answers)
 

@@ -37,6 +37,7 @@ BY_SUFFIX = {
     ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".tsv": "tsv", ".csv": "csv",
     ".parquet": "parquet", ".pq": "parquet",
 }  # fmt: skip
+_DATA = re.compile(rb'"([dD]ata)"\s*:\s*\[')
 _BUFFER_BYTES = 1 << 18
 _UNQUOTED = ("text", "question", "positive", "negative")  # last columns of MS MARCO's, without a header
 _BATCH_ROWS = 256  # of Parquet: a row may hold the text of many paragraphs
@@ -191,50 +192,33 @@ def _json_lines(stream: io.BufferedReader) -> Rows:
 
 
 def _json_values(stream: io.BufferedReader, source: str) -> Rows:
-    """The records of a JSON list, which is streamed, or of an object, which is read whole.
-
-    An object with a list under "data" (SQuAD's files; TriviaQA's "Data") gives that list's elements. Any
-    other is itself the record.
-    """
-    number = 0
-    if head_of(stream).lstrip().startswith(b"["):
-        if stream.peek(3).startswith(codecs.BOM_UTF8):
-            stream.read(len(codecs.BOM_UTF8))
-        try:
-            for number, value in enumerate(ijson.items(stream, "item", use_float=True), start=1):
-                yield number, value
-        except (ijson.JSONError, UnicodeDecodeError) as error:
-            place = f"after record {number}" if number else "at its start"
-            reason = str(error).strip("b'\"").partition("\n")[0].partition("\\n")[0]
-            raise DataError(
-                f"{source}: malformed or truncated JSON {place} ({reason})",
-                hint="mend or fetch the file again, or save it as UTF-8",
-            ) from error
-        return
-    content = stream.read().removeprefix(codecs.BOM_UTF8)
+    """The records of a JSON list, or of the list under "data" in an object (SQuAD's; TriviaQA's "Data")."""
+    number, head = 0, head_of(stream).lstrip()
+    key = None if head.startswith(b"[") else _DATA.search(head)
+    if stream.peek(3).startswith(codecs.BOM_UTF8):
+        stream.read(len(codecs.BOM_UTF8))
+    prefix = f"{key[1].decode()}.item" if key else "item"
     try:
-        value = json.loads(content.decode(errors="surrogateescape"))
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{source}: not valid JSON ({error})") from error
-    listed = _listed(value)
-    yield from enumerate([value] if listed is None else listed, start=1)
-
-
-def _listed(value: Any) -> list[Any] | None:
-    names = ("data", "Data") if isinstance(value, dict) else ()
-    return next((value[name] for name in names if isinstance(value.get(name), list)), None)
+        for number, value in enumerate(ijson.items(stream, prefix, use_float=True), start=1):
+            yield number, value
+    except (ijson.JSONError, UnicodeDecodeError) as error:
+        place = f"after record {number}" if number else "at its start"
+        reason = str(error).strip("b'\"").partition("\n")[0].partition("\\n")[0]
+        raise DataError(
+            f"{source}: malformed or truncated JSON {place} ({reason})",
+            hint="mend or fetch the file again, or save it as UTF-8",
+        ) from error
 
 
 def _is_json_lines(head: bytes) -> bool:
     """Whether data with this head, an object, are JSON lines and not one JSON value."""
     first, line_end, _ = head.partition(b"\n")
-    if not line_end:  # a single line without end, or longer than was looked at
-        return not re.search(rb'"[dD]ata"\s*:\s*\[', first)
-    try:
-        value = json.loads(first.decode(errors="replace"))
+    if _DATA.search(first):
+        return False
+    try:  # without an end the line may be longer than was looked at
+        return not line_end or bool(json.loads(first.decode(errors="replace")))
     except (ValueError, RecursionError):
         return False
-    return bool(value) and _listed(value) is None
 
 
 def _table_rows(stream: io.BufferedReader, source: str, columns: Columns) -> Rows:

@@ -1,6 +1,5 @@
-"""Sources of a corpus: files, folders, globs, "-", data sets."""
+"""Sources of a corpus: files, folders, "-", data sets."""
 
-import glob
 import os
 import re
 from collections import defaultdict
@@ -51,7 +50,7 @@ def find_sources(
     Raises:
         ConfigError: no inputs, an unknown format name, standard input given twice, or a format that cannot be
             told.
-        DataError: an input does not exist, matches nothing, or holds nothing readable.
+        DataError: an input does not exist, or holds nothing readable.
     """
     report = report if report is not None else ReadReport()
     if not inputs:
@@ -60,7 +59,10 @@ def find_sources(
         raise ConfigError(
             f"unknown corpus format {format!r}", hint=f"use auto or one of: {', '.join(CORPUS_FORMATS)}"
         )
-    paths = [path for item in inputs for path in _expand(str(item))]
+    paths = list(map(str, inputs))
+    for path in paths:
+        if path != files.STDIN and not is_named(path) and not os.path.exists(path):
+            raise DataError(f"{path}: no such file or folder", hint="data sets are hf:owner/name, irds:name")
     if paths.count(files.STDIN) > 1 or (files.STDIN in paths and format in ("parquet", DOCUMENTS)):
         raise ConfigError("standard input ('-') gives JSON, CSV or TSV, and only once")
     labels = _labels(paths)
@@ -97,17 +99,6 @@ def _labels(paths: Sequence[str]) -> dict[str, str]:
         path: place.relative_to(roots[place.name]).as_posix() if len(alike[place.name]) > 1 else place.name
         for path, place in full.items()
     }
-
-
-def _expand(name: str) -> list[str]:
-    if name == files.STDIN or is_named(name) or os.path.exists(name):
-        return [name]
-    if matches := sorted(glob.glob(name, recursive=True)) if glob.has_magic(name) else []:
-        return matches
-    raise DataError(
-        f"{name}: no such file or folder, and no file matches it",
-        hint="data sets by name are hf:owner/name, irds:name",
-    )
 
 
 def _guess(name: str) -> str | None:

@@ -183,8 +183,8 @@ def beir(folder: Path, **splits: str) -> Path:
 
 
 def test_a_beir_folder_says_which_passages_are_relevant(tmp_path: Path) -> None:
-    folder = beir(tmp_path / "one", test="b2\td1\t1\nb2\tmy file.md\t2.0\nb2\td3\t0\n \nb2 0 d4 1\n")
-    grades = {"my file.md": 2, "d1": 1, "d4": 1}
+    folder = beir(tmp_path / "one", test="b2\td1\t1\nb2\tmy file.md\t2.0\nb2\td3\t0\n \n")
+    grades = {"my file.md": 2, "d1": 1}
     named = {"gold_passage_ids": tuple(grades), "gold_grades": grades, "gold_are_alternatives": True}
     assert list(read_questions(folder)) == [Question("b2", "R?", **named)]
     assert [file.name for file in question_files(folder)] == ["queries.jsonl", "test.tsv"]
@@ -202,8 +202,8 @@ def test_a_beir_folder_says_which_passages_are_relevant(tmp_path: Path) -> None:
     [
         ("", "judges none of the questions of .*the first is 'none'"),
         ("q7\td1\t1\n", "judges none of the questions of .*'q7'"),
-        ("b1\td1\t0.5\n", r"test\.tsv:2: .*a whole number last"),
-        ("b1\t1\n", r"test\.tsv:2: .*qrels have 4"),
+        ("b1\td1\t0.5\n", r"test\.tsv:2: .*a whole number"),
+        ("b1\t1\n", r"test\.tsv:2: wrong number of columns"),
     ],
 )
 def test_bad_judgements_are_refused(tmp_path: Path, rows: str, words: str) -> None:

@@ -99,7 +99,7 @@ def test_a_mixed_folder_is_read_as_documents(tmp_path: Path) -> None:
     assert lines[0].startswith("7 documents, 3 bad (42.86 %)")
     assert f"  {tmp_path}/in/locked.pdf: encrypted (save a copy without a password)" in lines
     assert report.ignored_summary() == (
-        f"2 files are not read: 1 × .jsonl ({tmp_path}/in/data.jsonl), 1 × .jpg ({tmp_path}/in/photo.jpg)"
+        f"2 files are not read: {tmp_path}/in/data.jsonl, {tmp_path}/in/photo.jpg"
     )
     passages = {p.id: p for p in split_documents(documents)}
     assert passages["rooms.csv-0"].text == "week: 2; room: 37"
@@ -116,7 +116,7 @@ def test_files_of_the_same_name_are_different_documents(tmp_path: Path) -> None:
     def ids(*inputs: Path) -> list[str]:
         return [document.id for document in read_documents(inputs)]
 
-    assert ids(tmp_path / "**" / "*.md") == [
+    assert ids(*sorted(tmp_path.rglob("*.md"))) == [
         "README.md", "a/README.md", "a/docs/index.md", "b/docs/index.md", "more.md",
     ]  # fmt: skip
     assert ids(tmp_path / "README.md", tmp_path / "a") == ["README.md", "a/README.md", "a/docs/index.md"]
