@@ -13,7 +13,7 @@ CEILINGS = {
     "rag/bench": (1310, 1300),
     "rag/cli": (1330, 1300),
     "rag/core": (1160, 900),
-    "rag/data": (5660, 5000),
+    "rag/data": (5620, 5000),
     "rag/docs": (80, 80),
     "rag/eval": (1960, 1900),
     "rag/integrations": (350, 350),
