@@ -7,13 +7,14 @@ import numpy as np
 import torch
 
 from rag.core.arrays import Float32
-from rag.core.types import Passage, Query
+from rag.core.types import Query
 from rag.data.examples import Example
 from rag.metrics.ranking import average_rank, rank_figures
 from rag.training.distributed import World
+from retrievers.encoders.tokenization import TextTokenizer
 from retrievers.examples.batches import BatchMaker
 from retrievers.examples.data import ExampleTable
-from retrievers.training.bi_encoder import BiEncoderModel, RetrieverTokenizer, encoder_form
+from retrievers.training.bi_encoder import BiEncoderModel, encoder_form
 from retrievers.training.losses import Objective
 from retrievers.training.step import contrastive_step
 
@@ -53,27 +54,23 @@ def retrieval_scores(ranks: Sequence[int | None]) -> dict[str, float]:
 
 
 class ModelEncoder:
-    """A model in training as an encoder of at most `max_length` tokens, without gradients or dropout."""
+    """A model in training as an encoder of at most `max_length` tokens; the caller turns dropout off."""
 
     def __init__(self, model: BiEncoderModel, max_length: int) -> None:
         self.model = model
         sides = (side.override(max_length=max_length) for side in model.settings)
-        self._tokenizer = RetrieverTokenizer(*sides)
+        self._question, self._passage = map(TextTokenizer, sides)
 
     def encode_queries(self, queries: Sequence[Query]) -> Float32:
         """Vectors (n, D) of questions with passages."""
-        return self._encode(self.model.question, self._tokenizer.queries(queries), question=True)
+        return self._encode(self.model.question, self._question.queries(queries), question=True)
 
     def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> Float32:
         """Vectors (n, D) of passages."""
-        passages = [Passage("", title, text) for title, text in zip(titles, texts, strict=True)]
-        return self._encode(self.model.passage, self._tokenizer.passages(passages))
+        return self._encode(self.model.passage, self._passage.passages(titles, texts))
 
-    @torch.no_grad()
     def _encode(self, tower: Any, ids: Sequence[Sequence[int]], *, question: bool = False) -> Float32:
-        training, _ = self.model.training, self.model.eval()
         vectors = self.model.vectors(tower, ids, question=question).values
-        self.model.train(training)
         return np.asarray(vectors.float().cpu().numpy(), np.float32)
 
 
@@ -87,22 +84,22 @@ class HeldOutScores:
         self.judged = [example for example in held_out if example.positives]
         self.batches = make_batches(config, ExampleTable.of(held_out), once=True)
 
+    @torch.no_grad()
     def __call__(self, model: BiEncoderModel) -> dict[str, float]:
         """{"nll", "average_rank"}."""
+        model.eval()
         scores = {"nll": self._loss(model)}
         if self.judged and model.settings.passage.pooling != "tokens":
             encoder = ModelEncoder(model, encoder_form(self.config, model).max_length)
             scores["average_rank"] = pool_rank(encoder, self.judged)
+        model.train()
         return scores
 
-    @torch.no_grad()
     def _loss(self, model: BiEncoderModel) -> float:
-        model.eval()
         world, chunk = World.single(model.device), self.config.chunk_size
         with torch.random.fork_rng(devices=[]):
             steps = [
                 contrastive_step(model, self.batches[number], world, chunk, objective=self.objective)
                 for number in range(len(self.batches))
             ]
-        model.train()
         return sum(float(loss.value) for loss in steps) / len(steps)

@@ -7,13 +7,10 @@ from safetensors.torch import load_file, save_file
 
 from indexers.protocols import ReportingEncoder
 from rag.core.errors import ArtifactError, ConfigError, DataError, MismatchedArtifactError
-from rag.core.types import Passage, Query
 from rag.runtime import hardware
 from retrievers.encoders import bi_encoder
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.open import load_encoder, load_like
-from retrievers.encoders.settings import read_settings
-from retrievers.training.bi_encoder import RetrieverTokenizer
 
 TEXTS = [
     "The Danube rises in the Black Forest.",
@@ -179,16 +176,3 @@ def test_the_encoders_of_the_installation(load, name):
     )
     scores = (passages @ question.T)[:, 0]
     assert scores[1] > scores[0] + 0.2
-
-
-def test_a_question_with_passages_is_read_in_search_as_in_training(encoder, tiny_bert):
-    one, two = Passage("1", "Danube", "a river"), Passage("2", "Rhine", "the north sea")
-    queries = [Query("who’s there", (one, two)), Query("who’s there")]
-    settings = read_settings(tiny_bert)
-    tokens = RetrieverTokenizer(settings, settings).queries(queries)
-    np.testing.assert_array_equal(encoder.encode_queries(queries), encoder._query.tower(tokens).values)
-    plain = Query("who's there", (Passage("", "", "the north sea a river"),))  # the newest first
-    np.testing.assert_array_equal(encoder.encode_queries([plain]), encoder.encode_queries(queries[:1]))
-    np.testing.assert_array_equal(
-        encoder.encode_queries(queries[1:]), encoder.encode_questions(["who’s there"])
-    )

@@ -10,10 +10,8 @@ import pytest
 from rag.core.errors import ConfigError, DataError
 from rag.core.types import Passage, Query
 from rag.data.examples import Candidate, Example, read_examples, write_examples
-from retrievers.encoders.settings import read_settings
 from retrievers.examples.batches import Epochs, RetrieverBatches, TargetBatches
 from retrievers.examples.data import ExampleTable
-from retrievers.training.bi_encoder import RetrieverTokenizer
 from retrievers.training.step import own_share
 
 
@@ -32,12 +30,6 @@ def examples(count=12):
         )
         for n in range(count)
     ]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tiny_bert):
-    settings = read_settings(tiny_bert).override(layout="pair")
-    return RetrieverTokenizer(settings.override(max_length=12), settings.override(max_length=24))
 
 
 def test_dpr_files(tmp_path, caplog):
