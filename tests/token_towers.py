@@ -26,7 +26,7 @@ class _TokenTower(torch.nn.Module):
     def __init__(self, tower: Any) -> None:
         super().__init__()
         self.encoder = tower.encoder
-        self.is_trained, self.dim = True, tower.dim
+        self.dim = tower.dim
 
     def forward(self, texts: Sequence[Any], *, question: bool = False) -> Vectors:
         """Vectors of token sequences."""

@@ -145,7 +145,10 @@ class CrossEncoder:
         for rows in plan:
             inputs = {key: [encoded[key][row] for row in rows] for key in encoded}
             batch = self.tokenizer.pad(inputs, return_tensors="pt").to(self.network.device)
-            parts.append(_log_odds(self.network(**batch).logits))
+            outputs = self.network(
+                **batch
+            ).logits.float()  # (n, 1), or (n, 2): not, relevant
+            parts.append(outputs[:, 0] if outputs.shape[1] == 1 else outputs[:, 1] - outputs[:, 0])
         places = torch.tensor([row for rows in plan for row in rows]).argsort()
         return torch.cat(parts)[places.to(parts[0].device)], sum(lengths)
 
@@ -163,12 +166,6 @@ class CrossEncoder:
         with torch.inference_mode():
             logits, _ = self.logits(questions, passages)
         return np.asarray(logits.cpu().numpy(), np.float32)
-
-
-def _log_odds(logits: torch.Tensor) -> torch.Tensor:
-    """(n,) float32 from (n, 1), or (n, 2) of which the second says "relevant"."""
-    logits = logits.float()
-    return logits[:, 0] if logits.shape[1] == 1 else logits[:, 1] - logits[:, 0]
 
 
 class _PackedBase(torch.nn.Module):

@@ -45,7 +45,7 @@ def load_encoder(source: Any = None, **options: Any) -> BiEncoder | StaticEncode
             "identity as in indexers.protocols",
         )
     name_or_path: str | Path = QA_ENCODER if source is None else source
-    if not is_static_name(name_or_path):
+    if TOWER_SEPARATOR in str(name_or_path) or _of_passages(name_or_path).pooling != STATIC:
         from retrievers.encoders.bi_encoder import BiEncoder
 
         return BiEncoder.load(name_or_path, **options)
@@ -53,11 +53,6 @@ def load_encoder(source: Any = None, **options: Any) -> BiEncoder | StaticEncode
     return StaticEncoder.load(
         name_or_path, **{name: value for name, value in options.items() if name not in of_networks}
     )
-
-
-def is_static_name(name_or_path: str | Path) -> bool:
-    """Whether this names a static encoder: the one in the package, or a folder or hub name that holds one."""
-    return TOWER_SEPARATOR not in str(name_or_path) and _of_passages(name_or_path).pooling == STATIC
 
 
 def tokenizer_folder(name_or_path: str | Path) -> Path:

@@ -221,11 +221,6 @@ class TowerModel(nn.Module):
         is_bf16 = precision == "bf16" and not is_fast
         return tower.to_compute(torch.bfloat16) if is_bf16 else tower
 
-    @property
-    def is_trained(self) -> bool:
-        """Whether any of its parameters takes gradients."""
-        return any(parameter.requires_grad for parameter in self.parameters())
-
     def to_compute(self, dtype: torch.dtype) -> TowerModel:
         """Compute in `dtype`: bf16 converts the weights on a CPU, on a GPU it is autocast. Returns self."""
         if next(self.encoder.parameters()).device.type == "cpu":

@@ -21,6 +21,7 @@ from retrievers.examples.data import ExampleTable
 
 PassageFinder = Callable[[Passage], Passage | None]
 _MOST_ORDERS = 4
+_NOTE = re.compile(r"\s*\([^()]*\)$")  # of a title, such as "(river)"
 
 
 def hop_examples(
@@ -165,7 +166,7 @@ def hop_orders(question: str, passages: Sequence[Passage]) -> list[tuple[int, ..
         >>> hop_orders("Is Germany longer than the Danube?", [other, one])
         [(0, 1), (1, 0)]
     """
-    words, names = _words(question), [_words(_without_note(passage.title)) for passage in passages]
+    words, names = _words(question), [_words(_NOTE.sub("", passage.title)) for passage in passages]
     texts = [_words(passage.text) for passage in passages]
     first = [len(name) > 2 and name in words for name in names]
 
@@ -188,10 +189,6 @@ def _why_left_out(named: Sequence[Passage], golds: Sequence[Passage], max_hops: 
     if len({(passage.title, passage.text) for passage in golds}) < len(golds):
         return "a gold passage comes twice"
     return f"more than {max_hops} hops" if len(golds) > max_hops else ""
-
-
-def _without_note(title: str) -> str:
-    return re.sub(r"\s*\([^()]*\)$", "", title)
 
 
 def _words(text: str) -> str:

@@ -184,7 +184,9 @@ def load_model(config: BiEncoderConfig, device: str, *, freeze_passages: bool = 
         )
     asked = replace(of_question, passage_prefix=of_passage.passage_prefix)
     sides = Sides(asked, replace(of_passage, query_prefix=of_question.query_prefix))
-    temperature = config.temperature_of(of_question.similarity)
+    temperature = config.temperature
+    if temperature == "auto":
+        temperature = 0.05 if of_question.similarity == "cosine" else 1.0
     model = BiEncoderModel(question, passage, sides, temperature=temperature).to(device).train()
     model.query_tokens = config.longest_query
     if freeze_passages or config.frozen is not None:

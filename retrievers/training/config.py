@@ -62,12 +62,6 @@ class BiEncoderConfig(TrainConfig):
     lora: int = Field(default=0, ge=0)
     reset_layers: int = Field(default=0, ge=0)
 
-    def temperature_of(self, similarity: str) -> float:
-        """`temperature` as a number, for vectors that are compared by "dot", "cosine" or "maxsim"."""
-        if self.temperature == "auto":
-            return 0.05 if similarity == "cosine" else 1.0
-        return self.temperature
-
     @property
     def keeps_index(self) -> bool:
         """Whether the vectors of `index` are the passages', because the passage tower is not trained."""

@@ -86,7 +86,7 @@ def contrastive_step(
 
     def backward(flush: Callable[[], None]) -> None:
         towers = zip((questions, passages), leaves, (model.question, model.passage), strict=True)
-        taught = [(side, leaf) for side, leaf, tower in towers if tower.is_trained]
+        taught = [(s, leaf) for s, leaf, tower in towers if any(p.requires_grad for p in tower.parameters())]
         gradients = torch.autograd.grad(value, [leaf.values for _, leaf in taught])
         for (side, leaf), gradient in zip(taught, gradients, strict=True):
             whole = Vectors(gradient, leaf.lengths)
