@@ -145,9 +145,7 @@ class CrossEncoder:
         for rows in plan:
             inputs = {key: [encoded[key][row] for row in rows] for key in encoded}
             batch = self.tokenizer.pad(inputs, return_tensors="pt").to(self.network.device)
-            outputs = self.network(
-                **batch
-            ).logits.float()  # (n, 1), or (n, 2): not, relevant
+            outputs = self.network(**batch).logits.float()  # (n, 1), or (n, 2): not, relevant
             parts.append(outputs[:, 0] if outputs.shape[1] == 1 else outputs[:, 1] - outputs[:, 0])
         places = torch.tensor([row for rows in plan for row in rows]).argsort()
         return torch.cat(parts)[places.to(parts[0].device)], sum(lengths)
