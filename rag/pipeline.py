@@ -71,7 +71,6 @@ class Pipeline:
     def open(
         cls,
         index: str | FilePath | Index,
-        settings: OpenSettings | None = None,
         *,
         reads: bool = True,
         **options: Any,
@@ -80,7 +79,6 @@ class Pipeline:
 
         Args:
             index: a directory written by `rag index`, or an open index, which the pipeline then owns.
-            settings: retriever, reader, encoder and how they are used; None takes them from `options`.
             reads: False only searches, if need be with the question encoder that the reader brings with it.
             **options: fields of `OpenSettings`; `reader=False` opens none.
 
@@ -88,23 +86,19 @@ class Pipeline:
             ArtifactError: the index is unfinished, damaged, or belongs to another encoder.
             ConfigError: a setting is not known, or does not fit the index.
         """
-        if settings is not None and options:
-            raise ConfigError(f"{', '.join(options)} given beside settings", hint="put all into the settings")
-        chosen = settings or load_config(OpenSettings, overrides=options)
+        settings = load_config(OpenSettings, overrides=options)
         opened = index if isinstance(index, Index) else Index.open(index)
-        return cls(opened, *open_models(opened, chosen, reads=reads))
+        return cls(opened, *open_models(opened, settings, reads=reads))
 
     @classmethod
     def from_texts(
         cls,
         texts: Iterable[str | Passage | Mapping[str, Any]],
         *,
-        titles: Iterable[str] | None = None,
         out: str | FilePath | None = None,
         retriever: IndexKind = "dense",
         encoder: Any = None,
         reader: Any = None,
-        overwrite: bool = False,
     ) -> Pipeline:
         """Index texts and open the result.
 
@@ -112,19 +106,17 @@ class Pipeline:
             texts: passages as strings, `Passage` records, or mappings with the fields that `rag index` knows
                 (id, title, text, and others) and `metadata` for filters, from a list, a generator, or a data
                 set; also a DataFrame or an Arrow table of such rows. They are kept whole: `rag.index` cuts.
-            titles: one title per string, if known.
             out: where the index goes; a directory that lives as long as the pipeline by default.
             encoder: encoder of the passages, as `index_encoder` of `open`; by default `minilm-qa`.
-            overwrite: delete what is in `out` first.
 
         Raises:
-            DataError: there are no texts, one is empty or no text, or titles and texts differ in number.
+            DataError: there are no texts, or one is empty or no text.
         """
         settings = load_config(BuildSettings, overrides={"retriever": retriever})
         if encoder is not None and not settings.has_encoder:
             hint = "leave it out, or choose dense or hybrid"
             raise ConfigError(f"retriever {retriever} uses no encoder", hint=hint)
-        passages = passages_of(texts, titles)
+        passages = passages_of(texts)
         if reader is not False:
             check_lengths(passages)
         holder = None
@@ -132,7 +124,7 @@ class Pipeline:
             holder = tempfile.TemporaryDirectory(prefix="rag-index-")
             out = FilePath(holder.name) / "index"
         loaded = load_encoder(encoder) if settings.has_encoder else None
-        build_index(passages, FilePath(out), encoder=loaded, settings=settings, overwrite=overwrite)
+        build_index(passages, FilePath(out), encoder=loaded, settings=settings)
         pipeline = cls.open(out, retriever=retriever, index_encoder=loaded, reader=reader)
         pipeline._holder = holder  # keeps a temporary index alive, and removes it with the pipeline
         return pipeline

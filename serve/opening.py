@@ -7,6 +7,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from rag.open_settings import OpenSettings
 from serve.settings import ServeSettings
 
 if TYPE_CHECKING:
@@ -27,8 +28,8 @@ def open_pipeline(settings: ServeSettings) -> Pipeline:
     from rag.pipeline import Pipeline
     from rag.scale.search import open_sharded
 
-    folder = settings.index
-    pipeline = Pipeline.open(folder if settings.ray is None else open_sharded(folder, settings.ray), settings)
+    index = settings.index if settings.ray is None else open_sharded(settings.index, settings.ray)
+    pipeline = Pipeline.open(index, **settings.model_dump(include=OpenSettings.model_fields.keys()))
     try:
         pipeline.ask(["Is everything loaded?"])
     except BaseException:

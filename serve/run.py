@@ -183,7 +183,7 @@ def _end_with_parent() -> None:
 
 
 def _set_up_logging() -> None:
-    setup_logging(json_lines=True, is_server=True)
+    setup_logging(json_lines=True)
     quieten_connections()
 
 

@@ -61,15 +61,16 @@ def logs_json() -> bool:
     return any(isinstance(handler.formatter, JsonFormatter) for handler in logging.getLogger().handlers)
 
 
-def setup_logging(level: str = "INFO", *, json_lines: bool = False, is_server: bool = False) -> None:
+def setup_logging(level: str = "INFO", *, json_lines: bool = False) -> None:
     """Send log records of this process to stderr, replacing earlier handlers.
 
-    A command warns once in the same words, a server each time.
+    A command warns once in the same words; a server, whose lines are JSON, each time.
     """
     handler = _BesideBars(sys.stderr)
-    plain = logging.Formatter("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S")
-    handler.setFormatter(JsonFormatter() if json_lines else plain)
-    if not is_server:
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S"))
+    if json_lines:
+        handler.setFormatter(JsonFormatter())
+    else:
         handler.addFilter(partial(_is_new, set()))
     root = logging.getLogger()
     root.handlers[:] = [handler]

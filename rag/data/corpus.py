@@ -151,37 +151,29 @@ def fault_of(document: Document, seen: IdSet) -> BadRecord | None:
     return None if seen.add(id) else BadRecord("duplicate id", repr(id))
 
 
-def passages_of(texts: Any, titles: Iterable[str] | None) -> list[Passage]:
+def passages_of(texts: Any) -> list[Passage]:
     """Passages from Python objects.
 
     Args:
         texts: strings, `Passage` records, or mappings with the fields of a corpus and `metadata` for filters;
             a DataFrame or an Arrow table has such rows. Entries without an id get their number.
-        titles: one title per string.
 
     Raises:
-        DataError: there are none, one is empty or no text, or titles and texts differ in number.
+        DataError: there are none, or one is empty or no text.
     """
     rows = rows_of(texts, "texts", hint="put it in a list; files are indexed with `rag index FILE --out DIR`")
     if not rows:
         raise DataError("no texts were given", hint="pass at least one string or Passage")
-    names = [""] * len(rows)
-    if titles is not None:
-        names = [cell_or_none(it) or "" for it in rows_of(titles, "titles")]
-    if len(names) != len(rows):
-        raise DataError(f"{len(rows)} texts but {len(names)} titles; expected one title per text")
     fields = DocumentFields(CorpusOptions(), "row")
-    passages = [_passage(row, number, name, fields) for number, (row, name) in enumerate(zip(rows, names))]
+    passages = [_passage(row, number, fields) for number, row in enumerate(rows)]
     if fields.layout:
         _log.info("%s", fields.layout)
     return passages
 
 
-def _passage(row: Any, number: int, title: Any, fields: DocumentFields) -> Passage:
-    if not isinstance(title, str):
-        raise DataError(f"title {number} is {title!r:.40}, expected text")
+def _passage(row: Any, number: int, fields: DocumentFields) -> Passage:
     if isinstance(row, str):
-        row = Passage(str(number), title, row)
+        row = Passage(str(number), "", row)
     elif isinstance(row, Mapping):
         document = fields.document(row, number)
         if isinstance(document, BadRecord):
@@ -194,7 +186,7 @@ def _passage(row: Any, number: int, title: Any, fields: DocumentFields) -> Passa
     if not isinstance(row, Passage):
         raise DataError(f"text {number}: expected text, a Passage or a mapping, found {row!r:.40}")
     if not row.text.strip():
-        raise DataError(f"text {number} is empty", hint="leave it out, with its title")
+        raise DataError(f"text {number} is empty", hint="leave it out")
     return row
 
 

@@ -57,18 +57,15 @@ def test_one_question_gives_one_answer_set_with_exact_evidence(pipeline: Pipelin
 def test_texts_and_rows_of_any_kind_become_passages() -> None:
     texts = [passage.text for passage in PASSAGES]
     for sent in (np.array(texts), (text for text in texts), tuple(texts)):
-        assert [passage.text for passage in passages_of(sent, np.array(["D", "R"]))] == texts
+        assert [passage.text for passage in passages_of(sent)] == texts
     rows = Dataset.from_dict({"id": [1, 2], "title": ["D", None], "text": texts})
     table = pa.Table.from_pylist(rows.to_list())
     for sent in (rows, rows.to_iterable_dataset(), rows.to_pandas(), table, rows.to_list()):
-        assert passages_of(sent, None) == [Passage("1", "D", texts[0]), Passage("2", "", texts[1])]
+        assert passages_of(sent) == [Passage("1", "D", texts[0]), Passage("2", "", texts[1])]
     for nothing in (None, float("nan"), pd.NA):
         frame = pd.DataFrame({"title": ["D", nothing], "text": ["It rises.", nothing]}, dtype=object)
-        assert [passage.title for passage in passages_of(frame["text"][:1], frame["title"][:1])] == ["D"]
         with pytest.raises(DataError, match="text 1: missing field, no text"):
-            passages_of(frame, None)
-    with pytest.raises(DataError, match="title 1 is 5, expected text"):
-        passages_of(texts, ["D", 5])  # type: ignore[list-item]
+            passages_of(frame)
 
 
 def test_bad_questions_and_settings(pipeline: Pipeline) -> None:
@@ -105,8 +102,6 @@ def test_bad_questions_and_settings(pipeline: Pipeline) -> None:
 def test_what_is_no_list_of_texts_is_refused(texts: Any, words: str) -> None:
     with pytest.raises(DataError, match=words):
         Pipeline.from_texts(texts, retriever="bm25", reader=False)
-    with pytest.raises(DataError, match="titles is a single str"):
-        passages_of(["a", "b"], "ab")
 
 
 def test_metadata_of_rows_serves_filters() -> None:

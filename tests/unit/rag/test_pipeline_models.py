@@ -14,7 +14,6 @@ import pytest
 from indexers.protocols import EncoderIdentity
 from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.core.types import Answer, AnswerSet, Evidence, Hit, Query
-from rag.open_settings import OpenSettings
 from rag.pipeline import Pipeline
 
 TEXTS = ["the danube rises in the black forest", "who wrote the river", "in the title text"]
@@ -51,8 +50,7 @@ def test_own_objects_that_meet_a_protocol_are_taken(tmp_path: Path) -> None:
     with Pipeline.open(tmp_path / "i", retriever=_RetrieverOfMine(sorted(ids)), reader=reader) as own:
         assert [hit.passage_id for hit, _ in own.retrieve("x", 3)] == sorted(ids)
         assert own.ask("who wrote it").answers[0].text == "who"
-    settings = OpenSettings(retriever="dense", index_encoder=encoder, reader=False)
-    with Pipeline.open(tmp_path / "i", settings) as again:
+    with Pipeline.open(tmp_path / "i", retriever="dense", index_encoder=encoder, reader=False) as again:
         assert again.retrieve("title title text", 1)[0][1].text == TEXTS[2]
 
 

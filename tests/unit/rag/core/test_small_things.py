@@ -64,21 +64,21 @@ def test_progress_writes_rate_and_time_left_to_a_log(
     assert re.fullmatch(r"encode:  50% 5/10 \[00:00<00:0\d, .+ passages/s\]", lines[-1])
 
 
-@pytest.mark.parametrize(("is_server", "times"), [(False, 1), (True, 2)])
+@pytest.mark.parametrize(("json_lines", "times"), [(False, 1), (True, 2)])
 def test_a_command_warns_once_in_the_same_words_and_a_server_each_time(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, is_server: bool, times: int
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, json_lines: bool, times: int
 ) -> None:
     root = logging.getLogger()
     monkeypatch.setattr(root, "handlers", [])
     monkeypatch.setattr(root, "level", root.level)
-    setup_logging("INFO", is_server=is_server)
+    setup_logging("INFO", json_lines=json_lines)
     log = logging.getLogger("rag.test")
     for _ in range(2):
         log.warning("%s:2: a bar", "q.csv")
         log.info("step")
     log.warning("%s:2: a bar", "other.csv")
     shown = capsys.readouterr().err
-    assert [shown.count(words) for words in (" q.csv:2: a bar", " other.csv:2", " step")] == [times, 1, 2]
+    assert [shown.count(words) for words in ("q.csv:2: a bar", "other.csv:2", "step")] == [times, 1, 2]
 
 
 def test_json_log_lines_carry_extra_fields() -> None:
