@@ -29,7 +29,7 @@ def open_pipeline(settings: ServeSettings) -> Pipeline:
     from rag.scale.search import open_sharded
 
     index = settings.index if settings.ray is None else open_sharded(settings.index, settings.ray)
-    pipeline = Pipeline.open(index, **settings.model_dump(include=OpenSettings.model_fields.keys()))
+    pipeline = Pipeline.open(index, **settings.model_dump(include=set(OpenSettings.model_fields)))
     try:
         pipeline.ask(["Is everything loaded?"])
     except BaseException:
