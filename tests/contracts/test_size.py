@@ -8,12 +8,12 @@ ROOT = Path(__file__).parents[2]
 
 # folder: (ceiling, target). Lower the ceiling whenever the folder shrinks; at the target it moves freely.
 CEILINGS = {
-    "rag/*.py": (1570, 1425),
+    "rag/*.py": (1560, 1425),
     "rag/adaptation": (450, 400),
     "rag/bench": (1310, 1300),
     "rag/cli": (1330, 1300),
     "rag/core": (1160, 900),
-    "rag/data": (5620, 5000),
+    "rag/data": (5610, 5000),
     "rag/docs": (80, 80),
     "rag/eval": (1960, 1900),
     "rag/integrations": (350, 350),
