@@ -15,8 +15,7 @@ FORMAT_VERSION = 1
 _UNCHECKED = (READER_FILE, "README.md")
 _RETIRED = {  # what older readers stated and has no meaning any more
     *("weights_sha256", "ranges_sha256", "paths", "efforts", "yes_no", "form_weight", "merge", "null"),
-    *("words", "writes", "decoding", "first", "none", "empty", "final_separator", "extends"),
-    *("path_effort", "path_weight"),
+    *("words", "writes", "decoding", "first", "none", "empty", "extends", "path_effort", "path_weight"),
 }
 
 SettingsT = TypeVar("SettingsT", bound=Config)

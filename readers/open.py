@@ -24,13 +24,14 @@ _OPENERS = {  # imported only when they are called, with the source and the argu
 }
 _ARCHITECTURES = {  # the end of a checkpoint's architecture → the kind that reads with it
     "ForQuestionAnswering": "extractive",
+    "DPRReader": "extractive",
     "ForCausalLM": "llm",
     "LMHeadModel": "llm",
     "ForConditionalGeneration": "generative",
 }
 _EXPECTED = (
-    "a folder of `rag train reader` or `rag train generator`; a checkpoint for question answering, a "
-    "BART- or T5-like or a causal language model; or openai:BASE_URL#MODEL"
+    "a folder of `rag train reader` or `rag train generator`; a checkpoint for question answering, DPR's "
+    "reader, a BART- or T5-like or a causal language model; or openai:BASE_URL#MODEL"
 )
 
 

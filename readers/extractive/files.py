@@ -22,7 +22,7 @@ from rag.runtime.model_files import (
     position_limit,
     read_tensors,
 )
-from readers.extractive.model import SpanModel, SpanWeights, load_question_answering
+from readers.extractive.model import SpanModel, SpanWeights, load_dpr, load_question_answering
 from readers.extractive.settings import ReaderManifest, ReaderSettings
 from readers.manifest import READER_FILE, Calibration, check_files, load_manifest
 
@@ -118,8 +118,14 @@ def load_parts(name_or_path: str | Path | None) -> ReaderParts:
     if (folder / READER_FILE).exists() or folder == SHIPPED_READER:
         return _load_own(folder)
     config, tokenizer = load_described(str(name_or_path))
-    model = load_question_answering(str(name_or_path), config)
-    settings = ReaderSettings(titled=False, max_tokens=min(384, position_limit(config.to_dict())))
+    longest = position_limit(config.to_dict())
+    if config.model_type == "dpr":
+        model = load_dpr(str(name_or_path))
+        most = min(350, longest)
+        settings = ReaderSettings(final_separator=False, max_tokens=most, max_answer_tokens=10, select=True)
+    else:
+        model = load_question_answering(str(name_or_path), config)
+        settings = ReaderSettings(titled=False, max_tokens=min(384, longest))
     manifest = ReaderManifest(name=str(name_or_path), weights_file="", settings=settings)
     return ReaderParts(model, tokenizer, manifest)
 

@@ -79,8 +79,8 @@ def read_out(
     start, end = spans(hidden).unbind(-1)
     if passage is None:
         return Logits(start, end, skim=skim)
-    logits = passage(first)  # (R, 3)
-    return Logits(start, end, logits[:, 0], logits[:, 1:], skim)
+    logits = passage(first)  # (R, 3), or (R, 1)
+    return Logits(start, end, logits[:, 0], logits[:, 1:] if logits.shape[1] > 1 else None, skim)
 
 
 class SpanModel(LogitsModel):
@@ -92,7 +92,7 @@ class SpanModel(LogitsModel):
     Args:
         encoder: computes (R, L, D) hidden states.
         head: D → 2.
-        passage_head: D → 3 on [CLS]: the passage holds the answer; the answer is yes; is no.
+        passage_head: D → 3 on [CLS]: the passage holds the answer; the answer is yes; is no. D → 1 in DPR's.
         skim_head: D → 1 on each token of layer `skim_layer`, for training; inference may stop there.
     """
 
@@ -176,6 +176,21 @@ def load_question_answering(folder: str | Path, config: PreTrainedConfig) -> Spa
             hint="use a BERT-like question answering checkpoint",
         )
     return SpanModel(encoder, head).eval()
+
+
+def load_dpr(folder: str | Path) -> SpanModel:
+    """A `DPRReader` checkpoint such as `facebook/dpr-reader-single-nq-base`, which selects passages.
+
+    Raises:
+        ArtifactError: if it cannot be loaded.
+    """
+    from transformers import DPRReader
+
+    with loading(f"{folder}: no DPR reader could be loaded", hint=_EXPECTED):
+        predictor = DPRReader.from_pretrained(folder, dtype=torch.float32).span_predictor
+    encoder = predictor.encoder.bert_model
+    encoder.config.type_vocab_size = 1  # its segments are not used, as in the published checkpoints' class
+    return SpanModel(encoder, predictor.qa_outputs, passage_head=predictor.qa_classifier).eval()
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,8 @@ class ExtractiveReader:
         self.calibration = calibration or Calibration()
         self.name = name
         self.device = device
-        self.template = pair_template(tokenizer)
+        template = pair_template(tokenizer)
+        self.template = template if settings.final_separator else replace(template, after=())
         self._continues = continuations(tokenizer)
 
     @classmethod
@@ -70,7 +72,8 @@ class ExtractiveReader:
 
         Args:
             name_or_path: None for the weights that ship with the package; a folder of `rag train reader`;
-                or a Hugging Face name or folder of any `AutoModelForQuestionAnswering` checkpoint.
+                or a Hugging Face name or folder of any `AutoModelForQuestionAnswering` or `DPRReader`
+                checkpoint.
             precision: "fp32"; "bf16"; "int8" (linear layers in int8, for readers that come with ranges of
                 their activations, on CPUs); or "auto", the fastest of these that the reader and the hardware
                 allow.

@@ -44,6 +44,7 @@ class ReaderSettings(Config):
 
     Attributes:
         titled: whether the title stands before the text.
+        final_separator: whether rows end with the tokenizer's closing tokens.
         max_tokens: maximum input length; a longer passage is read in windows.
         stride_tokens: tokens that neighbouring windows share.
         question_tokens, title_tokens: lengths to which questions and titles are truncated.
@@ -65,6 +66,7 @@ class ReaderSettings(Config):
     """
 
     titled: bool = True
+    final_separator: bool = True
     max_tokens: int = Field(default=384, ge=16)
     stride_tokens: int = Field(default=96, ge=0)
     question_tokens: int = Field(default=64, ge=1)

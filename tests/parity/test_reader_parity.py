@@ -3,12 +3,10 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from transformers import (
-    BertForQuestionAnswering,
-    BertModel,
-)
+from transformers import BertForQuestionAnswering, BertModel, DPRConfig, DPRReader
 
 from rag.core.types import Passage
 from rag.runtime.cpu_training import register_math_attention
@@ -69,6 +67,40 @@ def test_a_question_answering_model_gives_its_own_logits(tmp_path: Path) -> None
         )
         assert scores.spans[row.group, 0] == pytest.approx(best, abs=1e-4)
         assert scores.nulls[row.group] == pytest.approx(float(start[0] + end[0]), abs=1e-4)
+
+
+def test_dpr_reader_selects_the_passage_and_a_span_in_it(tmp_path: Path) -> None:
+    """DPR's rule: the passage with the highest selection logit, then its best span of at most 10 tokens."""
+    torch.manual_seed(2)
+    sizes = tiny_config().to_dict()
+    keys = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+    config = DPRConfig(**{k: sizes[k] for k in keys}, max_position_embeddings=128, initializer_range=0.4)
+    model, tokenizer = DPRReader(config).eval(), tiny_tokenizer()
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    reader = ExtractiveReader.load(tmp_path, precision="fp32", question_tokens=32)
+    [result] = reader.read([QUESTION], [PASSAGES], [[3.0, 2.0, 1.0]])
+    selected, spans = [], []
+    for passage in PASSAGES:
+        head = tokenizer(QUESTION, passage.title)["input_ids"]
+        text = tokenizer(passage.text, add_special_tokens=False, return_offsets_mapping=True)
+        ids, offsets = head + text["input_ids"], text["offset_mapping"]
+        with torch.no_grad():
+            output = model(input_ids=torch.tensor([ids]), attention_mask=torch.ones(1, len(ids)).long())
+        selected.append(float(output.relevance_logits[0]))
+        start, end = output.start_logits[0], output.end_logits[0]
+        _, first, last = max(
+            (float(start[i] + end[j]), i, j)
+            for i in range(len(head), len(ids))
+            for j in range(i, min(i + 10, len(ids)))
+            if is_whole(tokenizer, ids, i, j)
+        )
+        spans.append(passage.text[offsets[first - len(head)][0] : offsets[last - len(head)][1]])
+    best = int(np.argmax(selected))
+    assert result.answers[0].evidence.passage_id == PASSAGES[best].id
+    assert result.answers[0].text == spans[best]
+    assert result.answers[0].score == pytest.approx(selected[best], abs=1e-4)
+    assert result.no_answer_confidence == 0.0
 
 
 @pytest.mark.parametrize(("length", "width", "top_k"), [(12, 4, 5), (5, 9, 40), (1, 1, 3)])

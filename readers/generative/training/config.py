@@ -45,7 +45,7 @@ class GeneratorTrainConfig(TrainConfig):
             (`readers.generative.warm_start`).
         encoder: folder of `rag train reader`; None and "shipped" are the reader that ships.
         decoder_layers: number of decoder layers of a generator made from a reader; None: as many as its.
-        dropout: dropout rate; None keeps the model's.
+        dropout: dropout rate of hidden states and attention.
         template: format of an input, with {question}, {title} and {text} as placeholders; None: the model's
             own, see `GeneratorSettings`.
         question_tokens, answer_tokens: maximum lengths of question and answer.
