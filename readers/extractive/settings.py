@@ -16,7 +16,7 @@ SIX_LAYERS = 6  # the network that `Effort.most` is stated for
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How much of a question's passages is read (`readers.extractive.waves`); by default everything.
+    """How much of a question's passages is read (`readers.extractive.reader`); by default everything.
 
     Attributes:
         waves: number of passages of each wave, best first by retrieval score; further passages are not read.

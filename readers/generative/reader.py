@@ -14,6 +14,7 @@ from rag.core.arrays import Float64
 from rag.core.types import AnswerSet, Passage
 from rag.data.text import normalize_answer
 from rag.runtime.hardware import resolve_device, resolve_precision
+from readers.borders import find_span
 from readers.confidence import confidences
 from readers.generative.files import load_generator
 from readers.generative.marginal import Hypothesis, answer_log_likelihood, decode, read_apart
@@ -22,7 +23,6 @@ from readers.generative.settings import GeneratorSettings, Marginal, encode_rows
 from readers.manifest import Calibration
 from readers.protocols import PassageLists, ScoreLists, check_request
 from readers.ranking import Ranked, Span
-from readers.spans import find_span
 
 _DECODED_TOKENS = 65_536  # tokens of passages in one batch of the decoder
 

@@ -14,7 +14,7 @@ from typing import Literal
 
 from rag.core.types import Answer, AnswerSet, Evidence, Passage
 from rag.core.unicode import as_unicode
-from readers.spans import find_span, share_of_words
+from readers.borders import find_span, share_of_words
 
 Style = Literal["short", "cited"]
 

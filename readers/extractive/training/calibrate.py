@@ -14,10 +14,9 @@ from rag.core.log import get_logger
 from rag.data.examples import Example
 from rag.metrics.calibration import measure_calibration
 from readers.confidence import ABSENT_FEATURES, RIGHT_FEATURES, fit_calibration, fit_chance, likelihoods
-from readers.extractive.reader import ExtractiveReader
+from readers.extractive.reader import ExtractiveReader, retrieval_ranks
 from readers.extractive.settings import ReaderSettings
 from readers.extractive.training.data import SPAN, answer_type, is_right
-from readers.extractive.waves import retrieval_ranks
 from readers.manifest import Calibration
 from readers.ranking import QuestionRanker, Ranked
 

@@ -9,10 +9,10 @@ import pytest
 from rag.core.errors import ArtifactError
 from rag.core.types import Hit, Passage
 from readers.answers import read_answers
+from readers.borders import find_span
 from readers.generative.reader import GenerativeReader
 from readers.generative.settings import GeneratorManifest, GeneratorSettings, encode_rows
 from readers.open import open_reader
-from readers.spans import find_span
 from tests.tiny_generator import KINDS, tiny_generator
 from tests.tiny_reader import tiny_tokenizer
 
