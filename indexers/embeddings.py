@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from indexers.passages import PassageStore
-from indexers.protocols import EncoderIdentity, PassageEncoder, ReportingEncoder
+from indexers.protocols import EncoderIdentity, PassageEncoder
 from indexers.settings import SHARD_ROWS, VectorDtype
 from rag.core.arrays import Bool, Float32, Int64
 from rag.core.errors import ArtifactError, DataError, IncompleteArtifactError, MismatchedArtifactError
@@ -308,7 +308,8 @@ def encode_corpus(
     total = int(stored.is_new(0, header.rows).sum())
     left = sum(int(stored.is_new(start, stop).sum()) for _, start, stop in missing)
     with Progress(total, "passages", "encode", initial=total - left) as progress:
-        made_by = encoder.reporting(progress.update) if isinstance(encoder, ReportingEncoder) else encoder
+        reporting = getattr(encoder, "reporting", None)
+        made_by = encoder if reporting is None else reporting(progress.update)
         for shard, start, stop in missing:
             if stored.link_shard(place, header, shard):
                 continue

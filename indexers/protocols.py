@@ -89,7 +89,11 @@ class EncoderIdentity:
 
 @runtime_checkable
 class PassageEncoder(Protocol):
-    """Turns passages into vectors. It gets whole shards, so it may sort them by length."""
+    """Turns passages into vectors. It gets whole shards, so it may sort them by length.
+
+    With a method `reporting(done)`, the same encoder that calls `done` with the number of texts after every
+    batch, progress is shown within a shard.
+    """
 
     @property
     def dim(self) -> int:
@@ -105,14 +109,6 @@ class PassageEncoder(Protocol):
         The vector of a passage must depend on the arguments of this one call only: equal calls
         give equal bytes, in another process too.
         """
-
-
-@runtime_checkable
-class ReportingEncoder(PassageEncoder, Protocol):
-    """A passage encoder that reports its progress within a call."""
-
-    def reporting(self, done: Callable[[int], None]) -> PassageEncoder:
-        """This encoder, but calling `done` with the number of texts after every batch."""
 
 
 # Encodes all passages, in this process (`encode_corpus`, which has the arguments) or elsewhere (`rag.scale`).

@@ -32,18 +32,6 @@ _SAMPLED_TOKENS = 1 << 16  # at least, if the corpus has as many
 _log = logging.getLogger(__name__)
 
 
-class TokenVectors(Protocol):
-    """Vectors of n texts, concatenated; as arrays, or anything that NumPy converts to arrays."""
-
-    @property
-    def values(self) -> Any:
-        """All vectors (T, D) float32."""
-
-    @property
-    def lengths(self) -> Any:
-        """Number of vectors of each text (n,); None: one each."""
-
-
 class TokenEncoder(Protocol):
     """Turns passages into one vector per token."""
 
@@ -51,8 +39,10 @@ class TokenEncoder(Protocol):
     def identity(self) -> EncoderIdentity:
         """The identity of the encoder."""
 
-    def passage_tokens(self, titles: Sequence[str], texts: Sequence[str]) -> TokenVectors:
-        """Vectors of passages, in order; equal calls give equal bytes."""
+    def passage_tokens(self, titles: Sequence[str], texts: Sequence[str]) -> Any:
+        """Vectors of passages, in order: `values` (T, D) float32, all concatenated, and `lengths` (n,), the
+        number of each; None: one each. Equal calls give equal bytes.
+        """
 
 
 def shard_files(shard: int) -> tuple[str, str, str]:

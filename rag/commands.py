@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from indexers.documents import Put
 from indexers.presets import IndexKind
 from indexers.settings import BuildSettings
-from rag.config import load_config
+from rag.config import DEFAULT_SEED, load_config
 from rag.core.errors import ConfigError
 from rag.core.files import check_target
 from rag.data.filters import Filter
@@ -263,7 +263,8 @@ def adapt(
     *,
     config: str | Path | None = None,
     training: Mapping[str, Any] | None = None,
-    **settings: Any,
+    questions: int = 2000,
+    seed: int = DEFAULT_SEED,
 ) -> Path:
     """Adapt an index's encoder to its corpus without labelled questions: the function of `rag adapt`.
 
@@ -271,18 +272,17 @@ def adapt(
         out: folder of the run, continued where it stopped.
         config: settings of the training, a file or preset; "retriever-adapt" by default.
         training: settings of `rag.train("dpr", …)`, which override `config`.
-        **settings: fields of `AdaptConfig` (questions, replay, …).
+        questions: number of questions that are made, at least 50.
+        seed: random seed of passages, questions and their wording.
 
     Returns:
         The folder of the adapted encoder.
     """
-    from rag.adaptation.config import AdaptConfig
+    from rag.adaptation.adapt import adapt_retriever
     from rag.recipes import read_config, recipe_class
 
     place = Path(out)
-    checked = read_config(AdaptConfig, None, {**settings, "out": place, "index": Path(index)})
-    from rag.adaptation.adapt import adapt_retriever
 
     paths = {"out": str(place), "train_files": [str(place / "questions.json")]}
     chosen = read_config(recipe_class("dpr"), config or "retriever-adapt", {**(training or {}), **paths})
-    return adapt_retriever(checked, chosen)
+    return adapt_retriever(Path(index), place, chosen, questions=questions, seed=seed)

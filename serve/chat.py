@@ -22,12 +22,13 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from rag.core.types import certainty
 from rag.core.unicode import as_unicode
+from rag.data.filters import Filter
 from rag.data.text import simple_tokenize
 from rag.policies import GREETING
 from serve.engine import Engine, Job
 from serve.errors import ApiError, invalid_request, refused
 from serve.routes import AppEngine
-from serve.schemas import MAX_QUESTION_CHARS, Text, checked_filter
+from serve.schemas import MAX_QUESTION_CHARS, Text
 
 MODEL = "openqa-rag"
 _NO_ANSWER = "No answer found"
@@ -143,7 +144,7 @@ async def chat(body: ChatRequest, request: Request, engine: AppEngine) -> Respon
     counts words and punctuation marks: the readers have no common tokens.
     """
     _model(body.model, engine)
-    conditions = checked_filter(body.filter)
+    conditions = Filter.parse(body.filter)
     message, previous = _last_questions(body.messages)
     try:
         message = _TEXT.validate_python(message)

@@ -16,6 +16,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Scope
 
 from rag.core.unicode import as_unicode
+from rag.data.filters import FilterError
 
 
 class ApiError(Exception):
@@ -81,12 +82,14 @@ def add_error_handlers(app: FastAPI, rejected: Counter) -> None:
             error = _from_http(request, error)
         elif isinstance(error, RequestValidationError):
             error = _from_validation(request, error)
+        elif isinstance(error, FilterError):
+            error = invalid_request(error.message, error.hint)
         assert isinstance(error, ApiError)
         if error.status in (429, 502, 503, 504) or error.code == "retrieval_failed":
             rejected.labels(error.code).inc()
         return error_response(error, request.scope)
 
-    for kind in (ApiError, HTTPException, RequestValidationError):
+    for kind in (ApiError, HTTPException, RequestValidationError, FilterError):
         app.add_exception_handler(kind, on_error)
 
 

@@ -12,6 +12,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import JSONResponse, Response
 
 from rag.core.log import get_logger
+from rag.data.filters import Filter
 from serve.engine import SEE_LOG, Engine, Job
 from serve.errors import ApiError, invalid_request
 from serve.schemas import (
@@ -21,7 +22,6 @@ from serve.schemas import (
     PassageOut,
     RetrieveOut,
     RetrieveRequest,
-    checked_filter,
 )  # fmt: skip
 
 
@@ -51,14 +51,14 @@ async def ask(body: AskRequest, request: Request, engine: AppEngine) -> Response
     With `question` the result is one object, with `questions` it is `{"results": [...]}`. Offsets of evidence
     count Unicode code points.
     """
-    job = Job("ask", body.top_k, body.n_best, checked_filter(body.filter))
+    job = Job("ask", body.top_k, body.n_best, Filter.parse(body.filter))
     return JSONResponse(body.shown(await engine.run(request, job, body.texts)))
 
 
 @router.post("/v1/retrieve", dependencies=BODY_ALONE, tags=["questions"], response_model=RetrieveOut)
 async def retrieve(body: RetrieveRequest, request: Request, engine: AppEngine) -> Response:
     """Passages without answers, best first; larger scores are better, comparable within one index only."""
-    job = Job("retrieve", body.top_k, filter=checked_filter(body.filter))
+    job = Job("retrieve", body.top_k, filter=Filter.parse(body.filter))
     return JSONResponse(body.shown(await engine.run(request, job, body.texts)))
 
 

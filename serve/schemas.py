@@ -11,8 +11,6 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from rag.core.types import AnswerSet, FirstStage, Hit, Location, Passage
-from rag.data.filters import Filter, FilterError
-from serve.errors import invalid_request
 
 ResultT = TypeVar("ResultT")
 MAX_QUESTION_CHARS = 1000
@@ -82,18 +80,6 @@ class FeedbackRequest(BaseModel):
         if any("\0" in text for text in (self.question, self.answer, self.better_answer or "")):
             raise ValueError("a text holds a NUL character; remove it")
         return self
-
-
-def checked_filter(conditions: dict[str, Any] | None) -> Filter | None:
-    """The filter of a request.
-
-    Raises:
-        ApiError: 422; it is not of the right form.
-    """
-    try:
-        return Filter.parse(conditions)
-    except FilterError as error:
-        raise invalid_request(error.message, error.hint) from None
 
 
 class PassageOut(BaseModel):

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from indexers.index import Index
-from rag.adaptation.config import LEAST_QUESTIONS, AdaptConfig
 from rag.adaptation.questions import MadeQuestion, make_questions
-from rag.core.errors import DataError
+from rag.config import DEFAULT_SEED
+from rag.core.errors import ConfigError, DataError
 from rag.core.manifest import claim
 from rag.core.types import Passage
 from rag.data.examples import Candidate, Example, write_examples
@@ -18,74 +18,79 @@ from retrievers.training.bi_encoder import adopt_index
 from retrievers.training.dpr import DprTrainConfig, train_dpr
 
 QUESTIONS, SETTINGS = "questions.json", "adapt.json"
+LEAST_QUESTIONS = 50  # a training on fewer says nothing
+_TOP_K = 4  # passages retrieved for each; those without the answer are hard negatives
 _AT_ONCE = 64  # questions that are searched for
 _LOOKED_AT = 20  # passages per question, at most
 
 
-def adapt_retriever(config: AdaptConfig, training: DprTrainConfig) -> Path:
+def adapt_retriever(
+    index: Path, out: Path, training: DprTrainConfig, *, questions: int = 2000, seed: int = DEFAULT_SEED
+) -> Path:
     """Make questions from an index's passages and train its encoder on all of them.
 
-    Writes into `config.out`: `adapt.json` (settings), `questions.json` (the questions with their passages,
-    which `rag train` reads too), and what `train_dpr` writes. A killed run makes the questions again, which
+    Writes into `out`: `adapt.json` (settings), `questions.json` (the questions with their passages, which
+    `rag train` reads too), and what `train_dpr` writes. A killed run makes the questions again, which
     takes a minute, or goes on at the last checkpoint. Without vectors in the index, the encoder that
     `training` names is trained.
 
+    Args:
+        questions: number of questions that are made.
+        seed: random seed of passages, questions and their wording.
+
     Returns:
-        The folder of the adapted encoder, `config.out / "encoder"`.
+        The folder of the adapted encoder, `out / "encoder"`.
 
     Raises:
         ConfigError, MismatchedArtifactError: the index's encoder cannot be trained so, see `adopt_index`.
-        DataError: the passages give too few questions.
-        MismatchedArtifactError: `config.out` holds a run of other settings.
+        ConfigError, DataError: too few questions are asked for, or given by the passages.
+        MismatchedArtifactError: `out` holds a run of other settings.
 
     Source:
         Ma et al. 2021, "Zero-shot Neural Passage Retrieval via Domain-targeted Synthetic Question
         Generation", section 3.
     """
-    with Index.open(config.index) as index:
-        if index.encoder_identity is not None:
-            adopted = adopt_index(training.replaced(index=config.index), index)  # named in its errors alone
+    if questions < LEAST_QUESTIONS:
+        raise ConfigError(f"questions is {questions}, expected at least {LEAST_QUESTIONS}")
+    with Index.open(index) as opened:
+        if opened.encoder_identity is not None:
+            adopted = adopt_index(training.replaced(index=index), opened)  # named in its errors alone
             most = min(training.passage_tokens, adopted.passage_tokens)
             training = adopted.replaced(index=training.index, passage_tokens=most)
-        settings = config.model_dump(mode="json", exclude={"out", "index", "replay"})
-        settings["index"] = index.version
+        settings = {"questions": questions, "seed": seed, "index": opened.version}
         hint = "choose another --out, or repeat the command that started the run"
-        claim(config.out / SETTINGS, settings, "an adaptation", hint=hint)
-        made = [] if (config.out / QUESTIONS).exists() else _questions_of(config, index)
+        claim(out / SETTINGS, settings, "an adaptation", hint=hint)
+        made = [] if (out / QUESTIONS).exists() else _questions_of(opened, questions, seed)
     if made:
-        with Pipeline.open(
-            config.index, retriever=config.retriever, index_encoder=config.index_encoder, reader=False
-        ) as pipeline:
-            write_examples(config.out / QUESTIONS, _with_negatives(pipeline, config.top_k, made))
-    return train_dpr(training.replaced(out=config.out, train_files=(config.out / QUESTIONS, *config.replay)))
+        with Pipeline.open(index, reader=False) as pipeline:
+            write_examples(out / QUESTIONS, _with_negatives(pipeline, made))
+    return train_dpr(training.replaced(out=out, train_files=(out / QUESTIONS,)))
 
 
-def _questions_of(config: AdaptConfig, index: Index) -> list[tuple[Passage, MadeQuestion]]:
+def _questions_of(index: Index, count: int, seed: int) -> list[tuple[Passage, MadeQuestion]]:
     """Questions from passages in random order, each wording once."""
     passages, made = index.passages, dict[str, tuple[Passage, MadeQuestion]]()
-    order = generator(config.seed, 1).permutation(len(passages))[: _LOOKED_AT * config.questions]
+    order = generator(seed, 1).permutation(len(passages))[: _LOOKED_AT * count]
     for row in order:
         passage = passages[int(row)]
-        for question in make_questions(passage, random.Random(f"{config.seed}:{passage.id}")):
+        for question in make_questions(passage, random.Random(f"{seed}:{passage.id}")):
             made.setdefault(question.text, (passage, question))
-        if len(made) >= config.questions:
+        if len(made) >= count:
             break
     if len(made) < LEAST_QUESTIONS:
         raise DataError(
-            f"{config.index}: its {len(passages):,} passages give {len(made):,} questions, "
+            f"{index.directory}: its {len(passages):,} passages give {len(made):,} questions, "
             f"expected at least {LEAST_QUESTIONS}",
             hint="give an index with more English text",
         )
-    return list(made.values())[: config.questions]
+    return list(made.values())[:count]
 
 
-def _with_negatives(
-    pipeline: Pipeline, top_k: int, made: Sequence[tuple[Passage, MadeQuestion]]
-) -> Iterator[Example]:
+def _with_negatives(pipeline: Pipeline, made: Sequence[tuple[Passage, MadeQuestion]]) -> Iterator[Example]:
     """Examples of the questions' own passages; hits without the answer are hard negatives."""
     for begin in range(0, len(made), _AT_ONCE):
         block = made[begin : begin + _AT_ONCE]
-        hits = pipeline.retrieve([question.text for _, question in block], top_k)
+        hits = pipeline.retrieve([question.text for _, question in block], _TOP_K)
         for (passage, question), pairs in zip(block, hits, strict=True):
             matcher = AnswerMatcher([question.answer])
             others = [

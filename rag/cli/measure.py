@@ -12,7 +12,7 @@ from annotated_types import Ge
 from rag.cli.options import OPENING, QuestionFormat, options_of, some
 from rag.eval.settings import EvaluationSettings
 
-_OPTIONS = {**some(options_of(EvaluationSettings, panel="Figures"), without=("read", "resamples")), **OPENING}
+_OPTIONS = {**some(options_of(EvaluationSettings, panel="Figures"), without=("read",)), **OPENING}
 
 
 def evaluate(

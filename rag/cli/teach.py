@@ -5,9 +5,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from rag.adaptation.config import AdaptConfig
 from rag.cli.options import DATA, OPENING, Count, QuestionFormat, options_of, some
-from rag.config import load_config, parse_overrides
+from rag.config import DEFAULT_SEED, load_config, parse_overrides
 from rag.eval.settings import EvaluationSettings
 from rag.rounds.config import RoundsConfig, SignalName
 from retrievers.negatives.settings import MiningSettings
@@ -20,10 +19,6 @@ _MINING = {
 }
 _ROUNDS = some(options_of(RoundsConfig, panel="Rounds"), without=("out", "index", "questions", "method"))
 _READ_BY = {"reader": "distill", "signal": "distill", "positives": "colbert", "negatives": "colbert"}
-_ADAPTATION = some(
-    options_of(AdaptConfig, panel="Questions", flags={"replay": ("--train",), "questions": ("--questions",)}),
-    without=("out", "index"),
-)
 
 
 def mine(
@@ -116,7 +111,8 @@ def adapt(
     config: str | None = None,
     set_: list[str] | None = None,
     out: Path,
-    **settings: Annotated[Any, _ADAPTATION],
+    questions: Count = 2000,
+    seed: int = DEFAULT_SEED,
 ) -> None:
     """Adapt an index's encoder to its corpus without labelled questions.
 
@@ -126,10 +122,13 @@ def adapt(
     Args:
         config: Settings of the training, a file or preset; default: retriever-adapt.
         out: Folder of the run; an unfinished one is resumed.
+        questions: Number of questions that are made, at least 50.
+        seed: Random seed of passages, questions and their wording.
     """
     from rag.commands import adapt as run
 
-    finished = run(index, out, config=config, training=parse_overrides(set_ or []), **settings)
+    training = parse_overrides(set_ or [])
+    finished = run(index, out, config=config, training=training, questions=questions, seed=seed)
     typer.echo(f"questions → {out / 'questions.json'}")
     typer.echo(f"encoder → {finished}\nuse it: rag index … --encoder {finished}")
 

@@ -83,10 +83,7 @@ def summarise(records: Iterable[Mapping[str, Any]], settings: EvaluationSettings
 
 
 def _intervals(columns: Mapping[str, Float64], settings: EvaluationSettings) -> dict[str, Any]:
-    return {
-        name: bootstrap(column, resamples=settings.resamples, seed=settings.seed)[0].to_json()
-        for name, column in columns.items()
-    }
+    return {name: bootstrap(column, seed=settings.seed)[0].to_json() for name, column in columns.items()}
 
 
 def _accuracy_curve(ranks: Float64, deepest: int) -> list[dict[str, Any]]:

@@ -16,7 +16,6 @@ PassageLookup = Callable[[str], Passage | None]
 _NOTES = {  # what may be the matter with the gold passages of questions
     "missing": "known, but not in this index: figures by gold passage leave them out",
     "incomplete": "not all in this index: figures by gold passage count the others as not retrieved",
-    "repeated": "not all different by title or id: figures over hops count equal ones once",
 }
 
 
@@ -98,8 +97,6 @@ class GoldResolver:
     def __call__(self, question: Question) -> Question:
         """The question with gold ids of the index; without gold ids if the index lacks its gold passage."""
         kind, keys = gold_keys(question)
-        if not question.gold_are_alternatives:
-            self.counts["repeated"] += max(len(question.gold), len(question.gold_passage_ids)) > len(keys) > 0
         if kind == "title":
             self.counts["incomplete"] += not all(key in self._titles for key in keys)
             return question

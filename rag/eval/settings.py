@@ -35,7 +35,6 @@ class EvaluationSettings(Config):
         sample: evaluate a random sample of this number of questions, drawn with `seed`, in the set's order.
         gold: read the gold passages instead of searching.
         by: fields of the questions ("kind", "format", …) by whose values the figures are also grouped.
-        resamples: number of bootstrap resamples.
         seed: seed for the sample and the bootstrap.
     """
 
@@ -47,7 +46,6 @@ class EvaluationSettings(Config):
     sample: int | None = Field(default=None, ge=1)
     gold: bool = False
     by: tuple[str, ...] = ()
-    resamples: int = 2000
     seed: int = Field(default=DEFAULT_SEED, ge=0)
 
     @property

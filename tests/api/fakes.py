@@ -228,7 +228,7 @@ def listening(app: FastAPI) -> Iterator[str]:
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     deadline = time.monotonic() + 30
-    while not server.started or app.state.engine.state == "loading":
+    while not server.started or getattr(getattr(app.state, "engine", None), "state", "") == "loading":
         assert time.monotonic() < deadline, "it did not start"
         time.sleep(0.005)
     try:

@@ -33,7 +33,7 @@ class Silent:
 def run(
     system: Any, questions: list[Question], out: Path, name: str | None = None, **changes: Any
 ) -> Evaluation:
-    settings = EvaluationSettings(ks=(1, 3), read=3, resamples=1000, **changes)
+    settings = EvaluationSettings(ks=(1, 3), read=3, **changes)
     evaluate(
         system,
         questions,
@@ -82,7 +82,7 @@ def test_figures_of_other_depths_are_not_compared(
 ) -> None:
     places = [tmp_path / str(depth) for depth in (2, 3)]
     for depth, place in zip((2, 3), places, strict=True):
-        settings = EvaluationSettings(ks=(1, depth), read=depth, resamples=1000)
+        settings = EvaluationSettings(ks=(1, depth), read=depth)
         evaluate(system, questions, place, settings, source=QuestionSource("toy", split="dev"))
     pair = load_evaluations(places)
     assert {"top1", "em"} <= {row.figure for row in compare_evaluations(pair)}
@@ -198,7 +198,7 @@ def test_questions_that_name_passages_alone_are_shown_and_compared_by_these(
     tmp_path: Path, finds: Any, questions: list[Question]
 ) -> None:
     judged = [Question(q.id, q.text, gold_passage_ids=("0",)) for q in questions]
-    settings = EvaluationSettings(ks=(1, 3), resamples=1000)
+    settings = EvaluationSettings(ks=(1, 3))
     for name in ("a", "b"):
         evaluate(finds, judged, tmp_path / name, settings, source=QuestionSource("judged"))
     both = load_evaluations([tmp_path / "a", tmp_path / "b"])

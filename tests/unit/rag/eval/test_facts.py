@@ -93,7 +93,7 @@ def test_sp_and_joint_figures_of_an_evaluation(tmp_path: Path, retrieved: Any) -
         Reads(retrieved),  # type: ignore[arg-type]
         [questions_from([{**RECORD, "context": context}])[0]],
         tmp_path / "out",
-        EvaluationSettings(profile="hotpot", ks=(1, 2), read=2, resamples=1000),
+        EvaluationSettings(profile="hotpot", ks=(1, 2), read=2),
         source=QuestionSource("toy", split="dev"),
     )
     assert all(metrics["figures"][name]["value"] == 1.0 for name in ("em", "sp_em", "joint_em", "joint_f1"))

@@ -22,7 +22,7 @@ SOURCE = QuestionSource("toy", "toy-dev.jsonl", "dev", "0" * 64)
 
 
 def settings(**changes: Any) -> EvaluationSettings:
-    base = {"ks": (1, 3), "read": 3, "batch_size": 2, "resamples": 1000}
+    base = {"ks": (1, 3), "read": 3, "batch_size": 2}
     return EvaluationSettings(**{**base, **changes})
 
 

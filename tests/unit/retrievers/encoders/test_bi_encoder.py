@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file, save_file
 
-from indexers.protocols import ReportingEncoder
 from rag.core.errors import ArtifactError, ConfigError, DataError, MismatchedArtifactError
 from rag.runtime import hardware
 from retrievers.encoders import bi_encoder
@@ -29,7 +28,6 @@ def encoder(tiny_bert):
 
 
 def test_nothing_to_encode_and_titles_that_do_not_match(encoder):
-    assert isinstance(encoder, ReportingEncoder)
     assert encoder.encode_passages([], []).shape == encoder.encode_questions([]).shape == (0, encoder.dim)
     with pytest.raises(DataError, match="1 titles for 2 texts"):
         encoder.encode_passages(["a"], ["b", "c"])
