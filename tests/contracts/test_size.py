@@ -9,13 +9,13 @@ ROOT = Path(__file__).parents[2]
 # folder: (ceiling, target). Lower the ceiling whenever the folder shrinks; at the target it moves freely.
 CEILINGS = {
     "rag/*.py": (1560, 1425),
-    "rag/adaptation": (450, 400),
+    "rag/adaptation": (410, 400),
     "rag/bench": (1310, 1300),
     "rag/cli": (1330, 1300),
     "rag/core": (1160, 900),
     "rag/data": (5610, 5000),
     "rag/docs": (80, 80),
-    "rag/eval": (1960, 1900),
+    "rag/eval": (1950, 1900),
     "rag/integrations": (350, 350),
     "rag/joint": (2100, 2100),
     "rag/metrics": (600, 600),
@@ -24,11 +24,11 @@ CEILINGS = {
     "rag/sample": (80, 80),
     "rag/scale": (460, 450),
     "rag/training": (1680, 1400),
-    "indexers": (4420, 4400),
+    "indexers": (4400, 4400),
     "readers": (6940, 6600),
     "retrievers": (6640, 6600),
-    "serve": (2730, 2600),
-    "tests": (24470, 24000),
+    "serve": (2720, 2600),
+    "tests": (24460, 24000),
 }
 
 
