@@ -104,9 +104,7 @@ def _documents_of(source: Source, fields: DocumentFields) -> Iterator[tuple[str,
         named = named_documents(source.path)
         rows: Iterable[tuple[str, int, Any]] = ((f"{source.path}: record {n}", n, row) for n, row in named)
     else:
-        rows = read_rows(
-            source.path, fields.columns, format=source.format, otherwise="tsv", used=fields.choose
-        )
+        rows = read_rows(source.path, fields.columns, format=source.format, used=fields.choose)
     for place, number, row in rows:
         if isinstance(row, BadRecord):
             yield place, row

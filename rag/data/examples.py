@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rag.core.errors import DataError
+from rag.core.files import atomic_path
 from rag.core.log import get_logger
 from rag.core.types import Answered, Passage, Query, Question
 from rag.core.unicode import is_unicode
@@ -194,7 +195,7 @@ def read_examples(path: str | Path, *, needs: Needed = "positives", quiet: bool 
     """
     counts, name, usable, places = ReadReport(), str(path), 0, list[str]()
     texts: tuple[dict[str, str], dict[str, str]] | None = None
-    for place, number, record in files.read_rows(name, partial(table_columns, path=name), otherwise="tsv"):
+    for place, number, record in files.read_rows(name, partial(table_columns, path=name)):
         try:
             if isinstance(record, files.TableRow) and "positive_id" in record:
                 texts = texts or _ms_marco_texts(Path(path))
@@ -256,7 +257,7 @@ def _with_texts(row: Mapping[str, str], questions: Mapping[str, str], texts: Map
 def _id_rows(path: Path, *names: str) -> Iterator[Sequence[str]]:
     """Cells of a table of MS MARCO, which has no header and quotes nothing."""
     columns = list(names), False
-    for place, _, row in files.read_rows(str(path), lambda _: columns, format="tsv", otherwise="tsv"):
+    for place, _, row in files.read_rows(str(path), lambda _: columns, format="tsv"):
         yield tuple(files.good(row, place).values())
 
 
@@ -326,7 +327,7 @@ def write_run(path: Path, examples: Iterable[Example]) -> None:
     Raises:
         DataError: an id is empty or holds white space, which such a file cannot express.
     """
-    with files.open_text(path) as file:
+    with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8", newline="\n") as file:
         for example in examples:
             for rank, hit in enumerate(example.candidates, start=1):
                 ids = example.id, hit.passage.id

@@ -117,7 +117,7 @@ def _judged(questions: Iterable[Question], grades: Grades, queries: Any, qrels: 
 def read_qrels(path: Path) -> Grades:
     """The grade of each judged passage of each question, from a table of BEIR."""
     grades: Grades = {}
-    for place, _, row in files.read_rows(str(path), lambda names: (names, True), otherwise="tsv"):
+    for place, _, row in files.read_rows(str(path), format="tsv"):
         try:
             question, passage, grade = (files.good(row, place)[name] for name in _QRELS)
             grades.setdefault(question, {})[passage] = int(grade.removesuffix(".0"))

@@ -138,13 +138,11 @@ def answers_of(value: Any) -> tuple[str, ...]:
         value = {str(name).lower(): inner for name, inner in value.items()}
         if "aliases" in value:
             texts = [value.get("value"), *(value["aliases"] or ()), *(value.get("humananswers") or ())]
-            return tuple(filter(_is_answer, texts))
+            return tuple(it for it in texts if isinstance(it, str) and it not in ("", _UNKNOWN_ANSWER))
         inner = value.get("text", value.get("answer"))
         if inner is None:
             raise ValueError("answers are an object without 'text'")
         return answers_of(list(filter(None, inner)) if is_list(inner) else inner)
-    if isinstance(value, bool) or not (is_list(value) or isinstance(value, str | int | float)):
-        raise ValueError(f"answers are neither text nor a list ({value!r:.60})")
     answers = []
     for item in value if is_list(value) else [value]:
         inner = item.get("text", item.get("answer")) if isinstance(item, Mapping) else item
@@ -154,10 +152,6 @@ def answers_of(value: Any) -> tuple[str, ...]:
             raise ValueError(f"an answer is not text ({inner!r:.60})")
         answers.append(str(inner))
     return tuple(answers)
-
-
-def _is_answer(text: Any) -> bool:
-    return isinstance(text, str) and text not in ("", _UNKNOWN_ANSWER)
 
 
 def _of_squad(record: Record) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any, Literal, TextIO
+from typing import Any, Literal
 
 import ijson
 import pyarrow as pa
@@ -120,7 +120,12 @@ def format_of(head: bytes, name: str) -> str | None:
 
 
 def read_rows(
-    path: str, columns: Columns, *, format: str = "auto", otherwise: str, used: Used = list
+    path: str,
+    columns: Columns = lambda row: (row, True),
+    *,
+    format: str = "auto",
+    otherwise: str = "tsv",
+    used: Used = list,
 ) -> Iterator[tuple[str, int, Any]]:
     """The records of a file, or of standard input for "-".
 
@@ -144,10 +149,10 @@ def read_rows(
         if format == "markup":
             raise DataError(f"{shown} holds tags, expected records", hint="write JSON lines, or a table")
         readers: dict[str, Callable[[], Rows]] = {
-            "jsonl": lambda: _json_lines(stream),
+            "jsonl": lambda: _lines(stream, json.loads),
             "json": lambda: _json_values(stream, shown),
             "parquet": lambda: _parquet_rows(path, used),
-            "text": lambda: _question_lines(stream),
+            "text": lambda: _lines(stream, lambda line: TableRow(question=line.strip())),
         }
         rows = readers.get(format, lambda: _table_rows(stream, shown, columns))()
         mark = ": record " if format in ("json", "parquet") else ":"
@@ -155,40 +160,25 @@ def read_rows(
             yield f"{shown}{mark}{number}", number, row
 
 
-def read_lines(stream: io.BufferedReader) -> Iterator[tuple[int, str | BadRecord]]:
-    """Number and decode lines; ends (LF or CRLF) and a byte-order mark are dropped.
+def _lines(stream: io.BufferedReader, parse: Callable[[str], Any]) -> Rows:
+    """The value of each line, without its end (LF or CRLF) and a byte-order mark; blank ones are no records.
 
-    A line that does not decode comes as a `BadRecord`, and the next line follows.
+    A line that does not decode, or that is not JSON, comes as a `BadRecord`, and the next line follows.
     """
     for number, line in enumerate(stream, start=1):
         if number == 1:
             line = line.removeprefix(codecs.BOM_UTF8)
         try:
-            yield number, line.rstrip(b"\r\n").decode()
+            text = line.rstrip(b"\r\n").decode()
+            if not text or text.isspace():
+                continue
+            value = parse(text)
         except UnicodeDecodeError as error:
             detail = f"byte 0x{error.object[error.start]:02x} at offset {error.start}"
-            yield number, BadRecord("not valid UTF-8", detail)
-
-
-def _question_lines(stream: io.BufferedReader) -> Rows:
-    for number, line in read_lines(stream):
-        if isinstance(line, BadRecord):
-            yield number, line
-        elif text := line.strip():
-            yield number, TableRow(question=text)
-
-
-def _json_lines(stream: io.BufferedReader) -> Rows:
-    """Values of JSON lines; blank lines are no records, broken ones a `BadRecord`."""
-    for number, line in read_lines(stream):
-        if isinstance(line, BadRecord):
-            yield number, line
-        elif line and not line.isspace():
-            try:
-                value = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                value = BadRecord("malformed JSON", str(error))
-            yield number, value
+            value = BadRecord("not valid UTF-8", detail)
+        except (ValueError, RecursionError) as error:
+            value = BadRecord("malformed JSON", str(error))
+        yield number, value
 
 
 def _json_values(stream: io.BufferedReader, source: str) -> Rows:
@@ -279,24 +269,16 @@ def good(value: Any, place: str) -> Any:
 
 def json_records(path: str | Path) -> Iterator[dict[str, Any]]:
     """The objects of a file of JSON lines; a DataError names the place of another value."""
-    with open_binary(path) as stream:
-        for number, value in _json_lines(stream):
-            if not isinstance(good(value, f"{path}:{number}"), dict):
-                raise DataError(f"{path}:{number}: expected an object, found {type(value).__name__}")
-            yield value
-
-
-@contextmanager
-def open_text(path: Path) -> Iterator[TextIO]:
-    """Write a text file atomically."""
-    with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8", newline="\n") as file:
-        yield file
+    for place, _, value in read_rows(str(path), format="jsonl"):
+        if not isinstance(good(value, place), dict):
+            raise DataError(f"{place}: expected an object, found {type(value).__name__}")
+        yield value
 
 
 def write_json_lines(path: Path, items: Iterable[Mapping[str, Any]], *, listed: bool = False) -> int:
     """Write one object per line, with `listed` as one JSON list; returns their number."""
     count, between = 0, ",\n" if listed else "\n"
-    with open_text(path) as file:
+    with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8", newline="\n") as file:
         file.write("[\n" if listed else "")
         for count, item in enumerate(items, start=1):
             file.write(between * (count > 1) + json.dumps(item, ensure_ascii=False, allow_nan=False))
