@@ -13,7 +13,7 @@ CEILINGS = {
     "rag/bench": (1310, 1300),
     "rag/cli": (1330, 1300),
     "rag/core": (1160, 900),
-    "rag/data": (5610, 5000),
+    "rag/data": (5590, 5000),
     "rag/docs": (80, 80),
     "rag/eval": (1950, 1900),
     "rag/integrations": (350, 350),
