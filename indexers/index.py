@@ -18,7 +18,7 @@ from indexers.presets import PARTS, Part
 from indexers.protocols import EncoderIdentity, Selection, VectorIndex
 from indexers.token_index import TokenIndex
 from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError, ResourceError
-from rag.core.files import FolderHold
+from rag.core.files import hold_folder
 from rag.core.manifest import read_manifest, verify_files
 from rag.core.types import Passage
 from rag.data.filters import Filter
@@ -53,7 +53,7 @@ class Index:
     def __init__(self, directory: Path, manifest: dict[str, Any]) -> None:
         self.directory, self.manifest = directory, manifest
         self.data, self.version = directory / manifest["data"], str(manifest["version"])
-        self._hold = FolderHold(self.data)
+        self._release = hold_folder(self.data, self)
         self._selections: dict[Filter, Selection] = {}
         self.embeddings: EmbeddingShards | None = None
         self.dense: VectorIndex | None = None
@@ -207,7 +207,7 @@ class Index:
         for part in (self.dense, self.__dict__.pop("lucene", None)):
             if (close := getattr(part, "close", None)) is not None:
                 close()
-        self._hold.close()
+        self._release()
 
     def __enter__(self) -> Index:
         return self

@@ -20,7 +20,7 @@ from rag.core.files import (
     atomic_write_json,
     fingerprint,
     fsync_path,
-    is_held,
+    is_in_use,
     link_or_copy,
     read_json,
     remove_temporaries,
@@ -228,5 +228,5 @@ def remove_unused(place: Path) -> None:
         return
     (place / current / STATE_NAME).unlink(missing_ok=True)
     for folder in place.glob(f"{DATA_PREFIX}*"):
-        if folder.name != current and not is_held(folder):
+        if folder.name != current and not is_in_use(folder):
             shutil.rmtree(folder)

@@ -27,8 +27,6 @@ from retrievers.negatives.settings import MiningSettings
 if TYPE_CHECKING:
     from indexers.update import UpdateReport
 
-SAMPLE = "sample"
-
 
 def index(
     corpus: str | Path | Sequence[str | Path],
@@ -119,7 +117,7 @@ def index(
 def resolve_corpus(corpus: str | Path | Sequence[str | Path]) -> tuple[list[str], bool]:
     """The inputs, and whether they are the sample corpus, for which the word "sample" stands."""
     inputs = [str(item) for item in ([corpus] if isinstance(corpus, str | Path) else corpus)]
-    if inputs == [SAMPLE] and not Path(SAMPLE).exists():
+    if inputs == ["sample"] and not Path("sample").exists():
         from rag.sample import corpus_path
 
         return [str(corpus_path())], True
@@ -142,7 +140,7 @@ def update(
     Args:
         corpus: what the index was built from; documents that are gone from it, and were not put, are deleted.
         encoder, precision: the encoder of the index, if it moved, and its number format.
-        **options: those of `IndexUpdater.follow` (max_deleted_share, report, …).
+        **options: those of `IndexUpdater.follow` (max_deleted_share, …).
 
     Raises:
         ConfigError: the index cannot be updated.

@@ -132,14 +132,12 @@ class IndexUpdater:
         format: str = "auto",
         max_bad_share: float = 0.01,
         max_deleted_share: float = 0.5,
-        report: ReadReport | None = None,
     ) -> UpdateReport:
         """Make the index hold the corpus, and after it the documents that were put by `change`.
 
         Args:
             format, max_bad_share: as for `rag.index`; all else is read and cut as the index was.
             max_deleted_share: highest share of the documents that may be deleted.
-            report: counts what was read.
         """
         source, cut = self._cutter()
         if "options" not in source:
@@ -148,7 +146,7 @@ class IndexUpdater:
                 hint="build it with `rag index FOLDER --out DIR`; documents can also be sent to its server",
             )
         options = CorpusOptions(**{**source["options"], "max_bad_share": max_bad_share})
-        report = report if report is not None else ReadReport()
+        report = ReadReport()
         documents = Corpus(corpus, format, options, cut, report)
         if report.unread:
             raise DataError(

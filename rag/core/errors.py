@@ -4,14 +4,9 @@ import difflib
 from collections.abc import Iterable
 
 
-def did_you_mean(name: object, known: Iterable[str], otherwise: str) -> str:
-    """A hint for a name that does not exist: the nearest one that does, or else `otherwise`.
-
-    Example:
-        >>> did_you_mean("dense", ["bm25", "sparse", "dens"], "see the guide"), did_you_mean("x", [], "none")
-        ("did you mean 'dens'?", 'none')
-    """
-    near = difflib.get_close_matches(str(name), list(known), n=1)
+def did_you_mean(name: object, names: Iterable[str], otherwise: str) -> str:
+    """A hint for a name that does not exist: the nearest one that does, or else `otherwise`."""
+    near = difflib.get_close_matches(str(name), list(names), n=1)
     return f"did you mean {near[0]!r}?" if near else otherwise
 
 

@@ -9,7 +9,7 @@ import re
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -233,25 +233,23 @@ def directory_lock(directory: str | Path) -> Iterator[None]:
         lock.release()
 
 
-class FolderHold:
-    """Keeps other processes from removing a folder, until it is closed or collected.
+def hold_folder(folder: Path, owner: object) -> Callable[[], object]:
+    """Keep other processes from removing a folder until the result is called, or `owner` is collected.
 
     Raises:
         ArtifactError: there is no such folder.
     """
-
-    def __init__(self, folder: Path) -> None:
-        try:
-            descriptor = os.open(folder, os.O_RDONLY)
-        except OSError as error:
-            raise ArtifactError(f"{folder} is missing", hint="restore it or rebuild the index") from error
-        self.close = weakref.finalize(self, os.close, descriptor)
-        with suppress(OSError):  # a file system without locks
-            fcntl.flock(descriptor, fcntl.LOCK_SH)
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise ArtifactError(f"{folder} is missing", hint="restore it or rebuild the index") from error
+    with suppress(OSError):  # a file system without locks
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+    return weakref.finalize(owner, os.close, descriptor)
 
 
-def is_held(folder: Path) -> bool:
-    """Whether a `FolderHold` keeps a folder, in this process or another."""
+def is_in_use(folder: Path) -> bool:
+    """Whether this process or another holds a folder, see `hold_folder`."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
