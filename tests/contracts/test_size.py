@@ -12,7 +12,7 @@ CEILINGS = {
     "rag/adaptation": (410, 400),
     "rag/bench": (1310, 1300),
     "rag/cli": (1330, 1300),
-    "rag/core": (1160, 900),
+    "rag/core": (1150, 900),
     "rag/data": (5590, 5000),
     "rag/docs": (80, 80),
     "rag/eval": (1950, 1900),
