@@ -8,12 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from rag.core.arrays import Bool, Float32, Int64
+from rag.core.arrays import Float32, Int64
 from rag.runtime.backbone import pad
 from rag.runtime.fast.packing import plan_batches
 from readers.extractive.layout import PairTemplate, Row
 from readers.extractive.model import Logits, LogitsModel, Skim
-from readers.extractive.settings import ReaderSettings
 
 _MAX_ROWS = 64
 
@@ -50,49 +49,6 @@ class RowScores:
         return cls(*(np.concatenate([getattr(p, name) for p in parts]) for name in cls.__slots__))
 
 
-def score_rows(
-    model: LogitsModel,
-    template: PairTemplate,
-    settings: ReaderSettings,
-    rows: Sequence[Row],
-    continues: Bool,
-    *,
-    floors: Float32 | None = None,
-    device: str = "cpu",
-) -> RowScores:
-    """Run all rows and keep the best spans of each; the settings limit their length and number.
-
-    Args:
-        continues: (V,) bool, tokens that continue a word: spans consist of whole words.
-        floors: (R,) lowest score by the early head; rows below it are dropped and have no spans.
-    """
-    most = max(settings.spans_per_window, settings.table_spans)
-    count, longest = len(rows), settings.max_answer_tokens
-    spans = np.full((count, most), -np.inf, np.float32)
-    starts, ends = np.zeros((2, count, most), np.int64)
-    nulls, relevances, skims = np.zeros((3, count), np.float32)
-    words = np.full((count, 2), -np.inf, np.float32)
-    glued = torch.from_numpy(continues)
-
-    def use(part: list[int], ids: torch.Tensor, text: torch.Tensor, logits: Logits) -> None:
-        start, end = logits.start.float().cpu(), logits.end.float().cpu()
-        inside = glued[ids] & text
-        last_of_word = ~torch.nn.functional.pad(inside[:, 1:], (0, 1))
-        best = best_spans(start, end, text & ~inside, text & last_of_word, longest, most)
-        spans[part], starts[part], ends[part] = (tensor.numpy() for tensor in best)
-        place = template.cls_position
-        nulls[part] = (start[:, place] + end[:, place]).numpy()
-        if logits.relevance is not None:
-            relevances[part] = logits.relevance.float().cpu().numpy()
-        if logits.words is not None:
-            words[part] = 2.0 * logits.words.float().cpu().numpy()  # once as a start and once as an end logit
-        if logits.skim is not None:
-            skims[part] = logits.skim.numpy()
-
-    map_rows(model, template, rows, use, floors=floors, device=device)
-    return RowScores(spans, starts, ends, nulls, relevances, words, skims)
-
-
 def map_rows(
     model: LogitsModel,
     template: PairTemplate,
@@ -107,7 +63,7 @@ def map_rows(
     Args:
         use: called for each batch of r rows, in any order and possibly from several threads, with the rows'
             numbers, token ids (r, L), a mask of text tokens (r, L) bool, and the logits.
-        floors: see `score_rows`.
+        floors: (R,) lowest score by the early head; rows below it are dropped.
     """
 
     @torch.inference_mode()

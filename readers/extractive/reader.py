@@ -13,15 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from rag.core.arrays import Bool, Float32, Int64
 from rag.core.types import AnswerSet, Passage
 from rag.runtime.hardware import resolve_device, resolve_precision
 from readers.confidence import likelihoods
 from readers.extractive.files import load_parts
-from readers.extractive.inference import RowScores, score_rows
+from readers.extractive.inference import RowScores, best_spans, map_rows
 from readers.extractive.layout import Row, continuations, pair_template, rows_of_pairs, tokenize_texts
-from readers.extractive.model import FastSpanModel, LogitsModel
+from readers.extractive.model import FastSpanModel, Logits, LogitsModel
 from readers.extractive.settings import SIX_LAYERS, ReaderSettings
 from readers.manifest import Calibration, with_overrides
 from readers.paths import PATH_WEIGHT
@@ -151,9 +152,35 @@ class ExtractiveReader:
         return PassageRows(questions, pairs, unique, texts, rows)
 
     def score_rows(self, rows: Sequence[Row], floors: Float32 | None) -> RowScores:
-        """Scores of rows; rows that the early head scores below their floor are dropped."""
-        fixed = (self.model, self.template, self.settings, rows, self._continues)
-        return score_rows(*fixed, floors=floors, device=self.device)
+        """The best spans of rows, which consist of whole words, and what else the network says of them.
+
+        Args:
+            floors: (R,) lowest score by the early head; rows below it are dropped and have no spans.
+        """
+        settings, count = self.settings, len(rows)
+        most, cls = max(settings.spans_per_window, settings.table_spans), self.template.cls_position
+        spans, words = np.full((count, most), -np.inf, np.float32), np.full((count, 2), -np.inf, np.float32)
+        starts, ends = np.zeros((2, count, most), np.int64)
+        nulls, relevances, skims = np.zeros((3, count), np.float32)
+        glued = torch.from_numpy(self._continues)
+
+        def use(part: list[int], ids: torch.Tensor, text: torch.Tensor, logits: Logits) -> None:
+            start, end = logits.start.float().cpu(), logits.end.float().cpu()
+            inside = glued[ids] & text
+            last_of_word = ~torch.nn.functional.pad(inside[:, 1:], (0, 1))
+            allowed = text & ~inside, text & last_of_word
+            best = best_spans(start, end, *allowed, settings.max_answer_tokens, most)
+            spans[part], starts[part], ends[part] = (tensor.numpy() for tensor in best)
+            nulls[part] = (start[:, cls] + end[:, cls]).numpy()
+            if logits.relevance is not None:
+                relevances[part] = logits.relevance.float().cpu().numpy()
+            if logits.words is not None:  # once as a start and once as an end logit
+                words[part] = 2.0 * logits.words.float().cpu().numpy()
+            if logits.skim is not None:
+                skims[part] = logits.skim.numpy()
+
+        map_rows(self.model, self.template, rows, use, floors=floors, device=self.device)
+        return RowScores(spans, starts, ends, nulls, relevances, words, skims)
 
     def close(self) -> None:
         """Stop the network's worker threads; the next `read` starts them again."""
