@@ -12,8 +12,7 @@ from rag.core.arrays import Float64, Int64
 from rag.core.types import Answer, AnswerSet, Evidence, Passage
 from rag.data.text import normalize_answer
 from readers.borders import answer_bounds
-from readers.extractive.inference import RowScores
-from readers.extractive.layout import Row, TokenizedTexts
+from readers.extractive.layout import Row, RowScores, TokenizedTexts
 from readers.extractive.settings import ReaderSettings
 from readers.table_match import TableMatch, content_words
 

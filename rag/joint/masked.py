@@ -30,8 +30,7 @@ from rag.runtime.model_files import (
     weight_files,
 )
 from rag.runtime.seeds import generator
-from readers.extractive.inference import row_tensors
-from readers.extractive.layout import pair_template
+from readers.extractive.layout import pair_template, row_tensors
 from retrievers.examples.batches import Epochs
 
 log = get_logger(__name__)

@@ -41,8 +41,7 @@ from rag.training.fit import Loss
 from rag.training.precision import part
 from rag.training.run import Method, Run, Weights, train
 from readers.extractive.files import start_model
-from readers.extractive.inference import row_tensors, span_scores
-from readers.extractive.layout import pair_template, rows_of_pairs, tokenize_texts
+from readers.extractive.layout import pair_template, row_tensors, rows_of_pairs, span_scores, tokenize_texts
 from readers.extractive.model import SpanModel
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import ReaderSettings

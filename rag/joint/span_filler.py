@@ -17,8 +17,7 @@ from rag.joint.config import MaskedTrainConfig
 from rag.joint.masked import Filled, Filler, MaskedReader, MaskedSentence, TokenLists
 from rag.runtime.model_files import embedded_encoder_dir
 from readers.extractive.files import SHIPPED_READER, start_model
-from readers.extractive.inference import row_tensors
-from readers.extractive.layout import Row, continuations
+from readers.extractive.layout import Row, continuations, row_tensors
 from readers.extractive.model import SpanModel
 from readers.extractive.training.finish import export_trained
 

@@ -8,7 +8,7 @@ import torch
 from rag.core.arrays import Float32, Float64
 from rag.core.types import Passage
 from rag.data.text import AnswerMatcher
-from readers.extractive.inference import map_rows
+from readers.extractive.layout import map_rows
 from readers.extractive.model import Logits
 from readers.extractive.reader import ExtractiveReader
 from readers.protocols import PassageLists

@@ -20,8 +20,16 @@ from rag.core.types import AnswerSet, Passage
 from rag.runtime.hardware import resolve_device, resolve_precision
 from readers.confidence import likelihoods
 from readers.extractive.files import load_parts
-from readers.extractive.inference import RowScores, best_spans, map_rows
-from readers.extractive.layout import Row, continuations, pair_template, rows_of_pairs, tokenize_texts
+from readers.extractive.layout import (
+    Row,
+    RowScores,
+    best_spans,
+    continuations,
+    map_rows,
+    pair_template,
+    rows_of_pairs,
+    tokenize_texts,
+)
 from readers.extractive.model import FastSpanModel, Logits, LogitsModel
 from readers.extractive.settings import SIX_LAYERS, ReaderSettings
 from readers.manifest import Calibration, with_overrides

@@ -10,7 +10,7 @@ from transformers import BertForQuestionAnswering, BertModel, DPRConfig, DPRRead
 
 from rag.core.types import Passage
 from rag.runtime.cpu_training import register_math_attention
-from readers.extractive.inference import best_spans
+from readers.extractive.layout import best_spans
 from readers.extractive.reader import ExtractiveReader
 from tests.tiny_reader import tiny_config, tiny_tokenizer
 

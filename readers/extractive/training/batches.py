@@ -10,8 +10,7 @@ from torch.nn.utils.rnn import pad_sequence
 from rag.core.arrays import Int64
 from rag.core.errors import ConfigError
 from rag.runtime.seeds import generator
-from readers.extractive.inference import row_tensors
-from readers.extractive.layout import Row
+from readers.extractive.layout import Row, row_tensors
 from readers.extractive.training.config import ReaderStage, ReaderTrainConfig
 from readers.extractive.training.data import NO, SPAN, UNLABELLED, ReaderExamples
 from readers.extractive.training.rewording import Rewording

@@ -185,16 +185,12 @@ class ReaderTrainConfig(TrainConfig):
     validate_every_steps: int = Field(default=1000, ge=0)
 
     @model_validator(mode="after")
-    def _cross_check_objective(self) -> ReaderTrainConfig:
+    def _cross_check(self) -> ReaderTrainConfig:
         if self.normalisation == "passage" and not self.selection_weight:
             raise ValueError(
                 "normalisation 'passage' makes spans of different passages incomparable: it needs a "
                 "selection_weight above 0"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _check_names(self) -> ReaderTrainConfig:
         labels = [one.label for one in (*self.train, *self.calibrate)]
         if twice := sorted({label for label in labels if labels.count(label) > 1}):
             raise ValueError(f"two sets are called {twice[0]!r}: give them names (name: …)")

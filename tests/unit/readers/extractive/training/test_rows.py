@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from rag.data.examples import Example
-from readers.extractive.inference import row_tensors
+from readers.extractive.layout import row_tensors
 from readers.extractive.model import SpanModel
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import ReaderSettings

@@ -13,8 +13,7 @@ from transformers import PreTrainedTokenizerFast, RobertaConfig, RobertaModel
 
 from rag.core.errors import ConfigError
 from readers.extractive.files import load_span_model, start_model
-from readers.extractive.inference import row_tensors
-from readers.extractive.layout import pair_template, rows_of_pairs, tokenize_texts
+from readers.extractive.layout import pair_template, row_tensors, rows_of_pairs, tokenize_texts
 from readers.extractive.model import SpanModel
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import ReaderSettings
