@@ -1,4 +1,4 @@
-"""Rows of tokens from question, title and text: windows, special tokens, running them, searching their spans."""
+"""Rows of tokens from question, title and text: windows, special tokens; running them, searching spans."""
 
 from __future__ import annotations
 
