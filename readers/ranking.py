@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from scipy.special import expit
 
 from rag.core.arrays import Float64, Int64
 from rag.core.types import Answer, AnswerSet, Evidence, Passage
@@ -16,7 +15,7 @@ from readers.extractive.layout import Row, RowScores, TokenizedTexts
 from readers.extractive.settings import ReaderSettings
 from readers.table_match import TableMatch, content_words
 
-_FURTHER = 20.0  # margin of the first answer where there is no second
+_NEAR, _FURTHER = 15, 20.0  # words on each side of an answer; margin of a first answer without a second
 
 Pair = tuple[int, int, int]
 """Number of the question, place in that question's list, index of the unique passage."""
@@ -63,7 +62,7 @@ class Ranked:
         features: (5,) what predicts whether the first answer is right; empty without answers. 0: by how much
             it scores above the second; 1: in its passage, by how much the best span scores above "not here";
             2: the passage logit of its passage, 0 for a network without it; 3: logarithm of the answer's
-            length in words plus 1; 4: how likely a passage holds an answer, mean of those read.
+            length in words plus 1; 4: share of the question's content words in and near the answer.
         reading: what was read for it, if that is counted: "passages", how many of these were "dropped" early,
             "token_layers", and the passages left unread because of the effort's limit ("over_limit").
     """
@@ -121,16 +120,18 @@ class QuestionRanker:
         answers = self._answers(rows, place, passages, scores)
         if not answers:
             return Ranked([], None)
-        first = answers[0].passage_index
-        of_first = place == first
-        margins = np.full(int(place.max()) + 1, -np.inf)  # of passages, by place
-        np.maximum.at(margins, place, scores.spans[:, 0].astype(np.float64) - scores.nulls)
+        of_first = place == answers[0].passage_index
+        margins = (scores.spans[of_first, 0] - scores.nulls[of_first]).astype(np.float64)
+        near = passages[answers[0].passage_index].text
+        if answers[0].place is not None:
+            start, end = answers[0].place
+            near = " ".join([*near[:start].split()[-_NEAR:], answers[0].text, *near[end:].split()[:_NEAR]])
         features = [
             min(answers[0].score - answers[1].score, _FURTHER) if len(answers) > 1 else _FURTHER,
-            max(margins[first], -_FURTHER),
+            max(margins.max(), -_FURTHER),
             scores.relevances[of_first].max(),
             np.log1p(len(answers[0].text.split())),
-            expit(margins[list(passages)]).mean(),
+            len(self._content & content_words(near)) / max(1, len(self._content)),
         ]
         # DPR readers were not trained to say that a passage holds no answer; of windows the least counts
         null = None if self._settings.select else float(scores.nulls[of_first].min())
@@ -195,8 +196,7 @@ class QuestionRanker:
 
 
 def retrieval_prior(scores: Float64, weight: float) -> Float64:
-    """−weight·ln(1 + rank) for each passage, rank 0 for the highest retrieval score; equal scores share a
-    rank.
+    """−weight·ln(1 + rank) of passages, rank 0 for the highest retrieval score; equal scores share one.
 
     Ranks are used because BM25, cosine and fused scores have different scales.
 

@@ -78,7 +78,7 @@ def test_long_passages_are_read_to_their_end(reader: ExtractiveReader) -> None:
     assert seen == set(range(int(rows.texts.lengths[0])))
     *margins, other = (scores.spans[:, 0] - scores.nulls).astype(float)  # a passage has its best window's
     ranked = QuestionRanker(rows, 0, [1.0, 0.0], reader.settings).rank(np.arange(len(rows.rows)), scores)
-    assert ranked.features[4] == pytest.approx(float(torch.tensor([max(margins), other]).sigmoid().mean()))
+    assert ranked.features[1] == pytest.approx((max(margins), other)[ranked.answers[0].passage_index])
 
 
 def test_nothing_to_read_means_no_answer(reader: ExtractiveReader) -> None:
