@@ -3,7 +3,6 @@
 import gc
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,24 +11,7 @@ import numpy as np
 from rag.core.errors import ConfigError, DataError
 from rag.metrics.significance import Interval
 
-
-@dataclass(frozen=True, slots=True)
-class Timings:
-    """Seconds of every contestant in every round; a round runs all of them one after another.
-
-    Attributes:
-        seconds: name → one number per round.
-    """
-
-    seconds: Mapping[str, tuple[float, ...]]
-
-    def median(self, name: str) -> float:
-        """Median seconds of a contestant."""
-        return float(np.median(self.seconds[name]))
-
-    def ratio(self, name: str, peer: str) -> Interval:
-        """Time of `name` divided by the time of `peer`, with its interval; see `ratio`."""
-        return ratio(self.seconds[name], self.seconds[peer])
+Timings = Mapping[str, Sequence[float]]  # contestant → its seconds in each round
 
 
 def ratio(a: Sequence[float], b: Sequence[float]) -> Interval:
@@ -97,7 +79,7 @@ def time_interleaved(
                 seconds[name].append(time.perf_counter() - started)
             finally:
                 gc.enable()
-    return Timings({name: tuple(values) for name, values in seconds.items()})
+    return seconds
 
 
 def check_counts(counts: Sequence[int]) -> None:

@@ -5,7 +5,9 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from rag.bench.common import Timings, time_interleaved
+import numpy as np
+
+from rag.bench.common import Timings, ratio, time_interleaved
 from rag.bench.report import Report, Table
 from rag.core.optional import require
 from rag.core.types import Passage
@@ -59,10 +61,12 @@ def run_encode_benchmark(
     report.notes.append(f"at most {batch_size} texts per batch and {max_length} tokens per text for all")
     timings = time_interleaved(runs, rounds=rounds, warm_up=0)
     report.tables.append(_speed_table(timings, len(passages)))
-    report.figures["passages_per_s"] = {name: len(passages) / timings.median(name) for name in runs}
+    report.figures["passages_per_s"] = {
+        name: len(passages) / float(np.median(timings[name])) for name in runs
+    }
     for peer in ("peer fp32", "peer bf16"):
         if "ours bf16" in runs and peer in runs:
-            report.figures[f"ours bf16 / {peer}"] = timings.ratio(peer, "ours bf16").to_json()
+            report.figures[f"ours bf16 / {peer}"] = ratio(timings[peer], timings["ours bf16"]).to_json()
     if not has_bf16(device):
         report.notes.append(f"{device} has no bf16 arithmetic: fp32 alone was measured")
     return report
@@ -101,15 +105,15 @@ def _runs(
 
 
 def _speed_table(timings: Timings, n: int) -> Table:
-    reference = "peer fp32" if "peer fp32" in timings.seconds else next(iter(timings.seconds))
-    peers = list(dict.fromkeys(name for name in (reference, "peer bf16") if name in timings.seconds))
+    reference = "peer fp32" if "peer fp32" in timings else next(iter(timings))
+    peers = list(dict.fromkeys(name for name in (reference, "peer bf16") if name in timings))
     rows = [
         (
             name,
-            f"{n / timings.median(name):,.1f}",
-            *(f"{timings.ratio(peer, name):.2f}" for peer in peers),
+            f"{n / np.median(timings[name]):,.1f}",
+            *(f"{ratio(timings[peer], timings[name]):.2f}" for peer in peers),
         )
-        for name in timings.seconds
+        for name in timings
     ]
     title = "encoding, median of rounds [95 % bootstrap interval over rounds]; peer is sentence-transformers"
     return Table(title, ("encoder", "passages/s", *(f"× {peer}" for peer in peers)), rows)

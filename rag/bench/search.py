@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from indexers.presets import INDEX_TYPES
-from rag.bench.common import Timings, check_counts, question_texts, time_interleaved
+from rag.bench.common import Timings, check_counts, question_texts, ratio, time_interleaved
 from rag.bench.report import Report, Table, format_bytes
 from rag.core.errors import ConfigError
 from rag.metrics.significance import bootstrap
@@ -85,7 +85,7 @@ def time_searches(
         return run
 
     timings = time_interleaved({name: search(one) for name, one in searchers.items()}, rounds=rounds)
-    return Timings({name: tuple(s / repeats for s in values) for name, values in timings.seconds.items()})
+    return {name: [s / repeats for s in values] for name, values in timings.items()}
 
 
 def run_search_benchmark(
@@ -169,11 +169,11 @@ def compare_searches(
         for size in batch_sizes:
             timings = time_searches(searchers, queries, size, top_k, rounds)
             for name, found in figures.items():
-                found[f"median_s_batch_{size}"] = timings.median(name)
+                found[f"median_s_batch_{size}"] = float(np.median(timings[name]))
                 if (alone := f"{name}{_BESIDE}") in searchers:
-                    found[f"bare_ratio_batch_{size}"] = timings.ratio(name, alone)
+                    found[f"bare_ratio_batch_{size}"] = ratio(timings[name], timings[alone])
                 if name != "flat" and "flat" in searchers:
-                    found[f"time_ratio_batch_{size}"] = timings.ratio(name, "flat")
+                    found[f"time_ratio_batch_{size}"] = ratio(timings[name], timings["flat"])
         searchers.clear()
     report.figures.update(figures)
     _fill(report, figures, batch_sizes, rounds)

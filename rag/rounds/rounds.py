@@ -70,7 +70,11 @@ def run_rounds(config: RoundsConfig, training: BiEncoderConfig) -> list[dict[str
     with Index.open(config.index) as source:
         searched = named_kind(config.retriever, source)
         measured = trained if set(KINDS[trained]) <= set(source.parts) else searched
-    training, facts = _starting(config, training)
+        identity = source.encoder_identity
+    # from the encoder of the first index, unless it names another
+    training = start_from_index(training.replaced(index=config.index)).replaced(index=training.index)
+    start = training.question_encoder or EMBEDDED_ENCODER_NAMES[0]
+    facts: dict[str, Any] = {"encoder": identity.name if identity else "", "training starts from": start}
     rows: list[dict[str, Any]] = []
     with directory_lock(config.out):  # nothing is written before the inputs are known to be right
         _claim(config, training)
@@ -92,15 +96,6 @@ def run_rounds(config: RoundsConfig, training: BiEncoderConfig) -> list[dict[str
             place = str(config.out / f"round-{best}" / "retriever" / "encoder") if best else None
             atomic_write_json(config.out / "rounds.json", {"rounds": rows, "best": best, "encoder": place})
     return rows
-
-
-def _starting(config: RoundsConfig, training: BiEncoderConfig) -> tuple[BiEncoderConfig, dict[str, Any]]:
-    """The training from the encoder of the first index, unless it names another; and both encoders' names."""
-    begun = start_from_index(training.replaced(index=config.index)).replaced(index=training.index)
-    with Index.open(config.index) as index:
-        identity = index.encoder_identity
-    start = begun.question_encoder or EMBEDDED_ENCODER_NAMES[0]
-    return begun, {"encoder": identity.name if identity else "", "training starts from": start}
 
 
 def _claim(config: RoundsConfig, training: BiEncoderConfig) -> None:
