@@ -138,6 +138,7 @@ def sections(
         is_last = following is None or following.kind == "heading"
         if is_heading:
             path = [entry for entry in path if entry[0] < block.level]
+            # a heading with nothing below it is all that its section says
             is_last = is_last and (following is None or following.level <= block.level)
         if is_last:
             yield from _passages(document, [text for _, text in path], body, max_tokens, count)
