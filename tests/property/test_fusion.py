@@ -63,24 +63,6 @@ def test_scores_are_those_of_the_formula(lists, data, top_k, method):
         assert all(score <= fused[-1].score + 1e-9 for score in left_out)
 
 
-@settings(max_examples=50, deadline=None)
-@given(LISTS)
-def test_the_order_of_members_does_not_matter(lists):
-    fusion = Fusion(weights=(1.0,) * len(lists))
-    forward = fusion.fuse([[hits] for hits in lists], 20)[0]
-    backward = fusion.fuse([[hits] for hits in lists[::-1]], 20)[0]
-    assert {hit.passage_id: pytest.approx(hit.score) for hit in forward} == {
-        hit.passage_id: hit.score for hit in backward
-    }
-
-
-@settings(max_examples=50, deadline=None)
-@given(ranked(), st.integers(1, 12))
-def test_a_list_fused_with_itself_keeps_its_order_of_ranks(hits, top_k):
-    (fused,) = Fusion().fuse([[hits], [hits]], top_k)
-    assert [hit.row for hit in fused] == [hit.row for hit in hits[:top_k]]
-
-
 def test_questions_stay_apart():
     first, second = [Hit(0, "a", 1.0)], [Hit(1, "b", 1.0)]
     fused = Fusion().fuse([[first, second], [[], second]], 5)

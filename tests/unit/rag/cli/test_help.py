@@ -1,6 +1,5 @@
 """Help of every command: light, in panels, with the choices that the settings have."""
 
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,7 +8,6 @@ from typing import Any
 import pytest
 
 from rag.cli.main import _COMMANDS
-from rag.data.text import PROFILES
 from tests.commands import exit_code, subcommands
 
 
@@ -59,14 +57,3 @@ def test_every_command_has_help_in_panels(capsys: pytest.CaptureFixture[str]) ->
         options = [param for param in command.params if param.param_type_name == "option"]
         if len(options) > 6 and not name.startswith("bench"):
             assert [option.name for option in options if not option.rich_help_panel] == [], name
-
-
-def test_help_names_formats_and_rules(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "300")
-    assert set(PROFILES) <= _words(_run(capsys, "evaluate", "--help")[1])
-
-
-def _words(text: str) -> set[str]:
-    return set(re.findall(r"[\w-]+", text))

@@ -12,8 +12,6 @@ import pytest
 
 import rag
 from indexers.index import Index
-from indexers.update import UpdateReport
-from rag.cli.index import _update
 from rag.core.errors import RagError
 
 
@@ -84,28 +82,3 @@ def test_files_that_appear_change_and_go_are_followed_until_ctrl_c(corpus: tuple
     assert printed == ""
     with Index.open(place, verify="deep") as index:
         assert index.version in lines[-1]
-
-
-def test_a_change_during_the_first_update_is_not_missed(
-    corpus: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder, place = corpus
-    updates, pauses = list[int](), list[float]()
-
-    class Updater:
-        def follow(self, corpus: list[str], **options: object) -> UpdateReport:
-            updates.append(len(list(folder.iterdir())))
-            if len(updates) == 2:
-                raise KeyboardInterrupt
-            (folder / "late.md").write_text("It came while the first update read the others.")
-            return UpdateReport("1")
-
-    def sleep(seconds: float) -> None:
-        pauses.append(seconds)
-        if len(pauses) > 20:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr("rag.updates.IndexUpdater", lambda *place, **models: Updater())
-    monkeypatch.setattr("rag.cli.index.time.sleep", sleep)
-    _update([str(folder)], place, watch=True, encoder=None, precision="auto", format="auto")
-    assert updates == [3, 4]
