@@ -123,7 +123,7 @@ def check_files(checksums: Mapping[str, str], folder: Path, *needed: str) -> Non
             raise IncompleteArtifactError(f"{folder}: {name} is missing", hint="copy the whole folder again")
         if (actual := sha256_file(folder / name)) != checksums.get(name):
             raise MismatchedArtifactError(
-                f"{folder / name} has sha256 {actual}, {READER_FILE} names {checksums.get(name)}",
+                f"{folder / name} has sha256 {actual}, {READER_FILE} names {checksums.get(name, 'none')}",
                 hint="the file is damaged or belongs to another reader: copy the folder again",
             )
 

@@ -52,7 +52,7 @@ def hop_scores(question: str, retrieved: RankedPassages, paths: Paths) -> list[f
 def with_paths(answers: AnswerSet, paths: Paths) -> AnswerSet:
     """Give every answer the best path that its passage is part of.
 
-    The supporting sentences are chosen by the rule of `readers.paths` among those of neighbouring passages.
+    The supporting sentences are chosen by `choose_facts` among those of neighbouring passages.
 
     Args:
         answers: answers to one question.

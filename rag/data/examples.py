@@ -330,14 +330,14 @@ def write_run(path: Path, examples: Iterable[Example]) -> None:
     with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8", newline="\n") as file:
         for example in examples:
             for rank, hit in enumerate(example.candidates, start=1):
-                ids = example.id, hit.passage.id
-                if any(id.split() != [id] for id in ids):
+                question, passage = example.id, hit.passage.id
+                if any(id.split() != [id] for id in (question, passage)):
                     raise DataError(
-                        "question {!r}, passage {!r}: an id is empty or holds white space".format(*ids),
+                        f"question {question!r}, passage {passage!r}: an id is empty or holds white space",
                         hint="write JSON instead of a run, or give ids without spaces",
                     )
                 score = -float(rank) if hit.score is None else float(hit.score)
-                file.write(f"{ids[0]} Q0 {ids[1]} {rank} {score!r} rag\n")
+                file.write(f"{question} Q0 {passage} {rank} {score!r} rag\n")
 
 
 def _listed(record: dict[str, Any], name: str) -> Sequence[Any]:

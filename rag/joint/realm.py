@@ -35,6 +35,7 @@ from rag.training.claim import input_checksums
 from rag.training.distributed import World
 from rag.training.fit import Loss
 from rag.training.precision import part
+from rag.training.refresh import Refresh
 from rag.training.run import Method, Run, Weights, train
 from readers.generative.marginal import answer_log_likelihood
 from retrievers.encoders.tokenization import mask_token
@@ -99,10 +100,9 @@ def _build_run(config: RealmTrainConfig, index: Index, encode: EncodesCorpus | N
     live_index = LiveIndex(index)
     vectors = index.embeddings if frozen else None
     task = RealmTask(config, retriever, reader, live_index, run.world, vectors)
-    hooks = (
-        () if frozen
-        else (index_refresh(config, live_index, retriever, master, world=run.world, encode=encode),)
-    )  # fmt: skip
+    hooks: list[Refresh] = []
+    if not frozen:
+        hooks.append(index_refresh(config, live_index, retriever, master, world=run.world, encode=encode))
     form = (frozen_form if frozen else encoder_form)(config, retriever)
 
     def export(weights: Weights) -> None:

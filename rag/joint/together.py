@@ -136,7 +136,7 @@ def _build_run(
         live_index = LiveIndex(index)
         finder = LearningFinder(config, retriever, index, live_index)
         if not frozen and config.refresh_every_steps:
-            hooks += [index_refresh(config, live_index, retriever, master, world=run.world, encode=encode)]
+            hooks.append(index_refresh(config, live_index, retriever, master, world=run.world, encode=encode))
     task = JointTask(config, module, seq2seq, settings, finder, objective, run.world)
     batches = JointBatches(config, questions)
 

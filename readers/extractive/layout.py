@@ -196,8 +196,7 @@ def rows_of_pairs(
     rows: list[Row] = []
     for group, (question, passage) in enumerate(pairs):
         title = titles.tokens(passage)[: settings.title_tokens] if settings.titled else None
-        asked = questions.tokens(question)[: settings.question_tokens]
-        frame = template.frame(asked, title)
+        frame = template.frame(questions.tokens(question)[: settings.question_tokens], title)
         text, room = texts.tokens(passage), settings.max_tokens - frame.size
         step = max(1, room - settings.stride_tokens)
         count = 1 + max(0, -(-(len(text) - room) // step)) if len(text) else 0

@@ -93,7 +93,7 @@ class BiEncoder:
         # questions are short, and rounding both sides moves twice as many passages over the edge of the best
         # ten as rounding one
         how_queries = "fp32" if precision == "auto" else how
-        names = str(name_or_path or EMBEDDED_ENCODER_NAMES[0]).split(TOWER_SEPARATOR)
+        names = str(name_or_path or EMBEDDED_ENCODER_NAMES[0]).split(TOWER_SEPARATOR, 1)
         passage_folder, query_folder = tower_folders(model_folder(names[0]))
         if len(names) > 1:
             query_folder = tower_folders(model_folder(names[1]))[1]

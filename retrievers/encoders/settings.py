@@ -340,12 +340,14 @@ def _prompts(own: Mapping[str, Any]) -> tuple[str, str]:
 def _interaction(transformer: Mapping[str, Any], mask: Mapping[str, Any], limit: int) -> Interaction:
     """From the modules Transformer and MultiVectorMask of sentence-transformers' `MultiVectorEncoder`."""
     padding = transformer.get("query_expansion") or {}
-    read_here = {
-        "strategy": ("fixed",), "token": (None, *MASKS), "skiplist_tasks": (None, [], ["document"]),
+    supported: dict[str, tuple[Any, ...]] = {
+        "strategy": ("fixed",),
+        "token": (None, *MASKS),
+        "skiplist_tasks": (None, [], ["document"]),
         "keep_only_token_ids": (None, []),
-    }  # fmt: skip
-    stated = {name: value for name, value in {**padding, **mask}.items() if name in read_here}
-    if unknown := [f"{name} {value!r}" for name, value in stated.items() if value not in read_here[name]]:
+    }
+    stated = {name: value for name, value in {**padding, **mask}.items() if name in supported}
+    if unknown := [f"{name} {value!r}" for name, value in stated.items() if value not in supported[name]]:
         raise ArtifactError(
             f"late interaction with {', '.join(unknown)} is not known here",
             hint='expected questions of a fixed length, filled with masks ("strategy": "fixed"), or not '

@@ -47,8 +47,7 @@ class StaticEncoder:
 
     def __init__(self, vectors: Float32, tokenizer: Any, identity: EncoderIdentity) -> None:
         self.identity = identity
-        self.vectors = vectors
-        self._tokenizer = tokenizer
+        self.vectors, self._tokenizer = vectors, tokenizer
         tokenizer.enable_truncation(identity.max_length)
         if identity.layout == PAIR:
             raise ConfigError("a static encoder reads no pairs", hint="give a layout such as {title} {text}")

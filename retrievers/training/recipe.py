@@ -96,8 +96,7 @@ class BiEncoderRun:
         if self.world.is_main and held_out:
             evaluate = partial(HeldOutScores(config, held_out, make_batches, objective), model)
         return Method(
-            model, self.master, batches, loss, export, encoder_card(form), evaluate=evaluate,
-            hooks=hooks,
+            model, self.master, batches, loss, export, encoder_card(form), evaluate=evaluate, hooks=hooks,
             facts={**facts, "held-out questions": len(held_out), "questions per step": batches.batch_size},
         )  # fmt: skip
 

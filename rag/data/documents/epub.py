@@ -41,8 +41,9 @@ def _xml(archive: zipfile.ZipFile, name: str) -> ElementTree.Element:
 
 def _refuse_protected(archive: zipfile.ZipFile) -> None:
     name = "META-INF/encryption.xml"
-    tree = _xml(archive, name) if name in archive.namelist() else ElementTree.Element("none")
-    methods = tree.iterfind(".//{*}EncryptedData/{*}EncryptionMethod")
+    if name not in archive.namelist():
+        return
+    methods = _xml(archive, name).iterfind(".//{*}EncryptedData/{*}EncryptionMethod")
     if any(method.attrib.get("Algorithm", "") not in _FONTS for method in methods):
         raise Unreadable("encrypted", "get a copy without copy protection")
 

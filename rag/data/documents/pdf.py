@@ -299,11 +299,12 @@ def _from_outline(lines: Sequence[_Line], outline: Sequence[tuple[str, int, int]
         if not letters or start is None:
             continue
         at = max(at, start) if lines[min(at, len(lines) - 1)].page <= page else start
-        places = range(at, bisect_right(lines, page, key=attrgetter("page")))
-        place, n_lines = next(((it, n) for it in places if (n := _match(lines, it, letters))), (at, 0))
-        for line in lines[place : place + n_lines]:
-            line.level = level
-        n_marked, at = n_marked + (n_lines > 0), place + n_lines
+        for place in range(at, bisect_right(lines, page, key=attrgetter("page"))):
+            if n_lines := _match(lines, place, letters):
+                for line in lines[place : place + n_lines]:
+                    line.level = level
+                n_marked, at = n_marked + 1, place + n_lines
+                break
     return n_marked
 
 

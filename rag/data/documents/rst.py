@@ -53,7 +53,7 @@ def _register(text: str) -> None:
     roles = require("docutils.parsers.rst.roles", "docs")
     english = require("docutils.parsers.rst.languages.en", "docs")
     base = require("docutils.parsers.rst", "docs").Directive
-    options = defaultdict(lambda: str, {"class": str})  # every option, as it stands
+    options = defaultdict(lambda: str, {"class": str})  # any option, as text; docutils wants it not empty
     fields = {"run": _run_directive, "has_content": True, "optional_arguments": 1, "option_spec": options}
     directive = type("AnyDirective", (base,), {**fields, "final_argument_whitespace": True})
     for name in set(_DIRECTIVES.findall(text)):

@@ -221,8 +221,8 @@ def workbook(data: bytes) -> tuple[str, list[Piece], tuple[str, ...]]:
             {column: text for column, value in enumerate(row) if (text := _shown(value))} if row else {}
             for row in page.iter_rows(values_only=True)
         )
-        found = list(sheet(_dense(rows)))
-        pieces += [Piece("heading", page.title, 1), *found] if found else []
+        if content := list(sheet(_dense(rows))):
+            pieces += [Piece("heading", page.title, 1), *content]
         if missing := len(_WITHOUT_VALUE.findall(book._archive.read(page._worksheet_path))):
             noun = "formula has" if missing == 1 else "formulas have"
             notes.append(

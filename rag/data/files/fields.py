@@ -76,15 +76,14 @@ class DocumentFields:
                 "a table without a header has the columns id, text and perhaps title",
             )
         self._has_ids = bool(roles["id"])
-        read = {*roles["id"], *roles["title"], *roles["text"], *self._metadata}
-        ignored = [
-            name for name in names if name not in {*self._metadata, *(it[0] for it in roles.values() if it)}
-        ]
-        parts = [
-            f"{role} from {', '.join(it)}" for role, it in {**roles, "metadata": self._metadata}.items() if it
-        ]
+        first_choices = {present[0] for present in roles.values() if present}
+        ignored = [name for name in names if name not in first_choices.union(self._metadata)]
+        stated = {**roles, "metadata": self._metadata}
+        parts = [f"{role} from {', '.join(fields)}" for role, fields in stated.items() if fields]
         self.layout = ", ".join(parts) + (f"; ignored: {listed_names(ignored)}" if ignored else "")
-        read |= {*_SENTENCE_MARKERS, *(["metadata"] if self._metadata else [])}
+        read = {*roles["id"], *roles["title"], *roles["text"], *self._metadata, *_SENTENCE_MARKERS}
+        if self._metadata:
+            read.add("metadata")
         return [name for name in names if name in read]
 
     def document(self, record: Any, position: int) -> Document | BadRecord:
@@ -168,12 +167,13 @@ def metadata_of_fields(fields: Mapping[str, Any]) -> Metadata:
             raise ValueError(f"{name!r}: filters give this name a meaning of their own, choose another")
         if not name or not is_unicode(name):
             raise ValueError(f"{name!r} is no name of a field, expected text in valid Unicode")
-    used = {name: value for name, value in fields.items() if value not in _EMPTY}
-    return tuple((name, _values(name, it) if is_list(it) else _plain(name, it)) for name, it in used.items())
-
-
-def _values(name: str, values: Sequence[Any]) -> tuple[Value, ...]:
-    return tuple(_plain(name, value) for value in values)
+    metadata: list[tuple[str, Value | tuple[Value, ...]]] = []
+    for name, value in fields.items():
+        if is_list(value) and value:
+            metadata.append((name, tuple(_plain(name, each) for each in value)))
+        elif value not in _EMPTY:
+            metadata.append((name, _plain(name, value)))
+    return tuple(metadata)
 
 
 def _plain(name: str, value: Any) -> Value:

@@ -203,12 +203,13 @@ def _json_values(stream: io.BufferedReader, source: str) -> Rows:
 def _is_json_lines(head: bytes) -> bool:
     """Whether data with this head, an object, are JSON lines and not one JSON value."""
     first, line_end, _ = head.partition(b"\n")
-    if _DATA.search(first):
-        return False
-    try:  # without an end the line may be longer than was looked at
-        return not line_end or bool(json.loads(first.decode(errors="replace")))
+    if not line_end:  # a single line without end, or longer than was looked at
+        return not _DATA.search(first)
+    try:
+        value = json.loads(first.decode(errors="replace"))
     except (ValueError, RecursionError):
         return False
+    return bool(value) and not any(isinstance(value.get(name), list) for name in ("data", "Data"))
 
 
 def _table_rows(stream: io.BufferedReader, source: str, columns: Columns) -> Rows:

@@ -230,14 +230,16 @@ class ReaderBatches:
         targets: list[Spans] = [[] for _ in answered]
         for number, row in enumerate(rows):
             group, place = divmod(number, per_group)
-            spans = row.spans
             if not answered[group]:
                 spans = [(0, 0)]
             elif types[group] != SPAN and row.is_positive:
                 word = longest + int(types[group] == NO)
-                spans, wanted[number, 0] = [(word, word)], True
-            for first, last in row.spans if answered[group] else ():
-                wanted[number, first : last + 1] = True
+                spans = [(word, word)]
+                wanted[number, 0] = True
+            else:
+                spans = row.spans
+                for first, last in spans:
+                    wanted[number, first : last + 1] = True
             targets[group] += [(place * size + first, place * size + last) for first, last in spans]
         flat = pad_sequence([torch.tensor(spans).long().view(-1, 2) for spans in targets], batch_first=True)
         return ReaderBatch(

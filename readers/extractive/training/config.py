@@ -191,13 +191,13 @@ class ReaderTrainConfig(TrainConfig):
                 "normalisation 'passage' makes spans of different passages incomparable: it needs a "
                 "selection_weight above 0"
             )
-        labels = [one.label for one in (*self.train, *self.calibrate)]
+        labels = [part.label for part in (*self.train, *self.calibrate)]
         if twice := sorted({label for label in labels if labels.count(label) > 1}):
             raise ValueError(f"two sets are called {twice[0]!r}: give them names (name: …)")
-        if self.teacher is None and not all(one.labelled for one in self.train):
+        if self.teacher is None and not all(part.labelled for part in self.train):
             raise ValueError("a set with labelled: false is learnt from a teacher: name it as teacher")
-        fields = type(self).model_fields
-        for name in ("teacher_weight", "temperature") if self.teacher is None else ():
-            if getattr(self, name) != fields[name].default:
+        for name in ("teacher_weight", "temperature"):
+            is_default = getattr(self, name) == type(self).model_fields[name].default
+            if self.teacher is None and not is_default:
                 raise ValueError(f"{name} is given, but no teacher: name it as teacher, or leave {name} out")
         return self

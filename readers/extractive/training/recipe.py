@@ -100,7 +100,7 @@ def _method(config: ReaderTrainConfig, run: Run) -> Method:
         lambda batch: reader_loss(model, batch, config, run.device, teacher), export, reader_card(config),
         evaluate=evaluate if watched else None,
         facts={
-            "sets": ", ".join(one.label for one in config.train),
+            "sets": ", ".join(part.label for part in config.train),
             "training questions": len(rows),
             "held-out questions": sum(map(len, held_out.values())),
             "passages": len(rows.texts),

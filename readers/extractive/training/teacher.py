@@ -19,9 +19,8 @@ from readers.extractive.files import load_span_model
 from readers.extractive.layout import PairTemplate, pair_template
 from readers.extractive.model import Logits, SpanModel
 
-_SPLIT_ALIKE = (
-    "Café-Gespräch (3.5), BERT's e-mail! Naïve STRASSE?"  # case, accents, punctuation, parts of words
-)
+# with case, accents, punctuation, parts of words
+_SPLIT_ALIKE = "Café-Gespräch (3.5), BERT's e-mail! Naïve STRASSE?"
 
 
 class Teacher:

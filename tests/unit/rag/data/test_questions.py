@@ -113,8 +113,8 @@ def test_tables_with_header(tmp_path: Path) -> None:
 
 def test_compressed_files_folders_and_standard_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(read(tmp_path / "h.json.gz", gzip.compress(json.dumps(DPR_TRAIN).encode()))) == 1
-    (tmp_path / "queries.jsonl").write_text('{"_id": "b1", "text": "Q?"}\n')
-    assert list(read_questions(tmp_path)) == [Question("b1", "Q?")]
+    (tmp_path / "queries.jsonl").write_text('{"_id": "b1", "text": "Q?", "metadata": {"data": [1]}}\n')
+    assert list(read_questions(tmp_path)) == [Question("b1", "Q?", meta={"metadata": {"data": [1]}})]
     stdin = io.BufferedReader(io.BytesIO(gzip.compress(b"Who?\nWhen?\n")))  # type: ignore[arg-type]
     monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=stdin))
     assert [question.text for question in read_questions("-")] == ["Who?", "When?"]
