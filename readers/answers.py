@@ -60,13 +60,12 @@ def read_answers(
             scores = [search_scores(reader, retrieved[n]) for n in numbers]
             results = reader.read(texts, shown, scores, n_best)
         read.update(zip(numbers, results, strict=True))
-    results = [read.get(n) or AnswerSet(question, (), 1.0) for n, question in enumerate(questions)]
-    return [
-        replace(
-            result, answers=tuple(_as_retrieved(a, hits) for a in result.answers), index_version=index_version
-        )
-        for result, hits in zip(results, retrieved, strict=True)
-    ]
+    answers = []
+    for n, question in enumerate(questions):
+        result = read.get(n) or AnswerSet(question, (), 1.0)
+        own = tuple(_as_retrieved(answer, retrieved[n]) for answer in result.answers)
+        answers.append(replace(result, answers=own, index_version=index_version))
+    return answers
 
 
 def answer_scores(

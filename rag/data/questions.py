@@ -59,9 +59,8 @@ def read_questions(path: str | Path, format: str = "auto", split: str | None = N
     if name != files.STDIN and not Path(path).exists():
         raise DataError(f"{path}: no such file")
     place, *judgements = question_files(path, split)
-    rows = files.read_rows(
-        str(place), partial(table_columns, path=str(place)), format=format, otherwise="text"
-    )
+    columns = partial(table_columns, path=str(place))
+    rows = files.read_rows(str(place), columns, format=format, otherwise="text")
     questions = _questions(rows, str(place))
     return _judged(questions, read_qrels(judgements[0]), place, judgements[0]) if judgements else questions
 
@@ -101,12 +100,12 @@ def _judged(questions: Iterable[Question], grades: Grades, queries: Any, qrels: 
             is_any_judged = True
             relevant = {id: grade for id, grade in grades[question.id].items() if grade > 0}
             ranked = dict(sorted(relevant.items(), key=lambda pair: -pair[1]))
-            gold: dict[str, Any] = {
-                "gold_passage_ids": tuple(ranked),
-                "gold_grades": ranked,
-                "gold_are_alternatives": True,
-            }
-            yield replace(question, **gold)
+            yield replace(
+                question,
+                gold_passage_ids=tuple(ranked),
+                gold_grades=ranked,
+                gold_are_alternatives=True,
+            )
     if not is_any_judged:
         raise DataError(
             f"{qrels} judges none of the questions of {queries}: the first is {next(iter(grades), 'none')!r}",

@@ -199,7 +199,9 @@ def rows_of_pairs(
         frame = template.frame(questions.tokens(question)[: settings.question_tokens], title)
         text, room = texts.tokens(passage), settings.max_tokens - frame.size
         step = max(1, room - settings.stride_tokens)
-        count = 1 + max(0, -(-(len(text) - room) // step)) if len(text) else 0
+        if not len(text):
+            continue
+        count = 1 + max(0, -(-(len(text) - room) // step))
         rows += [
             frame.row(text[first : first + room], group=group, first_token=first)
             for first in range(0, count * step, step)

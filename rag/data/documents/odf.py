@@ -57,9 +57,8 @@ def _block(element: Element, bases: dict[str, str]) -> str:
         name = "pre" if any(word in styles for word in _CODE) else "p"
         if tag == f"{_TEXT}h" or "title" in styles.split():
             name = f"h{min(int(element.get(f'{_TEXT}outline-level', '1')), 6)}"
-        return f"<{name}>{_inline(element)}</{name}>" + "".join(
-            _block(child, bases) for child in _below(element)
-        )
+        below = "".join(_block(child, bases) for child in _below(element))
+        return f"<{name}>{_inline(element)}</{name}>{below}"
     if tag == f"{_TABLE}table":
         rows = [_cells(row, bases) for row in _own_rows(element)]
         if max(map(len, rows), default=0) < 2:
@@ -100,7 +99,9 @@ def _inline(element: Element) -> str:
     blanks = {f"{_TEXT}s": " " * count, f"{_TEXT}tab": "\t", f"{_TEXT}line-break": "\n"}
     parts = [blanks.get(element.tag, ""), escape(element.text or "")]
     for child in element:
-        parts += [_inline(child) if child.tag not in (*_NOT_READ, *_BELOW) else "", escape(child.tail or "")]
+        if child.tag not in (*_NOT_READ, *_BELOW):
+            parts.append(_inline(child))
+        parts.append(escape(child.tail or ""))
     return "".join(parts)
 
 

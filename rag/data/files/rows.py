@@ -148,13 +148,16 @@ def read_rows(
             format = format_of(head_of(stream), path) or otherwise
         if format == "markup":
             raise DataError(f"{shown} holds tags, expected records", hint="write JSON lines, or a table")
-        readers: dict[str, Callable[[], Rows]] = {
-            "jsonl": lambda: _lines(stream, json.loads),
-            "json": lambda: _json_values(stream, shown),
-            "parquet": lambda: _parquet_rows(path, used),
-            "text": lambda: _lines(stream, lambda line: TableRow(question=line.strip())),
-        }
-        rows = readers.get(format, lambda: _table_rows(stream, shown, columns))()
+        if format == "jsonl":
+            rows = _lines(stream, json.loads)
+        elif format == "json":
+            rows = _json_values(stream, shown)
+        elif format == "parquet":
+            rows = _parquet_rows(path, used)
+        elif format == "text":
+            rows = _lines(stream, lambda line: TableRow(question=line.strip()))
+        else:
+            rows = _table_rows(stream, shown, columns)
         mark = ": record " if format in ("json", "parquet") else ":"
         for number, row in rows:
             yield f"{shown}{mark}{number}", number, row

@@ -118,15 +118,15 @@ class _Reading:
 
     def right(self, settings: ReaderSettings) -> Float64:
         """(Q,) 1 where the first answer is right, else 0."""
-        best = (ranked.answers[:1] for ranked, _ in self.ranked(settings))
-        pairs = zip(best, self.examples, strict=True)
-        return np.array([any(is_right(span.text, e) for span in spans) for spans, e in pairs], float)
+        pairs = zip(self.ranked(settings), self.examples, strict=True)
+        return np.array([bool(r.answers) and is_right(r.answers[0].text, e) for (r, _), e in pairs], float)
 
     def most_right(self, settings: ReaderSettings, name: str, values: Sequence[float]) -> ReaderSettings:
         """The settings with the value of `name` that gives most right first answers."""
         options = [settings.model_copy(update={name: value}) for value in values]
         shares = [float((self.weights * self.right(option)).sum()) for option in options]
-        log.info("held-out EM by %s: %s", name, {v: round(100 * s, 2) for v, s in zip(values, shares)})
+        for value, share in zip(values, shares, strict=True):
+            log.info("held-out EM %.2f  %s=%g", 100 * share, name, value)
         return options[int(np.argmax(shares))]
 
     def cases(self, settings: ReaderSettings) -> list[Case]:
