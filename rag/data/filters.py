@@ -97,7 +97,7 @@ class Filter:
 
     @classmethod
     def parse_options(cls, given: Iterable[str]) -> Filter | None:
-        """The filter of options such as `path=guide/*` and `year>=2020`; raises as `parse`.
+        """The filter of options such as `path=guide/*` and `year>=2020`; a FilterError for others.
 
         Example:
             >>> Filter.parse_options(["path=a/*", "path=b/*"]).conditions

@@ -121,7 +121,7 @@ def read_qrels(path: Path) -> Grades:
             question, passage, grade = (files.good(row, place)[name] for name in _QRELS)
             grades.setdefault(question, {})[passage] = int(grade.removesuffix(".0"))
         except (KeyError, ValueError) as error:
-            raise DataError(f"{place}: expected {', '.join(_QRELS)}, a whole number, between tabs") from error
+            raise DataError(f"{place}: {row!r:.50}, expected {', '.join(_QRELS)}, a whole number") from error
     return grades
 
 
