@@ -165,7 +165,7 @@ def metadata_of_fields(fields: Mapping[str, Any]) -> Metadata:
     for name in fields:
         if name in FILTER_FIELDS:
             raise ValueError(f"{name!r}: filters give this name a meaning of their own, choose another")
-        if not name or not is_unicode(name):
+        if not (isinstance(name, str) and name and is_unicode(name)):
             raise ValueError(f"{name!r} is no name of a field, expected text in valid Unicode")
     metadata: list[tuple[str, Value | tuple[Value, ...]]] = []
     for name, value in fields.items():
