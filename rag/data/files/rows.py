@@ -206,12 +206,10 @@ def _json_values(stream: io.BufferedReader, source: str) -> Rows:
 def _is_json_lines(head: bytes) -> bool:
     """Whether data with this head, an object, are JSON lines and not one JSON value."""
     first, line_end, _ = head.partition(b"\n")
-    if not line_end:  # a single line without end, or longer than was looked at
-        return not _DATA.search(first)
     try:
         value = json.loads(first.decode(errors="replace"))
-    except (ValueError, RecursionError):
-        return False
+    except (ValueError, RecursionError):  # without an end the line may be longer than was looked at
+        return not line_end and not _DATA.search(first)
     return bool(value) and not any(isinstance(value.get(name), list) for name in ("data", "Data"))
 
 
