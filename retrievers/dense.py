@@ -76,8 +76,8 @@ def check_dim(dim: int, encoder: EncoderIdentity) -> None:
 
 def to_hits(scores: Float32, rows: Int64, passages: Passages) -> HitLists:
     """Hits from scores (B, K) and rows (B, K), leaving out rows of -1; ties are ordered by passage id."""
-    found = rows >= 0  # (B, K)
-    ids = iter(passages.ids(rows[found]))
+    is_hit = rows >= 0  # (B, K)
+    ids = iter(passages.ids(rows[is_hit]))
     lists = []
     for row_list, score_list in zip(rows.tolist(), scores.tolist(), strict=True):
         hits = [

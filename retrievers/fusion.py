@@ -86,10 +86,10 @@ class Fusion:
                 column = np.full(len(first), scores.min())
                 column[mine] = scores
                 totals += weight * column
-        kept = np.arange(len(totals))
+        best = np.arange(len(totals))
         if len(totals) > top_k:  # all that tie with the last of the best are kept
-            kept = np.flatnonzero(totals >= np.partition(totals, -top_k)[-top_k])
-        fused = [Hit(flat[first[i]].row, flat[first[i]].passage_id, float(totals[i])) for i in kept]
+            best = np.flatnonzero(totals >= np.partition(totals, -top_k)[-top_k])
+        fused = [Hit(flat[first[i]].row, flat[first[i]].passage_id, float(totals[i])) for i in best]
         return sorted(fused, key=Hit.sort_key)[:top_k]
 
     def _scaled(self, scores: np.ndarray, *, is_first: bool) -> np.ndarray:

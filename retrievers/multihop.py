@@ -147,9 +147,9 @@ def _extend(path: Path, hits: Iterable[Hit], most: int) -> list[Path]:
 
 def _best(paths: Sequence[Path], most: int) -> list[Path]:
     """The best paths, best first, ties by passage ids; of paths with equal passages only the best order."""
-    kept: dict[frozenset[int], Path] = {}
+    distinct: dict[frozenset[int], Path] = {}
     for path in sorted(paths, key=lambda path: (-path.score, [hit.passage_id for hit in path.hits])):
-        kept.setdefault(frozenset(hit.row for hit in path.hits), path)
-        if len(kept) == most:
+        distinct.setdefault(frozenset(hit.row for hit in path.hits), path)
+        if len(distinct) == most:
             break
-    return list(kept.values())
+    return list(distinct.values())

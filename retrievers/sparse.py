@@ -23,10 +23,10 @@ class SparseRetriever:
         if not questions:
             return []
         with stage(timer, "search_bm25"):
-            found = self.terms.search(questions, top_k, selected)
-            rows = np.fromiter((row for pairs in found for row, _ in pairs), dtype=np.int64)
+            results = self.terms.search(questions, top_k, selected)
+            rows = np.fromiter((row for pairs in results for row, _ in pairs), dtype=np.int64)
             ids = iter(self.passages.ids(rows))
             return [
                 sorted((Hit(int(row), next(ids), float(score)) for row, score in pairs), key=Hit.sort_key)
-                for pairs in found
+                for pairs in results
             ]

@@ -37,10 +37,10 @@ def interval_of(statistic: Callable[..., Any], *samples: Sequence[float], resamp
     value, n = float(statistic(*map(np.asarray, samples), axis=-1)), len(samples[0])
     if n == 1:
         return Interval(value, value, value, n)
-    found = bootstrap(
+    resampled = bootstrap(
         samples, statistic, paired=True, vectorized=True, n_resamples=resamples, method="percentile", rng=0
     )
-    low, high = found.confidence_interval
+    low, high = resampled.confidence_interval
     return Interval(value, float(low), float(high), n)
 
 

@@ -76,12 +76,12 @@ def run_read_benchmark(
     from rag.data.questions import draw_sample, read_questions
     from rag.pipeline import Pipeline
 
-    asked = draw_sample(read_questions(questions, format=format), sample, 0)
+    drawn = draw_sample(read_questions(questions, format=format), sample, 0)
     pipeline = Pipeline.open(index, retriever=retriever, reader=False)
-    ranked = pipeline.retrieve([question.text for question in asked], top_k)
+    ranked = pipeline.retrieve([question.text for question in drawn], top_k)
     pipeline.close()
     settings = {
-        "index": index, "questions": questions, "sample": len(asked), "top_k": top_k,
+        "index": index, "questions": questions, "sample": len(drawn), "top_k": top_k,
         "reader": reader or "shipped", "retriever": retriever, "batch_size": batch_size,
     }  # fmt: skip
     report = Report("read", settings)
@@ -89,7 +89,7 @@ def run_read_benchmark(
         ", ".join([effort, each][: len(precision)]): _Contestant(_ours(reader, each, effort))
         for effort, each in product(efforts, precision)
     }
-    _measure(contestants, asked, ranked, batch_size)
+    _measure(contestants, drawn, ranked, batch_size)
     _fill(report, contestants, next(iter(contestants)))
     return report
 
@@ -99,9 +99,11 @@ def _ours(source: str | None, precision: str, effort: str) -> _Read:
 
     opened = open_reader(source, precision=precision, effort=effort)
 
-    def read(questions: Sequence[str], found: Sequence[RankedPassages]) -> list[tuple[str, int | None]]:
-        passages = [[passage for _, passage in one] for one in found]
-        results = opened.read(questions, passages, [[hit.score for hit, _ in one] for one in found], n_best=1)
+    def read(questions: Sequence[str], ranked: Sequence[RankedPassages]) -> list[tuple[str, int | None]]:
+        passages = [[passage for _, passage in one] for one in ranked]
+        results = opened.read(
+            questions, passages, [[hit.score for hit, _ in one] for one in ranked], n_best=1
+        )
         return [
             (result.answers[0].text if result.answers else "", result.reading.get("token_layers"))
             for result in results
@@ -112,18 +114,18 @@ def _ours(source: str | None, precision: str, effort: str) -> _Read:
 
 def _measure(
     contestants: dict[str, _Contestant],
-    asked: Sequence[Question],
-    found: Sequence[RankedPassages],
+    drawn: Sequence[Question],
+    ranked: Sequence[RankedPassages],
     batch_size: int,
 ) -> None:
     """Contestants take turns question by question, then batch by batch, every second time in reverse."""
     for one in contestants.values():  # warm up
-        one.read([asked[0].text], found[:1])
+        one.read([drawn[0].text], ranked[:1])
     sizes = sorted({1, batch_size})
-    with Progress(len(sizes) * len(asked), "questions", "read") as progress:
+    with Progress(len(sizes) * len(drawn), "questions", "read") as progress:
         for size in sizes:
-            for turn, begin in enumerate(range(0, len(asked), size)):
-                part, hits = asked[begin : begin + size], found[begin : begin + size]
+            for turn, begin in enumerate(range(0, len(drawn), size)):
+                part, hits = drawn[begin : begin + size], ranked[begin : begin + size]
                 for one in list(contestants.values())[:: 1 if turn % 2 == 0 else -1]:
                     started, cpu_before = time.perf_counter(), time.process_time()
                     answers = one.read([question.text for question in part], hits)

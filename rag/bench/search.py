@@ -168,12 +168,12 @@ def compare_searches(
             }
         for size in batch_sizes:
             timings = time_searches(searchers, queries, size, top_k, rounds)
-            for name, found in figures.items():
-                found[f"median_s_batch_{size}"] = float(np.median(timings[name]))
+            for name, own in figures.items():
+                own[f"median_s_batch_{size}"] = float(np.median(timings[name]))
                 if (alone := f"{name}{_BESIDE}") in searchers:
-                    found[f"bare_ratio_batch_{size}"] = ratio(timings[name], timings[alone])
+                    own[f"bare_ratio_batch_{size}"] = ratio(timings[name], timings[alone])
                 if name != "flat" and "flat" in searchers:
-                    found[f"time_ratio_batch_{size}"] = ratio(timings[name], timings["flat"])
+                    own[f"time_ratio_batch_{size}"] = ratio(timings[name], timings["flat"])
         searchers.clear()
     report.figures.update(figures)
     _fill(report, figures, batch_sizes, rounds)
@@ -194,10 +194,8 @@ class Bare:
         from indexers.exact import CANDIDATE_MARGIN
         from indexers.faiss_index import search_parameters
 
-        wanted = min(top_k * self._over_fetch + CANDIDATE_MARGIN, self._index.ntotal)
-        return self._index.search(
-            queries, wanted, params=search_parameters(self._index, self._effort, wanted)
-        )
+        count = min(top_k * self._over_fetch + CANDIDATE_MARGIN, self._index.ntotal)
+        return self._index.search(queries, count, params=search_parameters(self._index, self._effort, count))
 
 
 def _recalls(index: VectorIndex, queries: Float32, truth: Float32, k: int) -> Float32:
@@ -213,19 +211,19 @@ def _fill(
 ) -> None:
     recalls, times = [], []
     beside = [("bare", "FAISS alone"), *([("time", "flat")] if "flat" in figures else [])]
-    for name, found in figures.items():
-        medians = [f"{1000 * found[f'median_s_batch_{size}']:.3g} ms" for size in batch_sizes]
-        ratios = [found.get(f"{kind}_ratio_batch_{size}") for kind, _ in beside for size in batch_sizes]
+    for name, own in figures.items():
+        medians = [f"{1000 * own[f'median_s_batch_{size}']:.3g} ms" for size in batch_sizes]
+        ratios = [own.get(f"{kind}_ratio_batch_{size}") for kind, _ in beside for size in batch_sizes]
         times.append((name, *medians, *("1" if it is None else f"{it:.3f}" for it in ratios)))
         if name == "flat":
             continue
         recalls.append(
             (
                 name,
-                *(f"{found[f'recall@{k}']:.3f}" for k in RECALL_KS),
-                f"{found['effort']}/{found['over_fetch']}",
-                f"{found['build_s']:.2f} s",
-                format_bytes(found["size_bytes"]),
+                *(f"{own[f'recall@{k}']:.3f}" for k in RECALL_KS),
+                f"{own['effort']}/{own['over_fetch']}",
+                f"{own['build_s']:.2f} s",
+                format_bytes(own["size_bytes"]),
             )
         )
     columns = ("index type", *(f"recall@{k}" for k in RECALL_KS), "effort/over-fetch", "built in", "on disk")

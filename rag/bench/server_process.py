@@ -48,8 +48,8 @@ class ServerProcess:
             *("--index", str(index_dir), "--port", str(port)),
             *arguments,
         ]
-        given = {f"RAG_SERVE_{name.upper()}": str(value) for name, value in (settings or {}).items()}
-        self._environment = {**os.environ, **given}
+        variables = {f"RAG_SERVE_{name.upper()}": str(value) for name, value in (settings or {}).items()}
+        self._environment = {**os.environ, **variables}
         self.host, self.port = "127.0.0.1", 0
         self.ready_after_s = 0.0
 
@@ -70,17 +70,17 @@ class ServerProcess:
 
     def _read_address(self, deadline: float) -> None:
         assert self.process.stdout is not None
-        stdout, found = self.process.stdout, threading.Event()
+        stdout, is_up = self.process.stdout, threading.Event()
 
         def read() -> None:
             for line in stdout:  # goes on reading, so that the pipe never fills up
                 if line.startswith(_LISTENING):
                     address = urlsplit(line[len(_LISTENING) :].strip())
                     self.host, self.port = address.hostname or "127.0.0.1", address.port or 0
-                    found.set()
+                    is_up.set()
 
         threading.Thread(target=read, daemon=True).start()
-        while not found.wait(0.05):
+        while not is_up.wait(0.05):
             self._check_alive(deadline)
 
     def _wait_ready(self, deadline: float) -> None:

@@ -84,19 +84,19 @@ class Filter:
     conditions: tuple[Condition, ...]
 
     @classmethod
-    def parse(cls, given: Mapping[str, Any] | Filter | None) -> Filter | None:
+    def parse(cls, fields: Mapping[str, Any] | Filter | None) -> Filter | None:
         """Check a filter as JSON writes it; None, and one without conditions, select everything.
 
         A field has a value, a list of which one must match, or an object of bounds (gte, gt, lte, lt).
         """
-        if given is None or isinstance(given, Filter):
-            return given
-        if not isinstance(given, Mapping):
-            raise FilterError(f"the filter is {given!r:.60}", hint=_EXPECTED)
-        return cls(tuple(_condition(str(name), value) for name, value in given.items())) if given else None
+        if fields is None or isinstance(fields, Filter):
+            return fields
+        if not isinstance(fields, Mapping):
+            raise FilterError(f"the filter is {fields!r:.60}", hint=_EXPECTED)
+        return cls(tuple(_condition(str(name), value) for name, value in fields.items())) if fields else None
 
     @classmethod
-    def parse_options(cls, given: Iterable[str]) -> Filter | None:
+    def parse_options(cls, options: Iterable[str]) -> Filter | None:
         """The filter of options such as `path=guide/*` and `year>=2020`; a FilterError for others.
 
         Example:
@@ -104,7 +104,7 @@ class Filter:
             (Condition(field='path', values=('a/*', 'b/*'), bounds=()),)
         """
         fields: dict[str, Any] = {}
-        for option in given:
+        for option in options:
             match = _OPTION.fullmatch(option)
             if match is None:
                 raise FilterError(
@@ -124,15 +124,16 @@ class Filter:
         return cls.parse(fields)
 
 
-def _condition(name: str, given: Any) -> Condition:
-    if isinstance(given, Mapping):
-        if not given or not {*given} <= {*_RANGES} or name in FILTER_FIELDS:
+def _condition(name: str, stated: Any) -> Condition:
+    if isinstance(stated, Mapping):
+        if not stated or not {*stated} <= {*_RANGES} or name in FILTER_FIELDS:
             raise FilterError(
-                f"the filter gives {name!r} the bounds {', '.join(map(str, given)) or '(none)'}",
+                f"the filter gives {name!r} the bounds {', '.join(map(str, stated)) or '(none)'}",
                 hint=f"path and document have values, other fields also {', '.join(_RANGES)}",
             )
-        return Condition(name, bounds=tuple((sign, _checked(name, value)) for sign, value in given.items()))
-    values = tuple(_checked(name, value) for value in (given if isinstance(given, list | tuple) else [given]))
+        return Condition(name, bounds=tuple((sign, _checked(name, value)) for sign, value in stated.items()))
+    listed = stated if isinstance(stated, list | tuple) else [stated]
+    values = tuple(_checked(name, value) for value in listed)
     patterns = [value for value in map(str, values) if name == "path" and not _is_plain(value)]
     size = sum(map(len, patterns))
     if not 0 < len(values) <= _MOST_VALUES or size > _MOST_PATTERN:

@@ -79,9 +79,9 @@ class CapitalTagger:
                 yield start, end
 
     def _is_title(self, name: str) -> bool:
-        wanted = np.uint64(_title_hash(name))
-        place = int(np.searchsorted(self._titles, wanted))
-        return place < len(self._titles) and self._titles[place] == wanted
+        hashed = np.uint64(_title_hash(name))
+        place = int(np.searchsorted(self._titles, hashed))
+        return place < len(self._titles) and self._titles[place] == hashed
 
 
 def _title_hash(title: str) -> int:

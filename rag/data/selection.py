@@ -23,7 +23,7 @@ def hold_out(
     count: float,
     seed: int,
     group: Callable[[Item], str],
-    given: Sequence[Item] | None = None,
+    validation: Sequence[Item] | None = None,
 ) -> tuple[list[Item], list[Item]]:
     """Divide `items` into training and held-out ones, each in their order.
 
@@ -32,7 +32,7 @@ def hold_out(
             holds nothing out. A count above half of the groups becomes a fifth of them.
         group: returns an item's text, such as the question or the article's title; items with equal texts are
             not separated.
-        given: held-out items to use instead; items with the same text are left out of training.
+        validation: held-out items to use instead; items with the same text are left out of training.
 
     Raises:
         DataError: nothing would be left to learn from.
@@ -42,7 +42,7 @@ def hold_out(
         >>> sorted({*train, *held_out}), set(train) & set(held_out)
         (['a', 'b', 'c', 'd'], set())
     """
-    if given is None:
+    if validation is None:
         texts = sorted({group(item) for item in items}, key=lambda text: (place_of(text, seed), text))
         number = _number_held_out(count, len(texts))
         if number and number >= len(texts):
@@ -51,10 +51,10 @@ def hold_out(
                 hint="give more questions, or hold fewer out",
             )
         chosen = set(texts[:number])
-        given = [item for item in items if group(item) in chosen]
+        validation = [item for item in items if group(item) in chosen]
     else:
-        chosen = {group(item) for item in given}
-    return [item for item in items if group(item) not in chosen], list(given)
+        chosen = {group(item) for item in validation}
+    return [item for item in items if group(item) not in chosen], list(validation)
 
 
 def least_held_out(groups: int) -> int:

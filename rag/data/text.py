@@ -68,8 +68,8 @@ def normalize_answer(text: str, profile: Profile = "squad") -> str:
         ('usa', 'ab thecat')
     """
     if profile in REGEX_PROFILES or profile not in PROFILES:
-        known = ", ".join(name for name in PROFILES if name not in REGEX_PROFILES)
-        raise ConfigError(f"profile {profile!r} has no answer normalisation", hint=f"use one of: {known}")
+        names = ", ".join(name for name in PROFILES if name not in REGEX_PROFILES)
+        raise ConfigError(f"profile {profile!r} has no answer normalisation", hint=f"use one of: {names}")
     if profile == "nq_open":
         text = nfd(text)
     text = text.lower().translate(_WITHOUT_PUNCTUATION)

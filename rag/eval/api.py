@@ -93,8 +93,8 @@ def evaluate(
     resolver = None if passages is None else GoldResolver(passages)
     holder = tempfile.TemporaryDirectory(prefix="rag-evaluation-") if out is None else None
     place = Path(holder.name if holder is not None else str(out))
-    asked = stream if resolver is None else map(resolver, stream)
-    runner.evaluate(system, asked, place, settings, source=source, command=command)
+    resolved = stream if resolver is None else map(resolver, stream)
+    runner.evaluate(system, resolved, place, settings, source=source, command=command)
     evaluation = load_evaluation(place)
     notes = [*([] if resolver is None else resolver.notes()), *_notes(evaluation)]
     atomic_write_text(place / REPORT_NAME, render_report([evaluation]))

@@ -117,10 +117,10 @@ def fit_confidence(
             hint="leave --reader out, or give a folder of `rag train reader`",
         )
     check_target(out, folder=True, is_new=True)
-    asked = list(islice(read_questions(questions, format=format), settings.limit))
+    drawn = list(islice(read_questions(questions, format=format), settings.limit))
     if settings.sample is not None:
-        asked = draw_sample(asked, settings.sample, settings.seed)
-    tuning = tune_confidence(pipeline, asked, pipeline.reader.calibration, settings)
+        drawn = draw_sample(drawn, settings.sample, settings.seed)
+    tuning = tune_confidence(pipeline, drawn, pipeline.reader.calibration, settings)
     save_calibrated(reader, out, tuning.calibration)
     return tuning
 

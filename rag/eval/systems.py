@@ -31,7 +31,7 @@ class AnswersQuestions(Protocol):
         """The best passages of each question, best first, and its paths, if the system finds such."""
 
     def read(
-        self, questions: Sequence[str], found: Sequence[RankedPassages], n_best: int, paths: Sequence[Paths]
+        self, questions: Sequence[str], ranked: Sequence[RankedPassages], n_best: int, paths: Sequence[Paths]
     ) -> list[AnswerSet]:
         """One answer set per question."""
 
@@ -63,9 +63,9 @@ def gold_reader(reader: Reader) -> System:
     """The system of a reader alone, for gold passages that the questions quote."""
 
     def read(
-        questions: Sequence[str], found: Sequence[RankedPassages], n_best: int, paths: Sequence[Paths]
+        questions: Sequence[str], ranked: Sequence[RankedPassages], n_best: int, paths: Sequence[Paths]
     ) -> list[AnswerSet]:
-        return read_answers(reader, questions, found, paths, n_best, "")
+        return read_answers(reader, questions, ranked, paths, n_best, "")
 
     identity = {"reader": getattr(reader, "name", type(reader).__name__), "index_version": ""}
     return over_gold(System(identity, lambda questions, top_k: ((), ()), read), None)

@@ -169,7 +169,9 @@ class SentenceBatches:
         )
 
     def _draw(self, rows: Int64, draw: np.random.Generator) -> list[MaskedSentence]:
-        passages, following = (self._store.get_many(wanted % len(self._store)) for wanted in (rows, rows + 1))
+        passages, following = (
+            self._store.get_many(numbers % len(self._store)) for numbers in (rows, rows + 1)
+        )
         texts = [
             [s for s in split_sentences(passage.text) if len(s.split()) >= self._min_words]
             for passage in passages
@@ -342,11 +344,11 @@ class MaskedReader(Filler):
         place = np.concatenate([sentence.places for sentence in sentences]) + len(mark.before)
         target = np.concatenate([sentence.targets for sentence in sentences])
         each = len(passages[0])  # K
-        b, t, at, wanted = (
+        b, t, at, original = (
             torch.from_numpy(np.repeat(part, each)).to(device) for part in (owner, slot, place, target)
         )  # (N·K,)
         k = torch.arange(each, device=device).repeat(len(owner))
         fill_in = self.model.cls if hasattr(self.model, "cls") else self.model.lm_head
         logp = fill_in(hidden[b * each + k, at]).float().log_softmax(-1)  # (N·K, V)
-        values = logp.gather(1, wanted[:, None])[:, 0]
+        values = logp.gather(1, original[:, None])[:, 0]
         return values.new_zeros(len(sentences), each, max(counts)).index_put((b, k, t), values)

@@ -23,9 +23,9 @@ def questions_of(config: QuestionsConfig) -> tuple[list[Question], list[Question
         DataError: none is left to learn from.
     """
     questions = [question for path in config.train_files for question in answered(path)]
-    given = None if config.validation_file is None else answered(config.validation_file)
+    validation = None if config.validation_file is None else answered(config.validation_file)
     share, seed = config.validation_fraction, config.seed
-    train, held_out = hold_out(questions, share, seed, attrgetter("text"), given)
+    train, held_out = hold_out(questions, share, seed, attrgetter("text"), validation)
     if count := config.train_questions:
         train = draw_sample(train, count, seed)
     if not train:
@@ -40,13 +40,13 @@ def answered(path: str | Path) -> list[Question]:
         DataError: none has.
     """
     questions = list(read_questions(path))
-    kept = [question for question in questions if any(answer.strip() for answer in question.answers)]
-    if not kept:
+    with_answers = [question for question in questions if any(answer.strip() for answer in question.answers)]
+    if not with_answers:
         raise DataError(
             f"{path}: none of its {len(questions):,} questions has answers",
             hint='expected {"question": …, "answers": ["…"]}, one per line, or any known question set',
         )
-    return kept
+    return with_answers
 
 
 def answer_rank(question: Question, passages: Iterable[Passage]) -> int | None:

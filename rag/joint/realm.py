@@ -204,18 +204,18 @@ class RealmTask:
             Scores (B, K), the null document first, −inf in empty places; indices (B, K) into the third item;
             the titles and texts of the distinct passages, the null document first.
         """
-        model, wanted = self.retriever, self.config.documents - 1
+        model, n_passages = self.retriever, self.config.documents - 1
         questions = model.ask([Query(sentence.query) for sentence in sentences])  # (B, D)
-        retrieved = self.live_index.search(questions, wanted + _SPARE)
+        retrieved = self.live_index.search(questions, n_passages + _SPARE)
         stored: dict[tuple[str, str], int] = {}  # a row of the index with this title and text
         places: dict[tuple[str, str], int] = {("", ""): 0}
-        rows = np.zeros((len(sentences), wanted + 1), np.int64)
+        rows = np.zeros((len(sentences), n_passages + 1), np.int64)
         empty = np.zeros(rows.shape, bool)
         candidates = self.live_index.passages_of(retrieved)
         for number, (sentence, own) in enumerate(zip(sentences, candidates, strict=True)):
             listed: dict[tuple[str, str], None] = {}
             for row, passage in zip(retrieved[number].tolist(), own, strict=False):  # rows may end with −1
-                if len(listed) < wanted and not sentence.stands_in(passage):
+                if len(listed) < n_passages and not sentence.stands_in(passage):
                     listed[passage.title, passage.text] = None
                     stored[passage.title, passage.text] = row
             for slot, key in enumerate(listed, 1):

@@ -145,18 +145,18 @@ class _Reading(NamedTuple):
     last: Int64
 
 
-def _places(tokens: Int64, wanted: Int64, continues: Any) -> Int64:
-    """Where `wanted` begins in `tokens`, as whole words.
+def _places(tokens: Int64, span: Int64, continues: Any) -> Int64:
+    """Where `span` begins in `tokens`, as whole words.
 
     Example:
         >>> _places(np.array([5, 7, 8, 7, 8, 9]), np.array([7, 8]), np.arange(10) == 9)
         array([1])
     """
-    count = len(tokens) - len(wanted) + 1
+    count = len(tokens) - len(span) + 1
     if count < 1:
         return np.zeros(0, np.int64)
-    same = np.lib.stride_tricks.sliding_window_view(tokens, len(wanted)) == wanted
-    after = np.append(tokens, -1)[len(wanted) :][:count]
+    same = np.lib.stride_tricks.sliding_window_view(tokens, len(span)) == span
+    after = np.append(tokens, -1)[len(span) :][:count]
     whole = (after < 0) | ~continues[after]
     return np.flatnonzero(same.all(1) & whole)
 

@@ -181,8 +181,8 @@ def _load_generator(
     stated = {name: value for name, value in stated.items() if value is not None}
     # What was trained to read passages together reads no more of them; RAG takes each by itself.
     most = config.top_k if reads["mode"] == "fid" else GeneratorSettings().max_passages
-    wanted = {**stated, **reads, "no_answer": None, "max_passages": most}
+    overrides = {**stated, **reads, "no_answer": None, "max_passages": most}
     seq2seq, manifest = load_generator(
-        config.generator, device=device, trains=True, dropout=config.reader_dropout, **wanted
+        config.generator, device=device, trains=True, dropout=config.reader_dropout, **overrides
     )
     return seq2seq, manifest.settings

@@ -99,9 +99,11 @@ class TrainConfig(FitConfig):
 
     @model_validator(mode="after")
     def _cross_check_selection(self) -> Self:
-        known, select_by = ("last", *self.measured), self.select_by
-        if select_by not in known:
-            raise ValueError(f"select_by={select_by} is not measured here: choose one of {', '.join(known)}")
+        measured, select_by = ("last", *self.measured), self.select_by
+        if select_by not in measured:
+            raise ValueError(
+                f"select_by={select_by} is not measured here: choose one of {', '.join(measured)}"
+            )
         return self
 
 

@@ -78,14 +78,14 @@ def marginal_loss(
         return loss
     assert everything is not None
     assert spoken is not None
-    prior, kept = scores.log_softmax(1), spoken.to(scores.dtype)
+    prior, is_counted = scores.log_softmax(1), spoken.to(scores.dtype)
     if marginal == "sequence":
         words = everything.shape[-1]
-        whole = (everything.sum(3) * kept[:, None]).sum(2) + words * prior  # (B, K)
+        whole = (everything.sum(3) * is_counted[:, None]).sum(2) + words * prior  # (B, K)
         smooth = whole.logsumexp(1) / words
     else:
         mixed = (prior[:, :, None, None] + everything).logsumexp(1)  # (B, T, V)
-        smooth = (mixed.mean(2) * kept).sum(1)
+        smooth = (mixed.mean(2) * is_counted).sum(1)
     return (1 - smoothing) * loss - smoothing * smooth
 
 
@@ -242,15 +242,15 @@ def _scored(
 ) -> list[Hypothesis]:
     """The different answers of a question's passages, by their likelihood under those that gave them."""
     beams = [{tuple(ids) for ids in mine} for mine in answers]
-    found = list(dict.fromkeys(tuple(ids) for mine in answers for ids in mine))
-    labels = seq2seq.targets(found)  # (H, T)
-    pairs = [(n, k) for n, ids in enumerate(found) for k, mine in enumerate(beams) if ids in mine]
+    union = list(dict.fromkeys(tuple(ids) for mine in answers for ids in mine))
+    labels = seq2seq.targets(union)  # (H, T)
+    pairs = [(n, k) for n, ids in enumerate(union) for k, mine in enumerate(beams) if ids in mine]
     number, place = torch.tensor(pairs, device=labels.device).T
     values = seq2seq.token_log_probs(apart.rows([rows[k] for _, k in pairs]), labels[number])
-    logp = values.new_full((len(found), len(rows), labels.shape[1]), float("-inf"))
+    logp = values.new_full((len(union), len(rows), labels.shape[1]), float("-inf"))
     logp[number, place] = values
-    scores = prior.to(logp).expand(len(found), -1)
+    scores = prior.to(logp).expand(len(union), -1)
     likelihoods = answer_log_likelihood(marginal, scores, logp).tolist()
     weights = posterior(marginal, scores, logp, labels >= 0).tolist()
-    hypotheses = [Hypothesis(ids, v, tuple(w)) for ids, v, w in zip(found, likelihoods, weights, strict=True)]
+    hypotheses = [Hypothesis(ids, v, tuple(w)) for ids, v, w in zip(union, likelihoods, weights, strict=True)]
     return sorted(hypotheses, key=lambda h: (-h.score, h.ids))

@@ -74,8 +74,8 @@ class GenerativeReader:
         """
         ranked = self.generate(questions, passages, scores, n_best)
         return [
-            each.result(question, own, given, _likelihoods(each), n_best)
-            for each, question, own, given in zip(ranked, questions, passages, scores, strict=True)
+            each.result(question, own, weights, _likelihoods(each), n_best)
+            for each, question, own, weights in zip(ranked, questions, passages, scores, strict=True)
         ]
 
     def generate(
@@ -88,11 +88,11 @@ class GenerativeReader:
             answered = self._fused(memory) if marginal is None else self._mixed(marginal, memory, priors)
             for b, chosen, (hypotheses, null) in zip(part, places, answered, strict=True):
                 spans: dict[str, Span] = {}  # one of each normalised text
-                for found in sorted(hypotheses, key=lambda h: -h.score):
+                for guess in sorted(hypotheses, key=lambda h: -h.score):
                     order = chosen
-                    if found.weights:
-                        order = [chosen[i] for i in np.argsort(-np.array(found.weights), kind="stable")]
-                    span = _supported(self.seq2seq.words(found.ids), found.score, passages[b], order)
+                    if guess.weights:
+                        order = [chosen[i] for i in np.argsort(-np.array(guess.weights), kind="stable")]
+                    span = _supported(self.seq2seq.words(guess.ids), guess.score, passages[b], order)
                     spans.setdefault(normalize_answer(span.text) or span.text, span)
                 results[b] = Ranked(list(spans.values()), null)
         return results

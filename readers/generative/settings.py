@@ -90,15 +90,15 @@ def encode_rows(
     shortened = [_cut(tokenizer, question, settings.question_tokens) for question in questions]
     texts = [
         settings.template.format(question=question, title=passage.title, text=passage.text)
-        for question, found in zip(shortened, passages, strict=True)
-        for passage in found
+        for question, own in zip(shortened, passages, strict=True)
+        for passage in own
     ]
     if not texts:
         return [[] for _ in questions]
     flat = iter(
         tokenizer(texts, truncation=True, max_length=settings.passage_tokens, verbose=False)["input_ids"]
     )
-    return [[list(next(flat)) for _ in found] for found in passages]
+    return [[list(next(flat)) for _ in own] for own in passages]
 
 
 def _cut(tokenizer: Any, question: str, tokens: int) -> str:

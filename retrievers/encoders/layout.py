@@ -66,9 +66,9 @@ def render_queries(queries: Sequence[Query], *, prefix: str = "") -> tuple[list[
 
     Example:
         >>> from rag.core.types import Passage
-        >>> found = Query("who’s?", (Passage("1", "Danube", "A river."), Passage("2", "Rhine", "Another.")))
-        >>> render_queries([found, Query("where?")])
+        >>> second = Query("who’s?", (Passage("1", "Danube", "A river."), Passage("2", "Rhine", "Another.")))
+        >>> render_queries([second, Query("where?")])
         (["who's?", 'where?'], ['Another. A river.', ''])
     """
     first = [prefix + query.question.replace("’", "'") for query in queries]
-    return first, [" ".join(found.text for found in reversed(query.passages)) for query in queries]
+    return first, [" ".join(passage.text for passage in reversed(query.passages)) for query in queries]

@@ -104,12 +104,12 @@ class TokenMatch:
         return np.asarray(sums[0] / np.maximum(sums[1], 1e-12), np.float32)
 
 
-def _best_window(found: Float32, weights: Float32, starts: Int64, ends: Int64) -> Float32:
+def _best_window(matches: Float32, weights: Float32, starts: Int64, ends: Int64) -> Float32:
     """Largest weighted sum (n,) of the maxima of each question token's values (m, T) within two blocks."""
     counts = -(-(ends - starts) // _BLOCK)  # blocks of each passage
     first = np.cumsum(counts) - counts
     place = ranges(0, counts)
-    blocks = np.maximum.reduceat(found, np.repeat(starts, counts) + _BLOCK * place, axis=1)
+    blocks = np.maximum.reduceat(matches, np.repeat(starts, counts) + _BLOCK * place, axis=1)
     following = np.minimum(np.arange(len(place)) + 1, np.repeat(first + counts - 1, counts))
     sums = weights @ np.maximum(blocks, blocks[:, following])
     return np.asarray(np.maximum.reduceat(sums, first), np.float32)

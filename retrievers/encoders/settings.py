@@ -273,9 +273,9 @@ def _sentence_transformers(folder: Path) -> EncoderSettings:
     transformer = next(map(_optional_json, sorted(weights_dir.glob("sentence_*_config.json"))), {})
     stated = str(own.get("similarity_fn_name") or "").lower()
     query, passage = _prompts(own)
-    known = {"Transformer", "Pooling", "Normalize", "Dense", "LayerNorm", _MASK}
+    supported = {"Transformer", "Pooling", "Normalize", "Dense", "LayerNorm", _MASK}
     ends = [kind for kind in kinds if kind != _MASK]
-    is_unusual = set(kinds) - known or kinds[0] != "Transformer" or kinds.count("Pooling") > 1
+    is_unusual = set(kinds) - supported or kinds[0] != "Transformer" or kinds.count("Pooling") > 1
     refused = {
         f"has the modules {', '.join(kinds)}, expected Transformer, then Pooling or {_MASK}, with Dense, "
         "LayerNorm and Normalize": is_unusual,

@@ -232,19 +232,19 @@ class TowerModel(nn.Module):
     def forward(self, texts: Sequence[Int32 | Sequence[int]], *, question: bool = False) -> Vectors:
         """Vectors, float32, of n token sequences (special tokens included), padded together."""
         ids, mask = pad(texts, self.pad_id)  # (n, L)
-        seen = kept = mask
+        seen = scored = mask
         if question and self.unseen is not None:
             seen = mask * (ids != self.unseen)
         if not question and len(self.skipped):
-            kept = mask * ~torch.isin(ids, self.skipped)
+            scored = mask * ~torch.isin(ids, self.skipped)
         if isinstance(self.encoder, FastBert):
             hidden = self.encoder.padded(ids, mask, seen=None if seen is mask else seen)  # (n, L, H)
         else:
             device = next(self.encoder.parameters()).device
-            ids, seen, kept = ids.to(device), seen.to(device), kept.to(device)
+            ids, seen, scored = ids.to(device), seen.to(device), scored.to(device)
             with torch.autocast(device.type, dtype=torch.bfloat16, enabled=self.autocast):
                 hidden = token_vectors(self.encoder, ids, seen)
-        vectors: Vectors = self.head(hidden, kept)
+        vectors: Vectors = self.head(hidden, scored)
         return vectors
 
     def bare(

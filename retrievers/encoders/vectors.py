@@ -32,9 +32,9 @@ class Vectors:
     lengths: Tensor | None = None
 
     @classmethod
-    def of_tokens(cls, values: Tensor, kept: Tensor) -> Vectors:
-        """The vectors of (n, L, D) for which `kept` (n, L) is True."""
-        return cls(values[kept], kept.sum(1))
+    def of_tokens(cls, values: Tensor, mask: Tensor) -> Vectors:
+        """The vectors of (n, L, D) for which `mask` (n, L) is True."""
+        return cls(values[mask], mask.sum(1))
 
     @classmethod
     def joined(cls, parts: Sequence[Vectors]) -> Vectors:
@@ -56,9 +56,9 @@ class Vectors:
     def padded(self) -> tuple[Tensor, Tensor]:
         """(n, L, D) with zeros behind each text's vectors, and (n, L) bool where there is one."""
         lengths = self.values.new_ones(len(self), dtype=torch.int64) if self.lengths is None else self.lengths
-        kept = torch.arange(max([1, *lengths.tolist()]), device=lengths.device) < lengths[:, None]  # (n, L)
-        filled = self.values.new_zeros((*kept.shape, self.values.shape[-1]))
-        return filled.masked_scatter(kept[:, :, None], self.values), kept
+        mask = torch.arange(max([1, *lengths.tolist()]), device=lengths.device) < lengths[:, None]  # (n, L)
+        filled = self.values.new_zeros((*mask.shape, self.values.shape[-1]))
+        return filled.masked_scatter(mask[:, :, None], self.values), mask
 
 
 def score(questions: Vectors, passages: Vectors) -> Tensor:
@@ -95,10 +95,10 @@ def max_sim(questions: Vectors, passages: Vectors) -> Tensor:
         Interaction over BERT", equation 3.
     """
     tokens = questions.values  # (T, D)
-    found, kept = passages.padded()  # (P, L, D), (P, L)
-    step = max(1, _BLOCK_NUMBERS // max(1, len(tokens) * kept.shape[1]))
+    values, mask = passages.padded()  # (P, L, D), (P, L)
+    step = max(1, _BLOCK_NUMBERS // max(1, len(tokens) * mask.shape[1]))
     best = []
-    for block, real in zip(found.split(step), kept.split(step), strict=True):
+    for block, real in zip(values.split(step), mask.split(step), strict=True):
         similar = tokens @ block.flatten(0, 1).T  # (T, block · L)
         similar = similar.view(len(tokens), *real.shape).masked_fill(~real, float("-inf"))
         best.append(similar.max(-1).values)  # (T, block)

@@ -182,8 +182,8 @@ def load_model(config: BiEncoderConfig, device: str, *, freeze_passages: bool = 
             f"have {passage.dim}",
             hint="set projection_dim to bring both to one size",
         )
-    asked = replace(of_question, passage_prefix=of_passage.passage_prefix)
-    sides = Sides(asked, replace(of_passage, query_prefix=of_question.query_prefix))
+    question_side = replace(of_question, passage_prefix=of_passage.passage_prefix)
+    sides = Sides(question_side, replace(of_passage, query_prefix=of_question.query_prefix))
     temperature = config.temperature
     if temperature == "auto":
         temperature = 0.05 if of_question.similarity == "cosine" else 1.0

@@ -110,8 +110,8 @@ def draw_pairs(
 ) -> list[tuple[str, Passage]]:
     """A sentence drawn from each passage that allows it, and the passage, mostly without the sentence."""
     pairs = []
-    for passage, (place, kept) in zip(passages, generator(*keys).random((len(passages), 2)), strict=True):
-        pair = inverse_cloze(passage.text, place, keep=kept < keep_sentence, min_words=min_words)
+    for passage, (place, chance) in zip(passages, generator(*keys).random((len(passages), 2)), strict=True):
+        pair = inverse_cloze(passage.text, place, keep=chance < keep_sentence, min_words=min_words)
         if pair is not None:
             pairs.append((pair[0], replace(passage, text=pair[1])))
     return pairs

@@ -20,8 +20,8 @@ def book(data: bytes) -> tuple[str, list[Piece]]:
     with open_archive(data) as archive:
         _refuse_protected(archive)
         try:
-            found = _xml(archive, _CONTAINER).find(".//{*}rootfile")
-            place = found.attrib["full-path"] if found is not None else ""
+            root = _xml(archive, _CONTAINER).find(".//{*}rootfile")
+            place = root.attrib["full-path"] if root is not None else ""
             package = _xml(archive, place)
         except (KeyError, ElementTree.ParseError) as error:
             raise Unreadable(

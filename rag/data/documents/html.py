@@ -238,19 +238,19 @@ def _inline_text(node: Any) -> str:
 
 def _is_hidden(node: Any) -> bool:
     """Whether people do not see it, or see it on every page."""
-    found = node.attributes
-    if not found and node.tag not in (*_NAVIGATION_TAGS, "header", "sup"):
+    attributes = node.attributes
+    if not attributes and node.tag not in (*_NAVIGATION_TAGS, "header", "sup"):
         return False
-    if "hidden" in found or found.get("aria-hidden") == "true":
+    if "hidden" in attributes or attributes.get("aria-hidden") == "true":
         return True
-    classes, mark = found.get("class") or "", found.get("id") or ""
+    classes, mark = attributes.get("class") or "", attributes.get("id") or ""
     # a heading's id is often its own words: <h2 id="pagination">
     names = (classes if node.tag in _HEADINGS else f"{classes} {mark}").strip().lower()
     if node.tag in ("a", "span") and _ANCHORS.search(names):
         return True
     if node.tag == "sup":
         return node.css_first("a[href^='#']") is not None
-    if found.get("role") in _NAVIGATION_ROLES or node.tag in _NAVIGATION_TAGS:
+    if attributes.get("role") in _NAVIGATION_ROLES or node.tag in _NAVIGATION_TAGS:
         return True
     named = node.tag == "header" or (bool(names) and _NAVIGATION_NAMES.search(names) is not None)
     if not named or node.tag in ("body", "html", "main", "article"):

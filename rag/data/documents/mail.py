@@ -27,10 +27,10 @@ def message(data: bytes, attached: Attached) -> tuple[str, list[Piece]]:
     Args:
         attached: converts an attachment, given by its bytes and file name, into pieces.
     """
-    found = email.message_from_bytes(data, policy=email.policy.default)
-    if not found.keys():
+    parsed = email.message_from_bytes(data, policy=email.policy.default)
+    if not parsed.keys():
         raise Unreadable("broken file", "save the message again", "it has no header of an e-mail")
-    return _header(found, "Subject"), _pieces(found, attached, 1)
+    return _header(parsed, "Subject"), _pieces(parsed, attached, 1)
 
 
 def mailbox(data: bytes, attached: Attached) -> tuple[str, list[Piece]]:
@@ -51,17 +51,17 @@ def mailbox(data: bytes, attached: Attached) -> tuple[str, list[Piece]]:
     return "", pieces
 
 
-def _pieces(found: MIMEPart, attached: Attached, level: int) -> list[Piece]:
-    shown = ((name, _header(found, name)) for name in _SHOWN)
+def _pieces(parsed: MIMEPart, attached: Attached, level: int) -> list[Piece]:
+    shown = ((name, _header(parsed, name)) for name in _SHOWN)
     head = "; ".join(f"{name}: {value}" for name, value in shown if value)
     pieces = [Piece("paragraph", head)]
-    body = found.get_body(("plain", "html"))
+    body = parsed.get_body(("plain", "html"))
     if body is not None:
         content = _text(body)
         read = html.page(content)[1] if body.get_content_subtype() == "html" else text(content)[1]
         pieces += _below(read, level - 1)
-    is_attachment = body is None and not found.is_multipart()  # such as a PDF that was sent alone
-    for part in [found] if is_attachment else found.iter_attachments():
+    is_attachment = body is None and not parsed.is_multipart()  # such as a PDF that was sent alone
+    for part in [parsed] if is_attachment else parsed.iter_attachments():
         extension = mimetypes.guess_extension(part.get_content_type()) if is_attachment else None
         name = part.get_filename() or (f"attachment{extension}" if extension else "")
         if part.get_content_type() == "message/rfc822" and level < _MAX_DEPTH:
@@ -82,12 +82,12 @@ def _below(pieces: Iterable[Piece], levels: int) -> list[Piece]:
     return [replace(piece, level=piece.level + levels) if piece.level else piece for piece in pieces]
 
 
-def _header(found: MIMEPart, name: str) -> str:
+def _header(parsed: MIMEPart, name: str) -> str:
     """A header's text, unparsed where it is so odd that the parser fails; "" if there is none."""
     try:
-        return clean(str(found.get(name, "")))
+        return clean(str(parsed.get(name, "")))
     except Exception:
-        raw = (value for key, value in found.raw_items() if key.lower() == name.lower())
+        raw = (value for key, value in parsed.raw_items() if key.lower() == name.lower())
         return clean(str(next(raw, "")))
 
 

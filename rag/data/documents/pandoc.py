@@ -51,8 +51,8 @@ def _run(program: str, source: str, data: bytes) -> tuple[str, list[Piece]]:
     except subprocess.TimeoutExpired as error:
         raise Unreadable("takes too long", "split it", f"more than {_TIMEOUT_S} s") from error
     if done.returncode:
-        said = " ".join(done.stderr.decode("utf-8", "replace").split())
-        raise Unreadable("broken file", "save it as DOCX, PDF or HTML", f"pandoc: {said[:120].rstrip('.')}")
+        reason = " ".join(done.stderr.decode("utf-8", "replace").split())
+        raise Unreadable("broken file", "save it as DOCX, PDF or HTML", f"pandoc: {reason[:120].rstrip('.')}")
     title, pieces = html.rendered_page(done.stdout.decode("utf-8", "replace"), has_title=source == "asciidoc")
     return title.lower() if source in ("man", "mdoc") and title.isupper() else title, pieces
 

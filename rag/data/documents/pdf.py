@@ -80,12 +80,12 @@ def pdf(data: bytes) -> tuple[str, list[Piece], tuple[str, ...]]:
         n_empty = n_broken = 0
         for number in range(count):
             try:
-                found = list(_lines(document, number, library.raw))
+                of_page = list(_lines(document, number, library.raw))
             except library.PdfiumError:
                 n_broken += 1
                 continue
-            n_empty += not found
-            lines += found
+            n_empty += not of_page
+            lines += of_page
         if n_broken == count:
             raise Unreadable("broken file", "get a whole copy of it", "no page of it can be read")
         if not lines:

@@ -177,9 +177,9 @@ def notebook(text: str) -> tuple[str, list[Piece]]:
     title, pieces = "", list[Piece]()
     for kind, source in sources:
         if kind == "markdown":
-            named, found = markdown(source)
-            title = title or named
-            pieces += found
+            heading, own = markdown(source)
+            title = title or heading
+            pieces += own
         elif kind == "code":
             pieces.append(Piece("code", source))
     return title, pieces

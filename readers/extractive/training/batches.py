@@ -34,7 +34,7 @@ class ReaderBatch:
         acceptable: (B, A) bool, False where a question has fewer than A.
         has_answer: (B,) bool; where False the acceptable "spans" are the [CLS] of every row.
         positive: (B, P) bool.
-        wanted: (B, P, L) bool, tokens of an answer, or [CLS] of a passage whose answer is "yes" or "no".
+        answer_tokens: (B, P, L) bool, those of an answer, or [CLS] of a passage that answers "yes" or "no".
         labelled: (B,) bool, False for questions that are learnt from the teacher alone.
         tokens: number of tokens in the batch, without padding.
     """
@@ -49,7 +49,7 @@ class ReaderBatch:
     acceptable: torch.Tensor
     has_answer: torch.Tensor
     positive: torch.Tensor
-    wanted: torch.Tensor
+    answer_tokens: torch.Tensor
     labelled: torch.Tensor
     tokens: int
 
@@ -141,10 +141,10 @@ class ReaderBatches:
         parts = []
         for number, training_set in enumerate(self.config.train):
             own = np.flatnonzero(self._sets == number)
-            wanted = round(stage.epochs * self.config.epochs * training_set.weight * len(own))
-            if wanted:
-                passes = -(-wanted // len(own))
-                parts.append(np.concatenate([draw.permutation(own) for _ in range(passes)])[:wanted])
+            drawn = round(stage.epochs * self.config.epochs * training_set.weight * len(own))
+            if drawn:
+                passes = -(-drawn // len(own))
+                parts.append(np.concatenate([draw.permutation(own) for _ in range(passes)])[:drawn])
         return draw.permutation(np.concatenate(parts)) if parts else np.zeros(0, np.int64)
 
     def __getitem__(self, step: int) -> ReaderBatch:
@@ -220,13 +220,13 @@ class ReaderBatches:
             begin = len(self.examples.template.before)
             for group in np.flatnonzero(draw.random(groups) < self.config.reworded).tolist():
                 own = slice(group * per_group, (group + 1) * per_group)
-                asked = slice(begin, begin + int(self._question_lengths[questions[group]]))
-                self._rewording.apply(ids[own].numpy(), asked, text[own].numpy(), draw)
+                question_tokens = slice(begin, begin + int(self._question_lengths[questions[group]]))
+                self._rewording.apply(ids[own].numpy(), question_tokens, text[own].numpy(), draw)
         longest = clear.shape[1]
         size = longest + (2 if self.config.answer_types else 0)  # "yes" and "no" stand behind the tokens
         allowed = torch.ones(len(rows), size, dtype=torch.bool)
         allowed[:, 1:longest] = text[:, 1:]
-        wanted = torch.zeros(len(rows), longest, dtype=torch.bool)
+        answer_tokens = torch.zeros(len(rows), longest, dtype=torch.bool)
         targets: list[Spans] = [[] for _ in answered]
         for number, row in enumerate(rows):
             group, place = divmod(number, per_group)
@@ -235,11 +235,11 @@ class ReaderBatches:
             elif types[group] != SPAN and row.is_positive:
                 word = longest + int(types[group] == NO)
                 spans = [(word, word)]
-                wanted[number, 0] = True
+                answer_tokens[number, 0] = True
             else:
                 spans = row.spans
                 for first, last in spans:
-                    wanted[number, first : last + 1] = True
+                    answer_tokens[number, first : last + 1] = True
             targets[group] += [(place * size + first, place * size + last) for first, last in spans]
         flat = pad_sequence([torch.tensor(spans).long().view(-1, 2) for spans in targets], batch_first=True)
         return ReaderBatch(
@@ -253,7 +253,7 @@ class ReaderBatches:
             acceptable=torch.arange(flat.shape[1]) < torch.tensor([[len(spans)] for spans in targets]),
             has_answer=torch.tensor(answered),
             positive=torch.tensor([row.is_positive for row in rows]).view(groups, per_group),
-            wanted=wanted.view(groups, per_group, longest),
+            answer_tokens=answer_tokens.view(groups, per_group, longest),
             labelled=torch.from_numpy(types != UNLABELLED),
             tokens=int(mask.sum()),
         )

@@ -52,8 +52,8 @@ class TrainingSet(Config):
 
     @model_validator(mode="before")
     @classmethod
-    def _from_path(cls, given: Any) -> Any:
-        return {"questions": given} if isinstance(given, str | Path) else given
+    def _from_path(cls, value: Any) -> Any:
+        return {"questions": value} if isinstance(value, str | Path) else value
 
     @property
     def label(self) -> str:

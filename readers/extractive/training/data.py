@@ -211,7 +211,7 @@ def load_examples(
             numbers.setdefault(_key(candidate), len(numbers))
     texts = tokenize_texts(tokenizer, [text for _, text in numbers])
     titles = tokenize_texts(tokenizer, [title for title, _ in numbers])
-    asked = tokenize_texts(tokenizer, [example.question for _, example in numbered])
+    tokenized = tokenize_texts(tokenizer, [example.question for _, example in numbered])
     questions: list[TrainingQuestion] = []
     for n, ((place, example), (positives, negatives)) in enumerate(zip(numbered, roles, strict=True)):
         kind = answer_type(example) if sets[place][0].labelled else UNLABELLED
@@ -221,7 +221,7 @@ def load_examples(
         if spans or (negatives and not example.answers):
             passages = (*(number for number, _ in spans), *(numbers[_key(each)] for each in negatives))
             answers = tuple(own for _, own in spans)
-            questions.append(TrainingQuestion(asked.tokens(n), place, kind, passages, answers))
+            questions.append(TrainingQuestion(tokenized.tokens(n), place, kind, passages, answers))
     if len(questions) < len(numbered):
         get_logger(__name__).warning(
             "%d of %d questions left out: no passage of theirs holds an answer of at most %d tokens",

@@ -133,9 +133,9 @@ def reader_loss(
         selection = marginal_loss(relevance, torch.ones_like(positive), positive)
         value = value + config.selection_weight * selection
     if output.skim is not None and config.skim_weight:
-        skim, wanted = output.skim.view(groups, -1), moved["wanted"].flatten(1)  # (B, P·L)
-        inside = allowed[..., : moved["wanted"].shape[-1]].flatten(1)
-        value = value + config.skim_weight * marginal_loss(skim, inside, wanted)
+        skim, answer_tokens = output.skim.view(groups, -1), moved["answer_tokens"].flatten(1)  # (B, P·L)
+        inside = allowed[..., : moved["answer_tokens"].shape[-1]].flatten(1)
+        value = value + config.skim_weight * marginal_loss(skim, inside, answer_tokens)
     if teacher is None:
         return Loss(value, examples=groups, tokens=batch.tokens)
     read = teacher.logits(moved["teacher_ids"], moved["attention_mask"])

@@ -70,8 +70,8 @@ class Rewording:
             texts: passages, in their own case.
         """
         names = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
-        asked = Counter(token for question in questions for token in question.tolist())
-        frequent = {token for token, _ in asked.most_common(_FUNCTION_WORDS)}
+        counts = Counter(token for question in questions for token in question.tolist())
+        frequent = {token for token, _ in counts.most_common(_FUNCTION_WORDS)}
         lower, capital = Counter[str](), Counter[str]()
         for text in texts:
             for word in _INSIDE_SENTENCE.findall(text):
@@ -103,11 +103,11 @@ class Rewording:
             ids: (P, L) token ids; the rows' questions are equal and stand at `question`.
             text: (P, L) tokens of the passages.
         """
-        asked, after = ids[0, question], ids[0, question.start + 1 : question.stop + 1]
-        shared = np.isin(asked, ids[text]) & (self.neighbours[asked, 0] > 0) & ~self.continues[after]
-        shared &= draw.random(len(asked)) < _REPLACED
-        others = self.neighbours[asked, draw.integers(_NEIGHBOURS, size=len(asked))]
-        ids[:, question] = np.where(shared, others, asked)
+        tokens, after = ids[0, question], ids[0, question.start + 1 : question.stop + 1]
+        shared = np.isin(tokens, ids[text]) & (self.neighbours[tokens, 0] > 0) & ~self.continues[after]
+        shared &= draw.random(len(tokens)) < _REPLACED
+        others = self.neighbours[tokens, draw.integers(_NEIGHBOURS, size=len(tokens))]
+        ids[:, question] = np.where(shared, others, tokens)
 
 
 @torch.inference_mode()

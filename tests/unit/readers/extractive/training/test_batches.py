@@ -96,13 +96,13 @@ def test_every_answer_is_inside_its_window(batches: ReaderBatches) -> None:
             if batch.has_answer[group]:
                 assert said(batch, group)[0].replace(" ", "").isdigit()
                 assert batch.positive[group].tolist() == [True] + [False] * (per_group - 1)
-                assert batch.wanted[group].reshape(-1)[start]
+                assert batch.answer_tokens[group].reshape(-1)[start]
                 seen += 1
             else:
                 assert batch.starts[group].tolist() == [p * length for p in range(per_group)]
                 assert batch.acceptable[group].all()
                 assert not batch.positive[group].any()
-                assert not batch.wanted[group].any()
+                assert not batch.answer_tokens[group].any()
     assert seen > 50
 
 
@@ -127,8 +127,8 @@ def test_yes_and_no_rest_on_the_gold_passages_without_a_span(tmp_path: Path) -> 
     assert set(found) == {("57",), ("<yes>", "<yes>"), ("<no>", "<no>")}
     group = found["<yes>", "<yes>"]
     assert batch.positive[group].tolist() == [True, True, False]
-    assert batch.wanted[group][:, 0].tolist() == [True, True, False]
-    assert not batch.wanted[group][:, 1:].any()
+    assert batch.answer_tokens[group][:, 0].tolist() == [True, True, False]
+    assert not batch.answer_tokens[group][:, 1:].any()
     # a step of a two-hop question that lacks the answer teaches that it does
     spans = found[("57",)]
     assert batch.positive[spans].tolist() == [True, False, False]
