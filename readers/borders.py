@@ -1,6 +1,6 @@
 """Places of answers in a text: where a generated one stands, and where one that was marked begins and ends.
 
-A reader of spans may cut tokens, or mark more than one unit of a text.
+A reader of spans may cut tokens, or mark more than one unit of a text: `whole_tokens`, then `one_unit`.
 """
 
 import unicodedata
@@ -85,19 +85,6 @@ _BLANK_LINE = regex.compile(r"\n\s*\n")
 _ROW = regex.compile(r" \| |^\s*\||\|\s*$|^[^;:\n]{1,60}: [^;\n]*; [^;:\n]{1,60}: ")  # a row of a table
 _NEXT_CELL = regex.compile(r"; [^;:\n]{1,60}: ")
 _PART = regex.compile(r"(?=[^\n|]*\w)[^\s|](?:[^\n|]*[^\s|])?")
-
-
-def answer_bounds(text: str, start: int, end: int) -> tuple[int, int]:
-    """The borders of an answer that a span model marked: whole tokens of one paragraph or of one cell.
-
-    Of a span that crosses a blank line or the border of a table's cell, the first part with a word is kept.
-
-    Example:
-        >>> text = "| MAX_SIZE | 4711 |\\n\\nThe end."
-        >>> text[slice(*answer_bounds(text, 6, 9))], text[slice(*answer_bounds(text, 13, 25))]
-        ('MAX_SIZE', '4711')
-    """
-    return one_unit(text, *whole_tokens(text, start, end))
 
 
 def whole_tokens(text: str, start: int, end: int) -> tuple[int, int]:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from rag.core.arrays import Bool, Float64
+from rag.core.errors import DataError
 from readers.manifest import Calibration
 from readers.ranking import Ranked
 
@@ -77,12 +78,17 @@ def fit_calibration(
         nulls: (Q,) null scores.
         weights: (Q,) w before they are scaled to add up to 1; None: all alike.
 
+    Raises:
+        DataError: a score is NaN.
+
     Source:
         Guo et al. 2017, "On Calibration of Modern Neural Networks", section 4.2 (temperature scaling).
     """
     from scipy.special import logsumexp
 
     everything = np.column_stack([scores, nulls])  # (Q, N + 1)
+    if np.isnan(everything).any():
+        raise DataError("scores of held-out questions are NaN", hint="train again with a lower learning_rate")
     right = np.column_stack([correct, ~correct.any(axis=1)])
     unit = np.eye(everything.shape[1])[-1]
 

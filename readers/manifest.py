@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import Field, ValidationError
 
@@ -11,12 +11,7 @@ from rag.core.errors import ArtifactError, DataError, IncompleteArtifactError, M
 from rag.core.files import atomic_write_json, read_json, sha256_file
 
 READER_FILE = "reader.json"
-FORMAT_VERSION = 1
 _UNCHECKED = (READER_FILE, "README.md")
-_RETIRED = {  # what older readers stated and has no meaning any more
-    *("weights_sha256", "ranges_sha256", "paths", "efforts", "yes_no", "form_weight", "merge", "null"),
-    *("words", "writes", "decoding", "first", "none", "empty", "extends", "path_effort", "path_weight"),
-}
 
 SettingsT = TypeVar("SettingsT", bound=Config)
 
@@ -43,12 +38,15 @@ class Manifest(Config):
     Attributes:
         name: for reports.
         calibration: turns scores into probabilities.
+        retriever: what a reader that counts the search's scores in was trained with, see `retrievers.open`
+            and `retrievers.bound`.
         checksums: sha256 of each file beside it: weights, configuration and tokenizer are one reader.
     """
 
-    format_version: int = FORMAT_VERSION
+    format_version: Literal[1] = 1
     name: str
     calibration: Calibration = Calibration()
+    retriever: dict[str, Any] | None = None
     checksums: dict[str, str] = Field(default_factory=dict)
 
     def save(self, folder: Path) -> None:
@@ -84,29 +82,18 @@ def load_manifest(kind: type[ManifestT], folder: Path) -> ManifestT:
 
     Raises:
         IncompleteArtifactError: there is none.
-        ArtifactError: it is damaged, of another format version, or of another kind of reader.
+        ArtifactError: it is damaged, of another kind of reader, or of another version of this program.
     """
-    data, path = read_reader_file(folder), folder / READER_FILE
-    expected = kind.model_fields["kind"].default
-    name, version = data.get("kind", expected), data.get("format_version")
-    if name != expected:
-        raise ArtifactError(
-            f"{folder} is a reader of kind {name!r}, expected {expected!r}",
-            hint=f"give a folder of kind {expected!r}: `rag train --help` lists what each recipe makes",
-        )
-    if version != FORMAT_VERSION:
-        raise ArtifactError(
-            f"{path}: format version {version!r}, not {FORMAT_VERSION}",
-            hint="it was written by another program or version: copy or train the folder again",
-        )
-    for part in (data, data.get("settings"), data.get("calibration")):
-        if isinstance(part, dict):
-            for retired in _RETIRED & part.keys():
-                del part[retired]
     try:
-        return kind.model_validate(data)
+        return kind.model_validate(read_reader_file(folder))
     except ValidationError as error:
-        raise ArtifactError(f"{path}: {error.errors()[0]['loc']}: {error.errors()[0]['msg']}") from error
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise ArtifactError(
+            f"{folder / READER_FILE}: {place} is {first['input']!r:.80}: {first['msg']}",
+            hint="the folder is damaged, or of another version: make it again with `rag train reader`, or "
+            "with `rag train generator`",
+        ) from error
 
 
 def check_files(checksums: Mapping[str, str], folder: Path, *needed: str) -> None:

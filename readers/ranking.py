@@ -10,7 +10,7 @@ import numpy as np
 from rag.core.arrays import Float64, Int64
 from rag.core.types import Answer, AnswerSet, Evidence, Passage
 from rag.data.text import normalize_answer
-from readers.borders import answer_bounds
+from readers.borders import one_unit, whole_tokens
 from readers.extractive.layout import Row, RowScores, TokenizedTexts
 from readers.extractive.settings import ReaderSettings
 from readers.table_match import TableMatch, content_words
@@ -188,7 +188,8 @@ class QuestionRanker:
         unique = self._rows.pairs[row.group][2]
         offsets, shift = self._rows.texts.spans(unique), row.first_token - row.text_from
         text = self._rows.unique[unique].text
-        begin, stop = answer_bounds(text, int(offsets[start + shift, 0]), int(offsets[end + shift, 1]))
+        marked = int(offsets[start + shift, 0]), int(offsets[end + shift, 1])
+        begin, stop = one_unit(text, *whole_tokens(text, *marked))
         answer = text[begin:stop]
         begin += len(answer) - len(answer.lstrip())  # SentencePiece's tokens hold the blank before a word
         answer = answer.strip()

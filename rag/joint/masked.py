@@ -333,9 +333,8 @@ class MaskedReader(Filler):
         mark, device = self._mark, next(self.parameters()).device
         rows = []
         for sentence, listed in zip(sentences, passages, strict=True):
-            frame = mark.frame(sentence.ids)
-            room = max(0, self._max_tokens - frame.size)
-            rows += [frame.row(passage[:room]) for passage in listed]
+            room = max(0, self._max_tokens - mark.size(sentence.ids))
+            rows += [mark.row(sentence.ids, None, passage[:room]) for passage in listed]
         ids, mask, types, _ = row_tensors(mark, rows)
         base = getattr(self.model, self.model.base_model_prefix)
         hidden = run_backbone(base, ids.to(device), mask.to(device), types.to(device))[0]  # (R, L, H)

@@ -105,13 +105,12 @@ class SpanFiller(Filler):
         self, sentences: Sequence[MaskedSentence], passages: TokenLists, learning: bool
     ) -> Iterator[_Reading]:
         for b, (sentence, listed) in enumerate(zip(sentences, passages, strict=True)):
-            frame = self._mark.frame(sentence.ids)
-            room = max(0, self._max_tokens - frame.size)
+            room = max(0, self._max_tokens - self._mark.size(sentence.ids))
             for k, passage in enumerate(listed):
                 tokens = np.array(passage[:room], np.int64)
                 starts = _places(tokens, sentence.targets, self._continues)
                 if len(starts) or (learning and len(tokens)):
-                    row = frame.row(tokens)
+                    row = self._mark.row(sentence.ids, None, tokens)
                     first = starts + row.text_from
                     yield _Reading(b, k, row, first, first + len(sentence.targets) - 1)
 

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import nn
 from transformers import AutoConfig, AutoTokenizer
 
-from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError
+from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.core.files import atomic_path, check_target, replaced_folder, sha256_file
 from rag.runtime.backbone import loading
 from rag.runtime.model_files import (
@@ -54,9 +54,9 @@ def row_scale(matrix: torch.Tensor) -> torch.Tensor:
 
 
 def rounded(matrix: torch.Tensor) -> torch.Tensor:
-    """A float32 matrix as `load_int8` gives it after `save_int8`."""
-    scale = row_scale(matrix)[:, None]
-    return (matrix / scale).round_().mul_(scale)
+    """A matrix as `load_int8` gives it after `save_int8`, float32."""
+    codes, scale = quantize(matrix)
+    return codes * scale[:, None]
 
 
 def save_int8(state: Mapping[str, torch.Tensor], path: Path, *, keep: Collection[str] = ()) -> None:
@@ -77,19 +77,12 @@ def load_int8(path: Path) -> dict[str, torch.Tensor]:
     """Read a file of `save_int8` back as float32 tensors.
 
     Raises:
-        ArtifactError: if the file is missing, damaged, or an int8 matrix has no scale.
+        ArtifactError: the file is missing or damaged.
     """
     tensors = read_tensors(path)
-    state: dict[str, torch.Tensor] = {}
-    for name, tensor in tensors.items():
-        if name.endswith(_SUFFIX) and name.removesuffix(_SUFFIX) in tensors:
-            continue
-        if tensor.dtype == torch.int8:
-            if name + _SUFFIX not in tensors:
-                raise ArtifactError(f"{path}: the int8 matrix {name} has no scale")
-            tensor = tensor.float() * tensors[name + _SUFFIX][:, None]
-        state[name] = tensor
-    return state
+    codes = {name: tensor for name, tensor in tensors.items() if tensor.dtype == torch.int8}
+    scales = {name: tensors.pop(name + _SUFFIX)[:, None] for name in codes}
+    return {**tensors, **{name: matrix.float() * scales[name] for name, matrix in codes.items()}}
 
 
 @dataclass(frozen=True)
@@ -210,21 +203,18 @@ def _load_own(folder: Path) -> ReaderParts:
 
 
 def _check_tokenizer(name: str, tokenizer: Any, config: Any) -> None:
+    lacking = [kind for kind in ("cls", "sep", "pad") if getattr(tokenizer, f"{kind}_token_id") is None]
+    problem = ""
     if not getattr(tokenizer, "is_fast", False):
+        problem = "gives no character offsets"
+    elif len(tokenizer) > config.vocab_size:
+        problem = f"has {len(tokenizer)} tokens, the encoder {config.vocab_size}"
+    elif lacking:
+        problem = f"has no {', '.join(lacking)} token, rows are [CLS] question [SEP] …"
+    if problem:
         raise MismatchedArtifactError(
-            f"{name}: the tokenizer {type(tokenizer).__name__} gives no character offsets",
-            hint="save a fast tokenizer (tokenizer.json) beside the weights",
-        )
-    if len(tokenizer) > config.vocab_size:
-        raise MismatchedArtifactError(
-            f"{name}: the tokenizer has {len(tokenizer)} tokens, the encoder {config.vocab_size}",
-            hint="put the tokenizer that the encoder was trained with beside it",
-        )
-    missing = [kind for kind in ("cls", "sep", "pad") if getattr(tokenizer, f"{kind}_token_id") is None]
-    if missing:
-        raise MismatchedArtifactError(
-            f"{name}: the tokenizer has no {', '.join(missing)} token, rows are [CLS] question [SEP] …",
-            hint="use a BERT-like encoder",
+            f"{name}: the tokenizer {problem}",
+            hint="put the fast tokenizer (tokenizer.json) of a BERT-like encoder beside its weights",
         )
 
 

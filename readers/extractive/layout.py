@@ -105,13 +105,26 @@ class PairTemplate:
     separator: int
     pad: int
 
-    def frame(self, question: Tokens, title: Tokens | None = None) -> RowFrame:
-        """The tokens around a text that is read for a question."""
+    def row(
+        self,
+        question: Tokens,
+        title: Tokens | None,
+        window: Tokens | Sequence[int],
+        *,
+        group: int = 0,
+        first_token: int = 0,
+    ) -> Row:
+        """The row of these tokens of a passage; `group` and `first_token` as in `Row`."""
         head = [*self.before, *question.tolist(), *self.between]
         types_from = len(head) - (len(self.between) if self.types[1] != self.types[0] else 0)
         if title is not None:
             head += [*title.tolist(), self.separator]
-        return RowFrame(head, list(self.after), types_from)
+        ids = np.concatenate([head, window, self.after]).astype(np.int64)
+        return Row(group, ids, types_from, len(head), len(head) + len(window), first_token)
+
+    def size(self, question: Tokens, title: Tokens | None = None) -> int:
+        """Number of tokens around a text that is read for a question."""
+        return len(self.row(question, title, ()).ids)
 
 
 def pair_template(tokenizer: Any) -> PairTemplate:
@@ -161,26 +174,6 @@ class Row:
     first_token: int
 
 
-@dataclass(frozen=True, slots=True)
-class RowFrame:
-    """A row without its text: token ids before and after it, and where segment 1 begins."""
-
-    head: list[int]
-    tail: list[int]
-    types_from: int
-
-    @property
-    def size(self) -> int:
-        """Number of tokens that are not text."""
-        return len(self.head) + len(self.tail)
-
-    def row(self, window: Tokens | Sequence[int], *, group: int = 0, first_token: int = 0) -> Row:
-        """The row of these tokens of a passage; `group` and `first_token` as in `Row`."""
-        ids = np.concatenate([self.head, window, self.tail]).astype(np.int64)
-        begin = len(self.head)
-        return Row(group, ids, self.types_from, begin, begin + len(window), first_token)
-
-
 def rows_of_pairs(
     template: PairTemplate,
     settings: ReaderSettings,
@@ -196,14 +189,14 @@ def rows_of_pairs(
     rows: list[Row] = []
     for group, (question, passage) in enumerate(pairs):
         title = titles.tokens(passage)[: settings.title_tokens] if settings.titled else None
-        frame = template.frame(questions.tokens(question)[: settings.question_tokens], title)
-        text, room = texts.tokens(passage), settings.max_tokens - frame.size
+        head = questions.tokens(question)[: settings.question_tokens], title
+        text, room = texts.tokens(passage), settings.max_tokens - template.size(*head)
         step = max(1, room - settings.stride_tokens)
         if not len(text):
             continue
         count = 1 + max(0, -(-(len(text) - room) // step))
         rows += [
-            frame.row(text[first : first + room], group=group, first_token=first)
+            template.row(*head, text[first : first + room], group=group, first_token=first)
             for first in range(0, count * step, step)
         ]
     return rows

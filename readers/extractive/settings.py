@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
@@ -104,8 +104,7 @@ class ReaderManifest(Manifest):
 
     `ranges_file` holds the ranges of activations that int8 inference needs; a reader without one computes in
     bf16 or fp32. `word_embeddings` names the installed model that these are taken from, if the weights file
-    has none. `retriever` is what a reader that counts the search's scores in was trained with: {"kind",
-    "encoder"}, see `retrievers.open` and `EncoderIdentity`.
+    has none.
     """
 
     kind: Literal["extractive"] = "extractive"
@@ -113,4 +112,3 @@ class ReaderManifest(Manifest):
     ranges_file: str | None = None
     word_embeddings: Literal["all-MiniLM-L6-v2"] | None = None
     settings: ReaderSettings = ReaderSettings()
-    retriever: dict[str, Any] | None = None

@@ -67,16 +67,10 @@ class GeneratorSettings(Config):
 
 
 class GeneratorManifest(Manifest):
-    """The content of `reader.json` beside a sequence-to-sequence checkpoint.
-
-    Attributes:
-        retriever: what it was trained with: a question encoder of its own, see `retrievers.bound`, or the
-            {"kind"} of one that stayed as it was, see `retrievers.open`.
-    """
+    """The content of `reader.json` beside a sequence-to-sequence or causal checkpoint."""
 
     kind: Literal["generative"] = "generative"
     settings: GeneratorSettings = GeneratorSettings()
-    retriever: dict[str, Any] | None = None
 
 
 def encode_rows(

@@ -12,7 +12,6 @@ from jinja2 import TemplateError
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from rag.config import load_config
-from rag.core.errors import ReaderError
 from rag.runtime.backbone import loading
 from rag.runtime.hardware import resolve_device, resolve_precision
 from readers.generative.causal import PLAIN_END, causal_limit
@@ -57,18 +56,8 @@ class LocalModel:
 
     @torch.inference_mode()
     def complete(self, messages: Sequence[dict[str, str]], max_tokens: int) -> Completion:
-        """The greedy continuation, and its log-probability.
-
-        Raises:
-            ReaderError: question and a single passage are longer than the model's window.
-        """
+        """The greedy continuation, and its log-probability."""
         prompt = self._prompt(messages)
-        if len(prompt) + max_tokens > self._window:
-            raise ReaderError(
-                f"{self.name}: a question with one passage has {len(prompt)} tokens, with {max_tokens} of "
-                f"reply more than the model's window of {self._window}",
-                hint="index shorter passages, or use a model with a longer window",
-            )
         ids = torch.tensor([prompt], device=self._model.device)
         output = self._model.generate(
             ids, attention_mask=torch.ones_like(ids), max_new_tokens=max_tokens, do_sample=False,

@@ -106,6 +106,12 @@ class LanguageModelReader:
             messages = prompt_messages(question, [passage for passage, _ in read], settings.style)
             if self.completer.fits(messages, settings.answer_tokens):
                 break
+        else:
+            raise ReaderError(
+                f"{self.name}: a question with one passage and {settings.answer_tokens} tokens of reply are "
+                "longer than the model's window",
+                hint="index shorter passages, or use a model with a longer window",
+            )
         completion = self.completer.complete(messages, settings.answer_tokens)
         try:
             statements = parse_reply(completion.text)

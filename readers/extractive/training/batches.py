@@ -94,7 +94,7 @@ class ReaderBatches:
         self._question_lengths = np.minimum(lengths, config.question_tokens)
         self._title_lengths = np.minimum(examples.titles.lengths, config.title_tokens)
         nothing = np.zeros(0, np.int32)
-        self._special = examples.template.frame(nothing, nothing).size
+        self._special = examples.template.size(nothing, nothing)
         around = int(self._question_lengths.max()) + config.title_tokens + self._special
         if (shortest := min(stage.max_tokens for stage in config.stages)) <= around:
             raise ConfigError(
@@ -188,8 +188,7 @@ class ReaderBatches:
         question_ids = question.tokens[: self.config.question_tokens]
         title = data.titles.tokens(passage)[: self.config.title_tokens]
         text = data.texts.tokens(passage)
-        frame = data.template.frame(question_ids, title)
-        head, room = len(frame.head), limit - frame.size
+        room = limit - data.template.size(question_ids, title)
         spans = list(question.spans[place]) if is_positive else []
         spans = spans[:1] if self.config.spans == "first" else spans
         begin = 0
@@ -201,13 +200,13 @@ class ReaderBatches:
                 spans.append((first, last))
                 lowest, highest = max(0, last - room + 1), min(first, highest)
             begin = int(draw.integers(lowest, highest + 1))
-        window = text[begin : begin + room]
+        row = data.template.row(question_ids, title, text[begin : begin + room])
         inside = {
-            (first - begin + head, last - begin + head): None
+            (first - begin + row.text_from, last - begin + row.text_from): None
             for first, last in spans
-            if begin <= first and last < begin + len(window)
+            if begin <= first and last - begin < row.text_to - row.text_from
         }
-        return _Row(frame.row(window, first_token=begin), list(inside), is_positive)
+        return _Row(row, list(inside), is_positive)
 
     def _assemble(
         self, rows: Sequence[_Row], answered: Sequence[bool], questions: Int64, draw: np.random.Generator

@@ -6,7 +6,6 @@ from itertools import compress
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from rag.core.arrays import Bool, Float64
 from rag.core.errors import DataError
@@ -171,56 +170,44 @@ def weigh(cases: Sequence[Case], empty: float) -> Float64:
 def fit_and_measure(cases: Sequence[Case]) -> tuple[Calibration, dict[str, float]]:
     """The calibration fitted on all cases, and figures.
 
-    The figures are measured on each half of the questions with a fit on the other half: on the very questions
-    it was fitted on, a confidence looks better than it is. Figures named "unseen" are measured on each set
-    with a fit on the other sets.
+    On the questions it was fitted on a confidence looks better than it is. So the figures of each set are
+    measured with a fit on the other sets; those of a single set on each half, with a fit on the other half.
 
     Raises:
         DataError: there are fewer than two questions.
     """
-    right = np.array([case.right[0] for case in cases])
-    shown = np.array([case.whole and not case.emptied for case in cases])
-    removed = np.array([case.whole and case.emptied for case in cases])
-    number, labels = (np.array([getattr(case, name) for case in cases]) for name in ("number", "label"))
-
-    def measure(chances: Float64, name: str = "") -> dict[str, float]:
-        silent = chances[:, 1] > 0.5
-        return {
-            f"no_answer_recall{name}": _percent(silent[removed]),
-            f"no_answer_false_alarms{name}": _percent(silent[shown & right]),
-        }
-
-    crossed = _crossed(cases, number % 2)  # a question's cases stay together
-    if crossed is None:
+    labels = np.array([case.label for case in cases])
+    names = list(dict.fromkeys(labels.tolist()))
+    groups = labels if len(names) > 1 else np.array([case.number % 2 for case in cases])
+    if len(values := np.unique(groups)) < 2:
         raise DataError(
             "fewer than two held-out questions to fit and to measure the confidence on",
             hint="raise held_out of a set, or name another in `calibrate`, both with `retrieved`: "
             "--set 'calibrate=[{questions: FILE, retrieved: FILE}]'",
         )
-    figures = {"ece": _error(crossed[shown, 0], right[shown]), **measure(crossed)}
-    figures |= {"questions": float(shown.sum()), "without_answer": float(removed.sum())}
-    unseen = _crossed(cases, labels)
-    if unseen is not None:
-        own = {label: shown & (labels == label) for label in dict.fromkeys(labels.tolist())}
-        figures |= {f"ece {label}": _error(crossed[mine, 0], right[mine]) for label, mine in own.items()}
-        errors = {f"ece unseen {label}": _error(unseen[mine, 0], right[mine]) for label, mine in own.items()}
-        figures |= {**errors, "ece unseen": round(float(np.mean(list(errors.values()))), 4)}
-        figures |= measure(unseen, " unseen")
-    return fit(cases), figures
-
-
-def _crossed(cases: Sequence[Case], groups: npt.NDArray[Any]) -> Float64 | None:
-    """Probabilities of each case's first answer and of none, fitted on the cases of the other groups, (Q, 2);
-    None if there is a single group."""
-    chances, values = np.zeros((len(cases), 2)), np.unique(groups)
-    if len(values) < 2:
-        return None
-    for value in values:
+    chances = np.zeros((len(cases), 2))  # that the first answer is right, and that there is none
+    for value in values:  # a question's cases stay together
         calibration = fit(list(compress(cases, groups != value)))
         for place in np.nonzero(groups == value)[0].tolist():
             probabilities, none = likelihoods(cases[place].ranked, calibration)
             chances[place] = probabilities[0], none
-    return chances
+    right = np.array([case.right[0] for case in cases])
+    shown = np.array([case.whole and not case.emptied for case in cases])
+    removed = np.array([case.whole and case.emptied for case in cases])
+    silent = chances[:, 1] > 0.5
+    errors = {}
+    for name in names:
+        mine = shown & (labels == name)
+        errors[f"ece {name}"] = _error(chances[mine, 0], right[mine])
+    figures = {
+        "ece": round(float(np.mean(list(errors.values()))), 4),
+        "no_answer_recall": _percent(silent[removed]),
+        "no_answer_false_alarms": _percent(silent[shown & right]),
+        "questions": float(shown.sum()),
+        "without_answer": float(removed.sum()),
+        **(errors if len(names) > 1 else {}),
+    }
+    return fit(cases), figures
 
 
 def fit(cases: Sequence[Case]) -> Calibration:

@@ -77,7 +77,7 @@ def opened(folder: Path, text: str = "", tokens: int = 0, size: int = 0) -> None
         (ConfigError, "colour", lambda _, folder: generator(folder, colour=1)),
         (ArtifactError, "lacks 4 weights", lambda _, folder: generator(folder, "layers.0.fc1")),
         (Mismatched, "the tokenizer knows", lambda _, folder: generator(folder, added=9)),
-        (ReaderError, "window of 64", lambda _, folder: language_model(folder)),
+        (ReaderError, "the model's window", lambda _, folder: language_model(folder)),
         (ConfigError, "colour", lambda _, folder: language_model(folder, "#colour=1")),
         (ConfigError, "style", lambda _, folder: language_model(folder, "#style=long")),
     ],

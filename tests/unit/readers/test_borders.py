@@ -2,7 +2,7 @@
 
 import pytest
 
-from readers.borders import answer_bounds, whole_tokens
+from readers.borders import one_unit, whole_tokens
 
 CUT = [
     ("Use --no-cache-dir, please", "cache", "--no-cache-dir"),
@@ -48,5 +48,5 @@ MARKED = [  # what a span model marked, between brackets, and the answer
 @pytest.mark.parametrize(("marked", "answer"), MARKED)
 def test_borders_of_answers(marked: str, answer: str) -> None:
     text = marked.replace("[", "").replace("]", "")
-    start, end = answer_bounds(text, marked.index("["), marked.index("]") - 1)
+    start, end = one_unit(text, *whole_tokens(text, marked.index("["), marked.index("]") - 1))
     assert text[start:end].strip() == answer
