@@ -25,7 +25,7 @@ CEILINGS = {
     "rag/scale": (460, 450),
     "rag/training": (1680, 1400),
     "indexers": (4400, 4400),
-    "readers": (6910, 6600),
+    "readers": (6850, 6600),
     "retrievers": (6640, 6600),
     "serve": (2720, 2600),
     "tests": (24400, 24000),
