@@ -12,9 +12,11 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
+
 from indexers.documents import DOCUMENTS_NAME, Put, writing_documents
 from indexers.embeddings import HEADER_NAME, EmbeddingShards, Header, encode_corpus
-from indexers.faiss_index import build_faiss, create_faiss
+from indexers.faiss_index import build_faiss, create_faiss, preset_for
 from indexers.ledger import (
     DATA_PREFIX,
     INDEX_KIND,
@@ -25,19 +27,21 @@ from indexers.ledger import (
 from indexers.lucene import build_bm25
 from indexers.passage_writer import PassageStoreWriter, passages_digest
 from indexers.passages import PassageStore
-from indexers.presets import INDEX_KINDS, PLAID, preset_for
-from indexers.probes import PROBES_NAME, read_probes, save_probes
 from indexers.protocols import EncodesCorpus, PassageEncoder
-from indexers.settings import STAGES, BuildSettings, Stage
+from indexers.settings import INDEX_KINDS, PLAID, STAGES, BuildSettings, Stage
 from indexers.token_build import TokenEncoder, build_tokens
 from indexers.token_codec import BITS
+from rag.core.arrays import Float32
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.files import TEMPORARY_MARK, directory_lock, disk_errors, fingerprint
 from rag.core.manifest import BUILDING_DIR, MANIFEST_NAME
+from rag.core.npy import load_npy, save_npy
 from rag.core.progress import Progress
 from rag.core.types import Passage
 
 __all__ = ["INDEX_KIND", "BuildSettings", "build_index"]
+PROBES_NAME = "probes.npy"  # queries on which recall is measured, beside the embeddings
+_PROBE_WORDS = 10
 _OWN = {MANIFEST_NAME, ".lock", BUILDING_DIR, UPDATING_DIR}
 
 
@@ -163,6 +167,33 @@ def _build_embeddings(
         save_probes(directory, passages, encoder, settings.probes, settings.seed)
     (directory / HEADER_NAME).unlink()  # the manifest says it
     ledger.finish("embeddings", shards.header.to_json())
+
+
+def save_probes(
+    directory: Path, passages: PassageStore, encoder: PassageEncoder, count: int, seed: int
+) -> None:
+    """Store vectors of pieces of ten words from random passages beside the embeddings.
+
+    They are as long as questions, and not in the index as such. With them the FAISS stage needs no encoder.
+    """
+    generator = np.random.default_rng(seed)
+    rows = np.sort(generator.choice(len(passages), min(count, len(passages)), replace=False))
+    texts = []
+    for passage in passages.get_many(rows):
+        words = passage.text.split() or passage.title.split() or [passage.id]
+        start = int(generator.integers(0, max(len(words) - _PROBE_WORDS, 0) + 1))
+        texts.append(" ".join(words[start : start + _PROBE_WORDS]))
+    vectors = encoder.encode_passages([""] * len(texts), texts)
+    save_npy(directory / PROBES_NAME, np.asarray(vectors, dtype=np.float32))
+
+
+def read_probes(embeddings: EmbeddingShards) -> Float32:
+    """Probes (n, D) stored beside the embeddings."""
+    path = embeddings.directory / PROBES_NAME
+    size_bytes = path.stat().st_size if path.exists() else 0
+    return load_npy(
+        path, dtype=np.float32, shape=((size_bytes - 128) // (4 * embeddings.dim), embeddings.dim)
+    )
 
 
 def _build_dense(ledger: BuildLedger, settings: BuildSettings) -> None:

@@ -1,13 +1,25 @@
 """FAISS over memory-mapped embeddings: built block by block, measured, searched with exact re-ranking.
 
+| type | what is searched                                    | bytes per vector | for                        |
+|------|-----------------------------------------------------|------------------|----------------------------|
+| flat | the float32 embeddings themselves                   | 4·D              | exact, up to some millions |
+| hnsw | graph (32 links per node) over 8-bit codes          | D + 272          | lowest latency, slow build |
+| ivf  | inverted lists of 4-bit product codes, 32 at a time | D/4 + 8          | millions of passages       |
+
+Any other type is read by FAISS' own `index_factory`, such as "SQ8" or "OPQ64,IVF4096,PQ64x4fs". Files are
+mapped into memory, which several processes share.
+
 Files in the directory: `faiss.index` (absent for `flat`, which searches the embeddings themselves), for
 blocked lists (`ivf`) also `faiss.lists`. Type, parameters, search settings and recall stand in the manifest.
+
+Source: André et al. 2017, "Accelerated Nearest Neighbor Search with Quick ADC", for the codes of `ivf`.
 """
 
 import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +39,8 @@ from indexers.exact import (
     select_best,
 )
 from indexers.mapped_lists import LISTS_NAME, move_lists, open_lists
-from indexers.presets import (
-    GRAPH_OF_LISTS_FROM,
-    HNSW_EF_CONSTRUCTION,
-    INDEX_TYPES,
-    TWO_LEVELS_FROM,
-    Preset,
-    preset_for,
-)
 from indexers.protocols import Selection, VectorIndex
+from indexers.settings import INDEX_TYPES
 from rag.core.arrays import Float32, Int64
 from rag.core.errors import (
     ArtifactError,
@@ -47,6 +52,12 @@ from rag.core.files import atomic_path, clean_directory
 from rag.core.progress import Progress
 
 FAISS_NAME = "faiss.index"
+HNSW_LINKS = 32
+_EF_CONSTRUCTION = 160  # of a graph
+_TWO_LEVELS_FROM = 1024  # lists, from which they are clustered in two levels
+_GRAPH_OF_LISTS_FROM = 4096  # lists, from which a graph finds those nearest to a vector
+_LIST_POINTS = 64  # training vectors for each inverted list
+_CODE_POINTS = 65_536  # training vectors for codes
 RECALL_KS = (1, 10, 100)
 _COMPARE_ALL = 50_000  # selected rows of which every one is compared
 _LEAST_SHARE = 16  # the same where one row in this many is selected, or fewer
@@ -55,6 +66,47 @@ _GRAPH_EFFORTS = (128, 256, 512, 1024, 2048, 4096)  # efSearch, the first that r
 _STANDS_STILL = 0.002  # least gain in recall by twice the effort
 _CODEWORDS = 16  # of codes of four bits; training needs as many vectors
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """Parameters of one index type for a corpus of a given size.
+
+    Attributes:
+        factory: FAISS factory string; empty for `flat`, which has no FAISS file.
+        nlist: inverted lists; 0 where there are none, or FAISS decides.
+        training_rows: vectors that codes and lists are trained on.
+        over_fetch: candidates that are re-ranked for each result.
+    """
+
+    name: str
+    factory: str
+    nlist: int
+    training_rows: int
+    over_fetch: int
+
+
+def preset_for(name: str, rows: int, dim: int) -> Preset:
+    """The parameters of an index type for `rows` vectors of size `dim`.
+
+    Example:
+        >>> preset_for("ivf", 21_015_324, 768).factory
+        'IVF16384_HNSW32,PQ384x4fsr'
+        >>> preset_for("SQ8", 1000, 384).factory
+        'SQ8'
+    """
+    if name == "flat":
+        return Preset(name, "", 0, 0, 1)
+    if name == "hnsw":
+        return Preset(name, f"HNSW{HNSW_LINKS}_SQ8", 0, min(rows, _CODE_POINTS), 1)
+    if name != "ivf":
+        return Preset(name, name, 0, min(rows, 4 * _CODE_POINTS), 4)
+    # 4·√N as a power of two, but at least 39 vectors per list
+    nlist = max(1, min(1 << round(math.log2(4 * math.sqrt(max(rows, 1)))), rows // 39))
+    graph = f"_HNSW{HNSW_LINKS}" if nlist >= _GRAPH_OF_LISTS_FROM else ""
+    codes = dim // 2 if dim % 2 == 0 else dim  # of four bits
+    training_rows = min(rows, max(_CODE_POINTS, _LIST_POINTS * nlist))
+    return Preset(name, f"IVF{nlist}{graph},PQ{codes}x4fsr", nlist, training_rows, 4)
 
 
 @contextmanager
@@ -81,7 +133,7 @@ def create_faiss(preset: Preset, dim: int, seed: int = 0) -> Any:
             hint=f"choose one of {', '.join(INDEX_TYPES)}, or a string of FAISS' index_factory, such as SQ8",
         ) from error
     if preset.name == "hnsw":
-        index.hnsw.efConstruction = HNSW_EF_CONSTRUCTION
+        index.hnsw.efConstruction = _EF_CONSTRUCTION
     if (lists := faiss.try_extract_index_ivf(index)) is not None:
         lists = faiss.downcast_index(lists)
         lists.cp.seed, lists.cp.min_points_per_centroid = seed, 1
@@ -93,7 +145,7 @@ def create_faiss(preset: Preset, dim: int, seed: int = 0) -> Any:
 
 
 def _train(index: Any, preset: Preset, sample: Float32, seed: int) -> None:
-    if preset.nlist >= TWO_LEVELS_FROM:
+    if preset.nlist >= _TWO_LEVELS_FROM:
         with suppress(RuntimeError):  # a group of copies of one vector cannot be divided: FAISS trains alone
             centroids, _ = two_level_clustering(
                 sample, round(math.sqrt(preset.nlist)), preset.nlist, clustering_niter=10, seed=seed,
@@ -148,7 +200,7 @@ def build_faiss(
         (place / FAISS_NAME).unlink(missing_ok=True)
         return {**info, "recall": {str(k): 1.0 for k in RECALL_KS}}
     index = create_faiss(preset, dim, seed)
-    with _faiss_threads(1 if preset.nlist >= GRAPH_OF_LISTS_FROM else threads):
+    with _faiss_threads(1 if preset.nlist >= _GRAPH_OF_LISTS_FROM else threads):
         _train(index, preset, sample_rows(embeddings, preset.training_rows, seed), seed)
     with (
         _faiss_threads(1 if isinstance(index, faiss.IndexHNSW) else threads),

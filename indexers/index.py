@@ -14,8 +14,8 @@ from indexers.filtering import Naming, folders, select
 from indexers.ledger import read_index_manifest
 from indexers.lucene import LuceneIndex
 from indexers.passages import PassageStore
-from indexers.presets import PARTS, Part
 from indexers.protocols import EncoderIdentity, Selection, VectorIndex
+from indexers.settings import PARTS, Part
 from indexers.token_index import TokenIndex
 from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError, ResourceError
 from rag.core.files import hold_folder

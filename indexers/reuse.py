@@ -1,95 +1,48 @@
-"""Take vectors of unchanged passages from an earlier index, so that only new or changed ones are encoded.
-
-A passage whose title and text are in an earlier index of the same encoder gets its vector from there, in a
-new directory (`StoredVectors.of_indexes`) as in an update of the index itself. Ids do not matter, nor the
-order. FAISS and Lucene are built anew, in minutes where encoding takes hours.
-"""
+"""Take vectors of finished indexes into the build of another corpus, or under a newer question side."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from indexers.embeddings import EmbeddingShards, StoredRows, encode_corpus
+from indexers.embeddings import EmbeddingShards, StoredVectors
 from indexers.index import Index
 from indexers.ledger import BuildLedger, finished_stages
 from indexers.passages import PassageStore
 from indexers.protocols import PassageEncoder
 from indexers.settings import VectorDtype
-from rag.core.arrays import Int64
 from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.core.files import atomic_path, check_target, fingerprint
 from rag.core.manifest import verify_files
-from rag.core.progress import Progress
 
-_CHECKED_PASSAGES, _PASSAGES_AT_ONCE = 16, 4096
+_CHECKED_PASSAGES = 16
 _FARTHEST = 0.1  # of a vector's length: float16 and bf16 stay below it, another encoder does not
 # Fields that may differ while passages get equal vectors.
 _QUESTION_SIDE = ("weights_sha256", "name", "query_prefix")
-_KEY = np.dtype([("high", "<u8"), ("low", "<u8")])
-Source = tuple[PassageStore, EmbeddingShards]
 
 
-class StoredVectors:
-    """Vectors of the passages of earlier indexes, by hash of title and text.
+def open_stored(
+    encoder: PassageEncoder, indexes: Sequence[str | Path], dtype: VectorDtype = "float16"
+) -> StoredVectors:
+    """The vectors of finished indexes with dense retrieval, whose checksums are verified.
 
     Args:
-        sources: passages and their vectors; a vector comes from the first one that holds the passage.
+        encoder: gives passages the vectors that these indexes hold.
+        dtype: type of the numbers to be stored: vectors rounded to float16 are not used for float32.
 
-    Attributes:
-        reused: number of passages of the corpus encoded last whose vector was there.
-
-    Memory: 24 bytes for each passage of the earlier indexes, and for each of the corpus.
+    Raises:
+        ArtifactError: an index is unfinished or damaged.
+        ConfigError: an index has no vectors, or less precise ones than `dtype`.
+        MismatchedArtifactError: an index was made by an encoder that gives passages other vectors.
     """
-
-    def __init__(self, sources: Sequence[Source]) -> None:
-        self._sources, self.reused = sources, 0
-
-    @classmethod
-    def of_indexes(
-        cls, encoder: PassageEncoder, indexes: Sequence[str | Path], dtype: VectorDtype = "float16"
-    ) -> StoredVectors:
-        """Those of finished indexes with dense retrieval, whose checksums are verified.
-
-        Args:
-            encoder: gives passages the vectors that these indexes hold.
-            dtype: type of the numbers to be stored: vectors rounded to float16 are not used for float32.
-
-        Raises:
-            ArtifactError: an index is unfinished or damaged.
-            ConfigError: an index has no vectors, or less precise ones than `dtype`.
-            MismatchedArtifactError: an index was made by an encoder that gives passages other vectors.
-        """
-        return cls([_open_source(Path(path), encoder, dtype) for path in indexes])
-
-    def locate(self, passages: PassageStore) -> StoredRows:
-        """The rows of these passages in the earlier indexes."""
-        keys, sources = _read_keys(passages), list[tuple[EmbeddingShards, Int64]]()
-        is_stored = np.zeros(len(keys), bool)
-        for store, embeddings in self._sources:
-            others = _read_keys(store)
-            order = np.argsort(others["high"], kind="stable")
-            places = np.searchsorted(others["high"][order], keys["high"])
-            candidates = order[np.minimum(places, len(order) - 1)]
-            fits = (others[candidates] == keys) & ~is_stored
-            sources.append((embeddings, np.where(fits, candidates, -1)))
-            is_stored |= fits
-        self.reused = int(is_stored.sum())
-        return StoredRows(sources)
-
-    def encode(
-        self, place: Path, passages: PassageStore, encoder: PassageEncoder, dtype: VectorDtype, **options: Any
-    ) -> EmbeddingShards:
-        """Encode a corpus, but for passages whose vectors are stored; see `encode_corpus`."""
-        return encode_corpus(place, passages, encoder, dtype, stored=self.locate(passages), **options)
+    return StoredVectors([_open_source(Path(path), encoder, dtype) for path in indexes])
 
 
-def _open_source(place: Path, encoder: PassageEncoder, dtype: VectorDtype) -> Source:
+def _open_source(
+    place: Path, encoder: PassageEncoder, dtype: VectorDtype
+) -> tuple[PassageStore, EmbeddingShards]:
     with Index.open(place, verify="none") as index:
         passages, embeddings, files = index.passages, index.embeddings, index.manifest["files"]
     if embeddings is None:
@@ -113,19 +66,6 @@ def _open_source(place: Path, encoder: PassageEncoder, dtype: VectorDtype) -> So
     if differences:
         check_passage_vectors(place, passages, embeddings, encoder)
     return passages, embeddings
-
-
-def _read_keys(passages: PassageStore) -> NDArray[np.void]:
-    """Hashes (N,) of 128 bits of the passages' titles and texts, in row order."""
-    digests = bytearray()
-    with Progress(len(passages), "passages", "compare") as progress:
-        for batch in passages.batches(_PASSAGES_AT_ONCE):
-            for passage in batch:
-                head = passage.title.encode()
-                content = len(head).to_bytes(8, "little") + head + passage.text.encode()
-                digests += hashlib.blake2b(content, digest_size=16).digest()
-            progress.update(len(batch))
-    return np.frombuffer(bytes(digests), dtype=_KEY)
 
 
 def check_passage_vectors(

@@ -6,9 +6,19 @@ from typing import Literal, get_args
 
 from pydantic import Field, field_validator, model_validator
 
-from indexers.presets import INDEX_KINDS, INDEX_TYPES, PLAID, IndexKind
 from rag.config import DEFAULT_SEED, Config
 
+# The parts that an index can have beside its passages, by the name of the retriever setting.
+Part = Literal["dense", "tokens", "bm25"]
+PARTS: tuple[Part, ...] = get_args(Part)
+IndexKind = Literal["dense", "bm25", "hybrid"]
+INDEX_KINDS: dict[IndexKind, tuple[Part, ...]] = {
+    "dense": ("dense",),
+    "bm25": ("bm25",),
+    "hybrid": ("dense", "bm25"),
+}
+INDEX_TYPES = ("flat", "hnsw", "ivf")
+PLAID = "plaid"  # one vector per token: the part "tokens" takes the place of "dense"
 VectorDtype = Literal["float16", "float32"]
 Stage = Literal["passages", "embeddings", "dense", "tokens", "bm25"]
 RECALL, HYBRID_RECALL = 0.98, 0.9

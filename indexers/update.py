@@ -14,15 +14,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
-from indexers.build import build_passages, build_stages, settings_of_stages
+from indexers.build import PROBES_NAME, build_passages, build_stages, settings_of_stages
 from indexers.documents import DocumentEntry, Put
-from indexers.embeddings import EmbeddingShards
+from indexers.embeddings import EmbeddingShards, StoredVectors, encode_corpus
 from indexers.index import Index
 from indexers.ledger import UPDATING_DIR, BuildLedger, read_index_manifest, remove_unused
 from indexers.passages import PassageStore
-from indexers.probes import PROBES_NAME
 from indexers.protocols import EncoderIdentity, PassageEncoder
-from indexers.reuse import StoredVectors
 from rag.core.arrays import Float32
 from rag.core.errors import ConfigError, DataError
 from rag.core.files import directory_lock, link_or_copy
@@ -194,7 +192,7 @@ def _build(
         place.mkdir(parents=True, exist_ok=True)
         if not (probes := place / PROBES_NAME).exists():  # they stay questions of the same kind
             link_or_copy(old.directory / PROBES_NAME, probes)
-        return vectors.encode(place, *args, **options)
+        return encode_corpus(place, *args, stored=vectors, **options)
 
     build_stages(settings.stages, store, ledger, _LazyEncoder(index, encoder), settings, encode)
     report.reused = max(0, vectors.reused - (len(store) - report.passages))

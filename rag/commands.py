@@ -7,13 +7,13 @@ be read, before any work.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from indexers.documents import Put
-from indexers.presets import IndexKind
-from indexers.settings import BuildSettings
+from indexers.settings import BuildSettings, IndexKind
 from rag.config import DEFAULT_SEED, load_config
 from rag.core.errors import ConfigError
 from rag.core.files import check_target
@@ -68,7 +68,8 @@ def index(
         MismatchedArtifactError: `out` holds a build of other inputs or settings.
     """
     from indexers.build import build_index
-    from indexers.reuse import StoredVectors
+    from indexers.embeddings import encode_corpus
+    from indexers.reuse import open_stored
     from rag.scale.encoding import encoding_at
     from rag.updates import Corpus
     from retrievers.encoders.open import load_encoder, passage_budget
@@ -100,11 +101,11 @@ def index(
             raise ConfigError("--reuse takes over one vector per passage, and this build makes none")
         if place.resolve() in [Path(path).resolve() for path in reuse]:
             raise ConfigError(f"--reuse and --out are both {out}", hint="build into a new directory")
-        stored = StoredVectors.of_indexes(loaded, reuse, build.stored_dtype)
+        stored = open_stored(loaded, reuse, build.stored_dtype)
     puts = (change for change in read.changes({}) if isinstance(change, Put))  # nothing is stored yet
     with encoding_at(ray) as encoding:
         if stored is not None:
-            encoding["encode"] = stored.encode
+            encoding["encode"] = partial(encode_corpus, stored=stored)
         build_index(
             puts, place, encoder=loaded, settings=build, source=read.describe(), overwrite=overwrite,
             **encoding,

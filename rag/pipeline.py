@@ -13,8 +13,7 @@ from typing import Any, Literal
 
 from indexers.build import build_index
 from indexers.index import Index
-from indexers.presets import IndexKind
-from indexers.settings import BuildSettings
+from indexers.settings import BuildSettings, IndexKind
 from rag.config import load_config
 from rag.core.arrays import Float32
 from rag.core.errors import ConfigError

@@ -6,7 +6,7 @@ import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from indexers.presets import INDEX_KINDS, Part
+from indexers.settings import INDEX_KINDS, Part
 from rag.config import Config, load_config, parse_overrides
 from rag.core.errors import ConfigError, did_you_mean
 from rag.core.log import get_logger

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from indexers.presets import INDEX_TYPES
+from indexers.settings import INDEX_TYPES
 from rag.bench.common import Timings, check_counts, question_texts, ratio, time_interleaved
 from rag.bench.report import Report, Table, format_bytes
 from rag.core.errors import ConfigError
@@ -47,8 +47,8 @@ def open_vectors(
     Raises:
         ConfigError: the index has no dense part.
     """
+    from indexers.build import read_probes
     from indexers.index import Index
-    from indexers.probes import read_probes
     from retrievers.open import open_encoder
 
     index = Index.open(index_dir)
@@ -131,9 +131,9 @@ def compare_searches(
     rounds: int,
 ) -> Report:
     """Measure every type and return the report."""
+    from indexers.build import read_probes
     from indexers.exact import FlatIndex, exact_search
     from indexers.faiss_index import build_faiss, open_dense
-    from indexers.probes import read_probes
 
     top_k = max(RECALL_KS)
     if len(embeddings) <= top_k:

@@ -9,9 +9,8 @@ from indexers import exact, faiss_index
 from indexers.embeddings import EmbeddingShards
 from indexers.exact import FlatIndex, exact_search
 from indexers.faiss_index import _faiss_threads, build_faiss, open_dense, recall_at
-from indexers.presets import INDEX_TYPES
 from indexers.protocols import Selection
-from indexers.settings import VectorDtype
+from indexers.settings import INDEX_TYPES, VectorDtype
 from rag.core.arrays import Float32
 from rag.core.errors import ConfigError, MismatchedArtifactError, RetrievalError
 from tests.vectors import store_vectors

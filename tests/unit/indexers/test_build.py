@@ -7,9 +7,8 @@ import pytest
 
 from indexers.build import build_index
 from indexers.index import Index
-from indexers.presets import INDEX_TYPES
 from indexers.protocols import EncoderIdentity
-from indexers.settings import BuildSettings
+from indexers.settings import INDEX_TYPES, BuildSettings
 from rag.core.errors import (
     ArtifactError,
     ConfigError,

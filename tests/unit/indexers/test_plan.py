@@ -9,8 +9,7 @@ import pytest
 from indexers.build import build_index
 from indexers.index import Index
 from indexers.plan import plan
-from indexers.presets import INDEX_TYPES
-from indexers.settings import BuildSettings
+from indexers.settings import INDEX_TYPES, BuildSettings
 from rag.core.errors import ConfigError
 from rag.core.types import Passage
 

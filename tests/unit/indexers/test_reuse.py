@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,11 @@ import numpy as np
 import pytest
 
 from indexers.build import build_index
+from indexers.embeddings import encode_corpus
 from indexers.index import Index
 from indexers.passage_writer import PassageStoreWriter
 from indexers.passages import PassageStore
-from indexers.reuse import StoredVectors
+from indexers.reuse import open_stored
 from indexers.settings import BuildSettings
 from rag.core.arrays import Float32
 from rag.core.errors import ConfigError, IncompleteArtifactError, MismatchedArtifactError
@@ -45,8 +47,10 @@ def test_only_what_is_new_or_changed_is_encoded(tmp_path: Path, make_encoder: An
     build_index(OLD, tmp_path / "old", encoder=make_encoder(), settings=SETTINGS)
     build_index(NEW, tmp_path / "plain", encoder=make_encoder(), settings=SETTINGS)
     inner = make_encoder()
-    known = StoredVectors.of_indexes(inner, [tmp_path / "old"], "float32")
-    build_index(NEW, tmp_path / "new", encoder=inner, settings=SETTINGS, encode=known.encode)
+    known = open_stored(inner, [tmp_path / "old"], "float32")
+    build_index(
+        NEW, tmp_path / "new", encoder=inner, settings=SETTINGS, encode=partial(encode_corpus, stored=known)
+    )
     assert known.reused == 40
     assert sum(inner.calls) == 5 + 4  # and the probes
     np.testing.assert_array_equal(vectors(tmp_path / "new"), vectors(tmp_path / "plain"))
@@ -57,39 +61,35 @@ def test_only_what_is_new_or_changed_is_encoded(tmp_path: Path, make_encoder: An
 def test_several_indexes_and_titles_apart_from_texts(tmp_path: Path, make_encoder: Any) -> None:
     build_index(OLD[:20], tmp_path / "a", encoder=make_encoder(), settings=SETTINGS)
     build_index(OLD[15:45], tmp_path / "b", encoder=make_encoder(), settings=SETTINGS)
-    known = StoredVectors.of_indexes(make_encoder(), [tmp_path / "a", tmp_path / "b"])
-    located = known.locate(stored(tmp_path / "old", OLD))
-    is_known = ~located.is_new(0, 50)
+    known = open_stored(make_encoder(), [tmp_path / "a", tmp_path / "b"])
+    known.locate(stored(tmp_path / "old", OLD))
+    is_known = ~known.is_new(0, 50)
     whole = make_encoder().encode_passages([p.title for p in OLD], [p.text for p in OLD])
-    np.testing.assert_array_equal(located.vectors(0, 50, 32)[is_known], whole[is_known])
+    np.testing.assert_array_equal(known.vectors(0, 50, 32)[is_known], whole[is_known])
     assert (is_known.tolist(), known.reused) == ([True] * 45 + [False] * 5, 45)
     build_index([Passage("a", "ab", "c")], tmp_path / "c", encoder=make_encoder(), settings=SETTINGS)
-    known = StoredVectors.of_indexes(make_encoder(), [tmp_path / "c"])
+    known = open_stored(make_encoder(), [tmp_path / "c"])
     two = stored(tmp_path / "two", [Passage("1", "a", "bc"), Passage("2", "ab", "c")])
-    assert known.locate(two).is_new(0, 2).tolist() == [True, False]
+    known.locate(two)
+    assert known.is_new(0, 2).tolist() == [True, False]
 
 
 def test_vectors_of_another_encoder_are_refused(tmp_path: Path, make_encoder: Any) -> None:
     build_index(OLD, tmp_path / "old", encoder=make_encoder(), settings=SETTINGS)
     with pytest.raises(MismatchedArtifactError, match="other vectors") as refused:
-        StoredVectors.of_indexes(
+        open_stored(
             _restated(make_encoder(), lambda i: replace(i, weights_sha256="9"), factor=2), [tmp_path / "old"]
         )  # search is by inner product: longer vectors are others too
     assert f"made with, {make_encoder().identity.name}, or" in str(refused.value.hint)
     with pytest.raises(MismatchedArtifactError, match="max_length: 256 != 64"):
-        StoredVectors.of_indexes(
-            _restated(make_encoder(), lambda i: replace(i, max_length=64)), [tmp_path / "old"]
-        )
+        open_stored(_restated(make_encoder(), lambda i: replace(i, max_length=64)), [tmp_path / "old"])
     # Only questions were trained: the same vectors under another name and hash.
     other = _restated(
         make_encoder(), lambda i: replace(i, name="tuned", weights_sha256="9", query_prefix="q: ")
     )
-    assert (
-        not StoredVectors.of_indexes(other, [tmp_path / "old"])
-        .locate(stored(tmp_path / "s", OLD))
-        .is_new(0, 50)
-        .any()
-    )
+    known = open_stored(other, [tmp_path / "old"])
+    known.locate(stored(tmp_path / "s", OLD))
+    assert not known.is_new(0, 50).any()
 
 
 def _restated(encoder: Any, change: Callable[[Any], Any], factor: int = 1) -> Any:
@@ -102,12 +102,12 @@ def _restated(encoder: Any, change: Callable[[Any], Any], factor: int = 1) -> An
 def test_what_cannot_be_taken_over_is_said(tmp_path: Path, make_encoder: Any) -> None:
     build_index(OLD, tmp_path / "bm25", settings=BuildSettings(retriever="bm25"))
     with pytest.raises(ConfigError, match="no vectors to reuse"):
-        StoredVectors.of_indexes(make_encoder(), [tmp_path / "bm25"])
+        open_stored(make_encoder(), [tmp_path / "bm25"])
     rounded = SETTINGS.model_copy(update={"index_type": "SQfp16"})
     build_index(OLD, tmp_path / "fp16", encoder=make_encoder(), settings=rounded)
     with pytest.raises(ConfigError, match="rounded to float16"):
-        StoredVectors.of_indexes(make_encoder(), [tmp_path / "fp16"], "float32")
+        open_stored(make_encoder(), [tmp_path / "fp16"], "float32")
     build_index(OLD, tmp_path / "half", encoder=make_encoder(), settings=SETTINGS)
     (tmp_path / "half" / "manifest.json").unlink()
     with pytest.raises(IncompleteArtifactError):
-        StoredVectors.of_indexes(make_encoder(), [tmp_path / "half"])
+        open_stored(make_encoder(), [tmp_path / "half"])
