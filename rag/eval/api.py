@@ -138,17 +138,12 @@ def _notes(evaluation: Evaluation) -> list[str]:
 
 
 def compare(
-    results: Sequence[str | Path | Evaluation],
-    figures: str | Sequence[str] | None = None,
-    *,
-    all_pairs: bool = False,
-    report: str | Path | None = None,
+    results: Sequence[str | Path | Evaluation], *, all_pairs: bool = False, report: str | Path | None = None
 ) -> list[Comparison]:
     """Compare systems on the same questions: paired tests, Holm's correction, wins, ties and losses.
 
     Args:
         results: folders written by `evaluate`, or its return values; the others are compared with the first.
-        figures: names of figures; the main ones by default.
         all_pairs: compare every pair instead.
         report: write a side-by-side HTML page here.
 
@@ -157,13 +152,12 @@ def compare(
     """
     if isinstance(results, str | Path | Evaluation):
         raise ConfigError("results is a single folder, expected a list", hint="give two or more")
-    figures = [figures] if isinstance(figures, str) else figures
     if report is not None:
         check_target(report)
     evaluations = load_evaluations(
         [result.place if isinstance(result, Evaluation) else result for result in results]
     )
-    compared = compare_evaluations(evaluations, figures, all_pairs=all_pairs)
+    compared = compare_evaluations(evaluations, all_pairs=all_pairs)
     if report is not None:
         atomic_write_text(report, render_report(evaluations))
     return compared

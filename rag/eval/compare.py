@@ -9,8 +9,8 @@ import numpy as np
 
 from rag.core.arrays import Float64
 from rag.core.errors import ConfigError, MismatchedArtifactError
-from rag.eval.aggregate import figure_columns
 from rag.eval.results import Evaluation, main_figures
+from rag.eval.scoring import figure_columns
 from rag.eval.settings import EvaluationSettings, cut_off
 from rag.metrics.significance import PairedTest, compare_paired, holm
 
@@ -38,10 +38,7 @@ class Comparison:
 
 
 def compare_evaluations(
-    evaluations: Sequence[Evaluation],
-    figures: Sequence[str] | None = None,
-    *,
-    all_pairs: bool = False,
+    evaluations: Sequence[Evaluation], *, all_pairs: bool = False
 ) -> list[Comparison]:
     """Compare every system with the first, or all pairs.
 
@@ -52,7 +49,7 @@ def compare_evaluations(
         One comparison per figure and pair; `p_holm` is corrected over all of them.
 
     Raises:
-        ConfigError: fewer than two evaluations, names that are not distinct, or a figure one of them lacks.
+        ConfigError: fewer than two evaluations, names that are not distinct, or no figure that all have.
         MismatchedArtifactError: question sets or answer profiles differ.
     """
     names = [evaluation.name for evaluation in evaluations]
@@ -60,13 +57,13 @@ def compare_evaluations(
         raise ConfigError(
             f"expected two or more evaluations with distinct names, found {len(names)}: {', '.join(names)}"
         )
-    chosen = _chosen(evaluations, figures)
+    shared = _shared_figures(evaluations)
     tables = [_aligned(evaluation, evaluations[0]) for evaluation in evaluations]
     rows = [
         _compared(name, a, b, ours[name], theirs[name])
         for (a, ours), (b, theirs) in combinations(zip(names, tables, strict=True), 2)
         if all_pairs or a == names[0]
-        for name in chosen
+        for name in shared
     ]
     corrected = holm([row.result.p_value for row in rows])
     return [replace(row, p_holm=p_holm) for row, p_holm in zip(rows, corrected, strict=True)]
@@ -79,30 +76,18 @@ def _compared(figure: str, a: str, b: str, ours: Float64, theirs: Float64) -> Co
     return Comparison(figure, a, b, *means, result, result.p_value)
 
 
-def _chosen(evaluations: Sequence[Evaluation], figures: Sequence[str] | None) -> list[str]:
-    """The figures to compare: all have them, and have retrieved what these look at."""
-    depths = [_depth(evaluation) for evaluation in evaluations]
-
-    def is_fair(name: str) -> bool:
-        return len({*depths}) == 1 if name in _UNCUT else cut_off(name) <= min(depths)
-
+def _shared_figures(evaluations: Sequence[Evaluation]) -> list[str]:
+    """The main figures that all have, if all have retrieved the passages that a figure looks at."""
+    depths = {_depth(evaluation) for evaluation in evaluations}
     common = set.intersection(*({*each.metrics["figures"]} - {"passage_em@100"} for each in evaluations))
-    shared = main_figures(dict.fromkeys(common), limit=len(common))
-    chosen = list(figures) if figures else [name for name in shared if is_fair(name)]
-    if unfair := [name for name in chosen if not is_fair(name)]:
-        raise MismatchedArtifactError(
-            f"{unfair[0]} cannot be compared where {', '.join(map(str, depths))} passages were retrieved",
-            hint="evaluate all with the same --ks",
-        )
-    for evaluation in evaluations:
-        if missing := [name for name in chosen if name not in evaluation.metrics["figures"]]:
-            raise ConfigError(
-                f"{evaluation.name} has no figure {missing[0]!r}",
-                hint=f"it has {', '.join(evaluation.metrics['figures'])}",
-            )
-    if not chosen:
-        raise ConfigError("these evaluations share no figure", hint="name figures to compare")
-    return chosen
+    shared = [
+        name
+        for name in main_figures(dict.fromkeys(common), limit=len(common))
+        if (len(depths) == 1 if name in _UNCUT else cut_off(name) <= min(depths))
+    ]
+    if not shared:
+        raise ConfigError("these evaluations share no figure", hint="evaluate all with the same --ks")
+    return shared
 
 
 def _depth(evaluation: Evaluation) -> int:
@@ -120,23 +105,23 @@ def _aligned(evaluation: Evaluation, first: Evaluation) -> dict[str, Float64]:
                 f"{first.metrics[key]!r} and {evaluation.metrics[key]!r}",
                 hint="evaluate both on the same questions with the same profile",
             )
-    expected = {record["id"]: _fingerprint(record) for record in first.records()}
-    records = {record["id"]: (record["scores"], _fingerprint(record)) for record in evaluation.records()}
-    if odd := sorted({*records} ^ {*expected}) or [
-        key for key, fingerprint in expected.items() if _differ(records[key][1], fingerprint)
+    expected = {record["id"]: _content(record) for record in first.records()}
+    contents, scores = dict[str, tuple[int, int | None]](), dict[str, Any]()
+    for record in evaluation.records():
+        contents[record["id"]], scores[record["id"]] = _content(record), record["scores"]
+    if odd := sorted({*contents} ^ {*expected}) or [
+        key
+        for key, (question, answers) in expected.items()
+        if contents[key][0] != question or len({contents[key][1], answers} - {None}) > 1
     ]:
         raise MismatchedArtifactError(
             f"{first.name} and {evaluation.name} were not run on the same questions: {len(odd)} differ, "
             f"for example {odd[0]!r}",
             hint="evaluate both on the same question file",
         )
-    return figure_columns([records[key][0] for key in expected])
+    return figure_columns([scores[key] for key in expected])
 
 
-def _fingerprint(record: dict[str, Any]) -> tuple[int, int]:
-    """Hashes of question and answers; 0 without answers, as where a run of ids alone was judged."""
-    return hash(record["question"]), hash(tuple(record["answers"])) if record["answers"] else 0
-
-
-def _differ(a: tuple[int, int], b: tuple[int, int]) -> bool:
-    return a[0] != b[0] or (a[1] != b[1] and 0 not in (a[1], b[1]))
+def _content(record: dict[str, Any]) -> tuple[int, int | None]:
+    """Hashes of question and answers; None without answers, as where a run of ids alone was judged."""
+    return hash(record["question"]), hash(tuple(record["answers"])) if record["answers"] else None

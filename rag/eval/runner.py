@@ -35,8 +35,7 @@ from rag.data.examples import Candidate, Example, write_run
 from rag.data.files.rows import json_records, write_json_lines
 from rag.data.questions import draw_sample
 from rag.data.text import REGEX_PROFILES
-from rag.eval.aggregate import summarise
-from rag.eval.scoring import QuestionOutcome, score_outcomes
+from rag.eval.scoring import QuestionOutcome, score_outcomes, summarise
 from rag.eval.settings import EvaluationSettings
 from rag.eval.source import QuestionSource
 from rag.eval.systems import System
@@ -59,14 +58,11 @@ def evaluate(
     *,
     source: QuestionSource,
     command: str = "",
-) -> dict[str, Any]:
+) -> None:
     """Ask every question, score every answer, write the results; users call `rag.eval.api.evaluate`.
 
     Args:
         questions: streamed; each run must give them in the same order.
-
-    Returns:
-        The content of `metrics.json`.
     """
     if settings.gold and system.read is None:
         raise ConfigError(
@@ -83,9 +79,8 @@ def evaluate(
     }
     mark = fingerprint(header)
     with directory_lock(place):
-        finished = _check_state(place, mark, header)
-        if finished is not None:
-            return finished
+        if _is_finished(place, mark, header):
+            return
         started = time.monotonic()
         stream = _distinct(islice(questions, settings.limit), settings)
         if settings.sample is not None:
@@ -93,11 +88,10 @@ def evaluate(
         asking_s = _ask_all(system, stream, place, settings, {"fingerprint": mark, **header})
         os.replace(place / _PART_NAME, place / RECORDS_NAME)
         fsync_path(place)
-        files = write_predictions(place / RECORDS_NAME, place, settings.profile)
+        write_predictions(place / RECORDS_NAME, place, settings.profile)
         metrics: dict[str, Any] = {
             **header,
             **summarise(json_records(place / RECORDS_NAME), settings),
-            "files": [RECORDS_NAME, *files],
             "fingerprint": mark,
             "command": command,
             "versions": _versions(),
@@ -106,7 +100,6 @@ def evaluate(
         }
         atomic_write_json(place / METRICS_NAME, metrics)
         (place / _STATE_NAME).unlink(missing_ok=True)
-        return dict(read_json(place / METRICS_NAME))
 
 
 def _ask(system: System, batch: Sequence[Question], settings: EvaluationSettings) -> list[QuestionOutcome]:
@@ -128,8 +121,8 @@ def _ask(system: System, batch: Sequence[Question], settings: EvaluationSettings
     return [QuestionOutcome(*row[:3], timings_ms, row[3]) for row in rows]
 
 
-def _check_state(place: Path, mark: str, header: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The metrics if this evaluation is finished; else check that its folder may be continued."""
+def _is_finished(place: Path, mark: str, header: Mapping[str, Any]) -> bool:
+    """Whether the folder has this evaluation already; refuses a folder of anything else."""
     others = [path.name for path in place.iterdir() if not path.name.startswith(".")]
     if others and not {METRICS_NAME, _STATE_NAME, RECORDS_NAME, _PART_NAME} & {*others}:
         raise ConfigError(
@@ -150,8 +143,8 @@ def _check_state(place: Path, mark: str, header: Mapping[str, Any]) -> dict[str,
                 hint="choose another --out, or delete that directory",
             )
         if name == METRICS_NAME:
-            return earlier
-    return None
+            return True
+    return False
 
 
 def _ask_all(
@@ -231,7 +224,7 @@ def _versions() -> dict[str, str]:
     return versions | {name: here for name in _PACKAGES if (here := installed_version(name)) is not None}
 
 
-def write_predictions(records_path: Path, out: Path, profile: str) -> list[str]:
+def write_predictions(records_path: Path, out: Path, profile: str) -> None:
     """Write every official prediction file that the records allow.
 
     - `predictions.squad.json`: `{question id: answer}`
@@ -240,32 +233,26 @@ def write_predictions(records_path: Path, out: Path, profile: str) -> list[str]:
         only
     - `run.trec`: `qid Q0 passage rank score tag`; left out, with a warning, where the format cannot hold it
 
-    Returns:
-        Names of the files written. A question without an answer gets "".
+    A question without an answer gets "".
     """
 
     def records() -> Iterator[dict[str, Any]]:  # opened anew for every file
         return json_records(records_path)
 
-    names: list[str] = []
     try:
         write_run(out / "run.trec", map(_ranking, records()))
-        names.append("run.trec")
     except DataError as error:
         get_logger(__name__).warning("run.trec is not written: %s", error.message)
     first = next(iter(records()), None)
     if first is None or "prediction" not in first:
-        return names
+        return
     answers = {record["id"]: record.get("prediction") or "" for record in records()}
     atomic_write_json(out / "predictions.squad.json", answers)
     pairs = ({"question": record["question"], "prediction": answers[record["id"]]} for record in records())
     write_json_lines(out / "predictions.nq_open.jsonl", pairs)
-    names += ["predictions.squad.json", "predictions.nq_open.jsonl"]
     if profile == "hotpot":
         facts = {record["id"]: record.get("facts") or [] for record in records()}
         atomic_write_json(out / "predictions.hotpot.json", {"answer": answers, "sp": facts})
-        names.append("predictions.hotpot.json")
-    return names
 
 
 def _ranking(record: dict[str, Any]) -> Example:

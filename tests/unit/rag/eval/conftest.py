@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from rag.core.files import read_json
 from rag.core.types import Answer, AnswerSet, Evidence, Hit, Passage, Question
 from rag.eval import runner
 from rag.eval.settings import EvaluationSettings
@@ -34,7 +35,8 @@ def evaluate(
     system: AnswersQuestions, questions: Iterable[Question], out: Path, settings: EvaluationSettings,
     **named: Any,
 ) -> dict[str, Any]:  # fmt: skip
-    return runner.evaluate(system_of(system), questions, out, settings, **named)
+    runner.evaluate(system_of(system), questions, out, settings, **named)
+    return read_json(out / runner.METRICS_NAME)
 
 
 def words(text: str) -> list[str]:
