@@ -52,7 +52,8 @@ def adapt_retriever(
     """
     if questions < LEAST_QUESTIONS:
         raise ConfigError(f"questions is {questions}, expected at least {LEAST_QUESTIONS}")
-    with Index.open(index) as opened:
+    with Pipeline.open(index, reader=False) as pipeline:
+        opened = pipeline.index
         if opened.encoder_identity is not None:
             adopted = adopt_index(training.replaced(index=index), opened)  # named in its errors alone
             most = min(training.passage_tokens, adopted.passage_tokens)
@@ -60,9 +61,8 @@ def adapt_retriever(
         settings = {"questions": questions, "seed": seed, "index": opened.version}
         hint = "choose another --out, or repeat the command that started the run"
         claim(out / SETTINGS, settings, "an adaptation", hint=hint)
-        made = [] if (out / QUESTIONS).exists() else _questions_of(opened, questions, seed)
-    if made:
-        with Pipeline.open(index, reader=False) as pipeline:
+        if not (out / QUESTIONS).exists():
+            made = _questions_of(opened, questions, seed)
             write_examples(out / QUESTIONS, _with_negatives(pipeline, made))
     return train_dpr(training.replaced(out=out, train_files=(out / QUESTIONS,)))
 
@@ -71,8 +71,7 @@ def _questions_of(index: Index, count: int, seed: int) -> list[tuple[Passage, Ma
     """Questions from passages in random order, each wording once."""
     passages, made = index.passages, dict[str, tuple[Passage, MadeQuestion]]()
     order = generator(seed, 1).permutation(len(passages))[: _LOOKED_AT * count]
-    for row in order:
-        passage = passages[int(row)]
+    for passage in map(passages.__getitem__, order.tolist()):
         for question in make_questions(passage, random.Random(f"{seed}:{passage.id}")):
             made.setdefault(question.text, (passage, question))
         if len(made) >= count:

@@ -6,15 +6,12 @@ A question is only made where its answer stands once in the passage and not in t
 import random
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from rag.core.types import Passage
 from rag.data.salient import CapitalTagger, find_dates
 from rag.data.sentences import sentence_spans
 from rag.data.table_text import NO_NAME, table_rows
-
-Kind = Literal["table", "sentence", "definition", "list", "heading"]
 
 
 def _words(text: str) -> frozenset[str]:
@@ -53,7 +50,6 @@ _ACTS = _words(
     update upgrade upload use verify view watch write zoom
     """
 )
-_NO_NAMES = _ACTS | _LEANS
 _TAGGER = CapitalTagger()
 _LINE = re.compile(r"[^\n]+")
 _WORD = re.compile(r"(?<![^\s(\"'`])[\w/~.-](?:[^\s()\"'`,;:]|[:=,](?=\w))*[\w/]")
@@ -90,11 +86,10 @@ _DEFAULT_OF = ("What is the default of {0} in {1}?", "Which value does {0} of {1
 _STANDS_FOR = ("What does {0} stand for?", "What is {0}?", "What is {0} short for?", "meaning of {0}")
 
 
-@dataclass(frozen=True, slots=True)
-class MadeQuestion:
+class MadeQuestion(NamedTuple):
     """A question with its answer, which begins at character `start` of the passage."""
 
-    kind: Kind
+    kind: Literal["table", "sentence", "definition", "list", "heading"]
     text: str
     answer: str
     start: int
@@ -118,17 +113,15 @@ def make_questions(passage: Passage, draw: random.Random, most: int = 6) -> list
     """
     makers = (_ask_tables, _ask_sentences, _ask_definitions, _ask_lists, _ask_headings)
     made = (question for maker in makers for question in maker(passage, draw))
-    clear = {question.text: question for question in made if _is_clear(question, passage.text)}
-    distinct = list(clear.values())
+    distinct = list({each.text: each for each in made if _is_clear(each, passage.text)}.values())
     return draw.sample(distinct, most) if len(distinct) > most else distinct
 
 
 def _is_clear(made: MadeQuestion, text: str) -> bool:
     """Whether the answer stands in the passage once, at its place, and neither is in the other."""
-    places = re.findall(rf"(?<!\w){re.escape(made.answer)}(?!\w)", text)
     return (
         text.startswith(made.answer, made.start)
-        and len(places) == 1
+        and len(re.findall(rf"(?<!\w){re.escape(made.answer)}(?!\w)", text)) == 1
         and "](" not in made.text
         and 2 <= len(made.text.split()) <= _LONG
         and made.answer.lower() not in made.text.lower()
@@ -184,7 +177,7 @@ def _ask_sentences(passage: Passage, draw: random.Random) -> Iterator[MadeQuesti
             "identifier": [word.span() for word in _WORD.finditer(sentence) if _CODE.match(word[0])],
             "date": find_dates(sentence),
             "number": [number.span() for number in _NUMBER.finditer(sentence)],
-            "name": [(a, b) for a, b in names if sentence[a:b].split()[0].lower() not in _NO_NAMES],
+            "name": [(a, b) for a, b in names if sentence[a:b].split()[0].lower() not in _ACTS | _LEANS],
         }
         spans: list[tuple[tuple[int, int], str]] = []
         for kind, places in kinds.items():
@@ -281,8 +274,7 @@ def _ask_term(
         return
     default = _DEFAULT.search(text)
     if default and default[1].lower() not in _NO_DEFAULT:
-        question = draw.choice(_DEFAULT_OF).format(name, subject)
-        yield question, default[1], offset + default.start(1)
+        yield draw.choice(_DEFAULT_OF).format(name, subject), default[1], offset + default.start(1)
     sentence = _first_sentence(text)
     if sentence and draw.random() < 0.45:
         yield draw.choice(_MEANING[kind]).format(name, subject), sentence, offset

@@ -37,9 +37,7 @@ class Comparison:
     p_holm: float
 
 
-def compare_evaluations(
-    evaluations: Sequence[Evaluation], *, all_pairs: bool = False
-) -> list[Comparison]:
+def compare_evaluations(evaluations: Sequence[Evaluation], *, all_pairs: bool = False) -> list[Comparison]:
     """Compare every system with the first, or all pairs.
 
     Args:

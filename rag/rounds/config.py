@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from retrievers.negatives.settings import GuidanceSettings
 
@@ -46,10 +46,3 @@ class RoundsConfig(GuidanceSettings):
     restart: bool = False
     reader: str | None = None
     signal: SignalName = "span-likelihood"
-
-    @model_validator(mode="after")
-    def _cross_check_guidance(self) -> RoundsConfig:
-        least = min(first for _, first in self.rules)
-        if self.method == "colbert" and self.top_k < least:
-            raise ValueError(f"top_k ({self.top_k}) is too small for the positives: raise it to {least}")
-        return self

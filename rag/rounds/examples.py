@@ -117,11 +117,6 @@ def open_judge(source: str | None, signal: str, *, precision: str = "auto") -> J
     return Judge(model, signal, {"name": named, "kind": kind, "weights_sha256": weights})
 
 
-def report_path(out: Path) -> Path:
-    """Path of the report about examples."""
-    return out.with_name(out.name + ".report.json")
-
-
 def score_examples(examples: Path, out: Path, judge: Judge) -> Mapping[str, Any]:
     """Write `examples` with a target for each of a question's candidates.
 
@@ -152,7 +147,7 @@ def score_examples(examples: Path, out: Path, judge: Judge) -> Mapping[str, Any]
         counts = dict(blocks.counts())
         report = {"counts": counts, **run}
         if counts["passages"]:
-            atomic_write_json(report_path(out), report)
+            atomic_write_json(out.with_name(f"{out.name}.report.json"), report)
             write_examples(out, blocks.examples())
         blocks.remove()
     if not counts["passages"]:
@@ -185,9 +180,8 @@ def _score_block(examples: Sequence[Example], judge: Judge, counts: Counter[str]
     for example, read, can in zip(examples, judged, able, strict=True):
         targets = next(signals) if can else np.full(len(example.candidates), -np.inf)
         if not (targets < np.inf).all():
-            hint = "its weights are damaged, or it overflows: try precision fp32"
-            named = judge.identity["name"]
-            raise DataError(f"{named} gives {judge.signal} {targets} for {example.question!r:.80}", hint=hint)
+            problem = f"{judge.identity['name']} gives {judge.signal} {targets} for {example.question!r:.80}"
+            raise DataError(problem, hint="its weights are damaged, or it overflows: try precision fp32")
         readable = targets[np.isfinite(targets)]
         counts["questions"] += 1
         counts["passages"] += len(readable)
@@ -195,8 +189,8 @@ def _score_block(examples: Sequence[Example], judge: Judge, counts: Counter[str]
         counts["all passages alike"] += len(set(readable.tolist())) == 1
         counts["without answers"] += needs_answers and not read.target_answer
         if read.target_answer:
-            matches = matcher_of(example).matches
-            counts["no passage holds an answer"] += not any(matches(p.text) for p in example.passages)
+            matches = map(matcher_of(example).matches, (passage.text for passage in example.passages))
+            counts["no passage holds an answer"] += not any(matches)
         candidates = (
             replace(candidate, target=round(target, 6) if np.isfinite(target) else None)
             for candidate, target in zip(example.candidates, targets.tolist(), strict=True)
@@ -222,15 +216,13 @@ def guided_examples(
         >>> guided.positives[0].text, len(guided.negatives)
         ('text 2', 2)
     """
-    depth = max(_NEGATIVE_RANKS, *(first for _, first in settings.rules))
     for example in ranked:
         counts["questions"] += 1
         answers = matchable_answers(example.answers, example.answer_mode)
         if not answers:
             counts["without answers"] += 1
             continue
-        matcher = AnswerMatcher(answers, example.answer_mode)
-        listed = example.candidates[:depth]
+        matcher, listed = AnswerMatcher(answers, example.answer_mode), example.candidates
         holding = [place for place, hit in enumerate(listed) if matcher.matches(hit.passage.text)]
         chosen = {p for most, first in settings.rules for p in [n for n in holding if n < first][:most]}
         if not chosen:

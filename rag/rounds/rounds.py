@@ -33,7 +33,7 @@ from rag.eval.source import check_selection_split
 from rag.joint.questions import answered
 from rag.pipeline import Pipeline
 from rag.rounds.config import RoundsConfig
-from rag.rounds.examples import Judge, guided_examples, open_judge, report_path, score_examples
+from rag.rounds.examples import Judge, guided_examples, open_judge, score_examples
 from rag.runtime.model_files import EMBEDDED_ENCODER_NAMES
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.open import KINDS, named_kind
@@ -113,6 +113,7 @@ def _claim(config: RoundsConfig, training: BiEncoderConfig) -> None:
 def _examples(config: RoundsConfig, judge: Judge | None, folder: Path) -> dict[str, Any]:
     """Write examples of what was retrieved, scored by a reader or labelled by answers; their counts."""
     retrieved, examples = folder / "retrieved.json", folder / "examples.json"
+    report = folder / "examples.json.report.json"
     if not examples.exists() and judge is not None:
         score_examples(retrieved, examples, judge)
     elif not examples.exists():
@@ -121,8 +122,8 @@ def _examples(config: RoundsConfig, judge: Judge | None, folder: Path) -> dict[s
         if not write_examples(examples, guided_examples(ranked, config, counts)):
             hint = "raise top_k and the rules of positives, or give the corpus that answers them"
             raise DataError(f"no retrieved passage holds an answer: {dict(counts)}", hint=hint)
-        atomic_write_json(report_path(examples), {"counts": dict(counts)})
-    return dict(read_json(report_path(examples))["counts"])
+        atomic_write_json(report, {"counts": dict(counts)})
+    return dict(read_json(report)["counts"])
 
 
 def _train(

@@ -7,12 +7,11 @@ import signal
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from rag.core.errors import MismatchedArtifactError, ResourceError
-from rag.core.optional import DISTRIBUTION, require
+from rag.core.optional import DISTRIBUTION, installed_version, require
 
 _DECIDING = (DISTRIBUTION, "numpy", "torch", "tokenizers", "faiss-cpu")  # what decides the bytes of a vector
 _CODE = ("rag", "indexers", "retrievers")
@@ -116,10 +115,7 @@ def check_nodes(ray: Any, files: Sequence[Path]) -> list[dict[str, Any]]:
 
 def _facts(paths: Sequence[str]) -> dict[str, str]:
     """What decides results on a node: packages, this code, files by checksum; "" where one is absent."""
-    facts = dict.fromkeys(_DECIDING, "")
-    for package in _DECIDING:
-        with suppress(metadata.PackageNotFoundError):
-            facts[package] = metadata.version(package)
+    facts = {package: installed_version(package) or "" for package in _DECIDING}
     code = hashlib.sha256()
     for package in _CODE:
         spec = importlib.util.find_spec(package)

@@ -57,10 +57,8 @@ def encode_on_cluster(
     header = Header(len(passages), encoder.identity.dim, dtype, shard_rows, encoder.identity)
     missing = begin_shards(place, header)
     check_nodes(ray, [place / HEADER_NAME, passages.directory / HASHES_NAME])
-    folders, precision = (
-        (place.absolute(), passages.directory.absolute()),
-        getattr(encoder, "precision", "auto"),
-    )
+    folders = place.absolute(), passages.directory.absolute()
+    precision = getattr(encoder, "precision", "auto")
     resources = ray.cluster_resources()
     if resources.get("CPU", 0) < 1:
         raise ResourceError("the Ray cluster has no CPU for tasks", hint="add nodes: `ray start --address …`")

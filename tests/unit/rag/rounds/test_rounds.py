@@ -210,7 +210,6 @@ def test_wrong_settings_are_refused(
         ("distill", ["--signal", "entropy"], "is not one of 'attention'"),
         ("distill", ["--positives", "1,9"], "--positives is not read with --recipe distill"),
         ("colbert", ["--signal", "likelihood"], "--signal is not read with --recipe colbert"),
-        ("colbert", ["--top-k", "40", "--positives", "3,50"], "raise it to 50"),
         *(
             ("colbert", ["--positives", rule], "expected rules b,k")
             for rule in ("", "3", "5,3", "0,3", "a,b")
