@@ -3,13 +3,12 @@
 import os
 import time
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rag.training.config import RefreshedConfig, TrainConfig
 from rag.training.distributed import World
-from rag.training.refresh import Refresh, Refresher
+from rag.training.refresh import Refresh
 
 
 class ToyConfig(RefreshedConfig, TrainConfig):
@@ -22,7 +21,7 @@ class ToyConfig(RefreshedConfig, TrainConfig):
     sleeps: bool = False
 
 
-def copy_number(config: ToyConfig, snapshot: Path, folder: Path) -> None:
+def copy_number(config: ToyConfig, device: str, snapshot: Path, folder: Path) -> None:
     """Copies the snapshot's number."""
     if config.fails:
         os._exit(config.fails)
@@ -31,18 +30,15 @@ def copy_number(config: ToyConfig, snapshot: Path, folder: Path) -> None:
         time.sleep(600)
 
 
-def make_toy(config: ToyConfig, device: str) -> Refresher:
-    """The refresher of a run."""
-    return partial(copy_number, config)
-
-
 class ToyRun:
     """A trainer whose model is the number of its step."""
 
     def __init__(self, config: ToyConfig, **given: Any) -> None:
         self.texts: list[str] = []
         self._step = 0
-        self.hooks = Refresh(config, make_toy, self._write, self._take_up, world=World.single("cpu"), **given)
+        self.hooks = Refresh(
+            config, copy_number, self._write, self._take_up, world=World.single("cpu"), **given
+        )
 
     def steps(self, first: int, stop: int) -> list[str]:
         """The text in use at each step."""

@@ -18,7 +18,7 @@ from rag.core.arrays import Int64
 from rag.core.types import Passage
 from rag.training.distributed import World
 from rag.training.precision import MasterWeights, part
-from rag.training.refresh import Refresh, Refresher
+from rag.training.refresh import Refresh
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.training.bi_encoder import BiEncoderModel, snapshot_writer
 
@@ -52,16 +52,14 @@ class LiveIndex:
         return {}
 
 
-def index_refresher(config: Any, device: str, encode: EncodesCorpus = encode_corpus) -> Refresher:
-    """Encodes the corpus with snapshots; an interrupted refresh resumes after the last finished shard."""
-
-    def make(snapshot: Path, folder: Path) -> None:
-        encoder = BiEncoder.load(snapshot / "encoder", device=device, precision=config.precision)
-        with Index.open(config.index) as index:
-            encode(folder / "embeddings", index.passages, encoder, "float32")
-        encoder.close()
-
-    return make
+def encode_snapshot(
+    config: Any, device: str, snapshot: Path, folder: Path, encode: EncodesCorpus = encode_corpus
+) -> None:
+    """Encode the corpus with a snapshot; an interrupted refresh resumes after the last finished shard."""
+    encoder = BiEncoder.load(snapshot / "encoder", device=device, precision=config.precision)
+    with Index.open(config.index) as index:
+        encode(folder / "embeddings", index.passages, encoder, "float32")
+    encoder.close()
 
 
 def index_refresh(
@@ -79,6 +77,6 @@ def index_refresh(
         config, model, lambda: part(master.state(), "retriever"), max_length=config.passage_tokens
     )
     return Refresh(
-        config, index_refresher, write_snapshot, live_index.take_up, world=world, encode=encode,
+        config, encode_snapshot, write_snapshot, live_index.take_up, world=world, encode=encode,
         begins_with_result=True,
     )  # fmt: skip

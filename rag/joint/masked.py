@@ -22,7 +22,6 @@ from rag.data.salient import CapitalTagger, CharSpans, find_dates, title_hashes
 from rag.data.selection import check_usable
 from rag.data.sentences import split_sentences
 from rag.runtime.backbone import attention_for, loading, run_backbone, set_dropout
-from rag.runtime.cpu_training import use_fast_dropout
 from rag.runtime.model_files import (
     model_folder,
     position_limit,
@@ -318,8 +317,6 @@ class MaskedReader(Filler):
                 "or train one with `rag train mlm`",
                 name_or_path,
             )
-        if device == "cpu":
-            use_fast_dropout(model)
         return cls(model.to(device).train(), tokenizer, max_tokens=max_tokens)
 
     def save(self, folder: Path, weights: Mapping[str, Tensor]) -> None:

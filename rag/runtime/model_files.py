@@ -150,13 +150,12 @@ def weight_files(folder: Path) -> list[Path]:
 
     Raises:
         ArtifactError: there are none; pickled weights are named and refused.
-        MismatchedArtifactError: a difference was made from other weights than its base's.
     """
     single = folder / "model.safetensors"
     if single.is_file():
         return [single]
     if is_difference(folder):
-        return [*_base_files(folder / DIFFERENCE_FILE), folder / DIFFERENCE_FILE]
+        return [*weight_files(embedded_encoder_dir()), folder / DIFFERENCE_FILE]
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
@@ -176,29 +175,8 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def is_difference(folder: Path) -> bool:
-    """Whether the folder's weights are a difference from another model's."""
+    """Whether the folder's weights are a difference from those of the embedded encoder."""
     return (folder / DIFFERENCE_FILE).is_file() and not (folder / "model.safetensors").is_file()
-
-
-def _base_files(difference: Path) -> list[Path]:
-    """The weights that a file of differences belongs to; it states their model and sha256."""
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(difference, framework="numpy") as tensors:
-            stated = tensors.metadata() or {}
-    except (SafetensorError, OSError) as error:
-        raise ArtifactError(f"{difference} cannot be read: {error}", hint=_COPY) from error
-    name, expected = stated.get("base"), stated.get("base_sha256")
-    if not name or not expected:
-        raise ArtifactError(f"{difference} does not state the model that it is a difference from")
-    base = weight_files(model_folder(name))
-    if (sha256 := weights_sha256(base)) != expected:
-        raise MismatchedArtifactError(
-            f"{difference} is a difference from weights of {name} with sha256 {expected}, found {sha256}",
-            hint=f"install the {name} that it was made from",
-        )
-    return base
 
 
 def add_difference(base: Mapping[str, Tensor], difference: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -13,6 +13,11 @@ def seed_everything(seed: int) -> None:
     torch.manual_seed(seed)
 
 
+def seed_torch(*keys: int) -> None:
+    """Seed torch's generators, from which dropout draws, with a tuple of keys, such as (seed, step, rank)."""
+    torch.manual_seed(int(generator(*keys).integers(1 << 62)))
+
+
 def generator(*keys: int) -> np.random.Generator:
     """A numpy generator for a tuple of keys, such as (seed, step).
 

@@ -4,7 +4,6 @@ checkpoints/step-00001200/
     weights.safetensors     fp32 master weights of the trained parameters, and the model's buffers
     optimizer.safetensors   AdamW's moments and step counts, keyed by parameter name
     hooks.safetensors       tensors of the recipe's hooks, if there are any
-    generators.safetensors  states of torch's random generators, one row per process
     state.json              step, counters, the best score so far and its step
 
 The newest stay, and those whose scores are the best, since their weights are exported.
@@ -25,7 +24,6 @@ from safetensors.torch import load_file, save_file
 
 from rag.core.errors import IncompleteArtifactError, MismatchedArtifactError
 from rag.core.files import replaced_folder
-from rag.training.distributed import World
 from rag.training.precision import MasterWeights
 
 Tensors = Mapping[str, torch.Tensor]
@@ -78,20 +76,20 @@ def save_checkpoint(
     master: MasterWeights,
     optimizer: torch.optim.Optimizer,
     state: Mapping[str, Any],
-    more: Mapping[str, Tensors],
+    hooks: Tensors,
 ) -> Path:
     """Write the checkpoint of `step` atomically, and delete those that are needed no more.
 
     Args:
         state: `best_step` in it names the checkpoint with the best score, which is not deleted.
-        more: file name → further tensors.
+        hooks: tensors of the recipe's hooks.
     """
     moments = {
         f"{name}//{key}": value
         for name, tensor in zip(master.names, master.master, strict=True)
         for key, value in optimizer.state.get(tensor, {}).items()
     }
-    files = {"weights": master.state() | _buffers(model), "optimizer": moments, **more}
+    files = {"weights": master.state() | _buffers(model), "optimizer": moments, "hooks": hooks}
     with replaced_folder(checkpoint_path(folder, step)) as temporary:
         for name, tensors in files.items():
             # a clone each: safetensors refuses tensors that share memory
@@ -139,21 +137,3 @@ def _buffers(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     """The buffers that are part of the model's state."""
     stored = model.state_dict().keys()
     return {name: buffer for name, buffer in model.named_buffers() if name in stored}
-
-
-def generator_states(world: World) -> dict[str, torch.Tensor]:
-    """States of torch's generators, (processes, bytes) each; every process calls this."""
-    states = {"cpu": torch.get_rng_state()}
-    if world.device.startswith("cuda"):
-        states["cuda"] = torch.cuda.get_rng_state(world.device)
-    return {k: world.all_gather(state.to(world.device)[None]).cpu() for k, state in states.items()}
-
-
-def restore_generators(checkpoint: Checkpoint, world: World) -> None:
-    """Restore torch's random generators; processes that the saved run did not have get those of the first."""
-    for name, rows in checkpoint.tensors("generators").items():
-        row = rows[world.rank if world.rank < len(rows) else 0].clone()  # torch crashes on a row of a larger
-        if name == "cpu":
-            torch.set_rng_state(row)
-        elif world.device.startswith("cuda"):
-            torch.cuda.set_rng_state(row, world.device)

@@ -1,5 +1,6 @@
 """A run's folder belongs to one configuration and its data: `config.json` and `inputs.json` say which."""
 
+import shutil
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -12,7 +13,6 @@ from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.core.files import (
     atomic_write_json,
     directory_lock,
-    fingerprint,
     read_json,
     remove_temporaries,
     sha256_file,
@@ -64,20 +64,22 @@ def claim_run(config: Config, out: Path) -> None:
         MismatchedArtifactError: the run was started with other settings or files; the message names them.
     """
     recipe = {RECIPE_KEY: name} if (name := getattr(config, RECIPE_KEY, "")) else {}
-    settings, free = {**recipe, **_settings(config)}, {"out", *config.free}
-    is_begun = (out / _CONFIG).exists() and bool(complete_checkpoints(out / "checkpoints"))
-    hint = "choose another --out, or repeat the command that started the run"
-    if is_begun:
-        claim(out / _CONFIG, settings, "a run", free=free, hint=hint)
-    else:
-        atomic_write_json(out / _CONFIG, settings)
+    settings, free = {**recipe, **{name: _as_json(value) for name, value in config}}, {"out", *config.free}
     checksums = _checksums(config, free)
-    before = input_checksums(out) if is_begun else checksums
-    if changed := [name for name, checksum in checksums.items() if before.get(name) != checksum]:
-        raise MismatchedArtifactError(
-            f"{out} holds a run that was started with other content of {', '.join(changed)}",
-            hint="restore the files as they were then, or choose another --out",
-        )
+    try:
+        hint = "choose another --out, or repeat the command that started the run"
+        claim(out / _CONFIG, settings, "a run", free=free, hint=hint)
+        before = input_checksums(out) if (out / _INPUTS).is_file() else checksums
+        if changed := [name for name, checksum in checksums.items() if before.get(name) != checksum]:
+            raise MismatchedArtifactError(
+                f"{out} holds a run that was started with other content of {', '.join(changed)}",
+                hint="restore the files as they were then, or choose another --out",
+            )
+    except MismatchedArtifactError:
+        if complete_checkpoints(out / "checkpoints"):
+            raise
+        shutil.rmtree(out / "refresh", ignore_errors=True)  # made with the settings and data of before
+        atomic_write_json(out / _CONFIG, settings)
     atomic_write_json(out / _INPUTS, checksums)
 
 
@@ -85,11 +87,6 @@ def input_checksums(out: Path) -> dict[str, str]:
     """SHA-256 by absolute path of the data of the run in `out`, as its claim measured them; and, as "index",
     the version of its index."""
     return dict(read_json(out / _INPUTS))
-
-
-def run_fingerprint(config: Config, out: Path) -> str:
-    """Of the settings and data that decide what the run in `out` does, wherever its folder is."""
-    return fingerprint([_settings(config, {"out", *config.free}), sorted(input_checksums(out).values())])
 
 
 def _checksums(config: Config, free: Collection[str]) -> dict[str, str]:
@@ -112,10 +109,6 @@ def _files(path: Path) -> list[Path]:
     if path.is_dir() and in_folder(path, "queries.jsonl") is None:
         return corpus_files([path])
     return [file for file in question_files(path) if file.is_file()]
-
-
-def _settings(config: Config, left_out: Collection[str] = ()) -> dict[str, Any]:
-    return {name: _as_json(value) for name, value in config if name not in left_out}
 
 
 def _as_json(value: Any) -> Any:

@@ -7,7 +7,6 @@ the sum is the gradient of the loss over the whole batch.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -23,7 +22,6 @@ from torch import Tensor
 from rag.core.errors import ConfigError, ResourceError
 from rag.runtime.hardware import resolve_device
 
-_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _TIMEOUT = timedelta(hours=12)  # the others wait while one process validates
 
 
@@ -53,32 +51,27 @@ class World:
         Processes talk over gloo on CPUs and over NCCL on GPUs, one GPU per process.
 
         Raises:
-            ConfigError: only some of torchrun's variables are set.
-            ResourceError: there are fewer GPUs than processes, or the others cannot be reached.
+            ResourceError: there are fewer GPUs than processes, the others cannot be reached, or only some of
+                torchrun's variables are set.
         """
         size = os.environ.get("WORLD_SIZE", "1")
         if size == "1":
             yield cls.single(device)
             return
-        if missing := [name for name in _VARIABLES if not os.environ.get(name)]:
-            raise ConfigError(
-                f"WORLD_SIZE is {size}, but {', '.join(missing)} is not set",
-                hint="start the processes with torchrun --nproc-per-node N -m rag.cli.main train ...",
-            )
         from accelerate import PartialState
 
         # Its functions take the present group as a default: if a library imports it later, they keep that
         # group, and its threads, to the end of the program, which may then end by an abort.
         import_module("torch.distributed.nn")
         where = resolve_device(device)
-        os.environ.setdefault("LOCAL_RANK", os.environ["RANK"])
         try:
+            os.environ.setdefault("LOCAL_RANK", os.environ["RANK"])
             state = PartialState(cpu=where == "cpu", timeout=_TIMEOUT)
-        except (RuntimeError, ValueError) as error:
+        except (KeyError, RuntimeError, ValueError) as error:
             raise ResourceError(
-                f"process {os.environ['RANK']} of {size} has no GPU, or cannot reach the others ({error})",
-                hint="check MASTER_ADDR and MASTER_PORT, that all processes were started, and no more on a "
-                "machine than it has GPUs (torchrun --nproc-per-node)",
+                f"one of {size} processes has no GPU, or cannot reach the others ({error})",
+                hint="start all with torchrun --nproc-per-node N -m rag.cli.main train ..., and give each "
+                "process of a machine a GPU",
             ) from error
         # accelerate calls the CPU "cpu:0"
         yield cls(state.process_index, state.num_processes, where if where == "cpu" else str(state.device))
@@ -86,9 +79,17 @@ class World:
         state.destroy_process_group()
 
     def share(self, count: int, unit: str = "questions") -> slice:
-        """The slice of a batch's `count` texts that this process computes; errors as of `check_share`."""
-        check_share(count, self.size, unit)
-        return slice(self.rank, None, self.size)
+        """The part of a batch's `count` texts that this process computes: consecutive ones, equally many.
+
+        Raises:
+            ConfigError: there are fewer texts than processes, so that some would have nothing to do.
+        """
+        if count < self.size:
+            raise ConfigError(
+                f"a batch of {count} {unit} cannot be shared by {self.size} processes",
+                hint="raise batch_size, or start fewer processes",
+            )
+        return slice(count * self.rank // self.size, count * (self.rank + 1) // self.size)
 
     @property
     def is_main(self) -> bool:
@@ -133,22 +134,11 @@ class World:
             dist.broadcast(tensor, src=0)
 
     def broadcast_object(self, value: Any) -> Any:
-        """The main process's `value` in every process. It travels as JSON: tuples become lists."""
-        if self.size == 1:
-            return value
+        """The main process's `value` in every process."""
         from accelerate.utils import broadcast_object_list
 
-        return json.loads(broadcast_object_list([json.dumps(value) if self.is_main else ""])[0])
+        return value if self.size == 1 else broadcast_object_list([value])[0]
 
     def shared_seed(self) -> int:
         """A number from torch's global generator of the main process, the same in every process."""
         return int(self.broadcast_object(int(torch.randint(1 << 62, (1,), dtype=torch.int64))))
-
-
-def check_share(count: int, processes: int, unit: str = "questions") -> None:
-    """Refuse a batch that is smaller than the number of processes: some would have nothing to do."""
-    if count < processes:
-        raise ConfigError(
-            f"a batch of {count} {unit} cannot be shared by {processes} processes",
-            hint="raise batch_size, or start fewer processes",
-        )

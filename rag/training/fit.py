@@ -19,19 +19,18 @@ from rag.core.files import remove_temporaries
 from rag.core.log import get_logger
 from rag.core.progress import Progress
 from rag.runtime.hardware import bound_kernel_caches, keep_freed_memory
+from rag.runtime.seeds import seed_torch
 from rag.training.checkpoints import (
     Checkpoint,
     Tensors,
     checkpoint_path,
     complete_checkpoints,
-    generator_states,
     load_checkpoint,
-    restore_generators,
     save_checkpoint,
 )
 from rag.training.config import LOG_EVERY_STEPS, FitConfig, schedule_factor
 from rag.training.distributed import World
-from rag.training.interrupt import Interrupt
+from rag.training.interrupt import stop_requests
 from rag.training.precision import MasterWeights
 from rag.training.run_log import RunLog
 
@@ -170,7 +169,6 @@ def fit(
             best = {name: state[name] for name in best}
         for hook in hooks:
             hook.load_extra_state({**state["hooks"], **resumed.tensors("hooks")})
-        restore_generators(resumed, world)  # last: what came before may have drawn
         if world.is_main:
             log.info("resumed from %s (step %d of %d)", resumed.path, step, total_steps)
     saved = time.monotonic()
@@ -183,7 +181,7 @@ def fit(
     with ExitStack() as stack:
         for hook in hooks:
             stack.enter_context(closing(hook))
-        progress, interrupt = stack.enter_context(shown), stack.enter_context(Interrupt())
+        progress, interrupt = stack.enter_context(shown), stack.enter_context(stop_requests())
         while step < total_steps:
             started = time.monotonic()
             for hook in hooks:
@@ -197,6 +195,7 @@ def fit(
             numbers = range(first, min(first + config.accumulate, len(batches)))
             counts: dict[str, float] = defaultdict(float)
             for number in numbers:
+                seed_torch(config.seed, number, world.rank)  # the same dropout in a resumed run
                 loss = compute_loss(batches[number])
                 loss.compute_gradients(master.gather_gradients)
                 shares: dict[str, float | torch.Tensor] = {
@@ -206,7 +205,7 @@ def fit(
                     counts[name] += float(share.detach() if isinstance(share, torch.Tensor) else share)
             # all save together, when the main process says so
             counts["_save"] = float(world.is_main and time.monotonic() - saved > config.save_every_s)
-            counts["_stop"] = float(interrupt.requested)  # in whichever process
+            counts["_stop"] = float(interrupt.is_set())  # in whichever process
             counts = _sum_counts(counts, world)
             _combine_gradients(master, world, len(numbers))
             value = counts.pop("_loss") / len(numbers)
@@ -250,14 +249,13 @@ def fit(
 
             # save
             if due or stop or is_best or step == total_steps:
-                generators = generator_states(world)
                 if world.is_main:
                     extra = _merged(hook.extra_state() for hook in hooks)
                     tensors = {k: v for k, v in extra.items() if isinstance(v, torch.Tensor)}
                     values = {k: v for k, v in extra.items() if k not in tensors}
                     path = save_checkpoint(
                         folder, step, model, master, optimizer, {**run_log.state(), **best, "hooks": values},
-                        {"hooks": tensors, "generators": generators},
+                        tensors,
                     )  # fmt: skip
                     for hook in hooks:
                         hook.on_checkpoint(path, step)

@@ -14,8 +14,6 @@ import torch
 
 from rag.core.errors import ConfigError
 
-_TALL = 4096  # rows from which on a matrix is taken for a table of embeddings
-
 
 class MasterWeights:
     """fp32 copies of a model's trainable parameters; the model may hold another dtype.
@@ -58,8 +56,6 @@ class MasterWeights:
                 continue
             if master.grad is None:
                 master.grad = parameter.grad.float()
-            elif (rows := _rows_with_gradient(parameter.grad)) is not None:
-                master.grad.index_add_(0, rows, parameter.grad[rows].float())
             else:
                 master.grad += parameter.grad
             parameter.grad = None
@@ -118,16 +114,6 @@ class MasterWeights:
     def state(self) -> dict[str, torch.Tensor]:
         """Name → fp32 copy."""
         return {name: master.detach() for name, master in zip(self.names, self.master, strict=True)}
-
-
-def _rows_with_gradient(gradient: torch.Tensor) -> torch.Tensor | None:
-    """Rows of a bf16 gradient that are not zero, where those are few: a chunk's words are a small part of an
-    embedding table, and adding all of it was two thirds of the time."""
-    if gradient.ndim != 2 or len(gradient) < _TALL:
-        return None
-    bits = gradient.view(torch.int16)  # 0 is zero, and integers compare ten times as fast
-    rows = (bits.amax(1) | bits.amin(1)).nonzero()[:, 0]
-    return rows if 4 * len(rows) < len(gradient) else None
 
 
 def part(weights: Mapping[str, torch.Tensor], name: str) -> dict[str, torch.Tensor]:

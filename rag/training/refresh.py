@@ -1,14 +1,14 @@
 """Refresh what training draws from (mined negatives, an index) with the model as it has become.
 
 OUT/refresh/step-00000500/
-    inputs.json     what decides the result: the run, the step, the snapshot's files
     snapshot/       the model before step 500
-    result/         what a `Refresher` made with it; done.json is written last
+    result/         what the recipe's refresher made with it; done.json is written last
 
-Every `refresh_every_steps` steps the trainer writes a snapshot. It makes the result itself before it goes on;
-or, with `refresh_device`, starts a process that makes it there in the meantime, and takes the result up at
-the next snapshot, where it waits for it if need be. So the number of a step decides which result it is
-trained with, and a run that was killed at any moment takes the same steps again.
+Every `refresh_every_steps` steps the trainer writes a snapshot; a resumed run, which would write the same,
+keeps what is there. It makes the result itself before it goes on; or, with `refresh_device`, starts a process
+that makes it there in the meantime, and takes the result up at the next snapshot, where it waits for it if
+need be. So the number of a step decides which result it is trained with, and a run that was killed at any
+moment takes the same steps again.
 
 Source:
     Guu et al. 2020 (REALM): asynchronous refresh about every 500 steps. Xiong et al. 2021 (ANCE): training
@@ -25,37 +25,33 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from rag.core.errors import ConfigError, IncompleteArtifactError, ResourceError
 from rag.core.files import (
     atomic_write_json,
     directory_lock,
     fsync_tree,
-    read_json,
     remove_temporaries,
     replaced_folder,
 )
 from rag.core.log import get_logger, setup_logging
-from rag.core.manifest import file_table
 from rag.runtime.hardware import use_threads
 from rag.training.checkpoints import Checkpoint, complete_checkpoints
-from rag.training.claim import run_fingerprint
 from rag.training.distributed import World
 from rag.training.fit import FitHooks
 
-_DONE, _INPUTS, _STEP = "done.json", "inputs.json", "step-"
+_DONE, _STEP = "done.json", "step-"
 _TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 log = get_logger(__name__)
 
 
-Refresher = Callable[[Path, Path], None]
-"""Makes the result of a snapshot (first argument), in which the recipe wrote its model, in a folder, which is
-empty or was left by an interrupted call with the same snapshot."""
+Refresher = Callable[..., None]
+"""Module-level function (configuration, device, snapshot, folder) that makes the result of a snapshot, in
+which the recipe wrote its model, in a folder, which is empty or was left by an interrupted call with the same
+snapshot."""
 
 
-def make_result(folder: Path, make: Callable[[], Refresher]) -> None:
+def make_result(refresher: Refresher, config: Any, device: str, folder: Path, **options: Any) -> None:
     """Make the result of the snapshot in the folder of a step, unless it is there already."""
     result = folder / "result"
     with directory_lock(folder):
@@ -63,7 +59,7 @@ def make_result(folder: Path, make: Callable[[], Refresher]) -> None:
             started = time.monotonic()
             result.mkdir(exist_ok=True)
             remove_temporaries(result)
-            make()(folder / "snapshot", result)
+            refresher(config, device, folder / "snapshot", result, **options)
             fsync_tree(result)
             seconds = time.monotonic() - started
             atomic_write_json(result / _DONE, {"seconds": seconds})
@@ -75,11 +71,11 @@ class Refresh(FitHooks):
 
     Args:
         config: the run's configuration, a `RefreshedConfig`.
-        make: module-level function of the configuration and a device that makes the `Refresher`.
+        refresher: see `Refresher`.
         write_snapshot: writes the present model into a folder; called in the main process.
         take_up: opens the folder of a result in every process, so that the next batch is made with it;
             returns figures for the log.
-        encode: an `EncodesCorpus` that `make` is given as a third argument.
+        encode: an `EncodesCorpus`, which the refresher is then called with.
         must_wait: training cannot begin without a result.
         begins_with_result: what training begins with was made by the model of step 0, which is not refreshed.
     """
@@ -87,7 +83,7 @@ class Refresh(FitHooks):
     def __init__(
         self,
         config: Any,
-        make: Callable[..., Refresher],
+        refresher: Refresher,
         write_snapshot: Callable[[Path], object],
         take_up: Callable[[Path], Mapping[str, float]],
         *,
@@ -101,11 +97,11 @@ class Refresh(FitHooks):
                 "the corpus is encoded on a cluster, and refresh_device names a device of this machine",
                 hint="give one of them",
             )
-        self._config, self._make, self._encode = config, make, () if encode is None else (encode,)
+        self._config, self._refresher = config, refresher
+        self._options = {} if encode is None else {"encode": encode}
         self._write_snapshot, self._open, self._world = write_snapshot, take_up, world
         self._must_wait, self._begins_with_result = must_wait, begins_with_result
         self._root = Path(config.out) / "refresh"
-        self._refresher: Refresher | None = None
         self._current: Path | None = None
         self._pending: Path | None = None
         self._made_at = 0  # steps that the model had taken with which the current result was made
@@ -126,8 +122,7 @@ class Refresh(FitHooks):
             self._finish()
         self._pending = self._root / f"{_STEP}{step:08d}"
         if self._world.is_main:
-            with torch.random.fork_rng():  # writing draws random numbers in places; training must not notice
-                self._publish(self._pending, step)
+            self._publish(self._pending / "snapshot")
             self._start()
         if self._config.refresh_device is None or (self._current is None and self._must_wait):
             self._finish()
@@ -169,24 +164,16 @@ class Refresh(FitHooks):
             self._child.kill()
             self._child.join()
 
-    def _publish(self, folder: Path, step: int) -> None:
-        """Write the snapshot; what an earlier attempt of the same step made of the same one is kept."""
-        with replaced_folder(folder.with_name("snapshot")) as temporary:
-            self._write_snapshot(temporary)
-            files = (path for path in temporary.rglob("*") if path.is_file())
-            table = file_table(temporary, (path.relative_to(temporary).as_posix() for path in files))
-        inputs = {"run": run_fingerprint(self._config, self._config.out), "step": step, "files": table}
-        if not (folder / _INPUTS).is_file() or read_json(folder / _INPUTS) != inputs:
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir(parents=True)
-            os.replace(folder.with_name("snapshot"), folder / "snapshot")
-            atomic_write_json(folder / _INPUTS, inputs)
-        shutil.rmtree(folder.with_name("snapshot"), ignore_errors=True)
-        log.info("snapshot of step %d", step)
+    def _publish(self, snapshot: Path) -> None:
+        """Write the snapshot, unless an earlier attempt of the same step did."""
+        if not snapshot.exists():
+            with replaced_folder(snapshot) as temporary:
+                self._write_snapshot(temporary)
+            log.info("snapshot of %s", snapshot.parent.name)
 
     def _start(self) -> None:
         if self._config.refresh_device is not None:
-            arguments = (self._make, self._config, self._pending)
+            arguments = (self._refresher, self._config, self._config.refresh_device, self._pending)
             spawning = multiprocessing.get_context("spawn")  # a fork cannot use a GPU
             self._child = spawning.Process(target=_make_beside, args=arguments, daemon=True)
             self._child.start()
@@ -206,16 +193,10 @@ class Refresh(FitHooks):
             self._child.join()
             self._check_child()
         elif self._world.is_main:
-            with torch.random.fork_rng():
-                make_result(self._pending, self._own_refresher)
+            make_result(self._refresher, self._config, self._world.device, self._pending, **self._options)
         self._world.barrier()
         self._take_up(self._pending)
         self._pending = self._child = None
-
-    def _own_refresher(self) -> Refresher:
-        if self._refresher is None:
-            self._refresher = self._make(self._config, self._world.device, *self._encode)
-        return self._refresher
 
     def _take_up(self, folder: Path) -> None:
         if not (folder / "result" / _DONE).is_file():
@@ -228,7 +209,7 @@ class Refresh(FitHooks):
             log.info("training now uses the result of %s", folder.name)
 
 
-def _make_beside(make: Callable[..., Refresher], config: Any, folder: Path) -> None:
+def _make_beside(refresher: Refresher, config: Any, device: str, folder: Path) -> None:
     """Make a result in a process beside its trainer's, and end when that ends, however it does."""
     threading.Thread(target=_end_with_trainer, daemon=True).start()
     for name in _TORCHRUN:
@@ -236,7 +217,7 @@ def _make_beside(make: Callable[..., Refresher], config: Any, folder: Path) -> N
     setup_logging("INFO")
     use_threads(config.threads)
     with suppress(KeyboardInterrupt):  # Ctrl-C reaches the trainer too, which ends this process
-        make_result(folder, lambda: make(config, config.refresh_device))
+        make_result(refresher, config, device, folder)
 
 
 def _end_with_trainer() -> None:

@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from rag.core.errors import ConfigError
-from rag.runtime.cpu_training import math_attention
 from readers.generative.model import Memory, Seq2Seq
 
 _RECORDED = "recorded"  # name of the attention while it is recorded
@@ -65,10 +65,10 @@ def _recorded(seq2seq: Seq2Seq, token: int) -> Iterator[list[Tensor]]:
         if not module.is_causal:
             scores = query[:, :, token, None].float() @ key.float().transpose(-1, -2)  # (R, H, 1, S)
             layers.append(scores[:, :, 0].mean(1) * module.scaling)
-        return math_attention(module, query, key, value, mask, **options)
+        return sdpa_attention_forward(module, query, key, value, mask, **options)
 
     ALL_ATTENTION_FUNCTIONS.register(_RECORDED, record)
-    ALL_MASK_ATTENTION_FUNCTIONS.register(_RECORDED, eager_mask)
+    ALL_MASK_ATTENTION_FUNCTIONS.register(_RECORDED, sdpa_mask)
     configs = {id(m.config): m.config for m in seq2seq.model.modules() if hasattr(m, "config")}.values()
     usual = [config._attn_implementation for config in configs]
     try:

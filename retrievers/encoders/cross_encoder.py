@@ -14,7 +14,6 @@ from rag.core.errors import ArtifactError, ConfigError, DataError
 from rag.core.files import read_json
 from rag.core.types import Passage
 from rag.runtime.backbone import attention_for, loading, refuse_missing, set_dropout
-from rag.runtime.cpu_training import use_fast_dropout
 from rag.runtime.fast.fast_bert import FastBert
 from rag.runtime.fast.packing import plan_batches
 from rag.runtime.hardware import resolve_device, resolve_precision
@@ -115,8 +114,6 @@ class CrossEncoder:
         setattr(network.config, _LAYOUT_KEY, layout)  # saved with the network
         limit, prompt = min(max_length, position_limit(stated)), ""
         if train:
-            if where == "cpu":
-                use_fast_dropout(network)
             network.train()
         else:
             if (folder / _SENTENCE_TRANSFORMERS).is_file():  # the length is the tokenizer's

@@ -19,7 +19,7 @@ from rag.runtime.backbone import (
     pad,
     pool,
     refuse_missing,
-    token_vectors,
+    run_backbone,
 )
 from rag.runtime.fast.fast_bert import FastBert
 from rag.runtime.model_files import backbone_state, read_weight, weight_shapes
@@ -243,7 +243,7 @@ class TowerModel(nn.Module):
             device = next(self.encoder.parameters()).device
             ids, seen, scored = ids.to(device), seen.to(device), scored.to(device)
             with torch.autocast(device.type, dtype=torch.bfloat16, enabled=self.autocast):
-                hidden = token_vectors(self.encoder, ids, seen)
+                hidden = run_backbone(self.encoder, ids, seen)[0]  # (n, L, H)
         vectors: Vectors = self.head(hidden, scored)
         return vectors
 

@@ -8,7 +8,7 @@ What a refresh writes:
 """
 
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -24,13 +24,12 @@ from indexers.gold import CorpusTexts
 from indexers.index import Index
 from indexers.passages import PassageStore
 from indexers.protocols import EncodesCorpus
-from rag.core.arrays import Int64
 from rag.core.errors import ConfigError, DataError
 from rag.core.npy import load_npy, save_npy
 from rag.core.progress import Progress
 from rag.data.examples import Candidate, Example
 from rag.training.config import RefreshedConfig
-from rag.training.refresh import Refresh, Refresher
+from rag.training.refresh import Refresh
 from rag.training.run import Method
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.examples.batches import RetrieverBatches
@@ -106,7 +105,7 @@ def _method(
         )
     batches = contrastive_batches(config, data)
     refresh = Refresh(
-        config, negatives_refresher,
+        config, refresh_negatives,
         snapshot_writer(config, run.model, run.master.state, max_length=config.longest_query),
         partial(take_up_negatives, batches, index.passages),
         world=run.world, encode=encode, must_wait=not has_negatives,
@@ -126,68 +125,54 @@ def take_up_negatives(batches: RetrieverBatches, corpus: PassageStore, result: P
     return {"mined/negatives_per_question": float((rows >= 0).sum(axis=1).mean())}
 
 
-def negatives_refresher(config: Any, device: str, encode: EncodesCorpus = encode_corpus) -> Refresher:
-    """The refresher of a run that has divided its examples."""
+def refresh_negatives(
+    config: Any, device: str, snapshot: Path, folder: Path, encode: EncodesCorpus = encode_corpus
+) -> None:
+    """Mine the negatives of a run, which has divided its examples, with a snapshot of its model."""
     training = split_examples(config, config.out / "data").training
-    load = partial(BiEncoder.load, device=device)
-    corpus = Index.open(config.index).passages
-    return NegativesRefresher(config, corpus, training, load=load, encode=encode).build
+    encoder = BiEncoder.load(snapshot / "encoder", device=device)
+    with Index.open(config.index) as index:
+        mine_negatives(config, index.passages, training, encoder, folder, encode)
+    encoder.close()
 
 
-class NegativesRefresher:
-    """Mines negatives with the trainer's snapshots."""
+def mine_negatives(
+    config: Any,
+    corpus: PassageStore,
+    examples: Iterable[Example],
+    encoder: TextEncoder,
+    folder: Path,
+    encode: EncodesCorpus = encode_corpus,
+) -> None:
+    """Mine for all questions; one without new negatives has those of its file.
 
-    def __init__(
-        self,
-        config: Any,
-        corpus: PassageStore,
-        train: Iterable[Example],
-        *,
-        load: Callable[[Path], TextEncoder],
-        encode: EncodesCorpus = encode_corpus,
-    ) -> None:
-        self.config, self.corpus, self._load, self._encode = config, corpus, load, encode
-        self.train = [
-            replace(e, candidates=tuple(Candidate(p, "positive") for p in e.positives)) for e in train
-        ]
-        texts = CorpusTexts(corpus)  # which may hold a passage twice
-        self._right = [{row for passage in e.positives for row in texts.find(passage)} for e in self.train]
-
-    def build(self, snapshot: Path, folder: Path) -> None:
-        """Mine for all questions; one without new negatives has those of its file.
-
-        Raises:
-            DataError: not one negative was found.
-        """
-        config, questions = self.config, len(self.train)
-        encoder = self._load(snapshot / "encoder")
-        embeddings = self._encode(folder / "embeddings", self.corpus, encoder, "float16")
-        mined = np.full((questions, config.kept), -1, np.int32)
-        with Progress(questions, "questions", "mine") as progress:
-            for start in range(0, questions, _QUESTIONS_AT_ONCE):
-                block = self.train[start : start + _QUESTIONS_AT_ONCE]
-                vectors = encoder.encode_queries([example.query for example in block])
-                retrieved = exact_search(embeddings, vectors, config.depth)[1]
-                for number, ranked in enumerate(retrieved, start):
-                    rows = self._select(number, ranked)
-                    mined[number, : len(rows)] = rows
-                progress.update(len(block))
-        if (mined < 0).all():
-            raise DataError(
-                f"of the {config.depth} best passages of {questions} questions not one is a negative",
-                hint="raise depth, or check the answers: every passage seems to hold one",
-            )
-        save_npy(folder / _NAME, mined)
-        shutil.rmtree(folder / "embeddings")
-
-    def _select(self, number: int, retrieved: Int64) -> list[int]:
-        """The rows, of those retrieved for an example, that become its negatives."""
-        question = self.train[number]
-        allowed = NegativeFilter(
-            answer_matcher(question.answers, question.answer_mode),
-            self._right[number],
-            [passage.text for passage in question.positives],
+    Raises:
+        DataError: not one negative was found.
+    """
+    labelled = [replace(e, candidates=tuple(Candidate(p, "positive") for p in e.positives)) for e in examples]
+    texts = CorpusTexts(corpus)  # which may hold a passage twice
+    embeddings = encode(folder / "embeddings", corpus, encoder, "float16")
+    mined = np.full((len(labelled), config.kept), -1, np.int32)
+    with Progress(len(labelled), "questions", "mine") as progress:
+        for start in range(0, len(labelled), _QUESTIONS_AT_ONCE):
+            block = labelled[start : start + _QUESTIONS_AT_ONCE]
+            vectors = encoder.encode_queries([example.query for example in block])
+            retrieved = exact_search(embeddings, vectors, config.depth)[1]
+            for number, (example, ranked) in enumerate(zip(block, retrieved, strict=True), start):
+                rows = [row for row in ranked.tolist() if row >= 0]
+                allowed = NegativeFilter(
+                    answer_matcher(example.answers, example.answer_mode),
+                    {row for passage in example.positives for row in texts.find(passage)},
+                    [passage.text for passage in example.positives],
+                )
+                passing = (row for row in rows if not allowed.reason(row, corpus[row]))
+                chosen = list(islice(passing, config.kept))
+                mined[number, : len(chosen)] = chosen
+            progress.update(len(block))
+    if (mined < 0).all():
+        raise DataError(
+            f"of the {config.depth} best passages of {len(labelled)} questions not one is a negative",
+            hint="raise depth, or check the answers: every passage seems to hold one",
         )
-        rows = (row for row in retrieved.tolist() if row >= 0)
-        passing = (row for row in rows if not allowed.reason(row, self.corpus[row]))
-        return list(islice(passing, self.config.kept))
+    save_npy(folder / _NAME, mined)
+    shutil.rmtree(folder / "embeddings")

@@ -29,7 +29,6 @@ from retrievers.training.bi_encoder import BiEncoderModel, score_rows
 from retrievers.training.config import ContrastiveConfig
 from retrievers.training.losses import Score, in_batch_loss, in_batch_objective
 from retrievers.training.recipe import BiEncoderRun, train_bi_encoder
-from retrievers.training.step import own_share
 
 _MOST_EXAMPLES = 24  # per question: four orders of six hops
 
@@ -214,7 +213,7 @@ class MomentumQueue(FitHooks):
     @torch.no_grad()
     def push(self, batch: RetrieverBatch) -> None:
         """Append the passages of a batch to the queue; those already in it move to its end."""
-        passages = batch.passages[own_share(len(batch.passages), self.world, "passages")]
+        passages = batch.passages[self.world.share(len(batch.passages), "passages")]
         if self.model.fixed is not None:
             own = self.model.fixed_vectors(passages).values
         else:

@@ -29,7 +29,7 @@ import torch
 
 from rag.runtime.fast.packing import plan_batches
 from rag.runtime.seeds import generator
-from rag.training.distributed import World, check_share
+from rag.training.distributed import World
 from rag.training.fit import Loss
 from retrievers.encoders.vectors import Vectors
 from retrievers.examples.batches import RetrieverBatch
@@ -64,7 +64,7 @@ def contrastive_step(
         Karpukhin et al. 2020, equation 2; Gao et al. 2021 (gradient cache).
     """
     world = World.single(model.device) if world is None else world
-    own = own_share(len(batch.questions), world), own_share(len(batch.passages), world, "passages")
+    own = world.share(len(batch.questions)), world.share(len(batch.passages), "passages")
     seed = world.shared_seed()
 
     def encode(tower: Callable[..., Vectors], texts: Sequence[list[int]], seed: int, first: int) -> Any:
@@ -94,12 +94,6 @@ def contrastive_step(
 
     count = sum(map(len, chain(*ids)))
     return Loss(value.detach() / world.size, examples=len(ids[0]), tokens=count, backward=backward)
-
-
-def own_share(count: int, world: World, unit: str = "questions") -> slice:
-    """The texts of a batch that this process encodes: consecutive ones, as equally many as possible."""
-    check_share(count, world.size, unit)
-    return slice(count * world.rank // world.size, count * (world.rank + 1) // world.size)
 
 
 def _gathered(own: Vectors, world: World) -> Vectors:

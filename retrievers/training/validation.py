@@ -97,9 +97,8 @@ class HeldOutScores:
 
     def _loss(self, model: BiEncoderModel) -> float:
         world, chunk = World.single(model.device), self.config.chunk_size
-        with torch.random.fork_rng(devices=[]):
-            steps = [
-                contrastive_step(model, self.batches[number], world, chunk, objective=self.objective)
-                for number in range(len(self.batches))
-            ]
+        steps = [
+            contrastive_step(model, self.batches[number], world, chunk, objective=self.objective)
+            for number in range(len(self.batches))
+        ]
         return sum(float(loss.value) for loss in steps) / len(steps)

@@ -127,7 +127,7 @@ def train_with_momentum(out: Path, device: str) -> list[float]:
     "device",
     ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))],
 )
-def test_buffers_hooks_and_generators_are_resumed(tmp_path: Path, device: str) -> None:
+def test_buffers_hooks_and_dropout_are_resumed(tmp_path: Path, device: str) -> None:
     whole = train_with_momentum(tmp_path / "whole", device)
     killed_at(*STEP, 7, train_with_momentum, tmp_path / "killed", device)
     assert train_with_momentum(tmp_path / "killed", device) == whole

@@ -16,7 +16,7 @@ import torch
 
 from rag.core.arrays import Bool, Int32, Int64
 from rag.core.log import get_logger
-from rag.runtime.backbone import load_backbone, pad, pool, token_vectors
+from rag.runtime.backbone import load_backbone, pad, pool, run_backbone
 from rag.runtime.model_files import embedded_encoder_dir
 from readers.extractive.layout import continuations
 
@@ -120,6 +120,6 @@ def _word_vectors(words: Sequence[str]) -> np.ndarray[Any, np.dtype[np.float32]]
     parts = []
     for begin in range(0, len(words), _BATCH):
         ids, mask = pad(tokenizer(list(words[begin : begin + _BATCH]))["input_ids"], tokenizer.pad_token_id)
-        vectors = pool(token_vectors(encoder, ids, mask), mask, "mean")
+        vectors = pool(run_backbone(encoder, ids, mask)[0], mask, "mean")
         parts.append(torch.nn.functional.normalize(vectors, dim=-1))
     return torch.cat(parts).numpy()

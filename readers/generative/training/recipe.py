@@ -109,7 +109,7 @@ def _method(config: GeneratorTrainConfig, run: Run) -> Method:
 def batch_loss(seq2seq: Seq2Seq, batch: GeneratorBatch, batch_tokens: int, world: World) -> Loss:
     """Cross-entropy of the targets' tokens, averaged over the tokens of the batch: transformers' loss.
 
-    With several processes each takes every `world.size`-th row; their shares add up.
+    With several processes each takes a part of the rows; their shares add up.
 
     Raises:
         ConfigError: fewer rows than processes.

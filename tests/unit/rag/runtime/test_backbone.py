@@ -8,19 +8,15 @@ import torch
 
 from rag.core.errors import ConfigError
 from rag.runtime.backbone import load_backbone, pad, pool, run_backbone
-from rag.runtime.cpu_training import MATH_ATTENTION, FastDropout
 
 
-def test_training_gets_fast_attention_and_dropout_and_inference_neither(tmp_path: Path, tiny: Any) -> None:
+def test_training_gets_plain_attention_and_dropout_and_inference_neither(tmp_path: Path, tiny: Any) -> None:
     folder = tiny.bert(tmp_path)
     trained, used = load_backbone(folder, train=True, dropout=0.25), load_backbone(folder)
     assert trained.training
     assert not used.training
-    assert trained.config._attn_implementation == MATH_ATTENTION != used.config._attn_implementation
-    kinds = {type(m) for m in trained.modules() if isinstance(m, torch.nn.Dropout)}
-    assert kinds == {FastDropout}
-    assert {m.p for m in trained.modules() if isinstance(m, FastDropout)} == {0.25}
-    assert not any(isinstance(m, FastDropout) for m in used.modules())
+    assert trained.config._attn_implementation == "eager" != used.config._attn_implementation
+    assert {m.p for m in trained.modules() if isinstance(m, torch.nn.Dropout)} == {0.25}
 
 
 def test_token_types_reach_a_model_that_has_them(tmp_path: Path, tiny: Any) -> None:
@@ -37,9 +33,3 @@ def test_token_types_reach_a_model_that_has_them(tmp_path: Path, tiny: Any) -> N
 def test_an_unknown_pooling_is_refused() -> None:
     with pytest.raises(ConfigError, match="middle"):
         pool(torch.zeros(1, 2, 3), torch.ones(1, 2), "middle")
-
-
-def test_a_longformer_is_refused_by_name(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text('{"model_type": "longformer"}')
-    with pytest.raises(ConfigError, match="is a Longformer"):
-        load_backbone(tmp_path)

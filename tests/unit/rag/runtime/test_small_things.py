@@ -88,18 +88,6 @@ def test_the_simulated_processor_has_avx2_alone() -> None:
     assert [hardware.has_int8(), hardware.has_fast_int8()] == [True] * 2
 
 
-def test_the_few_rows_of_an_embedding_table_that_chunks_use_are_added_up_exactly() -> None:
-    torch.manual_seed(0)
-    table = torch.nn.Embedding(5000, 6, dtype=torch.bfloat16)
-    master, expected = MasterWeights(table), torch.zeros(5000, 6)
-    for words in (torch.tensor([1, 4999, 7]), torch.tensor([7, 2]), torch.arange(3000)):
-        factor = torch.randn(len(words), 6).bfloat16() - 1.0  # negative rows too
-        table(words).backward(factor)
-        expected += table.weight.grad.float()  # type: ignore[union-attr]
-        master.gather_gradients()
-    assert torch.equal(master.master[0].grad, expected)  # type: ignore[arg-type]
-
-
 def test_master_weights_keep_updates_that_bf16_would_lose() -> None:
     layer = torch.nn.Linear(4, 4, bias=False).to(torch.bfloat16)
     with torch.no_grad():

@@ -61,9 +61,9 @@ def test_a_resumed_run_uses_the_same_results(
     built: list[str] = []
     copy_number = toy_refresh.copy_number
 
-    def counted(config: ToyConfig, snapshot: Path, *given: Any) -> None:
+    def counted(config: ToyConfig, device: str, snapshot: Path, *given: Any) -> None:
         built.append(snapshot.parent.name)
-        copy_number(config, snapshot, *given)
+        copy_number(config, device, snapshot, *given)
 
     monkeypatch.setattr(toy_refresh, "copy_number", counted)
     resumed = ToyRun(config(tmp_path / "run", refresh_device=device))

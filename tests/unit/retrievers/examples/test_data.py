@@ -2,7 +2,6 @@ import gzip
 import json
 import logging
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,9 +9,9 @@ import pytest
 from rag.core.errors import ConfigError, DataError
 from rag.core.types import Passage, Query
 from rag.data.examples import Candidate, Example, read_examples, write_examples
+from rag.training.distributed import World
 from retrievers.examples.batches import Epochs, RetrieverBatches, TargetBatches
 from retrievers.examples.data import ExampleTable
-from retrievers.training.step import own_share
 
 
 def passage(n):
@@ -179,4 +178,4 @@ def test_batches_without_negatives_are_refused():
     with pytest.raises(ConfigError, match="one question without hard negatives"):
         RetrieverBatches(data, Epochs(len(data), 1))
     with pytest.raises(ConfigError, match="4 questions cannot be shared by 8"):
-        own_share(4, SimpleNamespace(rank=0, size=8))
+        World(size=8).share(4)

@@ -19,7 +19,7 @@ from rag.core.types import Passage, Query
 from rag.data.examples import Example, write_examples
 from retrievers.examples.batches import Epochs, RetrieverBatches
 from retrievers.examples.data import ExampleTable, split_examples
-from retrievers.training.ance import AnceTrainConfig, NegativesRefresher, take_up_negatives, train_ance
+from retrievers.training.ance import AnceTrainConfig, mine_negatives, take_up_negatives, train_ance
 from retrievers.training.dpr import DprTrainConfig, train_dpr
 from tests.unit.retrievers.conftest import TINY, cipher_examples, losses_of, mrr_of, named
 
@@ -106,7 +106,7 @@ def build(place: Path, corpus: PassageStore) -> Path:
     result.mkdir()
     given = {"out": place / "run", "train_files": ("t.json",), "index": "index", "depth": 20, "kept": 5}
     config = AnceTrainConfig(**given)
-    NegativesRefresher(config, corpus, of_words(range(20)), load=WordEncoder).build(snapshot, result)
+    mine_negatives(config, corpus, of_words(range(20)), WordEncoder(snapshot / "encoder"), result)
     assert not (result / "embeddings").exists()
     return result
 

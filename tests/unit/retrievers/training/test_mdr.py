@@ -177,7 +177,7 @@ def test_the_loss_over_a_queue_is_that_of_all_its_passages_but_the_questions_own
     step.compute_gradients(lambda: None)
     for parameter, gradient in zip(trained, wanted, strict=True):
         if gradient is not None:
-            torch.testing.assert_close(parameter.grad, gradient, rtol=1e-4, atol=1e-6)
+            torch.testing.assert_close(parameter.grad, gradient, rtol=1e-4, atol=3e-6)
 
 
 def test_the_copy_follows_and_a_passage_stands_in_the_queue_once(tiny_bert: Path) -> None:
