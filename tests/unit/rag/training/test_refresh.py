@@ -65,7 +65,8 @@ def test_a_resumed_run_uses_the_same_results(
         built.append(snapshot.parent.name)
         copy_number(config, device, snapshot, *given)
 
-    monkeypatch.setattr(toy_refresh, "copy_number", counted)
+    if device is None:
+        monkeypatch.setattr(toy_refresh, "copy_number", counted)
     resumed = ToyRun(config(tmp_path / "run", refresh_device=device))
     resumed.hooks.load_extra_state(state)
     assert resumed.steps(3, 7) == wanted[3:]
