@@ -20,15 +20,15 @@ CEILINGS = {
     "rag/joint": (2100, 2100),
     "rag/metrics": (600, 600),
     "rag/rounds": (450, 450),
-    "rag/runtime": (1460, 1100),
+    "rag/runtime": (1340, 1100),
     "rag/sample": (80, 80),
     "rag/scale": (450, 450),
-    "rag/training": (1680, 1400),
+    "rag/training": (1590, 1400),
     "indexers": (4400, 4400),
     "readers": (6850, 6600),
-    "retrievers": (6640, 6600),
+    "retrievers": (6620, 6600),
     "serve": (2720, 2600),
-    "tests": (24390, 24000),
+    "tests": (24310, 24000),
 }
 
 
