@@ -119,7 +119,7 @@ class JointTask:
             inputs = [question.text for question in part], retrieved.passages, scores
             likely = reader.log_likelihood(*inputs, targets)
             nats += [-value for value in likely]
-            texts += [r.answers[0].text if r.answers else None for r in reader.generate(*inputs, 1)]
+            texts += [r.answers[0].text if r.answers else None for r in reader.read(*inputs, 1)]
         self.module.train(training)
         ranking = {n: v for n, v in retrieval_scores(ranks).items() if n != "top100"}
         rules = [question.answer_profile for question in questions]

@@ -13,6 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 from rag.core.arrays import Float64
 from rag.core.types import AnswerSet, Passage
 from rag.data.text import normalize_answer
+from rag.runtime.fast.packing import plan_batches
 from rag.runtime.hardware import resolve_device, resolve_precision
 from readers.borders import find_span
 from readers.confidence import confidences
@@ -72,18 +73,8 @@ class GenerativeReader:
 
         There are at most `settings.beams` answers.
         """
-        ranked = self.generate(questions, passages, scores, n_best)
-        return [
-            each.result(question, own, weights, _likelihoods(each), n_best)
-            for each, question, own, weights in zip(ranked, questions, passages, scores, strict=True)
-        ]
-
-    def generate(
-        self, questions: Sequence[str], passages: PassageLists, scores: ScoreLists, n_best: int = 5
-    ) -> list[Ranked]:
-        """Answers with uncalibrated scores; no null score if the model was not trained for "no answer"."""
         check_request(questions, passages, scores, n_best)
-        results, marginal = [Ranked([], None)] * len(questions), self.settings.marginal
+        results, marginal = [AnswerSet(question, (), 1.0) for question in questions], self.settings.marginal
         for part, places, memory, priors in self._read(questions, passages, scores):
             answered = self._fused(memory) if marginal is None else self._mixed(marginal, memory, priors)
             for b, chosen, (hypotheses, null) in zip(part, places, answered, strict=True):
@@ -94,7 +85,9 @@ class GenerativeReader:
                         order = [chosen[i] for i in np.argsort(-np.array(guess.weights), kind="stable")]
                     span = _supported(self.seq2seq.words(guess.ids), guess.score, passages[b], order)
                     spans.setdefault(normalize_answer(span.text) or span.text, span)
-                results[b] = Ranked(list(spans.values()), null)
+                ranked = Ranked(list(spans.values()), null)
+                chances = _likelihoods(ranked)
+                results[b] = ranked.result(questions[b], passages[b], scores[b], chances, n_best)
         return results
 
     def log_likelihood(
@@ -129,7 +122,10 @@ class GenerativeReader:
         chosen = [places[: settings.max_passages] for places in chosen]
         shown = [[texts[i] for i in places] for texts, places in zip(passages, chosen, strict=True)]
         rows = encode_rows(self.seq2seq.tokenizer, settings, questions, shown)
-        for part in _parts(rows):
+        sizes = [sum(map(len, own)) for own in rows]
+        asked = [b for b, size in enumerate(sizes) if size]
+        plan = plan_batches([sizes[b] for b in asked], max_rows=len(asked), max_tokens=_DECODED_TOKENS)
+        for part in ([asked[place] for place in places] for places in plan):
             with torch.inference_mode():
                 memory = self.seq2seq.encode([rows[b] for b in part], settings.batch_tokens)
             priors = [torch.tensor([scores[b][i] for i in chosen[b]]) * settings.prior_scale for b in part]
@@ -179,22 +175,6 @@ def _likelihoods(ranked: Ranked) -> tuple[Float64, float]:
     if ranked.answers and ranked.null is None:
         return np.exp(np.minimum(ranked.scores, 0.0)), 0.0
     return confidences(ranked.scores, ranked.null, Calibration())
-
-
-def _parts(rows: Sequence[Sequence[Sequence[int]]]) -> Iterator[list[int]]:
-    """Numbers of the questions that have passages, in parts that fit in front of the decoder."""
-    part: list[int] = []
-    tokens = 0
-    for number, passages in enumerate(rows):
-        size = sum(len(ids) for ids in passages)
-        if part and tokens + size > _DECODED_TOKENS:
-            yield part
-            part, tokens = [], 0
-        if size:
-            part.append(number)
-            tokens += size
-    if part:
-        yield part
 
 
 def _supported(text: str, score: float, passages: Sequence[Passage], order: Sequence[int]) -> Span:

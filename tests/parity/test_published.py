@@ -62,10 +62,10 @@ def test_a_generator_forgets_the_task_that_its_checkpoint_was_made_for(tmp_path:
         reader = GenerativeReader.load(
             folder, precision="fp32", passage_tokens=90, answer_tokens=7, beams=beams
         )
-        [ranked] = reader.generate([QUESTION], [PASSAGES], [[1.0, 2.0]])
+        [result] = reader.read([QUESTION], [PASSAGES], [[1.0, 2.0]])
         model = AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
         search = {"do_sample": False, "num_return_sequences": beams, "num_beams": beams, **settings}
-        return [(c.text, c.score) for c in ranked.answers], model.generate(
+        return [(c.text, c.score) for c in result.answers], model.generate(
             **row, max_new_tokens=9, **search
         ).tolist()
 

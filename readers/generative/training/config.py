@@ -37,8 +37,7 @@ class GeneratorTrainConfig(TrainConfig):
 
     Attributes:
         train_files: questions with passages: results of `rag retrieve`, FiD's files, training examples of
-            `rag mine` or DPR's. Passages of a question that is in several files are put together, positives
-            first.
+            `rag mine` or DPR's.
         validation_file: held-out questions with passages; None holds out `validation_questions` of the
             training questions.
         model: sequence-to-sequence or causal checkpoint to start from; None makes one from `encoder`

@@ -1,6 +1,6 @@
-"""Training questions with answers and passages, merged from all files, and the batches of a run by number."""
+"""Training questions with answers and passages, and the batches of a run by number."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,30 +21,27 @@ _SHAPE = (
 )
 
 
-def merged_examples(paths: Sequence[Path]) -> list[Example]:
-    """Questions of all files; those that several files hold get the passages of all.
+def usable_examples(paths: Sequence[Path]) -> list[Example]:
+    """The questions of all files that have an answer and passages; the others are left out and counted.
 
     Positives come first, then the other passages by rank. Each states whether it contains an answer, and
     retrieved ones have a rank. Answers are those that a generator should give: for a regular expression the
-    string that it matches most often. Questions without an answer or a passage are left out and counted.
+    string that it matches most often.
 
     Raises:
         DataError: no such file, another shape, an answer that is not text (with its place), or no question
             with answers and passages.
     """
-    parts: dict[str, list[Example]] = {}
-    for path in paths:
-        for example in read_examples(path, needs="passages"):
-            parts.setdefault(example.question, []).append(example)
-    merged = [example for example in map(_merged, parts.values()) if example is not None]
-    if not merged:
+    examples = [example for path in paths for example in read_examples(path, needs="passages")]
+    usable = [example for example in map(_with_target, examples) if example is not None]
+    if not usable:
         names = ", ".join(map(str, paths))
         raise DataError(f"{names}: no question with answers and passages", hint=_SHAPE)
-    if left_out := len(parts) - len(merged):
+    if left_out := len(examples) - len(usable):
         get_logger(__name__).warning(
-            "%d of %d questions left out: no answer, or no passage with a text", left_out, len(parts)
+            "%d of %d questions left out: no answer, or no passage with a text", left_out, len(examples)
         )
-    return merged
+    return usable
 
 
 def best_ranked(example: Example, count: int) -> list[Candidate]:
@@ -53,36 +50,31 @@ def best_ranked(example: Example, count: int) -> list[Candidate]:
     return sorted(ranked, key=lambda c: c.rank or 0)[:count] or list(example.candidates[:count])
 
 
-def _merged(same: Sequence[Example]) -> Example | None:
-    """Examples of one question as one."""
-    targets = [example.target_answer for example in same if example.target_answer]
-    answers = dict.fromkeys(a.strip() for e in same for a in targets or e.answers if a.strip())
-    candidates = [candidate for example in same for candidate in example.candidates]
-    if not answers or not candidates:
+def _with_target(example: Example) -> Example | None:
+    """The example with what a generator should answer, and its passages in order; None if it lacks either."""
+    stated = [example.target_answer] if example.target_answer else example.answers
+    answers = tuple(dict.fromkeys(answer.strip() for answer in stated if answer.strip()))
+    if not answers or not example.candidates:
         return None
-    is_regex = any(example.answers_are_regex for example in same)
-    matcher = AnswerMatcher(answers, "regex" if is_regex else "tokens")
-    if is_regex:  # the target is a string that the pattern matches
-        string = most_matched(matcher, (candidate.passage.text for candidate in candidates))
+    matcher = AnswerMatcher(answers, "regex" if example.answers_are_regex else "tokens")
+    if example.answers_are_regex:  # the target is a string that the pattern matches
+        string = most_matched(matcher, (passage.text for passage in example.passages))
         if not string:
             return None
-        answers = {string: None}
-    positives = _by_text(c for c in candidates if c.role == "positive")
-    ranks = {
-        key: n for n, key in enumerate(_by_text(c for c in candidates if c.role == "retrieved"), start=1)
-    }
-    others = _by_text(
-        c for e in same for c in (*e.of_role("retrieved"), *e.of_role("hard_negative", "negative"))
-    )
+        answers = (string,)
+    retrieved = _by_text(example.of_role("retrieved"))
+    ranks = {key: rank for rank, key in enumerate(retrieved, start=1)}
+    positives = _by_text(example.of_role("positive"))
+    others = {**retrieved, **_by_text(example.of_role("hard_negative", "negative"))}
     listed = []
-    for key, candidate in {**positives, **{k: c for k, c in others.items() if k not in positives}}.items():
+    for key, candidate in {**positives, **others, **positives}.items():  # positives come first
         holds = True if key in positives else candidate.has_answer
         holds = matcher.matches(candidate.passage.text) if holds is None else holds
         listed.append(replace(candidate, has_answer=holds, rank=ranks.get(key)))
-    return replace(same[0], answers=tuple(answers), candidates=tuple(listed), answers_are_regex=False)
+    return replace(example, answers=answers, candidates=tuple(listed), answers_are_regex=False)
 
 
-def _by_text(candidates: Iterable[Candidate]) -> Mapping[tuple[str, str], Candidate]:
+def _by_text(candidates: Sequence[Candidate]) -> dict[tuple[str, str], Candidate]:
     return {(c.passage.title, c.passage.text): c for c in candidates}
 
 

@@ -24,7 +24,7 @@ from readers.generative.model import Seq2Seq
 from readers.generative.reader import GenerativeReader
 from readers.generative.settings import GeneratorManifest, GeneratorSettings, encode_rows
 from readers.generative.training.config import GeneratorTrainConfig
-from readers.generative.training.data import GeneratorBatch, GeneratorBatches, best_ranked, merged_examples
+from readers.generative.training.data import GeneratorBatch, GeneratorBatches, best_ranked, usable_examples
 from readers.generative.warm_start import warm_start
 
 _SEEN = 128  # questions from whose passages a generator is made
@@ -48,9 +48,9 @@ def train_generator(config: GeneratorTrainConfig) -> Path:
 
 def _method(config: GeneratorTrainConfig, run: Run) -> Method:
     # data
-    examples, own = merged_examples(config.train_files), None
+    examples, own = usable_examples(config.train_files), None
     if config.validation_file is not None:
-        own = merged_examples([config.validation_file])
+        own = usable_examples([config.validation_file])
     examples, held_out = hold_out(
         examples, config.validation_questions, config.seed, lambda example: example.question, own
     )

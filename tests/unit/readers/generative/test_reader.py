@@ -71,10 +71,9 @@ def test_no_answer_competes_by_its_likelihood(folder: Path) -> None:
     assert unaware.no_answer_confidence == 0.0
     assert unaware.answers[0].confidence == pytest.approx(math.exp(unaware.answers[0].score), rel=1e-4)
     aware = GenerativeReader.load(folder, precision="fp32", answer_tokens=6, no_answer="the river")
-    [question] = aware.generate(*asked)
     [result] = aware.read(*asked)
-    assert question.null is not None
-    odds = math.exp(question.answers[0].score - question.null)
+    [null] = aware.log_likelihood(*asked, ["the river"])
+    odds = math.exp(result.answers[0].score - null)
     assert result.answers[0].confidence / result.no_answer_confidence == pytest.approx(odds, rel=1e-3)
     said = plain.read(*asked)[0].answers[0].text
     silent = GenerativeReader.load(folder, precision="fp32", answer_tokens=6, no_answer=said)

@@ -12,12 +12,11 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from rag.core.errors import ArtifactError, ConfigError
 from rag.core.types import Passage
-from rag.data.examples import Example
 from rag.training.distributed import World
 from readers.extractive.model import SpanModel
 from readers.generative.model import Seq2Seq
 from readers.generative.training.config import GeneratorTrainConfig
-from readers.generative.training.data import GeneratorBatch, best_ranked, merged_examples
+from readers.generative.training.data import GeneratorBatch, best_ranked, usable_examples
 from readers.generative.training.recipe import batch_loss, train_generator
 from readers.generative.warm_start import warm_start
 from readers.open import open_reader
@@ -156,34 +155,26 @@ def test_a_generator_made_from_a_reader_computes_what_it_does_and_says_what_it_p
 
 
 def test_files_of_all_kinds_become_examples(tmp_path: Path) -> None:
-    oslo, told = {"question": "q1", "answers": ["oslo"]}, [{"text": "The Titanic sank."}, {"text": "no"}]
+    oslo, sunk = {"question": "q1", "answers": ["oslo"]}, [{"text": "The Titanic sank."}, {"text": "no"}]
     pattern = {"question": "q4", "answers": ["Titanic|R\\.?M\\.?S"], "answers_are_regex": True}
     gold = {"positive_ctxs": [{"title": "g", "text": "gold"}], "hard_negative_ctxs": [{"text": "hard"}]}
     files: dict[str, list[dict[str, Any]]] = {
         "retrieved": [
-            {**oslo, "ctxs": [{"title": "t", "text": "in Oslo"}, {"text": "no"}]},
+            {**oslo, "ctxs": [{"text": "no"}, {"title": "t", "text": "in Oslo"}]},
             {"question": "q3", "answers": [], "ctxs": [{"text": "z"}]},
         ],
         "fid": [{"question": "q2", "target": "x", "answers": ["x", "y"], "ctxs": [{"text": "y"}]}],
         "mined": [{**oslo, **gold}],
-        "regex": [{**pattern, "ctxs": told}],
-        "both": [{**oslo, "ctxs": [{"text": "no"}, {"title": "g", "text": "gold"}]}],
+        "regex": [{**pattern, "ctxs": sunk}],
     }
     for name, records in files.items():
         (tmp_path / f"{name}.json").write_text(json.dumps(records))
-
-    def merged(*names: str) -> list[Example]:
-        return merged_examples([tmp_path / f"{name}.json" for name in names])
-
-    first, second = merged("retrieved", "fid", "mined")
-    assert [p.text for p in first.passages] == ["gold", "in Oslo", "no", "hard"]
-    states = [(c.has_answer, c.rank) for c in first.candidates]
-    assert states == [(True, None), (True, 1), (False, 2), (False, None)]
-    assert [c.passage.text for c in best_ranked(first, 2)] == ["in Oslo", "no"]
-    assert second.answers == ("x",)
-    [alone], [regex], [both] = merged("mined"), merged("regex"), merged("both", "mined")
-    assert [c.passage.text for c in best_ranked(alone, 1)] == ["gold"]  # nothing was retrieved
+    retrieved, fid, mined, regex = usable_examples([tmp_path / f"{name}.json" for name in files])
+    assert [(c.has_answer, c.rank) for c in retrieved.candidates] == [(False, 1), (True, 2)]
+    assert [c.passage.text for c in best_ranked(retrieved, 1)] == ["no"]
+    assert fid.answers == ("x",)
+    states = [(c.passage.text, c.has_answer, c.rank) for c in mined.candidates]
+    assert states == [("gold", True, None), ("hard", False, None)]
+    assert [c.passage.text for c in best_ranked(mined, 1)] == ["gold"]  # nothing was retrieved
     assert (regex.answers, regex.answers_are_regex) == (("Titanic",), False)
     assert [c.has_answer for c in regex.candidates] == [True, False]
-    assert [p.text for p in both.passages] == ["gold", "no", "hard"]
-    assert [c.passage.text for c in best_ranked(both, 3)] == ["no", "gold"]
