@@ -172,7 +172,7 @@ class ReaderBatches:
         chosen: list[int] = []
         if has_answer:
             first = self.config.spans == "first" and question.type == SPAN
-            chosen = [0] if first else draw.permutation(positive)[: stage.positives].tolist()
+            chosen = [0] if first else draw.permutation(positive)[:1].tolist()
         negative = range(len(question.spans), len(question.passages))
         chosen += draw.permutation(negative)[: 1 + stage.negatives - len(chosen)].tolist()
         group = [(int(place), question.passages[int(place)]) for place in chosen]

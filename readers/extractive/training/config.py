@@ -64,13 +64,12 @@ class TrainingSet(Config):
 class ReaderStage(Config):
     """A part of the run, with its own group size and text lengths.
 
-    A group is the positive and negative passages of one question, which are scored together.
+    A group is the passages of one question that are scored together.
 
     Attributes:
         epochs: passes over the training questions; fractions are allowed.
-        positives: maximum number of positive passages in a group.
-        negatives: number of passages without the answer in a group with one positive.
-        no_answer_fraction: share of the groups whose positives are left out.
+        negatives: number of passages without the answer in a group, beside one that holds it.
+        no_answer_fraction: share of the groups whose positive is left out.
         max_tokens: maximum length of a row (question and passage); longer passages are cropped to a random
             window around the answer.
         full_tokens: maximum length of a row of the examples that are not cropped.
@@ -79,7 +78,6 @@ class ReaderStage(Config):
     """
 
     epochs: float = Field(gt=0)
-    positives: int = Field(default=1, ge=1)
     negatives: int = Field(default=0, ge=0)
     no_answer_fraction: float = Field(default=0.0, ge=0, lt=1)
     max_tokens: int = Field(default=112, ge=16, le=512)
@@ -96,10 +94,6 @@ class ReaderStage(Config):
         if self.no_answer_fraction > 0 and self.negatives == 0:
             raise ValueError(
                 "no_answer_fraction is above 0, and so needs negatives: set negatives to 1 or more"
-            )
-        if self.positives > 1 + self.negatives:
-            raise ValueError(
-                f"positives is {self.positives}, expected at most 1 + negatives ({1 + self.negatives})"
             )
         if self.full_tokens * (1 + self.negatives) > self.tokens_per_batch:
             raise ValueError(

@@ -47,7 +47,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (ValidationError, "full_tokens", {"stages": [{"epochs": 1, "max_tokens": 128, "full_tokens": 64}]}),
         (ValidationError, "no_answer_fraction", {"stages": [{"epochs": 1, "no_answer_fraction": 0.5}]}),
         (ValidationError, "tokens_per_batch", {"stages": [{**STAGE, "tokens_per_batch": 64}]}),
-        (ValidationError, "positives", {"stages": [{"epochs": 1, "positives": 2}]}),
         (ValidationError, "colour", {"colour": 1}),
         (ValidationError, "selection_weight", {"normalisation": "passage"}),
         (ValidationError, "two sets are called 'a'", {"train": TWICE}),

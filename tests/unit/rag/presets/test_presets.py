@@ -17,7 +17,6 @@ _MORE: dict[str, dict[str, str]] = {  # by recipe or preset
     "rag": {"generator": "bart"},
     "emdr2": {"generator": "bart"},
     "mdr": {"index": "index"},
-    "causal-small": {"model": "smollm2"},
     "reader-taught": {"teacher": "shipped"},
 }
 _FID = {"learning_rate": 5e-5, "warmup_steps": 1000}

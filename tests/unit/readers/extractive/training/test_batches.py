@@ -115,19 +115,17 @@ def test_a_step_is_the_same_whenever_it_is_asked_for(batches: ReaderBatches) -> 
 
 def test_yes_and_no_rest_on_the_gold_passages_without_a_span(tmp_path: Path) -> None:
     one = TrainingSet(questions=write(tmp_path / "hops.json", TWO_HOPS), held_out=0, where={"split": "train"})
-    stage = ReaderStage(
-        epochs=1, positives=2, negatives=2, max_tokens=48, full_tokens=64, tokens_per_batch=512
-    )
+    stage = ReaderStage(epochs=1, negatives=2, max_tokens=48, full_tokens=64, tokens_per_batch=512)
     objective = {"spans": "marginal"}
     config = config_of(tmp_path, [one], stages=(stage,), answer_types=True, **objective)
     batches = batches_of(config)
     assert sorted(q.type for q in batches.examples.questions) == [SPAN, YES, NO]
     batch = batches[0]
     found = {tuple(said(batch, group)): group for group in range(3)}
-    assert set(found) == {("57",), ("<yes>", "<yes>"), ("<no>", "<no>")}
-    group = found["<yes>", "<yes>"]
-    assert batch.positive[group].tolist() == [True, True, False]
-    assert batch.answer_tokens[group][:, 0].tolist() == [True, True, False]
+    assert set(found) == {("57",), ("<yes>",), ("<no>",)}
+    group = found[("<yes>",)]
+    assert batch.positive[group].tolist() == [True, False, False]
+    assert batch.answer_tokens[group][:, 0].tolist() == [True, False, False]
     assert not batch.answer_tokens[group][:, 1:].any()
     # a step of a two-hop question that lacks the answer teaches that it does
     spans = found[("57",)]
@@ -146,13 +144,11 @@ def test_answers_alone_suffice_and_may_be_expressions(tmp_path: Path) -> None:
     ctxs = [{"id": str(n), "title": "t", "text": text, "score": 9 - n} for n, text in enumerate(texts)]
     records = [{"question": "how many meters?", "answers": [r"5\d"], "ctxs": ctxs, "answer_is_regex": True}]
     one = TrainingSet(questions=write(tmp_path / "ctxs.json", records), held_out=0)
-    stage = ReaderStage(
-        epochs=1, positives=2, negatives=2, max_tokens=48, full_tokens=64, tokens_per_batch=512
-    )
+    stage = ReaderStage(epochs=1, negatives=2, max_tokens=48, full_tokens=64, tokens_per_batch=512)
     batches = batches_of(config_of(tmp_path, [one], stages=(stage,), spans="marginal"))
     batch = batches[0]
-    assert sorted(said(batch, 0)) == ["57", "57", "57", "58"]
-    assert batch.positive[0].tolist() == [True, True, False]
+    assert sorted(said(batch, 0)) in (["57", "57"], ["57", "58"])
+    assert batch.positive[0].tolist() == [True, False, False]
 
 
 def test_weights_mix_the_sets(tmp_path: Path) -> None:
