@@ -24,7 +24,7 @@ class OpenSettings(BaseModel):
             FOLDER,depth=100,fusion=std:1,0.5.
         index_encoder: folder or hub name of the index's encoder, if it has moved.
         reader: folder or hub name of a reader; the one in the package by default.
-        effort: how much is read: full, normal; or, by a language model, a number of passages.
+        effort: how much an extractive reader reads: full, normal.
         precision: number format in which the models compute.
 
     Raises:
@@ -42,7 +42,7 @@ class OpenSettings(BaseModel):
     rerank: str | None = None
     index_encoder: Any = None
     reader: Any = None
-    effort: str | None = Field(None, pattern=r"^(full|normal|[1-9]\d{0,3})$")
+    effort: Literal["full", "normal"] | None = None
     precision: Literal["auto", "fp32", "bf16"] = "auto"
 
     @field_validator("retriever", "fusion", "rerank", mode="before")

@@ -46,7 +46,7 @@ _SHARED: dict[str, tuple[str, dict[str, Any]]] = {
         {"flags": ("--filter",)},
     ),
     "retriever": ("", {"metavar": "auto|dense|colbert|bm25|hybrid|multihop[:…]"}),
-    "effort": ("", {"metavar": "full|normal|N"}),
+    "effort": ("", {"metavar": "full|normal"}),
     "ray": ("Encode on the Ray cluster at this address (HOST:PORT, or auto).", {}),
     "config": ("YAML or JSON file, or the name of a preset.", {}),
     "set_": ("Any setting as key=value; wins over --config.", {"flags": ("--set",)}),

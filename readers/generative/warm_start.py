@@ -1,6 +1,7 @@
 """Make a generator from an extractive reader: both sides get its layers, the decoder starts as a pointer."""
 
 from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
 import torch
@@ -12,13 +13,16 @@ from rag.runtime.backbone import attention_for
 from readers.extractive.model import SpanModel
 from readers.generative.model import Seq2Seq
 
-_ATTENTION = {
-    "q_proj": "self.query",
-    "k_proj": "self.key",
-    "v_proj": "self.value",
-    "out_proj": "output.dense",
+_LAYER = {  # BART's name of each part of a layer, and BERT's
+    "self_attn.q_proj": "attention.self.query",
+    "self_attn.k_proj": "attention.self.key",
+    "self_attn.v_proj": "attention.self.value",
+    "self_attn.out_proj": "attention.output.dense",
+    "self_attn_layer_norm": "attention.output.LayerNorm",
+    "fc1": "intermediate.dense",
+    "fc2": "output.dense",
+    "final_layer_norm": "output.LayerNorm",
 }
-_REST = {"fc1": "intermediate.dense", "fc2": "output.dense", "final_layer_norm": "output.LayerNorm"}
 _RIDGE = 1e-3
 _LOUDNESS = 40.0  # norm of what is handed on, beside a residual stream of about 9
 _SHARPNESS = 1.5  # factor on the span head's logits
@@ -114,15 +118,11 @@ def _renamed(bert: dict[str, Tensor], layers: int, decoder_layers: int) -> dict[
         state[f"model.{side}.embed_positions.weight"] = positions
         for kind in ("weight", "bias"):
             state[f"model.{side}.layernorm_embedding.{kind}"] = bert[f"embeddings.LayerNorm.{kind}"]
-            for number, origin in enumerate(sources):
-                old, new = f"encoder.layer.{origin}.", f"model.{side}.layers.{number}."
-                for name in ("self_attn", "encoder_attn")[: 1 if side == "encoder" else 2]:
-                    for part, earlier in _ATTENTION.items():
-                        state[f"{new}{name}.{part}.{kind}"] = bert[f"{old}attention.{earlier}.{kind}"]
-                    norm = bert[f"{old}attention.output.LayerNorm.{kind}"]
-                    state[f"{new}{name}_layer_norm.{kind}"] = norm
-                for part, earlier in _REST.items():
-                    state[f"{new}{part}.{kind}"] = bert[f"{old}{earlier}.{kind}"]
+            for (number, origin), (name, earlier) in product(enumerate(sources), _LAYER.items()):
+                weight = bert[f"encoder.layer.{origin}.{earlier}.{kind}"]
+                state[f"model.{side}.layers.{number}.{name}.{kind}"] = weight
+                if side == "decoder":  # its cross-attention starts as its self-attention
+                    state[f"model.decoder.layers.{number}.{name.replace('self', 'encoder')}.{kind}"] = weight
     return state
 
 

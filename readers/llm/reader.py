@@ -22,7 +22,6 @@ class LanguageModelSettings(Config):
 
     Attributes:
         passages: maximum number of passages in the prompt, the best first.
-        effort: "full" shows all passages that fit, a number that many, "normal" `passages` of them.
         answer_tokens: maximum length of a reply.
         style: "short" answers in a few words, "cited" in sentences that cite a passage for each statement.
         timeout_s: longest time for a request to an address.
@@ -31,7 +30,6 @@ class LanguageModelSettings(Config):
     """
 
     passages: int = Field(default=20, ge=1)
-    effort: str = Field(default="normal", pattern=r"^(full|normal|[1-9]\d{0,3})$")
     answer_tokens: int = Field(default=128, ge=8)
     style: Style = "short"
     timeout_s: float = Field(default=60.0, gt=0)
@@ -96,9 +94,8 @@ class LanguageModelReader:
             return error
 
     def _read(self, question: str, passages: Sequence[Passage], scores: Sequence[float]) -> AnswerSet:
-        settings, order = self.settings, sorted(range(len(scores)), key=lambda place: -scores[place])
-        if settings.effort != "full":
-            order = order[: settings.passages if settings.effort == "normal" else int(settings.effort)]
+        settings = self.settings
+        order = sorted(range(len(scores)), key=lambda place: -scores[place])[: settings.passages]
         if not order:
             return AnswerSet(question, (), 1.0)
         for count in range(len(order), 0, -1):  # as many as fit

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from rag.core.types import Passage
-from readers.extractive.model import LogitsModel
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.training.config import ReaderStage, ReaderTrainConfig, TrainingSet
 from readers.extractive.training.recipe import train_reader
@@ -34,6 +33,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]
         "validation_questions": 24, "calibration_questions": 24,
         "question_tokens": 32, "title_tokens": 8, "learning_rate": 5e-3, "precision": "fp32",
         "freeze_word_embeddings": False, "threads": 1, "validate_every_steps": 1000,
+        "answer_types": True, "selection_weight": 0.1, "skim_layer": 1,
     }  # fmt: skip
     train_reader(ReaderTrainConfig(**values))
     return folder, values
@@ -60,7 +60,8 @@ def test_the_finished_reader_is_whole(run: tuple[Path, dict[str, Any]]) -> None:
     assert str(folder) not in card
     reader = ExtractiveReader.load(out)
     assert reader.calibration.questions > 24
-    assert (reader.settings.question_tokens, reader.settings.title_tokens) == (32, 8)  # as it was trained
+    stated = reader.settings
+    assert (stated.question_tokens, stated.title_tokens, stated.skim_layer) == (32, 8, 1)  # as it was trained
     [result] = reader.read(["how many meters has the tower 1 1?"], [PASSAGES], [[1.0, 1.0]])
     assert (result.answers[0].text, result.answers[0].evidence.passage_id) == ("57", "2")
     [nothing] = reader.read(["how many meters has the tower 1 1?"], [PASSAGES[:1]], [[1.0]])
@@ -82,29 +83,3 @@ def test_dpr_s_objective_learns_from_answers_alone(tmp_path: Path) -> None:
     assert reader.settings.select
     [result] = reader.read(["how many meters has the tower 1 1?"], [PASSAGES], [[1.0, 1.0]])
     assert (result.answers[0].text, result.answers[0].evidence.passage_id) == ("57", "2")
-
-
-def test_a_reader_learns_to_say_yes_and_no(tmp_path: Path) -> None:
-    records = []
-    for n in range(96):
-        word = ("near", "built")[n % 2]
-        context = [["Tower", [f"The tower {n} is {word}."]], ["City", ["A city of the year."]]]
-        record = {"_id": f"q{n}", "question": "is the tower near?", "supporting_facts": [["Tower", 0]]}
-        records.append({**record, "answer": ("yes", "no")[n % 2], "context": context})
-    (tmp_path / "hops.json").write_text(json.dumps(records))
-    stage = ReaderStage(epochs=16, negatives=1, max_tokens=48, full_tokens=48, tokens_per_batch=1024)
-    values: dict[str, Any] = {
-        "train": (TrainingSet(questions=tmp_path / "hops.json", held_out=0.0),), "out": tmp_path / "out",
-        "encoder": str(tiny_encoder(tmp_path / "encoder")), "answer_types": True, "skim_layer": 1,
-        "question_tokens": 24, "title_tokens": 4, "freeze_word_embeddings": False,
-        "spans": "marginal", "selection_weight": 0.1, "stages": (stage,),
-        "learning_rate": 5e-3, "precision": "fp32", "threads": 1,
-    }  # fmt: skip
-    finished = train_reader(ReaderTrainConfig(**values))
-    reader = ExtractiveReader.load(finished, precision="fp32")
-    assert isinstance(reader.model, LogitsModel)
-    assert reader.settings.skim_layer == 1
-    both = [Passage("1", "City", "A city of the year."), Passage("2", "Tower", "The tower 7 is built.")]
-    [result] = reader.read(["is the tower near?"], [both], [[1.0, 1.0]])
-    first = result.answers[0]
-    assert (first.text, first.evidence.passage_id, first.evidence.start) == ("no", "2", None)

@@ -35,13 +35,9 @@ def test_the_annotated_place_decides_which_window_is_right(tmp_path: Path) -> No
         (". the river near the castle has 5 meters", "positive"),  # has most of the question's words
         (". the bridge is old .", "hard_negative"),
     ]
-
-
-def test_a_window_grows_where_it_would_cut_the_answer(tmp_path: Path) -> None:
-    one = TrainingSet(questions=write(tmp_path, asked(FIRST)), window_words=7, held_out=0)
-    [example] = read_set(one)
-    [right] = example.of_role("positive")
-    assert right.passage.text == "the tower in the city has 5 meters"
+    longer = TrainingSet(questions=write(tmp_path, asked(FIRST)), window_words=7, held_out=0)
+    [right] = read_set(longer)[0].of_role("positive")
+    assert right.passage.text == "the tower in the city has 5 meters"  # a window does not cut the answer
 
 
 def test_questions_without_answers_teach_that_nothing_is_there(tmp_path: Path) -> None:
