@@ -104,7 +104,7 @@ class BuildLedger:
                 stages = {name: dict(entry) for name, entry in read_json(path).items()}
                 _ = [(entry["inputs"], entry["finished"]) for entry in stages.values()]
             except (DataError, KeyError, AttributeError, TypeError, ValueError) as error:
-                raise ArtifactError(f"{path} is damaged", hint="add --overwrite to start afresh") from error
+                raise ArtifactError(f"{path} is damaged", hint=f"delete {self.folder}") from error
             # Shards of vectors are taken up where there are any; passages, FAISS and Lucene begin anew.
             resumed = {n for n in ("embeddings", "tokens") if any((self.folder / n).glob("[!.]*"))}
             self._stages = {n: stage for n, stage in stages.items() if stage["finished"] or n in resumed}

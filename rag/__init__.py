@@ -12,12 +12,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rag.commands import adapt, index, mine, retrieve, train_rounds, update
+    from rag.adaptation.adapt import adapt
+    from rag.commands import index, retrieve, train_rounds, update
     from rag.core.errors import RagError
     from rag.core.types import Answer, AnswerSet, Evidence, Hit, Passage, Path, Question
     from rag.eval.api import compare, evaluate
     from rag.pipeline import Pipeline
     from rag.recipes import train
+    from retrievers.negatives.mine import mine
 
 __version__ = "0.1.0"
 __all__ = [
@@ -26,10 +28,12 @@ __all__ = [
     "update",
 ]  # fmt: skip
 _HOMES = {
-    **dict.fromkeys(("adapt", "index", "mine", "retrieve", "train_rounds", "update"), "rag.commands"),
+    **dict.fromkeys(("index", "retrieve", "train_rounds", "update"), "rag.commands"),
     **dict.fromkeys(("compare", "evaluate"), "rag.eval.api"),
     "Pipeline": "rag.pipeline",
     "RagError": "rag.core.errors",
+    "adapt": "rag.adaptation.adapt",
+    "mine": "retrievers.negatives.mine",
     "train": "rag.recipes",
 }
 

@@ -1,4 +1,4 @@
-"""The commands as functions, which the command line calls: `rag.index`, `rag.mine`, `rag.retrieve`, …
+"""The commands as functions, which the command line calls: `rag.index`, `rag.update`, `rag.retrieve`, …
 
 All raise a ConfigError for a setting that is unknown or does not fit, and a DataError for a file that cannot
 be read, before any work.
@@ -10,19 +10,18 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from indexers.documents import Put
+from annotated_types import Ge
+
 from indexers.settings import BuildSettings, IndexKind
-from rag.config import DEFAULT_SEED, load_config
+from rag.config import load_config
 from rag.core.errors import ConfigError
 from rag.core.files import check_target
 from rag.data.filters import Filter
-from rag.data.options import CorpusOptions
-from rag.data.questions import read_questions
+from rag.data.options import CorpusFormat, CorpusOptions
 from rag.data.records import ReadReport
 from rag.data.split import split_documents
-from retrievers.negatives.settings import MiningSettings
 
 if TYPE_CHECKING:
     from indexers.update import UpdateReport
@@ -35,12 +34,12 @@ def index(
     retriever: IndexKind = "hybrid",
     encoder: Any = None,
     precision: str = "auto",
-    pooling: str = "auto",
-    max_length: int | None = None,
+    pooling: Literal["auto", "cls", "mean"] = "auto",
+    max_length: Annotated[int, Ge(1)] | None = None,
     reuse: str | Path | Sequence[str | Path] = (),
     overwrite: bool = False,
     ray: str | None = None,
-    format: str = "auto",
+    format: Literal["auto", CorpusFormat] = "auto",
     report: ReadReport | None = None,
     **settings: Any,
 ) -> Path:
@@ -49,13 +48,16 @@ def index(
     Args:
         corpus: files, folders, "hf:owner/name", "-" for standard input, or "sample".
         retriever: what it can be searched by: hybrid (vectors and BM25), dense (vectors alone) or bm25.
-        encoder: folder, hub name, "PASSAGES + QUESTIONS" for two, or an object as
-            `indexers.protocols.PassageEncoder`; None is `minilm-qa`, "static" the static one.
-        precision, pooling, max_length: see `BiEncoder.load`.
-        reuse: earlier indexes of this encoder; only passages that they lack are encoded.
-        overwrite: delete what is in `out` first.
-        ray: address of a Ray cluster that encodes the passages.
-        format: one of `CORPUS_FORMATS`, or "auto".
+        encoder: hub name, folder, all-MiniLM-L6-v2, static, "PASSAGES + QUESTIONS"; default: minilm-qa. In
+            Python also an object, see `indexers.protocols.PassageEncoder`.
+        precision: number format in which it computes.
+        pooling: how token vectors become the vector of a text.
+        max_length: most tokens per passage; default: the encoder's.
+        reuse: an earlier index of this encoder: only passages that it lacks are encoded. Several may be
+            given.
+        overwrite: delete what is in --out first.
+        ray: address of a Ray cluster that encodes the passages (HOST:PORT, or auto).
+        format: format of the corpus; auto looks at names and first bytes.
         report: counts what was read, bad records included.
         **settings: fields of `BuildSettings` (index_type, …), and of `CorpusOptions` (text_field, split, …):
             how documents are read and cut.
@@ -68,6 +70,7 @@ def index(
         MismatchedArtifactError: `out` holds a build of other inputs or settings.
     """
     from indexers.build import build_index
+    from indexers.documents import Put
     from indexers.embeddings import encode_corpus
     from indexers.reuse import open_stored
     from rag.scale.encoding import encoding_at
@@ -133,53 +136,18 @@ def update(
     precision: str = "auto",
     **options: Any,
 ) -> UpdateReport:
-    """Bring an index up to date with its corpus as it is now.
+    """Bring an index up to date with its corpus as it is now; only new passages are encoded.
 
-    Only new passages are encoded. Open readers keep their version; a crash leaves the old one or the new.
-    Documents by themselves are put and deleted by `rag.updates.IndexUpdater`.
+    Open readers keep their version; a crash leaves the old one or the new. Documents by themselves are put
+    and deleted by `rag.updates.IndexUpdater`, whose arguments and errors these are.
 
     Args:
         corpus: what the index was built from; documents that are gone from it, and were not put, are deleted.
-        encoder, precision: the encoder of the index, if it moved, and its number format.
         **options: those of `IndexUpdater.follow` (max_deleted_share, …).
-
-    Raises:
-        ConfigError: the index cannot be updated.
-        DataError: the corpus cannot be read, a passage is too long, or too much would be deleted.
-        MismatchedArtifactError: the encoder is not that of the index.
-        ResourceError: another process writes into the index, or the disk is full.
     """
     from rag.updates import IndexUpdater
 
     return IndexUpdater(index, encoder, precision).follow(resolve_corpus(corpus)[0], **options)
-
-
-def mine(
-    index: str | Path,
-    questions: str | Path,
-    out: str | Path,
-    *,
-    index_encoder: str | None = None,
-    format: str = "auto",
-    split: str | None = None,
-    limit: int | None = None,
-    sample: int | None = None,
-    merge: str | Path | None = None,
-    **settings: Any,
-) -> dict[str, Any]:
-    """Write training examples with hard negatives from an index; see `retrievers.negatives.mine.mine`.
-
-    Args:
-        questions: a file of questions with gold passages, or with answers alone.
-        out: DPR training JSON; a report goes beside it.
-        **settings: fields of `MiningSettings` (source, ranks, per_question, margin, …).
-    """
-    from retrievers.negatives.mine import mine as run
-
-    return run(
-        index, questions, out, load_config(MiningSettings, overrides=settings), index_encoder=index_encoder,
-        format=format, split=split, limit=limit, sample=sample, merge=None if merge is None else Path(merge),
-    )  # fmt: skip
 
 
 def retrieve(
@@ -205,6 +173,7 @@ def retrieve(
     Returns:
         The number of questions.
     """
+    from rag.data.questions import read_questions
     from rag.eval.runs import extension_of, write_results
     from rag.pipeline import Pipeline
 
@@ -254,34 +223,3 @@ def train_rounds(
     from rag.rounds.rounds import run_rounds
 
     return run_rounds(checked, trained)
-
-
-def adapt(
-    index: str | Path,
-    out: str | Path,
-    *,
-    config: str | Path | None = None,
-    training: Mapping[str, Any] | None = None,
-    questions: int = 2000,
-    seed: int = DEFAULT_SEED,
-) -> Path:
-    """Adapt an index's encoder to its corpus without labelled questions: the function of `rag adapt`.
-
-    Args:
-        out: folder of the run, continued where it stopped.
-        config: settings of the training, a file or preset; "retriever-adapt" by default.
-        training: settings of `rag.train("dpr", …)`, which override `config`.
-        questions: number of questions that are made, at least 50.
-        seed: random seed of passages, questions and their wording.
-
-    Returns:
-        The folder of the adapted encoder.
-    """
-    from rag.adaptation.adapt import adapt_retriever
-    from rag.recipes import read_config, recipe_class
-
-    place = Path(out)
-
-    paths = {"out": str(place), "train_files": [str(place / "questions.json")]}
-    chosen = read_config(recipe_class("dpr"), config or "retriever-adapt", {**(training or {}), **paths})
-    return adapt_retriever(Path(index), place, chosen, questions=questions, seed=seed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -160,7 +161,8 @@ def _explain(kind: type[BaseModel], issue: Any, flags: Mapping[str, str]) -> str
         names = list(kind.model_fields)
         hint = did_you_mean(issue["loc"][-1], names, "there are " + ", ".join(names))
         return f"unknown setting {path!r}; {hint}"
-    problem = str(issue["msg"]).removeprefix("Value error, ")
+    problem = re.sub("^Input should be (.+?)(, unable to .+|, got .+)?$", r"expected \1", issue["msg"])
+    problem = problem.removeprefix("Value error, ")
     if isinstance(value, Mapping | Config):  # settings that do not go together
         return f"{path}: {problem}" if path else problem
     return f"{path} = {value!r:.80}: {problem}"

@@ -2,10 +2,10 @@
 
 import sys
 from collections.abc import Iterator, Mapping
+from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
@@ -15,25 +15,24 @@ from rag.core.errors import ArtifactError, ConfigError, DataError, did_you_mean
 from rag.core.files import fingerprint
 from rag.core.manifest import read_manifest
 from rag.data.files.named import is_named
-from rag.eval.source import check_selection_split
 from rag.runtime.model_files import TOWER_SEPARATOR
 
-RECIPES = {
-    "dpr": "retrievers.training.dpr:DprTrainConfig",
-    "ance": "retrievers.training.ance:AnceTrainConfig",
-    "distill": "retrievers.training.distill:DistillTrainConfig",
-    "colbert": "retrievers.training.colbert:ColbertTrainConfig",
-    "reranker": "retrievers.training.reranker:RerankerTrainConfig",
-    "mdr": "retrievers.training.mdr:MdrTrainConfig",
-    "ict": "retrievers.training.ict:IctTrainConfig",
-    "static": "retrievers.training.static:StaticTrainConfig",
-    "orqa": "rag.joint.config:OrqaTrainConfig",
-    "mlm": "rag.joint.config:MlmTrainConfig",
-    "realm": "rag.joint.config:RealmTrainConfig",
-    "rag": "rag.joint.config:RagTrainConfig",
-    "emdr2": "rag.joint.config:EmdrTrainConfig",
-    "reader": "readers.extractive.training.config:ReaderTrainConfig",
-    "generator": "readers.generative.training.config:GeneratorTrainConfig",
+RECIPES = {  # name → module of its class, summary; in the order of the help
+    "dpr": ("retrievers.training.dpr", "A dense retriever with in-batch and hard negatives (DPR)."),
+    "ance": ("retrievers.training.ance", "A dense retriever with negatives that it retrieves itself (ANCE)."),
+    "mdr": ("retrievers.training.mdr", "A multi-hop retriever (MDR); search with --retriever multihop."),
+    "ict": ("retrievers.training.ict", "A dense retriever from passages alone (ICT)."),
+    "distill": ("retrievers.training.distill", "A dense retriever towards a reader's scores (DKRR)."),
+    "static": ("retrievers.training.static", "A static encoder, a vector per token, from any encoder."),
+    "colbert": ("retrievers.training.colbert", "A retriever with a vector per token (ColBERT)."),
+    "reranker": ("retrievers.training.reranker", "A cross-encoder that re-ranks what a search finds."),
+    "reader": ("readers.extractive.training.config", "An extractive reader, from questions with answers."),
+    "generator": ("readers.generative.training.config", "A reader that generates its answers (FiD)."),
+    "orqa": ("rag.joint.config", "Question encoder and span reader from answers alone (ORQA)."),
+    "mlm": ("rag.joint.config", "An encoder that predicts masked names and dates, REALM's first reader."),
+    "realm": ("rag.joint.config", "A retriever, by predicting masked names and dates (REALM)."),
+    "rag": ("rag.joint.config", "Question encoder and generator, by the likelihood of answers (RAG)."),
+    "emdr2": ("rag.joint.config", "Retriever and Fusion-in-Decoder reader (EMDR²)."),
 }
 ENTRY_POINTS = "openqa_rag.recipes"
 _INPUTS = frozenset({"train_files", "validation_file", "index", "questions", "retrieved"})
@@ -54,7 +53,8 @@ def recipe_class(name: str) -> Any:
         ConfigError: there is no such recipe.
     """
     if name in RECIPES:
-        return resolve_name(RECIPES[name])
+        classes = vars(import_module(RECIPES[name][0])).values()
+        return next(each for each in classes if getattr(each, "recipe", None) == name)
     file, _, attribute = name.rpartition(":")
     if file.endswith(".py"):
         return _class_of_file(Path(file), attribute)
@@ -132,25 +132,27 @@ def read_config(
         ConfigError: it cannot be read, is not valid, or would choose checkpoints on a test set.
         DataError, ArtifactError: a file or folder that it names is missing or of the wrong kind.
     """
+    from rag.eval.source import check_selection_split
+
     config = load_config(kind, source, overrides=overrides, flags=flags)
     if (validation := getattr(config, "validation_file", None)) is not None:
         check_selection_split(validation)
-    check_files(config.model_dump())
+    check_files(config.model_dump(), flags or {})
     return config
 
 
-def check_files(settings: Mapping[str, Any]) -> None:
+def check_files(settings: Mapping[str, Any], flags: Mapping[str, str] | None = None) -> None:
     """Refuse settings that name a file, an index or a model's folder that is not there, before any work.
 
     Paths in the run's folder, `settings["out"]`, may be missing, because they may be written later.
 
     Raises:
-        DataError: a file does not exist; the message has the setting's name.
+        DataError: a file does not exist; the hint has the name of setting or option.
         ArtifactError: the same for a model's folder, or there is no index in that folder.
     """
     out = settings.get("out")
     for name, value in _named_in({key: value for key, value in settings.items() if key != "out"}):
-        path, hint = Path(value), f"{name} names it: check the path"
+        path, hint = Path(value), f"{(flags or {}).get(name, name)} names it: check the path"
         if is_named(path) or (out is not None and path.is_relative_to(out)):
             continue
         if name in _MODELS and isinstance(value, str):

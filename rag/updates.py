@@ -138,6 +138,11 @@ class IndexUpdater:
         Args:
             format, max_bad_share: as for `rag.index`; all else is read and cut as the index was.
             max_deleted_share: highest share of the documents that may be deleted.
+
+        Raises:
+            ConfigError: the index cannot be updated.
+            DataError: the corpus cannot be read, or too much would be deleted.
+            MismatchedArtifactError: the encoder is not that of the index.
         """
         source, cut = self._cutter()
         if "options" not in source:

@@ -1,8 +1,9 @@
 """Adapt an index's encoder to its corpus without labelled questions: make questions, search, train."""
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from indexers.index import Index
 from rag.adaptation.questions import MadeQuestion, make_questions
@@ -13,6 +14,7 @@ from rag.core.types import Passage
 from rag.data.examples import Candidate, Example, write_examples
 from rag.data.text import AnswerMatcher
 from rag.pipeline import Pipeline
+from rag.recipes import read_config
 from rag.runtime.seeds import generator
 from retrievers.training.bi_encoder import adopt_index
 from retrievers.training.dpr import DprTrainConfig, train_dpr
@@ -24,47 +26,45 @@ _AT_ONCE = 64  # questions that are searched for
 _LOOKED_AT = 20  # passages per question, at most
 
 
-def adapt_retriever(
-    index: Path, out: Path, training: DprTrainConfig, *, questions: int = 2000, seed: int = DEFAULT_SEED
-) -> Path:
-    """Make questions from an index's passages and train its encoder on all of them.
+def adapt(
+    index: str | Path, out: str | Path, *, config: str | Path | None = None,
+    training: Mapping[str, Any] | None = None, questions: int = 2000, seed: int = DEFAULT_SEED,
+) -> Path:  # fmt: skip
+    """Make questions from an index's passages and train its encoder on all of them: `rag adapt`.
 
-    Writes into `out`: `adapt.json` (settings), `questions.json` (the questions with their passages, which
-    `rag train` reads too), and what `train_dpr` writes. A killed run makes the questions again, which
-    takes a minute, or goes on at the last checkpoint. Without vectors in the index, the encoder that
-    `training` names is trained.
+    Writes `questions.json`, which `rag train` reads too, and a resumable run; returns its encoder's folder.
 
     Args:
-        questions: number of questions that are made.
+        config: settings of the training, a file or preset; "retriever-adapt" by default.
+        training: settings of `rag.train("dpr", …)`, which override `config`.
+        questions: number of questions that are made, at least 50.
         seed: random seed of passages, questions and their wording.
 
-    Returns:
-        The folder of the adapted encoder, `out / "encoder"`.
-
     Raises:
-        ConfigError, MismatchedArtifactError: the index's encoder cannot be trained so, see `adopt_index`.
         ConfigError, DataError: too few questions are asked for, or given by the passages.
-        MismatchedArtifactError: `out` holds a run of other settings.
+        MismatchedArtifactError: the encoder cannot be trained so, or `out` holds a run of other settings.
 
-    Source:
-        Ma et al. 2021, "Zero-shot Neural Passage Retrieval via Domain-targeted Synthetic Question
+    Source: Ma et al. 2021, "Zero-shot Neural Passage Retrieval via Domain-targeted Synthetic Question
         Generation", section 3.
     """
     if questions < LEAST_QUESTIONS:
         raise ConfigError(f"questions is {questions}, expected at least {LEAST_QUESTIONS}")
+    file = Path(out) / QUESTIONS
+    settings = {**(training or {}), "out": Path(out), "train_files": (file,)}
+    chosen = read_config(DprTrainConfig, config or "retriever-adapt", settings)
     with Pipeline.open(index, reader=False) as pipeline:
         opened = pipeline.index
         if opened.encoder_identity is not None:
-            adopted = adopt_index(training.replaced(index=index), opened)  # named in its errors alone
-            most = min(training.passage_tokens, adopted.passage_tokens)
-            training = adopted.replaced(index=training.index, passage_tokens=most)
-        settings = {"questions": questions, "seed": seed, "index": opened.version}
+            adopted = adopt_index(chosen.replaced(index=Path(index)), opened)  # named in its errors alone
+            most = min(chosen.passage_tokens, adopted.passage_tokens)
+            chosen = adopted.replaced(index=chosen.index, passage_tokens=most)
+        run = {"questions": questions, "seed": seed, "index": opened.version}
         hint = "choose another --out, or repeat the command that started the run"
-        claim(out / SETTINGS, settings, "an adaptation", hint=hint)
-        if not (out / QUESTIONS).exists():
+        claim(file.with_name(SETTINGS), run, "an adaptation", hint=hint)
+        if not file.exists():
             made = _questions_of(opened, questions, seed)
-            write_examples(out / QUESTIONS, _with_negatives(pipeline, made))
-    return train_dpr(training.replaced(out=out, train_files=(out / QUESTIONS,)))
+            write_examples(file, _with_negatives(pipeline, made))
+    return train_dpr(chosen)
 
 
 def _questions_of(index: Index, count: int, seed: int) -> list[tuple[Passage, MadeQuestion]]:

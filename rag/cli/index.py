@@ -5,46 +5,27 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
 from indexers.settings import BuildSettings
-from rag.cli.options import OPENING, Count, Share, options_from, options_of, some
-from rag.data.options import CorpusFormat, CorpusOptions
+from rag.cli.options import OPENING, Share, documented, make_option, options_from, options_of, some
+from rag.commands import index as build
+from rag.commands import resolve_corpus
+from rag.data.options import CorpusOptions
 
-
-def _encoding(
-    *,
-    format: Literal["auto", CorpusFormat] = "auto",
-    encoder: str | None = None,
-    pooling: Literal["auto", "cls", "mean"] = "auto",
-    max_length: Count | None = None,
-    reuse: list[Path] | None = None,
-    ray: str | None = None,
-    overwrite: bool = False,
-) -> None:
-    """How passages are encoded, see `rag.index`.
-
-    Args:
-        format: Of the corpus; auto looks at names and first bytes.
-        encoder: Hub name, folder, all-MiniLM-L6-v2, static, "PASSAGES + QUESTIONS"; default: minilm-qa.
-        pooling: How token vectors become the vector of a text.
-        max_length: Most tokens per passage; default: the encoder's.
-        reuse: An earlier index of this encoder: only passages that it lacks are encoded. May be given several
-            times.
-        overwrite: Delete what is in --out first.
-    """
-
-
+_FROM_BUILD = options_from(build, panel="Data")
+_SEVERAL = make_option("reuse", list[Path] | None, None, documented(build)["reuse"], "Data")
 _BUILDING = {
-    **options_from(_encoding, panel="Data"),
+    **some(_FROM_BUILD, "format", "encoder", "pooling", "max_length", "ray", "overwrite"),
+    "reuse": _SEVERAL,
     **some(options_of(CorpusOptions, panel="Data"), without=("max_tokens",)),
     **some(OPENING, "precision"),
     **some(options_of(BuildSettings, panel="Index", retriever="hybrid"), without=("probes", "java_heap_mib")),
 }
 _CHECK_EVERY_S = 2.0  # how often files are looked at that are watched
-_UPDATING = ("format", "max_bad_share", "encoder", "precision")  # options that an update takes too
+_UPDATING = ("format", "max_bad_share", "precision")  # options that an update takes too
 
 
 def index(
@@ -71,7 +52,7 @@ def index(
 
     setup_logging("WARNING")
     if (out is None) is (update is None) or (watch and update is None):
-        hint = "--watch goes with --update INDEX: build it first, then watch it"
+        hint = "--watch goes with --update INDEX: build it first, then watch it" if watch else "add --out DIR"
         raise ConfigError("give --out DIR, to build an index, or --update INDEX, to renew one", hint=hint)
     if update is None:
         _build(corpus, Path(str(out)), **options)
@@ -79,18 +60,21 @@ def index(
     read = {name: options.pop(name) for name in _UPDATING}
     if changed := [name for name, value in options.items() if value != _BUILDING[name][1]]:
         flags = ", ".join(f"--{name}" for name in changed).replace("_", "-")
-        hint = "an update keeps the settings of the index: leave it out, or build a new one with --out"
+        hint = "an update keeps the encoder and settings of the index; leave this out, or build a new one"
         raise ConfigError(f"{flags} cannot be given with --update", hint=hint)
     _update(corpus, update, watch=watch, max_deleted_share=max_deleted_share, **read)
 
 
 def _build(corpus: Sequence[str], out: Path, **options: Any) -> None:
     from indexers.index import Index
-    from rag.commands import index as build
     from rag.data.records import ReadReport
 
     report = ReadReport()
-    place = build(corpus, out, report=report, **{**options, "reuse": options["reuse"] or ()})
+    try:
+        place = build(corpus, out, report=report, **{**options, "reuse": options["reuse"] or ()})
+    except KeyboardInterrupt:
+        typer.echo("stopped; the same command continues", err=True)
+        raise
     if report.total:
         typer.echo(report.summary(listed=False))  # reading has listed the problems
     with Index.open(place) as opened:
@@ -98,16 +82,13 @@ def _build(corpus: Sequence[str], out: Path, **options: Any) -> None:
     typer.echo(f'\nask it: rag ask "…" --index {place}')
 
 
-def _update(
-    corpus: Sequence[str], place: Path, *, watch: bool, encoder: Any, precision: str, **options: Any
-) -> None:
+def _update(corpus: Sequence[str], place: Path, *, watch: bool, precision: str, **options: Any) -> None:
     """Update an index once, or (to watch) whenever files change, and print what was done."""
-    from rag.commands import resolve_corpus
     from rag.core.errors import RagError, ResourceError
     from rag.updates import IndexUpdater
 
     inputs, _ = resolve_corpus(corpus)
-    updater = IndexUpdater(place, encoder, precision)
+    updater = IndexUpdater(place, precision=precision)
 
     def update() -> None:
         done = updater.follow(inputs, **options)

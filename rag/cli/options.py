@@ -94,7 +94,7 @@ def options_from(
     hints = get_type_hints(function, include_extras=True)
     for it in inspect.signature(function).parameters.values():
         if it.kind is it.VAR_KEYWORD:
-            options |= hints[it.name].__metadata__[0]
+            options |= getattr(hints[it.name], "__metadata__", [{}])[0]
         else:
             kind, help, is_argument = hints[it.name], helps.get(it.name, ""), it.kind is it.POSITIONAL_ONLY
             options[it.name] = make_option(it.name, kind, it.default, help, panel, is_argument=is_argument)

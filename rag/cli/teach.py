@@ -38,7 +38,7 @@ def mine(
         out: DPR training JSON; a report goes beside it.
         merge: Training file of an earlier round, to be merged with the result.
     """
-    from rag.commands import mine as run
+    from retrievers.negatives.mine import mine as run
 
     report = run(index, questions, out, merge=merge, format=format, split=split, **settings)
     typer.echo(", ".join(f"{name} {count:,}" for name, count in sorted(report["counts"].items())))
@@ -125,7 +125,7 @@ def adapt(
         questions: Number of questions that are made, at least 50.
         seed: Random seed of passages, questions and their wording.
     """
-    from rag.commands import adapt as run
+    from rag.adaptation.adapt import adapt as run
 
     training = parse_overrides(set_ or [])
     finished = run(index, out, config=config, training=training, questions=questions, seed=seed)

@@ -11,24 +11,12 @@ from rag.cli.lazy import command_with, group_of
 from rag.cli.options import DATA, TRAINING, Count, options_from, options_of, some
 from rag.config import parse_overrides
 from rag.core.errors import ConfigError
+from rag.recipes import RECIPES
 
-_RETRIEVERS, _READERS, _TOGETHER = "Retrievers", "Readers", "Retriever and reader together"
-_RECIPES = {  # name → panel of the help, summary
-    "dpr": (_RETRIEVERS, "A dense retriever with in-batch and hard negatives (DPR)."),
-    "ance": (_RETRIEVERS, "A dense retriever with negatives that it retrieves itself (ANCE)."),
-    "mdr": (_RETRIEVERS, "A multi-hop retriever (MDR); search with --retriever multihop."),
-    "ict": (_RETRIEVERS, "A dense retriever from passages alone (ICT)."),
-    "distill": (_RETRIEVERS, "A dense retriever towards a reader's scores (DKRR and its kin)."),
-    "static": (_RETRIEVERS, "A static encoder, a vector per token, from any encoder."),
-    "colbert": (_RETRIEVERS, "A retriever with a vector per token (ColBERT)."),
-    "reranker": (_RETRIEVERS, "A cross-encoder that re-ranks what a search finds."),
-    "reader": (_READERS, "An extractive reader, from questions with answers."),
-    "generator": (_READERS, "A reader that generates its answers (Fusion-in-Decoder)."),
-    "orqa": (_TOGETHER, "Question encoder and span reader from answers alone (ORQA)."),
-    "mlm": (_TOGETHER, "An encoder that predicts masked names and dates, REALM's first reader."),
-    "realm": (_TOGETHER, "A retriever, by predicting masked names and dates (REALM)."),
-    "rag": (_TOGETHER, "Question encoder and generator, by the likelihood of answers (RAG)."),
-    "emdr2": (_TOGETHER, "Retriever and Fusion-in-Decoder reader (EMDR²)."),
+_PANELS = {"readers": "Readers", "rag": "Retriever and reader together"}  # of a recipe, by its package
+_ENTRIES = {
+    name: (_PANELS.get(place.partition(".")[0], "Retrievers"), about)
+    for name, (place, about) in RECIPES.items()
 }
 _FLAGS = {  # setting → its spellings; others are spelled as they are named
     "train_files": ("--train",),
@@ -116,7 +104,7 @@ def recipe_command(name: str) -> Any:
             index = checked.out / "index"
             typer.echo(_USES.get(name, _ENCODER).format(finished, index if index.is_dir() else "…"))
 
-    return command_with(name, options, run, help=f"{_RECIPES.get(name, (None, name))[1]}\n\n{_RESUMED}")
+    return command_with(name, options, run, help=f"{RECIPES.get(name, ('', name))[1]}\n\n{_RESUMED}")
 
 
 def _reader_sets(questions: Sequence[str] | None, negatives: Sequence[str] | None) -> list[dict[str, str]]:
@@ -133,5 +121,5 @@ def _reader_sets(questions: Sequence[str] | None, negatives: Sequence[str] | Non
 
 app = group_of(
     "Train models, one subcommand per recipe; one of your own: rag train FILE.py:Class …",
-    _RECIPES, recipe_command, add_completion=False,
+    _ENTRIES, recipe_command, add_completion=False,
 )  # fmt: skip

@@ -1,18 +1,13 @@
 """Logging: one line per message for people, one JSON object per line for machines."""
 
-import json
 import logging
 import sys
-import time
 from functools import partial
 from typing import Any
 
+from pythonjsonlogger.core import RESERVED_ATTRS
+from pythonjsonlogger.json import JsonFormatter
 from tqdm import tqdm
-
-_STANDARD = frozenset(logging.LogRecord("", 0, "", 0, "", None, None).__dict__) | {
-    *("message", "asctime"),
-    "color_message",  # uvicorn's message again, for terminals
-}
 
 
 def get_logger(name: str) -> logging.Logger:
@@ -29,24 +24,6 @@ class _BesideBars(logging.StreamHandler[Any]):
             super().emit(record)
 
 
-class JsonFormatter(logging.Formatter):
-    """One JSON object per line; values passed as `extra=` become fields."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Render one record."""
-        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-        line: dict[str, Any] = {
-            "time": f"{stamp}.{int(record.msecs):03d}Z",
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        line.update({key: value for key, value in record.__dict__.items() if key not in _STANDARD})
-        if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False, default=str)
-
-
 def _is_new(shown: set[str], record: logging.LogRecord) -> bool:
     """Whether a record is no warning that came before, word for word, as those of a file read twice."""
     if record.levelno != logging.WARNING:
@@ -61,6 +38,18 @@ def logs_json() -> bool:
     return any(isinstance(handler.formatter, JsonFormatter) for handler in logging.getLogger().handlers)
 
 
+def json_formatter() -> JsonFormatter:
+    """One JSON object per record; values passed as `extra=` become fields."""
+    return JsonFormatter(
+        "{levelname}{name}{message}",
+        style="{",
+        timestamp="time",
+        rename_fields={"levelname": "level", "name": "logger", "exc_info": "exception"},
+        reserved_attrs=[*RESERVED_ATTRS, "color_message"],  # uvicorn's message again, for terminals
+        json_ensure_ascii=False,
+    )
+
+
 def setup_logging(level: str = "INFO", *, json_lines: bool = False) -> None:
     """Send log records of this process to stderr, replacing earlier handlers.
 
@@ -69,7 +58,7 @@ def setup_logging(level: str = "INFO", *, json_lines: bool = False) -> None:
     handler = _BesideBars(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S"))
     if json_lines:
-        handler.setFormatter(JsonFormatter())
+        handler.setFormatter(json_formatter())
     else:
         handler.addFilter(partial(_is_new, set()))
     root = logging.getLogger()

@@ -45,11 +45,12 @@ def read_manifest(directory: str | Path, *, kind: str | None = None) -> dict[str
     place = Path(directory)
     path = place / MANIFEST_NAME
     if not path.exists():
-        problem = f"has no {MANIFEST_NAME}: it is not a finished artefact"
-        raise IncompleteArtifactError(
-            f"{place} {problem}" if place.is_dir() else f"{place}: no such directory",
-            hint="check the path; `rag index` and `rag train` write such folders and resume",
-        )
+        problem = f"{place} has no {MANIFEST_NAME}: it is not a finished artefact"
+        hint = "check the path; `rag index` and `rag train` write such folders and resume"
+        if (place / BUILDING_DIR).is_dir():
+            problem = f"{place} holds a build that was interrupted"
+            hint = f"give its command again: rag index … --out {place} continues it"
+        raise IncompleteArtifactError(problem if place.is_dir() else f"{place}: no such directory", hint=hint)
     try:
         manifest = read_json(path)
     except DataError as error:

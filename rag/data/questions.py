@@ -57,7 +57,7 @@ def read_questions(path: str | Path, format: str = "auto", split: str | None = N
         rows: Rows = ((f"{name}: record {number}", number, row) for number, row in numbered)
         return _judged(_questions(rows, name), grades, name, name) if grades else _questions(rows, name)
     if name != files.STDIN and not Path(path).exists():
-        raise DataError(f"{path}: no such file")
+        raise DataError(f"{path}: no such file", hint="check the path")
     place, *judgements = question_files(path, split)
     columns = partial(table_columns, path=str(place))
     rows = files.read_rows(str(place), columns, format=format, otherwise="text")

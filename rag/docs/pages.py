@@ -37,6 +37,6 @@ def read_page(name: str) -> str:
     page = files("rag.docs") / f"{name}.md"
     names = [entry.name[:-3] for entry in files("rag.docs").iterdir() if entry.name.endswith(".md")]
     if name not in names:
-        hint = did_you_mean(name, names, "`rag docs` lists them")
+        hint = did_you_mean(name, names, f"there are {', '.join(sorted(names))}")
         raise ConfigError(f"there is no page {name!r}", hint=hint)
     return page.read_text(encoding="utf-8")

@@ -9,7 +9,7 @@ from typing import Any
 from indexers.index import Index
 from indexers.passages import PassageStore
 from rag.config import load_config
-from rag.core.errors import ConfigError, MismatchedArtifactError
+from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.files import atomic_write_text, check_target
 from rag.core.types import Question
 from rag.data.questions import questions_from, read_questions
@@ -77,9 +77,13 @@ def evaluate(
     if isinstance(questions, str | Path):
         source = QuestionSource.of_file(questions, split=split)
         stream: Iterable[Question] = read_questions(questions, format, split)
+        checked: Iterable[Question] = read_questions(questions, format, split)
     else:
-        stream = listed = questions_from(questions)
+        stream = checked = listed = questions_from(questions)
         source = QuestionSource.of_questions(listed, split=split)
+    if not any(q.answers or q.gold_passage_ids or q.gold or q.provenance or q.is_impossible for q in checked):
+        hint = "give them in fields called answers and gold_passage_ids"
+        raise DataError("no question has answers or gold passages", hint=hint)
     if run is not None:
         opened = Index.open(index) if isinstance(index, str | Path) else index
         opened = opened.index if isinstance(opened, Pipeline) else opened
@@ -129,11 +133,7 @@ def _notes(evaluation: Evaluation) -> list[str]:
     if empty := sum(has_no_hits for _, has_no_hits in outcomes):
         notes += [f"{empty:,} questions have no results at all, and count as not found"]
     if not main_figures(figures):
-        notes += [
-            f"no figures: none of {evaluation.metrics['n']:,} questions has answers, "
-            "or gold passages in this index",
-            "  → give them with the questions, in fields called answers and gold_passage_ids",
-        ]
+        notes += ["no figures: no question has gold passages in this index"]
     return notes
 
 

@@ -84,7 +84,7 @@ class BlockFolder:
         shutil.rmtree(self.folder)
 
 
-def merge_examples(mined: Iterable[Example], other: Path) -> Iterator[Example]:
+def merge_examples(mined: Iterable[Example], other: str | Path) -> Iterator[Example]:
     """The union of two training sets, by question text; the other one is held in memory.
 
     Positives and negatives of a question in both are put together, the mined ones first, each passage once,

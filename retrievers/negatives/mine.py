@@ -14,6 +14,7 @@ import numpy as np
 
 from indexers.gold import GoldLookup, GoldPassages, text_key
 from indexers.index import Index
+from rag.config import load_config
 from rag.core.errors import ConfigError, DataError
 from rag.core.files import atomic_write_json, check_target, directory_lock, sha256_file
 from rag.core.types import Hit, Passage, Query, Question
@@ -32,17 +33,17 @@ _WEAK_DEPTH = 100
 
 
 def mine(
-    index_dir: str | Path,
+    index: str | Path,
     questions: str | Path,
     out: str | Path,
-    settings: MiningSettings,
     *,
     index_encoder: str | None = None,
     format: str = "auto",
     split: str | None = None,
     limit: int | None = None,
     sample: int | None = None,
-    merge: Path | None = None,
+    merge: str | Path | None = None,
+    **settings: Any,
 ) -> dict[str, Any]:
     """Write DPR's training JSON for a question set, with negatives from the index.
 
@@ -56,6 +57,7 @@ def mine(
         limit: number of questions, from the beginning of the set; None means all.
         sample: size of a random sample of them, drawn with the settings' seed, in the order of the set.
         merge: another training file, for the union of both; it is held in memory.
+        **settings: fields of `MiningSettings` (source, ranks, per_question, margin, …).
 
     Returns:
         The report: settings, index, questions, and "counts" by name: questions, examples, written, negatives,
@@ -67,37 +69,35 @@ def mine(
         DataError: no question has a positive.
         MismatchedArtifactError: unfinished blocks of another run are in the way.
     """
+    chosen, target = load_config(MiningSettings, overrides=settings), Path(out)
     if str(questions) == "-":
         raise ConfigError("questions are read twice, and standard input only once", hint="give a file")
-    target = Path(out)
     check_target(target)
     work = target.with_name(target.name + ".mining")
 
     def read() -> Iterator[Question]:
         listed = islice(read_questions(questions, format, split), limit)
-        return iter(listed if sample is None else draw_sample(listed, sample, settings.seed))
+        return iter(listed if sample is None else draw_sample(listed, sample, chosen.seed))
 
+    total = sum(1 for _ in read())
     with ExitStack() as stack:
-        index = stack.enter_context(Index.open(index_dir))
-        miner = Miner(index, settings, encoder=index_encoder)
+        opened = stack.enter_context(Index.open(index))
+        miner = Miner(opened, chosen, encoder=index_encoder)
         stack.enter_context(directory_lock(work))
         run = {
-            "settings": settings.model_dump(mode="json"),
-            "index": index.version,
+            "settings": chosen.model_dump(mode="json"),
+            "index": opened.version,
             "questions": sha256_file(questions) if Path(questions).is_file() else str(questions),
             "limit": limit,
             "sample": sample,
         }
         blocks = BlockFolder(work, run)
-        total = sum(1 for _ in read())
-        blocks.fill(
-            read(), miner.mine_questions, total=total, size=BLOCK_QUESTIONS, unit="questions", verb="mine"
-        )
+        blocks.fill(read(), miner.mine, total=total, size=BLOCK_QUESTIONS, unit="questions", verb="mine")
         counts = blocks.counts()
         if not counts["examples"]:
             blocks.remove()
             raise DataError(
-                f"{questions}: no question has a positive passage in {index_dir} ({dict(counts)})",
+                f"{questions}: no question has a positive passage in {index} ({dict(counts)})",
                 hint="give gold passages or answers with the questions, or another corpus",
             )
         mined = blocks.examples()
@@ -118,7 +118,7 @@ class Miner:
         self._retrievers = {kind: open_retriever(index, kind, encoder=encoder) for kind in needed}
         self._gold = GoldLookup(index.passages, near=self._retrievers[self._sources[0]].search)
 
-    def mine_questions(self, questions: Sequence[Question], *, counts: Counter[str]) -> list[Example]:
+    def mine(self, questions: Sequence[Question], *, counts: Counter[str]) -> list[Example]:
         """Examples of one block; questions without a positive are left out and counted.
 
         Args:

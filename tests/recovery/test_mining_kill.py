@@ -13,20 +13,19 @@ from rag.core.errors import MismatchedArtifactError
 from rag.core.types import Passage
 from retrievers.negatives import blocks
 from retrievers.negatives import mine as module
-from retrievers.negatives.settings import MiningSettings
 from tests.worlds import killed_at
 
-SETTINGS = MiningSettings(per_question=4, ranks="12")
+SETTINGS = {"per_question": 4, "ranks": "12"}
 
 
 def _mine(index: Path, questions: Path, out: Path) -> None:
     with mock.patch.object(module, "BLOCK_QUESTIONS", 5):
-        module.mine(index, questions, out, SETTINGS)
+        module.mine(index, questions, out, **SETTINGS)
 
 
 @pytest.mark.parametrize(
     ("owner", "name"),
-    [(module.Miner, "mine_questions"), (blocks, "atomic_write_json")],
+    [(module.Miner, "mine"), (blocks, "atomic_write_json")],
     ids=["between blocks", "before a block counts"],
 )
 def test_killed_runs_end_in_equal_bytes(tmp_path: Path, owner: Any, name: str) -> None:
@@ -46,7 +45,7 @@ def test_killed_runs_end_in_equal_bytes(tmp_path: Path, owner: Any, name: str) -
     assert list(work.glob("block-*.counts.json"))
 
     with pytest.raises(MismatchedArtifactError, match="unfinished run with other settings"):
-        module.mine(index, questions, out, MiningSettings())
+        module.mine(index, questions, out)
     _mine(index, questions, out)
     assert out.read_bytes() == (tmp_path / "whole.json").read_bytes()
     assert not work.exists()

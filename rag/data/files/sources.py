@@ -62,7 +62,7 @@ def find_sources(
     paths = list(map(str, inputs))
     for path in paths:
         if path != files.STDIN and not is_named(path) and not os.path.exists(path):
-            raise DataError(f"{path}: no such file or folder", hint="data sets are hf:owner/name, irds:name")
+            raise DataError(f"{path}: no such file or folder", hint="check the path, or name hf:…, irds:…")
     if paths.count(files.STDIN) > 1 or (files.STDIN in paths and format in ("parquet", DOCUMENTS)):
         raise ConfigError("standard input ('-') gives JSON, CSV or TSV, and only once")
     labels = _labels(paths)

@@ -9,7 +9,7 @@ import pytest
 from indexers.build import build_index
 from indexers.settings import BuildSettings
 from rag.adaptation import adapt as module
-from rag.commands import adapt
+from rag.adaptation.adapt import adapt
 from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError
 from rag.core.types import Passage, Query
 from rag.data.examples import read_examples

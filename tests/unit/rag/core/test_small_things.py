@@ -8,7 +8,7 @@ import pytest
 
 from rag.core import errors
 from rag.core.errors import MissingDependencyError, RagError
-from rag.core.log import JsonFormatter, setup_logging
+from rag.core.log import json_formatter, setup_logging
 from rag.core.optional import require
 from rag.core.progress import Progress
 from rag.core.types import Answer, AnswerSet, Evidence
@@ -84,6 +84,6 @@ def test_a_command_warns_once_in_the_same_words_and_a_server_each_time(
 def test_json_log_lines_carry_extra_fields() -> None:
     fields = {"msg": "hello %s", "args": ("you",), "levelname": "INFO", "request_id": "r1"}
     record = logging.makeLogRecord({**fields, "color_message": "hello"})  # uvicorn's, for terminals
-    line = json.loads(JsonFormatter().format(record))
+    line = json.loads(json_formatter().format(record))
     shown = {name: line.get(name) for name in ("message", "request_id", "level", "color_message")}
-    assert shown == {"message": "hello you", "request_id": "r1", "level": "info", "color_message": None}
+    assert shown == {"message": "hello you", "request_id": "r1", "level": "INFO", "color_message": None}

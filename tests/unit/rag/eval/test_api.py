@@ -144,17 +144,12 @@ def test_a_beir_folder_that_was_split_is_judged_by_document(beir: Path, tmp_path
         assert not [c for c in example.negatives if c.passage.id.startswith(f"d{number}-")]
 
 
-@pytest.mark.parametrize("options", [{}, {"read": "0"}, {"profile": "hotpot"}])
-def test_a_set_that_cannot_be_judged_is_told_always(
-    index: Path, tmp_path: Path, options: dict[str, str]
-) -> None:
+def test_a_set_that_cannot_be_judged_is_refused_before_anything_is_opened(tmp_path: Path) -> None:
     path = tmp_path / "q.csv"
     path.write_text("Question;Gold\nWhere does the Danube rise?;danube\nWho?;\n")
-    given = [word for name, value in options.items() for word in (f"--{name}", value)]
-    for _ in range(2):  # once more from the results that are there
-        command = ["evaluate", "--index", str(index), "-q", str(path), "-o", str(tmp_path / "r"), *given]
-        done = CliRunner().invoke(app, command)
-        assert "no figures: none of 2 questions has answers" in done.output, done.output
+    with pytest.raises(DataError, match="no question has answers or gold passages"):
+        rag.evaluate(tmp_path / "nowhere", path, tmp_path / "r")
+    assert not (tmp_path / "r").exists()
 
 
 def test_questions_that_could_not_be_read_are_told(

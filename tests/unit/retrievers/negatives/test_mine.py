@@ -65,7 +65,7 @@ def mined(path):
 
 
 def test_positives_are_found_in_every_way(index_dir, questions, tmp_path):
-    report = mine(index_dir, questions, tmp_path / "out.json", MiningSettings(ranks="20"))
+    report = mine(index_dir, questions, tmp_path / "out.json", ranks="20")
     found = mined(tmp_path / "out.json")
     assert {name: [p.id for p in example.positives] for name, example in found.items()} == {
         "by-id": ["p0"], "by-text": ["p1"], "clash": ["p2"], "overlap": ["p3"], "outside": [""],
@@ -89,8 +89,7 @@ def test_positives_are_found_in_every_way(index_dir, questions, tmp_path):
 
 
 def test_provenance_is_that_of_the_searches(index_dir, questions, tmp_path, encoder):
-    settings = MiningSettings(source="both", ranks="2:6")
-    mine(index_dir, questions, tmp_path / "out.json", settings)
+    mine(index_dir, questions, tmp_path / "out.json", source="both", ranks="2:6")
     with Index.open(index_dir) as index:
         for example in mined(tmp_path / "out.json").values():
             scores = index.embeddings.rows(np.arange(len(index.passages)))
@@ -104,7 +103,7 @@ def test_provenance_is_that_of_the_searches(index_dir, questions, tmp_path, enco
 
 
 def test_margin(index_dir, questions, tmp_path, encoder):
-    mine(index_dir, questions, tmp_path / "out.json", MiningSettings(margin=0.99))
+    mine(index_dir, questions, tmp_path / "out.json", margin=0.99)
     for example in mined(tmp_path / "out.json").values():
         vector = encoder.encode_questions([example.question])[0]
         gold = example.positives[0]
@@ -117,17 +116,17 @@ def test_margin(index_dir, questions, tmp_path, encoder):
 
 def test_union_of_two_rounds(index_dir, questions, tmp_path):
     first, second = tmp_path / "first.json", tmp_path / "second.json"
-    mine(index_dir, questions, first, MiningSettings(per_question=2), limit=3)
-    settings = MiningSettings(source="dense", per_question=2, ranks="3:100")
-    alone = mine(index_dir, questions, tmp_path / "alone.json", settings, limit=5)
-    report = mine(index_dir, questions, second, settings, limit=5, merge=first)
+    mine(index_dir, questions, first, per_question=2, limit=3)
+    settings = {"source": "dense", "per_question": 2, "ranks": "3:100"}
+    alone = mine(index_dir, questions, tmp_path / "alone.json", **settings, limit=5)
+    report = mine(index_dir, questions, second, **settings, limit=5, merge=first)
     both, one, other = mined(second), mined(first), mined(tmp_path / "alone.json")
     assert report["counts"]["written"] == len(both) == 5 == alone["counts"]["examples"]
     for name in one:
         texts = {n.passage.text for n in one[name].negatives + other[name].negatives}
         assert {n.passage.text for n in both[name].negatives} == texts
         assert both[name].negatives[:2] == other[name].negatives
-    mine(index_dir, questions, second, settings, limit=1, merge=first)
+    mine(index_dir, questions, second, **settings, limit=1, merge=first)
     assert list(mined(second)) == ["by-id", "by-text", "clash"]
 
 
@@ -135,16 +134,16 @@ def test_what_cannot_be_done_is_said(index_dir, questions, tmp_path):
     bm25 = tmp_path / "bm25"
     build_index([Passage("a", "", "Some text.")], bm25, settings=BuildSettings(retriever="bm25"))
     with pytest.raises(ConfigError, match="needs a dense index"):
-        mine(bm25, questions, tmp_path / "o.json", MiningSettings(source="dense"))
+        mine(bm25, questions, tmp_path / "o.json", source="dense")
     with pytest.raises(ConfigError, match="needs a dense index"):
-        mine(bm25, questions, tmp_path / "o.json", MiningSettings(margin=0.9))
+        mine(bm25, questions, tmp_path / "o.json", margin=0.9)
     lonely = tmp_path / "lonely.jsonl"
     lonely.write_text('{"question": "river Amazon", "answers": ["Atlantic"]}')
     with pytest.raises(DataError, match="no question has a positive passage"):
-        mine(bm25, lonely, tmp_path / "o.json", MiningSettings())
+        mine(bm25, lonely, tmp_path / "o.json")
     assert not (tmp_path / "o.json.mining").exists()
     with pytest.raises(ConfigError, match="standard input"):
-        mine(bm25, "-", tmp_path / "o.json", MiningSettings())
+        mine(bm25, "-", tmp_path / "o.json")
     for wrong in ("x", "5:", "9:3", "0:4"):
         with pytest.raises(ValidationError, match="expected first:last"):
             MiningSettings(ranks=wrong)
@@ -180,10 +179,10 @@ def test_patterns_are_known_from_the_question_file(index_dir, tmp_path):
     asked = {"id": "q", "question": " ".join(words[:4]), "answers": [rf"{words[2]}\s+{words[3]}"]}
     path = tmp_path / "trec.jsonl"
     path.write_text(json.dumps({**asked, "answers_are_regex": True}))
-    mine(index_dir, path, tmp_path / "out.json", MiningSettings(ranks="20"))
+    mine(index_dir, path, tmp_path / "out.json", ranks="20")
     example = mined(tmp_path / "out.json")["q"]
     assert example.answers_are_regex
     assert AnswerMatcher(example.answers, "regex").matches(example.positives[0].text)
     path.write_text(json.dumps(asked))
     with pytest.raises(DataError, match="no question has a positive"):
-        mine(index_dir, path, tmp_path / "plain.json", MiningSettings(ranks="20"))
+        mine(index_dir, path, tmp_path / "plain.json", ranks="20")
