@@ -8,11 +8,11 @@ ROOT = Path(__file__).parents[2]
 
 # folder: (ceiling, target). Lower the ceiling whenever the folder shrinks; at the target it moves freely.
 CEILINGS = {
-    "rag/*.py": (1560, 1425),
+    "rag/*.py": (1510, 1425),
     "rag/adaptation": (400, 400),
     "rag/bench": (1300, 1300),
-    "rag/cli": (1330, 1300),
-    "rag/core": (1150, 900),
+    "rag/cli": (1300, 1300),
+    "rag/core": (1140, 900),
     "rag/data": (5590, 5000),
     "rag/docs": (80, 80),
     "rag/eval": (1900, 1900),
@@ -28,7 +28,7 @@ CEILINGS = {
     "readers": (6810, 6600),
     "retrievers": (6620, 6600),
     "serve": (2720, 2600),
-    "tests": (24270, 24000),
+    "tests": (24260, 24000),
 }
 
 
