@@ -17,18 +17,18 @@ from readers.table_match import TableMatch, content_words
 
 _NEAR, _FURTHER = 15, 20.0  # words on each side of an answer; margin of a first answer without a second
 
-Pair = tuple[int, int, int]
-"""Number of the question, place in that question's list, index of the unique passage."""
+Pair = tuple[int, int]
+"""Number of the question, and place of a passage in that question's list."""
 
 
 @dataclass(frozen=True, slots=True)
 class PassageRows:
-    """The passages of a list of questions as rows for the network: windows of the pairs, whose different
-    passages are `unique`, with the tokens of their `texts`."""
+    """The passages of a list of questions as rows for the network: windows of the pairs, the passage of each
+    pair, and the tokens of these passages' texts."""
 
     questions: Sequence[str]
     pairs: list[Pair]
-    unique: list[Passage]
+    passages: list[Passage]
     texts: TokenizedTexts
     rows: list[Row]
 
@@ -114,9 +114,8 @@ class QuestionRanker:
     def rank(self, numbers: Int64, scores: RowScores) -> Ranked:
         """The answers from the rows with these numbers, ascending, and the network's scores of them."""
         rows = [self._rows.rows[number] for number in numbers]
-        pairs = [self._rows.pairs[row.group] for row in rows]
-        place = np.array([place for _, place, _ in pairs], np.int64)
-        passages = {place: self._rows.unique[unique] for _, place, unique in pairs}
+        place = np.array([self._rows.pairs[row.group][1] for row in rows], np.int64)
+        passages = {at: self._rows.passages[row.group] for at, row in zip(place.tolist(), rows, strict=True)}
         answers = self._answers(rows, place, passages, scores)
         if not answers:
             return Ranked([], None)
@@ -185,9 +184,8 @@ class QuestionRanker:
 
     def _cut(self, row: Row, start: int, end: int) -> tuple[str, tuple[int, int]]:
         """The answer from token `start` to token `end` of a row, and its place in the passage."""
-        unique = self._rows.pairs[row.group][2]
-        offsets, shift = self._rows.texts.spans(unique), row.first_token - row.text_from
-        text = self._rows.unique[unique].text
+        offsets, shift = self._rows.texts.spans(row.group), row.first_token - row.text_from
+        text = self._rows.passages[row.group].text
         marked = int(offsets[start + shift, 0]), int(offsets[end + shift, 1])
         begin, stop = one_unit(text, *whole_tokens(text, *marked))
         answer = text[begin:stop]

@@ -87,9 +87,9 @@ def load_int8(path: Path) -> dict[str, torch.Tensor]:
 
 @dataclass(frozen=True)
 class ReaderParts:
-    """A loaded reader: network or weights, tokenizer, settings; int8 also needs `ranges` of activations."""
+    """A loaded reader: weights, tokenizer, settings; int8 also needs `ranges` of activations."""
 
-    loaded: SpanModel | SpanWeights
+    weights: SpanWeights
     tokenizer: Any
     manifest: ReaderManifest
     ranges: dict[str, torch.Tensor] | None = None
@@ -97,7 +97,7 @@ class ReaderParts:
     @cached_property
     def model(self) -> SpanModel:
         """The network, built when it is first needed."""
-        return self.loaded.network() if isinstance(self.loaded, SpanWeights) else self.loaded
+        return self.weights.network()
 
 
 def load_parts(name_or_path: str | Path | None) -> ReaderParts:
@@ -120,7 +120,7 @@ def load_parts(name_or_path: str | Path | None) -> ReaderParts:
         model = load_question_answering(str(name_or_path), config)
         settings = ReaderSettings(titled=False, max_tokens=min(384, longest))
     manifest = ReaderManifest(name=str(name_or_path), weights_file="", settings=settings)
-    return ReaderParts(model, tokenizer, manifest)
+    return ReaderParts(SpanWeights.of(model), tokenizer, manifest)
 
 
 def load_described(place: str) -> tuple[Any, Any]:
@@ -203,18 +203,13 @@ def _load_own(folder: Path) -> ReaderParts:
 
 
 def _check_tokenizer(name: str, tokenizer: Any, config: Any) -> None:
-    lacking = [kind for kind in ("cls", "sep", "pad") if getattr(tokenizer, f"{kind}_token_id") is None]
-    problem = ""
-    if not getattr(tokenizer, "is_fast", False):
-        problem = "gives no character offsets"
-    elif len(tokenizer) > config.vocab_size:
+    problem = "gives no character offsets" if not getattr(tokenizer, "is_fast", False) else ""
+    if len(tokenizer) > config.vocab_size:
         problem = f"has {len(tokenizer)} tokens, the encoder {config.vocab_size}"
-    elif lacking:
-        problem = f"has no {', '.join(lacking)} token, rows are [CLS] question [SEP] …"
     if problem:
         raise MismatchedArtifactError(
             f"{name}: the tokenizer {problem}",
-            hint="put the fast tokenizer (tokenizer.json) of a BERT-like encoder beside its weights",
+            hint="put the fast tokenizer (tokenizer.json) of the encoder beside its weights",
         )
 
 

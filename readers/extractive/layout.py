@@ -135,8 +135,8 @@ def pair_template(tokenizer: Any) -> PairTemplate:
     """
     pair = tokenizer("a", "b", return_token_type_ids=True)
     ids, types, parts = list(pair["input_ids"]), list(pair["token_type_ids"]), pair.sequence_ids(0)
-    cls = tokenizer.cls_token_id
-    if cls is None or ids[0] != cls or parts[0] is not None or {0, 1} - {*parts}:
+    cls, separator = tokenizer.cls_token_id, tokenizer.sep_token_id
+    if None in (cls, separator) or ids[0] != cls or parts[0] is not None or {0, 1} - {*parts}:
         raise ArtifactError(
             f"{type(tokenizer).__name__} does not frame pairs as [CLS] question [SEP] text [SEP]",
             hint="use a BERT-like reader (BERT, MiniLM, RoBERTa, ELECTRA, DistilBERT, …)",
@@ -149,7 +149,7 @@ def pair_template(tokenizer: Any) -> PairTemplate:
         after=tuple(ids[end:]),
         types=(types[0], types[middle], types[follow]),
         cls_position=0,
-        separator=tokenizer.sep_token_id,
+        separator=separator,
         pad=tokenizer.pad_token_id or 0,
     )
 

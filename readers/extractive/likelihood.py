@@ -39,8 +39,8 @@ def span_log_likelihood(
     """
     everything = reader.rows(questions, passages)
     spans = [
-        list(everything.texts.located(passage, answers[question].places(everything.unique[passage].text)))
-        for question, _, passage in everything.pairs
+        list(everything.texts.located(number, answers[question].places(everything.passages[number].text)))
+        for number, (question, _) in enumerate(everything.pairs)
     ]
     # passages without an answer need no reading: their sum is empty
     rows = [row for row in everything.rows if spans[row.group]]

@@ -189,7 +189,9 @@ def load_dpr(folder: str | Path) -> SpanModel:
     with loading(f"{folder}: no DPR reader could be loaded", hint=_EXPECTED):
         predictor = DPRReader.from_pretrained(folder, dtype=torch.float32).span_predictor
     encoder = predictor.encoder.bert_model
-    encoder.config.type_vocab_size = 1  # its segments are not used, as in the published checkpoints' class
+    # its segments are not used, as in the published checkpoints' class
+    encoder.config.type_vocab_size, segments = 1, encoder.embeddings.token_type_embeddings
+    segments.weight.data = segments.weight.data[:1]
     return SpanModel(encoder, predictor.qa_outputs, passage_head=predictor.qa_classifier).eval()
 
 
@@ -254,7 +256,7 @@ class FastSpanModel(LogitsModel):
     """A `SpanModel` in evaluation mode, computed with `rag.runtime.fast.fast_bert`.
 
     Args:
-        model: BERT-like, or its weights, which are copied.
+        weights: of a BERT-like network; they are copied.
         precision: of matrix products; the head and the residual stream are fp32. "fp32"; "bf16"; "int8" for
             the linear layers, with attention in bf16 where the hardware has it; or "auto", the fastest of
             these on this machine.
@@ -268,10 +270,9 @@ class FastSpanModel(LogitsModel):
     batch_tokens = 1024  # that one core works on at a time; more do not fit its cache
 
     def __init__(
-        self, model: SpanModel | SpanWeights, precision: str, ranges: Mapping[str, Tensor] | None = None
+        self, weights: SpanWeights, precision: str, ranges: Mapping[str, Tensor] | None = None
     ) -> None:
         super().__init__()
-        weights = SpanWeights.of(model) if isinstance(model, SpanModel) else model
         spans = weights.layer("qa_outputs")
         if spans is None:
             raise ArtifactError("the weights do not fit the configuration: qa_outputs is missing")
@@ -284,9 +285,9 @@ class FastSpanModel(LogitsModel):
         self.pool = CorePool()
 
     @staticmethod
-    def supports(model: SpanModel | SpanWeights) -> bool:
-        """Whether this class covers the architecture of `model`."""
-        return FastBert.supports(model.encoder.config if isinstance(model, SpanModel) else model.config)
+    def supports(weights: SpanWeights) -> bool:
+        """Whether this class covers the architecture."""
+        return FastBert.supports(weights.config)
 
     def logits(self, ids: Tensor, mask: Tensor, token_types: Tensor, skim: Skim | None = None) -> Logits:
         """Logits, 0 at padding, and -inf of rows that `skim` drops; rows must be padded on the right."""

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from rag.core.arrays import Bool, Float32, Int64
-from rag.core.types import AnswerSet, Passage
+from rag.core.types import AnswerSet
 from rag.runtime.hardware import resolve_device, resolve_precision
 from readers.confidence import likelihoods
 from readers.extractive.files import load_parts
@@ -35,7 +35,7 @@ from readers.extractive.settings import SIX_LAYERS, ReaderSettings
 from readers.manifest import Calibration, with_overrides
 from readers.paths import PATH_WEIGHT
 from readers.protocols import PassageLists, ScoreLists, check_request
-from readers.ranking import Pair, PassageRows, QuestionRanker, Ranked
+from readers.ranking import PassageRows, QuestionRanker, Ranked
 
 
 class ExtractiveReader:
@@ -94,8 +94,8 @@ class ExtractiveReader:
         """
         parts = load_parts(name_or_path)
         where = resolve_device(device)
-        if where == "cpu" and FastSpanModel.supports(parts.loaded):
-            model: LogitsModel = FastSpanModel(parts.loaded, precision, parts.ranges)
+        if where == "cpu" and FastSpanModel.supports(parts.weights):
+            model: LogitsModel = FastSpanModel(parts.weights, precision, parts.ranges)
         else:
             model = parts.model.to(where).to_compute(resolve_precision(precision, where))
         stated, settings = parts.manifest, with_overrides(parts.manifest.settings, overrides)
@@ -143,21 +143,19 @@ class ExtractiveReader:
         places: Sequence[Collection[int]] | None = None,
     ) -> PassageRows:
         """All windows of all passages of each question, or of those at these places of its list."""
-        numbers: dict[tuple[str, str], int] = {}  # each text is tokenised once
-        unique: list[Passage] = []
-        pairs: list[Pair] = []
-        for question, own in enumerate(passages):
-            for place, passage in enumerate(own):
-                if places is None or place in places[question]:
-                    number = numbers.setdefault((passage.title, passage.text), len(unique))
-                    unique += [passage] * (number == len(unique))
-                    pairs.append((question, place, number))
+        pairs = [
+            (question, place)
+            for question, own in enumerate(passages)
+            for place in range(len(own))
+            if places is None or place in places[question]
+        ]
+        listed = [passages[question][place] for question, place in pairs]
         tokenized = tokenize_texts(self.tokenizer, questions)
-        titles = tokenize_texts(self.tokenizer, [passage.title for passage in unique])
-        texts = tokenize_texts(self.tokenizer, [passage.text for passage in unique])
-        numbered = [(question, number) for question, _, number in pairs]
+        titles = tokenize_texts(self.tokenizer, [passage.title for passage in listed])
+        texts = tokenize_texts(self.tokenizer, [passage.text for passage in listed])
+        numbered = [(question, number) for number, (question, _) in enumerate(pairs)]
         rows = rows_of_pairs(self.template, self.settings, numbered, tokenized, titles, texts)
-        return PassageRows(questions, pairs, unique, texts, rows)
+        return PassageRows(questions, pairs, listed, texts, rows)
 
     def score_rows(self, rows: Sequence[Row], floors: Float32 | None) -> RowScores:
         """The best spans of rows, which consist of whole words, and what else the network says of them.
@@ -271,4 +269,4 @@ def retrieval_ranks(rows: PassageRows, retrieval: ScoreLists) -> Int64:
     """For each row, how many passages of its question rank before its passage by retrieval score."""
     ranks = [np.argsort(np.argsort(-np.asarray(own, float), kind="stable")) for own in retrieval]
     pairs = (rows.pairs[row.group] for row in rows.rows)
-    return np.array([ranks[question][place] for question, place, _ in pairs], np.int64)
+    return np.array([ranks[question][place] for question, place in pairs], np.int64)

@@ -74,24 +74,21 @@ class LanguageModelReader:
         """
         check_request(questions, passages, scores, n_best)
         with ThreadPoolExecutor(max(1, min(self.reads_at_once, len(questions)))) as pool:
-            results = list(pool.map(self._read_or_fail, questions, passages, scores))
-        errors = [result for result in results if isinstance(result, ReaderError)]
+            reading = [
+                pool.submit(self._read, *each) for each in zip(questions, passages, scores, strict=True)
+            ]
+        results, errors = [], []
+        for question, answer in zip(questions, reading, strict=True):
+            try:
+                results.append(answer.result())
+            except ReaderError as error:
+                errors.append(error)
+                results.append(AnswerSet(question, (), 1.0, failure=error.message))
         if errors and len(errors) == len(results):
             raise errors[0]
         for error in errors[:_SHOWN_FAILURES]:
             log.warning("a question could not be read: %s", error.message)
-        return [
-            AnswerSet(question, (), 1.0, failure=each.message) if isinstance(each, ReaderError) else each
-            for question, each in zip(questions, results, strict=True)
-        ]
-
-    def _read_or_fail(
-        self, question: str, passages: Sequence[Passage], scores: Sequence[float]
-    ) -> AnswerSet | ReaderError:
-        try:
-            return self._read(question, passages, scores)
-        except ReaderError as error:
-            return error
+        return results
 
     def _read(self, question: str, passages: Sequence[Passage], scores: Sequence[float]) -> AnswerSet:
         settings = self.settings

@@ -104,7 +104,7 @@ class _Reading:
         for chunk, (rows, scores) in zip(self.chunks, self.scored, strict=True):
             retrieval = [example.scores for example in chunk]
             pairs = [rows.pairs[row.group] for row in rows.rows]
-            holds = np.array([bool(chunk[q].candidates[place].has_answer) for q, place, _ in pairs], bool)
+            holds = np.array([bool(chunk[q].candidates[place].has_answer) for q, place in pairs], bool)
             used = ~holds if emptied else np.ones(len(pairs), bool)
             if depth is not None:
                 used &= retrieval_ranks(rows, retrieval) < depth

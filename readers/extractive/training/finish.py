@@ -4,7 +4,6 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from rag.data.examples import Example
 from rag.runtime.fast.fast_bert import RangeRecorder
 from rag.runtime.model_files import embedded_word_embeddings, save_tokenizer
 from rag.runtime.seeds import generator
-from rag.training.card import Card
 from readers.answers import reading_scores
 from readers.extractive.files import WORD_EMBEDDINGS, load_parts, row_scale, save_int8
 from readers.extractive.model import FastSpanModel, SpanModel
@@ -25,7 +23,7 @@ from readers.extractive.settings import ReaderManifest, ReaderSettings
 from readers.extractive.training.calibrate import tune
 from readers.extractive.training.config import ReaderTrainConfig
 from readers.extractive.training.data import read_set
-from readers.manifest import Calibration, load_manifest
+from readers.manifest import Calibration
 from readers.protocols import Reader
 
 WEIGHTS_FILE, RANGES_FILE = "weights.int8.safetensors", "ranges.safetensors"
@@ -70,12 +68,6 @@ def finish(
                 changes = {"settings": chosen, "calibration": calibration}
                 manifest.model_copy(update=changes).save(folder)
     return figures
-
-
-def reader_card(config: ReaderTrainConfig) -> Card:
-    """The model card of the finished reader."""
-    manifest = partial(load_manifest, ReaderManifest, config.out / "reader")
-    return Card("readers.extractive.training", "reader.md", {"load_manifest": manifest})
 
 
 def _serving(
@@ -193,12 +185,10 @@ def add_ranges(folder: Path, examples: Sequence[Example]) -> ReaderManifest:
     """
     parts = load_parts(folder)
     manifest = parts.manifest
-    if not FastSpanModel.supports(parts.model):
+    if not FastSpanModel.supports(parts.weights):
         return manifest
-    encoder: Any = parts.model.encoder
-    recorder = RangeRecorder(encoder.state_dict(), encoder.config)
-    model = FastSpanModel(parts.model, "fp32")
-    model.encoder = recorder
+    model = FastSpanModel(parts.weights, "fp32")
+    model.encoder = recorder = RangeRecorder(parts.weights.encoder, parts.weights.config)
     reader = ExtractiveReader(model, parts.tokenizer, manifest.settings)
     passages = [example.passages[:_PASSAGES] for example in examples]
     reader.score([example.question for example in examples], passages)

@@ -9,19 +9,21 @@ import torch
 from rag.data.examples import Example
 from rag.data.selection import hold_out
 from rag.runtime.model_files import position_limit
+from rag.training.card import Card
 from rag.training.fit import Loss
 from rag.training.run import Method, Run, Weights, train
 from readers.extractive.files import start_model
 from readers.extractive.model import Logits
 from readers.extractive.reader import ExtractiveReader
-from readers.extractive.settings import ReaderSettings
+from readers.extractive.settings import ReaderManifest, ReaderSettings
 from readers.extractive.training.batches import ReaderBatch, ReaderBatches
 from readers.extractive.training.config import ReaderTrainConfig, TrainingSet
 from readers.extractive.training.data import load_examples, read_set
-from readers.extractive.training.finish import RANGE_QUESTIONS, draw, finish, gold_scores, reader_card
+from readers.extractive.training.finish import RANGE_QUESTIONS, draw, finish, gold_scores
 from readers.extractive.training.losses import marginal_loss, span_loss, teacher_loss
 from readers.extractive.training.rewording import Rewording
 from readers.extractive.training.teacher import Teacher
+from readers.manifest import load_manifest
 
 _TABLE_SPANS = 24  # the best eight spans of a table are often variants of one cell
 
@@ -89,6 +91,8 @@ def _method(config: ReaderTrainConfig, run: Run) -> Method:
         effort=config.effort,
     )
 
+    manifest = partial(load_manifest, ReaderManifest, config.out / "reader")  # of the finished reader
+
     def evaluate() -> dict[str, float]:
         return gold_scores(ExtractiveReader(model, tokenizer, settings, device=run.device), watched)
 
@@ -97,7 +101,8 @@ def _method(config: ReaderTrainConfig, run: Run) -> Method:
 
     return Method(
         model, master, ReaderBatches(rows, config, rewording),
-        lambda batch: reader_loss(model, batch, config, run.device, teacher), export, reader_card(config),
+        lambda batch: reader_loss(model, batch, config, run.device, teacher), export,
+        Card("readers.extractive.training", "reader.md", {"load_manifest": manifest}),
         evaluate=evaluate if watched else None,
         facts={
             "sets": ", ".join(part.label for part in config.train),

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rag.core.types import Passage
-from readers.extractive.model import FastSpanModel, SpanModel
+from readers.extractive.model import FastSpanModel, SpanModel, SpanWeights
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import SIX_LAYERS, Effort, ReaderSettings
 from tests.tiny_reader import tiny_tokenizer
@@ -26,7 +26,7 @@ SCORES = [[float(n) for n in range(9)], [1.0, 3.0, 2.0]]  # the first question's
 def network(encoder_folder: Path) -> FastSpanModel:
     model = SpanModel.from_encoder(encoder_folder, seed=3)
     model.add_heads(passage=True, skim_layer=1, seed=5)
-    return FastSpanModel(model.eval(), "fp32")
+    return FastSpanModel(SpanWeights.of(model), "fp32")
 
 
 class Chosen(ReaderSettings):
