@@ -119,9 +119,8 @@ def _windows(question: Question, passage: Passage, matcher: AnswerMatcher, words
     A window is longer where it would cut an answer. Where the set says which place is the answer, and it is,
     windows with the same words elsewhere are neither right nor wrong, and left out.
     """
-    text, first = passage.text, "".join(question.answers[:1])
-    starts = [start for start in question.answer_starts[:1] if first and text.startswith(first, start)]
-    spans = [(start, start + len(first)) for start in starts] or matcher.places(text)
+    text = passage.text
+    spans = _annotated(question, text) or matcher.places(text)
     question_words = set(normalize_answer(question.text).split())
     cut: list[Candidate] = []
     for begin, end in window_bounds(text, words, spans):
@@ -254,17 +253,15 @@ def _roles(
     positives = []
     for candidate in example.candidates:
         if candidate.has_answer and (candidate.role == "positive" or not has_gold):
-            annotated = _annotated(example, candidate)
-            places = [*annotated, *(p for p in matcher.places(candidate.passage.text) if p not in annotated)]
+            text, is_gold = candidate.passage.text, candidate.role == "positive"
+            annotated = _annotated(example, text) if is_gold else []
+            places = [*annotated, *(place for place in matcher.places(text) if place not in annotated)]
             if places:
                 positives.append((candidate, places[:_MAX_SPANS]))
     return positives, [candidate for candidate in example.candidates if not candidate.has_answer][:most]
 
 
-def _annotated(example: Example, candidate: Candidate) -> list[tuple[int, int]]:
-    """The place that SQuAD states for the first answer, if the answer is there."""
-    if not (candidate.role == "positive" and example.answer_starts):
-        return []
-    start, answer = example.answer_starts[0], example.answers[0]
-    end = start + len(answer)
-    return [(start, end)] if candidate.passage.text[start:end] == answer else []
+def _annotated(question: Question | Example, text: str) -> list[tuple[int, int]]:
+    """The place that SQuAD states for the first answer, if it stands there in this text."""
+    pairs = zip(question.answers[:1], question.answer_starts[:1], strict=False)
+    return [(start, start + len(a)) for a, start in pairs if a and text.startswith(a, start)]

@@ -18,6 +18,11 @@ from tests.tiny_causal import causal_folder
 from tests.tiny_generator import tiny_generator
 from tests.tiny_reader import tiny_config, tiny_encoder, tiny_tokenizer
 
+ADDRESSES = [
+    *((f"openai:{place}", "expected openai:BASE") for place in ("", "localhost#m", "http://localhost/v1")),
+    *((f"openai:{place}/v1#m", "expected openai:BASE") for place in ("http://localhost:abc", "http://[::1")),
+    ("openai:http://me:pw@h/v1#m", "user name or password"),
+]
 SHORT, BIG = Passage("1", "", "A tower."), Passage("big", "", "x" * (MAX_PASSAGE_CHARS + 1))
 
 
@@ -80,6 +85,7 @@ def opened(folder: Path, text: str = "", tokens: int = 0, size: int = 0) -> None
         (ReaderError, "the model's window", lambda _, folder: language_model(folder)),
         (ConfigError, "colour", lambda _, folder: language_model(folder, "#colour=1")),
         (ConfigError, "style", lambda _, folder: language_model(folder, "#style=long")),
+        *((ConfigError, words, lambda *_, source=source: open_reader(source)) for source, words in ADDRESSES),
     ],
 )
 def test_bad_inputs(error: type[RagError], words: str, act: Any, reader: Any, tmp_path: Path) -> None:

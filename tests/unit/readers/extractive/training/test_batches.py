@@ -230,3 +230,37 @@ def test_neighbours_are_words_of_like_meaning_but_no_names_and_numbers() -> None
     assert {"start", "began"} & set(near["begin"])
     assert "low" not in near["high"]
     assert near["two"] == near["paris"] == ["[PAD]"] * 4
+
+
+TEXT = "the tower in the city has 5 meters . the river near the castle has 5 meters . the bridge is old ."
+
+
+def document(start: int | None = TEXT.rindex("5"), **more: Any) -> dict[str, Any]:
+    answers = [] if start is None else [{"text": "5 meters", "start": start}]
+    return {"question": "how many meters has the river", "context": TEXT, "answers": answers, **more}
+
+
+def test_the_annotated_place_decides_which_window_is_right(tmp_path: Path) -> None:
+    path = write(tmp_path / "set.json", [document()])
+    [example] = read_set(TrainingSet(questions=path, window_words=8, held_out=0))
+    # the first window has the same words in another place, and is left out; the second is longer, not cut
+    assert [(candidate.passage.text, candidate.role) for candidate in example.candidates] == [
+        (". the river near the castle has 5 meters", "positive"),  # has most of the question's words
+        (". the bridge is old .", "hard_negative"),
+    ]
+    path = write(tmp_path / "first.json", [document(TEXT.index("5"))])
+    [right] = read_set(TrainingSet(questions=path, window_words=7, held_out=0))[0].of_role("positive")
+    assert right.passage.text == "the tower in the city has 5 meters"  # a window does not cut the answer
+
+
+def test_questions_without_answers_teach_that_nothing_is_there(tmp_path: Path) -> None:
+    path = write(tmp_path / "set.json", [document(None, id=str(n)) for n in range(4)])
+    with pytest.raises(DataError, match="no question with answers"):
+        read_set(TrainingSet(questions=path))
+    one = TrainingSet(questions=path, unanswerable=True, window_words=7, held_out=0)
+    stage = ReaderStage(epochs=1, negatives=1, max_tokens=48, full_tokens=48, tokens_per_batch=512)
+    batch = batches_of(config_of(tmp_path, [one], stages=(stage,)))[0]
+    assert batch.has_answer.tolist() == [False] * 4
+    assert not batch.positive.any()
+    size = batch.allowed.shape[-1]
+    assert batch.starts[batch.acceptable].reshape(4, 2).tolist() == [[0, size]] * 4  # [CLS] of both rows
