@@ -25,10 +25,10 @@ CEILINGS = {
     "rag/scale": (450, 450),
     "rag/training": (1590, 1400),
     "indexers": (4400, 4400),
-    "readers": (6810, 6600),
+    "readers": (6790, 6600),
     "retrievers": (6620, 6600),
     "serve": (2720, 2600),
-    "tests": (24260, 24000),
+    "tests": (24220, 24000),
 }
 
 
