@@ -86,8 +86,8 @@ class LanguageModelReader:
                 results.append(AnswerSet(question, (), 1.0, failure=error.message))
         if errors and len(errors) == len(results):
             raise errors[0]
-        for error in errors[:_SHOWN_FAILURES]:
-            log.warning("a question could not be read: %s", error.message)
+        for failure in errors[:_SHOWN_FAILURES]:
+            log.warning("a question could not be read: %s", failure.message)
         return results
 
     def _read(self, question: str, passages: Sequence[Passage], scores: Sequence[float]) -> AnswerSet:
