@@ -1,26 +1,81 @@
-"""Open the models of a pipeline by name or folder: what `Pipeline.open` does."""
+"""What opens a pipeline: its settings, and the models that they name, by name or folder.
+
+Quick to import, so that a command's help can show the settings.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from indexers.index import Index
-from indexers.protocols import EncoderIdentity
+from pydantic import BaseModel, ConfigDict, field_validator
+
 from rag.core.errors import ConfigError
 from rag.core.log import get_logger
-from rag.open_settings import OpenSettings
-from readers.answers import counts_scores
-from readers.protocols import Reader
-from retrievers.fusion import Fusion
-from retrievers.protocols import PathRetriever, Retriever
 
 if TYPE_CHECKING:
+    from indexers.index import Index
     from readers.extractive.likelihood import ReaderRelevance
+    from readers.protocols import Reader
+    from retrievers.protocols import Retriever
 
 _OWN = "its own question encoder"
+
+
+class OpenSettings(BaseModel):
+    """What opens a pipeline, declared once for `Pipeline.open`, the commands and the server.
+
+    `retriever`, `index_encoder` and `reader` also take objects: a `retrievers.protocols.Retriever`, a
+    `TextEncoder` with an identity and a `readers.protocols.Reader`. The encoder must have the weights that
+    the index names.
+
+    Attributes:
+        retriever: auto, dense, colbert, bm25, hybrid or multihop; options follow a colon, as in
+            multihop:beam=10.
+        fusion: how hybrid retrieval fuses its lists: "std:DENSE,BM25", "minmax:…", "raw:…", "rrf60:…".
+        rerank: what re-ranks the first hits: "reader", or a ColBERT or cross-encoder folder;
+            FOLDER,depth=100,fusion=std:1,0.5.
+        index_encoder: folder or hub name of the index's encoder, if it has moved.
+        reader: folder or hub name of a reader; the one in the package by default.
+        effort: how much an extractive reader reads: full, normal.
+        precision: number format in which the models compute.
+
+    Raises:
+        ConfigError: there is no such retriever, fusion or re-ranker.
+
+    Example:
+        >>> OpenSettings(retriever="multihop:beam=10", fusion="minmax:0.7,0.3").reader is None
+        True
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    retriever: Any = "auto"
+    fusion: str | None = None
+    rerank: str | None = None
+    index_encoder: Any = None
+    reader: Any = None
+    effort: Literal["full", "normal"] | None = None
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+
+    @field_validator("retriever", "fusion", "rerank", mode="before")
+    @classmethod
+    def _check_spec(cls, value: Any, info: Any) -> Any:
+        from retrievers.fusion import Fusion
+        from retrievers.open import parse_kind
+        from retrievers.protocols import Retriever
+        from retrievers.rerank import parse_rerank
+
+        if value is not None and info.field_name == "fusion":
+            return str(Fusion.parse(str(value)))
+        if isinstance(value, str):
+            (parse_kind if info.field_name == "retriever" else parse_rerank)(value)
+        elif info.field_name == "retriever" and not isinstance(value, Retriever):
+            what = f"retriever is {value!r:.40}, expected a name or a Retriever"
+            raise ConfigError(what, hint="for example hybrid")
+        return value
 
 
 def open_models(index: Index, settings: OpenSettings, *, reads: bool) -> tuple[Retriever, Reader | None]:
@@ -30,7 +85,9 @@ def open_models(index: Index, settings: OpenSettings, *, reads: bool) -> tuple[R
         ArtifactError: the index belongs to another encoder, or there is no such model.
         ConfigError: a setting does not fit the index.
     """
+    from readers.answers import counts_scores
     from readers.manifest import READER_FILE, read_reader_file
+    from retrievers.fusion import Fusion
     from retrievers.open import named_kind, open_retriever
 
     reader, retriever, precision = settings.reader, settings.retriever, settings.precision
@@ -73,6 +130,7 @@ def open_models(index: Index, settings: OpenSettings, *, reads: bool) -> tuple[R
 
 def describe(index: Index, retriever: Retriever, reader: Reader | None) -> dict[str, Any]:
     """Description of retriever, encoder and reader with their weight hashes; see `Pipeline.identity`."""
+    from retrievers.protocols import PathRetriever
     from retrievers.rerank import RerankingRetriever
 
     judging = retriever if isinstance(retriever, RerankingRetriever) else None
@@ -97,6 +155,8 @@ def describe(index: Index, retriever: Retriever, reader: Reader | None) -> dict[
 
 def _check_scores(reader: str, trained_with: Mapping[str, Any], searched: str, index: Index) -> None:
     """Warn where a reader that counts scores in gets those of another kind of search or another encoder."""
+    from indexers.protocols import EncoderIdentity
+
     trained, stored = trained_with.get("kind", _OWN), index.encoder_identity
     if trained.partition(":")[0] == searched.partition(":")[0]:
         if "encoder" not in trained_with or stored is None:
@@ -124,6 +184,9 @@ def _relevance_of(reader: Any, precision: str) -> ReaderRelevance:
 
 
 def _open_reader(reader: Any, precision: str, effort: str | None) -> Reader | None:
+    from readers.open import open_reader
+    from readers.protocols import Reader
+
     if reader is False:
         return None
     if isinstance(reader, Reader):
@@ -132,7 +195,5 @@ def _open_reader(reader: Any, precision: str, effort: str | None) -> Reader | No
         raise ConfigError(
             f"{type(reader).__name__} is no reader: it has no method `read`", hint="see `rag docs extending`"
         )
-    from readers.open import open_reader
-
     settings = {"precision": precision, **({"effort": effort} if effort else {})}
     return open_reader(reader, **settings)

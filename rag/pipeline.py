@@ -22,8 +22,7 @@ from rag.core.types import AnswerSet, Hit, Passage, Path, Paths, Query, RankedPa
 from rag.data.corpus import passages_of
 from rag.data.filters import Filter
 from rag.data.question_checks import check_questions
-from rag.open_settings import OpenSettings
-from rag.opening import describe, open_models
+from rag.opening import OpenSettings, describe, open_models
 from rag.policies import Policy, SearchOnce, run
 from readers.answer_kinds import count_candidates, present
 from readers.answers import read_answers

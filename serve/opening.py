@@ -7,7 +7,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from rag.open_settings import OpenSettings
+from rag.opening import OpenSettings
 from serve.settings import ServeSettings
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from pydantic import Field, ValidationError, ValidationInfo, field_validator, mo
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from rag.core.errors import ConfigError, did_you_mean
-from rag.open_settings import OpenSettings
+from rag.opening import OpenSettings
 
 _PREFIX = "RAG_SERVE_"
 _SHA256 = re.compile(r"[0-9a-f]{64}")

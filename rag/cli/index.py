@@ -94,7 +94,7 @@ def _update(corpus: Sequence[str], place: Path, *, watch: bool, precision: str, 
         done = updater.follow(inputs, **options)
         typer.echo(f"{place}: version {done.version}, {done}")
 
-    now = updated = _state_of(inputs, options["format"])
+    updated = _state_of(inputs, options["format"])
     update()
     if not watch:
         typer.echo(f'\nask it: rag ask "…" --index {place}')
@@ -103,8 +103,7 @@ def _update(corpus: Sequence[str], place: Path, *, watch: bool, precision: str, 
     with suppress(KeyboardInterrupt):
         while True:
             time.sleep(_CHECK_EVERY_S)
-            before, now = now, _state_of(inputs, options["format"])
-            if now == updated or now != before:
+            if (now := _state_of(inputs, options["format"])) == updated:
                 continue
             try:
                 update()

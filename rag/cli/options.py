@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from rag.cli.lazy import command_with
 from rag.config import parse_scalar
 from rag.data import options as data_options
-from rag.open_settings import OpenSettings
+from rag.opening import OpenSettings
 
 Options = dict[str, tuple[Any, Any]]  # by name: annotation and default
 DATA, SEARCH, READING, TRAINING, OUTPUT = "Data", "Search", "Reading", "Training", "Output"  # help's panels

@@ -83,7 +83,8 @@ def disk_errors(path: Path) -> Iterator[None]:
     except Exception as error:
         reported = re.search(r"\(os error (\d+)\)", str(error))  # the form in which safetensors reports it
         code = error.errno if isinstance(error, OSError) else int(reported[1]) if reported else None
-        if code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or "write error" in str(error):  # so says FAISS
+        unnumbered = re.search("write error|requested and .+ written", str(error))  # of FAISS and NumPy
+        if code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or unnumbered:
             hint = "free some space and run the same command again; finished parts are kept"
             raise ResourceError(f"the disk is full: could not write {path}", hint=hint) from error
         named, here = Path(str(getattr(error, "filename", None) or path)).absolute(), path.absolute()

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from numpy.lib.format import header_data_from_array_1_0, open_memmap, write_array_header_1_0
+from numpy.lib.format import open_memmap
 from numpy.typing import DTypeLike, NDArray
 
 from rag.core.errors import ArtifactError
@@ -18,10 +18,8 @@ def save_npy(path: Path, values: NDArray[Any]) -> None:
     Raises:
         ResourceError: the disk is full or not writable.
     """
-    contiguous = np.ascontiguousarray(values)
     with atomic_path(path) as temporary, open(temporary, "wb") as file:
-        write_array_header_1_0(file, header_data_from_array_1_0(contiguous))
-        file.write(contiguous.reshape(-1).view(np.uint8).data)  # `np.save` does not say that a disk is full
+        np.save(file, np.ascontiguousarray(values), allow_pickle=False)
 
 
 def load_npy(path: Path, *, dtype: DTypeLike, shape: tuple[int, ...] | None = None) -> NDArray[Any]:

@@ -2,7 +2,7 @@
 
 from importlib.resources import files
 
-from rag.core.errors import ConfigError, did_you_mean
+from rag.core.errors import ConfigError
 
 START = "index"
 
@@ -25,18 +25,10 @@ def read_page(name: str) -> str:
     """The Markdown text of a page.
 
     Raises:
-        ConfigError: there is no page of this name.
-
-    Example:
-        >>> read_page("indx")
-        Traceback (most recent call last):
-        ...
-        rag.core.errors.ConfigError: there is no page 'indx'
-          → did you mean 'index'?
+        ConfigError: there is no page of this name; the hint lists those that there are.
     """
     page = files("rag.docs") / f"{name}.md"
     names = [entry.name[:-3] for entry in files("rag.docs").iterdir() if entry.name.endswith(".md")]
     if name not in names:
-        hint = did_you_mean(name, names, f"there are {', '.join(sorted(names))}")
-        raise ConfigError(f"there is no page {name!r}", hint=hint)
+        raise ConfigError(f"there is no page {name!r}", hint=f"there are {', '.join(sorted(names))}")
     return page.read_text(encoding="utf-8")

@@ -21,7 +21,7 @@ from rag.eval.results import Evaluation, load_evaluation, load_evaluations, main
 from rag.eval.settings import EvaluationSettings
 from rag.eval.source import QuestionSource
 from rag.eval.systems import System, gold_reader, open_results, over_gold, system_of
-from rag.open_settings import OpenSettings
+from rag.opening import OpenSettings
 from rag.pipeline import Pipeline
 from readers.open import open_reader
 

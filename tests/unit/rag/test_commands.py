@@ -69,10 +69,6 @@ def test_settings_of_jobs_are_checked_before_work(folder: Path) -> None:
             rag.index("corpus.jsonl", "new", retriever="bm25", **{setting: value})
     with pytest.raises(DataError, match="one: no such file"):
         rag.train_rounds("distill", "one", "questions.jsonl", "rounds")
-    with pytest.raises(ConfigError, match=r"out\.txt"):
-        rag.retrieve("one", "questions.jsonl", "out.txt")
-    with pytest.raises(ConfigError, match="--reuse and --out are both"):
-        rag.index("corpus.jsonl", "new", reuse=["new"])
     assert not (folder / "new").exists()
 
 

@@ -174,10 +174,7 @@ def test_commands_are_found_where_documents_show_them() -> None:
     [
         ("brew tea", "no command 'brew'"),
         ("train teapot", "no 'teapot'"),
-        ("ask Q --index I --milk", "--milk"),
-        ("train dpr --config dpr-smal", "no preset 'dpr-smal'"),
         ("train dpr --config colbert-small", "no preset 'colbert-small'"),
-        ("train dpr --set positives=random", "positives"),
         ("train dpr --set learning_rate=high", "learning_rate"),
         ("index C --out I --shard-rows many", "--shard-rows"),
     ],

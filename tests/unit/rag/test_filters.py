@@ -15,7 +15,7 @@ from indexers.passage_writer import PassageStoreWriter
 from indexers.passages import PassageStore
 from indexers.protocols import Selection
 from indexers.settings import BuildSettings
-from rag.core.types import Answer, AnswerSet, Evidence, Hit, Location, Passage, Question
+from rag.core.types import Hit, Location, Passage, Question
 from rag.data.corpus import read_documents
 from rag.data.filters import Filter, FilterError
 from rag.data.options import CorpusOptions
@@ -27,6 +27,7 @@ from retrievers.dense import DenseRetriever
 from retrievers.hybrid import HybridRetriever
 from retrievers.multihop import MultiHopRetriever
 from retrievers.sparse import SparseRetriever
+from tests.pipeline_parts import LastWordsReader
 from tests.unit.indexers.conftest import WordEncoder
 
 WORDS = [f"{first}{second}" for first in "bdfgklmnprst" for second in ("ato", "ume", "ilo", "ora", "esk")]
@@ -39,14 +40,6 @@ class QuestionEncoder(WordEncoder):
     def encode_queries(self, queries: Any) -> Any:
         texts = [" ".join([one.question, *(p.text for p in one.passages)]) for one in queries]
         return self.encode_passages([""] * len(texts), texts)
-
-
-class FirstCharacter:
-    """Answers with the first character of the first passage."""
-
-    def read(self, questions: Any, passages: Any, scores: Any, n_best: int = 5) -> list[AnswerSet]:
-        first = [Answer(own[0].text[0], 1.0, 0.9, Evidence.of(own[0], 0.0, (0, 1))) for own in passages]
-        return [AnswerSet(text, (answer,), 0.1) for text, answer in zip(questions, first, strict=True)]
 
 
 def corpus() -> list[Passage]:
@@ -154,7 +147,7 @@ def test_answers_come_from_selected_passages_alone(
     assert {dict(p.metadata)["year"] for hits in found for _, p in hits} == {2004}
     assert pipeline.retrieve(QUESTIONS[0], 7, filter={"year": 1066}) == []
     assert pipeline.retrieve(QUESTIONS[0], 7, filter={}) == pipeline.retrieve(QUESTIONS[0], 7)
-    reading = Pipeline(index, pipeline.retriever, FirstCharacter())
+    reading = Pipeline(index, pipeline.retriever, LastWordsReader())
     assert reading.ask(QUESTIONS[0], filter={"year": 1066}).notice == "no passage meets the filter"
     assert reading.ask(QUESTIONS[0], filter={"year": 2004}).notice == ""
     for year, told in ((2004, 0), (1066, 1)):

@@ -4,13 +4,10 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-from typer.main import get_command
 
 import rag
-from rag.cli.train import app
 from rag.config import preset_names
 from rag.core.errors import ArtifactError, ConfigError, DataError
 from rag.recipes import RECIPES, check_files, recipe_class
@@ -20,11 +17,6 @@ from rag.recipes import RECIPES, check_files, recipe_class
 def test_recipes_exist_and_know_their_name(name: str) -> None:
     assert recipe_class(name).recipe == name
     assert preset_names(name) or name == "static"  # whose defaults are what is used
-
-
-def test_the_command_line_has_the_same_recipes() -> None:
-    group: Any = get_command(app)
-    assert set(group.list_commands(None)) == set(RECIPES)
 
 
 def test_wrong_names_and_settings_are_refused_before_anything_is_written(tmp_path: Path) -> None:
@@ -87,6 +79,8 @@ def test_a_missing_file_or_folder_is_named_with_its_parameter(tmp_path: Path) ->
         rag.train("dpr", tmp_path / "run", train_files=["nope.json"])
     with pytest.raises(ArtifactError, match=r"\./nope: no such folder\n.*question_encoder names it"):
         rag.train("dpr", tmp_path / "run", train_files=[examples], question_encoder="./nope")
+    with pytest.raises(DataError, match=r"x: no such file\n.*--train names it"):
+        check_files({"train_files": [tmp_path / "x"]}, {"train_files": "--train"})
     check_files({"out": tmp_path, "train_files": [tmp_path / "round-1"], "index": "hf:owner/name"})
     with pytest.raises(DataError, match=r"other: no such file\n.*index names it"):
         check_files({"out": tmp_path / "run", "index": tmp_path / "other"})

@@ -23,13 +23,37 @@ def _run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str,
         ("ask 'Who?' ' ' --index nowhere", 3, "question 1 is empty"),
         ("ask Who? caf\udce9? --index nowhere", 3, "question 1 is not valid Unicode"),
         ("inspect nowhere", 4, "no such directory"),
-        ("index nowhere.jsonl --out x --retriever bm25", 3, "nowhere.jsonl"),
+        (
+            "index nowhere.jsonl --out x --retriever bm25",
+            3,
+            "nowhere.jsonl: no such file or folder\n  → chec",
+        ),
+        (
+            "index sample",
+            2,
+            "give --out DIR, to build an index, or --update INDEX, to renew one\n  → add -",
+        ),
+        (
+            "index sample --update i --encoder static",
+            2,
+            "--encoder cannot be given with --update\n  → an",
+        ),
+        ("ask Who? --index begun", 4, "begun holds a build that was interrupted\n  → give its command again"),
+        ("evaluate --index nowhere --questions bare --out o", 3, "no question has answers or gold passages"),
+        (
+            "mine --index i --questions none.jsonl --out o.json",
+            3,
+            "none.jsonl: no such file\n  → check the",
+        ),
+        ("train dpr --train none.json --out o", 3, "none.json: no such file\n  → --train names it: check"),
+        ("train dpr --train q --out o --set max_steps=few", 2, "max_steps = 'few': expected a valid integer"),
+        ("docs nopage", 2, "there is no page 'nopage'\n  → there are ance, architecture, asking"),
         ("index sample --out x --reuse x", 2, "--reuse and --out are both x"),
         ("index sample --out x --reuse nowhere", 4, "nowhere: no such directory"),
         ("index sample --out x --retriever bm25 --reuse y", 2, "--reuse takes over one vector per passage"),
         ("retrieve --index x --questions q.jsonl --out o.xml", 2, "unknown extension .xml"),
         ("train reader --out x --set learning_rat=1", 2, "did you mean 'learning_rate'?"),
-        ("compare nowhere elsewhere", 3, "nowhere"),
+        ("compare nowhere elsewhere", 3, "nowhere/metrics.json: no such file\n  → check the path"),
         ("evaluate --index x --questions q --out o --ks 5000", 2, "expected at most 1000 passages"),
         (
             "train rag --train q -i i -o x",
@@ -53,6 +77,8 @@ def test_wrong_input_is_one_message_without_traceback(
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
     Path("q").write_text('{"question": "Who?", "answers": ["A"]}')
+    Path("bare").write_text('{"question": "Who?"}')
+    Path("begun/building").mkdir(parents=True)
     Path("utf16.yaml").write_text("recipe: dpr", encoding="utf-16")
     Path("i").mkdir()
     Path("i", "manifest.json").write_text('{"format_version": 1, "kind": "index"}')
@@ -61,6 +87,7 @@ def test_wrong_input_is_one_message_without_traceback(
     assert err.startswith("error: ")
     assert words in err
     assert "Traceback" not in err
+    assert not [*Path().glob("*.mining"), *Path().glob("o")]
 
 
 @pytest.mark.parametrize(

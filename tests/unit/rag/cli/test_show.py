@@ -23,9 +23,9 @@ def test_highlight_cuts_at_words_and_marks_the_span() -> None:
 
 def test_an_answer_in_the_models_own_words_is_shown_with_its_passage() -> None:
     evidence = {"passage_id": "p", "title": "Danube", "text": "It is long.", "start": None, "end": None}
-    answer = {"text": "yes", "confidence": 0.8, "evidence": evidence}
+    answer = {"text": "yes,\nit is", "confidence": 0.8, "evidence": evidence}
     shown = _shown(answers=[answer])
-    assert "1. yes  (confidence 80%)" in shown
+    assert "1. yes, it is  (confidence 80%)" in shown
     assert "It is long.\n     answer worded by the model" in shown
 
 
@@ -37,12 +37,6 @@ def test_control_characters_of_the_corpus_do_not_reach_the_terminal() -> None:
     shown = _shown(question="Q?\x1b", answers=[{**answer, "path": (step,)}])
     assert "It is \ufffd]0;owned\ufffd \ufffd2[[Jlon]]g.\n     Very\tlong." in shown
     assert all(char in "\t\n" or unicodedata.category(char) != "Cc" for char in shown)
-
-
-def test_an_answer_stays_in_its_line() -> None:
-    evidence = {"passage_id": "p", "title": "", "text": "two\nlines", "start": 0, "end": 9}
-    answer = {"text": "two\nlines", "confidence": 0.9, "evidence": evidence}
-    assert "  1. two lines  (confidence 90%)" in _shown(answers=[answer], no_answer_confidence=0.0)
 
 
 def test_no_answer_is_said_where_it_is_likelier_than_not() -> None:

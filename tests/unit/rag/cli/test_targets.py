@@ -31,7 +31,6 @@ def _no_work(*_: object, **__: object) -> None:
     [
         (("tune", "confidence"), "file"),
         (("mine", "--source", "bm25"), "folder.json"),
-        (("retrieve",), "folder.json"),
         (("retrieve",), "file/below.json"),
     ],
 )
@@ -45,8 +44,3 @@ def test_a_result_that_could_not_be_written_is_refused_before_the_search(
     assert ("is a folder, expected a file" if "folder" in out else "is a file") in capsys.readouterr().err
     assert (world / "file").read_text() == "kept"
     assert not list(world.glob("*.mining"))
-
-
-def test_a_report_is_refused_too(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert exit_code("compare", "a", "b", "--report", world / "folder.json") == 2
-    assert "folder.json is a folder, expected a file" in capsys.readouterr().err

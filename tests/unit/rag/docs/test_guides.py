@@ -102,7 +102,7 @@ def test_the_command_lists_and_prints_pages(capsys: pytest.CaptureFixture[str]) 
     assert shown.count((FOLDER / "dpr.md").read_text(encoding="utf-8")) == 2
     with pytest.raises(SystemExit):
         main(["docs", "dprr"])
-    assert "did you mean 'dpr'?" in capsys.readouterr().err
+    assert " dpr, emdr2, " in capsys.readouterr().err
 
 
 def _steps_of_the_tutorial() -> tuple[str, list[list[str]]]:
