@@ -8,7 +8,7 @@ ROOT = Path(__file__).parents[2]
 
 # folder: (ceiling, target). Lower the ceiling whenever the folder shrinks; at the target it moves freely.
 CEILINGS = {
-    "rag/*.py": (1510, 1425),
+    "rag/*.py": (1500, 1425),
     "rag/adaptation": (400, 400),
     "rag/bench": (1300, 1300),
     "rag/cli": (1300, 1300),
@@ -28,7 +28,7 @@ CEILINGS = {
     "readers": (6790, 6600),
     "retrievers": (6620, 6600),
     "serve": (2720, 2600),
-    "tests": (24220, 24000),
+    "tests": (24200, 24000),
 }
 
 
