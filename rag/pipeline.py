@@ -252,11 +252,14 @@ class Pipeline:
             self._require_open()
             self._require_reader()
             results = run(policy or SearchOnce(), batch, search, read, context=context)
-            notice, conditions = "", Filter.parse(filter)
-            if conditions and not any(search.passages for state, _ in results for search in state.searches):
+            notice, conditions = "no passage has a word of the question", Filter.parse(filter)
+            if conditions and any(state.is_empty for state, _ in results):
                 with self._lock:
-                    notice = "" if len(self.index.select(conditions)) else "no passage meets the filter"
-        answers = [replace(answer, notice=notice, timings_ms=timer.timings_ms) for _, answer in results]
+                    notice = notice if len(self.index.select(conditions)) else "no passage meets the filter"
+        answers = [
+            replace(answer, notice=answer.notice or notice * state.is_empty, timings_ms=timer.timings_ms)
+            for state, answer in results
+        ]
         return answers[0] if isinstance(questions, str) else answers
 
     async def aask(self, questions: str | Sequence[str], **options: Any) -> Any:

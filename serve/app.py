@@ -6,7 +6,6 @@ import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
-from importlib.resources import files
 from pathlib import Path
 
 from fastapi import Depends, FastAPI
@@ -14,24 +13,21 @@ from fastapi.security import APIKeyHeader, HTTPBearer
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
 
 from rag import __version__
 from serve import chat, documents
-from serve.engine import Engine
+from serve.engine import Engine, OpenPipeline, open_pipeline
 from serve.errors import add_error_handlers
 from serve.middleware import Gate
-from serve.opening import OpenPipeline, open_pipeline
 from serve.routes import router
 from serve.schemas import ErrorOut
 from serve.settings import ServeSettings
 
 RUN_PREFIX = "rag-serve-"  # of temporary folders of servers
 _WEB = Path(__file__).parent / "web"
-_SWAGGER = ("swagger-ui.css", "swagger-ui-bundle.js")
-_STATIC = ("style.css", "app.js", "text.js", "docs.js", "icon.svg", *_SWAGGER)
-_PAGE_FILES = {"/": "index.html", "/docs": "docs.html", **{f"/static/{name}": name for name in _STATIC}}
-_MEDIA_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+_PAGES = {"/": "index.html", "/docs": "docs.html"}
 _ROUTERS = (router, chat.router, documents.router)
 
 
@@ -100,12 +96,9 @@ def create_app(
 
 def _page_routes(settings: ServeSettings) -> list[BaseRoute]:
     """Routes of the page, of the API's description, their files, and the settings that the page shows."""
-    swagger = files("fastapi_offline") / "static"  # Swagger UI without its content delivery network
 
-    async def page_file(request: Request) -> Response:
-        name = _PAGE_FILES[request.url.path]
-        path = (Path(str(swagger)) if name in _SWAGGER else _WEB) / name
-        return FileResponse(path, media_type=_MEDIA_TYPES[path.suffix], headers={"Cache-Control": "no-cache"})
+    async def page(request: Request) -> Response:
+        return FileResponse(_WEB / _PAGES[request.url.path])
 
     async def page_settings(request: Request) -> Response:
         engine: Engine = request.app.state.engine
@@ -123,5 +116,9 @@ def _page_routes(settings: ServeSettings) -> list[BaseRoute]:
             }
         )
 
-    pages = {**dict.fromkeys(_PAGE_FILES, page_file), "/page.json": page_settings}
-    return [Route(path, page, methods=["GET"], include_in_schema=False) for path, page in pages.items()]
+    routes = {**dict.fromkeys(_PAGES, page), "/page.json": page_settings}
+    swagger = [("fastapi_offline", "static")]  # Swagger UI without its content delivery network
+    return [
+        *(Route(path, answer, methods=["GET"], include_in_schema=False) for path, answer in routes.items()),
+        Mount("/static", StaticFiles(directory=_WEB, packages=swagger)),
+    ]

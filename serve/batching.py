@@ -7,15 +7,15 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any
 
 from rag.core.log import get_logger
 from serve.errors import refused, shutting_down
 from serve.metrics import ServerMetrics
 
 log = get_logger(__name__)
-ItemT = TypeVar("ItemT")
-ResultT = TypeVar("ResultT")
+_RETRY_S = 10  # until a full queue has room again
+Result = dict[str, Any]
 
 
 class ItemFailed(Exception):
@@ -27,15 +27,15 @@ class ItemFailed(Exception):
 
 
 @dataclass(slots=True, eq=False)
-class _Entry(Generic[ItemT, ResultT]):
+class _Entry:
     key: Hashable
     number: int
-    item: ItemT
-    future: asyncio.Future[tuple[ResultT, float]]
+    item: str
+    future: asyncio.Future[tuple[Result, float]]
     queued_at: float = field(default_factory=time.monotonic)
 
 
-class MicroBatcher(Generic[ItemT, ResultT]):
+class MicroBatcher:
     """Collects items and runs them in batches on worker threads, of which there is one by default.
 
     An idle worker takes all waiting items at once, so a lone caller never waits. While it is busy, items
@@ -49,11 +49,14 @@ class MicroBatcher(Generic[ItemT, ResultT]):
         max_wait_s: longest time a free worker waits for a batch to fill up.
         workers: number of batches that run at a time.
         metrics: record the waiting items, and every batch with its size and seconds.
+
+    Attributes:
+        queue: items that wait.
     """
 
     def __init__(
         self,
-        run: Callable[[Hashable, list[ItemT]], Sequence[ResultT | BaseException]],
+        run: Callable[[Hashable, list[str]], Sequence[Result | BaseException]],
         *,
         max_size: int,
         max_wait_s: float,
@@ -63,26 +66,20 @@ class MicroBatcher(Generic[ItemT, ResultT]):
     ) -> None:
         self._run, self._metrics = run, metrics
         self.max_size, self.max_wait_s, self.queue_size = max_size, max_wait_s, queue_size
-        self._queue: deque[_Entry[ItemT, ResultT]] = deque()
+        self.queue: deque[_Entry] = deque()
         self._changed = asyncio.Event()
         self._closing = False
         self._task: asyncio.Task[None] | None = None
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="rag-model")
         self._free = asyncio.Semaphore(workers)
-        self._running: set[_Entry[ItemT, ResultT]] = set()
+        self._running: set[_Entry] = set()
         self._expected, self._free_at = 1, time.monotonic()  # items of the next batch; when a worker was free
-        self._workers, self._seconds_per_item = workers, 0.0  # running average, for Retry-After
-
-    @property
-    def depth(self) -> int:
-        """Number of waiting items."""
-        return len(self._queue)
 
     def start(self) -> None:
         """Start dispatching; call it on the running event loop."""
         self._task = asyncio.get_running_loop().create_task(self._dispatch(), name="rag-batcher")
 
-    async def submit(self, key: Hashable, items: Sequence[ItemT]) -> list[tuple[ResultT, float]]:
+    async def submit(self, key: Hashable, items: Sequence[str]) -> list[tuple[Result, float]]:
         """Run `items`, possibly in one batch with others' items; all are accepted or none.
 
         Cancelling this call removes its items from the queue if they have not started.
@@ -96,12 +93,11 @@ class MicroBatcher(Generic[ItemT, ResultT]):
         """
         if self._closing:
             raise shutting_down()
-        if len(self._queue) + len(items) > self.queue_size:
-            message, wait_s = "too many questions are waiting", self._seconds_per_item * len(self._queue)
-            raise refused(503, "overloaded", message, wait_s)
+        if len(self.queue) + len(items) > self.queue_size:
+            raise refused("overloaded", "too many questions are waiting", _RETRY_S)
         loop = asyncio.get_running_loop()
         entries = [_Entry(key, number, item, loop.create_future()) for number, item in enumerate(items)]
-        self._set_queue([*self._queue, *entries])
+        self._set_queue([*self.queue, *entries])
         self._changed.set()
         try:
             return await asyncio.gather(*(entry.future for entry in entries))
@@ -110,7 +106,7 @@ class MicroBatcher(Generic[ItemT, ResultT]):
             for entry in unread:
                 entry.future.cancel()
             if unread:
-                self._set_queue(entry for entry in self._queue if entry not in unread)
+                self._set_queue(entry for entry in self.queue if entry not in unread)
 
     async def close(self, timeout_s: float) -> bool:
         """Accept nothing new and finish what was accepted; True if all of it was finished in time.
@@ -126,7 +122,7 @@ class MicroBatcher(Generic[ItemT, ResultT]):
             if not is_drained:
                 self._task.cancel()
                 await asyncio.wait({self._task})
-        for entry in (*self._running, *self._queue):
+        for entry in (*self._running, *self.queue):
             if not entry.future.done():
                 entry.future.set_exception(shutting_down())
         self._set_queue(())
@@ -137,10 +133,10 @@ class MicroBatcher(Generic[ItemT, ResultT]):
         async with asyncio.TaskGroup() as running:
             while True:
                 await self._free.acquire()
-                while not self._queue and not self._closing:
+                while not self.queue and not self._closing:
                     self._changed.clear()
                     await self._changed.wait()
-                if not self._queue:
+                if not self.queue:
                     return  # closing, and drained when the running batches end
                 await self._gather(self._expected, self._free_at + self.max_wait_s)
                 if batch := self._take():
@@ -153,25 +149,25 @@ class MicroBatcher(Generic[ItemT, ResultT]):
         """Wait until `expected` items are queued, the deadline passes, or the batcher closes."""
         with suppress(TimeoutError):
             async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
-                while len(self._queue) < expected and not self._closing:
+                while len(self.queue) < expected and not self._closing:
                     self._changed.clear()
                     await self._changed.wait()
 
-    def _take(self) -> list[_Entry[ItemT, ResultT]]:
+    def _take(self) -> list[_Entry]:
         """Remove the oldest item and others with its key from the queue, up to `max_size`."""
-        batch: list[_Entry[ItemT, ResultT]] = []
-        rest: deque[_Entry[ItemT, ResultT]] = deque()
-        for entry in self._queue:
+        batch: list[_Entry] = []
+        rest: deque[_Entry] = deque()
+        for entry in self.queue:
             fits = len(batch) < self.max_size and (not batch or entry.key == batch[0].key)
             (batch if fits else rest).append(entry)
         self._set_queue(rest)
         return batch
 
-    def _set_queue(self, entries: Iterable[_Entry[ItemT, ResultT]]) -> None:
-        before, self._queue = len(self._queue), deque(entries)
-        self._metrics.queue_depth.inc(len(self._queue) - before)
+    def _set_queue(self, entries: Iterable[_Entry]) -> None:
+        before, self.queue = len(self.queue), deque(entries)
+        self._metrics.queue_depth.inc(len(self.queue) - before)
 
-    async def _run_batch(self, batch: list[_Entry[ItemT, ResultT]]) -> None:
+    async def _run_batch(self, batch: list[_Entry]) -> None:
         started = time.monotonic()
         waits_s = [started - entry.queued_at for entry in batch]
         loop = asyncio.get_running_loop()
@@ -185,17 +181,15 @@ class MicroBatcher(Generic[ItemT, ResultT]):
             else:
                 entry.future.set_result((outcome, wait_s))
         duration_s = time.monotonic() - started
-        recent, average = duration_s / len(batch) / self._workers, self._seconds_per_item
-        self._seconds_per_item = 0.7 * average + 0.3 * recent if average else recent
         self._metrics.batch_size.observe(len(batch))
         self._metrics.stage_seconds.labels("batch").observe(duration_s)
         for wait_s in waits_s:
             self._metrics.stage_seconds.labels("queue").observe(wait_s)
         self._free_at = time.monotonic()
-        self._expected = min(self.max_size, len(batch) + len(self._queue))
+        self._expected = min(self.max_size, len(batch) + len(self.queue))
         self._free.release()
 
-    def _run_safely(self, batch: list[_Entry[ItemT, ResultT]]) -> Sequence[ResultT | BaseException]:
+    def _run_safely(self, batch: list[_Entry]) -> Sequence[Result | BaseException]:
         """Run the batch on the worker thread, or its items one by one if it fails; errors take a result's
         place.
         """

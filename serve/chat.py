@@ -69,12 +69,6 @@ class ChatMessage(BaseModel):
         return self.content or ""
 
 
-class StreamOptions(BaseModel):
-    """Options of a streamed reply."""
-
-    include_usage: bool = False
-
-
 class ChatRequest(BaseModel):
     """A conversation whose last user message is the question; fields for sampling are ignored."""
 
@@ -83,7 +77,7 @@ class ChatRequest(BaseModel):
         min_length=1, examples=[[{"role": "user", "content": "Where does the Danube rise?"}]]
     )
     stream: bool | None = False
-    stream_options: StreamOptions | None = None
+    stream_options: dict[str, Any] | None = None
     n: Literal[1] | None = None
     filter: dict[str, Any] | None = Field(None, description="as in /v1/ask; not of OpenAI's protocol")
 
@@ -181,7 +175,7 @@ async def chat(body: ChatRequest, request: Request, engine: AppEngine) -> Respon
         reply = {"role": "assistant", "content": content}
         choice = {"index": 0, "message": reply, "logprobs": None, "finish_reason": "stop"}
         return JSONResponse({**head, "choices": [choice], "usage": usage, **extra})
-    shows_usage = body.stream_options is not None and body.stream_options.include_usage
+    shows_usage = body.stream_options is not None and body.stream_options.get("include_usage")
     events = _events(head, content, extra, usage if shows_usage else None)
     return StreamingResponse(events, media_type="text/event-stream")
 
@@ -317,7 +311,7 @@ async def embeddings(body: EmbeddingsRequest, request: Request, engine: AppEngin
     encoded = await engine.run(request, Job("embed", side=body.input_type), body.input)
     if len({result["index_version"] for result in encoded}) > 1:  # perhaps with another encoder
         message = "the index was replaced while its encoder was used"
-        raise refused(503, "index_changed", message, 1)
+        raise refused("index_changed", message, 1)
     vectors = np.stack([result["vector"] for result in encoded])  # (n, D)
     if body.dimensions not in (None, vectors.shape[1]):
         message = f"dimensions is {body.dimensions}, the vectors have {vectors.shape[1]}"

@@ -14,8 +14,6 @@ log = get_logger(__name__)
 _HEADERS_S = 15.0
 _QUIET_S = 60.0
 _REPEATED = ("socket.accept()", "Invalid HTTP request", "a connection was closed")
-
-
 ACCEPTED_AT_ONCE = 32  # some hundred are open beyond the limit before the first of them is closed
 BACKLOG = 1024  # connections that the system keeps until they are accepted
 

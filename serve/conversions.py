@@ -20,9 +20,6 @@ _FILE_S, _UPLOAD_S = 30.0, 60.0  # one file; all files of one upload
 _SLOT_WAIT_S, _POLL_S = 10.0, 0.05
 _MOST_OF_KEY, _MOST = 4, 16  # uploads that wait or are converted, in this process
 _NICENESS = 10  # questions go first
-_LATE = BadRecord("takes too long", "split it")
-
-
 Uploaded = tuple[list[Document], dict[str, list[str]]]  # with remarks, see `Conversions.convert`
 
 
@@ -32,17 +29,15 @@ class Conversions:
     Args:
         folder: holds a lock file per slot, which all workers of the server share, and files being converted.
         slots: uploads converted at a time.
+
+    Attributes:
+        uploads: number of those of this process that wait or are converted, by key.
     """
 
     def __init__(self, folder: Path, slots: int) -> None:
         self.folder, self.slots = folder, slots
-        self._uploads = Counter[str]()
+        self.uploads = Counter[str]()
         self._threads = ThreadPoolExecutor(thread_name_prefix="rag-convert")
-
-    @property
-    def uploads(self) -> int:
-        """Uploads of this process that wait or are converted."""
-        return self._uploads.total()
 
     async def convert(self, key: str, files: Sequence[tuple[str, bytes]]) -> Uploaded:
         """The documents of files, named, with their content; and remarks: why the other files cannot be read
@@ -59,9 +54,9 @@ class Conversions:
             if name in ("", ".", "..") or not name.isprintable() or not is_short:
                 hint = 'give the form field a file name such as filename="guide.pdf"'
                 raise invalid_request(f"{name[:100]!r} cannot be the name of a file", hint)
-        if self._uploads[key] >= _MOST_OF_KEY or self.uploads >= _MOST:
+        if self.uploads[key] >= _MOST_OF_KEY or self.uploads.total() >= _MOST:
             raise _busy()
-        self._uploads[key] += 1
+        self.uploads[key] += 1
         try:
             async with self._slot():
                 with tempfile.TemporaryDirectory(
@@ -72,7 +67,7 @@ class Conversions:
                 raise ApiError(422, "unreadable_file", "; ".join(remarks["unreadable"]))
             return documents, remarks
         finally:
-            self._uploads[key] -= 1
+            self.uploads[key] -= 1
 
     @asynccontextmanager
     async def _slot(self) -> AsyncIterator[None]:
@@ -105,12 +100,7 @@ class Conversions:
             for number, (name, content) in enumerate(files):
                 left_s = max(0.1, min(_FILE_S, ends - time.monotonic()))
                 running = self._threads.submit(run, folder / str(number) / name, content, left_s)
-                try:
-                    async with asyncio.timeout(left_s + 2):  # the process ends itself before
-                        item = await asyncio.wrap_future(running)
-                except TimeoutError:
-                    converter.close()
-                    item = _LATE
+                item = await asyncio.wrap_future(running)  # its process ends itself after `left_s`
                 if isinstance(item, BadRecord):
                     remarks["unreadable"].append(f"{name}: {item.reason} ({item.detail})")
                 else:
@@ -124,4 +114,4 @@ class Conversions:
 
 
 def _busy() -> ApiError:
-    return refused(503, "overloaded", "too many files are being converted", 10)
+    return refused("overloaded", "too many files are being converted", 10)

@@ -210,7 +210,8 @@ async def _change(engine: Engine, documents: Sequence[Document], deleted: Sequen
                     if time.monotonic() > deadline:
                         raise
                 await asyncio.sleep(_RETRY_S)
-            await engine.replace()
+            if changed.version != engine.require_ready().index_version:
+                await engine.replace()
             return changed
     except RagError as error:
         raise _refusal(error) from None
@@ -290,8 +291,7 @@ async def file(path: str, engine: AppEngine, page: str = "") -> Response:
         raise ApiError(403, "files_disabled", "files are not served here", hint=hint)
     is_sent, passages = await engine.in_thread(_indexed, engine.require_ready(), path)
     if is_sent:
-        texts = [f"# {passages[0].title}", *(passage.text for passage in passages)]
-        return PlainTextResponse("\n\n".join(texts) + "\n", headers=_HEADERS)
+        return PlainTextResponse(_text_of(passages), headers=_HEADERS)
     place = await engine.in_thread(_inside, folder, path) if passages else None
     if place is None:
         hint = "it is gone, or was not indexed"
@@ -321,6 +321,20 @@ def _indexed(pipeline: Pipeline, path: str) -> tuple[bool, list[Passage]]:
     location = passages[0].location
     is_it = location is not None and location.path == path  # a record may have the id of a file
     return (entry.sent, passages) if is_it else (False, [])
+
+
+def _text_of(passages: Sequence[Passage]) -> str:
+    """The text of a document, as Markdown with its headings."""
+    parts, above = list[str](), tuple[str, ...]()
+    for passage in passages:
+        place = passage.location
+        headings = place.headings if place and place.headings else (passage.title,)
+        for level, heading in enumerate(headings, start=1):
+            if above[:level] != headings[:level]:
+                parts.append(f"{'#' * level} {heading}")
+        parts.append(passage.text)
+        above = headings
+    return "\n\n".join(parts) + "\n"
 
 
 def _inside(folder: Path, path: str) -> Path | None:

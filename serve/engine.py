@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import gc
 import os
-import platform
 import time
 import weakref
 from collections.abc import Callable, Coroutine, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -23,12 +22,12 @@ from rag.core.log import get_logger
 from rag.core.manifest import read_manifest
 from rag.core.progress import StageTimer
 from rag.data.filters import Filter, FilterError
+from rag.opening import OpenSettings
 from serve.batching import ItemFailed, MicroBatcher
 from serve.conversions import Conversions
 from serve.errors import ApiError, invalid_request, refused, shutting_down
 from serve.metrics import ServerMetrics
-from serve.opening import OpenPipeline, open_newer
-from serve.schemas import hit_json, passage_json
+from serve.schemas import hit_json
 from serve.settings import ServeSettings
 
 if TYPE_CHECKING:
@@ -36,12 +35,12 @@ if TYPE_CHECKING:
 
 log = get_logger(__name__)
 State = Literal["loading", "ready", "failed", "stopping"]
+OpenPipeline = Callable[[ServeSettings], "Pipeline"]
 Result = TypeVar("Result")
 SEE_LOG = "the server's log has the reason"
 FOLLOW_S = 2.0  # between two looks for an update of the index
 _BATCH_WAIT_S = 0.008  # longest wait for a batch to fill up
 _CLOSE_S = 5.0  # for what no request waits for any more
-_Batcher = MicroBatcher[str, dict[str, Any]]
 _FAILURES: tuple[tuple[type[Exception], tuple[int, str, str]], ...] = (
     (ReaderError, (502, "reader_failed", "the model that reads the passages did not give an answer")),
     (RetrievalError, (500, "retrieval_failed", "the search for passages failed")),
@@ -86,18 +85,12 @@ class Engine:
         self._reload_lock = asyncio.Lock()
         self._reads = ThreadPoolExecutor(thread_name_prefix="rag-read")
         self._changes = ThreadPoolExecutor(2, thread_name_prefix="rag-change")  # which take long
-        self.batcher = self._batcher(settings.batch_max_size, workers=1)
-        self._readings: _Batcher | None = None  # where a model elsewhere reads, which needs no core here
-
-    def _batcher(self, max_size: int, workers: int) -> _Batcher:
-        return MicroBatcher(
-            self._run_batch,
-            max_size=max_size,
-            max_wait_s=_BATCH_WAIT_S,
-            queue_size=self.settings.queue_size,
-            workers=workers,
+        self._batcher = partial(
+            MicroBatcher, self._run_batch, max_wait_s=_BATCH_WAIT_S, queue_size=settings.queue_size,
             metrics=self.metrics,
-        )
+        )  # fmt: skip
+        self.batcher = self._batcher(max_size=settings.batch_max_size)
+        self._readings: MicroBatcher | None = None  # where a model elsewhere reads, which needs no core here
 
     async def load(self, on_error: Callable[[Exception], object]) -> None:
         """Open the index and become ready; on failure the state is "failed", and the log has the reason."""
@@ -113,7 +106,7 @@ class Engine:
         if reason := self.read_only():
             log.warning("documents cannot be changed: %s", reason)
         if pipeline.reads_at_once:
-            self._readings = self._batcher(1, workers=pipeline.reads_at_once)
+            self._readings = self._batcher(max_size=1, workers=pipeline.reads_at_once)
             self._readings.start()
         if self.state == "loading":
             self.state = "ready"
@@ -129,8 +122,7 @@ class Engine:
         stays, and the log has the reason.
 
         Args:
-            anew: also open its models anew, and the same version again; else those in use are kept if they
-                belong to the index.
+            anew: also open its models anew; else those in use are kept if they belong to the index.
         """
         async with self._reload_lock:
             if self.state != "ready":
@@ -140,10 +132,9 @@ class Engine:
             except Exception:
                 log.exception("the index could not be opened; the one in use stays")
                 return
-            if opened is not None:
-                await self._install(opened)
+            await self._install(opened)
 
-    def _opened(self, anew: bool) -> Pipeline | None:
+    def _opened(self, anew: bool) -> Pipeline:
         if not anew:
             with suppress(MismatchedArtifactError):  # it has another encoder now
                 return open_newer(self.require_ready())
@@ -168,7 +159,7 @@ class Engine:
         versions = {"index_version": pipeline.index_version, "previous_index_version": previous}
         log.info("index in use: %s", self.settings.index.resolve(), extra=versions)
         if previous is not None:
-            await self.in_background(_release_memory)
+            await self.in_background(gc.collect)  # which closes the index of a pipeline that refers to itself
 
     async def close(self) -> None:
         """Refuse new questions, finish the accepted ones, release the index; a second call does nothing."""
@@ -198,9 +189,9 @@ class Engine:
         if self.state == "stopping":
             raise shutting_down()
         if self.state == "failed":
-            raise refused(503, "load_failed", "the index could not be opened", 30, "see the server's log")
+            raise refused("load_failed", "the index could not be opened", 30, "see the server's log")
         if pipeline is None or self.state == "loading":
-            raise refused(503, "not_ready", "the index is still being loaded", 2)
+            raise refused("not_ready", "the index is still being loaded", 2)
         return pipeline
 
     async def run(self, request: Request, job: Job, questions: list[str]) -> list[dict[str, Any]]:
@@ -286,14 +277,6 @@ class Engine:
         self.metrics.questions.labels(job.kind).inc(len(questions))
         return results
 
-    async def passage(self, passage_id: str, around: int = 0) -> dict[str, Any] | None:
-        """The passage with this id as JSON, with `around` of them before and after it, or None.
-
-        Raises:
-            ApiError: 503 if not ready.
-        """
-        return await self.in_thread(_look_up, self.require_ready(), passage_id, around)
-
 
 def _failure(
     failed: ItemFailed, job: Job, questions: list[str], number: int, request_id: str
@@ -313,27 +296,49 @@ def _failure(
     return ApiError(status, code, which + message, hint=hint)
 
 
+def open_pipeline(settings: ServeSettings) -> Pipeline:
+    """Open the pipeline of the settings' index and warm it up with one question.
+
+    Raises:
+        RagError: the index or a model cannot be used.
+    """
+    from rag.pipeline import Pipeline
+    from rag.scale.search import open_sharded
+
+    index = settings.index if settings.ray is None else open_sharded(settings.index, settings.ray)
+    pipeline = Pipeline.open(index, **settings.model_dump(include=set(OpenSettings.model_fields)))
+    try:
+        pipeline.ask(["Is everything loaded?"])
+    except BaseException:
+        pipeline.close()
+        raise
+    return pipeline
+
+
+def open_newer(pipeline: Pipeline) -> Pipeline:
+    """The version of a pipeline's index that is on disk now, with the same models.
+
+    Raises:
+        MismatchedArtifactError: the index belongs to another encoder now.
+        RagError: the index is damaged.
+    """
+    from indexers.index import Index
+    from rag.pipeline import Pipeline
+    from retrievers.open import over_index
+
+    index = Index.open(pipeline.index.directory)
+    try:
+        if pipeline.index.encoder_identity is not None:
+            index.check_encoder(pipeline.index.encoder_identity)
+        return Pipeline(index, over_index(pipeline.retriever, index), pipeline.reader)
+    except BaseException:
+        index.close()
+        raise
+
+
 async def _disconnected(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-def _look_up(pipeline: Pipeline, passage_id: str, around: int) -> dict[str, Any] | None:
-    passage = pipeline.passage(passage_id)
-    if passage is None:
-        return None
-    shown = passage_json(passage)
-    if around:
-        sides = pipeline.index.around(passage_id, around)
-        shown["before"], shown["after"] = (list(map(passage_json, side)) for side in sides)
-    return shown
-
-
-def _release_memory() -> None:
-    """Return the memory of a replaced index and models to the system; glibc would keep most of it."""
-    gc.collect()
-    if platform.libc_ver()[0] == "glibc":
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _version_in(folder: Path) -> str:

@@ -3,8 +3,8 @@
 The last two are for OpenAI's clients, which expect them.
 """
 
-import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
@@ -19,21 +19,15 @@ from rag.core.unicode import as_unicode
 from rag.data.filters import FilterError
 
 
+@dataclass(eq=False)
 class ApiError(Exception):
     """An error to send to the client; its texts are written for clients and contain nothing internal."""
 
-    def __init__(
-        self,
-        status: int,
-        code: str,
-        message: str,
-        *,
-        hint: str = "",
-        headers: Mapping[str, str] | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.status, self.code, self.message, self.hint = status, code, message, hint
-        self.headers = dict(headers or {})
+    status: int
+    code: str
+    message: str
+    hint: str = ""
+    headers: Mapping[str, str] | None = None
 
 
 def invalid_request(message: str, hint: str = "") -> ApiError:
@@ -42,12 +36,10 @@ def invalid_request(message: str, hint: str = "") -> ApiError:
 
 
 def refused(
-    status: int, code: str, message: str, retry_after_s: float,
-    hint: str = "try again after the time in Retry-After",
-) -> ApiError:  # fmt: skip
+    code: str, message: str, retry_after_s: int, hint: str = "try again after the time in Retry-After"
+) -> ApiError:
     """The error for a request that is refused to protect the server."""
-    seconds = min(60, max(1, math.ceil(retry_after_s)))
-    return ApiError(status, code, message, hint=hint, headers={"Retry-After": str(seconds)})
+    return ApiError(503, code, message, hint, {"Retry-After": str(retry_after_s)})
 
 
 def shutting_down() -> ApiError:
@@ -109,7 +101,7 @@ def _from_http(request: Request, error: HTTPException) -> ApiError:
     else:
         message, hint = HTTPStatus(error.status_code).phrase.lower(), ""
     code = HTTPStatus(error.status_code).name.lower()  # "not_found", "method_not_allowed", …
-    return ApiError(error.status_code, code, message, hint=hint, headers=error.headers or {})
+    return ApiError(error.status_code, code, message, hint=hint, headers=error.headers)
 
 
 def _from_validation(request: Request, error: RequestValidationError) -> ApiError:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.routing import BaseRoute, Match, Route
+from starlette.routing import BaseRoute, Match, Mount, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rag.core.log import get_logger
@@ -73,7 +73,7 @@ class Gate:
                 status = message["status"]
                 headers = MutableHeaders(scope=message)
                 headers["x-request-id"] = state["request_id"]
-                headers.setdefault("cache-control", "no-store")
+                headers.setdefault("cache-control", "no-cache" if "etag" in headers else "no-store")
                 for name, value in _SECURITY_HEADERS.items():
                     headers.setdefault(name, value)
             await send(message)
@@ -119,7 +119,7 @@ class Gate:
     def _path_of(self, scope: Scope) -> str:
         """The route's path with its placeholders, so that clients cannot create new labels."""
         for route in (*self.routes, *scope["app"].routes):  # also of a request that reached no route
-            if isinstance(route, Route) and route.matches(scope)[0] is not Match.NONE:
+            if isinstance(route, Route | Mount) and route.matches(scope)[0] is not Match.NONE:
                 return route.path
         return "unmatched"
 

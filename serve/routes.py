@@ -11,18 +11,11 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import JSONResponse, Response
 
-from rag.core.log import get_logger
 from rag.data.filters import Filter
-from serve.engine import SEE_LOG, Engine, Job
+from rag.pipeline import Pipeline
+from serve.engine import Engine, Job
 from serve.errors import ApiError, invalid_request
-from serve.schemas import (
-    AskOut,
-    AskRequest,
-    FeedbackRequest,
-    PassageOut,
-    RetrieveOut,
-    RetrieveRequest,
-)  # fmt: skip
+from serve.schemas import AskOut, AskRequest, FeedbackRequest, RetrieveRequest, passage_json
 
 
 async def _engine(request: Request) -> Engine:
@@ -37,7 +30,6 @@ async def _without_query(request: Request) -> None:
         raise invalid_request(f"{names!r} in the URL is not read", "send parameters in the JSON body")
 
 
-log = get_logger(__name__)
 MAX_FEEDBACK_BYTES = 64 << 20  # of the file
 AppEngine = Annotated[Engine, Depends(_engine)]
 BODY_ALONE = [Depends(_without_query)]
@@ -55,27 +47,42 @@ async def ask(body: AskRequest, request: Request, engine: AppEngine) -> Response
     return JSONResponse(body.shown(await engine.run(request, job, body.texts)))
 
 
-@router.post("/v1/retrieve", dependencies=BODY_ALONE, tags=["questions"], response_model=RetrieveOut)
+@router.post("/v1/retrieve", dependencies=BODY_ALONE, tags=["questions"])
 async def retrieve(body: RetrieveRequest, request: Request, engine: AppEngine) -> Response:
-    """Passages without answers, best first; larger scores are better, comparable within one index only."""
+    """Passages without answers, best first; larger scores are better, comparable within one index only.
+
+    The result has the `question`, its `hits` (`passage_id`, `title`, `text`, `score` and, where there are
+    such, `location`, `metadata` and `first_stage`), `index_version` and `timings_ms`.
+    """
     job = Job("retrieve", body.top_k, filter=Filter.parse(body.filter))
     return JSONResponse(body.shown(await engine.run(request, job, body.texts)))
 
 
-@router.get("/v1/passages/{passage_id:path}", tags=["questions"], response_model=PassageOut)
+@router.get("/v1/passages/{passage_id:path}", tags=["questions"])
 async def passage(
     passage_id: str, engine: AppEngine, around: Annotated[int, Query(ge=0, le=20)] = 0
 ) -> Response:
-    """Title and text of a passage, and its location in the file it comes from, if any.
+    """Title and text of a passage, its metadata, and its location in the file it comes from, if any.
 
-    With `around` also that many passages before and after it in its document.
+    With `around` also that many passages `before` and `after` it in its document.
     """
-    shown = await engine.passage(passage_id, around)
+    shown = await engine.in_thread(_look_up, engine.require_ready(), passage_id, around)
     if shown is None:
         message = f"no passage has the id {passage_id[:100]!r}"
         hint = "ids come from /v1/retrieve and /v1/ask and belong to one index"
         raise ApiError(404, "passage_not_found", message, hint=hint)
     return JSONResponse(shown)
+
+
+def _look_up(pipeline: Pipeline, passage_id: str, around: int) -> dict[str, Any] | None:
+    passage = pipeline.passage(passage_id)
+    if passage is None:
+        return None
+    shown = passage_json(passage)
+    if around:
+        sides = pipeline.index.around(passage_id, around)
+        shown["before"], shown["after"] = (list(map(passage_json, side)) for side in sides)
+    return shown
 
 
 @router.post("/v1/feedback", tags=["questions"])
@@ -88,7 +95,8 @@ async def feedback(body: FeedbackRequest, engine: AppEngine) -> Response:
     if file is None:
         hint = "set RAG_SERVE_FEEDBACK_FILE"
         raise ApiError(403, "feedback_disabled", "this server keeps no feedback", hint=hint)
-    if body.passage_id is not None and await engine.passage(body.passage_id) is None:
+    lookup = engine.require_ready().passage
+    if body.passage_id is not None and await engine.in_thread(lookup, body.passage_id) is None:
         hint = "passage_id is that of the evidence"
         raise ApiError(404, "passage_not_found", "no passage has this id", hint=hint)
     is_right = body.verdict == "right"
@@ -111,21 +119,17 @@ def append_record(path: Path, record: dict[str, Any], max_bytes: int) -> None:
     """Append one line and sync it; several processes may do so at the same time.
 
     Raises:
-        ApiError: 507 if the file would exceed `max_bytes`, 500 if writing fails.
+        ApiError: 507 if the file would exceed `max_bytes`.
     """
     line = json.dumps(record, ensure_ascii=False).encode() + b"\n"
-    try:
-        with path.open("ab") as stream:
-            fcntl.flock(stream, fcntl.LOCK_EX)
-            if stream.seek(0, os.SEEK_END) + len(line) > max_bytes:
-                message, hint = "the file of feedback has reached its limit", "the operator may move it away"
-                raise ApiError(507, "feedback_full", message, hint=hint)
-            stream.write(line)
-            stream.flush()
-            os.fsync(stream.fileno())
-    except OSError as error:
-        log.error("feedback could not be written: %s", error, extra={"path": str(path)})
-        raise ApiError(500, "feedback_failed", "the feedback could not be written", hint=SEE_LOG) from error
+    with path.open("ab") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        if stream.seek(0, os.SEEK_END) + len(line) > max_bytes:
+            message, hint = "the file of feedback has reached its limit", "the operator may move it away"
+            raise ApiError(507, "feedback_full", message, hint=hint)
+        stream.write(line)
+        stream.flush()
+        os.fsync(stream.fileno())
 
 
 @router.head("/healthz", include_in_schema=False)

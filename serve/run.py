@@ -26,13 +26,13 @@ from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors import Multiprocess
 
 from indexers.build import INDEX_KIND
-from rag.core.errors import RagError, ResourceError
+from rag.core.errors import ResourceError
 from rag.core.log import setup_logging
 from rag.core.manifest import read_manifest
 from serve.app import RUN_PREFIX, create_app
 from serve.connections import ACCEPTED_AT_ONCE, BACKLOG, GuardedProtocol, quieten_connections
+from serve.engine import open_pipeline
 from serve.metrics import SHARED_FOLDER
-from serve.opening import open_pipeline
 from serve.settings import ServeSettings
 
 _KEEP_ALIVE_S = 75  # for an idle connection: proxies keep theirs for 60 s, and a closed one costs a request
@@ -97,11 +97,7 @@ def _serve(settings: ServeSettings, listener: socket.socket, folder: Path) -> No
     server.reload = partial(app.state.engine.replace, anew=True)
     server.run([listener])
     for error in failures:
-        if isinstance(error, RagError):
-            raise error
-        raise ResourceError(
-            f"the index could not be opened ({type(error).__name__})", hint="the log above has the reason"
-        ) from error
+        raise error
 
 
 class _Server(uvicorn.Server):

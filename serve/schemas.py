@@ -1,4 +1,4 @@
-"""Models of requests, which validate input, and of responses, which describe the API in OpenAPI.
+"""Models of requests, which validate input, and shapes of responses.
 
 Answers are described by the dataclasses of `rag.core.types`; their `to_json` leaves out what is empty.
 """
@@ -6,13 +6,12 @@ Answers are described by the dataclasses of `rag.core.types`; their `to_json` le
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
-from rag.core.types import AnswerSet, FirstStage, Hit, Location, Passage
+from rag.core.types import AnswerSet, Hit, Passage
 
-ResultT = TypeVar("ResultT")
 MAX_QUESTION_CHARS = 1000
 Text = Annotated[
     str,
@@ -82,57 +81,25 @@ class FeedbackRequest(BaseModel):
         return self
 
 
-class PassageOut(BaseModel):
-    """A passage; with `location` if it comes from a file, with `metadata` if it has some.
-
-    `before` and `after` are the passages around it in its document, if the request asks for them.
-    """
-
-    passage_id: str
-    title: str
-    text: str
-    location: Location | None = None
-    metadata: dict[str, Any] | None = None
-    before: list[PassageOut] | None = None
-    after: list[PassageOut] | None = None
-
-
-class HitOut(PassageOut):
-    """A retrieved passage; larger scores are better. With `first_stage` if it was re-ranked."""
-
-    score: float
-    first_stage: FirstStage | None = None
-
-
 def passage_json(passage: Passage) -> dict[str, Any]:
-    """A passage in the shape of `PassageOut`."""
+    """A passage by its id, title and text; with location and metadata if it has such."""
     shown = passage.to_json()
     return {"passage_id": shown.pop("id"), **shown}
 
 
 def hit_json(hit: Hit, passage: Passage) -> dict[str, Any]:
-    """A hit in the shape of `HitOut`."""
+    """A passage with its score; with rank and score before re-ranking, if it was re-ranked."""
     first = {} if hit.first_stage is None else {"first_stage": asdict(hit.first_stage)}
     return {**passage_json(passage), "score": float(hit.score), **first}
 
 
-class HitsOut(BaseModel):
-    """Passages retrieved for one question, best first."""
-
-    question: str
-    hits: list[HitOut]
-    index_version: str
-    timings_ms: dict[str, float]
-
-
-class Batch(BaseModel, Generic[ResultT]):
+class Answers(BaseModel):
     """One entry per question, in the order of the request."""
 
-    results: list[ResultT]
+    results: list[AnswerSet]
 
 
-AskOut = AnswerSet | Batch[AnswerSet]
-RetrieveOut = HitsOut | Batch[HitsOut]
+AskOut = AnswerSet | Answers
 
 
 class ErrorBody(BaseModel):

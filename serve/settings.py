@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import DirectoryPath, Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from rag.core.errors import ConfigError, did_you_mean
@@ -41,7 +41,7 @@ class ServeSettings(BaseSettings, OpenSettings):
     model_config = SettingsConfigDict(env_prefix=_PREFIX, frozen=True, extra="forbid")
 
     index: Path = Field(Path("index"), description="index to serve, may be a symbolic link")
-    files: Path | None = Field(
+    files: DirectoryPath | None = Field(
         None, description="folder that was indexed, whose files the server then shows to those who may ask it"
     )
     ray: str | None = Field(None, description="Ray cluster that searches the vectors, HOST:PORT or auto")
@@ -103,8 +103,6 @@ class ServeSettings(BaseSettings, OpenSettings):
 
     @model_validator(mode="after")
     def _fit_together(self) -> ServeSettings:
-        if self.files is not None and not self.files.is_dir():
-            raise ValueError(f"files={self.files}: there is no such folder")
         if self.feedback_file is not None and not self.feedback_file.parent.is_dir():
             raise ValueError(f"feedback_file={self.feedback_file}: there is no folder for it")
         return self

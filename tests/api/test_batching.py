@@ -37,15 +37,15 @@ class Worker:
 
 def batcher(
     worker: Worker, *, size: int = 8, wait_s: float = 0.0, queue: int = 100, workers: int = 1
-) -> MicroBatcher[int, int]:
-    made: MicroBatcher[int, int] = MicroBatcher(
+) -> MicroBatcher:
+    made = MicroBatcher(
         worker, max_size=size, max_wait_s=wait_s, queue_size=queue, workers=workers, metrics=ServerMetrics()
     )
     made.start()
     return made
 
 
-async def values(made: MicroBatcher[int, int], *items: int, key: Hashable = "k") -> list[int]:
+async def values(made: MicroBatcher, *items: int, key: Hashable = "k") -> list[int]:
     return [value for value, _ in await made.submit(key, items)]
 
 
@@ -84,7 +84,7 @@ async def test_only_equal_keys_share_a_batch_and_the_oldest_goes_first():
     await until(lambda: worker.batches)
     for number, key in enumerate("abab", start=1):
         tasks.append(asyncio.create_task(values(made, number, key=key)))
-    await until(lambda: made.depth == 4)
+    await until(lambda: len(made.queue) == 4)
     gate.set()
     await asyncio.gather(*tasks)
     assert worker.batches[1:] == [("a", [1, 3]), ("b", [2, 4])]
@@ -118,9 +118,9 @@ async def test_cancelled_items_leave_the_queue_and_never_run():
     await until(lambda: worker.batches)
     leaving = asyncio.create_task(values(made, 1, 2, 3))
     staying = asyncio.create_task(values(made, 4))
-    await until(lambda: made.depth == 4)
+    await until(lambda: len(made.queue) == 4)
     leaving.cancel()
-    await until(lambda: made.depth == 1)
+    await until(lambda: len(made.queue) == 1)
     gate.set()
     assert await first == [0]
     assert await staying == [8]
@@ -132,7 +132,7 @@ async def test_close_gives_up_after_its_time():
     gate = threading.Event()
     made = batcher(Worker(gate=gate), size=1, workers=2)
     tasks = [asyncio.create_task(values(made, number)) for number in range(3)]
-    await until(lambda: made.depth == 1)
+    await until(lambda: len(made.queue) == 1)
     assert await made.close(0.05) is False
     outcomes = await asyncio.gather(*tasks, return_exceptions=True)
     assert {outcome.code for outcome in outcomes if isinstance(outcome, ApiError)} == {"shutting_down"}
@@ -153,7 +153,7 @@ async def test_a_full_queue_answers_503_with_retry_after():
         tasks = [asyncio.create_task(ask(client, "first"))]
         await until(service.started.is_set)
         tasks.append(asyncio.create_task(client.post("/v1/ask", json={"questions": ["a", "b"]})))
-        await until(lambda: client._transport.app.state.engine.batcher.depth == 2)
+        await until(lambda: len(client._transport.app.state.engine.batcher.queue) == 2)
         refused = await ask(client, "one too many")
         assert refused.status_code == 503
         assert refused.json()["error"]["code"] == "overloaded"
@@ -184,9 +184,9 @@ async def test_a_client_that_leaves_is_dropped_before_its_question_runs():
         reader, writer = await send("stays")
         await until(service.started.is_set)
         _, leaving = await send("leaves")
-        await until(lambda: app.state.engine.batcher.depth == 1)
+        await until(lambda: len(app.state.engine.batcher.queue) == 1)
         leaving.close()
-        await until(lambda: app.state.engine.batcher.depth == 0)
+        await until(lambda: len(app.state.engine.batcher.queue) == 0)
         gate.set()
         assert b"200 OK" in await reader.readline()
         writer.close()

@@ -114,4 +114,4 @@ async def test_a_client_that_leaves_ends_its_conversion(tmp_path: Path) -> None:
                 await client.post(
                     "/v1/documents", files={"f": FILES[0]}, headers={"X-API-Key": "one"}, timeout=1.0
                 )
-        await until(lambda: app.state.engine.conversions.uploads == 0, 10)
+        await until(lambda: app.state.engine.conversions.uploads.total() == 0, 10)

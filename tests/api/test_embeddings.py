@@ -43,7 +43,7 @@ async def test_long_lists_leave_room_for_questions() -> None:
         whole = asyncio.create_task(client.post("/v1/embeddings", json={"input": texts}))
         await until(lambda: service.batches)
         question = asyncio.create_task(client.post("/v1/ask", json={"question": "Where?"}))
-        await until(lambda: client._transport.app.state.engine.batcher.depth == 1)  # type: ignore[attr-defined]
+        await until(lambda: len(client._transport.app.state.engine.batcher.queue) == 1)  # type: ignore[attr-defined]
         gate.set()
         reply = (await whole).json()
         assert (await question).status_code == 200

@@ -199,7 +199,7 @@ async def test_too_slow_answers_end_with_504():
     async with running(FakePipeline(gate=gate), timeout_s=0.05) as client:
         check(await client.post("/v1/ask", json={"question": "a"}), 504, "timeout")
         gate.set()
-        await until(lambda: client._transport.app.state.engine.batcher.depth == 0)  # type: ignore[attr-defined]
+        await until(lambda: len(client._transport.app.state.engine.batcher.queue) == 0)  # type: ignore[attr-defined]
         assert 'rag_rejected_total{reason="timeout"} 1.0' in (await client.get("/metrics")).text
 
 
@@ -302,7 +302,7 @@ class TestSettings:
             ({"timeout_s": "inf"}, "timeout_s: Input should be a finite number"),
             ({"drain_timeout_s": "inf"}, "drain_timeout_s: Input should be a finite number"),
             ({"fusion": "best"}, "minmax:0.7,0.3"),
-            ({"files": "/none"}, "there is no such folder"),
+            ({"files": "/none"}, "files: Path does not point to a directory"),
             ({"feedback_file": "/none/f.jsonl"}, "there is no folder for it"),
             ({"conversions": 5}, "less than or equal to 4"),
         ],

@@ -93,6 +93,9 @@ async def test_a_file_that_was_sent_gives_no_way_to_one_of_its_name(made, tmp_pa
         assert hit["location"]["path"] == "later.txt"
         shown = await client.get("/v1/files/later.txt", headers=KEY)
         assert (shown.status_code, shown.text) == (200, "# later\n\nWhat I have.\n")
+        text = "# Guide\n\nFirst.\n\n## Height\n\nTall.\n\n### Neck\n\nLong.\n\n## Food\n\nLeaves.\n"
+        await client.post("/v1/documents", files={"f": ("guide.md", text.encode())}, headers=KEY)
+        assert (await client.get("/v1/files/guide.md", headers=KEY)).text == text
 
 
 async def test_a_page_of_a_pdf_is_found_by_its_label(tmp_path):

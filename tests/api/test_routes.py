@@ -9,7 +9,6 @@ from fastapi.openapi.models import OpenAPI
 from pydantic import TypeAdapter
 
 from rag.core.types import AnswerSet, FirstStage, Hit
-from rag.data.filters import Filter
 from serve.schemas import hit_json
 from tests.api.fakes import PASSAGES, FakePipeline, running
 
@@ -69,15 +68,6 @@ async def test_a_passage_with_its_neighbours():
     ids = [[passage["passage_id"] for passage in body[side]] for side in ("before", "after")]
     assert ids == [["danube-1"], ["emoji-1"]]
     assert refused.status_code == 422
-
-
-async def test_a_filter_reaches_the_search():
-    pipeline, chosen = FakePipeline("v1"), {"filter": {"path": "a/*"}}
-    async with running(pipeline) as client:
-        await client.post("/v1/ask", json={"question": QUESTION, **chosen})
-        chat = {"messages": [{"role": "user", "content": QUESTION}], **chosen}
-        assert (await client.post("/v1/chat/completions", json=chat)).status_code == 200
-    assert pipeline.filters == [Filter.parse({"path": "a/*"})] * 2
 
 
 async def test_health_and_readiness():

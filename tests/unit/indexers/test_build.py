@@ -68,16 +68,6 @@ def test_hybrid_index_and_extension_of_a_dense_one(tmp_path: Path, encoder: Any)
         assert index.lucene.search(["n77"], 5)[0][0][0] == 77
 
 
-def test_a_rerun_does_nothing_and_keeps_the_bytes(tmp_path: Path, encoder: Any) -> None:
-    build_index(corpus(), tmp_path / "i", encoder=encoder, settings=SMALL)
-    before, calls = content(tmp_path / "i"), len(encoder.calls)
-    build_index(corpus(), tmp_path / "i", encoder=encoder, settings=SMALL)
-    assert content(tmp_path / "i") == before
-    assert len(encoder.calls) == calls
-    build_index(iter(corpus()), tmp_path / "b", encoder=encoder, settings=SMALL)
-    assert content(tmp_path / "b") == before
-
-
 def test_a_named_source_is_not_read_twice(tmp_path: Path, encoder: Any) -> None:
     def never() -> Iterator[Passage]:
         raise AssertionError("read again")

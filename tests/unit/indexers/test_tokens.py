@@ -18,7 +18,7 @@ from indexers.protocols import EncoderIdentity
 from indexers.settings import BuildSettings
 from indexers.token_build import build_tokens, shard_files
 from indexers.token_codec import train_codec
-from indexers.token_index import TokenIndex, _max_sim
+from indexers.token_index import TokenIndex
 from rag.core.errors import ArtifactError, ConfigError, DataError, MismatchedArtifactError, RetrievalError
 from rag.core.types import Passage
 
@@ -124,16 +124,6 @@ def test_staged_search_finds_what_exhaustive_scoring_finds(built: Path) -> None:
     one = index.search(asked.values[: asked.lengths[0]], asked.lengths[:1], 5, nprobe=4, ndocs=60)
     np.testing.assert_array_equal(one[1][0], found[0])
     np.testing.assert_array_equal(one[0][0], scores[0])
-
-
-def test_maxsim_of_passages_of_any_length_is_brute_force() -> None:
-    draw = np.random.default_rng(3)
-    lengths = draw.integers(1, 12, 40)
-    codes = draw.integers(0, 30, lengths.sum()).astype(np.uint16)
-    similar = draw.standard_normal((30, 5)).astype(np.float32)
-    wanted = [similar[own].max(0).sum() for own in np.split(codes, np.cumsum(lengths)[:-1])]
-    np.testing.assert_allclose(_max_sim(similar, lengths, codes), wanted, rtol=1e-5)
-    np.testing.assert_allclose(_max_sim(similar[codes], lengths), wanted, rtol=1e-5)
 
 
 @pytest.mark.parametrize("dim", [13, 16])

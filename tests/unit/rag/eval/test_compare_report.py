@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
-from rag.core.types import AnswerSet, GoldPassage, Passage, Question
+from rag.core.types import AnswerSet, Question
 from rag.eval.compare import compare_evaluations
 from rag.eval.report import render_report, worst_records
 from rag.eval.results import Evaluation, load_evaluation, load_evaluations, with_interval
@@ -181,13 +181,6 @@ def test_without_matplotlib_the_page_has_tables_alone(
     text = render_report(pair)
     assert "<svg" not in text
     assert "Exact match" in text
-
-
-def test_passages_with_odd_characters_do_not_break_the_page(tmp_path: Path, system: Any) -> None:
-    question = Question(
-        "q", "Danube İ \u202e \x00?", ("İ",), ("p0",), (GoldPassage(Passage("", "T", "İ x y.")),)
-    )
-    assert check_page(render_report([run(system, [question], tmp_path / "odd")]))
 
 
 def test_questions_that_name_passages_alone_are_shown_and_compared_by_these(
