@@ -252,14 +252,13 @@ class Pipeline:
             self._require_open()
             self._require_reader()
             results = run(policy or SearchOnce(), batch, search, read, context=context)
-            notice, conditions = "no passage has a word of the question", Filter.parse(filter)
-            if conditions and any(state.is_empty for state, _ in results):
+            notice, conditions = "", Filter.parse(filter)
+            searches = [search for state, _ in results for search in state.searches]
+            if searches and not any(search.passages for search in searches):
                 with self._lock:
-                    notice = notice if len(self.index.select(conditions)) else "no passage meets the filter"
-        answers = [
-            replace(answer, notice=answer.notice or notice * state.is_empty, timings_ms=timer.timings_ms)
-            for state, answer in results
-        ]
+                    is_barred = conditions is not None and not len(self.index.select(conditions))
+                notice = "no passage meets the filter" if is_barred else "no passage has a word of it"
+        answers = [replace(it, notice=it.notice or notice, timings_ms=timer.timings_ms) for _, it in results]
         return answers[0] if isinstance(questions, str) else answers
 
     async def aask(self, questions: str | Sequence[str], **options: Any) -> Any:

@@ -53,11 +53,6 @@ class State:
         """What to search for: a question that follows up on another needs the words of both."""
         return f"{self.context} {self.question}".strip()
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether no search found a passage."""
-        return bool(self.searches) and not any(search.passages for search in self.searches)
-
 
 @dataclass(frozen=True, slots=True)
 class Search:
@@ -141,8 +136,7 @@ class SearchOnce:
     def step(self, state: State) -> Search | Read | Finish:
         """See `Policy`."""
         if GREETING.fullmatch(state.question):
-            notice = "a greeting asks for nothing, so nothing was searched"
-            return Finish(AnswerSet(state.question, (), 1.0, notice=notice))
+            return Finish(AnswerSet(state.question, (), 1.0, notice="a greeting asks for nothing"))
         if not state.searches:
             return Search((state.query,))
         if not state.answers:
