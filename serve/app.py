@@ -117,7 +117,9 @@ def _page_routes(settings: ServeSettings) -> list[BaseRoute]:
         )
 
     routes = {**dict.fromkeys(_PAGES, page), "/page.json": page_settings}
-    swagger = [("fastapi_offline", "static")]  # Swagger UI without its content delivery network
+    swagger: list[str | tuple[str, str]] = [
+        ("fastapi_offline", "static")
+    ]  # Swagger UI without its content delivery network
     return [
         *(Route(path, answer, methods=["GET"], include_in_schema=False) for path, answer in routes.items()),
         Mount("/static", StaticFiles(directory=_WEB, packages=swagger)),
