@@ -117,10 +117,10 @@ def _page_routes(settings: ServeSettings) -> list[BaseRoute]:
         )
 
     routes = {**dict.fromkeys(_PAGES, page), "/page.json": page_settings}
-    swagger: list[str | tuple[str, str]] = [
         ("fastapi_offline", "static")
     ]  # Swagger UI without its content delivery network
     return [
         *(Route(path, answer, methods=["GET"], include_in_schema=False) for path, answer in routes.items()),
-        Mount("/static", StaticFiles(directory=_WEB, packages=swagger)),
+        # Swagger UI without its content delivery network
+        Mount("/static", StaticFiles(directory=_WEB, packages=[("fastapi_offline", "static")])),
     ]
