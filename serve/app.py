@@ -117,8 +117,6 @@ def _page_routes(settings: ServeSettings) -> list[BaseRoute]:
         )
 
     routes = {**dict.fromkeys(_PAGES, page), "/page.json": page_settings}
-        ("fastapi_offline", "static")
-    ]  # Swagger UI without its content delivery network
     return [
         *(Route(path, answer, methods=["GET"], include_in_schema=False) for path, answer in routes.items()),
         # Swagger UI without its content delivery network
