@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from rag.core.errors import ReaderError
 from rag.core.types import Answer, AnswerSet, Evidence, Passage
 from rag.core.unicode import as_unicode
 from readers.borders import find_span, share_of_words
@@ -46,10 +47,6 @@ _CITED = re.compile(r"\s*\[(\d{1,4}(?:\s*[,;]\s*\d{1,4})*)\]")
 _PREFIX = re.compile(r"(?:the |short |final )*answer(?: to the question)?(?: is:?|:)\s*", re.IGNORECASE)
 _SUPPORTED_SHARE = 0.5  # a statement is supported if its passages have this share of its words
 _DOUBT = 0.2  # factor on the confidence of an unsupported answer
-
-
-class MalformedReply(ValueError):
-    """A reply in which no answer can be found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +91,7 @@ def parse_reply(text: str) -> tuple[Statement, ...]:
     Nothing for "not in the passages".
 
     Raises:
-        MalformedReply: it is empty, or JSON without an answer or cut off.
+        ReaderError: it is malformed: empty, or JSON without an answer or cut off.
 
     Example:
         >>> parse_reply('Sure: {"answer": "the Black Forest", "passages": [2]}')
@@ -114,7 +111,7 @@ def parse_reply(text: str) -> tuple[Statement, ...]:
             return _short_reply(value["answer"], value.get("passages"))
     words = " ".join(text.replace("```", " ").replace("**", "").split())
     if not words or '"answer"' in words or re.match(r"\{|\[(?!\d{1,4}[],;])", words):
-        raise MalformedReply(f"expected an answer, or a JSON object with one, found {text[:120]!r}")
+        raise _malformed(f"expected an answer, or a JSON object with one, found {text[:120]!r}")
     if _is_refusal(_CITED.sub("", words)):
         return ()
     statements: list[Statement] = []
@@ -134,6 +131,11 @@ def parse_reply(text: str) -> tuple[Statement, ...]:
     return tuple(statements)
 
 
+def _malformed(what: str) -> ReaderError:
+    hint = "use a model that follows instructions, or raise answer_tokens if the reply is cut"
+    return ReaderError(f"malformed reply: {what}", hint=hint)
+
+
 def _is_refusal(words: str) -> bool:
     return words.lower().rstrip(".! ") in _UNKNOWN or bool(_REFUSAL.match(words.replace("’", "'")))
 
@@ -146,7 +148,7 @@ def _short_reply(answer: object, passages: object) -> tuple[Statement, ...]:
     if isinstance(answer, list) and answer and all(isinstance(item, str | int | float) for item in answer):
         answer = ", ".join(map(str, answer))
     if answer is not None and not isinstance(answer, str | int | float):
-        raise MalformedReply(f'"answer" is {str(answer)[:80]!r}, expected a string or null')
+        raise _malformed(f'"answer" is {str(answer)[:80]!r}, expected a string or null')
     if isinstance(answer, bool):
         answer = "yes" if answer else "no"
     words = "" if answer is None else as_unicode(str(answer)).strip()

@@ -10,7 +10,7 @@ from rag.config import Config
 from rag.core.errors import ReaderError
 from rag.core.log import get_logger
 from rag.core.types import AnswerSet, Passage
-from readers.llm.prompt import Completion, MalformedReply, Style, parse_reply, prompt_messages, to_result
+from readers.llm.prompt import Completion, Style, parse_reply, prompt_messages, to_result
 from readers.protocols import PassageLists, ScoreLists, check_request
 
 log = get_logger(__name__)
@@ -107,11 +107,4 @@ class LanguageModelReader:
                 hint="index shorter passages, or use a model with a longer window",
             )
         completion = self.completer.complete(messages, settings.answer_tokens)
-        try:
-            statements = parse_reply(completion.text)
-        except MalformedReply as error:
-            raise ReaderError(
-                f"{self.name}: malformed reply: {error}",
-                hint="use a model that follows instructions, or raise answer_tokens if the reply is cut",
-            ) from error
-        return to_result(question, statements, completion.log_p, read)
+        return to_result(question, parse_reply(completion.text), completion.log_p, read)

@@ -5,8 +5,9 @@ import re
 
 import pytest
 
+from rag.core.errors import ReaderError
 from rag.core.types import AnswerSet, Passage
-from readers.llm.prompt import MalformedReply, Statement, parse_reply, prompt_messages, to_result
+from readers.llm.prompt import Statement, parse_reply, prompt_messages, to_result
 
 PASSAGES = [
     Passage("p1", "Rhine", "The Rhine ends in the North Sea."),
@@ -91,7 +92,7 @@ def test_replies_are_understood(text: str, statements: list[tuple[str, tuple[int
     ],
 )  # fmt: skip
 def test_other_replies_are_malformed(text: str) -> None:
-    with pytest.raises(MalformedReply):
+    with pytest.raises(ReaderError, match="malformed"):
         parse_reply(text)
 
 
