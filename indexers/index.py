@@ -22,7 +22,6 @@ from rag.core.files import hold_folder
 from rag.core.manifest import read_manifest, verify_files
 from rag.core.types import Passage
 from rag.data.filters import Filter
-from rag.data.options import split_mode
 from rag.data.split import document_of
 
 Verify = Literal["none", "size", "deep"]
@@ -115,7 +114,7 @@ class Index:
         path = self.data / "passages" / DOCUMENTS_NAME
         if path.exists():
             return read_document_entries(path)
-        is_cut = split_mode(self.source) not in (None, "none")
+        is_cut = self.source.get("options", {}).get("split") not in (None, "none")
         return group_passages((passage.id for passage in self.passages), document_of if is_cut else str)
 
     @property
@@ -139,7 +138,7 @@ class Index:
         """The rows whose passages meet a filter; results of the last filters are cached."""
         selected = self._selections.pop(filter, None)
         if selected is None:
-            split = split_mode(self.source)
+            split = self.source.get("options", {}).get("split")
             naming: Naming = "unknown" if split is None else "whole" if split == "none" else "pieces"
             selected = select(self.passages, filter, naming)
         self._selections[filter] = selected  # the most recently used comes last

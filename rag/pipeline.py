@@ -21,7 +21,7 @@ from rag.core.progress import StageTimer
 from rag.core.types import AnswerSet, Hit, Passage, Path, Paths, Query, RankedPassages
 from rag.data.corpus import passages_of
 from rag.data.filters import Filter
-from rag.data.question_checks import check_questions
+from rag.data.questions import check_questions
 from rag.opening import OpenSettings, describe, open_models
 from rag.policies import Policy, SearchOnce, run
 from readers.answer_kinds import count_candidates, present

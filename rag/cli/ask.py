@@ -27,7 +27,7 @@ def ask(
         as_json: Print one JSON object per question.
     """
     from rag.data.filters import Filter
-    from rag.data.question_checks import check_questions
+    from rag.data.questions import check_questions
 
     check_questions(questions, read, n_best)  # before models are loaded
     chosen = Filter.parse_options(filter or ())

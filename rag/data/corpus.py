@@ -104,7 +104,7 @@ def _documents_of(source: Source, fields: DocumentFields) -> Iterator[tuple[str,
         named = named_documents(source.path)
         rows: Iterable[tuple[str, int, Any]] = ((f"{source.path}: record {n}", n, row) for n, row in named)
     else:
-        rows = read_rows(source.path, fields.columns, format=source.format, used=fields.choose)
+        rows = read_rows(source.path, fields.columns, format=source.format)
     for place, number, row in rows:
         if isinstance(row, BadRecord):
             yield place, row
@@ -125,7 +125,7 @@ def read_files(
         if isinstance(item, Document) and not seen.add(item.id):
             item = BadRecord("duplicate id", f"{item.id!r}; name each folder once")
         if isinstance(item, BadRecord):
-            report.add_unread(source.path, item)
+            report.add_bad(source.path, item, is_file=True)
         else:
             report.files += 1
             report.notes += [f"{source.path}: {note}" for note in item.notes]

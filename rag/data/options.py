@@ -1,6 +1,5 @@
 """How a corpus is read and cut into passages; quick to import, so that a command's help can show it."""
 
-from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -51,9 +50,3 @@ class CorpusOptions(BaseModel):
         if isinstance(names, list | tuple) and (taken := {*FILTER_FIELDS}.intersection(names)):
             raise ValueError(f"filters reserve the name {min(taken)!r}; rename the field in the corpus")
         return names
-
-
-def split_mode(source: Mapping[str, Any]) -> str | None:
-    """How the documents of an index were cut; None if it does not state that."""
-    mode: str | None = source.get("options", {}).get("split")
-    return mode

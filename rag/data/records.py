@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 from rag.core.errors import DataError
 from rag.core.types import Location, Metadata, Pages, page_at
 
-_MAX_SHOWN, _MAX_UNREAD = 10, 100  # bad records, and files, that are named in a summary
+_MAX_SHOWN, _MAX_UNREAD = 10, 100  # bad records, and files, that are named
 Kind = Literal["heading", "paragraph", "item", "row", "code"]
 
 
@@ -102,7 +102,7 @@ class ReadReport:
     Attributes:
         layouts: which fields became id, title and text, in words, with the number of files.
         problems: the first bad records with their places, at most ten, and unread files, at most a hundred.
-        ignored: files in given folders that no reader was chosen for.
+        ignored: files in folders that no reader was chosen for, each with the reason.
         files: how many of all records are files that are a document each.
         unread: how many of these could not be read; they never stop the reading, however large their share.
         notes: remarks for the user about files that were read.
@@ -111,7 +111,7 @@ class ReadReport:
         >>> report = ReadReport()
         >>> report.total += 1; report.add_bad("a.jsonl:2", BadRecord("empty text"))
         >>> print(report.summary())
-        2 records, 1 bad (50.00 %): 1 × empty text
+        1 of 2 records, 1 bad (50.00 %): 1 × empty text
           a.jsonl:2: empty text
     """
 
@@ -125,47 +125,35 @@ class ReadReport:
     unread: int = 0
     notes: list[str] = field(default_factory=list)
 
-    def add_bad(self, place: str, record: BadRecord, most: int = _MAX_SHOWN) -> None:
-        """Count one bad record and keep it if it is among the first."""
+    def add_bad(self, place: str, record: BadRecord, *, is_file: bool = False) -> None:
+        """Count a bad record, or a file that cannot be read, and list it if it is among the first."""
         self.total += 1
         self.bad += 1
+        self.files += is_file
+        self.unread += is_file
         self.reasons[record.reason] += 1
-        if len(self.problems) < most:
+        if len(self.problems) < (_MAX_UNREAD if is_file else _MAX_SHOWN):
             detail = f" ({record.detail})" if record.detail else ""
             self.problems.append(f"{place}: {record.reason}{detail}")
 
-    def add_unread(self, path: str, record: BadRecord) -> None:
-        """Count a file, or a folder, that cannot be read, and keep it, because each one is reported."""
-        self.add_bad(path, record, _MAX_UNREAD)
-        self.files += 1
-        self.unread += 1
-
     def ignored_summary(self) -> str:
-        """How many files were left out, with the first names."""
-        names = ", ".join(self.ignored[:_MAX_SHOWN]) + ", …" * (len(self.ignored) > _MAX_SHOWN)
-        return f"{len(self.ignored):,} files are not read: {names}"
+        """How many files were left out, with the first names and the reasons."""
+        return "\n".join(["files that are not read:", *_first(self.ignored, len(self.ignored))])
 
     def summary(self, *, listed: bool = True) -> str:
-        """A few lines of text: fields, counts by reason, and, if `listed`, the first problems."""
+        """A few lines of text: fields, notes and faults; `listed` also lists the first faults."""
         fields = [f"{name}{f' ({n:,} files)' * (n > 1)}" for name, n in self.layouts.most_common(_MAX_SHOWN)]
-        notes = [f"  {note}" for note in self.notes[:_MAX_SHOWN]]
-        if more := len(self.notes) - len(notes):
-            notes.append(f"  … and {more:,} more notes")
-        return "\n".join([*fields, *notes, self.faults(listed=listed)])
+        return "\n".join([*fields, *_first(self.notes, len(self.notes)), self.faults(listed=listed)])
 
     def faults(self, *, listed: bool = True) -> str:
-        """Counts by reason, and, if `listed`, the first problems with their places."""
+        """How many records are usable, and how many are bad for which reason; `listed` lists the first."""
         noun = "documents" if self.files else "records"
         if not self.bad:
             return f"{self.total:,} {noun}, none bad"
         kinds = ", ".join(f"{count:,} × {reason}" for reason, count in self.reasons.most_common())
-        share = self.bad / self.total
-        lines = [f"{self.total:,} {noun}, {self.bad:,} bad ({100 * share:.2f} %): {kinds}"]
-        if listed:
-            lines += [f"  {problem}" for problem in self.problems]
-            if more := self.bad - len(self.problems):
-                lines.append(f"  … and {more:,} more")
-        return "\n".join(lines)
+        usable, share = self.total - self.bad, self.bad / self.total
+        counts = f"{usable:,} of {self.total:,} {noun}, {self.bad:,} bad ({100 * share:.2f} %): {kinds}"
+        return "\n".join([counts, *(_first(self.problems, self.bad, _MAX_UNREAD) if listed else ())])
 
     def check(self, max_bad_share: float, *, at_end: bool, hint: str = "") -> None:
         """Refuse input that is too damaged: no record is usable, or more than this share of records is bad.
@@ -185,3 +173,9 @@ class ReadReport:
             raise DataError(
                 f"too many bad records (limit {100 * max_bad_share:g} %): {self.summary()}", hint=hint
             )
+
+
+def _first(lines: Sequence[str], count: int, most: int = _MAX_SHOWN) -> list[str]:
+    """The first lines, indented, and how many of `count` are not among them."""
+    shown = [f"  {line}" for line in lines[:most]]
+    return [*shown, f"  … and {count - len(shown):,} more"] if count > len(shown) else shown

@@ -14,7 +14,6 @@ from rag.data.records import Block, Document
 from rag.data.sentences import align_sentences, split_sentences
 
 _LONGEST_WORD, _PART = 200, 20  # characters; a longer word is cut into parts
-_GOES_ON = "\x00"  # after a part that is not the last of its word; no document has this character
 PATH_SEPARATOR = " › "
 _TITLE_SHARE = 0.35  # of the budget, that the path of headings may take
 _MAX_HEADING_CHARS = 120
@@ -88,26 +87,17 @@ def word_blocks(text: str, size: int = 100) -> list[str]:
     words = _words(text)
     if len(words) > size and (missing := -len(words) % size):
         words += words[:missing]
-    return [_joined(words[start : start + size]) for start in range(0, len(words), size)]
+    return ["".join(words[start : start + size]).rstrip(" ") for start in range(0, len(words), size)]
 
 
 def _words(text: str) -> list[str]:
-    """The words of a text, endless ones in parts: Chinese prose, a picture in base64."""
-    words = text.split()
-    if max(map(len, words), default=0) > _LONGEST_WORD:
-        words = [part for word in words for part in _parts(word)]
+    """The words of a text with a space behind each; endless ones (Chinese prose, base64) in parts."""
+    words = list[str]()
+    for word in text.split():
+        step = _PART if len(word) > _LONGEST_WORD else len(word)
+        words += [word[start : start + step] for start in range(0, len(word), step)]
+        words[-1] += " "
     return words
-
-
-def _parts(word: str) -> list[str]:
-    step = _PART if len(word) > _LONGEST_WORD else len(word)
-    parts = [word[start : start + step] for start in range(0, len(word), step)]
-    return [*(part + _GOES_ON for part in parts[:-1]), parts[-1]]
-
-
-def _joined(words: Sequence[str]) -> str:
-    text = " ".join(words)
-    return text.replace(f"{_GOES_ON} ", "").replace(_GOES_ON, "") if _GOES_ON in text else text
 
 
 class _Part(NamedTuple):

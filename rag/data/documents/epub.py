@@ -12,13 +12,11 @@ from rag.data.documents.kinds import open_archive
 from rag.data.documents.plain import decode
 
 _CONTAINER = "META-INF/container.xml"
-_FONTS = ("http://www.idpf.org/2008/embedding", "http://ns.adobe.com/pdf/enc#RC")  # only hides fonts
 
 
 def book(data: bytes) -> tuple[str, list[Piece]]:
     """Title and pieces of a book."""
     with open_archive(data) as archive:
-        _refuse_protected(archive)
         try:
             root = _xml(archive, _CONTAINER).find(".//{*}rootfile")
             place = root.attrib["full-path"] if root is not None else ""
@@ -37,15 +35,6 @@ def book(data: bytes) -> tuple[str, list[Piece]]:
 
 def _xml(archive: zipfile.ZipFile, name: str) -> ElementTree.Element:
     return ElementTree.fromstring(archive.read(name))
-
-
-def _refuse_protected(archive: zipfile.ZipFile) -> None:
-    name = "META-INF/encryption.xml"
-    if name not in archive.namelist():
-        return
-    methods = _xml(archive, name).iterfind(".//{*}EncryptedData/{*}EncryptionMethod")
-    if any(method.attrib.get("Algorithm", "") not in _FONTS for method in methods):
-        raise Unreadable("encrypted", "get a copy without copy protection")
 
 
 def _chapters(package: ElementTree.Element, folder: str) -> Iterator[str]:

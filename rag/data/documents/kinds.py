@@ -36,7 +36,6 @@ _SAVE_AS = {  # the remedy for files of other programs
 _MEMBERS = (("word/document.xml", "docx"), ("ppt/presentation.xml", "pptx"), ("xl/workbook.xml", "xlsx"),
             ("META-INF/container.xml", "epub"))  # fmt: skip
 _ODT = ("application/vnd.oasis.opendocument.text", "application/vnd.oasis.opendocument.text-template")
-_STRICT = b"http://purl.oclc.org/ooxml/"  # the other of the two forms that Office's standard has
 _SECTION = re.compile(r"\.[1-9][a-z]{0,3}$")  # of manual pages
 _MAN = re.compile(rb"^\.(?:TH|Dt)[ \t]", re.MULTILINE)  # begins a manual page
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"  # old Office files, and new ones with a password
@@ -99,8 +98,6 @@ def _kind_of_archive(data: bytes, name: str) -> str:
     with open_archive(data) as archive:
         members = set(archive.namelist())
         declared = archive.read("mimetype").decode("latin-1").strip() if "mimetype" in members else ""
-        if "_rels/.rels" in members and _STRICT in archive.read("_rels/.rels"):
-            raise Unreadable("strict Office format", "save it as the usual DOCX, PPTX or XLSX")
     if declared in _ODT:
         return "odt"
     kind = next((kind for member, kind in _MEMBERS if member in members), None)

@@ -21,7 +21,6 @@ _ENTRY = re.compile(r"\s*([-*+•·–]|\(?\d{1,3}[.)]|\(?[a-z][.)])\s+(?=\S)")
 _RULE = re.compile(r"[\s=\-_*#~+.]+\Z")
 _TIME = re.compile(r"\W{0,2}\d{4}-\d\d-\d\d[T ]\d\d:\d\d|\W{0,2}\w{3} [ \d]\d \d\d:\d\d:\d\d")  # of a log
 _MAX_HEADING_CHARS = 100
-_MAX_DEPTH = 1000  # of brackets in Markdown
 _LATIN_SHARE = 0.25  # of letters beyond ASCII: more is no Western European text
 _FRONT_MATTER = re.compile(r"\A---[ \t]*\n(.{0,50000}?)\n(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL)
 _FIELD = re.compile(r"[\w.-]+:(\s|\Z)|\s|[#-]|\Z")
@@ -143,7 +142,6 @@ def front_matter(text: str) -> tuple[str, str]:
 def markdown(text: str) -> tuple[str, list[Piece]]:
     """Title and pieces; the title is that of the front matter, else the first heading."""
     title, body = front_matter(text)
-    _check_nesting(body)
     pieces = [_tidied(piece) for piece in html.rendered(_parser().render(body))]
     return title or first_heading(pieces), pieces
 
@@ -183,14 +181,3 @@ def notebook(text: str) -> tuple[str, list[Piece]]:
         elif kind == "code":
             pieces.append(Piece("code", source))
     return title, pieces
-
-
-def _check_nesting(text: str) -> None:
-    """Refuse text with more than a thousand open brackets: parsers take time with the square of the depth."""
-    depth = 0
-    for bracket in re.findall(r"[][]", text):
-        depth = depth + 1 if bracket == "[" else max(depth - 1, 0)
-        if depth > _MAX_DEPTH:
-            raise Unreadable(
-                "nested too deeply", "save it as plain text", f"{_MAX_DEPTH} brackets in each other"
-            )

@@ -25,10 +25,8 @@ _SINCE = {
     "deprecated": "Deprecated since",
 }
 _ADMONITIONS = ["note", "warning", "tip", "hint", "important", "attention", "caution", "danger", "error"]
-_HIDDEN = (
-    *("comment", "substitution_definition", "raw", "image", "pending", "topic", "header", "footer"),
-    *("decoration", "docinfo", "meta", "footnote_reference", "label"),
-)
+_HIDDEN = ("comment", "substitution_definition", "raw", "image", "pending", "topic", "header", "footer",
+           "decoration", "docinfo", "meta", "footnote_reference")  # fmt: skip
 _SETTINGS = {
     "report_level": 5, "halt_level": 5, "warning_stream": "", "file_insertion_enabled": False,
     "raw_enabled": False, "_disable_config": True, "doctitle_xform": False, "smart_quotes": False,
@@ -114,11 +112,6 @@ def _simplify(tree: Any) -> None:
             parent.remove(node)
         elif name in _ADMONITIONS:
             parent.replace(node, _led(f"{name.capitalize()}: ", node.children))
-        elif name in ("footnote", "citation"):
-            label, *body = node.children or [nodes.label()]
-            parent.replace(node, _led(f"[{label.astext()}] ", body))
-        elif name in ("line_block", "math_block"):
-            parent.replace(node, nodes.literal_block("", node.astext()))
         elif name == "system_message":  # a directive that docutils refuses: what stands below its options
             refused = "\n".join(part.astext() for part in node.findall(nodes.literal_block))
             parent.replace(node, nodes.literal_block("", refused.partition("\n\n")[2]))

@@ -58,8 +58,8 @@ class DocumentFields:
         self.choose(names)
         return names, True
 
-    def choose(self, names: Sequence[str]) -> list[str]:
-        """The columns that documents are made of; the others are ignored, which `layout` says.
+    def choose(self, names: Sequence[str]) -> None:
+        """Decide which fields become id, title and text; the others are ignored, which `layout` says.
 
         Raises:
             DataError: no column holds the text, or a requested one does not exist.
@@ -81,10 +81,6 @@ class DocumentFields:
         stated = {**roles, "metadata": self._metadata}
         parts = [f"{role} from {', '.join(fields)}" for role, fields in stated.items() if fields]
         self.layout = ", ".join(parts) + (f"; ignored: {listed_names(ignored)}" if ignored else "")
-        read = {*roles["id"], *roles["title"], *roles["text"], *self._metadata, *_SENTENCE_MARKERS}
-        if self._metadata:
-            read.add("metadata")
-        return [name for name in names if name in read]
 
     def document(self, record: Any, position: int) -> Document | BadRecord:
         """Make one document; `position` is its line or record number.

@@ -14,7 +14,7 @@ import lzma
 import re
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Literal
@@ -29,7 +29,6 @@ from rag.data.records import BadRecord
 
 Rows = Iterator[tuple[int, Any]]  # 1-based number of the line or record, and its value or a bad record
 Columns = Callable[[list[str]], tuple[list[str], bool]]  # of a table's first row: names, whether it has them
-Used = Callable[[list[str]], Sequence[str]]
 
 STDIN = "-"
 _COMPRESSED = (".gz", ".bz2", ".zst", ".xz")
@@ -125,7 +124,6 @@ def read_rows(
     *,
     format: str = "auto",
     otherwise: str = "tsv",
-    used: Used = list,
 ) -> Iterator[tuple[str, int, Any]]:
     """The records of a file, or of standard input for "-".
 
@@ -133,7 +131,6 @@ def read_rows(
         columns: decides what the columns of a table are called, by its first row.
         format: one of those of `format_of`, "text" (a record is a line), or "auto".
         otherwise: the format where "auto" cannot tell.
-        used: takes the names of all columns of a Parquet file, returns those to read.
 
     Yields:
         The place of a record for messages, the number of its line or record from 1, and its value or a
@@ -153,7 +150,7 @@ def read_rows(
         elif format == "json":
             rows = _json_values(stream, shown)
         elif format == "parquet":
-            rows = _parquet_rows(path, used)
+            rows = _parquet_rows(path)
         elif format == "text":
             rows = _lines(stream, lambda line: TableRow(question=line.strip()))
         else:
@@ -253,10 +250,10 @@ def _table_rows(stream: io.BufferedReader, source: str, columns: Columns) -> Row
             text.detach()
 
 
-def _parquet_rows(path: str, used: Used) -> Rows:
+def _parquet_rows(path: str) -> Rows:
     try:
         with pq.ParquetFile(path, memory_map=True) as file:
-            batches = file.iter_batches(batch_size=_BATCH_ROWS, columns=used(file.schema_arrow.names))
+            batches = file.iter_batches(batch_size=_BATCH_ROWS)
             yield from enumerate((row for batch in batches for row in batch.to_pylist()), start=1)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path} is not a readable Parquet file: {error}") from error

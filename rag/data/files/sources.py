@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
@@ -65,7 +65,7 @@ def find_sources(
             raise DataError(f"{path}: no such file or folder", hint="check the path, or name hf:…, irds:…")
     if paths.count(files.STDIN) > 1 or (files.STDIN in paths and format in ("parquet", DOCUMENTS)):
         raise ConfigError("standard input ('-') gives JSON, CSV or TSV, and only once")
-    labels = _labels(paths)
+    labels = _labels([path for path in paths if path != files.STDIN and not is_named(path)])
     sources: list[Source] = []
     for path in paths:
         if path == files.STDIN:
@@ -89,14 +89,12 @@ def corpus_files(inputs: Sequence[Path]) -> list[Path]:
 
 
 def _labels(paths: Sequence[str]) -> dict[str, str]:
-    """The last part of each path; where several share it, what is below the folder that these are in."""
+    """The last part of each path; where several share it, what is below the folder that all are in."""
     full = {path: Path(os.path.abspath(path)) for path in paths}
-    alike = defaultdict[str, set[Path]](set)
-    for place in full.values():
-        alike[place.name].add(place)
-    roots = {name: os.path.commonpath([it.parent for it in places]) for name, places in alike.items()}
+    names = Counter(place.name for place in {*full.values()})
+    root = os.path.commonpath([place.parent for place in full.values()]) if full else ""
     return {
-        path: place.relative_to(roots[place.name]).as_posix() if len(alike[place.name]) > 1 else place.name
+        path: place.relative_to(root).as_posix() if names[place.name] > 1 else place.name
         for path, place in full.items()
     }
 
@@ -142,7 +140,7 @@ def _folder(folder: Path, format: str, report: ReadReport, prefix: str) -> list[
     several = {DOCUMENTS: (DOCUMENTS, *_ALSO_DOCUMENTS), "records": tuple(files.BY_SUFFIX.values())}
     kinds = several.get(kind_of_folder, (kind_of_folder,))
     chosen = sorted(name for name, kind in kind_of.items() if kind in kinds)
-    unused = sorted(str(folder / name) for name in kind_of.keys() - set(chosen))
+    unused = sorted(kind_of.keys() - set(chosen))
     if not chosen:
         expected = "any known format" if format == "auto" else f"format {format!r}"
         raise DataError(
@@ -150,7 +148,10 @@ def _folder(folder: Path, format: str, report: ReadReport, prefix: str) -> list[
             hint="documents are PDF, Office, ODT, HTML, EPUB, Markdown, text, mail and source code; records "
             f"{', '.join(sorted(files.BY_SUFFIX))}, wiki_00 and BEIR's corpus.jsonl; also with .gz, .bz2, …",
         )
-    report.ignored += unused
+    for name in unused:
+        kind = kind_of[name]
+        reason = f"{kind}, in a folder of {kind_of_folder}" if kind else "of no known format, or a link out"
+        report.ignored.append(f"{folder / name} ({reason})")
     paths = [(str(folder / name), prefix + name) for name in chosen]
     if kind_of_folder == DOCUMENTS:
         return [Source(path, DOCUMENTS, name) for path, name in paths]
@@ -164,7 +165,8 @@ def _files(folder: Path, report: ReadReport) -> dict[str, str | None]:
     """
 
     def closed(error: OSError) -> None:
-        report.add_unread(str(error.filename), BadRecord("no permission", "this folder may not be read"))
+        reason = BadRecord("no permission", "this folder may not be read")
+        report.add_bad(str(error.filename), reason, is_file=True)
 
     kind_of: dict[str, str | None] = {}
     inside = folder.resolve()

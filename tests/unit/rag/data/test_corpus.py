@@ -108,7 +108,7 @@ def test_hotpot_abstracts_beside_a_readme(tmp_path: Path) -> None:
     write(tmp_path / "README.md", "not a document")
     report = ReadReport()
     assert list(read_documents([tmp_path], report=report)) == [Document("12", "T", "One. Two.")]
-    assert [Path(name).name for name in report.ignored] == ["README.md"]
+    assert report.ignored == [f"{tmp_path}/README.md (documents, in a folder of records)"]
 
 
 def test_json_lists_objects_and_squad(tmp_path: Path) -> None:
