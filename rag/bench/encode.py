@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rag.bench.common import Timings, ratio, time_interleaved
-from rag.bench.report import Report, Table
+from rag.bench.report import Report
 from rag.core.optional import require
 from rag.core.types import Passage
 
@@ -60,7 +60,7 @@ def run_encode_benchmark(
     runs, max_length = _runs(passages, encoder, batch_size, chosen, device)
     report.notes.append(f"at most {batch_size} texts per batch and {max_length} tokens per text for all")
     timings = time_interleaved(runs, rounds=rounds, warm_up=0)
-    report.tables.append(_speed_table(timings, len(passages)))
+    _add_speeds(report, timings, len(passages))
     report.figures["passages_per_s"] = {
         name: len(passages) / float(np.median(timings[name])) for name in runs
     }
@@ -104,7 +104,7 @@ def _runs(
     return runs, max_length
 
 
-def _speed_table(timings: Timings, n: int) -> Table:
+def _add_speeds(report: Report, timings: Timings, n: int) -> None:
     reference = "peer fp32" if "peer fp32" in timings else next(iter(timings))
     peers = list(dict.fromkeys(name for name in (reference, "peer bf16") if name in timings))
     rows = [
@@ -116,4 +116,4 @@ def _speed_table(timings: Timings, n: int) -> Table:
         for name in timings
     ]
     title = "encoding, median of rounds [95 % bootstrap interval over rounds]; peer is sentence-transformers"
-    return Table(title, ("encoder", "passages/s", *(f"× {peer}" for peer in peers)), rows)
+    report.add_table(title, ("encoder", "passages/s", *(f"× {peer}" for peer in peers)), rows)

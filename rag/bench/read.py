@@ -13,7 +13,7 @@ import numpy as np
 
 from rag.bench.common import interval_of
 from rag.bench.load import latency_interval
-from rag.bench.report import Report, Table
+from rag.bench.report import Report
 from rag.core.progress import Progress
 from rag.core.types import Question
 from rag.data.text import exact_match
@@ -173,7 +173,7 @@ def _fill(report: Report, contestants: dict[str, _Contestant], first: str) -> No
         f"× {first}", "in batches", "token-layers", "EM",
     ]  # fmt: skip
     title = "reading [95 % bootstrap interval over questions]"
-    report.tables.append(Table(title, tuple(columns), rows))
+    report.add_table(title, columns, rows)
 
 
 def _times_faster(one: _Contestant, than: _Contestant) -> Interval:

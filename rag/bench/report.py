@@ -46,19 +46,6 @@ def environment() -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Rows of text under a title."""
-
-    title: str
-    columns: tuple[str, ...]
-    rows: Sequence[Sequence[str]]
-
-    def to_text(self) -> str:
-        """The title, and the table below it."""
-        return "\n  ".join([self.title, *text_table(self.columns, self.rows)])
-
-
 @dataclass(slots=True)
 class Report:
     """The results of one benchmark.
@@ -73,9 +60,13 @@ class Report:
     name: str
     settings: Mapping[str, Any]
     figures: dict[str, Any] = field(default_factory=dict)
-    tables: list[Table] = field(default_factory=list)
+    tables: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     environment: dict[str, Any] = field(default_factory=environment)
+
+    def add_table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """Show rows of text under a title."""
+        self.tables.append("\n  ".join([title, *text_table(columns, rows)]))
 
     def to_text(self) -> str:
         """Header with hardware and settings, tables, notes."""
@@ -90,23 +81,20 @@ class Report:
             "  " + ", ".join(f"{key}={value}" for key, value in self.settings.items()),
         ]
         for table in self.tables:
-            lines += ["", table.to_text()]
+            lines += ["", table]
         lines += ["", *(f"note  {note}" for note in self.notes)] if self.notes else []
         return "\n".join(lines)
 
-    def to_json(self) -> dict[str, Any]:
-        """A dict ready for `json.dumps`."""
-        return {
-            "benchmark": self.name,
-            "environment": self.environment,
-            "settings": {key: _plain(value) for key, value in self.settings.items()},
-            "figures": _plain(self.figures),
-            "notes": list(self.notes),
-        }
-
     def write(self, path: str | Path) -> None:
         """Write the figures as JSON, atomically."""
-        atomic_write_json(path, self.to_json())
+        figures = {
+            "benchmark": self.name,
+            "environment": self.environment,
+            "settings": self.settings,
+            "figures": self.figures,
+            "notes": self.notes,
+        }
+        atomic_write_json(path, _plain(figures))
 
 
 def _plain(value: Any) -> Any:

@@ -12,7 +12,7 @@ import numpy as np
 
 from indexers.settings import INDEX_TYPES
 from rag.bench.common import Timings, check_counts, question_texts, ratio, time_interleaved
-from rag.bench.report import Report, Table, format_bytes
+from rag.bench.report import Report, format_bytes
 from rag.core.errors import ConfigError
 from rag.metrics.significance import bootstrap
 
@@ -228,8 +228,8 @@ def _fill(
         )
     columns = ("index type", *(f"recall@{k}" for k in RECALL_KS), "effort/over-fetch", "built in", "on disk")
     title = "recall against exact search, after exact re-ranking [95 % bootstrap]"
-    report.tables.append(Table(title, columns, recalls))
+    report.add_table(title, columns, recalls)
     batches = [f"batch {size}" for size in batch_sizes]
     title = f"top-{max(RECALL_KS)} search with re-ranking, median of {rounds} interleaved rounds"
     shares = (f"/ {name}, {batch}" for _, name in beside for batch in batches)
-    report.tables.append(Table(title, ("index type", *batches, *shares), times))
+    report.add_table(title, ("index type", *batches, *shares), times)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rag.bench.common import check_counts, question_texts, ratio, time_interleaved
 from rag.bench.load import LoadResult, latency_interval, run_load
-from rag.bench.report import Report, Table
+from rag.bench.report import Report
 from rag.bench.server_process import ServerProcess
 from rag.core.errors import ConfigError
 from rag.core.progress import Progress
@@ -97,9 +97,9 @@ def _fill(report: Report, runs: dict[tuple[str, int], list[LoadResult]], clients
             "requests_per_s": joined.requests_per_s,
         }
     title = "latency and throughput [95 % bootstrap interval over requests]"
-    report.tables.append(Table(title, ("", "p50 ms", "p95 ms", "requests/s", "requests"), rows))
+    report.add_table(title, ("", "p50 ms", "p95 ms", "requests/s", "requests"), rows)
     most = max(clients)
     gain = ratio([r.wall_s for r in runs["one by one", most]], [r.wall_s for r in runs["batching", most]])
     report.figures |= {"loads": figures, "batching_gain": gain}
     row = (f"{most} clients, batching / one by one", f"{gain:.2f}")
-    report.tables.append(Table("batching", ("", "throughput ratio"), [row]))
+    report.add_table("batching", ("", "throughput ratio"), [row])

@@ -43,11 +43,8 @@ class ServerProcess:
         port: int = 0,
         settings: Mapping[str, object] | None = None,
     ) -> None:
-        self._command = [
-            *(sys.executable, "-m", "rag.cli.main", "serve"),
-            *("--index", str(index_dir), "--port", str(port)),
-            *arguments,
-        ]
+        serve = (sys.executable, "-m", "rag.cli.main", "serve")
+        self._command = [*serve, "--index", str(index_dir), "--port", str(port), *arguments]
         variables = {f"RAG_SERVE_{name.upper()}": str(value) for name, value in (settings or {}).items()}
         self._environment = {**os.environ, **variables}
         self.host, self.port = "127.0.0.1", 0

@@ -1,4 +1,4 @@
-"""A corpus that changed: passages that an earlier index holds are not encoded again."""
+"""Vectors of an earlier index: for a corpus that changed, and under another question encoder."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,7 +14,7 @@ from indexers.embeddings import encode_corpus
 from indexers.index import Index
 from indexers.passage_writer import PassageStoreWriter
 from indexers.passages import PassageStore
-from indexers.reuse import open_stored
+from indexers.reuse import open_stored, reissue_index
 from indexers.settings import BuildSettings
 from rag.core.arrays import Float32
 from rag.core.errors import ConfigError, IncompleteArtifactError, MismatchedArtifactError
@@ -111,3 +111,29 @@ def test_what_cannot_be_taken_over_is_said(tmp_path: Path, make_encoder: Any) ->
     (tmp_path / "half" / "manifest.json").unlink()
     with pytest.raises(IncompleteArtifactError):
         open_stored(make_encoder(), [tmp_path / "half"])
+
+
+@pytest.mark.parametrize("kind", ["flat", "hnsw"])
+def test_the_vectors_stay_under_another_question_encoder(
+    tmp_path: Path, make_encoder: Any, kind: str
+) -> None:
+    settings = SETTINGS.model_copy(update={"index_type": kind})
+    build_index(OLD, tmp_path / "old", encoder=make_encoder(), settings=settings)
+    tuned = _restated(make_encoder(), lambda i: replace(i, weights_sha256="9"))
+    reissue_index(tmp_path / "old", tmp_path / "new", tuned)
+    assert sum(tuned.calls) == 16
+    query = np.random.default_rng(3).normal(size=(2, tuned.dim)).astype(np.float32)
+    with (
+        Index.open(tmp_path / "old", verify="deep") as old,
+        Index.open(tmp_path / "new", verify="deep") as new,
+    ):
+        assert old.version != new.version
+        new.check_encoder(tuned.identity)
+        with pytest.raises(MismatchedArtifactError):
+            old.check_encoder(tuned.identity)
+        searches = [index.require_dense().vectors.search(query, 5) for index in (old, new)]
+        np.testing.assert_array_equal(*searches)
+        shards = [index.data / "embeddings/shard-00001.npy" for index in (old, new)]
+    assert shards[0].stat().st_ino == shards[1].stat().st_ino
+    # it is an index like any other: a later build goes on from it
+    build_index(OLD, tmp_path / "new", encoder=tuned, settings=settings)

@@ -1,5 +1,5 @@
 from rag.bench.common import time_interleaved
-from rag.bench.report import Report, Table
+from rag.bench.report import Report
 from rag.core.files import read_json
 from rag.metrics.significance import Interval
 
@@ -15,7 +15,7 @@ def test_rounds_run_everyone_and_alternate_their_order() -> None:
 
 def test_a_report_prints_hardware_tables_and_notes_and_writes_json(tmp_path) -> None:
     report = Report("search", {"index": tmp_path})
-    report.tables.append(Table("times", ("what", "ms"), [("flat", "1.20")]))
+    report.add_table("times", ("what", "ms"), [("flat", "1.20")])
     report.figures["ratio"] = Interval(float("nan"), 1.0, 1.1, 9)
     report.notes.append("fp32 alone was measured")
     text = report.to_text()
