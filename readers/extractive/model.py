@@ -184,13 +184,15 @@ def load_dpr(folder: str | Path) -> SpanModel:
     Raises:
         ArtifactError: if it cannot be loaded.
     """
-    from transformers import DPRReader
+    from transformers import BertConfig, DPRReader
 
     with loading(f"{folder}: no DPR reader could be loaded", hint=_EXPECTED):
         predictor = DPRReader.from_pretrained(folder, dtype=torch.float32).span_predictor
     encoder = predictor.encoder.bert_model
+    stated = {name: value for name, value in encoder.config.to_dict().items() if name != "model_type"}
     # its segments are not used, as in the published checkpoints' class
-    encoder.config.type_vocab_size, segments = 1, encoder.embeddings.token_type_embeddings
+    encoder.config = BertConfig.from_dict({**stated, "type_vocab_size": 1})
+    segments = encoder.embeddings.token_type_embeddings
     segments.weight.data = segments.weight.data[:1]
     return SpanModel(encoder, predictor.qa_outputs, passage_head=predictor.qa_classifier).eval()
 

@@ -9,6 +9,7 @@ import torch
 from transformers import BertForQuestionAnswering, DPRConfig, DPRReader
 
 from rag.core.types import Passage
+from readers.extractive.files import load_parts
 from readers.extractive.layout import best_spans
 from readers.extractive.reader import ExtractiveReader
 from tests.tiny_reader import tiny_config, tiny_tokenizer
@@ -83,6 +84,9 @@ def test_dpr_reader_selects_the_passage_and_a_span_in_it(tmp_path: Path) -> None
     assert result.answers[0].text == spans[best]
     assert result.answers[0].score == pytest.approx(selected[best], abs=1e-4)
     assert result.no_answer_confidence == 0.0
+    plain = ExtractiveReader(load_parts(tmp_path).model, tokenizer, reader.settings)  # as on a GPU
+    [same] = plain.read([QUESTION], [PASSAGES], [[3.0, 2.0, 1.0]])
+    assert same.answers[0].score == pytest.approx(selected[best], abs=1e-4)
 
 
 @pytest.mark.parametrize(("length", "width", "top_k"), [(12, 4, 5), (5, 9, 40), (1, 1, 3)])

@@ -199,7 +199,7 @@ class ReaderBatches:
                 spans.append((first, last))
                 lowest, highest = max(0, last - room + 1), min(first, highest)
             begin = int(draw.integers(lowest, highest + 1))
-        row = data.template.row(question_ids, title, text[begin : begin + room])
+        row = data.template.row(question_ids, title, text[begin : begin + room], first_token=begin)
         inside = {
             (first - begin + row.text_from, last - begin + row.text_from): None
             for first, last in spans

@@ -79,7 +79,6 @@ def opened(folder: Path, text: str = "", tokens: int = 0, size: int = 0) -> None
         (ArtifactError, "a bert model, exp", lambda _, folder: load_generator(tiny_encoder(folder / "e"))),
         (ArtifactError, "no checkpoint there", lambda _, folder: load_generator(folder / "absent")),
         (ConfigError, "300, the model has 128", lambda _, folder: generator(folder, passage_tokens=300)),
-        (ConfigError, "colour", lambda _, folder: generator(folder, colour=1)),
         (ArtifactError, "lacks 4 weights", lambda _, folder: generator(folder, "layers.0.fc1")),
         (Mismatched, "the tokenizer knows", lambda _, folder: generator(folder, added=9)),
         (ReaderError, "the model's window", lambda _, folder: language_model(folder)),
