@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ from rag.core.arrays import Int64
 from rag.core.errors import ConfigError, DataError
 from rag.core.log import get_logger
 from rag.core.types import Passage
-from rag.data.salient import CapitalTagger, CharSpans, find_dates, title_hashes
+from rag.data.salient import CapitalTagger, CharSpans, find_dates
 from rag.data.selection import check_usable
 from rag.data.sentences import split_sentences
 from rag.runtime.backbone import attention_for, loading, run_backbone, set_dropout
@@ -84,16 +84,6 @@ class MaskedSentence:
             return True
         lengths = range(2, min(len(words), len(others)) + 1)
         return any(others[-n:] == words[:n] or others[:n] == words[-n:] for n in lengths)
-
-
-def title_tagger(passages: Iterable[Passage], folder: Path, *, key: str) -> CapitalTagger:
-    """Finds names by capital letters and by the titles of passages.
-
-    Args:
-        folder: where the hashes of the titles are stored.
-        key: fingerprint of `passages`: other passages have other titles.
-    """
-    return CapitalTagger(title_hashes(passages, folder / f"titles-{key[:16]}.npy"))
 
 
 class SentenceBatches:

@@ -17,11 +17,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from rag.data.salient import CapitalTagger, title_hashes
 from rag.joint.config import MlmTrainConfig
-from rag.joint.masked import Filled, Filler, MaskedSentence, SentenceBatches, title_tagger
+from rag.joint.masked import Filled, Filler, MaskedSentence, SentenceBatches
 from rag.joint.span_filler import open_filler
 from rag.training.card import Card
-from rag.training.claim import input_checksums
 from rag.training.distributed import World
 from rag.training.fit import Loss
 from rag.training.run import Method, Run, train
@@ -54,8 +54,8 @@ def _build_run(config: MlmTrainConfig, run: Run) -> Method:
     master = run.master(reader)
 
     # data
-    store, key = open_corpus(config.train_files, run.out / "data", config.split, input_checksums(run.out))
-    tagger = title_tagger(store, run.out / "data", key=key)
+    store = open_corpus(config.train_files, run.out / "data", config.split)
+    tagger = CapitalTagger(title_hashes(store, run.out / "data" / "titles.npy"))
     held_rows = held_out_rows(config, len(store), config.seed)
     rows = np.setdiff1d(np.arange(len(store)), held_rows)
     draw = partial(

@@ -27,11 +27,11 @@ from indexers.index import Index
 from indexers.protocols import EncodesCorpus
 from rag.core.arrays import Int64
 from rag.core.types import Passage, Query
+from rag.data.salient import CapitalTagger, title_hashes
 from rag.joint.config import RealmTrainConfig
 from rag.joint.live_index import LiveIndex, index_refresh
-from rag.joint.masked import Filler, MaskedSentence, SentenceBatches, title_tagger
+from rag.joint.masked import Filler, MaskedSentence, SentenceBatches
 from rag.joint.span_filler import open_filler
-from rag.training.claim import input_checksums
 from rag.training.distributed import World
 from rag.training.fit import Loss
 from rag.training.precision import part
@@ -86,11 +86,8 @@ def _build_run(config: RealmTrainConfig, index: Index, encode: EncodesCorpus | N
     master = run.master(module)
 
     # data
-    store, _ = open_corpus(
-        config.train_files or (config.index,), run.out / "data", config.split, input_checksums(run.out)
-    )
-    key = index.manifest["passages"]["sha256"]
-    tagger = title_tagger(index.passages, run.out / "data", key=key)
+    store = open_corpus(config.train_files or (config.index,), run.out / "data", config.split)
+    tagger = CapitalTagger(title_hashes(index.passages, run.out / "data" / "titles.npy"))
     drawn = config.batch_size * (_DRAWN if config.answered_within else 1)
     batches = SentenceBatches(
         store, reader.tokenizer, tagger=tagger, min_words=config.min_words,

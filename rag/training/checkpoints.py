@@ -1,7 +1,7 @@
 """Checkpoints of a run: folders, written whole or not at all, from which it resumes exactly.
 
 checkpoints/step-00001200/
-    weights.safetensors     fp32 master weights of the trained parameters, and the model's buffers
+    weights.safetensors     fp32 master weights of the trained parameters
     optimizer.safetensors   AdamW's moments and step counts, keyed by parameter name
     hooks.safetensors       tensors of the recipe's hooks, if there are any
     state.json              step, counters, the best score so far and its step
@@ -72,7 +72,6 @@ def complete_checkpoints(folder: Path) -> list[Path]:
 def save_checkpoint(
     folder: Path,
     step: int,
-    model: torch.nn.Module,
     master: MasterWeights,
     optimizer: torch.optim.Optimizer,
     state: Mapping[str, Any],
@@ -89,7 +88,7 @@ def save_checkpoint(
         for name, tensor in zip(master.names, master.master, strict=True)
         for key, value in optimizer.state.get(tensor, {}).items()
     }
-    files = {"weights": master.state() | _buffers(model), "optimizer": moments, "hooks": hooks}
+    files = {"weights": master.state(), "optimizer": moments, "hooks": hooks}
     with replaced_folder(checkpoint_path(folder, step)) as temporary:
         for name, tensors in files.items():
             # a clone each: safetensors refuses tensors that share memory
@@ -104,19 +103,14 @@ def save_checkpoint(
     return checkpoint_path(folder, step)
 
 
-def load_checkpoint(
-    checkpoint: Checkpoint,
-    model: torch.nn.Module,
-    master: MasterWeights,
-    optimizer: torch.optim.Optimizer,
-) -> None:
-    """Restore weights, buffers and optimiser moments exactly.
+def load_checkpoint(checkpoint: Checkpoint, master: MasterWeights, optimizer: torch.optim.Optimizer) -> None:
+    """Restore weights and optimiser moments exactly.
 
     Raises:
         MismatchedArtifactError: if it belongs to another model.
     """
-    stored, buffers = checkpoint.tensors("weights"), _buffers(model)
-    shapes = [{(k, tuple(t.shape)) for k, t in own.items()} for own in (master.state() | buffers, stored)]
+    stored = checkpoint.tensors("weights")
+    shapes = [{(k, tuple(t.shape)) for k, t in own.items()} for own in (master.state(), stored)]
     if shapes[0] != shapes[1]:
         raise MismatchedArtifactError(
             f"{checkpoint.path}: holds other parameters than the model (for example "
@@ -124,16 +118,7 @@ def load_checkpoint(
             hint="use another output folder, or the configuration this run was started with",
         )
     master.load(stored)
-    with torch.no_grad():
-        for name, tensor in buffers.items():
-            tensor.copy_(stored[name])
     parameters = dict(zip(master.names, master.master, strict=True))
     for entry, value in checkpoint.tensors("optimizer").items():
         name, _, key = entry.partition("//")
         optimizer.state[parameters[name]][key] = value.to(parameters[name].device)
-
-
-def _buffers(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """The buffers that are part of the model's state."""
-    stored = model.state_dict().keys()
-    return {name: buffer for name, buffer in model.named_buffers() if name in stored}

@@ -57,8 +57,9 @@ def claim_run(config: Config, out: Path) -> None:
     """Write the settings to `out/config.json`, or check that the run there has the same ones.
 
     Paths are stored as absolute ones. Settings that the class of the configuration lists in `free` may
-    differ; before the first checkpoint, all may. The checksums of the training data and the version of the
-    index, which may be moved, are stored in `out/inputs.json` and checked in the same way.
+    differ; before the first checkpoint all may, and what was made with others is removed: all that the folder
+    holds belongs to its settings and data, and needs no key of its own. The checksums of the training data
+    and the version of the index, which may be moved, are stored in `out/inputs.json` and checked likewise.
 
     Raises:
         MismatchedArtifactError: the run was started with other settings or files; the message names them.
@@ -69,7 +70,7 @@ def claim_run(config: Config, out: Path) -> None:
     try:
         hint = "choose another --out, or repeat the command that started the run"
         claim(out / _CONFIG, settings, "a run", free=free, hint=hint)
-        before = input_checksums(out) if (out / _INPUTS).is_file() else checksums
+        before = read_json(out / _INPUTS) if (out / _INPUTS).is_file() else checksums
         if changed := [name for name, checksum in checksums.items() if before.get(name) != checksum]:
             raise MismatchedArtifactError(
                 f"{out} holds a run that was started with other content of {', '.join(changed)}",
@@ -78,15 +79,10 @@ def claim_run(config: Config, out: Path) -> None:
     except MismatchedArtifactError:
         if complete_checkpoints(out / "checkpoints"):
             raise
-        shutil.rmtree(out / "refresh", ignore_errors=True)  # made with the settings and data of before
+        for name in ("data", "refresh"):  # made with the settings and data of before
+            shutil.rmtree(out / name, ignore_errors=True)
         atomic_write_json(out / _CONFIG, settings)
     atomic_write_json(out / _INPUTS, checksums)
-
-
-def input_checksums(out: Path) -> dict[str, str]:
-    """SHA-256 by absolute path of the data of the run in `out`, as its claim measured them; and, as "index",
-    the version of its index."""
-    return dict(read_json(out / _INPUTS))
 
 
 def _checksums(config: Config, free: Collection[str]) -> dict[str, str]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import torch
 
@@ -34,13 +34,10 @@ from rag.training.interrupt import stop_requests
 from rag.training.precision import MasterWeights
 from rag.training.run_log import RunLog
 
-BatchT = TypeVar("BatchT")
-BatchT_co = TypeVar("BatchT_co", covariant=True)
-
 log = get_logger(__name__)
 
 
-class BatchSource(Protocol[BatchT_co]):
+class BatchSource(Protocol):
     """All batches of a run, by number.
 
     Batch `number` is the same whenever it is requested, which makes an exact resume possible.
@@ -48,7 +45,7 @@ class BatchSource(Protocol[BatchT_co]):
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, number: int) -> BatchT_co: ...
+    def __getitem__(self, number: int) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +110,8 @@ class FitHooks:
 def fit(
     model: torch.nn.Module,
     master: MasterWeights,
-    batches: BatchSource[BatchT],
-    compute_loss: Callable[[BatchT], Loss],
+    batches: BatchSource,
+    compute_loss: Callable[[Any], Loss],
     config: FitConfig,
     out: Path,
     *,
@@ -162,7 +159,7 @@ def fit(
     best: dict[str, Any] = {"best_step": None, "best_score": -math.inf}
     resumed, state = _newest_checkpoint(folder, world), {}
     if resumed is not None:
-        load_checkpoint(resumed, model, master, optimizer)
+        load_checkpoint(resumed, master, optimizer)
         state = resumed.state
         step = state["step"]
         if state["best_step"] is not None:
@@ -254,7 +251,7 @@ def fit(
                     tensors = {k: v for k, v in extra.items() if isinstance(v, torch.Tensor)}
                     values = {k: v for k, v in extra.items() if k not in tensors}
                     path = save_checkpoint(
-                        folder, step, model, master, optimizer, {**run_log.state(), **best, "hooks": values},
+                        folder, step, master, optimizer, {**run_log.state(), **best, "hooks": values},
                         tensors,
                     )  # fmt: skip
                     for hook in hooks:
@@ -267,8 +264,7 @@ def fit(
     weights = master.state()
     if best["best_step"] is not None:
         step = best["best_step"]
-        stored = Checkpoint(checkpoint_path(folder, step)).tensors("weights")
-        weights = {name: stored[name] for name in master.names}
+        weights = Checkpoint(checkpoint_path(folder, step)).tensors("weights")
     return step, _mixed(weights, start, config.start_share)
 
 

@@ -40,7 +40,6 @@ from rag.training.distributed import World
 from rag.training.fit import FitHooks
 
 _DONE, _STEP = "done.json", "step-"
-_TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 log = get_logger(__name__)
 
@@ -212,8 +211,6 @@ class Refresh(FitHooks):
 def _make_beside(refresher: Refresher, config: Any, device: str, folder: Path) -> None:
     """Make a result in a process beside its trainer's, and end when that ends, however it does."""
     threading.Thread(target=_end_with_trainer, daemon=True).start()
-    for name in _TORCHRUN:
-        os.environ.pop(name, None)
     setup_logging("INFO")
     use_threads(config.threads)
     with suppress(KeyboardInterrupt):  # Ctrl-C reaches the trainer too, which ends this process

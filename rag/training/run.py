@@ -48,7 +48,7 @@ class Method:
 
     model: nn.Module
     master: MasterWeights
-    batches: BatchSource[Any]
+    batches: BatchSource
     loss: Callable[[Any], Loss]
     export: Callable[[Weights], Mapping[str, Any] | None]
     card: Card

@@ -1,6 +1,6 @@
 """A corpus without questions to train on: the passages of an index, or files that are cut into passages."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from indexers.index import Index
@@ -8,24 +8,20 @@ from indexers.passage_writer import PassageStoreWriter
 from indexers.passages import PassageStore
 from rag.config import load_config
 from rag.core.errors import ConfigError, DataError
-from rag.core.files import atomic_path, fingerprint, sha256_file
+from rag.core.files import atomic_path
 from rag.core.manifest import MANIFEST_NAME
 from rag.data.corpus import read_documents
-from rag.data.files.sources import corpus_files
 from rag.data.options import CorpusOptions
 from rag.data.split import split_documents
 
 
-def open_corpus(
-    sources: Sequence[Path], folder: Path, split: str = "words100", known: Mapping[str, str] | None = None
-) -> tuple[PassageStore, str]:
-    """The passages of a corpus by row, mapped, and a fingerprint of them.
+def open_corpus(sources: Sequence[Path], folder: Path, split: str = "words100") -> PassageStore:
+    """The passages of a corpus by row, mapped.
 
     Args:
         sources: one built index, whose passages are taken as they are; or files and folders of documents.
-        folder: where the passages of files are stored.
+        folder: where the passages of files are stored, once; it belongs to this corpus.
         split: how files are split, see `CorpusOptions`.
-        known: SHA-256 by absolute path of files that were read already, see `rag.training.claim`.
     """
     if missing := [path for path in sources if not path.exists()]:
         raise DataError(f"{missing[0]}: no such file or folder", hint="give an index, or documents")
@@ -34,15 +30,12 @@ def open_corpus(
         if len(sources) > 1:
             raise ConfigError(f"{indexes[0]} is an index: it is a whole corpus", hint="give it alone")
         with Index.open(indexes[0]) as index:
-            return index.passages, str(index.manifest["passages"]["sha256"])
-    options = load_config(CorpusOptions, overrides={"split": split})
-    known = known or {}
-    sums = [known.get(str(path.resolve())) or sha256_file(path) for path in corpus_files(sources)]
-    key = fingerprint([sums, options.model_dump()])
-    place = folder / f"corpus-{key[:16]}"
+            return index.passages
+    place = folder / "corpus"
     if not place.is_dir():
+        options = load_config(CorpusOptions, overrides={"split": split})
         with atomic_path(place) as temporary:
             temporary.mkdir(parents=True)
             with PassageStoreWriter(temporary) as writer:
                 writer.add_many(split_documents(read_documents(sources), options))
-    return PassageStore.open(place), key
+    return PassageStore.open(place)

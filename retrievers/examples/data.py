@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 
 from rag.core.arrays import Int64
 from rag.core.errors import DataError
-from rag.core.files import atomic_path, fingerprint, sha256_file
+from rag.core.files import atomic_path
 from rag.core.log import get_logger
 from rag.core.types import Passage
 from rag.data.examples import Candidate, Example, read_examples
@@ -105,10 +105,10 @@ def split_examples(
     folder: Path,
     read: Callable[[Sequence[Path]], Iterable[Example]] | None = None,
     *,
-    decided_by: Sequence[object] = (),
     per_question: int = 1,
 ) -> ExampleSplit:
-    """Divide the examples of `config.train_files`, a `QuestionsConfig`; they are read once, into `folder`.
+    """Divide the examples of `config.train_files`, a `QuestionsConfig`; they are read once, into `folder`,
+    which belongs to this configuration.
 
     With a `validation_file`, its questions are held out, and left out of the training files. Without, those
     are whose hash (`place_of`) lies below `validation_fraction`, and at least the `least_held_out` with the
@@ -116,7 +116,6 @@ def split_examples(
 
     Args:
         read: files → examples, where these are of another kind; it draws the sample itself.
-        decided_by: what else decides which examples `read` makes.
         per_question: maximum number of examples that it makes of a question.
 
     Raises:
@@ -131,9 +130,7 @@ def split_examples(
     files = [*config.train_files, *held_out_files]
     if missing := [path for path in files if not path.is_file()]:
         raise DataError(f"{missing[0]}: no such file")
-    sums = [sha256_file(path) for path in files]
-    made_from = [sums, len(held_out_files), config.needs, *decided_by, config.seed]
-    place_file = folder / f"examples-{fingerprint(made_from)[:16]}.arrow"
+    place_file = folder / "examples.arrow"
     if not place_file.is_file():
         parts = [(read or read_all)(paths) for paths in (config.train_files, held_out_files) if paths]
         with atomic_path(place_file) as temporary, pa.OSFile(str(temporary), "wb") as sink:

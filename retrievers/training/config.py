@@ -109,12 +109,6 @@ class HeldOutConfig(TrainConfig):
         """Whether there are held-out questions."""
         return getattr(self, "validation_file", None) is not None or self.validation_fraction > 0
 
-    @model_validator(mode="after")
-    def _cross_check_validation(self) -> Self:
-        if self.select_by != "last" and not self.validates:
-            raise ValueError(f"select_by={self.select_by} needs held-out questions: set validation_fraction")
-        return self
-
 
 class QuestionsConfig(HeldOutConfig):
     """Settings of recipes that learn from files of questions.

@@ -106,7 +106,6 @@ def _method(config: MdrTrainConfig, run: BiEncoderRun) -> Method:
     index = Index.open(config.index) if bank is None and config.index is not None else bank
     split = run.split_examples(
         partial(_hops, config, None if index is None else passage_finder(index.passages)),
-        decided_by=[config.max_hops, config.train_questions, "" if index is None else index.version],
         per_question=_MOST_EXAMPLES, fixes_vectors=not is_against_index,
     )  # fmt: skip
     data = split.training

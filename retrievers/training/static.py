@@ -20,14 +20,12 @@ from indexers.index import Index
 from indexers.protocols import EncoderIdentity, PassageEncoder
 from rag.core.arrays import Float32, Int32
 from rag.core.errors import ConfigError
-from rag.core.files import fingerprint
 from rag.core.npy import load_npy, save_npy
 from rag.core.progress import Progress
 from rag.core.types import Passage, Query
 from rag.runtime.model_files import folder_tokenizer, tokenizer_file
 from rag.runtime.seeds import generator
 from rag.training.card import Card
-from rag.training.claim import input_checksums
 from rag.training.config import Rate
 from rag.training.fit import Loss
 from rag.training.run import Method, Run, train
@@ -175,7 +173,7 @@ def _method(config: StaticTrainConfig, index: Index, run: Run) -> Method:
     identity, seed = index.require_dense().embeddings.encoder, config.seed
     tokens, dim = StaticTokenizer(tokenizer_folder(identity.name)), config.dim
     folder = run.out / "data"
-    start = folder / f"start-{fingerprint([index.version, dim, seed])[:16]}.npy"
+    start = folder / "start.npy"
     if not start.exists():
         folder.mkdir(parents=True, exist_ok=True)
         teacher = load_like(identity)
@@ -187,7 +185,7 @@ def _method(config: StaticTrainConfig, index: Index, run: Run) -> Method:
     # data
     corpus = index.passages
     if config.corpus:
-        corpus, _ = open_corpus(config.corpus, folder, known=input_checksums(run.out))
+        corpus = open_corpus(config.corpus, folder)
     split = split_examples(config, folder)
     held_out, epochs = split.held_out, Epochs.of(config, len(split.training))
     questions = RetrieverBatches(split.training, epochs, hard_negatives=config.hard_negatives)

@@ -73,7 +73,7 @@ def test_a_sentence_stands_in_what_another_split_made_of_its_document(
 ) -> None:
     own = {"id": "1", "title": "River", "text": "The river rises in the Black Forest, in 1888."}
     (tmp_path / "corpus.jsonl").write_text(json.dumps(own))
-    store, _ = open_corpus([tmp_path / "corpus.jsonl"], tmp_path / "cut", "none")
+    store = open_corpus([tmp_path / "corpus.jsonl"], tmp_path / "cut", "none")
     [[sentence]] = SentenceBatches(
         store, AutoTokenizer.from_pretrained(tiny_bert), tagger=CapitalTagger(), sentence_tokens=32,
         min_words=4, examples=Epochs(1, 1, epochs=1, seed=1),

@@ -44,7 +44,7 @@ def world(tmp_path_factory: pytest.TempPathFactory, tiny: TinyModels) -> Path:
 
 
 def sentences(world: Path, out: Path, **more: Any) -> SentenceBatches:
-    store, _ = open_corpus([world / "corpus.jsonl"], out, "none")
+    store = open_corpus([world / "corpus.jsonl"], out, "none")
     return SentenceBatches(
         store, MaskedReader.load(world / "bert", max_tokens=60).tokenizer,
         tagger=CapitalTagger(np.zeros(0, np.uint64)), sentence_tokens=32, min_words=3,

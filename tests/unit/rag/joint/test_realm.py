@@ -90,7 +90,7 @@ def world(tmp_path_factory: pytest.TempPathFactory, tiny: TinyModels) -> Path:
 
 
 def sentences(world: Path, out: Path) -> SentenceBatches:
-    store, _ = open_corpus([world / "sentences.jsonl"], out, "none")
+    store = open_corpus([world / "sentences.jsonl"], out, "none")
     return SentenceBatches(
         store,
         MaskedReader.load(world / "mlm", max_tokens=60).tokenizer,

@@ -6,7 +6,6 @@ import pytest
 
 from rag.core.types import Passage
 from rag.data.salient import CapitalTagger, find_dates, title_hashes
-from rag.joint.masked import title_tagger
 
 
 @pytest.mark.parametrize(
@@ -23,14 +22,6 @@ from rag.joint.masked import title_tagger
 )
 def test_dates(text: str, dates: list[str]) -> None:
     assert [text[slice(*span)] for span in find_dates(text)] == dates
-
-
-def test_another_corpus_has_titles_of_its_own(tmp_path: Path) -> None:
-    for title in ("Danube", "Rhine"):
-        passages = [Passage("1", title, "x")]
-        tagger = title_tagger(passages, tmp_path, key=title)
-        assert tagger(["Danube rises there.", "Rhine rises there."]).count([]) == 1
-        assert len(tagger([f"{title} rises there."])[0]) == 1
 
 
 def test_names_by_looks_and_by_titles(tmp_path: Path) -> None:

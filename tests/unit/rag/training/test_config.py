@@ -31,12 +31,13 @@ def test_a_folder_belongs_to_one_configuration(tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(tmp_path)
     config = _Claimed(train_files=(Path("train.json"),))
     claim_run(config, tmp_path)
-    snapshot = tmp_path / "refresh" / "step-00000000"
-    snapshot.mkdir(parents=True)
+    made = [tmp_path / "refresh", tmp_path / "data"]
+    for folder in made:
+        folder.mkdir()
     claim_run(config, tmp_path)
-    assert snapshot.exists()
+    assert all(folder.exists() for folder in made)
     claim_run(config.replaced(seed=4), tmp_path)  # nothing was trained yet
-    assert not snapshot.exists()  # it was made with another seed
+    assert not any(folder.exists() for folder in made)  # they were made with another seed
     said = read_json(tmp_path / "config.json")
     assert (said["recipe"], said["seed"], said["train_files"]) == ("toy", 4, [str(tmp_path / "train.json")])
     _begin(tmp_path)

@@ -35,7 +35,7 @@ def drawn(store: Any, held_out: np.ndarray, **data: Any) -> IctBatches:
 
 def test_a_batch_depends_on_seed_and_step_alone_and_leaves_out_what_is_held_out(tmp_path: Path) -> None:
     texts = [f"Who wrote {a} in {b} rises. The river {b} in {a} text. No." for a in "abcdef" for b in "ghij"]
-    store, _ = open_corpus([write_corpus(tmp_path / "c.jsonl", texts)], tmp_path / "data", "none")
+    store = open_corpus([write_corpus(tmp_path / "c.jsonl", texts)], tmp_path / "data", "none")
     held_out = np.array([0, 3, 4, 23])
     batches, again = (drawn(store, held_out) for _ in range(2))
     seen: list[int] = []

@@ -36,7 +36,7 @@ def test_held_out_questions_are_never_trained_on(tmp_path: Path) -> None:
     other = split_examples(config, tmp_path / "other")
     assert split.held_out == again.held_out == other.held_out
     assert trained == [e.question for e in again.training] == [e.question for e in other.training]
-    changed = split_examples(config.replaced(seed=1), tmp_path / "data")
+    changed = split_examples(config.replaced(seed=1), tmp_path / "changed")
     assert {e.question for e in changed.held_out} != held_out
 
 
@@ -59,7 +59,7 @@ def test_what_the_validation_file_holds_is_not_trained_on(
     assert max(trained) < 40  # also of those that are not among the five measured
     assert "10 training questions are in" in caplog.text
     with pytest.raises(DataError, match=r"(?s)0 are left to train on.*validation_file"):
-        split_examples(config.replaced(train_files=(other,)), tmp_path / "data")
+        split_examples(config.replaced(train_files=(other,)), tmp_path / "changed")
 
 
 def test_nothing_left(tmp_path: Path) -> None:
@@ -67,4 +67,4 @@ def test_nothing_left(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="0 are left to train on"):
         split_examples(config, tmp_path / "data")
     nothing = _config(tmp_path, _file(tmp_path / "a.json", 10), validation_fraction=0.0)
-    assert split_examples(nothing, tmp_path / "data").held_out == ()
+    assert split_examples(nothing, tmp_path / "nothing").held_out == ()
