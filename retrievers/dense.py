@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from indexers.protocols import EncoderIdentity, VectorIndex
+from indexers.protocols import VectorIndex
 from indexers.token_index import TokenIndex
 from rag.core.arrays import Float32, Int64
-from rag.core.errors import MismatchedArtifactError, RetrievalError
+from rag.core.errors import RetrievalError
 from rag.core.types import Hit, Query
 from retrievers.protocols import HitLists, Passages, Selected, TextEncoder, Timer
 
@@ -23,7 +23,6 @@ class DenseRetriever:
     """Searches a vector index with a bi-encoder's question vectors."""
 
     def __init__(self, vectors: VectorIndex, passages: Passages, encoder: TextEncoder) -> None:
-        check_dim(vectors.dim, encoder.identity)
         self.vectors, self.passages, self.encoder = vectors, passages, encoder
 
     def search(
@@ -49,7 +48,6 @@ class LateInteractionRetriever:
     """Searches token vectors; scores are MaxSim."""
 
     def __init__(self, tokens: TokenIndex, passages: Passages, encoder: BiEncoder) -> None:
-        check_dim(tokens.dim, encoder.identity)
         self.tokens, self.passages, self.encoder = tokens, passages, encoder
 
     def search(
@@ -63,15 +61,6 @@ class LateInteractionRetriever:
             values, lengths = np.asarray(vectors.values, np.float32), np.asarray(vectors.lengths)
         with stage(timer, "search_tokens"):
             return to_hits(*self.tokens.search(values, lengths, top_k, selected=selected), self.passages)
-
-
-def check_dim(dim: int, encoder: EncoderIdentity) -> None:
-    """Refuse an encoder whose vectors have another size than those of the index."""
-    if dim != encoder.dim:
-        raise MismatchedArtifactError(
-            f"the vectors of the index have {dim} dimensions, those of the encoder have {encoder.dim}",
-            hint="give the encoder that the index was built with",
-        )
 
 
 def to_hits(scores: Float32, rows: Int64, passages: Passages) -> HitLists:

@@ -4,10 +4,12 @@ batch → forward → loss → backward → clip → step → schedule → log �
 """
 
 import math
+import signal
+import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack, closing, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -30,7 +32,6 @@ from rag.training.checkpoints import (
 )
 from rag.training.config import LOG_EVERY_STEPS, FitConfig, schedule_factor
 from rag.training.distributed import World
-from rag.training.interrupt import stop_requests
 from rag.training.precision import MasterWeights
 from rag.training.run_log import RunLog
 
@@ -162,8 +163,7 @@ def fit(
         load_checkpoint(resumed, master, optimizer)
         state = resumed.state
         step = state["step"]
-        if state["best_step"] is not None:
-            best = {name: state[name] for name in best}
+        best = {name: state[name] for name in best}
         for hook in hooks:
             hook.load_extra_state({**state["hooks"], **resumed.tensors("hooks")})
         if world.is_main:
@@ -178,7 +178,7 @@ def fit(
     with ExitStack() as stack:
         for hook in hooks:
             stack.enter_context(closing(hook))
-        progress, interrupt = stack.enter_context(shown), stack.enter_context(stop_requests())
+        progress, interrupt = stack.enter_context(shown), stack.enter_context(_stop_requests())
         while step < total_steps:
             started = time.monotonic()
             for hook in hooks:
@@ -266,6 +266,29 @@ def fit(
         step = best["best_step"]
         weights = Checkpoint(checkpoint_path(folder, step)).tensors("weights")
     return step, _mixed(weights, start, config.start_share)
+
+
+@contextmanager
+def _stop_requests() -> Iterator[threading.Event]:
+    """An event that the first Ctrl-C or SIGTERM inside the block sets, so that the run ends when its step is
+    saved; the second ends the program at once. Only the main thread can watch for signals.
+    """
+    requested = threading.Event()
+
+    def request(*_: object) -> None:
+        if requested.is_set():
+            raise KeyboardInterrupt
+        requested.set()
+        log.warning("the run ends when this step is saved; once more ends it now")
+
+    is_main = threading.current_thread() is threading.main_thread()
+    numbers = (signal.SIGINT, signal.SIGTERM) if is_main else ()
+    before = {number: signal.signal(number, request) for number in numbers}
+    try:
+        yield requested
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _selecting(scores: Mapping[str, float], config: FitConfig) -> float:

@@ -13,7 +13,7 @@ import torch
 
 from indexers.protocols import EncoderIdentity
 from rag.core.arrays import Float32
-from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
+from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.core.log import get_logger
 from rag.core.types import Query
 from rag.runtime.fast.core_pool import CorePool
@@ -127,8 +127,6 @@ class BiEncoder:
         name = TOWER_SEPARATOR.join(str(Path(n).resolve() if Path(n).is_dir() else n) for n in names)
         identity = settings.identity(name, None if shared else query_settings)
         size = batch_size if batch_size is not None else (256 if where.startswith("cuda") else 32)
-        if size < 1:
-            raise ConfigError(f"batch_size is {size}, expected at least 1")
         return cls(side, other, identity, batch_size=size)
 
     @property
@@ -140,7 +138,6 @@ class BiEncoder:
         """Vectors (n, D) float32 of passages, in order.
 
         Raises:
-            DataError: titles and texts differ in number.
             ConfigError: the encoder makes several vectors per text.
         """
         return self._one_per_text(self.passage_tokens(titles, texts))
@@ -155,10 +152,6 @@ class BiEncoder:
 
     def passage_tokens(self, titles: Sequence[str], texts: Sequence[str]) -> Vectors:
         """All vectors of passages, for an encoder with several vectors per text (pooling "tokens")."""
-        if len(titles) != len(texts):
-            raise DataError(
-                f"{len(titles)} titles for {len(texts)} texts, expected one title per text (it may be empty)"
-            )
 
         def tokenize(rows: slice) -> list[list[int]]:
             return self._passage.tokenizer.passages(titles[rows], texts[rows])

@@ -137,8 +137,6 @@ class EncoderSettings:
             ConfigError: a value that this encoder does not take.
         """
         made = {name: value for name, value in changes.items() if value not in (None, "auto")}
-        if made.get("normalize", True) not in (True, False):
-            raise ConfigError(f"normalize is {made['normalize']!r}, expected True, False or 'auto'")
         allowed = (STATIC,) if self.pooling == STATIC else POOLINGS
         if made.get("pooling", self.pooling) not in allowed:
             raise ConfigError(f"pooling is {made['pooling']!r}, expected one of {', '.join(allowed)}")

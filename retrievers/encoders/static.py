@@ -24,7 +24,7 @@ from scipy.sparse import csr_matrix
 
 from indexers.protocols import EncoderIdentity
 from rag.core.arrays import Float32, Int32, Int64
-from rag.core.errors import ArtifactError, ConfigError, DataError
+from rag.core.errors import ArtifactError, ConfigError
 from rag.core.files import replaced_folder
 from rag.core.types import Query
 from rag.runtime.model_files import folder_tokenizer, model_folder, weight_files
@@ -84,15 +84,7 @@ class StaticEncoder:
         return self.identity.dim
 
     def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> Float32:
-        """Vectors (n, D) float32 of passages, in order.
-
-        Raises:
-            DataError: titles and texts differ in number.
-        """
-        if len(titles) != len(texts):
-            raise DataError(
-                f"{len(titles)} titles for {len(texts)} texts, expected one title per text (it may be empty)"
-            )
+        """Vectors (n, D) float32 of passages, in order."""
         vectors = np.empty((len(texts), self.dim), np.float32)
         for start in range(0, len(texts), _TEXTS_AT_ONCE):
             part = slice(start, start + _TEXTS_AT_ONCE)

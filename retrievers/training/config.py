@@ -81,8 +81,6 @@ class BiEncoderConfig(TrainConfig):
             )
         if self.projection_norm and not self.projection_dim:
             raise ValueError("projection_norm is a layer behind a new projection: set projection_dim")
-        if self.shared and self.frozen is not None:
-            raise ValueError("one tower for both sides cannot be frozen for passages; set shared=false")
         if self.normalize is True and self.temperature == 1 and self.pooling != "tokens":
             raise ValueError(
                 "normalize=true with temperature=1 hardly learns: cosines differ by less than 2; "
@@ -138,15 +136,6 @@ class EncodedConfig(BiEncoderConfig):
     measured: ClassVar[tuple[str, ...]] = ("nll", "average_rank")  # on held-out questions
 
     chunk_size: int | None = Field(default=None, ge=1)
-
-    @model_validator(mode="after")
-    def _cross_check_encoded(self) -> Self:
-        if self.chunk_size is not None and self.accumulate > 1:
-            raise ValueError(
-                "chunk_size and accumulate are two ways to large batches, and only chunk_size gives every "
-                "question all negatives: raise batch_size and leave accumulate at 1"
-            )
-        return self
 
 
 class ContrastiveConfig(EncodedConfig, QuestionsConfig):

@@ -8,7 +8,6 @@ import pytest
 
 from indexers.build import build_index
 from indexers.index import Index
-from indexers.protocols import EncoderIdentity
 from indexers.settings import BuildSettings
 from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.core.progress import StageTimer
@@ -85,9 +84,3 @@ def test_what_does_not_fit_is_refused(tiny: Any, built: Path, tmp_path: Path) ->
     tiny.late_interaction(tmp_path / "other", dim=16, seed=7)
     with Index.open(built) as index, pytest.raises(MismatchedArtifactError, match="weights_sha256"):
         open_retriever(index, "colbert", encoder=str(tmp_path / "other"))
-
-    class Wide:
-        identity = EncoderIdentity("wide", "ab", dim=32)
-
-    with pytest.raises(MismatchedArtifactError, match="have 16 dimensions, those of the encoder have 32"):
-        LateInteractionRetriever(Index.open(built).tokens, None, Wide())  # type: ignore[arg-type]

@@ -3,11 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 
-from rag.core.errors import ConfigError
-from rag.runtime.backbone import load_backbone, pad, pool, run_backbone
+from rag.runtime.backbone import load_backbone, pad, run_backbone
 
 
 def test_training_gets_plain_attention_and_dropout_and_inference_neither(tmp_path: Path, tiny: Any) -> None:
@@ -28,8 +26,3 @@ def test_token_types_reach_a_model_that_has_them(tmp_path: Path, tiny: Any) -> N
         typed = run_backbone(model, ids, mask, torch.tensor([[0, 0, 0, 1, 1]]))[0]
     assert torch.equal(plain, zeros)
     assert (plain - typed).abs().max() > 0.01
-
-
-def test_an_unknown_pooling_is_refused() -> None:
-    with pytest.raises(ConfigError, match="middle"):
-        pool(torch.zeros(1, 2, 3), torch.ones(1, 2), "middle")
