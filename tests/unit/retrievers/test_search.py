@@ -50,8 +50,6 @@ def test_all_search_in_timed_stages_and_an_empty_list_finds_nothing():
 def test_what_does_not_fit_is_refused():
     with pytest.raises(RetrievalError):
         dense().search_vectors(np.array([[np.nan, 0]], dtype=np.float32), 2)
-    with pytest.raises(MismatchedArtifactError, match="3"):
-        DenseRetriever(Flat(VECTORS), STORE, SimpleNamespace(identity=EncoderIdentity("toy", "ab", dim=3)))
     with pytest.raises(ConfigError, match="weights"):
         HybridRetriever([dense()], STORE, fusion=Fusion())
 

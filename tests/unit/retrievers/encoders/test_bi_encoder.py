@@ -84,8 +84,8 @@ def test_what_is_cut_is_said_once(tiny, tiny_bert, tmp_path, caplog):
 
 @pytest.mark.parametrize(
     "arguments",
-    [{"precision": "fp8"}, {"pooling": "median"}, {"normalize": "yes"}, {"max_length": 1}, {"max_length": 65},
-     {"layout": "{title}"}, {"batch_size": 0}],
+    [{"precision": "fp8"}, {"pooling": "median"}, {"max_length": 1}, {"max_length": 65},
+     {"layout": "{title}"}],
 )  # fmt: skip
 def test_bad_settings(tiny_bert, arguments):
     with pytest.raises(ConfigError):

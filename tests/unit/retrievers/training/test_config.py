@@ -20,7 +20,6 @@ _PATHS: dict[str, Any] = {"train_files": ["train.json"], "out": "run"}
         ({"shared": True, "passage_encoder": "other"}, "set shared=false"),
         ({"normalize": True, "temperature": 1.0}, "hardly learns"),
         ({"select_by": "mrr"}, "select_by=mrr is not measured here"),
-        ({"chunk_size": 8, "accumulate": 2}, "raise batch_size"),
         ({"train_files": []}, "train_files"),
         ({"out": None}, "out = None"),
         ({"temprature": 2}, "did you mean 'temperature'"),
