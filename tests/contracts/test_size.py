@@ -23,12 +23,12 @@ CEILINGS = {
     "rag/runtime": (1340, 1100),
     "rag/sample": (80, 80),
     "rag/scale": (450, 450),
-    "rag/training": (1590, 1400),
+    "rag/training": (1560, 1400),
     "indexers": (4400, 4400),
     "readers": (6790, 6600),
-    "retrievers": (6620, 6600),
+    "retrievers": (6600, 6600),
     "serve": (2600, 2600),
-    "tests": (24060, 24000),
+    "tests": (24030, 24000),
 }
 
 
