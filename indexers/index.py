@@ -4,29 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from indexers.documents import DOCUMENTS_NAME, DocumentEntry, group_passages, read_document_entries
 from indexers.embeddings import EmbeddingShards, Header
 from indexers.faiss_index import open_dense
-from indexers.filtering import Naming, folders, select
 from indexers.ledger import read_index_manifest
 from indexers.lucene import LuceneIndex
-from indexers.passages import PassageStore
+from indexers.passages import PassageStore, metadata_of
 from indexers.protocols import EncoderIdentity, Selection, VectorIndex
 from indexers.settings import PARTS, Part
 from indexers.token_index import TokenIndex
+from rag.core.arrays import Bool
 from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError, ResourceError
 from rag.core.files import hold_folder
 from rag.core.manifest import read_manifest, verify_files
 from rag.core.types import Passage
-from rag.data.filters import Filter
+from rag.data.filters import Condition, Filter, FilterError
 from rag.data.split import document_of
 
 Verify = Literal["none", "size", "deep"]
+Naming = Literal["pieces", "whole", "unknown"]
+"""How passages are named after their documents: `{document}-{n}`, or `{document}`."""
 QUICK_CHECK_BYTES = 256 << 20
-_ATTEMPTS = 5
+_ATTEMPTS, _MOST_FOLDERS = 5, 200
 _MOST_FILTERS, _FILTER_BYTES = 64, 64 << 20  # limits of the cache of filters, one byte per passage
 
 
@@ -148,8 +154,18 @@ class Index:
 
     @cached_property
     def folders(self) -> list[str]:
-        """The folders of the indexed files; none if they are too many to choose from."""
-        return folders(self.passages)
+        """The folders that the passages' files lie in, each with a slash at its end; none if there are more
+        than `_MOST_FOLDERS`.
+
+        A search page offers them as filters: `{"path": "guide/"}` selects everything in the folder.
+        """
+        paths = self.passages.column("path")
+        if paths is None:
+            return []
+        files = [path for path in pc.unique(paths).drop_null().to_pylist() if "://" not in path]
+        parents = {parent.as_posix() for path in files for parent in PurePath(path).parents}
+        named = sorted(f"{folder}/" for folder in parents - {".", "/"})
+        return named if len(named) <= _MOST_FOLDERS else []
 
     def around(self, passage_id: str, count: int) -> tuple[list[Passage], list[Passage]]:
         """At most `count` passages before and after this one in the same document."""
@@ -227,3 +243,66 @@ def _verify(place: Path, files: dict[str, dict[str, Any]], *, deep: bool) -> Non
         if budget < 0:
             break
         verify_files(place, {name: entry}, deep=True)
+
+
+def select(passages: PassageStore, filter: Filter, naming: Naming = "unknown") -> Selection:
+    """The rows whose passages meet all conditions; perhaps none.
+
+    Values are compared once per distinct value; a metadata object usually belongs to several passages.
+
+    Args:
+        naming: "unknown" takes an id that looks like a piece of a document for one, and for a whole document
+            too.
+
+    Raises:
+        FilterError: no passage has a field of this name.
+    """
+    mask = np.ones(len(passages), dtype=bool)
+    for condition in filter.conditions:
+        mask &= _matches(passages, condition, naming)
+    return Selection(mask)
+
+
+def _matches(passages: PassageStore, condition: Condition, naming: Naming) -> Bool:
+    name = condition.field
+    if name == "document":
+        return _of_documents(passages, condition, naming)
+    stored = passages.column("path" if name == "path" else "metadata")
+    if stored is None:
+        raise _unknown(passages, name)
+    encoded = stored.combine_chunks().dictionary_encode()
+    values: list[Any] = encoded.dictionary.to_pylist()
+    if name != "path":
+        records = [_fields_of(text) for text in values]
+        if not any(name in record for record in records):
+            raise _unknown(passages, name)
+        values = [record.get(name) for record in records]
+    test = condition.test()
+    fits = np.array([*map(test, values), False])  # the last entry is for passages without a value
+    return np.asarray(fits[pc.fill_null(encoded.indices, len(values)).to_numpy(zero_copy_only=False)])
+
+
+def _fields_of(text: Any) -> dict[str, Any]:
+    return {} if text is None else dict(metadata_of(str(text)))
+
+
+def _of_documents(passages: PassageStore, condition: Condition, naming: Naming) -> Bool:
+    """A passage belongs to the document that its id begins with, or bears the document's id itself."""
+    ids = passages.column("id")
+    documents = pa.array([str(value) for value in condition.values], pa.large_string())
+    names = {"whole": ids, "pieces": pc.replace_substring_regex(ids, r"-\d+$", "")}  # of documents
+    columns = [names[naming]] if naming in names else names.values()
+    masks = [pc.is_in(column, value_set=documents).combine_chunks() for column in columns]
+    return np.any([mask.to_numpy(zero_copy_only=False) for mask in masks], axis=0)
+
+
+def _unknown(passages: PassageStore, name: str) -> FilterError:
+    stored = passages.column("metadata")
+    texts = () if stored is None else pc.unique(stored).drop_null()
+    fields = [*["path"] * (passages.column("path") is not None), "document"]
+    fields += [field for text in texts for field in _fields_of(text)]
+    return FilterError(
+        f"the filter names the field {name!r}, which no passage of this index has; there are "
+        f"{', '.join(dict.fromkeys(fields))}",
+        hint=f"index the corpus again with --metadata {name} if its records have this field",
+    )

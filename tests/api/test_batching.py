@@ -9,7 +9,6 @@ import pytest
 
 from serve.app import create_app
 from serve.batching import ItemFailed, MicroBatcher
-from serve.errors import ApiError
 from serve.metrics import ServerMetrics
 from tests.api.fakes import FakePipeline, listening, running, settings, until
 
@@ -126,17 +125,6 @@ async def test_cancelled_items_leave_the_queue_and_never_run():
     assert await staying == [8]
     assert worker.batches == [("k", [0]), ("k", [4])]
     await made.close(1)
-
-
-async def test_close_gives_up_after_its_time():
-    gate = threading.Event()
-    made = batcher(Worker(gate=gate), size=1, workers=2)
-    tasks = [asyncio.create_task(values(made, number)) for number in range(3)]
-    await until(lambda: len(made.queue) == 1)
-    assert await made.close(0.05) is False
-    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
-    assert {outcome.code for outcome in outcomes if isinstance(outcome, ApiError)} == {"shutting_down"}
-    gate.set()
 
 
 # --- behind the API ---------------------------------------------------------------------------------------

@@ -34,17 +34,6 @@ async def start(*calls: Any) -> list[asyncio.Task[Any]]:
     return tasks
 
 
-async def test_files_become_documents_and_bad_ones_are_named(tmp_path: Path) -> None:
-    files = [*FILES, ("a.pdf", b"%PDF-1.4"), ("b.txt", b"Other words.")]
-    documents, remarks = await Conversions(tmp_path, 1).convert("1", files)
-    assert [(each.id, each.title) for each in documents] == [("a.md", "Title"), ("b.txt", "b")]
-    assert [line.partition(":")[0] for line in remarks["unreadable"]] == ["a.pdf"]
-    assert {path.name for path in tmp_path.iterdir()} == {"slot-0"}
-    with pytest.raises(ApiError, match=r"a\.pdf") as refused:
-        await Conversions(tmp_path, 1).convert("1", [("a.pdf", b"%PDF-1.4")])
-    assert (refused.value.status, refused.value.code) == (422, "unreadable_file")
-
-
 async def test_a_file_that_ends_its_converter_costs_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

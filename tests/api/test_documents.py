@@ -162,15 +162,6 @@ def test_metadata_that_filters_cannot_compare_is_refused_by_name(metadata: str, 
         documents.validated(documents.FilesRequest.model_validate, {"metadata": metadata})
 
 
-async def test_fields_of_a_form_are_checked(index: Path) -> None:
-    async with running(app=application(index)) as client:
-        for data in ({"metdata": "{}"}, {"metadata": "{"}, {"metadata": ["{}", "{}"]},
-                     {"metadata": '{"a": "\\ud800"}'}):  # fmt: skip
-            sent = {"files": {"file": ("a.md", b"words")}, "data": data}
-            reply = await client.post("/v1/documents", headers=KEY, **sent)
-            assert (reply.status_code, reply.json()["error"]["code"]) == (422, "invalid_request")
-
-
 async def test_a_format_whose_package_is_missing_is_the_servers_fault(
     index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,9 +205,14 @@ async def test_two_writers_lose_nothing(index: Path) -> None:
         assert {hit["passage_id"] for hit in reply.json()["hits"]} == {"command-0", "n3-0"}
 
 
-async def test_what_no_file_or_url_could_name_is_refused(index: Path) -> None:
+async def test_forms_and_names_that_cannot_be_used_are_refused(index: Path) -> None:
     app = application(index)
     async with running(app=app) as client:
+        for data in ({"metdata": "{}"}, {"metadata": "{"}, {"metadata": ["{}", "{}"]},
+                     {"metadata": '{"a": "\\ud800"}'}):  # fmt: skip
+            sent = {"files": {"file": ("a.md", b"words")}, "data": data}
+            reply = await client.post("/v1/documents", headers=KEY, **sent)
+            assert (reply.status_code, reply.json()["error"]["code"]) == (422, "invalid_request")
         for name in ("..", ".", "x" * 300 + ".txt"):
             reply = await client.post("/v1/documents", files={"file": (name, b"hello text")}, headers=KEY)
             assert (reply.status_code, reply.json()["error"]["code"]) == (422, "invalid_request"), name

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from indexers.build import build_index
-from indexers.filtering import select
-from indexers.index import Index
+from indexers.index import Index, select
 from indexers.passage_writer import PassageStoreWriter
 from indexers.passages import PassageStore
 from indexers.protocols import Selection
