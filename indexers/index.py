@@ -293,7 +293,7 @@ def _of_documents(passages: PassageStore, condition: Condition, naming: Naming) 
     names = {"whole": ids, "pieces": pc.replace_substring_regex(ids, r"-\d+$", "")}  # of documents
     columns = [names[naming]] if naming in names else names.values()
     masks = [pc.is_in(column, value_set=documents).combine_chunks() for column in columns]
-    return np.any([mask.to_numpy(zero_copy_only=False) for mask in masks], axis=0)
+    return np.asarray(np.any([mask.to_numpy(zero_copy_only=False) for mask in masks], axis=0))
 
 
 def _unknown(passages: PassageStore, name: str) -> FilterError:
