@@ -19,7 +19,7 @@ from rag.config import load_config
 from rag.core.errors import ConfigError
 from rag.core.files import check_target
 from rag.data.filters import Filter
-from rag.data.options import CorpusFormat, CorpusOptions
+from rag.data.options import CorpusFormat, CorpusOptions, QuestionFormat
 from rag.data.records import ReadReport
 from rag.data.split import split_documents
 
@@ -155,16 +155,16 @@ def retrieve(
     questions: str | Path,
     out: str | Path,
     *,
-    top_k: int = 100,
-    format: str = "auto",
-    limit: int | None = None,
+    top_k: Annotated[int, Ge(1)] = 100,
+    format: Literal["auto", QuestionFormat] = "auto",
+    limit: Annotated[int, Ge(1)] | None = None,
     filter: Mapping[str, Any] | Filter | None = None,
     **opening: Any,
 ) -> int:
     """Search for all questions of a file, and write what is retrieved.
 
     Args:
-        out: *.json: DPR's results; *.run or *.trec: a TREC run; *.jsonl: paths.
+        out: *.json: DPR results; *.run or *.trec: a TREC run; *.jsonl: paths of multi-hop search.
         top_k: hits per question.
         limit: number of questions, from the beginning of the file; None means all.
         filter: which passages may be returned, see `Filter.parse`.
@@ -202,9 +202,12 @@ def train_rounds(
     """Train a retriever in rounds of searching, labelling and training: the function of `rag rounds`.
 
     Args:
-        recipe: "distill": a reader scores passages; "colbert": answers tell right passages from wrong ones.
-        out: folder of the rounds, continued after its last finished stage.
-        config: training settings, a file or preset; "distill-small" or "colbert-small" by default.
+        recipe: distill: a reader scores passages, a dense retriever learns the scores (DKRR and its kin);
+            colbert: answers tell right passages from wrong ones, a ColBERT model learns these.
+        index: index that the first round searches.
+        questions: questions with answers; gold passages are not needed.
+        out: folder of the run; an unfinished one is resumed.
+        config: training settings, a file or preset; default: distill-small or colbert-small, by recipe.
         training: settings of `rag.train` with this recipe, which override `config`.
         **settings: fields of `RoundsConfig` (rounds, top_k, reader, …).
 

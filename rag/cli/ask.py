@@ -8,10 +8,15 @@ from typing import Annotated, Any
 import typer
 from annotated_types import Ge, Le
 
-from rag.cli.options import OPENING, Count, QuestionFormat, some
+from rag.cli.options import OPENING, Count, options_from, some
 from rag.cli.show import format_answer_set
+from rag.commands import retrieve as search
 
 _SERVED = {name: (kind, None) for name, (kind, _) in OPENING.items()}  # None: what RAG_SERVE_… says
+_RETRIEVING = {
+    **some(options_from(search), "index", "questions", "out", "top_k", "format", "limit"),
+    **some(OPENING, without=("effort",)),
+}
 Port = Annotated[int, Ge(0), Le(65535)]
 
 
@@ -40,23 +45,12 @@ def ask(
         typer.echo(line or format_answer_set(result, colour=sys.stdout.isatty()))
 
 
-def retrieve(
-    index: str, questions: str, out: Path, top_k: Count = 100, filter: list[str] | None = None,
-    format: QuestionFormat = "auto", limit: Count | None = None,
-    **opening: Annotated[Any, some(OPENING, without=("effort",))],
-) -> None:  # fmt: skip
-    """Search for many questions; writes DPR's results JSON, a TREC run, or MDR's paths, by extension.
-
-    Args:
-        out: *.json: DPR results; *.run or *.trec: a TREC run; *.jsonl: paths of multi-hop search.
-        top_k: Hits per question.
-    """
-    from rag.commands import retrieve as run
+def retrieve(filter: list[str] | None = None, **options: Annotated[Any, _RETRIEVING]) -> None:
+    """Search for many questions; writes DPR's results JSON, a TREC run, or MDR's paths, by extension."""
     from rag.data.filters import Filter
 
-    chosen = Filter.parse_options(filter or ())
-    count = run(index, questions, out, top_k=top_k, format=format, limit=limit, filter=chosen, **opening)
-    typer.echo(f"{count:,} questions × top {top_k} → {out}")
+    count = search(filter=Filter.parse_options(filter or ()), **options)
+    typer.echo(f"{count:,} questions × top {options['top_k']} → {options['out']}")
 
 
 def serve(

@@ -158,6 +158,8 @@ def make_option(
         plain, panel = list[str] | None, DATA
     elif inner is Any:
         plain = str | None
+    elif {inner, *others} == {str, Path}:
+        plain = str
     elif others or not (inner in (int, float, str, bool, Path) or get_origin(inner) in (Literal, list)):
         plain, more = str | None, {**more, "parser": parse_scalar, "metavar": "YAML"}
     elif inner is Path and is_partial:

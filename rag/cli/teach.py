@@ -5,7 +5,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from rag.cli.options import DATA, OPENING, Count, QuestionFormat, options_of, some
+from rag.cli.options import DATA, OPENING, Count, QuestionFormat, options_from, options_of, some
+from rag.commands import train_rounds
 from rag.config import DEFAULT_SEED, load_config, parse_overrides
 from rag.eval.settings import EvaluationSettings
 from rag.rounds.config import RoundsConfig, SignalName
@@ -17,7 +18,10 @@ _MINING = {
     **options_of(MiningSettings, panel="Selection"),
     **some(_DRAWN, "limit", "sample"),
 }
-_ROUNDS = some(options_of(RoundsConfig, panel="Rounds"), without=("out", "index", "questions", "method"))
+_ROUNDS = {
+    **some(options_from(train_rounds), "recipe", "index", "questions", "config", "out"),
+    **some(options_of(RoundsConfig, panel="Rounds"), without=("out", "index", "questions", "method")),
+}
 _READ_BY = {"reader": "distill", "signal": "distill", "positives": "colbert", "negatives": "colbert"}
 
 
@@ -68,37 +72,19 @@ def score(
     typer.echo(f"→ {out}\ntrain with it: rag train distill --config distill-small --train {out} --out run")
 
 
-def rounds(
-    *,
-    recipe: Literal["distill", "colbert"],
-    index: str,
-    questions: str,
-    config: str | None = None,
-    set_: list[str] | None = None,
-    out: Path,
-    **settings: Annotated[Any, _ROUNDS],
-) -> None:
+def rounds(set_: list[str] | None = None, **settings: Annotated[Any, _ROUNDS]) -> None:
     """Teach a retriever in rounds of searching, labelling and training.
 
     Questions and answers are enough. --config and --set are those of `rag train distill` or `colbert`. A
     killed run goes on behind what is finished when the same command is given again.
-
-    Args:
-        recipe: distill: a reader scores passages, a dense retriever learns the scores (DKRR and its kin);
-            colbert: answers tell right passages from wrong ones, a ColBERT model learns these.
-        index: Index that the first round searches.
-        questions: Questions with answers; gold passages are not needed.
-        config: Training settings, a file or preset; default: distill-small or colbert-small, by recipe.
-        out: Folder of the run; an unfinished one is resumed.
     """
-    from rag.commands import train_rounds
     from rag.core.errors import ConfigError
 
+    recipe, out = settings["recipe"], Path(settings["out"])
     for name, method in _READ_BY.items():
         if method != recipe and settings[name] != _ROUNDS[name][1]:
             raise ConfigError(f"--{name} is not read with --recipe {recipe}")
-    training = parse_overrides(set_ or [])
-    for row in train_rounds(recipe, index, questions, out, config=config, training=training, **settings):
+    for row in train_rounds(training=parse_overrides(set_ or []), **settings):
         parts = [f"{name} {figure:.1f}" for name, figure in row["figures"].items()]
         parts += [f"{name}: {fact}" for name, fact in row["facts"].items()]
         typer.echo(f"round {row['round']}: {', '.join(parts)}")

@@ -10,7 +10,6 @@ from mcp import Client, MCPError, StdioServerParameters, stdio_client
 
 import rag
 from rag.integrations.mcp import create_mcp_server
-from tests.api.fakes import listening
 
 pytestmark = pytest.mark.anyio
 QUESTION = "Where does the Danube rise?"
@@ -73,18 +72,6 @@ async def test_wrong_requests_are_explained(pipeline: rag.Pipeline) -> None:
             assert words in result.content[0].text
         with pytest.raises(MCPError, match="no passage has the id 'a/b'"):
             await client.read_resource("passage://a%2Fb")
-
-
-async def test_over_http(pipeline: rag.Pipeline) -> None:
-    server = create_mcp_server(pipeline)
-    with listening(server.streamable_http_app(host="127.0.0.1")) as url:
-        async with Client(f"{url}/mcp") as client:
-            await check(client)
-            (url_of_first, *_) = [
-                one["url"] for one in (await call(client, "search", query="Rhine"))["results"]
-            ]
-            (content,) = (await client.read_resource(url_of_first)).contents
-            assert content.text.startswith("Rhine")
 
 
 async def test_the_command_over_standard_input(folder: Path) -> None:
