@@ -18,12 +18,12 @@ from indexers.settings import STAGES, Stage
 from rag.core.errors import ArtifactError, DataError, MismatchedArtifactError
 from rag.core.files import (
     atomic_write_json,
+    clean_directory,
     fingerprint,
     fsync_path,
     is_in_use,
     link_or_copy,
     read_json,
-    remove_temporaries,
 )
 from rag.core.manifest import (
     BUILDING_DIR,
@@ -115,7 +115,7 @@ class BuildLedger:
 
     def _clean_up(self, overwrites: bool) -> None:
         """Finish or undo what a killed build left."""
-        remove_temporaries(self.place)
+        clean_directory(self.place)
         has_manifest = (self.place / MANIFEST_NAME).exists() and not overwrites
         for folder in self.place.glob(f"{DATA_PREFIX}*"):
             is_current = has_manifest and read_manifest(self.place).get("data") == folder.name

@@ -1,7 +1,4 @@
-"""What opens a pipeline: its settings, and the models that they name, by name or folder.
-
-Quick to import, so that a command's help can show the settings.
-"""
+"""What opens a pipeline: settings, quick to import for a command's help, and the models that they name."""
 
 from __future__ import annotations
 

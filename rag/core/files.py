@@ -148,13 +148,8 @@ def clean_directory(directory: Path) -> None:
     """Make `directory` if it is missing, and remove temporary files that killed writers left in it."""
     with disk_errors(directory):
         directory.mkdir(parents=True, exist_ok=True)
-        remove_temporaries(directory)
-
-
-def remove_temporaries(directory: Path) -> None:
-    """Delete temporary files that killed writers left in `directory`."""
-    for entry in directory.glob(f".*{TEMPORARY_MARK}*"):
-        _remove(entry)
+        for entry in directory.glob(f".*{TEMPORARY_MARK}*"):
+            _remove(entry)
 
 
 def _remove(path: Path) -> None:

@@ -19,12 +19,12 @@ from typing import Any
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.files import (
     atomic_write_json,
+    clean_directory,
     directory_lock,
     disk_errors,
     fingerprint,
     fsync_path,
     read_json,
-    remove_temporaries,
 )
 from rag.core.log import get_logger
 from rag.core.manifest import differences
@@ -129,7 +129,7 @@ def _is_finished(place: Path, mark: str, header: Mapping[str, Any]) -> bool:
             f"{place} holds other files ({', '.join(sorted(others)[:3])}), not an evaluation",
             hint="choose another --out, or an empty folder",
         )
-    remove_temporaries(place)
+    clean_directory(place)
     for name in (METRICS_NAME, _STATE_NAME):
         if not (place / name).is_file():
             continue

@@ -19,7 +19,7 @@ from indexers.passages import HASHES_NAME, PassageStore
 from indexers.protocols import EncoderIdentity, EncodesCorpus, PassageEncoder
 from indexers.settings import SHARD_ROWS, VectorDtype
 from rag.core.errors import MismatchedArtifactError, RagError, ResourceError
-from rag.core.files import remove_temporaries
+from rag.core.files import clean_directory
 from rag.core.progress import Progress
 from rag.scale.cluster import check_nodes, connected
 
@@ -84,7 +84,7 @@ def encode_on_cluster(
     finally:
         for result in pending:
             ray.cancel(result, force=True)
-    remove_temporaries(place)  # of nodes that were killed
+    clean_directory(place)  # of nodes that were killed
     return EmbeddingShards.open(place)
 
 

@@ -12,9 +12,9 @@ from rag.config import RECIPE_KEY, Config
 from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.core.files import (
     atomic_write_json,
+    clean_directory,
     directory_lock,
     read_json,
-    remove_temporaries,
     sha256_file,
 )
 from rag.core.manifest import BUILDING_DIR, MANIFEST_NAME, claim, read_manifest
@@ -35,8 +35,8 @@ def claimed(config: Any) -> Iterator[World]:
     with World.joined() as world, directory_lock(config.out) if world.is_main else nullcontext():
         if world.is_main:
             refuse_other_content(config.out)
-            for folder in (config.out, config.out / "data"):
-                remove_temporaries(folder)
+            for folder in filter(Path.is_dir, (config.out, config.out / "data")):
+                clean_directory(folder)
             claim_run(config, config.out)
         world.barrier()
         seed_everything(config.seed)

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import torch
 
 from rag.core.errors import ConfigError, RagError
-from rag.core.files import remove_temporaries
+from rag.core.files import clean_directory
 from rag.core.log import get_logger
 from rag.core.progress import Progress
 from rag.runtime.hardware import bound_kernel_caches, keep_freed_memory
@@ -339,7 +339,7 @@ def _newest_checkpoint(folder: Path, world: World) -> Checkpoint | None:
     """The main process removes what a killed run left and looks, all take the checkpoint it found."""
     name = None
     if world.is_main:
-        remove_temporaries(folder)
+        clean_directory(folder)
         name = next((path.name for path in reversed(complete_checkpoints(folder))), None)
     name = world.broadcast_object(name)
     return None if name is None else Checkpoint(folder / name)

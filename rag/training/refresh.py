@@ -28,9 +28,9 @@ from typing import Any
 from rag.core.errors import ConfigError, IncompleteArtifactError, ResourceError
 from rag.core.files import (
     atomic_write_json,
+    clean_directory,
     directory_lock,
     fsync_tree,
-    remove_temporaries,
     replaced_folder,
 )
 from rag.core.log import get_logger, setup_logging
@@ -56,8 +56,7 @@ def make_result(refresher: Refresher, config: Any, device: str, folder: Path, **
     with directory_lock(folder):
         if not (result / _DONE).exists():
             started = time.monotonic()
-            result.mkdir(exist_ok=True)
-            remove_temporaries(result)
+            clean_directory(result)
             refresher(config, device, folder / "snapshot", result, **options)
             fsync_tree(result)
             seconds = time.monotonic() - started

@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from rag.core.files import atomic_write_json, read_json, remove_temporaries
+from rag.core.files import atomic_write_json, clean_directory, read_json
 from rag.core.log import get_logger
 from rag.core.manifest import claim
 from rag.core.progress import Progress
@@ -28,8 +28,7 @@ class BlockFolder:
 
     def __init__(self, folder: Path, run: Mapping[str, Any]) -> None:
         self.folder, self.finished = folder, 0
-        self.folder.mkdir(parents=True, exist_ok=True)
-        remove_temporaries(folder)
+        clean_directory(folder)
         while self._file(self.finished, "counts.json").is_file():
             self.finished += 1
         if not self.finished:

@@ -16,10 +16,10 @@ from rag.core.files import (
     atomic_write_json,
     atomic_write_text,
     check_target,
+    clean_directory,
     directory_lock,
     disk_errors,
     read_json,
-    remove_temporaries,
     replaced_folder,
 )
 
@@ -49,7 +49,7 @@ def test_killed_writer_leaves_only_a_temporary_that_can_be_removed(tmp_path: Pat
     with _process("atomic_path(sys.argv[1])", tmp_path / "file.txt") as writer:
         os.kill(writer.pid, signal.SIGKILL)
     assert [path.name == "file.txt" for path in tmp_path.iterdir()] == [False]
-    remove_temporaries(tmp_path)
+    clean_directory(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
