@@ -91,7 +91,8 @@ def open_retriever(
             f"{' and '.join(index.parts) or 'neither'}",
             hint=f"build it with `rag index … {f'--retriever {enough}' if enough else '--index-type plaid'}`",
         )
-    if fusion is not None and name not in ("hybrid", "multihop"):
+    is_hybrid = name == "hybrid" or (isinstance(options, HopOptions) and options.first == "hybrid")
+    if fusion is not None and not is_hybrid:
         raise ConfigError(
             f"a fusion ({fusion}) is given, but {name} retrieval has nothing to fuse",
             hint="leave it out, or use hybrid retrieval",
@@ -103,14 +104,11 @@ def open_retriever(
         return _hybrid(index, loaded, fusion)
     if not isinstance(options, HopOptions):
         return _by_vectors(index, loaded)
-    is_hybrid = options.first == "hybrid"
     if is_hybrid and "bm25" not in index.parts:
         raise ConfigError(
             "first=hybrid needs an index with BM25",
             hint="build it with `rag index … --retriever hybrid`, or leave first at dense",
         )
-    if fusion is not None and not is_hybrid:
-        raise ConfigError(f"a fusion ({fusion}) is given, but first=dense has one list only")
     first = _hybrid(index, loaded, fusion) if is_hybrid else None
     dense = DenseRetriever(index.require_dense().vectors, index.passages, loaded)
     return MultiHopRetriever(dense, index.passages, first=first, hops=options.hops, beam=options.beam)

@@ -36,9 +36,7 @@ class ToyRun:
     def __init__(self, config: ToyConfig, **given: Any) -> None:
         self.texts: list[str] = []
         self._step = 0
-        self.hooks = Refresh(
-            config, copy_number, self._write, self._take_up, world=World.single("cpu"), **given
-        )
+        self.hooks = Refresh(config, copy_number, self._write, self._take_up, world=World(), **given)
 
     def steps(self, first: int, stop: int) -> list[str]:
         """The text in use at each step."""

@@ -39,11 +39,6 @@ class World:
     device: str = "cpu"
 
     @classmethod
-    def single(cls, device: str = "auto") -> World:
-        """One process on its own."""
-        return cls(device=resolve_device(device))
-
-    @classmethod
     @contextmanager
     def joined(cls, device: str = "auto") -> Iterator[World]:
         """Join the processes that `torchrun` started, and leave them at the end; else be one on its own.
@@ -56,7 +51,7 @@ class World:
         """
         size = os.environ.get("WORLD_SIZE", "1")
         if size == "1":
-            yield cls.single(device)
+            yield cls(device=resolve_device(device))
             return
         from accelerate import PartialState
 

@@ -140,7 +140,7 @@ def fit(
         RagError: if the loss is not a finite number.
         ConfigError: if `select_by` names no score.
     """
-    world = World.single() if world is None else world
+    world = World() if world is None else world
     bound_kernel_caches()
     keep_freed_memory()
     out.mkdir(parents=True, exist_ok=True)

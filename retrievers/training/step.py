@@ -63,7 +63,7 @@ def contrastive_step(
     Source:
         Karpukhin et al. 2020, equation 2; Gao et al. 2021 (gradient cache).
     """
-    world = World.single(model.device) if world is None else world
+    world = World(device=model.device) if world is None else world
     own = world.share(len(batch.questions)), world.share(len(batch.passages), "passages")
     seed = world.shared_seed()
 

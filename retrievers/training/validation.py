@@ -96,7 +96,7 @@ class HeldOutScores:
         return scores
 
     def _loss(self, model: BiEncoderModel) -> float:
-        world, chunk = World.single(model.device), self.config.chunk_size
+        world, chunk = World(device=model.device), self.config.chunk_size
         steps = [
             contrastive_step(model, self.batches[number], world, chunk, objective=self.objective)
             for number in range(len(self.batches))

@@ -162,8 +162,8 @@ def test_dropout_is_the_same_for_any_number_of_processes(
         model_module._CPU_CHUNK = (2, 1 << 20)  # in a process of its own
         return step_gradients(world, folders, batch, chunk, dropout=0.3)
 
-    expected = step_gradients(World.single("cpu"), folders, batch, None, dropout=0.3)
-    without = step_gradients(World.single("cpu"), folders, batch, None)
+    expected = step_gradients(World(), folders, batch, None, dropout=0.3)
+    without = step_gradients(World(), folders, batch, None)
     assert abs(expected[0] - without[0]) > 1e-3
     for found in run_world(size, tmp_path, run):
         assert_same(found, expected)
@@ -176,7 +176,7 @@ def test_pairs_are_exact_too(folders: tuple[Path, Path], tmp_path: Path, size: i
     def run(world: World) -> tuple[float, Gradients]:
         return step_gradients(world, folders, batch, 4, objective=pairwise_objective)
 
-    expected = step_gradients(World.single("cpu"), folders, batch, None, objective=pairwise_objective)
+    expected = step_gradients(World(), folders, batch, None, objective=pairwise_objective)
     for found in run_world(size, tmp_path, run):
         assert_same(found, expected)
 
@@ -247,7 +247,7 @@ def train(world: World, folders: tuple[Path, Path], out: Path, chunk: int | None
 
 def test_a_run_of_two_processes_is_a_run_of_one(folders: tuple[Path, Path], tmp_path: Path) -> None:
     """Accumulation, clipping (which sees the scale of gradients), and the optimiser included."""
-    one = train(World.single("cpu"), folders, tmp_path / "one", None)
+    one = train(World(), folders, tmp_path / "one", None)
     both = run_world(2, tmp_path / "ranks", train, folders, tmp_path / "two", 3)
     for name, value in both[0].items():
         if name != "loss":

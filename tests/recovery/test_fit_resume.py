@@ -117,7 +117,7 @@ def train_with_momentum(out: Path, device: str) -> list[float]:
 
     settings = FitConfig(learning_rate=0.05, log_every_steps=1, save_every_s=3.5)
     with patch.object(fit_module, "time", clock):
-        master, world = MasterWeights(model), World.single(device)
+        master, world = MasterWeights(model), World(device=device)
         fit(model, master, Batches(), loss, settings, out, hooks=[hooks], world=world)
     return [record["loss"] for record in read_metrics(out / "metrics.jsonl")]
 

@@ -56,7 +56,7 @@ def test_its_loss_is_that_of_words_alone_and_beside_two_passages(world: Path, tm
     torch.manual_seed(0)
     reader = MaskedReader.load(world / "bert", max_tokens=60, dropout=0.0)
     batch = sentences(world, tmp_path)[1]
-    found = masked_loss(reader, batch, World.single("cpu"))
+    found = masked_loss(reader, batch, World())
     with torch.no_grad():
         beside = [reader.tokens([sentence.rest, sentence.after]) for sentence in batch]
         logp = reader(batch, [[[], *both] for both in beside])  # (B, 3, T), all in one batch

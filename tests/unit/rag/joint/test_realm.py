@@ -112,7 +112,7 @@ def test_what_is_read_with_a_sentence(world: Path, tmp_path: Path) -> None:
         config = adopt_index(settings(world, index=tmp_path / "index"), index)
         retriever = realm.load_model(config, "cpu")
         reader = MaskedReader.load(world / "mlm", max_tokens=60)
-        task = RealmTask(config, retriever, reader, realm.LiveIndex(index), realm.World.single("cpu"))
+        task = RealmTask(config, retriever, reader, realm.LiveIndex(index), realm.World())
         one = MaskedSentence(
             "Who wrote e f in Danube?",
             "Who wrote e f in [MASK]?",

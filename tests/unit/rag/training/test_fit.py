@@ -132,13 +132,6 @@ def test_an_unknown_score_is_refused(tmp_path: Path) -> None:
         run(tmp_path, select_by="mrr", evaluate=lambda _: {"nll": 1.0})
 
 
-def test_a_run_that_ends_before_max_steps_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    run(tmp_path / "whole", Batches(6), max_steps=3, accumulate=2)
-    assert "max_steps" not in caplog.text
-    run(tmp_path / "short", Batches(3), max_steps=150, epochs=0.5)
-    assert "ends after 3 steps, not after max_steps=150: epochs=0.5" in caplog.text
-
-
 def test_named_parts_of_the_loss_are_averaged_into_the_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

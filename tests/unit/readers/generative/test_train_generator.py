@@ -100,7 +100,7 @@ def test_the_loss_is_transformers_own(kind: str, count: int) -> None:
     ours = Seq2Seq(tiny_seq2seq(kind), tiny_tokenizer())
     rows = [[[2, 60 + i, 61, 62, 3] for i in range(count)], [[2, 64, 65 + i, 66, 3] for i in range(count)]]
     batch = GeneratorBatch(rows, [[60, 61], [62, 63]])
-    found = batch_loss(ours, batch, 7, World.single())
+    found = batch_loss(ours, batch, 7, World())
     found.value.backward()
     gradient = next(p for p in ours.model.get_encoder().parameters() if p.ndim > 1).grad.clone()
     ours.model.zero_grad()
@@ -122,7 +122,7 @@ def test_the_loss_is_transformers_own(kind: str, count: int) -> None:
 def test_processes_share_a_batch_exactly() -> None:
     ours = Seq2Seq(tiny_seq2seq("bart"), tiny_tokenizer())
     batch = GeneratorBatch([[[2, 60, 3]], [[2, 61, 62, 3]], [[2, 9, 3]]], [[60], [61, 62, 63], [64, 65]])
-    whole = float(batch_loss(ours, batch, 99, World.single()).value)
+    whole = float(batch_loss(ours, batch, 99, World()).value)
     shares = [
         float(batch_loss(ours, batch, 99, World(rank, 2, torch.device("cpu"))).value) for rank in (0, 1)
     ]

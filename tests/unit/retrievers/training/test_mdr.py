@@ -145,13 +145,13 @@ def test_candidates_of_a_hop_are_all_passages_but_the_later_ones(tiny_bert: Path
     for n, (name, kept) in enumerate(left.items()):
         listed = scores[n, ["abc".index(letter) for letter in kept]]
         expected += float(torch.logsumexp(listed, 0) - scores[n, "abc".index(targets[name])]) / 3
-    found = contrastive_step(model, batch, World.single("cpu"), None)
+    found = contrastive_step(model, batch, World(), None)
     assert float(found.value) == pytest.approx(expected, rel=1e-4)
 
 
 def test_the_loss_over_a_queue_is_that_of_all_its_passages_but_the_questions_own(tiny_bert: Path) -> None:
     model, data = world_of(tiny_bert)
-    world = World.single("cpu")
+    world = World()
     run: Any = SimpleNamespace(model=model, master=MasterWeights(model), world=world)
     queue = MomentumQueue(run, data, size=3, momentum=0.9)
     batch = HopBatches(data, HopEpochs(data.ids, 2), hard_negatives=0)[0]
@@ -183,7 +183,7 @@ def test_the_loss_over_a_queue_is_that_of_all_its_passages_but_the_questions_own
 def test_the_copy_follows_and_a_passage_stands_in_the_queue_once(tiny_bert: Path) -> None:
     model, data = world_of(tiny_bert)
     master = MasterWeights(model)
-    run: Any = SimpleNamespace(model=model, master=master, world=World.single("cpu"))
+    run: Any = SimpleNamespace(model=model, master=master, world=World())
     queue = MomentumQueue(run, data, size=4, momentum=0.75)
     batch = HopBatches(data, HopEpochs(data.ids, 2), hard_negatives=0)[0]
     queue.push(batch)
