@@ -30,8 +30,7 @@ class FitConfig(Config):
         accumulate: number of batches per step, whose gradients are added; in-batch negatives come from one
             batch only.
         epochs: passes over the training questions; fractions are allowed.
-        max_steps: maximum number of steps of the run and its schedule; a warning is logged if `epochs` ends
-            the run earlier.
+        max_steps: maximum number of steps of the run and its schedule; `epochs` may end it earlier.
         precision: "bf16", "fp32", or "auto": bf16 where the hardware computes it faster.
         start_share: share of the weights that training starts from in those that are validated and exported,
             the trained ones have the rest: less is forgotten, and what is learnt is often of more use

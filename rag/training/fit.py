@@ -146,11 +146,6 @@ def fit(
     out.mkdir(parents=True, exist_ok=True)
     folder = out / "checkpoints"
     total_steps = -(-len(batches) // config.accumulate)
-    if total_steps < (config.max_steps or 0) and world.is_main:
-        log.warning(
-            "the run ends after %d steps, not after max_steps=%d: epochs=%g gives no more; raise epochs",
-            *(total_steps, config.max_steps, config.epochs),
-        )
     groups = master.groups(config.learning_rate, config.weight_decay, config.learning_rates)
     optimizer = torch.optim.AdamW(groups, lr=config.learning_rate, eps=1e-8, fused=True)
     world.broadcast_(master.master)  # all start from the same numbers
