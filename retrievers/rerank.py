@@ -149,7 +149,7 @@ class RerankingRetriever:
         first: the retriever; its ranks and scores are kept in `Hit.first_stage`.
         scorer: scores the hits of `first`.
         depth: hits that are scored; where more are wanted, the others follow in the order of `first`.
-        fusion: the method, with the re-ranker's weight first.
+        fusion: the method, with the re-ranker's weight first; `DEFAULT_FUSION` if None.
         identity: description of the re-ranker, for reports.
 
     Source:
@@ -159,11 +159,12 @@ class RerankingRetriever:
 
     def __init__(
         self, first: Retriever, passages: Passages, scorer: PairScorer, *, depth: int = 100,
-        fusion: Fusion = DEFAULT_FUSION, identity: dict[str, Any] | None = None,
+        fusion: Fusion | None = None, identity: dict[str, Any] | None = None,
     ) -> None:  # fmt: skip
         self.first, self.passages, self.scorer, self.depth = first, passages, scorer, depth
-        self.fusion, named = fusion, identity or {"name": scorer.name}
-        self.identity = {**named, "depth": depth, "fusion": str(fusion)}
+        self.fusion = fusion or DEFAULT_FUSION
+        named = identity or {"name": scorer.name}
+        self.identity = {**named, "depth": depth, "fusion": str(self.fusion)}
 
     def search(
         self, questions: Sequence[str], top_k: int, *, timer: Timer = None, selected: Selected = None
