@@ -23,7 +23,7 @@ CEILINGS = {
     "rag/runtime": (1340, 1100),
     "rag/sample": (80, 80),
     "rag/scale": (450, 450),
-    "rag/training": (1560, 1400),
+    "rag/training": (1540, 1400),
     "indexers": (4400, 4400),
     "readers": (6790, 6600),
     "retrievers": (6600, 6600),
