@@ -146,11 +146,9 @@ def _fill(report: Report, contestants: dict[str, _Contestant], first: str) -> No
     base, rows = contestants[first], []
     for name, one in contestants.items():
         p50, p95 = (1000 * float(np.quantile(one.alone_s, q)) for q in (0.5, 0.95))
-        faster, em = _times_faster(one, base), bootstrap(np.array(one.right, float))[0]
+        faster, em = _mean_ratio(base.alone_s, one.alone_s), bootstrap(np.array(one.right, float))[0]
         cpu = latency_interval(one.alone_cpu_s, 50)
-        cpu_share = interval_of(
-            lambda a, b, axis: a.mean(axis) / b.mean(axis), one.alone_cpu_s, base.alone_cpu_s
-        )
+        cpu_share = _mean_ratio(one.alone_cpu_s, base.alone_cpu_s)
         share = float(np.mean(one.costs) / np.mean(base.costs)) if one.costs else None
         batched_ms = 1000 * float(np.mean(one.batched_s)) if one.batched_s else None
         batched = float(np.mean(base.batched_s) / np.mean(one.batched_s)) if one.batched_s else None
@@ -176,6 +174,6 @@ def _fill(report: Report, contestants: dict[str, _Contestant], first: str) -> No
     report.add_table(title, columns, rows)
 
 
-def _times_faster(one: _Contestant, than: _Contestant) -> Interval:
-    """Ratio of the mean seconds of the same questions, each read alone."""
-    return interval_of(lambda a, b, axis: a.mean(axis) / b.mean(axis), than.alone_s, one.alone_s)
+def _mean_ratio(a: Sequence[float], b: Sequence[float]) -> Interval:
+    """Ratio of the mean seconds of the same questions."""
+    return interval_of(lambda x, y, axis: x.mean(axis) / y.mean(axis), a, b)

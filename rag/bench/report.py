@@ -112,16 +112,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
-
-
-def format_bytes(size_bytes: float) -> str:
-    """Binary units.
-
-    Example:
-        >>> format_bytes(512), format_bytes(3 * 2**20), format_bytes(1.5 * 2**30)
-        ('0.5 KiB', '3.0 MiB', '1.5 GiB')
-    """
-    for unit, size in (("GiB", 2**30), ("MiB", 2**20)):
-        if size_bytes >= size:
-            return f"{size_bytes / size:.1f} {unit}"
-    return f"{size_bytes / 1024:.1f} KiB"

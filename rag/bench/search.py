@@ -12,7 +12,7 @@ import numpy as np
 
 from indexers.settings import INDEX_TYPES
 from rag.bench.common import Timings, check_counts, question_texts, ratio, time_interleaved
-from rag.bench.report import Report, format_bytes
+from rag.bench.report import Report
 from rag.core.errors import ConfigError
 from rag.metrics.significance import bootstrap
 
@@ -36,27 +36,6 @@ def bare_flat(embeddings: EmbeddingShards) -> Any:
     for _, block in embeddings.blocks():
         index.add(block)
     return index
-
-
-def open_vectors(
-    index_dir: Path, questions: Path | None, limit: int, encoder: str | None, precision: str, format: str
-) -> tuple[EmbeddingShards, Float32]:
-    """The embeddings of an index and queries (n, D): at most `limit` questions by its own encoder, or the
-    index's own probes, which are pieces of passages.
-
-    Raises:
-        ConfigError: the index has no dense part.
-    """
-    from indexers.build import read_probes
-    from indexers.index import Index
-    from retrievers.open import open_encoder
-
-    index = Index.open(index_dir)
-    embeddings = index.require_dense().embeddings
-    if questions is None:
-        return embeddings, read_probes(embeddings)
-    texts = question_texts(questions, limit=limit, format=format)
-    return embeddings, open_encoder(index, encoder=encoder, precision=precision).encode_questions(texts)
 
 
 def time_searches(
@@ -114,12 +93,22 @@ def run_search_benchmark(
         index_encoder: Folder of the index's encoder, if it moved.
 
     Raises:
-        ConfigError: there are fewer passages than the deepest recall asks for.
+        ConfigError: the index has no vectors, or fewer than the deepest recall asks for.
     """
+    from indexers.build import read_probes
+    from indexers.index import Index
+    from retrievers.open import open_encoder
+
     check_counts(batch_sizes)
-    shards, vectors = open_vectors(index, questions, sample, index_encoder, precision, format)
+    opened = Index.open(index)
+    shards = opened.require_dense().embeddings
+    if questions is None:
+        queries = read_probes(shards)
+    else:
+        encoder = open_encoder(opened, encoder=index_encoder, precision=precision)
+        queries = encoder.encode_questions(question_texts(questions, limit=sample, format=format))
     report = Report("search", {"index": index, "questions": questions or "probes"})
-    return compare_searches(report, shards, vectors, index_types, batch_sizes, rounds)
+    return compare_searches(report, shards, queries, index_types, batch_sizes, rounds)
 
 
 def compare_searches(
@@ -223,7 +212,7 @@ def _fill(
                 *(f"{own[f'recall@{k}']:.3f}" for k in RECALL_KS),
                 f"{own['effort']}/{own['over_fetch']}",
                 f"{own['build_s']:.2f} s",
-                format_bytes(own["size_bytes"]),
+                f"{own['size_bytes'] / 1e6:.1f} MB",
             )
         )
     columns = ("index type", *(f"recall@{k}" for k in RECALL_KS), "effort/over-fetch", "built in", "on disk")

@@ -34,12 +34,8 @@ class Worker:
         return [2 * item for item in items]
 
 
-def batcher(
-    worker: Worker, *, size: int = 8, wait_s: float = 0.0, queue: int = 100, workers: int = 1
-) -> MicroBatcher:
-    made = MicroBatcher(
-        worker, max_size=size, max_wait_s=wait_s, queue_size=queue, workers=workers, metrics=ServerMetrics()
-    )
+def batcher(worker: Worker, *, size: int = 8, wait_s: float = 0.0, queue: int = 100) -> MicroBatcher:
+    made = MicroBatcher(worker, max_size=size, max_wait_s=wait_s, queue_size=queue, metrics=ServerMetrics())
     made.start()
     return made
 
