@@ -315,14 +315,11 @@ def best_spans(
     """The `top_k` spans with the highest start + end logit in every row, of at most `max_tokens` tokens.
 
     Returns:
-        scores (R, top_k) float32, descending, -inf where a row has fewer spans; starts and ends (R, top_k)
-        int64, the end inclusive.
+        scores (R, K) float32, descending, -inf where a row has fewer spans; starts and ends (R, K) int64, the
+        end inclusive; K is `top_k`, or fewer if no row can have so many.
     """
     width = min(max_tokens, start_logits.shape[1])
     scores = span_scores(start_logits, end_logits, start_allowed, end_allowed, width)
     scores = scores.flatten(1)  # (R, L·width)
     values, flat = scores.topk(min(top_k, scores.shape[1]), dim=-1)
-    starts, ends = flat // width, flat // width + flat % width
-    absent = (0, top_k - values.shape[1])
-    starts, ends = torch.nn.functional.pad(torch.stack([starts, ends]), absent)
-    return torch.nn.functional.pad(values, absent, value=float("-inf")), starts, ends
+    return values, flat // width, flat // width + flat % width

@@ -176,7 +176,8 @@ class ExtractiveReader:
             last_of_word = ~torch.nn.functional.pad(inside[:, 1:], (0, 1))
             allowed = text & ~inside, text & last_of_word
             best = best_spans(start, end, *allowed, settings.max_answer_tokens, most)
-            spans[part], starts[part], ends[part] = (tensor.numpy() for tensor in best)
+            for whole, tensor in zip((spans, starts, ends), best, strict=True):
+                whole[part, : tensor.shape[1]] = tensor.numpy()
             nulls[part] = (start[:, cls] + end[:, cls]).numpy()
             if logits.relevance is not None:
                 relevances[part] = logits.relevance.float().cpu().numpy()

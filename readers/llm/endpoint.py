@@ -11,7 +11,6 @@ from rag.core.optional import require
 from readers.llm.prompt import Completion
 from readers.llm.reader import LanguageModelReader, LanguageModelSettings
 
-SCHEME = "openai:"
 KEY_VARIABLE = "RAG_READER_API_KEY"
 _CONNECT_S = 10.0
 _KEY_HINT = f"put the right key into the environment variable {KEY_VARIABLE}"
@@ -40,7 +39,7 @@ def open_endpoint(
         ConfigError: the source names no address or no model, or a setting is wrong.
         MissingDependencyError: the package `openai` is not installed.
     """
-    base_url, _, named = source.removeprefix(SCHEME).partition("#")
+    base_url, _, named = source.partition(":")[2].partition("#")
     model, *assignments = named.split(",")
     try:
         address = urlsplit(base_url)
