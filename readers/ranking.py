@@ -210,12 +210,13 @@ def distinct(ordered: Sequence[Span], settings: ReaderSettings) -> list[Span]:
     """Different answers, best first, from spans that come best first; at most `settings.candidates`.
 
     A span is dropped if it has the normalised text of a better one, overlaps a better one in the same
-    passage, or is empty.
+    passage, or has no letter or digit: such as the border of a table's cell.
     """
     unique: dict[str, Span] = {}
     for span in ordered:
         key = normalize_answer(span.text) or span.text
-        if key and key not in unique and not any(_overlap(span, other) for other in unique.values()):
+        is_other = key not in unique and not any(_overlap(span, other) for other in unique.values())
+        if is_other and any(map(str.isalnum, key)):
             unique[key] = span
             if len(unique) == settings.candidates:
                 break

@@ -29,7 +29,11 @@ def pick(*spans: tuple[int, int, int, str, float]) -> list[Span]:
 
 def test_equal_texts_and_overlaps_are_dropped() -> None:
     kept = pick(
-        (0, 0, 5, "Paris", 5.0), (1, 3, 9, "paris.", 4.0), (0, 2, 9, "ris is", 3.0), (0, 9, 12, "Rom", 1.0)
+        (0, 0, 5, "Paris", 5.0),
+        (1, 3, 9, "paris.", 4.0),
+        (0, 2, 9, "ris is", 3.0),
+        (1, 20, 21, "|", 2.0),
+        (0, 9, 12, "Rom", 1.0),
     )
     assert [c.text for c in kept] == ["Paris", "Rom"]
 
