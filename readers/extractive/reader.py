@@ -176,8 +176,8 @@ class ExtractiveReader:
             last_of_word = ~torch.nn.functional.pad(inside[:, 1:], (0, 1))
             allowed = text & ~inside, text & last_of_word
             best = best_spans(start, end, *allowed, settings.max_answer_tokens, most)
-            for whole, tensor in zip((spans, starts, ends), best, strict=True):
-                whole[part, : tensor.shape[1]] = tensor.numpy()
+            columns = np.s_[part, : best[0].shape[1]]
+            spans[columns], starts[columns], ends[columns] = (tensor.numpy() for tensor in best)
             nulls[part] = (start[:, cls] + end[:, cls]).numpy()
             if logits.relevance is not None:
                 relevances[part] = logits.relevance.float().cpu().numpy()
