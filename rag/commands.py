@@ -19,7 +19,7 @@ from rag.config import load_config
 from rag.core.errors import ConfigError
 from rag.core.files import check_target
 from rag.data.filters import Filter
-from rag.data.options import CorpusFormat, CorpusOptions, QuestionFormat
+from rag.data.options import CorpusFormat, CorpusOptions
 from rag.data.records import ReadReport
 from rag.data.split import split_documents
 
@@ -156,7 +156,6 @@ def retrieve(
     out: str | Path,
     *,
     top_k: Annotated[int, Ge(1)] = 100,
-    format: Literal["auto", QuestionFormat] = "auto",
     limit: Annotated[int, Ge(1)] | None = None,
     filter: Mapping[str, Any] | Filter | None = None,
     **opening: Any,
@@ -183,7 +182,7 @@ def retrieve(
     extension_of(target)  # refused before anything is opened
     check_target(target)
     chosen = Filter.parse(filter)
-    listed = list(islice(read_questions(questions, format=format), limit))
+    listed = list(islice(read_questions(questions), limit))
     with Pipeline.open(index, reads=False, **opening) as pipeline:
         write_results(pipeline, listed, target, top_k, filter=chosen)
     return len(listed)

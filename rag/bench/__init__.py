@@ -1,7 +1,6 @@
 """Benchmarks: each prints a table with the hardware it ran on, and can write its figures as JSON.
 
 Arguments that several benchmarks share, unless documented otherwise:
-    format: Format of the questions; auto looks at the file.
     precision: auto, fp32 or bf16.
     index: Directory written by `rag index`.
     retriever: auto, dense, bm25 or hybrid.

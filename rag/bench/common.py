@@ -83,7 +83,7 @@ def check_counts(counts: Sequence[int]) -> None:
         raise ConfigError(f"{', '.join(map(str, counts))}: expected positive numbers, as in 1,16")
 
 
-def question_texts(path: str | Path, *, limit: int | None = None, format: str = "auto") -> list[str]:
+def question_texts(path: str | Path, *, limit: int | None = None) -> list[str]:
     """Questions of a file: all, or a random sample of `limit` in file order.
 
     Raises:
@@ -91,7 +91,7 @@ def question_texts(path: str | Path, *, limit: int | None = None, format: str = 
     """
     from rag.data.questions import draw_sample, read_questions
 
-    questions = read_questions(path, format=format)
+    questions = read_questions(path)
     texts = [question.text for question in (draw_sample(questions, limit, 0) if limit else questions)]
     if not texts:
         raise DataError(f"{path}: no questions found")

@@ -55,7 +55,6 @@ def run_read_benchmark(
     batch_size: int = 16,
     retriever: str = "auto",
     precision: Sequence[str] = ("auto",),
-    format: str = "auto",
 ) -> Report:
     """Time and exact match of reading, by effort and precision.
 
@@ -76,7 +75,7 @@ def run_read_benchmark(
     from rag.data.questions import draw_sample, read_questions
     from rag.pipeline import Pipeline
 
-    drawn = draw_sample(read_questions(questions, format=format), sample, 0)
+    drawn = draw_sample(read_questions(questions), sample, 0)
     pipeline = Pipeline.open(index, retriever=retriever, reader=False)
     ranked = pipeline.retrieve([question.text for question in drawn], top_k)
     pipeline.close()

@@ -76,7 +76,6 @@ def run_search_benchmark(
     sample: int = 2000,
     index_encoder: str | None = None,
     precision: str = "auto",
-    format: str = "auto",
 ) -> Report:
     """Index types against exact search and against FAISS alone: recall, build time, size, search time.
 
@@ -106,7 +105,7 @@ def run_search_benchmark(
         queries = read_probes(shards)
     else:
         encoder = open_encoder(opened, encoder=index_encoder, precision=precision)
-        queries = encoder.encode_questions(question_texts(questions, limit=sample, format=format))
+        queries = encoder.encode_questions(question_texts(questions, limit=sample))
     report = Report("search", {"index": index, "questions": questions or "probes"})
     return compare_searches(report, shards, queries, index_types, batch_sizes, rounds)
 

@@ -22,7 +22,6 @@ def run_serve_benchmark(
     retriever: str = "auto",
     reader: str | None = None,
     precision: str = "auto",
-    format: str = "auto",
 ) -> Report:
     """Latency and throughput of a real server over HTTP, with and without batching, in alternating rounds.
 
@@ -44,7 +43,7 @@ def run_serve_benchmark(
             f"{requests} requests in {rounds} rounds are too few for {max(clients)} clients",
             hint=f"use --requests {3 * max(clients) * max(rounds, 1)} or more",
         )
-    texts = question_texts(questions, format=format)
+    texts = question_texts(questions)
     named = {"--retriever": retriever, "--precision": precision, "--reader": reader}
     arguments = [word for name, value in named.items() if value for word in (name, value)]
     settings = {

@@ -14,7 +14,7 @@ from rag.commands import retrieve as search
 
 _SERVED = {name: (kind, None) for name, (kind, _) in OPENING.items()}  # None: what RAG_SERVE_… says
 _RETRIEVING = {
-    **some(options_from(search), "index", "questions", "out", "top_k", "format", "limit"),
+    **some(options_from(search), "index", "questions", "out", "top_k", "limit"),
     **some(OPENING, without=("effort",)),
 }
 Port = Annotated[int, Ge(0), Le(65535)]

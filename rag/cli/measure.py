@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 from annotated_types import Ge
 
-from rag.cli.options import OPENING, QuestionFormat, options_of, some
+from rag.cli.options import OPENING, options_of, some
 from rag.eval.settings import EvaluationSettings
 
 _OPTIONS = {**some(options_of(EvaluationSettings, panel="Figures"), without=("read",)), **OPENING}
@@ -20,7 +20,6 @@ def evaluate(
     index: str | None = None,
     questions: str | None = None,
     dataset: str | None = None,
-    format: QuestionFormat = "auto",
     split: Literal["train", "dev", "test"] | None = None,
     run: str | None = None,
     read: Annotated[int, Ge(0)] = 20,
@@ -50,7 +49,7 @@ def evaluate(
         kind = kind if kind in ("bm25", "dense") else "hybrid"
         index = str(build(corpus_of(dataset), index or f"{out}.index", retriever=kind, split="none"))
         questions, read = dataset, 0
-    options |= {"read": max(read, 1), "reads": read > 0, "format": format, "split": split, "run": run}
+    options |= {"read": max(read, 1), "reads": read > 0, "split": split, "run": run}
     options["command"] = shlex.join(["rag", *sys.argv[1:]])
     typer.echo(str(api.evaluate(index, questions, out, **options)))
     typer.echo(f"figures, records, predictions and {api.REPORT_NAME} → {out}")

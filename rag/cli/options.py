@@ -17,14 +17,12 @@ from pydantic import BaseModel
 
 from rag.cli.lazy import command_with
 from rag.config import parse_scalar
-from rag.data import options as data_options
 from rag.opening import OpenSettings
 
 Options = dict[str, tuple[Any, Any]]  # by name: annotation and default
 DATA, SEARCH, READING, TRAINING, OUTPUT = "Data", "Search", "Reading", "Training", "Output"  # help's panels
 Count = Annotated[int, Ge(1)]
 Share = Annotated[float, Ge(0), Le(1)]
-QuestionFormat = Literal["auto", data_options.QuestionFormat]
 
 # Parameters that several commands have: help ("" where each says it itself), and how they are spelled.
 _SHARED: dict[str, tuple[str, dict[str, Any]]] = {
@@ -33,7 +31,6 @@ _SHARED: dict[str, tuple[str, dict[str, Any]]] = {
         "JSONL, CSV, SQuAD, NQ, DPR, HotpotQA …, or hf:owner/name[:config][:split], irds:name.",
         {"flags": ("--questions", "-q")},
     ),
-    "format": ("Format of --questions; auto looks at the file.", {}),
     "split": ("Split of a data set, if the file name does not contain it, such as dev.", {}),
     "limit": ("Use only this number of questions, from the beginning.", {}),
     "sample": ("A random sample of so many.", {}),

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from rag.cli.options import DATA, OPENING, Count, QuestionFormat, options_from, options_of, some
+from rag.cli.options import DATA, OPENING, Count, options_from, options_of, some
 from rag.commands import train_rounds
 from rag.config import DEFAULT_SEED, load_config, parse_overrides
 from rag.eval.settings import EvaluationSettings
@@ -30,7 +30,6 @@ def mine(
     questions: str,
     out: Path,
     merge: Path | None = None,
-    format: QuestionFormat = "auto",
     split: str | None = None,
     **settings: Annotated[Any, _MINING],
 ) -> None:
@@ -44,7 +43,7 @@ def mine(
     """
     from retrievers.negatives.mine import mine as run
 
-    report = run(index, questions, out, merge=merge, format=format, split=split, **settings)
+    report = run(index, questions, out, merge=merge, split=split, **settings)
     typer.echo(", ".join(f"{name} {count:,}" for name, count in sorted(report["counts"].items())))
     typer.echo(f"→ {out}\ntrain: rag train dpr --config dpr-small --index {index} --train {out} --out run")
 
@@ -126,7 +125,6 @@ def tune(
     questions: str,
     out: Path,
     read: Count = 20,
-    format: str = "auto",
     **settings: Annotated[Any, {**_DRAWN, **OPENING}],
 ) -> None:
     """Fit the reader's confidence to a corpus, from about 50 questions, some of which it does not answer.
@@ -138,7 +136,7 @@ def tune(
     from rag.eval.confidence_tuning import fit_confidence
 
     drawn = load_config(EvaluationSettings, overrides={n: settings.pop(n) for n in _DRAWN} | {"read": read})
-    tuning = fit_confidence(index, questions, out, format=format, settings=drawn, **settings)
+    tuning = fit_confidence(index, questions, out, settings=drawn, **settings)
     typer.echo(f"{tuning.n:,} questions, {tuning.unanswerable:,} without an answer in what was retrieved")
     typer.echo(f"ECE before {tuning.ece_before:.3f}, after (cross-validated) {tuning.ece_after:.3f}")
     if not tuning.unanswerable:

@@ -7,9 +7,6 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 CorpusFormat = Literal["jsonl", "json", "tsv", "csv", "parquet", "documents"]
 CORPUS_FORMATS: tuple[CorpusFormat, ...] = get_args(CorpusFormat)
 
-QuestionFormat = Literal["jsonl", "json", "csv", "tsv", "parquet", "text"]
-QUESTION_FORMATS: tuple[QuestionFormat, ...] = get_args(QuestionFormat)
-
 FILTER_FIELDS = ("path", "document")  # what filters name without metadata: a file's path, a document's id
 
 

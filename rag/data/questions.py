@@ -15,15 +15,14 @@ from rag.core.unicode import is_unicode
 from rag.data.files import rows as files
 from rag.data.files.named import Grades, is_named, named_questions
 from rag.data.files.question_sets import question_of, squad_paragraphs, table_columns
-from rag.data.options import QUESTION_FORMATS
 from rag.data.records import rows_of
 
 _QRELS = ("query-id", "corpus-id", "score")  # the columns of BEIR's judgements
 Rows = Iterable[tuple[str, int, Any]]  # where a record stands, for messages, its number, and the record
 
 
-def read_questions(path: str | Path, format: str = "auto", split: str | None = None) -> Iterator[Question]:
-    """Stream the questions of one file, or of a data set by name.
+def read_questions(path: str | Path, split: str | None = None) -> Iterator[Question]:
+    """Stream the questions of one file, or of a data set by name; first bytes and file name tell the format.
 
     | format | holds |
     |---|---|
@@ -43,17 +42,13 @@ def read_questions(path: str | Path, format: str = "auto", split: str | None = N
         path: the file (also .gz, .bz2, .zst, .xz), a BEIR folder or its qrels file, "-" for standard input,
             `hf:owner/name[:config][:split]`, whose split must be named unless it is the only one, or
             `irds:beir/scifact/test`.
-        format: one of `QUESTION_FORMATS`, or "auto" to decide by first bytes and file name.
         split: which judgements of a BEIR folder.
 
     Raises:
-        ConfigError: unknown format, or a data set with several splits of which none is named.
+        ConfigError: a data set with several splits of which none is named.
         ResourceError: a data set's server cannot be reached.
         DataError: no such file, a malformed record or a repeated id (with its place), or no question at all.
     """
-    if format != "auto" and format not in QUESTION_FORMATS:
-        expected = ", ".join(QUESTION_FORMATS)
-        raise ConfigError(f"unknown question format {format!r}", hint=f"use auto or one of: {expected}")
     name = str(path)
     if is_named(name):
         numbered, grades = named_questions(name)
@@ -63,7 +58,7 @@ def read_questions(path: str | Path, format: str = "auto", split: str | None = N
         raise DataError(f"{path}: no such file", hint="check the path")
     place, *judgements = question_files(path, split)
     columns = partial(table_columns, path=str(place))
-    rows = files.read_rows(str(place), columns, format=format, otherwise="text")
+    rows = files.read_rows(str(place), columns, otherwise="text")
     questions = _questions(rows, str(place))
     return _judged(questions, read_qrels(judgements[0]), place, judgements[0]) if judgements else questions
 

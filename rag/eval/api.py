@@ -36,7 +36,6 @@ def evaluate(
     *,
     run: str | Path | None = None,
     reads: bool = True,
-    format: str = "auto",
     split: str | None = None,
     command: str = "",
     **options: Any,
@@ -53,7 +52,6 @@ def evaluate(
             object returned.
         run: search results to be scored, in place of a search: a TREC run or DPR's JSON.
         reads: False only searches, and so does `reader=False`.
-        format: format of the question file.
         split: "train", "dev" or "test", if the file name does not say; of a BEIR folder the judgements.
         command: the command line, for the report.
         **options: fields of `OpenSettings` (retriever, reader, fusion, index_encoder, …), which also take
@@ -76,8 +74,8 @@ def evaluate(
     settings = load_config(EvaluationSettings, overrides=options)
     if isinstance(questions, str | Path):
         source = QuestionSource.of_file(questions, split=split)
-        stream: Iterable[Question] = read_questions(questions, format, split)
-        checked: Iterable[Question] = read_questions(questions, format, split)
+        stream: Iterable[Question] = read_questions(questions, split)
+        checked: Iterable[Question] = read_questions(questions, split)
     else:
         stream = checked = listed = questions_from(questions)
         source = QuestionSource.of_questions(listed, split=split)

@@ -100,7 +100,6 @@ def fit_confidence(
     out: Path,
     *,
     reader: str | None = None,
-    format: str = "auto",
     settings: EvaluationSettings,
     **opening: Any,
 ) -> ConfidenceTuning:
@@ -117,7 +116,7 @@ def fit_confidence(
             hint="leave --reader out, or give a folder of `rag train reader`",
         )
     check_target(out, folder=True, is_new=True)
-    drawn = list(islice(read_questions(questions, format=format), settings.limit))
+    drawn = list(islice(read_questions(questions), settings.limit))
     if settings.sample is not None:
         drawn = draw_sample(drawn, settings.sample, settings.seed)
     tuning = tune_confidence(pipeline, drawn, pipeline.reader.calibration, settings)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rag.core.errors import ConfigError, DataError
+from rag.core.errors import DataError
 from rag.core.types import Question
 from rag.data.corpus import read_documents
 from rag.data.examples import read_examples
@@ -170,8 +170,6 @@ def test_wrong_arguments(tmp_path: Path) -> None:
         read_questions(tmp_path / "x.jsonl")
     with pytest.raises(DataError, match="is a directory"):
         read_questions(tmp_path)
-    with pytest.raises(ConfigError, match="xml"):
-        read_questions(tmp_path, format="xml")
 
 
 def beir(folder: Path, **splits: str) -> Path:

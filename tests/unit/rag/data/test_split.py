@@ -1,34 +1,7 @@
 import pytest
 
-from rag.core.types import Passage
-from rag.data.options import CorpusOptions
-from rag.data.records import Document
 from rag.data.sentences import split_sentences
-from rag.data.split import split_documents, word_blocks
-
-
-def words(n: int) -> str:
-    return " ".join(f"w{i}" for i in range(n))
-
-
-@pytest.mark.parametrize(
-    ("n_words", "lengths"),
-    [(1, [1]), (99, [99]), (100, [100]), (101, [100, 100]), (200, [100, 100]), (250, [100, 100, 100])],
-)
-def test_blocks_have_exactly_100_words_unless_the_document_is_shorter(
-    n_words: int, lengths: list[int]
-) -> None:
-    blocks = word_blocks(words(n_words))
-    assert [len(block.split()) for block in blocks] == lengths
-    assert blocks[0].split()[0] == "w0"
-
-
-def test_passages_carry_title_and_id() -> None:
-    documents = [Document("x", "X", "a b c"), Document("y-0", "", "d")]
-    options = CorpusOptions(words=2)
-    assert list(split_documents(documents, options)) == [
-        Passage("x-0", "X", "a b"), Passage("x-1", "X", "c a"), Passage("y-0-0", "", "d")
-    ]  # fmt: skip
+from rag.data.split import word_blocks
 
 
 @pytest.mark.parametrize(

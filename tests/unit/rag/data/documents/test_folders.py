@@ -70,12 +70,6 @@ def test_bad_files_are_refused_with_a_reason_and_a_remedy(name: str) -> None:
     assert not caught.value.detail.endswith(".")  # a semicolon follows
 
 
-def test_a_short_text_is_no_reason_to_guess_but_western_text_is_read() -> None:
-    converted = convert("Das Café liegt in der Straße des Präsidenten – „hier“.".encode("cp1252"), "a.txt")
-    assert converted.text == "Das Café liegt in der Straße des Präsidenten – „hier“."
-    assert converted.notes == ("read as Windows-1252",)
-
-
 def test_a_mixed_folder_is_read_as_documents(tmp_path: Path) -> None:
     make.mixed_folder(tmp_path / "in")
     report = ReadReport()
