@@ -16,6 +16,7 @@ from readers.extractive.settings import ReaderSettings
 from readers.table_match import TableMatch, content_words
 
 _NEAR, _FURTHER = 15, 20.0  # words on each side of an answer; margin of a first answer without a second
+_BORDERS = ":|-–—=_ "  # between the cells of a table in plain text
 
 Pair = tuple[int, int]
 """Number of the question, and place of a passage in that question's list."""
@@ -210,13 +211,13 @@ def distinct(ordered: Sequence[Span], settings: ReaderSettings) -> list[Span]:
     """Different answers, best first, from spans that come best first; at most `settings.candidates`.
 
     A span is dropped if it has the normalised text of a better one, overlaps a better one in the same
-    passage, or has no letter or digit: such as the border of a table's cell.
+    passage, or is nothing but the border of a table's cell.
     """
     unique: dict[str, Span] = {}
     for span in ordered:
         key = normalize_answer(span.text) or span.text
         is_other = key not in unique and not any(_overlap(span, other) for other in unique.values())
-        if is_other and any(map(str.isalnum, key)):
+        if is_other and key.strip(_BORDERS):
             unique[key] = span
             if len(unique) == settings.candidates:
                 break
