@@ -112,6 +112,9 @@ def _simplify(tree: Any) -> None:
             parent.remove(node)
         elif name in _ADMONITIONS:
             parent.replace(node, _led(f"{name.capitalize()}: ", node.children))
+        elif name in ("footnote", "citation"):
+            label, *body = node.children or [nodes.label()]
+            parent.replace(node, _led(f"[{label.astext()}] ", body))
         elif name == "system_message":  # a directive that docutils refuses: what stands below its options
             refused = "\n".join(part.astext() for part in node.findall(nodes.literal_block))
             parent.replace(node, nodes.literal_block("", refused.partition("\n\n")[2]))
