@@ -25,11 +25,11 @@ async def served_metrics() -> dict[str, set[str]]:
         await client.post("/v1/ask", json={"question": "Who?"})
         await client.post("/v1/ask", content=b" " * 300_000)  # refused
         text = (await client.get("/metrics")).text
-    found: dict[str, set[str]] = {}
+    result: dict[str, set[str]] = {}
     for line in text.splitlines():
         if sample := re.match(r"(rag_\w+)(?:\{(.*)\})? ", line):
-            found.setdefault(sample[1], set()).update(re.findall(r'(\w+)="', sample[2] or ""))
-    return found
+            result.setdefault(sample[1], set()).update(re.findall(r'(\w+)="', sample[2] or ""))
+    return result
 
 
 @pytest.mark.anyio

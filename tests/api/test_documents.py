@@ -67,9 +67,9 @@ async def test_documents_are_searched_when_the_answer_comes(index: Path) -> None
         assert uploaded.json()["documents"][0]["id"] == "My%20guide.md", uploaded.text
         assert await found("giraffe") == ["My%20guide.md-0"]
         page = (await client.get("/v1/documents?limit=2", headers=KEY)).json()
-        assert ([one["id"] for one in page["documents"]], page["total"]) == (["a", "b"], 4)
+        assert ([item["id"] for item in page["documents"]], page["total"]) == (["a", "b"], 4)
         rest = await client.get("/v1/documents", params={"after": page["next"]}, headers=KEY)
-        assert [one["id"] for one in rest.json()["documents"]] == ["zebra", "My%20guide.md"]
+        assert [item["id"] for item in rest.json()["documents"]] == ["zebra", "My%20guide.md"]
         deleted = (await client.delete("/v1/documents/zebra", headers=KEY)).json()
         assert deleted["deleted"]
         assert await found("zebra") == []
@@ -191,7 +191,7 @@ async def test_two_writers_lose_nothing(index: Path) -> None:
         assert is_held.wait(30)
         texts = [{"id": f"n{n}", "text": f"number{n}"} for n in range(5)]
         replies = await asyncio.gather(
-            *(client.post("/v1/documents", json={"documents": [one]}, headers=KEY) for one in texts)
+            *(client.post("/v1/documents", json={"documents": [item]}, headers=KEY) for item in texts)
         )
         holder.join()
         assert [reply.status_code for reply in replies] == [200] * 5

@@ -180,7 +180,7 @@ async def test_a_question_that_could_not_be_read_fails_alone(caplog):
         def ask(self, questions: Any, **given: Any) -> Any:
             read = super().ask(questions, **given)
             return [
-                replace(one, failure="secret: HTTP 500") if "bad" in one.question else one for one in read
+                replace(item, failure="secret: HTTP 500") if "bad" in item.question else item for item in read
             ]
 
     service = Partly()

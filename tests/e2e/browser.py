@@ -28,12 +28,12 @@ def start_browser(profile: Path) -> Any:
         webdriver = None
     missing = [
         name
-        for name, found in (
+        for name, result in (
             ("the package selenium", webdriver),
             ("the program chromium", browser),
             ("the program chromedriver", chromedriver),
         )
-        if not found
+        if not result
     ]
     if missing or webdriver is None:
         raise BrowserMissing(
@@ -50,4 +50,4 @@ def start_browser(profile: Path) -> Any:
 
 
 def _find(*names: str) -> str | None:
-    return next((found for name in names if (found := shutil.which(name))), None)
+    return next((result for name in names if (result := shutil.which(name))), None)

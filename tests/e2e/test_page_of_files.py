@@ -19,9 +19,10 @@ def test_a_folder_is_chosen_and_what_stands_around_a_passage_is_shown(driver, pa
         """Passages that have a place in a file."""
 
         def ask(self, questions, **options):
-            found = super().ask(questions, **options)
+            result = super().ask(questions, **options)
             return [
-                replace(one, answers=tuple(self._located(answer) for answer in one.answers)) for one in found
+                replace(item, answers=tuple(self._located(answer) for answer in item.answers))
+                for item in result
             ]
 
         @staticmethod

@@ -48,13 +48,13 @@ def rows_of(network: Causal) -> list[list[int]]:
 def plain(network: Causal, row: list[int], answer: list[int]) -> list[float]:
     """log p of each token and of the end: a forward of its own for each, over everything before it."""
     ids = [*row, *network.tokenizer(END)["input_ids"]]
-    found = []
+    result = []
     for token in [*answer, network.end]:
         with torch.no_grad():
             logits = network.model(torch.tensor([ids])).logits[0, -1]
-        found.append(float(logits.log_softmax(-1)[token]))
+        result.append(float(logits.log_softmax(-1)[token]))
         ids = [*ids, token]
-    return found
+    return result
 
 
 def test_likelihoods_from_the_cache_equal_forwards_without_one(network: Causal) -> None:
@@ -63,8 +63,8 @@ def test_likelihoods_from_the_cache_equal_forwards_without_one(network: Causal) 
     apart = network.encode([[row] for row in rows])
     for answer in answers:  # several answers over what was read once
         labels = network.targets([answer] * len(rows))
-        found = network.token_log_probs(apart, labels)
-        for values, row in zip(found.tolist(), rows, strict=True):
+        actual = network.token_log_probs(apart, labels)
+        for values, row in zip(actual.tolist(), rows, strict=True):
             assert values == pytest.approx(plain(network, row, answer), abs=2e-4)
     together = network.encode([rows])
     mean = passage_log_likelihood(network, together, [answers[0]])[0].tolist()
@@ -74,8 +74,8 @@ def test_likelihoods_from_the_cache_equal_forwards_without_one(network: Causal) 
 
 def test_greedy_and_beams_are_transformers_own(network: Causal) -> None:
     rows = rows_of(network)
-    found = network.generate(network.encode([[row] for row in rows]), answer_tokens=6)
-    for row, [ids] in zip(rows, found, strict=True):
+    result = network.generate(network.encode([[row] for row in rows]), answer_tokens=6)
+    for row, [ids] in zip(rows, result, strict=True):
         prompt = torch.tensor([[*row, *network.tokenizer(END)["input_ids"]]])
         made = network.model.generate(
             prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=6, do_sample=False
@@ -103,8 +103,8 @@ def test_windows_side_by_side_attend_to_all(network: Causal) -> None:
         ).logits[0, -1 - len(answer) :]
     expected = logits.log_softmax(-1)[range(len(answer) + 1), [*answer, network.end]].tolist()
     memory = network.encode([rows])
-    found = network.token_log_probs(memory, network.targets([answer]))[0].tolist()
-    assert found == pytest.approx(expected, abs=2e-4)
+    actual = network.token_log_probs(memory, network.targets([answer]))[0].tolist()
+    assert actual == pytest.approx(expected, abs=2e-4)
 
 
 def test_gradients_flow_through_the_cache(network: Causal) -> None:
@@ -113,13 +113,13 @@ def test_gradients_flow_through_the_cache(network: Causal) -> None:
     answer = network.answer_ids("57")
     labels = network.targets([answer])
     (-network.token_log_probs(network.encode([[row]]), labels).mean()).backward()
-    found = {name: p.grad.clone() for name, p in network.model.named_parameters() if p.grad is not None}
+    result = {name: p.grad.clone() for name, p in network.model.named_parameters() if p.grad is not None}
     network.model.zero_grad()
     prompt = [*row, *network.tokenizer(END)["input_ids"]]
     ids = torch.tensor([[*prompt, *answer, network.end]])
     network.model(ids, labels=torch.tensor([[-100] * len(prompt) + [*answer, network.end]])).loss.backward()
     for name, parameter in network.model.named_parameters():
-        assert torch.allclose(found[name], parameter.grad, atol=1e-5), name
+        assert torch.allclose(result[name], parameter.grad, atol=1e-5), name
 
 
 def test_prompt_and_answer_fit_into_the_positions(tmp_path: Path) -> None:

@@ -106,11 +106,11 @@ def oracle(
     scores = scores.masked_fill(torch.from_numpy(batch.ignored), -torch.inf)
     loss = torch.nn.functional.cross_entropy(scores, torch.from_numpy(batch.positives))
     loss.backward()
-    found: Gradients = {}
+    result: Gradients = {}
     towers = [("question.encoder.", questions)] + ([] if shared else [("passage.encoder.", passages)])
     for prefix, tower in towers:
-        found.update({prefix + n: p.grad for n, p in tower.named_parameters() if p.grad is not None})
-    return float(loss.detach()), found
+        result.update({prefix + n: p.grad for n, p in tower.named_parameters() if p.grad is not None})
+    return float(loss.detach()), result
 
 
 def assert_same(found: tuple[float, Gradients], expected: tuple[float, Gradients]) -> None:
@@ -129,8 +129,8 @@ def test_two_towers(folders: tuple[Path, Path], tmp_path: Path, size: int, chunk
     batch = make_batch(1, negatives=2)
     results = run_world(size, tmp_path, step_gradients, folders, batch, chunk)
     expected = oracle(folders, batch)
-    for found in results:
-        assert_same(found, expected)
+    for actual in results:
+        assert_same(actual, expected)
 
 
 @pytest.mark.parametrize(("size", "chunk"), [(1, 5), (2, None), (3, 2), (4, 1)])
@@ -141,8 +141,8 @@ def test_shared_tower(folders: tuple[Path, Path], tmp_path: Path, size: int, chu
     def run(world: World) -> tuple[float, Gradients]:
         return step_gradients(world, folders, batch, chunk, shared=True)
 
-    for found in run_world(size, tmp_path, run):
-        assert_same(found, expected)
+    for actual in run_world(size, tmp_path, run):
+        assert_same(actual, expected)
 
 
 @pytest.mark.parametrize("chunk", [None, 2])
@@ -165,8 +165,8 @@ def test_dropout_is_the_same_for_any_number_of_processes(
     expected = step_gradients(World(), folders, batch, None, dropout=0.3)
     without = step_gradients(World(), folders, batch, None)
     assert abs(expected[0] - without[0]) > 1e-3
-    for found in run_world(size, tmp_path, run):
-        assert_same(found, expected)
+    for actual in run_world(size, tmp_path, run):
+        assert_same(actual, expected)
 
 
 @pytest.mark.parametrize("size", [1, 2])
@@ -177,8 +177,8 @@ def test_pairs_are_exact_too(folders: tuple[Path, Path], tmp_path: Path, size: i
         return step_gradients(world, folders, batch, 4, objective=pairwise_objective)
 
     expected = step_gradients(World(), folders, batch, None, objective=pairwise_objective)
-    for found in run_world(size, tmp_path, run):
-        assert_same(found, expected)
+    for actual in run_world(size, tmp_path, run):
+        assert_same(actual, expected)
 
 
 def late_interaction(
@@ -207,19 +207,19 @@ def test_a_vector_a_token_is_exact(folders: tuple[Path, Path], tmp_path: Path, s
         return torch.nn.functional.normalize(hidden, dim=-1)
 
     asked = [tokens(query.question) for query in batch.questions]
-    found = [tokens(passage.text) for passage in batch.passages]
-    scores = torch.stack([torch.stack([(q @ p.T).amax(1).sum() for p in found]) for q in asked]) / 2
+    actual = [tokens(passage.text) for passage in batch.passages]
+    scores = torch.stack([torch.stack([(q @ p.T).amax(1).sum() for p in actual]) for q in asked]) / 2
     scores = scores.masked_fill(torch.from_numpy(batch.ignored), -torch.inf)
     loss = torch.nn.functional.cross_entropy(scores, torch.from_numpy(batch.positives))
     loss.backward()
-    wanted = {"question.encoder." + n: p.grad for n, p in tower.named_parameters() if p.grad is not None}
+    expected = {"question.encoder." + n: p.grad for n, p in tower.named_parameters() if p.grad is not None}
 
     def run(world: World) -> Any:
         return [late_interaction(world, folders[0], batch, chunk) for chunk in (None, 3)]
 
     for results in run_world(size, tmp_path, run):
-        for found in results:
-            assert_same(found, (float(loss.detach()), wanted))
+        for actual in results:
+            assert_same(actual, (float(loss.detach()), expected))
 
 
 class Batches:

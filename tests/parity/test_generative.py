@@ -63,10 +63,10 @@ def test_greedy_and_beam_output_is_that_of_one_long_encoder_output(kind: str, be
             max_new_tokens=9, num_beams=beams, num_return_sequences=beams, do_sample=False,  # and the end
             decoder_start_token_id=2, eos_token_id=3, pad_token_id=0,
         )  # fmt: skip
-        found = ours.generate(ours.encode(ROWS), answer_tokens=8, beams=beams)
-    wanted = [bare(row[:9]) for row in expected.tolist()]
-    assert found == [wanted[:beams], wanted[beams:]]
-    assert len({tuple(answer) for answers in found for answer in answers}) > 1
+        actual = ours.generate(ours.encode(ROWS), answer_tokens=8, beams=beams)
+    target = [bare(row[:9]) for row in expected.tolist()]
+    assert actual == [target[:beams], target[beams:]]
+    assert len({tuple(answer) for answers in actual for answer in answers}) > 1
 
 
 def test_answers_may_be_as_long_as_asked_for_beside_what_begins_and_ends_them() -> None:
@@ -103,7 +103,7 @@ def test_first_token_scores_are_absolute_for_t5_and_bart() -> None:
                 lambda _, args, kwargs, seen=seen: seen.append(args[0] if args else kwargs["hidden_states"]),
                 with_kwargs=True,
             )
-        found = passage_attention(ours, memory)
+        actual = passage_attention(ours, memory)
         expected = 0.0
         for layer, hidden in zip(layers, seen, strict=True):
             cross = layer.layer[1].EncDecAttention if kind == "t5" else layer.encoder_attn
@@ -113,4 +113,4 @@ def test_first_token_scores_are_absolute_for_t5_and_bart() -> None:
                 query, key = q(hidden.clone())[0, 0], k(memory.states)[0, token]
                 heads = query.shape[0] // (8 if kind == "t5" else 16)
                 expected += float((query * key).detach().view(heads, -1).sum(1).mean()) * scale / 6 / 2
-        assert float(found[0, 0]) == pytest.approx(expected, rel=1e-3)
+        assert float(actual[0, 0]) == pytest.approx(expected, rel=1e-3)

@@ -75,7 +75,7 @@ def test_many_questions_get_the_scores_and_the_order_that_each_gets_alone(
             together = exact_search(embeddings, queries, top_k, rows)
             alone = [exact_search(embeddings, query[None], top_k, rows) for query in queries]
             for part in (0, 1):
-                np.testing.assert_array_equal(together[part], np.concatenate([one[part] for one in alone]))
+                np.testing.assert_array_equal(together[part], np.concatenate([item[part] for item in alone]))
 
 
 @pytest.mark.parametrize("name", [*INDEX_TYPES, "IVF16,SQ8"])
@@ -134,7 +134,7 @@ def test_deep_searches_find_as_many_as_asked(
     info = build_faiss(embeddings, tmp_path, index_type=name, probes=clustered(50, 5), threads=1)
     index, questions = open_dense(tmp_path, embeddings, info), clustered(20, 6)
     _, rows = index.search(questions, 1000)
-    assert all(len(set(found.tolist()) - {-1}) == 1000 for found in rows)
+    assert all(len(set(result.tolist()) - {-1}) == 1000 for result in rows)
     truth, _ = brute_force(embeddings.rows(np.arange(ROWS)), questions, 1000)
     assert recall_at(index, questions, truth, 1000) >= 0.8
 
@@ -162,13 +162,13 @@ def test_selected_rows_are_those_of_an_exhaustive_search_with_its_scores(
         ]
         scores, rows = index.search(questions, 10, Selection(mask))
         assert mask[rows[rows >= 0]].all()
-        assert (rows >= 0).sum(axis=1).tolist() == [len(wanted) for _, wanted in expected]
+        assert (rows >= 0).sum(axis=1).tolist() == [len(target) for _, target in expected]
         pairs = zip(expected, scores, rows, strict=True)
-        same = [set(own[own >= 0].tolist()) & set(wanted.tolist()) for (_, wanted), _, own in pairs]
+        same = [set(own[own >= 0].tolist()) & set(target.tolist()) for (_, target), _, own in pairs]
         recalls.append(np.mean([len(both) / 10 for both in same]))
         if compares_all or name == "flat":
-            np.testing.assert_array_equal(rows, np.stack([wanted for _, wanted in expected]))
-            np.testing.assert_array_equal(scores, np.stack([wanted for wanted, _ in expected]))
+            np.testing.assert_array_equal(rows, np.stack([target for _, target in expected]))
+            np.testing.assert_array_equal(scores, np.stack([target for target, _ in expected]))
     unselected = index.search(questions, 10)[1]
     recall = np.mean([len(set(a) & set(b[:10])) / 10 for a, b in zip(unselected, everything, strict=True)])
     assert min(recalls) >= recall - 0.02, recalls
@@ -183,10 +183,10 @@ def test_asking_for_more_than_there_is(tmp_path: Path, name: str) -> None:
     embeddings = store(tmp_path / "e", vectors, "float32" if name == "flat" else "float16")
     info = build_faiss(embeddings, tmp_path / "d", probes=vectors[:30], index_type=name, threads=1)
     scores, rows = open_dense(tmp_path / "d", embeddings, info).search(vectors[:2], 80)
-    for found_scores, found in zip(scores, rows, strict=True):
-        real = found[found >= 0]
+    for found_scores, result in zip(scores, rows, strict=True):
+        real = result[result >= 0]
         assert len(set(real.tolist())) == len(real)
-        assert (found[len(real) :] == -1).all()
+        assert (result[len(real) :] == -1).all()
         assert np.isneginf(found_scores[len(real) :]).all()
         assert np.isfinite(found_scores[: len(real)]).all()
     if name == "flat":

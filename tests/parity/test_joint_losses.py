@@ -77,8 +77,8 @@ def written_out(marginal: str, model: Any, q: Tensor, d: Tensor, smoothing: floa
 
 def gradients(value: Tensor, model: Any, *sides: Tensor) -> list[Tensor]:
     weights = [*sides, *(p for p in model.parameters() if p.requires_grad)]
-    found = torch.autograd.grad(value, weights, allow_unused=True)
-    return [torch.zeros_like(w) if g is None else g for g, w in zip(found, weights, strict=True)]
+    result = torch.autograd.grad(value, weights, allow_unused=True)
+    return [torch.zeros_like(w) if g is None else g for g, w in zip(result, weights, strict=True)]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -88,14 +88,14 @@ def test_rag_is_the_sum_over_passages_and_so_are_all_its_gradients(
 ) -> None:
     ours = seq2seq(kind)
     q, d = sides()
-    found = rag_loss(marginal, ours, ROWS, ANSWERS, listed_scores(q, d, PLACES, 0.5), smoothing=smoothing)
+    actual = rag_loss(marginal, ours, ROWS, ANSWERS, listed_scores(q, d, PLACES, 0.5), smoothing=smoothing)
     expected = written_out(marginal, ours.model, q, d, smoothing, fixed=False)
-    assert float(found.reader.detach()) == pytest.approx(float(expected.detach()), rel=1e-9)
+    assert float(actual.reader.detach()) == pytest.approx(float(expected.detach()), rel=1e-9)
     for mine, theirs in zip(
-        gradients(found.reader, ours.model, q, d), gradients(expected, ours.model, q, d), strict=True
+        gradients(actual.reader, ours.model, q, d), gradients(expected, ours.model, q, d), strict=True
     ):
         torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=1e-9)
-    assert float(torch.autograd.grad(found.retriever + d.sum() * 0, d)[0].abs().sum()) == 0
+    assert float(torch.autograd.grad(actual.retriever + d.sum() * 0, d)[0].abs().sum()) == 0
 
 
 def test_a_one_token_answer_keeps_its_documents_prior() -> None:
@@ -116,10 +116,10 @@ def test_the_gradient_of_a_score_is_posterior_less_prior(marginal: Any) -> None:
     torch.manual_seed(1)
     scores = torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
     logp, spoken = -torch.rand(4, 3, 5, dtype=torch.float64), torch.ones(4, 5, dtype=torch.bool)
-    [found] = torch.autograd.grad(answer_log_likelihood(marginal, scores, logp).sum(), scores)
+    [result] = torch.autograd.grad(answer_log_likelihood(marginal, scores, logp).sum(), scores)
     weights = posterior(marginal, scores, logp, spoken)
     times = 1 if marginal == "sequence" else 5
-    torch.testing.assert_close(found, times * (weights - scores.softmax(1)))
+    torch.testing.assert_close(result, times * (weights - scores.softmax(1)))
     torch.testing.assert_close(weights.sum(1), torch.ones(4, dtype=torch.float64))
 
 
@@ -149,24 +149,24 @@ def test_the_losses_are_those_of_transformers(marginal: Any, kind: type[Any], ep
         context_input_ids=ids, context_attention_mask=mask, doc_scores=scores, labels=labels,
         reduce_loss=True, n_docs=2,
     ).loss  # fmt: skip
-    found = rag_loss(marginal, ours, rows, answers, scores, smoothing=epsilon)
-    assert float(found.reader.detach()) == pytest.approx(float(expected.detach()), rel=1e-9)
+    actual = rag_loss(marginal, ours, rows, answers, scores, smoothing=epsilon)
+    assert float(actual.reader.detach()) == pytest.approx(float(expected.detach()), rel=1e-9)
 
 
 @pytest.mark.parametrize("marginal", ["sequence", "token"])
 def test_emdr2_teaches_the_retriever_through_a_reader_that_stands_still(marginal: Any) -> None:
     ours = seq2seq("t5")
     q, d = sides()
-    found = emdr2_loss(marginal, ours, ROWS, ANSWERS, listed_scores(q, d, PLACES, 0.5))
+    actual = emdr2_loss(marginal, ours, ROWS, ANSWERS, listed_scores(q, d, PLACES, 0.5))
     expected = written_out(marginal, ours.model, q, d, 0.0, fixed=True)
-    assert float(found.retriever.detach()) == pytest.approx(float(expected.detach()), rel=1e-9)
-    mine, theirs = (gradients(value, ours.model, q, d) for value in (found.retriever, expected))
-    for one, other in zip(mine, theirs, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-9)
+    assert float(actual.retriever.detach()) == pytest.approx(float(expected.detach()), rel=1e-9)
+    mine, theirs = (gradients(value, ours.model, q, d) for value in (actual.retriever, expected))
+    for item, other in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(item, other, rtol=1e-6, atol=1e-9)
     assert float(mine[0].abs().sum()) > 0
     assert all(float(gradient.abs().sum()) == 0 for gradient in mine[2:])  # the reader's
     memory = ours.encode(ROWS)
     plain = -ours.token_log_probs(memory, ours.targets(ANSWERS)).sum()
-    of_reader = gradients(found.reader, ours.model, q, d)
+    of_reader = gradients(actual.reader, ours.model, q, d)
     assert float(of_reader[0].abs().sum() + of_reader[1].abs().sum()) == 0  # the retriever's
     torch.testing.assert_close(of_reader[2:], gradients(plain, ours.model, q, d)[2:])

@@ -88,8 +88,8 @@ def test_colberts_checkpoint_written_anew_makes_the_vectors_of_the_paper(
     compare(encoder.question_tokens(QUESTIONS), asked)
     compare(encoder.passage_tokens(TITLES, PASSAGES), told)
     scores = score(encoder.question_tokens(QUESTIONS), encoder.passage_tokens(TITLES, PASSAGES))
-    wanted = torch.tensor([[float((q @ p.T).amax(1).sum()) for p in told] for q in asked])
-    torch.testing.assert_close(scores, wanted, atol=1e-4, rtol=1e-4)
+    expected = torch.tensor([[float((q @ p.T).amax(1).sum()) for p in told] for q in asked])
+    torch.testing.assert_close(scores, expected, atol=1e-4, rtol=1e-4)
 
     # trained and written, it is a folder of sentence-transformers with the same vectors
     settings = {"question_tokens": QUERY, "passage_tokens": LENGTH}
@@ -139,8 +139,8 @@ def test_folders_of_sentence_transformers_own_late_interaction_make_its_vectors(
     encoder = BiEncoder.load(tmp_path / "saved", precision="fp32")
     compare(encoder.question_tokens(QUESTIONS), [torch.as_tensor(v) for v in peer.encode_query(QUESTIONS)])
     texts = [f"{title} {text}" if title else text for title, text in zip(TITLES, PASSAGES, strict=True)]
-    found = encoder.passage_tokens(TITLES, PASSAGES)
-    compare(found, [torch.as_tensor(vectors) for vectors in peer.encode_document(texts)])
+    result = encoder.passage_tokens(TITLES, PASSAGES)
+    compare(result, [torch.as_tensor(vectors) for vectors in peer.encode_document(texts)])
 
     for part, path, change in (
         (

@@ -64,8 +64,8 @@ def ranked(hypotheses: list[Hypothesis]) -> list[tuple[int, ...]]:
 @pytest.mark.parametrize(("kind", "marginal"), product(("bart", "t5"), ("sequence", "token")))
 def test_wide_beams_find_the_likeliest_answers_of_all(kind: str, marginal: Any, forced: int | None) -> None:
     ours = tiny(kind, forced)
-    found = decode(ours, read(ours), SCORES, marginal=marginal, answer_tokens=LONGEST, beams=300)
-    for question, hypotheses in enumerate(found):
+    result = decode(ours, read(ours), SCORES, marginal=marginal, answer_tokens=LONGEST, beams=300)
+    for question, hypotheses in enumerate(result):
         logp, spoken = everything(ours, question)
         scores = SCORES[question].expand(len(ALL), -1)
         values = answer_log_likelihood(marginal, scores, logp)
@@ -82,7 +82,7 @@ def test_wide_beams_find_the_likeliest_answers_of_all(kind: str, marginal: Any, 
 def test_an_answer_counts_under_the_passages_whose_beams_found_it(beams: int) -> None:
     ours = tiny("bart")
     memory = read(ours)
-    found = decode(ours, memory, SCORES, marginal="sequence", answer_tokens=LONGEST, beams=beams)
+    actual = decode(ours, memory, SCORES, marginal="sequence", answer_tokens=LONGEST, beams=beams)
     for question, prior in enumerate(scores.log_softmax(0) for scores in SCORES):
         whole = everything(ours, question)[0].sum(2)  # (A, K)
         own = []  # what each passage's own beams find
@@ -93,8 +93,8 @@ def test_an_answer_counts_under_the_passages_whose_beams_found_it(beams: int) ->
                 beams=beams,
             )  # fmt: skip
             own.append(set(ranked(mine)))
-        assert set().union(*own) == set(ranked(found[question]))
-        for hypothesis in found[question]:
+        assert set().union(*own) == set(ranked(actual[question]))
+        for hypothesis in actual[question]:
             kept = torch.tensor([hypothesis.ids in mine for mine in own])
             expected = (prior + whole[ALL.index(hypothesis.ids)])[kept].logsumexp(0)
             assert hypothesis.score == pytest.approx(float(expected), abs=1e-4)

@@ -37,13 +37,13 @@ def test_a_generator_says_how_likely_an_answer_is(tmp_path: Path, name: str) -> 
     """By the labels of the model's own tokenizer: T5 ends an answer, BART begins it with <s> too."""
     folder = published_seq2seq(tmp_path, name)
     reader = GenerativeReader.load(folder, precision="fp32", passage_tokens=90, answer_tokens=8)
-    [found] = reader.log_likelihood([QUESTION], [PASSAGES[:1]], [[1.0]], ["57 meters"])
+    [results] = reader.log_likelihood([QUESTION], [PASSAGES[:1]], [[1.0]], ["57 meters"])
     model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
     row = tokenizer(f"question: {QUESTION} title:  context: {PASSAGES[0].text}", return_tensors="pt")
     labels = tokenizer("57 meters", return_tensors="pt").input_ids
     with torch.no_grad():
         loss = model.eval()(input_ids=row.input_ids, attention_mask=row.attention_mask, labels=labels).loss
-    assert found == pytest.approx(-float(loss) * labels.shape[1], rel=1e-4)
+    assert results == pytest.approx(-float(loss) * labels.shape[1], rel=1e-4)
     [result] = reader.read([QUESTION], [PASSAGES], [[1.0, 2.0]])
     assert result.answers
 

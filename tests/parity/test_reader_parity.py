@@ -96,7 +96,7 @@ def test_span_search_equals_brute_force(length: int, width: int, top_k: int) -> 
     may_start, may_end = torch.rand(2, 6, length, generator=generator) < 0.6
     scores, starts, ends = best_spans(start, end, may_start, may_end, width, top_k)
     for row in range(6):
-        wanted = sorted(
+        expected = sorted(
             (
                 (float(start[row, i] + end[row, j]), i, j)
                 for i in range(length)
@@ -105,9 +105,9 @@ def test_span_search_equals_brute_force(length: int, width: int, top_k: int) -> 
             ),
             reverse=True,
         )[:top_k]
-        found = [
+        actual = [
             (float(s), int(i), int(j))
             for s, i, j in zip(scores[row], starts[row], ends[row], strict=True)
             if torch.isfinite(s)
         ]
-        assert found == wanted
+        assert actual == expected

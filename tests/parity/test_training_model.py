@@ -98,8 +98,8 @@ def test_any_encoder_family_is_transformers(family: str, tmp_path: Path) -> None
     texts = [draw.integers(5, 99, length).astype(np.int32) for length in (3, 12, 7)]
     plain = AutoModel.from_pretrained(tmp_path).eval()
     with torch.no_grad():
-        found = model.encode_passages(texts)
-        for text, vector in zip(texts, found, strict=True):
+        result = model.encode_passages(texts)
+        for text, vector in zip(texts, result, strict=True):
             ids = torch.from_numpy(text.astype(np.int64))[None]
             alone = plain(ids)[0][0].mean(0)
             torch.testing.assert_close(vector, alone, atol=1e-5, rtol=1e-4)

@@ -50,20 +50,22 @@ def texts_of(content: list[tuple[str, Any]]) -> list[str]:
 @given(content=CONTENT)
 def test_what_is_written_comes_out_at_its_offsets(name: str, content: list[tuple[str, Any]]) -> None:
     converted = convert(MAKERS[name](content), name)
-    found = [converted.text[block.start : block.end].removeprefix("• ") for block in converted.blocks]
-    found = found[1:] if name == "a.eml" else found  # sender and receiver
-    assert " ".join(found).split() == " ".join(texts_of(content)).split() or name == "a.pptx"
-    assert sorted(re.findall(r"\w+", " ".join(found))) == sorted(
+    result = [converted.text[block.start : block.end].removeprefix("• ") for block in converted.blocks]
+    result = result[1:] if name == "a.eml" else result  # sender and receiver
+    assert " ".join(result).split() == " ".join(texts_of(content)).split() or name == "a.pptx"
+    assert sorted(re.findall(r"\w+", " ".join(result))) == sorted(
         re.findall(r"\w+", " ".join(texts_of(content)))
     )
 
 
 @settings(max_examples=12, deadline=None)
-@given(content=CONTENT.map(lambda found: [block for block in found if block[0] != "table"]))
+@given(content=CONTENT.map(lambda result: [block for block in result if block[0] != "table"]))
 def test_pdfs_keep_every_word_in_order(content: list[tuple[str, Any]]) -> None:
     converted = convert(MAKERS["a.pdf"](content), "a.pdf")
-    found = " ".join(converted.text[block.start : block.end].removeprefix("• ") for block in converted.blocks)
-    assert found.split() == " ".join(texts_of(content)).split()
+    result = " ".join(
+        converted.text[block.start : block.end].removeprefix("• ") for block in converted.blocks
+    )
+    assert result.split() == " ".join(texts_of(content)).split()
 
 
 PIECE = st.builds(

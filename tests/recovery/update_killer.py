@@ -66,7 +66,7 @@ def steps(seed: int, updates: int) -> list[tuple[list[Document], list[str]]]:
     for _ in range(updates):
         sent = [document(number) for number in draw.sample(range(_IDS), draw.randint(0, 3))]
         gone = [f"d{draw.randint(0, _IDS + 9):02}" for _ in range(draw.randint(0, 3))]
-        taken = {one.id for one in sent}
+        taken = {item.id for item in sent}
         made.append((sent, [id for id in gone + gone[:1] if id not in taken]))
     return made
 
@@ -77,12 +77,12 @@ def state(made: Sequence[tuple[list[Document], list[str]]]) -> dict[str, Documen
     for sent, gone in made:
         for id in gone:
             documents.pop(id, None)
-        documents |= {one.id: one for one in sent}
+        documents |= {item.id: item for item in sent}
     return documents
 
 
 def update(place: Path, sent: list[Document], gone: list[str]) -> None:
-    puts = {one.id: Put(one.id, record_digest(one), cut(one), sent=True) for one in sent}
+    puts = {item.id: Put(item.id, record_digest(item), cut(item), sent=True) for item in sent}
 
     def changes(known: Any) -> Iterable[Change]:
         yield from (puts.pop(id, None) or Unchanged(id) for id in known if id in puts or id not in gone)
@@ -98,20 +98,20 @@ def build(place: Path, documents: Iterable[Document], retriever: str) -> None:
 
 def differences(updated: Path, fresh: Path) -> list[str]:
     """In what two indexes differ: passages, vectors, answers; nothing if they are equal to the bit."""
-    found = []
+    result = []
     with Index.open(updated, verify="deep") as one, Index.open(fresh) as other:
         if list(one.passages) != list(other.passages):
-            found.append("passages")
+            result.append("passages")
         if one.dense is not None and other.dense is not None:
             queries = np.random.default_rng(0).standard_normal((20, 16)).astype(np.float32)
             pairs = zip(one.dense.search(queries, 20), other.dense.search(queries, 20), strict=True)
             if not all(np.array_equal(a, b) for a, b in pairs):
-                found.append("dense")
+                result.append("dense")
         if one.lucene is not None and other.lucene is not None:
             asked = [" ".join(pair) for pair in zip(WORDS, WORDS[3:], strict=False)]
             if one.lucene.search(asked, 20) != other.lucene.search(asked, 20):
-                found.append("bm25")
-    return found
+                result.append("bm25")
+    return result
 
 
 def kill_and_go_on(
@@ -136,7 +136,7 @@ def kill_and_go_on(
         with Index.open(place / "index", verify="deep") as index:
             passages = list(index.passages)
         expected = [
-            [passage for one in state(made[: killed + more]).values() for passage in cut(one)]
+            [passage for item in state(made[: killed + more]).values() for passage in cut(item)]
             for more in (0, 1)
         ]
         assert passages in expected, f"after a kill in update {killed}, the index is neither old nor new"

@@ -43,8 +43,8 @@ def test_gather_keeps_order_and_repeats(tmp_path: Path, rows: list[int], is_larg
     store_vectors(tmp_path, values, shard_rows=7)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(embeddings, "_LARGE_BYTES", 0 if is_large else 1 << 40)
-        found = EmbeddingShards.open(tmp_path).rows(np.array(rows, dtype=np.int64))
-    np.testing.assert_array_equal(found, values[np.array(rows, dtype=np.int64)])
+        result = EmbeddingShards.open(tmp_path).rows(np.array(rows, dtype=np.int64))
+    np.testing.assert_array_equal(result, values[np.array(rows, dtype=np.int64)])
 
 
 def test_shards_are_written_in_any_order_and_those_that_are_there_stay(tmp_path: Path) -> None:

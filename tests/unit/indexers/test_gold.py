@@ -31,7 +31,7 @@ def asked(*quoted: Passage, ids: tuple[str, ...] = (), answers: tuple[str, ...] 
 
 def test_ids_count_where_the_text_agrees_and_texts_with_their_title_first(store: PassageStore) -> None:
     danube = Passage("", "Danube (copy)", "The Danube rises in the Black Forest.")
-    found = GoldLookup(store).find(
+    result = GoldLookup(store).find(
         [
             asked(ids=("c", "gone")),
             asked(danube, ids=("a",)),
@@ -41,7 +41,7 @@ def test_ids_count_where_the_text_agrees_and_texts_with_their_title_first(store:
         ]
     )
     by_text = GoldPassages((1,), how="text")
-    assert found == [
+    assert result == [
         GoldPassages((2,), how="id"),
         GoldPassages((0,), how="id"),
         by_text,  # "c" is another passage in this index
@@ -55,8 +55,8 @@ def test_the_id_of_a_document_stands_for_all_its_passages(tmp_path: Path) -> Non
     with PassageStoreWriter(tmp_path) as writer:
         writer.add_many([Passage(id, "", f"text {id}") for id in ids])
     lookup = GoldLookup(PassageStore.open(tmp_path))
-    found = lookup.find([asked(ids=names) for names in (("d1",), ("d2", "d10"), ("d10", "gone"), ("d",))])
-    assert found == [
+    result = lookup.find([asked(ids=names) for names in (("d1",), ("d2", "d10"), ("d10", "gone"), ("d",))])
+    assert result == [
         GoldPassages((0, 1, 2), how="document"),
         GoldPassages((4,), how="id"),
         GoldPassages((3,), how="document"),
@@ -72,7 +72,7 @@ def test_overlap_prefers_a_passage_with_the_answer_and_what_is_missing_is_told(s
         return [[Hit(row, PASSAGES[row].id, 1.0) for row in range(4)]] * 2
 
     question = asked(rhine, nile, answers=("wide",))
-    (found,) = GoldLookup(store, near).find([question])
-    assert found == GoldPassages((3,), (nile,), "overlap")
+    (result,) = GoldLookup(store, near).find([question])
+    assert result == GoldPassages((3,), (nile,), "overlap")
     (without,) = GoldLookup(store).find([question])
     assert (without.rows, without.missing, without.how) == ((), (rhine, nile), "given")

@@ -68,8 +68,8 @@ def test_odd_queries_find_nothing_or_something_but_never_fail(folder: Path) -> N
     index = LuceneIndex.open(folder, INFO)
     odd = ["", "   ", "the of", "\x00", "\ud800", "???", 'AND OR ( " ] ^ ~ vienna', "w-" * 9000]
     odd.append("vienna " * 3000)
-    found = index.search(odd, 3)
-    assert [bool(hits) for hits in found] == [False] * 6 + [True, False, True]
+    result = index.search(odd, 3)
+    assert [bool(hits) for hits in result] == [False] * 6 + [True, False, True]
     assert index.search([], 3) == []
     assert len(index.search(["vienna"], 10_000)[0]) == 2
     with pytest.raises(RetrievalError):

@@ -45,10 +45,10 @@ def test_mapped_lists_give_the_results_of_those_in_memory(
     ]
     mapped = open_lists(written(in_memory, tmp_path))
     assert mapped.ntotal == ROWS
-    for each, wanted in zip(settings, expected, strict=True):
-        found = mapped.search(queries, 50, params=faiss.IVFPQSearchParameters(**each))
+    for each, target in zip(settings, expected, strict=True):
+        actual = mapped.search(queries, 50, params=faiss.IVFPQSearchParameters(**each))
         for part in (0, 1):
-            np.testing.assert_array_equal(found[part], wanted[part])
+            np.testing.assert_array_equal(actual[part], target[part])
     assert capfd.readouterr().out == ""
 
 

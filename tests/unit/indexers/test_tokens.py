@@ -104,10 +104,10 @@ def test_all_cells_open_is_exhaustive_scoring(built: Path) -> None:
     asked = Words().question_tokens(QUESTIONS)
     scores, rows = index.search(asked.values, asked.lengths, 10, nprobe=1 << 20, ndocs=1 << 20)
     for number, own in enumerate(np.split(asked.values, np.cumsum(asked.lengths)[:-1])):
-        wanted = exhaustive(index, own)
-        best = np.lexsort((np.arange(len(wanted)), -wanted))[:10]
-        np.testing.assert_allclose(scores[number], wanted[best], atol=1e-5)
-        np.testing.assert_allclose(wanted[rows[number]], wanted[best], atol=1e-5)
+        expected = exhaustive(index, own)
+        best = np.lexsort((np.arange(len(expected)), -expected))[:10]
+        np.testing.assert_allclose(scores[number], expected[best], atol=1e-5)
+        np.testing.assert_allclose(expected[rows[number]], expected[best], atol=1e-5)
     _, everything = index.search(asked.values, asked.lengths, 200, nprobe=1 << 20)
     assert (np.sort(everything, axis=1)[:, 50:] == np.arange(150)).all()
     assert (everything[:, 150:] == -1).all()
@@ -117,12 +117,12 @@ def test_staged_search_finds_what_exhaustive_scoring_finds(built: Path) -> None:
     index = opened(built)
     asked = Words().question_tokens([passage.text for passage in passages()[::3]])
     full = index.search(asked.values, asked.lengths, 5, nprobe=1 << 20, ndocs=1 << 20)[1]
-    scores, found = index.search(asked.values, asked.lengths, 5, nprobe=4, ndocs=60)
-    assert (found[:, 0] == np.arange(0, 150, 3)).all()
-    shared = [len(set(a) & set(b)) for a, b in zip(full.tolist(), found.tolist(), strict=True)]
+    scores, result = index.search(asked.values, asked.lengths, 5, nprobe=4, ndocs=60)
+    assert (result[:, 0] == np.arange(0, 150, 3)).all()
+    shared = [len(set(a) & set(b)) for a, b in zip(full.tolist(), result.tolist(), strict=True)]
     assert np.mean(shared) / 5 > 0.9
     one = index.search(asked.values[: asked.lengths[0]], asked.lengths[:1], 5, nprobe=4, ndocs=60)
-    np.testing.assert_array_equal(one[1][0], found[0])
+    np.testing.assert_array_equal(one[1][0], result[0])
     np.testing.assert_array_equal(one[0][0], scores[0])
 
 
@@ -144,9 +144,9 @@ def test_residuals_come_back_within_their_buckets(dim: int) -> None:
     restored = np.take_along_axis(values, bucket, axis=0)
     assert ((restored >= low - 1e-6) & (restored <= high + 1e-6)).all()
     assert (np.abs(restored - residuals) <= high - low + 1e-6).all()
-    wanted = codec.centroids[codes] + restored
-    wanted /= np.linalg.norm(wanted, axis=1, keepdims=True)
-    np.testing.assert_allclose(decoded(codec, codes, packed), wanted, atol=1e-5)
+    expected = codec.centroids[codes] + restored
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    np.testing.assert_allclose(decoded(codec, codes, packed), expected, atol=1e-5)
 
 
 def contents(place: Path) -> dict[str, bytes]:
@@ -226,9 +226,9 @@ class OneEach:
     identity = Words().identity
 
     def passage_tokens(self, titles: Any, texts: Any) -> Any:
-        found = Tokens([np.ones((1, DIM), np.float32) for _ in texts])
-        found.lengths = None  # type: ignore[assignment]
-        return found
+        result = Tokens([np.ones((1, DIM), np.float32) for _ in texts])
+        result.lengths = None  # type: ignore[assignment]
+        return result
 
 
 class Nothing(Words):

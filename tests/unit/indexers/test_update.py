@@ -70,9 +70,9 @@ def assert_same(updated: Path, fresh: Path, queries: np.ndarray) -> None:
             np.testing.assert_array_equal(one.embeddings.rows(rows), other.embeddings.rows(rows))
             for top_k in (7, len(other.passages) + 3):
                 for selected in (None, Selection(np.random.default_rng(top_k).random(len(rows)) < 0.3)):
-                    found = one.dense.search(queries, top_k, selected)
+                    actual = one.dense.search(queries, top_k, selected)
                     expected = other.dense.search(queries, top_k, selected)
-                    assert all(map(np.array_equal, found, expected))
+                    assert all(map(np.array_equal, actual, expected))
         if other.lucene is not None:
             assert one.lucene is not None
             asked = ["danube vienna", "tulip", "forest city bridge river"]

@@ -43,8 +43,8 @@ def commands_of(text: str, *, is_preset: bool = False) -> Iterator[Shown]:
         blocks, rest = re.findall(r"^  .*$", text.replace("\\\n", " "), flags=re.MULTILINE), text
     else:
         fences = r"^```\w*\n(.*?)^```$"
-        found = re.findall(fences, text, flags=re.MULTILINE | re.DOTALL)
-        blocks = [line for block in found for line in block.replace("\\\n", " ").splitlines()]
+        result = re.findall(fences, text, flags=re.MULTILINE | re.DOTALL)
+        blocks = [line for block in result for line in block.replace("\\\n", " ").splitlines()]
         rest = re.sub(fences, "", text, flags=re.MULTILINE | re.DOTALL)
     for line in blocks:
         is_whole = "…" not in line and "(" not in line
@@ -138,7 +138,9 @@ def test_commands_of_the_documents_are_taken(path: Path) -> None:
 
 def _all_options() -> set[str]:
     commands = [command for name in _COMMANDS for command in subcommands(name).values()]
-    return {flag for one in commands for param in one.params for flag in (*param.opts, *param.secondary_opts)}
+    return {
+        flag for item in commands for param in item.params for flag in (*param.opts, *param.secondary_opts)
+    }
 
 
 def test_options_in_running_text_exist() -> None:

@@ -37,7 +37,7 @@ class QuestionEncoder(WordEncoder):
     """Questions as passages without a title; those of later hops with the passages so far."""
 
     def encode_queries(self, queries: Any) -> Any:
-        texts = [" ".join([one.question, *(p.text for p in one.passages)]) for one in queries]
+        texts = [" ".join([item.question, *(p.text for p in item.passages)]) for item in queries]
         return self.encode_passages([""] * len(texts), texts)
 
 
@@ -110,9 +110,9 @@ def test_filtered_lists_are_those_of_an_exhaustive_search(index: Index, given: d
     for retriever in (dense, bm25):
         everything = retriever.search(QUESTIONS, len(index.passages))
         expected = [[hit for hit in hits if chosen.mask[hit.row]][:30] for hits in everything]
-        found = retriever.search(QUESTIONS, 30, selected=chosen)
-        assert same(found, expected, 4 if retriever is bm25 else 20)
-        lists.append(found)
+        actual = retriever.search(QUESTIONS, 30, selected=chosen)
+        assert same(actual, expected, 4 if retriever is bm25 else 20)
+        lists.append(actual)
     hybrid = HybridRetriever([dense, bm25], index.passages, depth=30)
     assert hybrid.search(QUESTIONS, 10, selected=chosen) == hybrid.fusion.fuse(lists, 10)
     assert hybrid.search(QUESTIONS, 10, selected=Selection(np.zeros(600, bool))) == [[]] * len(QUESTIONS)
@@ -129,9 +129,9 @@ def test_rows_that_lie_apart_are_named_to_lucene(index: Index, monkeypatch: pyte
     for share in (0.2, 0.8):
         mask = np.random.default_rng(1).random(600) < share
         expected = [[pair for pair in hits if mask[pair[0]]][:30] for hits in everything]
-        found = lucene.search(QUESTIONS, 30, Selection(mask))
+        actual = lucene.search(QUESTIONS, 30, Selection(mask))
         rows, scores = (
-            [[pair[n] for hits in it for pair in hits] for it in (found, expected)] for n in (0, 1)
+            [[pair[n] for hits in it for pair in hits] for it in (actual, expected)] for n in (0, 1)
         )
         assert rows[0] == rows[1]
         np.testing.assert_allclose(scores[0], scores[1], atol=5e-5)
@@ -142,8 +142,8 @@ def test_answers_come_from_selected_passages_alone(
 ) -> None:
     assert index.dense is not None
     pipeline = Pipeline(index, DenseRetriever(index.dense, index.passages, QuestionEncoder()), None)
-    found = pipeline.retrieve(QUESTIONS, 7, filter={"year": 2004, "path": "notes/*"})
-    assert {dict(p.metadata)["year"] for hits in found for _, p in hits} == {2004}
+    result = pipeline.retrieve(QUESTIONS, 7, filter={"year": 2004, "path": "notes/*"})
+    assert {dict(p.metadata)["year"] for hits in result for _, p in hits} == {2004}
     assert pipeline.retrieve(QUESTIONS[0], 7, filter={"year": 1066}) == []
     assert pipeline.retrieve(QUESTIONS[0], 7, filter={}) == pipeline.retrieve(QUESTIONS[0], 7)
     reading = Pipeline(index, pipeline.retriever, LastWordsReader())
@@ -236,8 +236,8 @@ def test_a_document_is_not_taken_for_another(tmp_path: Path, split: str, found: 
     passages = list(split_documents([Document(id, "", text) for id, text in documents], options))
     source = {"options": options.model_dump()}
     place = build_index(passages, tmp_path / "i", settings=BuildSettings(retriever="bm25"), source=source)
-    wanted = Filter.parse({"document": "a-1"})
-    assert wanted is not None
+    expected = Filter.parse({"document": "a-1"})
+    assert expected is not None
     with Index.open(place) as index:
-        rows = np.flatnonzero(index.select(wanted).mask)
+        rows = np.flatnonzero(index.select(expected).mask)
         assert [index.passages[int(row)].id for row in rows] == found

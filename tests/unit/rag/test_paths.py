@@ -21,13 +21,13 @@ class Berlin:
     """Reads "Berlin" wherever it stands."""
 
     def read(self, questions, passages, scores, n_best=5):
-        found = []
+        result = []
         for question, own in zip(questions, passages, strict=True):
             passage = next(passage for passage in own if "Berlin" in passage.text)
             start = passage.text.index("Berlin")
             answer = Answer("Berlin", 1.0, 0.9, Evidence.of(passage, 0.0, (start, start + 6)))
-            found.append(AnswerSet(question, (answer,), 0.1))
-        return found
+            result.append(AnswerSet(question, (answer,), 0.1))
+        return result
 
 
 @pytest.fixture(scope="module")

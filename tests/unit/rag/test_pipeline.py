@@ -108,8 +108,8 @@ def test_metadata_of_rows_serves_filters() -> None:
     rows = [{"id": str(year), "text": "the danube", "metadata": {"year": year}} for year in (1999, 2001)]
     rows.append({"id": "none", "text": "the danube", "metadata": float("nan")})
     with Pipeline.from_texts(rows, retriever="bm25", reader=False) as pipeline:
-        [found] = pipeline.retrieve(["danube"], 3, filter={"year": {"gte": 2000}})
-    assert [hit.passage_id for hit, _ in found] == ["2001"]
+        [result] = pipeline.retrieve(["danube"], 3, filter={"year": {"gte": 2000}})
+    assert [hit.passage_id for hit, _ in result] == ["2001"]
 
 
 def test_closing_releases_the_index(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,12 +122,12 @@ def test_closing_releases_the_index(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(LuceneIndex, "close", close)
     pipeline = Pipeline.from_texts([passage.text for passage in PASSAGES], retriever="bm25", reader=False)
-    [found] = pipeline.retrieve(["Where does the Danube rise?"], 1)
-    assert found[0][1].text == PASSAGES[0].text
+    [result] = pipeline.retrieve(["Where does the Danube rise?"], 1)
+    assert result[0][1].text == PASSAGES[0].text
     closed.clear()  # building opens it too
     index = pipeline.index
     pipeline.close()
-    assert [one.documents for one in closed] == [2]
+    assert [item.documents for item in closed] == [2]
     assert "lucene" not in vars(index)
     pipeline.close()
     assert len(closed) == 1

@@ -27,8 +27,8 @@ class World:
 
     def search(self, queries: Sequence[str]) -> tuple[list[RankedPassages], list[Paths]]:
         self.searched.append(list(queries))
-        found = [[(Hit(0, p.id, 1.0), p) for name, p in TEXTS.items() if name in q.lower()] for q in queries]
-        return found, [()] * len(found)
+        result = [[(Hit(0, p.id, 1.0), p) for name, p in TEXTS.items() if name in q.lower()] for q in queries]
+        return result, [()] * len(result)
 
     def read(
         self, questions: Sequence[str], found: Sequence[RankedPassages], paths: Sequence[Paths]
@@ -50,7 +50,7 @@ def test_all_questions_search_and_read_together() -> None:
     [(state, first), (_, second)] = run(policy, [ASKED, "Capital of Germany?"], world.search, world.read)
     assert (first.answers, second.answers[0].text) == ((), "Berlin")
     assert world.searched == world.read_calls == [[ASKED, "Capital of Germany?"]]
-    assert [found.query for found in state.searches] == [ASKED]
+    assert [result.query for result in state.searches] == [ASKED]
     assert run(policy, [], world.search, world.read) == []
     greeted = policy.step(State("Hello!"))
     assert isinstance(greeted, Finish)
@@ -106,7 +106,7 @@ def test_a_language_model_cannot_search_for_ever(replies: tuple[str, ...]) -> No
 
 def test_passages_of_several_searches_come_in_turn_and_once() -> None:
     a, b, c = (Passage(name, "", name) for name in "abc")
-    lists = [[(Hit(n, p.id, 9.0), p) for n, p in enumerate(found)] for found in ((a, b), (b, c), ())]
+    lists = [[(Hit(n, p.id, 9.0), p) for n, p in enumerate(result)] for result in ((a, b), (b, c), ())]
     assert [(p.id, hit.score) for hit, p in merged(lists)] == [("a", 0.0), ("b", -1.0), ("c", -2.0)]
 
 
@@ -118,7 +118,7 @@ class LooksTwice:
             return Read((SearchResult(state.question, state.searches[-1].passages),))
         if state.answers and (state.answers[-1].answers or len(state.searches) > 1):
             return Finish(state.answers[-1])
-        texts = [passage.text for found in state.searches for _, passage in found.passages]
+        texts = [passage.text for result in state.searches for _, passage in result.passages]
         return Search((" ".join([state.question, *texts]),))
 
 

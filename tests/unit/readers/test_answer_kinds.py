@@ -73,12 +73,12 @@ def test_the_pipeline_shows_the_sentence_and_answers_other_questions_in_the_same
         first, second = pipeline.ask([YES_NO, "What is the capital of Norway?"], n_best=2)
         alone = pipeline.ask("What is the capital of Norway?", n_best=2)
     assert first.to_json()["kind"] == "passage"
-    assert {one.evidence.text for one in first.answers} == {TEXT}
-    assert all(one.text in TEXT.replace("\n", " ") and one.text.endswith(".") for one in first.answers)
+    assert {item.evidence.text for item in first.answers} == {TEXT}
+    assert all(item.text in TEXT.replace("\n", " ") and item.text.endswith(".") for item in first.answers)
     assert "kind" not in second.to_json()
     assert second.answers[0].text == "Oslo"
     assert len(second.answers) == 2
-    assert [one.text for one in second.answers] == [one.text for one in alone.answers]
+    assert [item.text for item in second.answers] == [item.text for item in alone.answers]
 
 
 STEPS = "Before you begin, you need:\n\n1. a key,\n2. a name, and\n3. a server.\n\nThen start it."
@@ -88,8 +88,8 @@ def test_the_list_around_a_span_ends_where_its_entries_end() -> None:
     whole = "1. a key,\n2. a name, and\n3. a server."
     for part in ("you need", "a key", "a server"):
         start = STEPS.index(part)
-        found = list_around(STEPS, start)
-        assert found is not None
-        assert STEPS[slice(*found)] == whole
+        result = list_around(STEPS, start)
+        assert result is not None
+        assert STEPS[slice(*result)] == whole
     for text, part in ((STEPS, "start"), ("One:\n\n• entry", "entry"), ("Nothing:", "Nothing"), ("", "")):
         assert list_around(text, text.index(part)) is None

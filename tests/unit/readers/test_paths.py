@@ -50,31 +50,31 @@ def steps(*passages: Passage) -> list[tuple[Hit, Passage]]:
 
 
 def answer(reader: Any, paths: list[list[tuple[Hit, Passage]]]) -> AnswerSet:
-    [found] = read_answers(reader, ["Of the Danube?"], [steps(DANUBE, GERMANY, ULM)], [paths], 5, "v")
-    return found
+    [result] = read_answers(reader, ["Of the Danube?"], [steps(DANUBE, GERMANY, ULM)], [paths], 5, "v")
+    return result
 
 
 def test_passages_that_end_a_path_are_likelier_to_answer() -> None:
     reader = Scripted("Danube")
     answer(reader, [steps(DANUBE, ULM), steps(DANUBE, GERMANY)])
     assert reader.calls[0] == (["d", "g", "u"], [pytest.approx([-1.1, -np.log(2), 0.0])], True)
-    found = answer(reader, [steps(DANUBE), steps(ULM)])
+    result = answer(reader, [steps(DANUBE), steps(ULM)])
     assert reader.calls[1] == (["d", "g", "u"], [[1.0, 0.9, 0.8]], False)
-    assert found.answers[0].path == ()
+    assert result.answers[0].path == ()
     both = [[steps(DANUBE, ULM)], []]
     mixed = read_answers(reader, ["p", "q"], [steps(DANUBE, ULM), steps(GERMANY, DANUBE)], both, 5, "v")
     assert [call[0] for call in reader.calls[2:]] == [["g", "d"], ["d", "u"]]  # a call for each kind
-    assert [one.answers[0].evidence.passage_id for one in mixed] == ["d", "d"]
-    shown = [with_paths(one, own) for one, own in zip(mixed, both, strict=True)]
-    assert [len(one.answers[0].path) for one in shown] == [2, 0]
+    assert [item.answers[0].evidence.passage_id for item in mixed] == ["d", "d"]
+    shown = [with_paths(item, own) for item, own in zip(mixed, both, strict=True)]
+    assert [len(item.answers[0].path) for item in shown] == [2, 0]
 
 
 def test_a_reader_that_counts_scores_in_gets_those_of_the_search() -> None:
     judged = Hit(0, "a", 7.5, FirstStage(2, 0.25))
-    found = [(judged, Passage("a", "", "A text.")), (Hit(1, "b", 3.0), Passage("b", "", "Another."))]
+    result = [(judged, Passage("a", "", "A text.")), (Hit(1, "b", 3.0), Passage("b", "", "Another."))]
     for weight, told in ((0.0, [7.5, 3.0]), (20.0, [0.25, 3.0])):
         reader = SimpleNamespace(settings=ReaderSettings(score_weight=weight))
-        assert search_scores(reader, found) == told
+        assert search_scores(reader, result) == told
 
 
 def test_citations_notes_and_failures_reach_the_answer() -> None:
@@ -85,8 +85,8 @@ def test_citations_notes_and_failures_reach_the_answer() -> None:
             answer = Answer("Danube", 1.0, 0.1, own, citations=cited, is_supported=False, note="beware")
             return [AnswerSet("p", (answer,), 0.9), AnswerSet("q", (), 1.0, failure="HTTP 500")]
 
-    found = [steps(DANUBE, GERMANY)] * 2
-    cites, fails = read_answers(Cites(), ["p", "q"], found, [(), ()], 5, "v")
+    result = [steps(DANUBE, GERMANY)] * 2
+    cites, fails = read_answers(Cites(), ["p", "q"], result, [(), ()], 5, "v")
     shown = cites.to_json()["answers"][0]
     assert [evidence["passage_id"] for evidence in shown["citations"]] == [GERMANY.id, DANUBE.id]
     assert (shown["citations"][1]["start"], shown["is_supported"], shown["note"]) == (4, False, "beware")

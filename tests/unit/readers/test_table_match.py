@@ -44,12 +44,12 @@ def test_the_first_answer_keeps_its_own_score(reader: ExtractiveReader) -> None:
     reader, weighted = (ExtractiveReader(reader.model, reader.tokenizer, s) for s in (everything, heavy))
     question, passages = "how many meters is the bridge?", [[PROSE, TABLE]]
     [plain] = reader.read([question], passages, [[1.0, 1.0]], n_best=200)
-    [found] = weighted.read([question], passages, [[1.0, 1.0]], n_best=200)
-    first = found.answers[0]
+    [result] = weighted.read([question], passages, [[1.0, 1.0]], n_best=200)
+    first = result.answers[0]
     assert (first.text, first.evidence.passage_id) == ("51", "t")
     assert plain.answers[0].text != "51"
     assert first.score < plain.answers[0].score  # what it gained does not count
-    of_prose = [{a.text: a.score for a in r.answers if a.evidence.passage_id == "p"} for r in (plain, found)]
+    of_prose = [{a.text: a.score for a in r.answers if a.evidence.passage_id == "p"} for r in (plain, result)]
     for text, score in of_prose[1].items():
         assert score == pytest.approx(of_prose[0][text] - 50.0 * 3, abs=1e-3)
     [without] = weighted.read([question], [[PROSE]], [[1.0]])
@@ -63,8 +63,8 @@ def test_further_spans_count_in_cells_alone(reader: ExtractiveReader) -> None:
         changed = ExtractiveReader(
             reader.model, reader.tokenizer, with_overrides(reader.settings, {**few, **changes})
         )
-        [found] = changed.read(["how many meters is the bridge?"], [passages], [[1.0] * len(passages)], 200)
-        return {(answer.text, answer.evidence.passage_id) for answer in found.answers}
+        [result] = changed.read(["how many meters is the bridge?"], [passages], [[1.0] * len(passages)], 200)
+        return {(answer.text, answer.evidence.passage_id) for answer in result.answers}
 
     plain = answers([PROSE, TABLE])
     assert len(plain) == 2

@@ -43,8 +43,8 @@ class Flat:
         scores = queries @ self.vectors.T
         order = np.argsort(-scores, axis=1, kind="stable")[:, :top_k]
         gap = ((0, 0), (0, max(0, top_k - order.shape[1])))
-        found = np.pad(np.take_along_axis(scores, order, axis=1), gap, constant_values=-np.inf)
-        return found, np.pad(order, gap, constant_values=-1)
+        result = np.pad(np.take_along_axis(scores, order, axis=1), gap, constant_values=-np.inf)
+        return result, np.pad(order, gap, constant_values=-1)
 
 
 def losses_of(out: Path) -> list[dict[str, Any]]:

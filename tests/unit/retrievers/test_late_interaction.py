@@ -42,13 +42,13 @@ def test_the_index_alone_is_enough_and_scores_are_maxsim(built: Path) -> None:
     pipeline = Pipeline.open(built, retriever="colbert", reader=False, precision="fp32")
     assert isinstance(pipeline.retriever, LateInteractionRetriever)
     texts, timer = ["who wrote the text", "black river"], StageTimer()
-    found = pipeline.retrieve(texts, 5, timer=timer)
+    actual = pipeline.retrieve(texts, 5, timer=timer)
     assert {"encode_question", "search_tokens"} <= set(timer.timings_ms)
     encoder = pipeline.retriever.encoder
     assert isinstance(encoder, BiEncoder)
     stored = encoder.passage_tokens([""] * 60, [passage.text for passage in passages()])
     wanted = max_sim(encoder.question_tokens(texts), stored).numpy()
-    for pairs, scores in zip(found, wanted, strict=True):
+    for pairs, scores in zip(actual, wanted, strict=True):
         rows = [hit.row for hit, _ in pairs]
         np.testing.assert_allclose([hit.score for hit, _ in pairs], scores[rows], atol=0.1)
         assert scores[rows].mean() > np.sort(scores)[-10]

@@ -51,11 +51,11 @@ def all_paths(question, hops):
         for path, score in best.values():
             query = Encoder().encode_queries([Query(question, tuple(PASSAGES[row] for row in path))])[0]
             for row in set(range(N)) - set(path):
-                found = ((*path, row), score + float(query @ VECTORS[row]))
-                if found[1] > longer.get(frozenset(found[0]), ((), -np.inf))[1]:
-                    longer[frozenset(found[0])] = found
+                result = ((*path, row), score + float(query @ VECTORS[row]))
+                if result[1] > longer.get(frozenset(result[0]), ((), -np.inf))[1]:
+                    longer[frozenset(result[0])] = result
         best = longer
-    ranked = sorted(best.values(), key=lambda found: -found[1])
+    ranked = sorted(best.values(), key=lambda result: -result[1])
     return [(tuple(f"p{row}" for row in path), score) for path, score in ranked]
 
 
@@ -68,8 +68,8 @@ def shown(paths):
 @pytest.mark.parametrize("hops", [1, 2, 3])
 def test_a_beam_as_wide_as_the_corpus_finds_what_counting_all_paths_finds(hops):
     questions = ["who", "where was it"]
-    found = retriever(hops=hops, beam=N**2).search_both(questions, 1000)[1]
-    for question, paths in zip(questions, found, strict=True):
+    result = retriever(hops=hops, beam=N**2).search_both(questions, 1000)[1]
+    for question, paths in zip(questions, result, strict=True):
         assert all_paths(question, hops) == shown(paths)
 
 
@@ -84,13 +84,13 @@ def test_the_list_holds_path_after_path_each_with_what_the_question_finds_first_
     searcher, swapped = retriever(hops=2, beam=2), 0
     assert isinstance(searcher, Retriever)
     for question in "abcdefghijklmnop":
-        hits, paths = (found[0] for found in searcher.search_both([question], 6))
+        hits, paths = (actual[0] for actual in searcher.search_both([question], 6))
         alone = [hit.row for hit in searcher.dense.search([question], 6)[0]]
         rows = [sorted((hit.row for hit in path.hits), key=[*alone, *range(N)].index) for path in paths]
         in_hops = list(dict.fromkeys(hit.row for path in paths for hit in path.hits))
-        wanted = list(dict.fromkeys(row for path in rows for row in path))
-        swapped += wanted[:6] != in_hops[:6]
-        assert [hit.row for hit in hits][: len(wanted)] == wanted[:6]
+        expected = list(dict.fromkeys(row for path in rows for row in path))
+        swapped += expected[:6] != in_hops[:6]
+        assert [hit.row for hit in hits][: len(expected)] == expected[:6]
         assert len({hit.row for hit in hits}) == len(hits) == 6
         scores = [hit.score for hit in hits]
         assert scores == sorted(scores, reverse=True)

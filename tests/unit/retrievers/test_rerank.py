@@ -53,8 +53,8 @@ def one_pair(kind: str, folder: Path, question: str, passage: Passage) -> float:
         return float(CrossEncoder.load(folder, precision="fp32").score([question], [passage])[0])
     encoder = BiEncoder.load(folder, precision="fp32")
     asked = encoder.question_tokens([question]).values.numpy()
-    found = encoder.passage_tokens([passage.title], [passage.text]).values.numpy()
-    return float((asked @ found.T).max(1).sum())
+    result = encoder.passage_tokens([passage.title], [passage.text]).values.numpy()
+    return float((asked @ result.T).max(1).sum())
 
 
 @pytest.mark.parametrize("kind", ["colbert", "cross-encoder"])
@@ -65,10 +65,10 @@ def test_hits_get_the_judges_scores_and_keep_their_first_place(kind: str, folder
     assert len(lists) == len(QUESTIONS)
     assert set(timer.timings_ms) == {"rerank"}
     for question, hits in list(zip(QUESTIONS, lists, strict=True))[-3:]:
-        wanted = {n: one_pair(kind, folders[kind], question, PASSAGES[n]) for n in range(5)}
-        best = sorted(wanted, key=lambda n: -wanted[n])[:3]
+        expected = {n: one_pair(kind, folders[kind], question, PASSAGES[n]) for n in range(5)}
+        best = sorted(expected, key=lambda n: -expected[n])[:3]
         assert [hit.row for hit in hits] == best
-        np.testing.assert_allclose([hit.score for hit in hits], [wanted[n] for n in best], atol=1e-5)
+        np.testing.assert_allclose([hit.score for hit in hits], [expected[n] for n in best], atol=1e-5)
         assert [hit.first_stage for hit in hits] == [FirstStage(n + 1, -float(n)) for n in best]
     assert retriever.search([], 3) == []
 

@@ -26,8 +26,8 @@ class Encoder:
     identity = EncoderIdentity("toy", "ab", dim=2)
 
     def encode_queries(self, queries):
-        found = [[1, 0] if query.question == "x" else [0, 1] for query in queries]
-        return np.array(found, dtype=np.float32).reshape(-1, 2)
+        result = [[1, 0] if query.question == "x" else [0, 1] for query in queries]
+        return np.array(result, dtype=np.float32).reshape(-1, 2)
 
 
 class Terms:
@@ -61,8 +61,8 @@ def test_dense_breaks_ties_by_id_and_drops_what_was_not_found():
 
 
 def test_sparse_ties_and_empty_results():
-    found = SparseRetriever(Terms(), STORE).search(["x", "nothing"], 3)
-    assert found == [[Hit(3, "a", 7.0), Hit(1, "c", 2.0), Hit(0, "d", 2.0)], []]
+    result = SparseRetriever(Terms(), STORE).search(["x", "nothing"], 3)
+    assert result == [[Hit(3, "a", 7.0), Hit(1, "c", 2.0), Hit(0, "d", 2.0)], []]
 
 
 def test_hybrid_takes_depth_hits_from_each_member():

@@ -23,15 +23,15 @@ Total | 9 | 7.5 | 7.5"""
 
 
 def made(text: str, *kinds: str, title: str = "", most: int = 50) -> list[MadeQuestion]:
-    found: dict[str, MadeQuestion] = {}
+    result: dict[str, MadeQuestion] = {}
     for seed in range(30):
-        for one in make_questions(Passage("p", title, text), random.Random(seed), most):
-            if one.kind in kinds:
-                found.setdefault(one.text, one)
-    for one in found.values():
-        assert text.startswith(one.answer, one.start)
-        assert one.answer.lower() not in one.text.lower()
-    return list(found.values())
+        for item in make_questions(Passage("p", title, text), random.Random(seed), most):
+            if item.kind in kinds:
+                result.setdefault(item.text, item)
+    for item in result.values():
+        assert text.startswith(item.answer, item.start)
+        assert item.answer.lower() not in item.text.lower()
+    return list(result.values())
 
 
 MADE: list[tuple[str, str, str, set[str], dict[str, str]]] = [  # title, text, all answers, some questions

@@ -18,8 +18,12 @@ def test_contexts_become_a_corpus_that_does_not_know_the_answers(tmp_path: Path)
     reading.main(tmp_path / "set.jsonl", tmp_path / "out", words=10)
     read = [list(map(json.loads, (tmp_path / "out" / f"{name}.jsonl").read_text().splitlines()))
             for name in ("passages", "questions")]  # fmt: skip
-    joined = " ".join(one["text"] for one in read[0])
+    joined = " ".join(item["text"] for item in read[0])
     assert joined.split() == [*text.split(), *text.split()[20:], "more"]  # the windows of both, each once
-    assert len({one["id"] for one in read[0]}) == len(read[0]) == 4
-    assert [(one["id"], one["answers"]) for one in read[1]] == [(id, [answer]) for id, answer, _ in asked]
-    assert [one["gold_passage_ids"] for one in read[1]] == [["0-0"], [], ["0-0"]]  # a border cuts b's answer
+    assert len({item["id"] for item in read[0]}) == len(read[0]) == 4
+    assert [(item["id"], item["answers"]) for item in read[1]] == [(id, [answer]) for id, answer, _ in asked]
+    assert [item["gold_passage_ids"] for item in read[1]] == [
+        ["0-0"],
+        [],
+        ["0-0"],
+    ]  # a border cuts b's answer

@@ -182,11 +182,11 @@ def test_bm25_index_from_the_sample_and_a_trec_run(
     patterns = tmp_path / "patterns.jsonl"
     line = {"question": "Which pigment was used in The Great Wave?", "answer": ["Pr.ssian"]}
     patterns.write_text(json.dumps({**line, "answer_is_regex": True}) + "\n")
-    found = tmp_path / "found.json"
-    main_ok(["retrieve", "--index", str(index), "-q", str(patterns), "-o", str(found), "--top-k", "3"])
-    [example] = read_examples(found, needs="questions")
+    result = tmp_path / "found.json"
+    main_ok(["retrieve", "--index", str(index), "-q", str(patterns), "-o", str(result), "--top-k", "3"])
+    [example] = read_examples(result, needs="questions")
     assert example.answers_are_regex
-    assert any(context["has_answer"] for context in json.loads(found.read_text())[0]["ctxs"])
+    assert any(context["has_answer"] for context in json.loads(result.read_text())[0]["ctxs"])
     capsys.readouterr()
     main_ok(["inspect", str(index), "--verify", "--json"])
     assert json.loads(capsys.readouterr().out)["kind"] == "index"

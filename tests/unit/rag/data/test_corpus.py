@@ -47,8 +47,8 @@ def read_one(path: Path, record: Any, **options: Any) -> Document:
 def read_table(path: Path, data: str | bytes, **options: Any) -> tuple[list[Document], str]:
     """The documents of a file with this content, and what the report says of the fields."""
     report = ReadReport()
-    found = list(read_documents(write(path, data), options=CorpusOptions(**options), report=report))
-    return found, report.summary().rpartition("\n")[0]
+    result = list(read_documents(write(path, data), options=CorpusOptions(**options), report=report))
+    return result, report.summary().rpartition("\n")[0]
 
 
 @pytest.mark.parametrize(
@@ -160,10 +160,10 @@ def test_a_table_without_a_known_text_is_refused_with_its_columns(tmp_path: Path
 
 def test_a_table_without_header_says_so_and_keeps_its_quotes(tmp_path: Path) -> None:
     texts = ['"Plan A" was chosen over "Plan B"', '"Hello, he said and left', 'so "they" say"']
-    found, layout = read_table(
+    result, layout = read_table(
         tmp_path / "collection.tsv", "".join(f"{n}\t{t}\n" for n, t in enumerate(texts))
     )
-    assert [document.text for document in found] == texts
+    assert [document.text for document in result] == texts
     assert layout == "no header: the columns are id, text"
 
 

@@ -60,12 +60,12 @@ def question(record: dict) -> Question:
 
 
 def test_hotpot_columns_become_the_official_pairs() -> None:
-    found = question(HOTPOT)
+    result = question(HOTPOT)
     gold = GoldPassage(Passage("", "A", "A was American. More."), ("A was American.", " More."), (0,))
-    assert (found.gold[0], found.context, found.meta) == (gold, (), {"type": "comparison"})
-    assert gold_facts(found) == (("A", 0), ("B", 1))
-    assert needs_all(found)
-    assert [passage.text for passage in gold_passages(found)] == ["A was American. More.", "One. Two."]
+    assert (result.gold[0], result.context, result.meta) == (gold, (), {"type": "comparison"})
+    assert gold_facts(result) == (("A", 0), ("B", 1))
+    assert needs_all(result)
+    assert [passage.text for passage in gold_passages(result)] == ["A was American. More.", "One. Two."]
 
 
 @pytest.mark.parametrize("indent", [None, 1])
@@ -91,15 +91,15 @@ def test_what_squad_2_says_to_be_impossible() -> None:
 
 
 def test_musique_paragraphs_become_context_and_gold_passages() -> None:
-    found = question(MUSIQUE)
-    assert found.answers == ("Stanley", "Stanley, ND")
-    assert gold_keys(found) == ("title", ("County", "Town"))
-    assert [passage.title for passage in gold_passages(found)] == ["County", "Town"]
-    assert [(item.passage.title, item.sentences) for item in found.context] == [("Noise", ("No.",))]
+    result = question(MUSIQUE)
+    assert result.answers == ("Stanley", "Stanley, ND")
+    assert gold_keys(result) == ("title", ("County", "Town"))
+    assert [passage.title for passage in gold_passages(result)] == ["County", "Town"]
+    assert [(item.passage.title, item.sentences) for item in result.context] == [("Noise", ("No.",))]
     steps = [{"question": "q", "answer": "a", "paragraph_support_idx": n} for n in (2, 0)]
     ordered = question({**MUSIQUE, "question_decomposition": steps})  # hop order, not that of the paragraphs
     assert [item.passage.title for item in ordered.gold] == ["Town", "County"]
-    assert gold_facts(found) == (("County", 0), ("Town", 0))  # whole paragraphs support
+    assert gold_facts(result) == (("County", 0), ("Town", 0))  # whole paragraphs support
     assert question({**MUSIQUE, "answerable": False}).answers == ()
 
 
@@ -116,12 +116,12 @@ def test_titles_of_squad_are_text_for_questions_and_corpus_alike(tmp_path: Path)
 def test_gold_passages_stand_in_hop_order_with_their_supporting_sentences() -> None:
     context = [["Noise", ["No."]], ["B", ["B1.", " B2."]], ["A", ["A1.", " A2."]]]
     record = {"question": "q", "answer": "a", "supporting_facts": [["A", 1], ["B", 0], ["A", 5], ["C", 0]]}
-    found = question({**record, "context": context})
-    assert [(item.passage.title, item.supporting) for item in found.gold] == [
+    result = question({**record, "context": context})
+    assert [(item.passage.title, item.supporting) for item in result.gold] == [
         ("A", (1, 5)), ("B", (0,)), ("C", (0,)),
     ]  # fmt: skip
-    assert [item.passage.text for item in found.gold] == ["A1. A2.", "B1. B2.", ""]  # C is only named
-    assert [item.passage.title for item in found.context] == ["Noise"]
+    assert [item.passage.text for item in result.gold] == ["A1. A2.", "B1. B2.", ""]  # C is only named
+    assert [item.passage.title for item in result.context] == ["Noise"]
     assert [item.passage.title for item in question({**record, "context": None}).gold] == ["A", "B", "C"]
     twice = question({"question": "q", "gold_titles": ["A", "A"], "context": [["A", ["a"]], ["A", ["b"]]]})
     assert [item.passage.text for item in twice.gold] == ["a", "b"]
@@ -130,9 +130,9 @@ def test_gold_passages_stand_in_hop_order_with_their_supporting_sentences() -> N
 
 
 def test_kilt_evidence_beside_answers_and_alone() -> None:
-    found = question(KILT)
-    pages = [[page["wikipedia_id"] for page in pages] for pages in found.provenance]
-    assert (found.answers, pages) == (("X",), [["12"], ["13"]])
+    result = question(KILT)
+    pages = [[page["wikipedia_id"] for page in pages] for pages in result.provenance]
+    assert (result.answers, pages) == (("X",), [["12"], ["13"]])
 
 
 def test_other_sets() -> None:

@@ -42,17 +42,17 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_evaluate_and_compare_from_python(index: Path, tmp_path: Path) -> None:
-    found = rag.evaluate(index=index, questions=QUESTIONS, out=tmp_path / "two", reader=False, ks=(1, 2))
-    assert found.figures["top2"].value == 1.0
-    assert found.figures["R@5"].n == 4  # gold passages were found in the index by their text
-    assert found.figures["top2"].low < 1.0
-    assert "Answer in top 1" in str(found)
-    assert [record["id"] for record in found.records()] == ["q0", "q1", "q2", "q3"]
-    assert (found.place / REPORT_NAME).is_file()
+    result = rag.evaluate(index=index, questions=QUESTIONS, out=tmp_path / "two", reader=False, ks=(1, 2))
+    assert result.figures["top2"].value == 1.0
+    assert result.figures["R@5"].n == 4  # gold passages were found in the index by their text
+    assert result.figures["top2"].low < 1.0
+    assert "Answer in top 1" in str(result)
+    assert [record["id"] for record in result.records()] == ["q0", "q1", "q2", "q3"]
+    assert (result.place / REPORT_NAME).is_file()
     once = rag.evaluate(index=index, questions=iter(QUESTIONS), reader=False)  # an iterator is read once
     assert [record["id"] for record in once.records()] == ["q0", "q1", "q2", "q3"]
     other = rag.evaluate(index=index, questions=QUESTIONS, reader=False, ks=(1, 2), seed=1)
-    [*rows] = rag.compare([found, other], report=tmp_path / "page.html")
+    [*rows] = rag.compare([result, other], report=tmp_path / "page.html")
     assert {row.figure for row in rows} == {"top1", "mrr", "nDCG@10", "RR", "R@5", "R@20"}
     assert all(row.result.difference.value == 0 for row in rows)
     assert "<html" in (tmp_path / "page.html").read_text()
@@ -83,8 +83,8 @@ def test_results_of_another_program_are_scored_like_a_search(index: Path, tmp_pa
         for q, p in zip(asked, PASSAGES, strict=True)
     ]
     (tmp_path / "found.json").write_text(json.dumps(results))
-    found = rag.evaluate(None, asked, run=tmp_path / "found.json")
-    assert found.figures["top1"].value == found.figures["RR"].value == 1.0
+    result = rag.evaluate(None, asked, run=tmp_path / "found.json")
+    assert result.figures["top1"].value == result.figures["RR"].value == 1.0
     with pytest.raises(DataError, match="no such file"):
         rag.evaluate(None, asked, run=tmp_path / "nothing.run")
 
@@ -128,11 +128,11 @@ def test_a_beir_folder_that_was_split_is_judged_by_document(beir: Path, tmp_path
     run = CliRunner()
     made = run.invoke(app, ["index", str(beir), "-o", str(tmp_path / "index"), "--retriever", "bm25"])
     assert made.exit_code == 0, made.output
-    found = rag.evaluate(index=tmp_path / "index", questions=beir, reader=False)
-    assert found.figures["RR"].value == found.figures["nDCG@10"].value == 1.0
-    assert (found.figures["RR"].n, found.figures["R@5"].value) == (4, 1.0)
-    assert "the gold ids of 4 questions name documents" in str(found)
-    assert all(record["hits"][0]["is_gold"] for record in found.records())
+    result = rag.evaluate(index=tmp_path / "index", questions=beir, reader=False)
+    assert result.figures["RR"].value == result.figures["nDCG@10"].value == 1.0
+    assert (result.figures["RR"].n, result.figures["R@5"].value) == (4, 1.0)
+    assert "the gold ids of 4 questions name documents" in str(result)
+    assert all(record["hits"][0]["is_gold"] for record in result.records())
 
     mined = tmp_path / "mined.json"
     done = run.invoke(
@@ -163,21 +163,21 @@ def test_questions_that_could_not_be_read_are_told(
 
     monkeypatch.setattr("readers.open.open_reader", lambda *_, **__: Fails())
     for _ in range(2):  # once more from the results that are there
-        found = rag.evaluate(index=index, questions=QUESTIONS, out=tmp_path / "r")
-        assert "1 questions could not be read and count as unanswered: HTTP 500" in str(found)
+        result = rag.evaluate(index=index, questions=QUESTIONS, out=tmp_path / "r")
+        assert "1 questions could not be read and count as unanswered: HTTP 500" in str(result)
 
 
 def test_the_gold_passages_alone_are_read_without_an_index(tmp_path: Path) -> None:
-    found = rag.evaluate(questions=QUESTIONS, gold=True)
-    answers = [record["prediction"] for record in found.records()]
+    result = rag.evaluate(questions=QUESTIONS, gold=True)
+    answers = [record["prediction"] for record in result.records()]
     assert answers == ["in the Black Forest", "in the North Sea", "Oslo", "Rome"]
-    assert found.figures["em"].value == 0.5
-    assert found.metrics["settings"]["gold"]
-    assert not {"R@5", "AP", "top1", "mrr"} & set(found.figures)  # nothing was searched
-    assert set(found.metrics["latency_ms"]) == {"total", "read"}
-    assert found.place.is_dir()
-    found.holder.cleanup()  # what happens when the object goes
-    assert not found.place.exists()
+    assert result.figures["em"].value == 0.5
+    assert result.metrics["settings"]["gold"]
+    assert not {"R@5", "AP", "top1", "mrr"} & set(result.figures)  # nothing was searched
+    assert set(result.metrics["latency_ms"]) == {"total", "read"}
+    assert result.place.is_dir()
+    result.holder.cleanup()  # what happens when the object goes
+    assert not result.place.exists()
     with pytest.raises(DataError, match="'bare' comes without its gold passage"):
         rag.evaluate(questions=[Question("bare", "why?", ("x",))], gold=True)
 

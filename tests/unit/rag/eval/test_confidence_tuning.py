@@ -42,8 +42,8 @@ class Corpus:
     def retrieve_paths(
         self, questions: Sequence[str], top_k: int
     ) -> tuple[list[RankedPassages], list[Paths]]:
-        found = [(Hit(0, "p", 1.0), Passage("p", "", "yellow and blue"))]
-        return [found for _ in questions], [[found] for _ in questions]
+        result = [(Hit(0, "p", 1.0), Passage("p", "", "yellow and blue"))]
+        return [result for _ in questions], [[result] for _ in questions]
 
     def read(
         self, questions: Sequence[str], found: object, n_best: int, paths: Sequence[Paths] = ()
@@ -86,7 +86,7 @@ def test_the_fitted_calibration_shifts_the_readers_own_confidence() -> None:
 def test_no_answer_is_not_fitted_to_questions_that_all_have_one() -> None:
     corpus = Corpus(60, shift=2.0)
     corpus.empty[:] = False
-    questions = [Question(one.id, one.text, ("yellow",)) for one in corpus.questions]
+    questions = [Question(item.id, item.text, ("yellow",)) for item in corpus.questions]
     tuning = tune_confidence(corpus, questions, OLD, SETTINGS)
     assert (tuning.unanswerable, tuning.calibration.absent) == (0, OLD.absent)
     assert tuning.calibration.right != OLD.right

@@ -146,8 +146,8 @@ def test_silence_is_right_where_squad_2_has_no_answer(tmp_path: Path, system: An
     ]
     figures = {}
     for profile in ("squad", "squad2"):
-        found = evaluate(system, asked, tmp_path / profile, settings(profile=profile), source=SOURCE)
-        figures[profile] = found["figures"]
+        result = evaluate(system, asked, tmp_path / profile, settings(profile=profile), source=SOURCE)
+        figures[profile] = result["figures"]
     assert (figures["squad"]["em"]["n"], figures["squad"]["em"]["value"]) == (2, 0.5)
     assert (figures["squad2"]["em"]["n"], figures["squad2"]["em"]["value"]) == (4, 0.5)
     assert (figures["squad2"]["f1"]["n"], figures["squad2"]["f1"]["value"]) == (4, 0.5)
@@ -162,9 +162,9 @@ def test_paths_are_judged_where_the_retriever_finds_them(
     tmp_path: Path, system: Any, finds: Any, questions: list[Question]
 ) -> None:
     def retrieve_paths(texts: Any, top_k: int) -> Any:
-        found, _ = system.retrieve_paths(texts, top_k)
-        rows = [{hit.passage_id: (hit, passage) for hit, passage in pairs} for pairs in found]
-        return found, [[[row["p4"], row["p0"]], [row["p4"], row["p3"]]] for row in rows]
+        result, _ = system.retrieve_paths(texts, top_k)
+        rows = [{hit.passage_id: (hit, passage) for hit, passage in pairs} for pairs in result]
+        return result, [[[row["p4"], row["p0"]], [row["p4"], row["p3"]]] for row in rows]
 
     plain = evaluate(finds, questions, tmp_path / "b", settings(), source=SOURCE)
     finds.retrieve_paths = retrieve_paths

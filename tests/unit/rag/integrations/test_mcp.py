@@ -25,13 +25,13 @@ async def call(client: Client, tool: str, **arguments: Any) -> dict[str, Any]:
 
 
 async def check(client: Client) -> None:
-    found = (await call(client, "search", query=QUESTION))["results"]
-    assert {"id", "title", "url"} <= found[0].keys()
-    assert found[0]["id"] == "rivers/1"
-    document = await call(client, "fetch", id=found[0]["id"])
+    result = (await call(client, "search", query=QUESTION))["results"]
+    assert {"id", "title", "url"} <= result[0].keys()
+    assert result[0]["id"] == "rivers/1"
+    document = await call(client, "fetch", id=result[0]["id"])
     assert {"id", "title", "text", "url", "metadata"} == document.keys()
     assert document["text"].startswith("The Danube rises in the Black Forest")
-    assert document["url"] == found[0]["url"]
+    assert document["url"] == result[0]["url"]
     answered = await call(client, "ask", question=QUESTION)
     assert answered["best_guess"] in document["text"]
     assert answered["evidence"]["id"] == "rivers/1"
@@ -49,8 +49,8 @@ async def test_tools_and_resources(pipeline: rag.Pipeline) -> None:
         await check(client)
         results = (await call(client, "search", query=QUESTION))["results"]
         expected = pipeline.retrieve(QUESTION, 3)
-        assert [one["id"] for one in results] == [passage.id for _, passage in expected]
-        urls = {one["id"]: (one["url"], one["title"]) for one in results}
+        assert [item["id"] for item in results] == [passage.id for _, passage in expected]
+        urls = {item["id"]: (item["url"], item["title"]) for item in results}
         assert urls["rivers/1"] == ("passage://rivers%2F1", "Danube")
         assert urls["web#3"] == ("https://example.org/kenya", "web#3")
         assert (await call(client, "fetch", id="web#3"))["metadata"]["path"] == "https://example.org/kenya"

@@ -41,9 +41,9 @@ def test_masked_words_are_scored_as_by_the_plain_model(
         [[], draw.integers(6, 120, 5).tolist(), draw.integers(6, 120, 40).tolist()] for _ in sentences
     ]
     with torch.no_grad():
-        found = reader(sentences, passages)
-        assert found.shape == (2, 3, 2)
-        assert not found[1, :, 1].any()
+        actual = reader(sentences, passages)
+        assert actual.shape == (2, 3, 2)
+        assert not actual[1, :, 1].any()
         cls, sep = reader.tokenizer.cls_token_id, reader.tokenizer.sep_token_id
         for b, sentence in enumerate(sentences):
             for k, passage in enumerate(passages[b]):
@@ -53,7 +53,7 @@ def test_masked_words_are_scored_as_by_the_plain_model(
                 logits = plain(torch.tensor([head + tail]), token_type_ids=torch.tensor([types])).logits[0]
                 for t, (place, target) in enumerate(zip(sentence.places, sentence.targets, strict=True)):
                     expected = logits[1 + place].log_softmax(-1)[target]
-                    torch.testing.assert_close(found[b, k, t], expected, atol=1e-5, rtol=1e-5)
+                    torch.testing.assert_close(actual[b, k, t], expected, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -56,16 +56,16 @@ def test_its_loss_is_that_of_words_alone_and_beside_two_passages(world: Path, tm
     torch.manual_seed(0)
     reader = MaskedReader.load(world / "bert", max_tokens=60, dropout=0.0)
     batch = sentences(world, tmp_path)[1]
-    found = masked_loss(reader, batch, World())
+    actual = masked_loss(reader, batch, World())
     with torch.no_grad():
         beside = [reader.tokens([sentence.rest, sentence.after]) for sentence in batch]
         logp = reader(batch, [[[], *both] for both in beside])  # (B, 3, T), all in one batch
     each = logp.sum(2) / torch.tensor([len(sentence.places) for sentence in batch])[:, None]
-    torch.testing.assert_close(found.value.detach(), -each.mean(), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(actual.value.detach(), -each.mean(), atol=1e-5, rtol=1e-5)
     alone, rest, after = each.mean(0).tolist()
-    wanted = {"nll": -rest, "utility": rest - alone, "utility_after": after - alone}
-    assert found.parts == pytest.approx(wanted, abs=1e-5)
-    assert held_out_figures(reader, batch) == pytest.approx(dict(found.parts), abs=2e-4)
+    expected = {"nll": -rest, "utility": rest - alone, "utility_after": after - alone}
+    assert actual.parts == pytest.approx(expected, abs=1e-5)
+    assert held_out_figures(reader, batch) == pytest.approx(dict(actual.parts), abs=2e-4)
 
 
 def test_it_learns_to_read(world: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -75,8 +75,8 @@ def test_it_learns_to_read(world: Path, tmp_path: Path, caplog: pytest.LogCaptur
     finished = train_mlm(config)
     assert "gets a new one" not in caplog.text  # as it should be
     reader = MaskedReader.load(finished, max_tokens=60, dropout=0.0)
-    found = held_out_figures(reader, sentences(world, tmp_path)[0])["utility"]
-    assert found > 1.0  # one of five names is worth log 5 = 1.6 nats
+    result = held_out_figures(reader, sentences(world, tmp_path)[0])["utility"]
+    assert result > 1.0  # one of five names is worth log 5 = 1.6 nats
     said = read_json(tmp_path / "run" / "figures.json")
     records = [r for r in read_metrics(tmp_path / "run" / "metrics.jsonl") if "eval/utility" in r]
     assert len(records) == 2

@@ -129,13 +129,13 @@ def test_answers_alone_teach_retrieval_and_reading(
         pipeline = Pipeline.open(index, reader=reader)
         texts, answers = [question["question"] for question in asked], [q["answers"][0] for q in asked]
         hits = [
-            any(answer in passage.text for _, passage in found)
-            for found, answer in zip(pipeline.retrieve(texts, top_k=5), answers, strict=True)
+            any(answer in passage.text for _, passage in result)
+            for result, answer in zip(pipeline.retrieve(texts, top_k=5), answers, strict=True)
         ]
         right = []
         if reader:
-            for found, answer in zip(pipeline.ask(texts, top_k=5), answers, strict=True):
-                right.append(bool(found.answers) and exact_match(found.answers[0].text, [answer]))
+            for result, answer in zip(pipeline.ask(texts, top_k=5), answers, strict=True):
+                right.append(bool(result.answers) and exact_match(result.answers[0].text, [answer]))
         pipeline.close()
         return float(np.mean(hits)), float(np.mean(right or [0]))
 

@@ -62,11 +62,11 @@ def test_a_trained_rag_is_one_folder_that_answers_over_its_index(
 ) -> None:
     pipeline = Pipeline.open(world["index"], reader=str(frozen), precision="fp32")
     asked = [json.loads(line) for line in Path(world["validation_file"]).read_text().splitlines()]
-    found = pipeline.ask([record["question"] for record in asked], top_k=5, n_best=1)
-    right = [a.answers[0].text in q["answers"] for a, q in zip(found, asked, strict=True)]
+    result = pipeline.ask([record["question"] for record in asked], top_k=5, n_best=1)
+    right = [a.answers[0].text in q["answers"] for a, q in zip(result, asked, strict=True)]
     figures = json.loads((frozen.parent / "figures.json").read_text())["figures"]
     assert 100 * sum(right) / len(right) == pytest.approx(figures["em"], abs=4)
-    best = found[0].answers[0]
+    best = result[0].answers[0]
     assert best.text in best.evidence.text
     [deeper] = pipeline.ask([asked[0]["question"]], top_k=8, n_best=1)  # more than it was trained with
     assert deeper.answers

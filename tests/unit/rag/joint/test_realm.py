@@ -138,8 +138,8 @@ def test_what_is_read_with_a_sentence(world: Path, tmp_path: Path) -> None:
         told = reader([one], [texts])[0].sum(1)
         for name, weights in (("p_gold", scores[0]), ("posterior_gold", scores[0] + told)):
             shares = weights.softmax(0)
-            wanted = float(shares[place] + shares[1:].sum()) / 2
-            assert loss.parts[name] == pytest.approx(wanted, abs=1e-4)
+            target = float(shares[place] + shares[1:].sum()) / 2
+            assert loss.parts[name] == pytest.approx(target, abs=1e-4)
         assert loss.parts["found"] == 1
         assert task.loss([replace(one, words="black river")]).parts["found"] == 0
         task.config = task.config.replaced(null_document=False)
@@ -183,7 +183,7 @@ def test_filling_in_teaches_to_find_and_the_index_follows(
         batch_size=12,
         documents=13,
     )
-    found: list[list[list[int]]] = []
+    result: list[list[list[int]]] = []
     search, steps = realm.LiveIndex.search, iter(range(10_000))
 
     def compared(held: Any, questions: torch.Tensor, top_k: int) -> Any:
@@ -192,7 +192,7 @@ def test_filling_in_teaches_to_find_and_the_index_follows(
             with torch.no_grad():
                 every = tasks[0].retriever.read([Passage("", "", f"the river {c} {n}") for c, n in FACTS])
             best = (questions.detach() @ every.T).topk(5).indices
-            found.append([best.tolist(), rows[:, :5].tolist()])
+            result.append([best.tolist(), rows[:, :5].tolist()])
         return rows
 
     tasks: list[RealmTask] = []
@@ -202,8 +202,8 @@ def test_filling_in_teaches_to_find_and_the_index_follows(
     )
     monkeypatch.setattr(realm.LiveIndex, "search", compared)
     finished = train_realm(config)
-    assert len(found) == 3
-    assert all(now == held for now, held in found)
+    assert len(result) == 3
+    assert all(now == held for now, held in result)
     records = [record for record in read_metrics(config.out / "metrics.jsonl") if "loss" in record]
     losses, utility = ([record[name] for record in records] for name in ("loss", "utility"))
     assert np.mean(losses[-7:]) < 0.8 * np.mean(losses[:7])
@@ -233,17 +233,17 @@ def test_sentences_that_no_passage_fills_in_can_be_left_out(world: Path, tmp_pat
         vectors = retriever.ask([Query(sentence.query) for sentence in batch])
         texts = [passage.text for passage in index.passages]
         scores = vectors @ retriever.read([Passage("", "", text) for text in texts]).T
-        wanted = [
+        expected = [
             sentence
             for sentence, best in zip(batch, scores.topk(3).indices.tolist(), strict=True)
             if any(sentence.words in texts[row] for row in best)
         ]
-        assert 2 < len(wanted) < len(batch)
+        assert 2 < len(expected) < len(batch)
         filtered = task.loss(batch)
         task.config = config.replaced(answered_within=0)
-        plain = task.loss(wanted[:2])
+        plain = task.loss(expected[:2])
     assert filtered.examples == 2
-    assert filtered.parts["answered"] == pytest.approx(len(wanted) / len(batch))
+    assert filtered.parts["answered"] == pytest.approx(len(expected) / len(batch))
     assert float(filtered.value) == pytest.approx(float(plain.value))
 
 

@@ -41,6 +41,6 @@ def test_names_by_looks_and_by_titles(tmp_path: Path) -> None:
         "“The Bank” opened in São Paulo, not I.": ["Bank", "São Paulo"],
         "nothing here": [],
     }
-    found = CapitalTagger(hashes)(list(cases))
-    said = [[text[slice(*span)] for span in spans] for text, spans in zip(cases, found, strict=True)]
+    result = CapitalTagger(hashes)(list(cases))
+    said = [[text[slice(*span)] for span in spans] for text, spans in zip(cases, result, strict=True)]
     assert said == list(cases.values())

@@ -115,8 +115,8 @@ def test_kilt_treats_an_evidence_set_as_one_point_and_answers_need_it_perfect() 
     provenance = [[{"wikipedia_id": page} for page in pages] for pages in ("ab", "c", "ba", "")]
     sets = evidence_sets(provenance)
     assert sets == [frozenset("ab"), frozenset("c")]
-    found = score_pages(["a", "x", "c", "b"], sets, (1, 2, 3))  # points: [x, c, ab]
-    assert list(found.values()) == [0.5, 0.0, 0.5, 1.0]  # {a, x} of {a, b}; {a} of {c}
+    result = score_pages(["a", "x", "c", "b"], sets, (1, 2, 3))  # points: [x, c, ab]
+    assert list(result.values()) == [0.5, 0.0, 0.5, 1.0]  # {a, x} of {a, b}; {a} of {c}
     assert not any(score_pages([], sets, (5,)).values())
     right = score_answers("the paris", ["Paris"], 1.0)
     assert (right["em"], right["kilt_em"], right["accuracy"]) == (1.0, 1.0, 0.0)

@@ -86,19 +86,19 @@ def test_generative_signals_equal_eager_brute_force(kind: str) -> None:
     weights = forward(model.double(), PASSAGES, output_attentions=True).cross_attentions
     scores = torch.stack(weights)[:, 0, :, 0].log().mean((0, 1))  # (S,) of layers and heads
     parts = [float(part.mean()) for part in scores.split([len(row(p)) for p in PASSAGES])]
-    found = generative(kind, "attention").judge([asked])[0]
-    assert found - found[0] == pytest.approx([part - parts[0] for part in parts], abs=2e-3)
+    result = generative(kind, "attention").judge([asked])[0]
+    assert result - result[0] == pytest.approx([part - parts[0] for part in parts], abs=2e-3)
 
 
 @pytest.mark.parametrize("max_tokens", [48, 38])
 def test_span_likelihood_equals_a_loop_over_spans(tmp_path: Path, max_tokens: int) -> None:
     """Also where a passage needs two windows, which share the softmax."""
     judge = extractive(tmp_path, "span-likelihood", max_tokens=max_tokens, stride_tokens=4)
-    [found] = judge.judge([to_judge(EXAMPLE)])
+    [result] = judge.judge([to_judge(EXAMPLE)])
     reader = judge.model
     tokenizer = tiny_tokenizer()
     windows = 0
-    for passage, value in zip(PASSAGES, found, strict=True):
+    for passage, value in zip(PASSAGES, result, strict=True):
         text = tokenizer(passage.text, add_special_tokens=False)["input_ids"]
         answer = tokenizer("57", add_special_tokens=False)["input_ids"]
         question, title = (
@@ -127,7 +127,7 @@ def test_span_likelihood_equals_a_loop_over_spans(tmp_path: Path, max_tokens: in
                     right += float(start[len(head) + at] * end[len(head) + at + len(answer) - 1])
         assert value == pytest.approx(math.log(right / (starts * ends) + 1e-4), abs=1e-5)
     assert windows == (1 if max_tokens == 48 else 2)
-    assert found[1] == found[2] == pytest.approx(math.log(1e-4))  # the answer is not there
+    assert result[1] == result[2] == pytest.approx(math.log(1e-4))  # the answer is not there
 
 
 def test_a_reader_that_cannot_give_a_signal_is_refused() -> None:
@@ -167,8 +167,8 @@ def test_the_command_scores_with_the_shipped_reader(
     arguments = ["score", "--examples", str(tmp_path / "in.json"), "--out", str(tmp_path / "out.json")]
     assert exit_code(*arguments) == 0
     assert "passages 2, questions 1" in capsys.readouterr().out
-    [found] = read_examples(tmp_path / "out.json", needs="targets")
-    right, wrong = (c.target for c in found.candidates)
+    [result] = read_examples(tmp_path / "out.json", needs="targets")
+    right, wrong = (c.target for c in result.candidates)
     assert right is not None
     assert right > math.log(0.5)
     assert wrong == pytest.approx(math.log(1e-4), abs=1e-5)
@@ -181,7 +181,7 @@ def test_a_cross_encoder_scores_with_its_log_odds(tiny: Any, tmp_path: Path, out
     network.save_pretrained(tmp_path / "cross")
     tiny.tokenizer(tmp_path / "cross")
     judge = open_judge(str(tmp_path / "cross"), "relevance", precision="fp32")
-    found = judge.judge([to_judge(EXAMPLE), to_judge(replace(EXAMPLE, answers=()))])
+    actual = judge.judge([to_judge(EXAMPLE), to_judge(replace(EXAMPLE, answers=()))])
     tokenizer, expected = AutoTokenizer.from_pretrained(tmp_path / "cross"), []
     for passage in PASSAGES:
         text = f"{passage.title} {passage.text}".strip()
@@ -189,16 +189,16 @@ def test_a_cross_encoder_scores_with_its_log_odds(tiny: Any, tmp_path: Path, out
         with torch.no_grad():
             logits = network(**pair).logits[0]
         expected.append(float(logits[-1] - (logits[0] if outputs == 2 else 0)))
-    assert len(found) == 2
-    for values in found:
+    assert len(actual) == 2
+    for values in actual:
         assert values == pytest.approx(expected, abs=1e-4)
     with pytest.raises(ConfigError, match="cannot give relevance"):
         open_judge(None, "relevance")
 
 
 def ranked(holding: set[int], depth: int = 40) -> Example:
-    found = [Passage(str(n), "", f"text {n} {'danube' if n in holding else ''}") for n in range(depth)]
-    candidates = tuple(Candidate(passage, "retrieved") for passage in found)
+    result = [Passage(str(n), "", f"text {n} {'danube' if n in holding else ''}") for n in range(depth)]
+    candidates = tuple(Candidate(passage, "retrieved") for passage in result)
     return Example("q", "which?", ("Danube",), candidates)
 
 

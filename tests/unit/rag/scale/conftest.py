@@ -76,7 +76,7 @@ def _small() -> dict[str, Any]:
     agents = ("metrics_agent_port", "runtime_env_agent_port", "dashboard_agent_listen_port")
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.create_server(("", 0))) for _ in agents]
-        ports = dict(zip(agents, (one.getsockname()[1] for one in sockets), strict=True))
+        ports = dict(zip(agents, (item.getsockname()[1] for item in sockets), strict=True))
     return {**ports, "object_store_memory": 80 << 20, "include_log_monitor": False}
 
 
@@ -89,8 +89,8 @@ def _below(pid: int) -> list[int]:
         except OSError:
             continue
         parents[int(stat.parent.name)] = int(fields[1])
-    found = [child for child, parent in parents.items() if parent == pid]
-    return [*found, *(inner for child in found for inner in _below(child))]
+    result = [child for child, parent in parents.items() if parent == pid]
+    return [*result, *(inner for child in result for inner in _below(child))]
 
 
 def wait_for(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:

@@ -60,8 +60,8 @@ def test_results_are_those_of_one_machine(nodes: Nodes, flat: Path) -> None:
         for top_k in (1, 10, 100, 700):
             assert whole.dense is not None
             scores, rows = whole.dense.search(queries(whole), top_k)
-            found, found_rows = sharded(parts).search(queries(parts), top_k)
-            np.testing.assert_array_equal(scores, found)
+            result, found_rows = sharded(parts).search(queries(parts), top_k)
+            np.testing.assert_array_equal(scores, result)
             np.testing.assert_array_equal(rows, found_rows)
 
 

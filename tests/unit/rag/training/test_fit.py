@@ -84,8 +84,8 @@ def test_parts_learn_at_their_own_rates_and_frozen_ones_not_at_all(tmp_path: Pat
         return {name: float((p - start[name]).abs().max()) for name, p in model.state_dict().items()}
 
     both = moved(tmp_path / "both", **{"1": 1e-3, "1.bias": 1e-4})  # Adam's first step is the rate itself
-    wanted = {"0.weight": 0.05, "0.bias": 0.05, "1.weight": 1e-3, "1.bias": 1e-4}
-    assert both == pytest.approx(wanted, rel=1e-2)
+    expected = {"0.weight": 0.05, "0.bias": 0.05, "1.weight": 1e-3, "1.bias": 1e-4}
+    assert both == pytest.approx(expected, rel=1e-2)
     assert moved(tmp_path / "frozen", frozen="0")["0.weight"] == 0.0
     with pytest.raises(ConfigError, match=r"given for head, .* has such a name"):
         moved(tmp_path / "wrong", head=1e-3)

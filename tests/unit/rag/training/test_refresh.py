@@ -52,9 +52,9 @@ def test_a_resumed_run_uses_the_same_results(
     tmp_path: Path, device: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = ToyRun(config(tmp_path / "whole", refresh_device=device))
-    wanted = whole.steps(0, 7)
+    expected = whole.steps(0, 7)
     first = ToyRun(config(tmp_path / "run", refresh_device=device))
-    assert first.steps(0, 3) == wanted[:3]
+    assert first.steps(0, 3) == expected[:3]
     state = json.loads(json.dumps(dict(first.hooks.extra_state())))
     first.steps(3, 6)
     first.hooks.close()
@@ -69,7 +69,7 @@ def test_a_resumed_run_uses_the_same_results(
         monkeypatch.setattr(toy_refresh, "copy_number", counted)
     resumed = ToyRun(config(tmp_path / "run", refresh_device=device))
     resumed.hooks.load_extra_state(state)
-    assert resumed.steps(3, 7) == wanted[3:]
+    assert resumed.steps(3, 7) == expected[3:]
     resumed.hooks.close()
     whole.hooks.close()
     assert built == ([] if device else ["step-00000006"])  # what was made of the same snapshot is kept

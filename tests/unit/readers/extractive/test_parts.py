@@ -103,8 +103,8 @@ def test_export_loads_back_and_refuses_other_versions(tmp_path: Path, encoder_fo
     ids = torch.randint(5, 60, (2, 12), generator=torch.Generator().manual_seed(0))
     mask, types = torch.ones_like(ids), torch.zeros_like(ids)
     with torch.no_grad():
-        wanted, found = model.eval()(ids, mask, types), reader.model.logits(ids, mask, types)
-    assert torch.allclose(wanted[0], found[0], atol=0.05)
+        expected, actual = model.eval()(ids, mask, types), reader.model.logits(ids, mask, types)
+    assert torch.allclose(expected[0], actual[0], atol=0.05)
 
     data = json.loads((tmp_path / "reader.json").read_text())
     (tmp_path / "reader.json").write_text(json.dumps({**data, "format_version": 99}))

@@ -49,12 +49,12 @@ def reader(network: FastSpanModel, most: int | None = None, **effort: Any) -> Ex
 def test_waves_that_nothing_ends_read_everything_and_answer_as_full_effort(network: FastSpanModel) -> None:
     full = reader(network).read(QUESTIONS, RETRIEVED, SCORES)
     waves = reader(network, waves=(1, 2, 6), enough=(1, 1)).read(QUESTIONS, RETRIEVED, SCORES)
-    for one, other in zip(full, waves, strict=True):
-        assert [a.text for a in one.answers] == [a.text for a in other.answers]
-        assert [a.evidence for a in one.answers] == [a.evidence for a in other.answers]
-        assert [a.confidence for a in one.answers] == pytest.approx([a.confidence for a in other.answers])
-        assert one.no_answer_confidence == pytest.approx(other.no_answer_confidence)
-        assert one.reading == other.reading
+    for item, other in zip(full, waves, strict=True):
+        assert [a.text for a in item.answers] == [a.text for a in other.answers]
+        assert [a.evidence for a in item.answers] == [a.evidence for a in other.answers]
+        assert [a.confidence for a in item.answers] == pytest.approx([a.confidence for a in other.answers])
+        assert item.no_answer_confidence == pytest.approx(other.no_answer_confidence)
+        assert item.reading == other.reading
     lengths = [len(row.ids) for row in reader(network).rows(QUESTIONS[:1], RETRIEVED[:1]).rows]
     assert full[0].reading == {"passages": 9, "dropped": 0, "token_layers": 2 * sum(lengths)}
 

@@ -53,9 +53,9 @@ def test_the_likelihood_of_an_answer_is_of_all_passages_together(folder: Path) -
     def likely(mode: str, passages: list[Passage], scores: list[float]) -> float:
         reader = GenerativeReader.load(folder, precision="fp32", mode=mode, prior_scale=0.5)
         asked = (["where?"] * 2, [[], passages], [[], scores], ["no", "the city"])
-        of_nothing, found = reader.log_likelihood(*asked)
+        of_nothing, result = reader.log_likelihood(*asked)
         assert math.isnan(of_nothing)
-        return found
+        return result
 
     alone = [likely("fid", [PASSAGES[n]], [SCORES[n]]) for n in (0, 1)]
     odds = [math.exp(0.5 * score) for score in SCORES[:2]]

@@ -33,10 +33,10 @@ def examples() -> list[Example]:
 def test_answers_become_likelier_and_the_folder_reads(tmp_path: Path, lora: int) -> None:
     records: list[dict[str, Any]] = [
         {
-            "question": one.question, "answers": list(one.answers),
-            "ctxs": [{"title": one.id, "text": one.passages[0].text, "has_answer": True}],
+            "question": item.question, "answers": list(item.answers),
+            "ctxs": [{"title": item.id, "text": item.passages[0].text, "has_answer": True}],
         }
-        for one in examples()
+        for item in examples()
     ]  # fmt: skip
     (tmp_path / "train.json").write_text(json.dumps(records))
     dev = [{**record, "question": record["question"] + " here"} for record in records[:2]]
@@ -49,7 +49,7 @@ def test_answers_become_likelier_and_the_folder_reads(tmp_path: Path, lora: int)
         "precision": "fp32", "threads": 1,
     }  # fmt: skip
     reader = train_generator(GeneratorTrainConfig(**config))
-    asked = [to_judge(one) for one in examples()]
+    asked = [to_judge(item) for item in examples()]
     before, after = (
         sum(float(values[0]) for values in open_judge(place, "likelihood", precision="fp32").judge(asked))
         for place in (model, reader)

@@ -100,8 +100,8 @@ def test_the_loss_is_transformers_own(kind: str, count: int) -> None:
     ours = Seq2Seq(tiny_seq2seq(kind), tiny_tokenizer())
     rows = [[[2, 60 + i, 61, 62, 3] for i in range(count)], [[2, 64, 65 + i, 66, 3] for i in range(count)]]
     batch = GeneratorBatch(rows, [[60, 61], [62, 63]])
-    found = batch_loss(ours, batch, 7, World())
-    found.value.backward()
+    actual = batch_loss(ours, batch, 7, World())
+    actual.value.backward()
     gradient = next(p for p in ours.model.get_encoder().parameters() if p.ndim > 1).grad.clone()
     ours.model.zero_grad()
     ids = torch.tensor(rows).view(2 * count, 5)
@@ -115,7 +115,7 @@ def test_the_loss_is_transformers_own(kind: str, count: int) -> None:
     ).loss
     loss.backward()
     expected = next(p for p in ours.model.get_encoder().parameters() if p.ndim > 1).grad
-    assert float(found.value.detach()) == pytest.approx(float(loss.detach()), rel=1e-4)
+    assert float(actual.value.detach()) == pytest.approx(float(loss.detach()), rel=1e-4)
     assert torch.allclose(gradient, expected, atol=1e-4)
 
 

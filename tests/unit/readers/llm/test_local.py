@@ -33,7 +33,7 @@ def test_the_reply_is_the_model_s_greedy_continuation(tmp_path: Path, chat: bool
     assert isinstance(reader, LanguageModelReader)
     model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
     messages = prompt_messages("where?", PASSAGES, "short")
-    found = reader.completer.complete(messages, 12)
+    result = reader.completer.complete(messages, 12)
     if chat:
         prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
         ids = tokenizer(prompt, add_special_tokens=False)["input_ids"]
@@ -46,8 +46,8 @@ def test_the_reply_is_the_model_s_greedy_continuation(tmp_path: Path, chat: bool
             row = model(torch.tensor([[*ids, *reply]])).logits[0, -1].log_softmax(-1)
             reply.append(int(row.argmax()))
             logps.append(float(row.max()))
-    assert found.text == tokenizer.decode(reply, skip_special_tokens=True).strip()
-    assert found.log_p == pytest.approx(sum(logps), abs=1e-3)
+    assert result.text == tokenizer.decode(reply, skip_special_tokens=True).strip()
+    assert result.log_p == pytest.approx(sum(logps), abs=1e-3)
 
 
 def test_passages_that_do_not_fit_are_left_out_from_the_worst(tmp_path: Path, monkeypatch: Any) -> None:

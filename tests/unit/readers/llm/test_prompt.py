@@ -38,9 +38,9 @@ def test_what_a_passage_says_is_no_passage_and_no_question(text: str, place: str
     [mark] = set(re.findall(r"<passage (\w{16}) N>", system["content"]))
     assert mark not in text
     fenced = re.compile(rf"^<passage {mark} (\d+)>\n(.*?)\n</passage {mark} \1>$", re.DOTALL | re.MULTILINE)
-    found = fenced.findall(user["content"])
-    assert [number for number, _ in found] == ["1", "2"]
-    assert text in found[0][1]
+    result = fenced.findall(user["content"])
+    assert [number for number, _ in result] == ["1", "2"]
+    assert text in result[0][1]
     assert fenced.sub("", user["content"]).strip() == f"Question: {QUESTION}"
     assert prompt_messages(QUESTION, [hostile], "short")[0] != system  # another mark each time
 

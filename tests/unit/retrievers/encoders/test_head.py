@@ -83,14 +83,14 @@ def test_published_heads_are_read_trained_and_written_back(tmp_path: Path, tiny:
     expected = layout(folder, tiny)
     encoder = BiEncoder.load(folder, precision="fp32", query_prefix="")
     assert encoder.dim == 6
-    wanted = torch.stack([expected(x) for x in hidden(folder, encoder)]).numpy()
-    np.testing.assert_allclose(encoder.encode_questions(TEXTS), wanted, atol=2e-5)
+    target = torch.stack([expected(x) for x in hidden(folder, encoder)]).numpy()
+    np.testing.assert_allclose(encoder.encode_questions(TEXTS), target, atol=2e-5)
 
     model = bi_encoder(folder, question_tokens=24, passage_tokens=24, dropout=0.0)
     tokens = [
         np.asarray(ids, np.int32) for ids in encoder._query.tokenizer.passages([""] * len(TEXTS), TEXTS)
     ]
-    np.testing.assert_allclose(model.encode_questions(tokens).detach().numpy(), wanted, atol=2e-5)
+    np.testing.assert_allclose(model.encode_questions(tokens).detach().numpy(), target, atol=2e-5)
     model.encode_questions(tokens).square().sum().backward()
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in model.question.head.parameters())
 
@@ -99,7 +99,7 @@ def test_published_heads_are_read_trained_and_written_back(tmp_path: Path, tiny:
         weights = {name: p * 1.01 for name, p in model.named_parameters()}
         for name, parameter in model.named_parameters():
             parameter.copy_(weights[name])
-        wanted = model.encode_questions(tokens).numpy()
+        target = model.encode_questions(tokens).numpy()
     written = export_model(tmp_path / "new", model, weights, encoder_form(config, model))
     again = BiEncoder.load(written, precision="fp32")
-    np.testing.assert_allclose(again.encode_questions(TEXTS), wanted, atol=2e-5)
+    np.testing.assert_allclose(again.encode_questions(TEXTS), target, atol=2e-5)

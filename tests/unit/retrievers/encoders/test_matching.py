@@ -66,9 +66,9 @@ def by_hand(encoder: StaticEncoder, question: str, passage: Passage) -> list[flo
 
 
 def test_features_are_those_of_every_pair_of_tokens(encoder: StaticEncoder) -> None:
-    wanted = np.array([by_hand(encoder, QUESTION, passage) for passage in PASSAGES])
-    assert len(np.unique(wanted[:, FEATURES.index("window")].round(3))) > 3
-    np.testing.assert_allclose(TokenMatch(encoder).features(QUESTION, PASSAGES), wanted, atol=2e-5)
+    expected = np.array([by_hand(encoder, QUESTION, passage) for passage in PASSAGES])
+    assert len(np.unique(expected[:, FEATURES.index("window")].round(3))) > 3
+    np.testing.assert_allclose(TokenMatch(encoder).features(QUESTION, PASSAGES), expected, atol=2e-5)
 
 
 def test_the_score_of_a_pair_depends_on_nothing_else(encoder: StaticEncoder) -> None:

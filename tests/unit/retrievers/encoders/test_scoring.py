@@ -32,11 +32,11 @@ def test_max_sim_equals_brute_force_and_so_do_its_gradients(
 ) -> None:
     monkeypatch.setattr(scoring, "_BLOCK_NUMBERS", block)
     questions, passages = packed(QUESTION_LENGTHS, 1), packed(PASSAGE_LENGTHS, 2)
-    found, expected = scoring.score(questions, passages), brute_force(questions, passages)
-    torch.testing.assert_close(found, expected)
+    actual, expected = scoring.score(questions, passages), brute_force(questions, passages)
+    torch.testing.assert_close(actual, expected)
     weight = torch.randn(3, 4, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     sides = [questions.values, passages.values]
-    ours = torch.autograd.grad((found * weight).sum(), sides)
+    ours = torch.autograd.grad((actual * weight).sum(), sides)
     theirs = torch.autograd.grad((expected * weight).sum(), sides)
-    for one, other in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(one, other)
+    for item, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(item, other)

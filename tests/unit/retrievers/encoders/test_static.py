@@ -61,11 +61,11 @@ def test_vectors_are_those_of_sentence_transformers(tmp_path: Path, vectors: np.
     theirs.save(str(tmp_path / "theirs"))
     encoder = load_encoder(tmp_path / "theirs")
     assert isinstance(encoder, StaticEncoder)
-    wanted = theirs.encode(TEXTS)
-    np.testing.assert_allclose(encoder.encode_questions(TEXTS), wanted, atol=1e-6)
-    np.testing.assert_allclose(encoder.encode_passages([""] * len(TEXTS), TEXTS), wanted, atol=1e-6)
+    expected = theirs.encode(TEXTS)
+    np.testing.assert_allclose(encoder.encode_questions(TEXTS), expected, atol=1e-6)
+    np.testing.assert_allclose(encoder.encode_passages([""] * len(TEXTS), TEXTS), expected, atol=1e-6)
     int8 = load_encoder(as_model2vec(tmp_path / "int8", vectors, tokenizer()))
-    np.testing.assert_allclose(int8.encode_questions(TEXTS), wanted, atol=0.02)
+    np.testing.assert_allclose(int8.encode_questions(TEXTS), expected, atol=0.02)
 
 
 def test_what_is_written_opens_in_sentence_transformers(tmp_path: Path, vectors: np.ndarray) -> None:

@@ -42,11 +42,11 @@ def test_dpr_files(tmp_path, caplog):
     ]  # fmt: skip
     path.write_bytes(gzip.compress(json.dumps(records).encode()))
     with caplog.at_level(logging.WARNING):
-        found = list(read_examples(path))
-    assert [example.id for example in found] == ["q1", "q3"]
-    assert found[0].positives == (Passage("7", "T", "x"),)
-    assert found[0].negatives == (Candidate(Passage("7", "T", "y"), "hard_negative", "", None, 11.5),)
-    assert found[1].answers == ("2",)
+        result = list(read_examples(path))
+    assert [example.id for example in result] == ["q1", "q3"]
+    assert result[0].positives == (Passage("7", "T", "x"),)
+    assert result[0].negatives == (Candidate(Passage("7", "T", "y"), "hard_negative", "", None, 11.5),)
+    assert result[1].answers == ("2",)
     assert "1 questions without a positive passage left out" in caplog.text
 
 

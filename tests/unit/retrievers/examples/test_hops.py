@@ -45,8 +45,8 @@ def test_given_passage_ids_are_in_hop_order_and_alternatives_are_one_hop():
     corpus = {p.title: Passage(p.title, p.title, p.text) for p in (DANUBE, GERMANY)}
     stated = Question("s", "who?", gold_passage_ids=("Germany (state)", "Danube"))
     either = question("who?", DANUBE, RHINE, id="e", gold_are_alternatives=True)
-    found = hop_examples([stated], find=lambda passage: corpus.get(passage.id))
-    assert titles(found) == [
+    result = hop_examples([stated], find=lambda passage: corpus.get(passage.id))
+    assert titles(result) == [
         ("s#0.0", [], ["Germany (state)", "Danube"]), ("s#0.1", ["Germany (state)"], ["Danube"]),
     ]  # fmt: skip
     assert titles(hop_examples([either])) == [("e#0.0", [], ["Danube"])]

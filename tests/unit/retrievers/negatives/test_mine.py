@@ -66,8 +66,8 @@ def mined(path):
 
 def test_positives_are_found_in_every_way(index_dir, questions, tmp_path):
     report = mine(index_dir, questions, tmp_path / "out.json", ranks="20")
-    found = mined(tmp_path / "out.json")
-    assert {name: [p.id for p in example.positives] for name, example in found.items()} == {
+    result = mined(tmp_path / "out.json")
+    assert {name: [p.id for p in example.positives] for name, example in result.items()} == {
         "by-id": ["p0"], "by-text": ["p1"], "clash": ["p2"], "overlap": ["p3"], "outside": [""],
         "weak": ["p6"],
     }  # fmt: skip
@@ -76,9 +76,9 @@ def test_positives_are_found_in_every_way(index_dir, questions, tmp_path):
     assert ways == {"id": 1, "text": 2, "overlap": 1, "given": 1, "weak": 1, "none": 1}
     assert (counts["questions"], counts["examples"], counts["written"]) == (7, 6, 6)
     assert counts["gold passages outside the corpus"] == 1
-    ids = {negative.passage.id for negative in found["by-id"].negatives}
+    ids = {negative.passage.id for negative in result["by-id"].negatives}
     assert not ids & {"p0", "copy", "answer"}  # the gold passage, its copy, and one with the answer
-    for example in found.values():
+    for example in result.values():
         matcher = AnswerMatcher(example.answers)
         assert example.negatives
         assert not any(matcher.matches(negative.passage.text) for negative in example.negatives)

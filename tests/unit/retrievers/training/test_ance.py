@@ -128,6 +128,6 @@ def test_negatives_are_the_best_passages_that_are_not_right(tmp_path: Path) -> N
     for example in range(20):
         query = encoder.encode_queries([Query(f"word{example} word{example + 1}")])[0]
         order = np.argsort(-(vectors.astype(np.float32) @ query), kind="stable")[:20]
-        wanted = [row for row in order if f"word{example} " not in PASSAGES[row].text + " "][:5]
-        assert mined[example] == sorted(PASSAGES[row].id for row in wanted)
+        expected = [row for row in order if f"word{example} " not in PASSAGES[row].text + " "][:5]
+        assert mined[example] == sorted(PASSAGES[row].id for row in expected)
     assert figures["mined/negatives_per_question"] == 5

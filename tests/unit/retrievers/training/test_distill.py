@@ -55,12 +55,12 @@ def test_margins_are_the_double_sum() -> None:
 def scored(count: int, negatives: int = 5) -> list[Example]:
     """Examples without positives: the reader likes the right passage best."""
     draw = np.random.default_rng(1)
-    found = []
+    result = []
     for example in cipher_examples(count, negatives=negatives):
         listed = [Candidate(example.positives[0], "retrieved", target=4.0 + draw.random())]
         listed += [replace(c, role="retrieved", target=draw.random()) for c in example.negatives]
-        found.append(replace(example, candidates=tuple(draw.permutation(np.array(listed, object)))))
-    return found
+        result.append(replace(example, candidates=tuple(draw.permutation(np.array(listed, object)))))
+    return result
 
 
 def settings(tmp_path: Path, encoder: Path, **more: Any) -> DistillTrainConfig:

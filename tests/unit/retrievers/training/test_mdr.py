@@ -65,11 +65,11 @@ def right_paths(directory: Path, train: Path) -> float:
     asked = json.loads(train.read_text())
     with Index.open(directory) as index:
         searcher: Any = open_retriever(index, "multihop:beam=10")
-        found = searcher.search_both([record["question"] for record in asked], 10)[1]
+        actual = searcher.search_both([record["question"] for record in asked], 10)[1]
         wanted = [{index.passages.row_of(f"{record['_id']}-{n}") for n in (1, 2)} for record in asked]
     return sum(
         any({hit.row for hit in path.hits} == rows for path in paths)
-        for paths, rows in zip(found, wanted, strict=True)
+        for paths, rows in zip(actual, wanted, strict=True)
     ) / len(asked)
 
 
@@ -145,8 +145,8 @@ def test_candidates_of_a_hop_are_all_passages_but_the_later_ones(tiny_bert: Path
     for n, (name, kept) in enumerate(left.items()):
         listed = scores[n, ["abc".index(letter) for letter in kept]]
         expected += float(torch.logsumexp(listed, 0) - scores[n, "abc".index(targets[name])]) / 3
-    found = contrastive_step(model, batch, World(), None)
-    assert float(found.value) == pytest.approx(expected, rel=1e-4)
+    actual = contrastive_step(model, batch, World(), None)
+    assert float(actual.value) == pytest.approx(expected, rel=1e-4)
 
 
 def test_the_loss_over_a_queue_is_that_of_all_its_passages_but_the_questions_own(tiny_bert: Path) -> None:
@@ -216,7 +216,7 @@ def test_what_an_index_finds_is_what_a_hop_is_told_from(tiny_bert: Path) -> None
     for n, name in enumerate(data.ids):
         target, later = golds[name]
         scores = queries[n] @ torch.from_numpy(vectors).T
-        found = [row for row in scores.argsort(descending=True)[:5].tolist() if row not in later | {target}]
-        expected = expected - scores[target] + torch.logsumexp(scores[[target, *found]], 0)
+        actual = [row for row in scores.argsort(descending=True)[:5].tolist() if row not in later | {target}]
+        expected = expected - scores[target] + torch.logsumexp(scores[[target, *actual]], 0)
     assert float(value) == pytest.approx(float(expected / 3), rel=1e-5)
     queries.sum().backward()  # the bank gets no gradient, the question tower does

@@ -76,9 +76,9 @@ def test_bf16_keeps_vectors_and_scores_in_fp32(tiny_bert: Path) -> None:
     exact, model = (spelled(bi_encoder(tiny_bert, normalize=True, dropout=0.0, **TOKENS)) for _ in range(2))
     master = MasterWeights(model, torch.bfloat16)
     rows = texts(5)
-    found = model.encode_passages(rows)
-    assert found.dtype == torch.float32
-    assert torch.nn.functional.cosine_similarity(found, exact.encode_passages(rows)).min() > 0.99
+    result = model.encode_passages(rows)
+    assert result.dtype == torch.float32
+    assert torch.nn.functional.cosine_similarity(result, exact.encode_passages(rows)).min() > 0.99
     loss = contrastive_step(model, batch(4, 2), chunk_size=2)
     loss.compute_gradients(master.gather_gradients)
     contrastive_step(exact, batch(4, 2)).compute_gradients(lambda: None)

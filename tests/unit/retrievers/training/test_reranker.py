@@ -47,8 +47,8 @@ def test_processes_share_a_batch(tiny_bert: Path) -> None:
     assert sum(float(share.value.detach()) for share in shares) == pytest.approx(
         float(whole.value.detach()), abs=1e-5
     )
-    for one, other in zip(gradients(whole), gradients(*shares), strict=True):
-        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-3)
+    for item, other in zip(gradients(whole), gradients(*shares), strict=True):
+        torch.testing.assert_close(item, other, atol=1e-5, rtol=1e-3)
 
 
 def kinds_file(path: Path, count: int) -> Path:

@@ -54,10 +54,10 @@ def test_the_fit_is_the_solution_of_the_normal_equations() -> None:
     dense = draw.random((30, 8)).astype(np.float32) * (draw.random((30, 8)) < 0.4)
     dense[:, 7] = 0  # a token that no passage holds
     targets, start = (draw.normal(size=(n, 3)).astype(np.float32) for n in (30, 8))
-    found = fit_tokens(csr_matrix(dense), targets, start, 0.1, steps=12)
-    wanted = np.linalg.solve(dense.T @ dense + 0.1 * np.eye(8), dense.T @ targets + 0.1 * start)
-    np.testing.assert_allclose(found, wanted, atol=1e-4)
-    np.testing.assert_allclose(found[7], start[7], atol=1e-6)
+    actual = fit_tokens(csr_matrix(dense), targets, start, 0.1, steps=12)
+    expected = np.linalg.solve(dense.T @ dense + 0.1 * np.eye(8), dense.T @ targets + 0.1 * start)
+    np.testing.assert_allclose(actual, expected, atol=1e-4)
+    np.testing.assert_allclose(actual[7], start[7], atol=1e-6)
 
 
 def test_it_learns_to_find_passages_of_questions_it_never_saw(

@@ -78,7 +78,7 @@ def test_a_folder_that_may_not_be_read_is_told_and_no_reason_to_delete(
     index = str(tmp_path / "index")
     monkeypatch.setattr("os.scandir", refuse)
     report = ReadReport()
-    assert [one.id for one in read_documents(folder, report=report)] == ["a.md", "more/c.md"]
+    assert [item.id for item in read_documents(folder, report=report)] == ["a.md", "more/c.md"]
     assert "no permission" in report.summary()
     monkeypatch.setattr("os.scandir", scanned)
     with pytest.raises(SystemExit):

@@ -130,14 +130,14 @@ Term
 1. one
 2. two
 """
-    found = of(source, "a.rst")
-    assert found[0] == ("heading", "Guide")
-    assert found[1][1].startswith("See Thing, the part, code and")
-    assert found[2:7] == [
+    result = of(source, "a.rst")
+    assert result[0] == ("heading", "Guide")
+    assert result[1][1].startswith("See Thing, the part, code and")
+    assert result[2:7] == [
         ("paragraph", "Added in version 3.2: The option."), ("paragraph", "--bold: Makes it bold."),
         ("paragraph", "Note: Mind it."), ("code", "x = 1"), ("paragraph", "words: Its content."),
     ]  # fmt: skip
-    assert found[7:] == [
+    assert result[7:] == [
         ("code", "Its caption."),
         ("item", "Term: Its meaning."),
         ("item", "1. one"),

@@ -95,9 +95,9 @@ def test_an_odd_header_does_not_cost_its_message(header: str) -> None:
 def test_a_page_nested_a_thousand_times_is_read_in_its_process(tmp_path: Path) -> None:
     page = tmp_path / "a.html"
     page.write_text("<html><body>" + "<ul><li>a" * 1_000)
-    (found,) = convert_files([(str(page), "a.html")])
-    assert isinstance(found, Document), found
-    assert found.text.count("a") == 1_000
+    (result,) = convert_files([(str(page), "a.html")])
+    assert isinstance(result, Document), result
+    assert result.text.count("a") == 1_000
 
 
 def test_footnotes_of_word_stand_below_their_paragraph() -> None:

@@ -7,8 +7,8 @@ from rag.data.documents.tables import grid, sheet
 
 def pieces(*lines: str) -> list[str]:
     """What is read of a sheet whose cells are separated by bars; headings begin with their level."""
-    found = sheet([[cell.strip() for cell in line.split("|")] for line in lines])
-    return [f"{'#' * piece.level} {piece.text}".strip() for piece in found]
+    result = sheet([[cell.strip() for cell in line.split("|")] for line in lines])
+    return [f"{'#' * piece.level} {piece.text}".strip() for piece in result]
 
 
 def test_a_title_and_notes_may_stand_above_the_header():
@@ -36,11 +36,11 @@ def test_a_table_goes_on_after_an_empty_row_and_ends_with_the_next_header_or_tit
 
 
 def test_blocks_that_begin_with_the_same_label_are_named_by_it():
-    found = pieces(
+    result = pieces(
         "Product | tea", "Town | Oslo", "Parts", "name | share | unit", "leaves | 1 | kg", "",
         "Product | milk", "", "Parts", "", "name | share | unit", "water | 0.9 | kg",
     )  # fmt: skip
-    assert found == [
+    assert result == [
         "## Product: tea", "Town: Oslo", "Parts", "name: leaves; share: 1; unit: kg",
         "## Product: milk", "### Parts", "name: water; share: 0.9; unit: kg",
     ]  # fmt: skip

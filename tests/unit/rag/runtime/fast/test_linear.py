@@ -28,9 +28,9 @@ def error(found, expected):
 @pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.needs_bf16)])
 def test_calibrated(dtype):
     (weight, bias), x = layer(), inputs()
-    found = CalibratedLinear(weight, bias, x.amin(0), x.amax(0), dtype=dtype)(x)
-    assert found.dtype == dtype
-    assert error(found, functional.linear(x, weight, bias)) < 0.01
+    result = CalibratedLinear(weight, bias, x.amin(0), x.amax(0), dtype=dtype)(x)
+    assert result.dtype == dtype
+    assert error(result, functional.linear(x, weight, bias)) < 0.01
 
 
 @pytest.mark.needs_int8
@@ -41,9 +41,9 @@ def test_rows(least, dtype):
     x = (x if least is None else functional.gelu(x)).to(dtype)
     total = torch.ones(50, 24)
     expected = 1 + functional.linear(x.float(), weight, bias)
-    found = RowLinear(weight, bias, least=least).add_to(total.clone(), x)
-    for one, other in zip(found, expected, strict=True):
-        assert error(one, other) < 0.02  # every row on its own, however small its neighbours make it look
+    actual = RowLinear(weight, bias, least=least).add_to(total.clone(), x)
+    for item, other in zip(actual, expected, strict=True):
+        assert error(item, other) < 0.02  # every row on its own, however small its neighbours make it look
 
 
 @pytest.mark.needs_int8

@@ -48,7 +48,7 @@ def config_of(folder: Path, sets: list[TrainingSet], **changes: Any) -> ReaderTr
 
 
 def batches_of(config: ReaderTrainConfig) -> ReaderBatches:
-    sets = [(one, read_set(one)) for one in config.train]
+    sets = [(item, read_set(item)) for item in config.train]
     loaded = load_examples(sets, tiny_tokenizer(), answer_types=config.answer_types)
     return ReaderBatches(loaded, config)
 
@@ -121,14 +121,14 @@ def test_yes_and_no_rest_on_the_gold_passages_without_a_span(tmp_path: Path) -> 
     batches = batches_of(config)
     assert sorted(q.type for q in batches.examples.questions) == [SPAN, YES, NO]
     batch = batches[0]
-    found = {tuple(said(batch, group)): group for group in range(3)}
-    assert set(found) == {("57",), ("<yes>",), ("<no>",)}
-    group = found[("<yes>",)]
+    result = {tuple(said(batch, group)): group for group in range(3)}
+    assert set(result) == {("57",), ("<yes>",), ("<no>",)}
+    group = result[("<yes>",)]
     assert batch.positive[group].tolist() == [True, False, False]
     assert batch.answer_tokens[group][:, 0].tolist() == [True, False, False]
     assert not batch.answer_tokens[group][:, 1:].any()
     # a step of a two-hop question that lacks the answer teaches that it does
-    spans = found[("57",)]
+    spans = result[("57",)]
     assert batch.positive[spans].tolist() == [True, False, False]
     plain = batches_of(config_of(tmp_path, [one], **objective))
     assert [q.type for q in plain.examples.questions] == [SPAN]
@@ -200,7 +200,7 @@ def test_reworded_questions_differ_in_words_that_their_passages_hold(tmp_path: P
     squad = tiny_squad(tmp_path / "train.json", 4, 0)
     config = config_of(tmp_path, [TrainingSet(questions=squad)], reworded=0.5)
     tokenizer = tiny_tokenizer()
-    examples = load_examples([(one, read_set(one)) for one in config.train], tokenizer)
+    examples = load_examples([(item, read_set(item)) for item in config.train], tokenizer)
     number = {word: tokenizer.convert_tokens_to_ids(word) for word in ("tower", "castle", "meters", "year")}
     neighbours = np.zeros((len(tokenizer), 4), np.int64)
     neighbours[number["tower"]], neighbours[number["meters"]] = number["castle"], number["year"]

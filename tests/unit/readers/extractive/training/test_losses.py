@@ -57,8 +57,8 @@ def brute_loss(inputs: dict[str, torch.Tensor], normalisation: str) -> float:
 @pytest.mark.parametrize("normalisation", ["shared", "passage"])
 def test_span_losses_equal_their_equation(normalisation: str) -> None:
     inputs = case()
-    found = span_loss(**inputs, has_answer=torch.tensor(HAS_ANSWER), normalisation=normalisation)  # type: ignore[arg-type]
-    assert float(found) == pytest.approx(brute_loss(inputs, normalisation))
+    result = span_loss(**inputs, has_answer=torch.tensor(HAS_ANSWER), normalisation=normalisation)  # type: ignore[arg-type]
+    assert float(result) == pytest.approx(brute_loss(inputs, normalisation))
 
 
 def test_selection_and_skimming_equal_their_equations() -> None:

@@ -32,14 +32,14 @@ def batches_of(folder: Path, tokenizer: Any, max_tokens: int) -> tuple[ReaderBat
 
 def rows_of(batch: ReaderBatch) -> dict[tuple[int, ...], tuple[list[int], list[bool]]]:
     """Segments, and where the text is, by the token ids of a row, without padding."""
-    found = {}
+    result = {}
     for ids, mask, types, allowed in zip(
         batch.input_ids, batch.attention_mask.bool(), batch.token_type_ids, batch.allowed[:, 0], strict=True
     ):
         inside = allowed.clone()
         inside[0] = False  # "no answer here"
-        found[tuple(ids[mask].tolist())] = types[mask].tolist(), inside[mask].tolist()
-    return found
+        result[tuple(ids[mask].tolist())] = types[mask].tolist(), inside[mask].tolist()
+    return result
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -132,6 +132,6 @@ def test_the_teacher_itself_has_nothing_to_learn(taught: dict[str, Any], tmp_pat
     config = ReaderTrainConfig(**{**taught, "out": tmp_path / "whole", "encoder": taught["teacher"]})
     model, tokenizer = start_model(config.encoder, longest=128, seed=1, passage_head=True)
     teacher = Teacher.load(taught["teacher"], tokenizer, precision="fp32", device="cpu")
-    examples = load_examples([(one, read_set(one)) for one in config.train], tokenizer)
+    examples = load_examples([(item, read_set(item)) for item in config.train], tokenizer)
     loss = reader_loss(model, ReaderBatches(examples, config)[0], config, "cpu", teacher)
     assert float(loss.value.detach()) == pytest.approx(0.0, abs=1e-5)
