@@ -252,13 +252,15 @@ class Pipeline:
             self._require_open()
             self._require_reader()
             results = run(policy or SearchOnce(), batch, search, read, context=context)
-            notice, conditions = "", Filter.parse(filter)
-            searches = [search for state, _ in results for search in state.searches]
-            if searches and not any(search.passages for search in searches):
-                with self._lock:
-                    is_barred = conditions is not None and not len(self.index.select(conditions))
-                notice = "no passage meets the filter" if is_barred else "no passage has a word of it"
-        answers = [replace(it, notice=it.notice or notice, timings_ms=timer.timings_ms) for _, it in results]
+            notice, conditions = "no passage has a word of it", Filter.parse(filter)
+            with self._lock:
+                if conditions is not None and not len(self.index.select(conditions)):
+                    notice = "no passage meets the filter"
+        empty = [bool(s.searches) and not any(it.passages for it in s.searches) for s, _ in results]
+        answers = [
+            replace(it, notice=it.notice or notice * is_empty, timings_ms=timer.timings_ms)
+            for (_, it), is_empty in zip(results, empty, strict=True)
+        ]
         return answers[0] if isinstance(questions, str) else answers
 
     async def aask(self, questions: str | Sequence[str], **options: Any) -> Any:

@@ -210,8 +210,7 @@ async def _change(engine: Engine, documents: Sequence[Document], deleted: Sequen
                     if time.monotonic() > deadline:
                         raise
                 await asyncio.sleep(_RETRY_S)
-            if changed.version != engine.require_ready().index_version:
-                await engine.replace()
+            await engine.replace()
             return changed
     except RagError as error:
         raise _refusal(error) from None

@@ -122,10 +122,14 @@ class Engine:
         stays, and the log has the reason.
 
         Args:
-            anew: also open its models anew; else those in use are kept if they belong to the index.
+            anew: also open its models anew, and the same version again; else those in use are kept if they
+                belong to the index.
         """
         async with self._reload_lock:
             if self.state != "ready":
+                return
+            version = self.require_ready().index_version
+            if not anew and await self.in_thread(_version_in, self.settings.index) == version:
                 return
             try:
                 opened = await self.in_background(self._opened, anew)

@@ -157,11 +157,8 @@ class Gate:
         if True in places:
             return str(places.index(True) + 1)
         message = "this API key is not accepted" if key else "an API key is needed"
-        hint, headers_sent = (
-            "send Authorization: Bearer KEY, or X-API-Key: KEY",
-            {"WWW-Authenticate": "Bearer"},
-        )
-        raise ApiError(401, "unauthorized", message, hint=hint, headers=headers_sent)
+        hint = "send Authorization: Bearer KEY, or X-API-Key: KEY"
+        raise ApiError(401, "unauthorized", message, hint, {"WWW-Authenticate": "Bearer"})
 
     async def _read(self, is_upload: bool, headers: Headers, receive: Receive) -> bytes | None:
         """The body; None if the client disconnects before its end."""

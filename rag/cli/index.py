@@ -52,7 +52,9 @@ def index(
 
     setup_logging("WARNING")
     if (out is None) is (update is None) or (watch and update is None):
-        hint = "--watch goes with --update INDEX: build it first, then watch it" if watch else "add --out DIR"
+        hint = "add --out DIR" if out is None else "leave one of the two out"
+        if watch:
+            hint = "--watch goes with --update INDEX: build it first, then watch it"
         raise ConfigError("give --out DIR, to build an index, or --update INDEX, to renew one", hint=hint)
     if update is None:
         _build(corpus, Path(str(out)), **options)

@@ -315,7 +315,7 @@ class AnswerSet(Record):
         timings_ms: wall time of each stage in milliseconds.
         reading: counts of the reader: "passages" read, of these "dropped" before the end, "token_layers".
         failure: why the passages could not be read; "" if they were.
-        notice: a reason to doubt every answer, such as a filter that no passage meets; "" if none.
+        notice: why nothing was read: a filter that no passage meets, a greeting …; "" if there is no reason.
         kind: "answer"; "list" where the first answer is a whole list, one entry a line; "passage" where the
             question asks for yes or no and the reader cannot tell: then each `text` is no answer, but a
             sentence that bears on the question, with the confidence for that.

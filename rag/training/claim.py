@@ -1,5 +1,6 @@
 """A run's folder belongs to one configuration and its data: `config.json` and `inputs.json` say which."""
 
+import os
 import shutil
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, nullcontext
@@ -10,18 +11,13 @@ from pydantic_core import to_jsonable_python
 
 from rag.config import RECIPE_KEY, Config
 from rag.core.errors import ConfigError, MismatchedArtifactError
-from rag.core.files import (
-    atomic_write_json,
-    clean_directory,
-    directory_lock,
-    read_json,
-    sha256_file,
-)
+from rag.core.files import atomic_write_json, clean_directory, directory_lock, read_json, sha256_file
 from rag.core.manifest import BUILDING_DIR, MANIFEST_NAME, claim, read_manifest
 from rag.data.files.rows import in_folder
 from rag.data.files.sources import corpus_files
 from rag.data.questions import question_files
 from rag.runtime.hardware import use_threads
+from rag.runtime.model_files import tower_folders
 from rag.runtime.seeds import seed_everything
 from rag.training.checkpoints import complete_checkpoints
 from rag.training.distributed import World
@@ -59,7 +55,8 @@ def claim_run(config: Config, out: Path) -> None:
     Paths are stored as absolute ones. Settings that the class of the configuration lists in `free` may
     differ; before the first checkpoint all may, and what was made with others is removed: all that the folder
     holds belongs to its settings and data, and needs no key of its own. The checksums of the training data
-    and the version of the index, which may be moved, are stored in `out/inputs.json` and checked likewise.
+    and of the models that training starts from, and the version of the index, which may be moved, are stored
+    in `out/inputs.json` and checked likewise.
 
     Raises:
         MismatchedArtifactError: the run was started with other settings or files; the message names them.
@@ -86,10 +83,13 @@ def claim_run(config: Config, out: Path) -> None:
 
 
 def _checksums(config: Config, free: Collection[str]) -> dict[str, str]:
-    """SHA-256 by path of training and validation data (of an index its manifest's); version of `index`."""
+    """SHA-256 by path of data (of an index its manifest's) and of models' weights; version of `index`."""
     settings = [value for name, value in config if name not in {"index", *free}]
     paths = [path for value in settings for path in (value if isinstance(value, tuple) else (value,))]
     files = [file for path in paths if isinstance(path, Path) for file in _files(path)]
+    models = [Path(path) for path in paths if isinstance(path, str) and os.path.isdir(path)]
+    towers = {folder for model in models for folder in tower_folders(model)}
+    files += sorted(file for folder in towers for file in folder.glob("*.safetensors"))
     index = getattr(config, "index", None)
     versions = {} if index is None else {"index": read_manifest(index, kind="index")["version"]}
     return {str(file.resolve()): sha256_file(file) for file in files} | versions

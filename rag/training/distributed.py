@@ -74,7 +74,7 @@ class World:
         state.destroy_process_group()
 
     def share(self, count: int, unit: str = "questions") -> slice:
-        """The part of a batch's `count` texts that this process computes: consecutive ones, equally many.
+        """The part of a batch's `count` texts that this process computes: consecutive, about equally many.
 
         Raises:
             ConfigError: there are fewer texts than processes, so that some would have nothing to do.

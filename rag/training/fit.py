@@ -266,7 +266,7 @@ def fit(
 @contextmanager
 def _stop_requests() -> Iterator[threading.Event]:
     """An event that the first Ctrl-C or SIGTERM inside the block sets, so that the run ends when its step is
-    saved; the second ends the program at once. Only the main thread can watch for signals.
+    saved; the second ends the program at once. Only the main thread can watch; ignored signals stay so.
     """
     requested = threading.Event()
 
@@ -276,9 +276,9 @@ def _stop_requests() -> Iterator[threading.Event]:
         requested.set()
         log.warning("the run ends when this step is saved; once more ends it now")
 
-    is_main = threading.current_thread() is threading.main_thread()
+    is_main, ignored = threading.current_thread() is threading.main_thread(), signal.SIG_IGN
     numbers = (signal.SIGINT, signal.SIGTERM) if is_main else ()
-    before = {number: signal.signal(number, request) for number in numbers}
+    before = {n: signal.signal(n, request) for n in numbers if signal.getsignal(n) not in (None, ignored)}
     try:
         yield requested
     finally:

@@ -62,6 +62,9 @@ async def test_documents_are_searched_when_the_answer_comes(index: Path) -> None
         assert Index.open(index, verify="deep").version == version
         again = await client.post("/v1/documents", json=sent, headers=KEY)
         assert again.json()["index_version"] == version
+        in_use = app.state.engine.pipeline
+        await app.state.engine.replace()
+        assert app.state.engine.pipeline is in_use  # this version is not opened again
         file = {"file": ("My guide.md", b"# Guide\n\nThe giraffe is tall.", "text/markdown")}
         uploaded = await client.post("/v1/documents", files=file, headers=KEY)
         assert uploaded.json()["documents"][0]["id"] == "My%20guide.md", uploaded.text

@@ -24,6 +24,7 @@ class _Claimed(FitConfig):
 
     index: Path | None = None
     train_files: tuple[Path, ...] = ()
+    encoder: str | None = None
     note: str = ""
 
 
@@ -47,19 +48,20 @@ def test_a_folder_belongs_to_one_configuration(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_run_goes_on_with_the_files_it_was_started_with(tmp_path: Path) -> None:
-    train, folder = tmp_path / "train.json", tmp_path / "beir"
+    train, folder, weights = tmp_path / "train.json", tmp_path / "beir", tmp_path / "model/model.safetensors"
     (folder / "qrels").mkdir(parents=True)
+    weights.parent.mkdir()
     queries, judged = folder / "queries.jsonl", folder / "qrels" / "test.tsv"
-    for file in (train, queries, judged):
+    for file in (train, queries, judged, weights):
         file.write_text("a")
-    config = _Claimed(train_files=(train, folder))
+    config = _Claimed(train_files=(train, folder), encoder=str(weights.parent))
     out = tmp_path / "run"
     claim_run(config, out)
     train.write_text("b")
     claim_run(config, out)  # nothing was trained yet
     _begin(out)
     claim_run(config, out)
-    for file, now, before in ((train, "c", "b"), (queries, "c", "a"), (judged, "c", "a")):
+    for file, now, before in ((train, "c", "b"), *((it, "c", "a") for it in (queries, judged, weights))):
         file.write_text(now)
         with pytest.raises(MismatchedArtifactError, match=rf"other content of .*{file.name}"):
             claim_run(config, out)

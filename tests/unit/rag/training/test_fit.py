@@ -185,6 +185,8 @@ def test_a_signal_saves_the_step_and_the_run_goes_on_from_it(
         impatient.signals = 2
         with pytest.raises(KeyboardInterrupt):
             run(tmp_path / "at once", impatient)
+        signal.signal(number, signal.SIG_IGN)
+        run(tmp_path / "ignored", Ended(8))  # to its end
     finally:
         signal.signal(number, before)
     assert [path.name for path in complete_checkpoints(tmp_path / "stopped" / "checkpoints")] == [
