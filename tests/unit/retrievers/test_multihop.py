@@ -125,5 +125,5 @@ def test_paths_over_a_real_index_from_either_first_hop(tmp_path):
             paths = searcher.search_both(asked, 9)[1][0]
             assert [hit.passage_id for hit in paths[0].hits] == ["danube", "germany"]
             assert all(len({hit.row for hit in path.hits}) == 2 for path in paths)
-        with pytest.raises(ConfigError, match="first=dense has one list"):
+        with pytest.raises(ConfigError, match="nothing to fuse"):
             open_retriever(index, "multihop", fusion=Fusion())
