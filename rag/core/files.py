@@ -192,7 +192,7 @@ def sha256_file(path: str | Path) -> str:
         with open(path, "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except FileNotFoundError as error:
-        raise ArtifactError(f"{path}: no such file") from error
+        raise ArtifactError(f"{path}: no such file", hint="check the path") from error
 
 
 def fingerprint(value: Any) -> str:

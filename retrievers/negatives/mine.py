@@ -95,8 +95,9 @@ def mine(
         counts = blocks.counts()
         if not counts["examples"]:
             blocks.remove()
+            listed = ", ".join(f"{name}: {count:,}" for name, count in counts.items())
             raise DataError(
-                f"{questions}: no question has a positive passage in {index} ({dict(counts)})",
+                f"{questions}: no question has a positive passage in {index} ({listed})",
                 hint="give gold passages or answers with the questions, or another corpus",
             )
         mined = blocks.examples()
