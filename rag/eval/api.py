@@ -3,6 +3,7 @@
 import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import tee
 from pathlib import Path
 from typing import Any
 
@@ -74,14 +75,15 @@ def evaluate(
     settings = load_config(EvaluationSettings, overrides=options)
     if isinstance(questions, str | Path):
         source = QuestionSource.of_file(questions, split=split)
-        stream: Iterable[Question] = read_questions(questions, split)
-        checked: Iterable[Question] = read_questions(questions, split)
+        listed: Iterable[Question] = read_questions(questions, split)
     else:
-        stream = checked = listed = questions_from(questions)
-        source = QuestionSource.of_questions(listed, split=split)
+        listed = objects = questions_from(questions)
+        source = QuestionSource.of_questions(objects, split=split)
+    stream, checked = tee(listed)
     if not any(q.answers or q.gold_passage_ids or q.gold or q.provenance or q.is_impossible for q in checked):
         hint = "give them in fields called answers and gold_passage_ids"
         raise DataError("no question has answers or gold passages", hint=hint)
+    del checked  # else all that the evaluation reads would stay in memory
     if run is not None:
         opened = Index.open(index) if isinstance(index, str | Path) else index
         opened = opened.index if isinstance(opened, Pipeline) else opened

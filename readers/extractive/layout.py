@@ -124,7 +124,8 @@ class PairTemplate:
 
     def size(self, question: Tokens, title: Tokens | None = None) -> int:
         """Number of tokens around a text that is read for a question."""
-        return len(self.row(question, title, ()).ids)
+        n_special = len(self.before) + len(self.between) + len(self.after)
+        return n_special + len(question) + (0 if title is None else len(title) + 1)
 
 
 def pair_template(tokenizer: Any) -> PairTemplate:
