@@ -96,7 +96,7 @@ def _update(corpus: Sequence[str], place: Path, *, watch: bool, precision: str, 
         done = updater.follow(inputs, **options)
         typer.echo(f"{place}: version {done.version}, {done}")
 
-    updated = _state_of(inputs, options["format"])
+    updated = now = _state_of(inputs, options["format"])
     update()
     if not watch:
         typer.echo(f'\nask it: rag ask "…" --index {place}')
@@ -105,7 +105,8 @@ def _update(corpus: Sequence[str], place: Path, *, watch: bool, precision: str, 
     with suppress(KeyboardInterrupt):
         while True:
             time.sleep(_CHECK_EVERY_S)
-            if (now := _state_of(inputs, options["format"])) == updated:
+            before, now = now, _state_of(inputs, options["format"])
+            if now == updated or now != before:  # a file that is still written is not read by half
                 continue
             try:
                 update()
