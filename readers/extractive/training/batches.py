@@ -14,7 +14,6 @@ from rag.runtime.seeds import generator
 from readers.extractive.layout import Row, row_tensors
 from readers.extractive.training.config import ReaderStage, ReaderTrainConfig
 from readers.extractive.training.data import NO, SPAN, UNLABELLED, ReaderExamples
-from readers.extractive.training.rewording import Rewording
 
 _POOL_BATCHES = 64
 
@@ -29,7 +28,6 @@ class ReaderBatch:
 
     Attributes:
         input_ids, attention_mask, token_type_ids: (B·P, L) int64.
-        teacher_ids: (B·P, L) int64, the rows with their questions as they were asked.
         allowed: (B, P, S) bool, positions in the softmax: the text, the row's [CLS], "yes" and "no".
         starts, ends: (B, A) int64, positions of the acceptable spans in P·S.
         acceptable: (B, A) bool, False where a question has fewer than A.
@@ -43,7 +41,6 @@ class ReaderBatch:
     input_ids: torch.Tensor
     attention_mask: torch.Tensor
     token_type_ids: torch.Tensor
-    teacher_ids: torch.Tensor
     allowed: torch.Tensor
     starts: torch.Tensor
     ends: torch.Tensor
@@ -76,17 +73,12 @@ class ReaderBatches:
     by row length and cut into batches of at most `tokens_per_batch` padded tokens, and the batches of a pool
     are shuffled.
 
-    Args:
-        rewording: rewords the questions of a share of the groups, `config.reworded`.
-
     Raises:
         ConfigError: a stage leaves no room for text, or no step is left.
     """
 
-    def __init__(
-        self, examples: ReaderExamples, config: ReaderTrainConfig, rewording: Rewording | None = None
-    ) -> None:
-        self.examples, self.config, self._rewording = examples, config, rewording
+    def __init__(self, examples: ReaderExamples, config: ReaderTrainConfig) -> None:
+        self.examples, self.config = examples, config
         self._sets = np.array([question.set for question in examples.questions])
         self._flat = np.concatenate([question.passages for question in examples.questions])
         lengths = np.array([len(question.tokens) for question in examples.questions])
@@ -156,7 +148,7 @@ class ReaderBatches:
             chosen, has_answer = self._choose(question, stage, draw)
             answered.append(has_answer)
             rows += [self._row(question, *one, plan.limit, draw) for one in chosen]
-        return self._assemble(rows, answered, plan.questions, draw)
+        return self._assemble(rows, answered, plan.questions)
 
     def _choose(
         self, number: int, stage: ReaderStage, draw: np.random.Generator
@@ -207,20 +199,11 @@ class ReaderBatches:
         }
         return _Row(row, list(inside), is_positive)
 
-    def _assemble(
-        self, rows: Sequence[_Row], answered: Sequence[bool], questions: Int64, draw: np.random.Generator
-    ) -> ReaderBatch:
+    def _assemble(self, rows: Sequence[_Row], answered: Sequence[bool], questions: Int64) -> ReaderBatch:
         types = np.array([self.examples.questions[question].type for question in questions])
         groups, per_group = len(answered), len(rows) // len(answered)
-        clear, mask, segments, text = row_tensors(self.examples.template, [row.row for row in rows])
-        ids = clear.clone()
-        if self._rewording is not None:
-            begin = len(self.examples.template.before)
-            for group in np.flatnonzero(draw.random(groups) < self.config.reworded).tolist():
-                own = slice(group * per_group, (group + 1) * per_group)
-                question_tokens = slice(begin, begin + int(self._question_lengths[questions[group]]))
-                self._rewording.apply(ids[own].numpy(), question_tokens, text[own].numpy(), draw)
-        longest = clear.shape[1]
+        ids, mask, segments, text = row_tensors(self.examples.template, [row.row for row in rows])
+        longest = ids.shape[1]
         size = longest + (2 if self.config.answer_types else 0)  # "yes" and "no" stand behind the tokens
         allowed = torch.ones(len(rows), size, dtype=torch.bool)
         allowed[:, 1:longest] = text[:, 1:]
@@ -244,7 +227,6 @@ class ReaderBatches:
             input_ids=ids,
             attention_mask=mask,
             token_type_ids=segments,
-            teacher_ids=clear,
             allowed=allowed.reshape(groups, per_group, size),
             starts=flat[..., 0],
             ends=flat[..., 1],

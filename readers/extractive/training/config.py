@@ -133,9 +133,6 @@ class ReaderTrainConfig(TrainConfig):
             how likely it finds each span, each passage and "not here" is learnt beside the answers.
         teacher_weight: share of the teacher's part in the loss; that of the answers has the rest.
         temperature: logits of teacher and student are divided by it.
-        reworded: share of the questions in which words that their passages hold too are replaced by words of
-            like meaning, so that a reader does not look for the words themselves; its teacher reads them as
-            they were asked.
         stages: parts of the run, one after the other.
         validation_questions: number of held-out questions that are scored during training.
         calibration_questions: number of questions per set on which ranking and calibration are fitted.
@@ -166,7 +163,6 @@ class ReaderTrainConfig(TrainConfig):
     teacher: str | None = None
     teacher_weight: float = Field(default=0.5, gt=0, le=1)
     temperature: float = Field(default=2.0, gt=0)
-    reworded: float = Field(default=0.0, ge=0, le=1)
     stages: tuple[ReaderStage, ...] = Field(default=_RECIPE, min_length=1)
     validation_questions: int = Field(default=600, ge=1)
     calibration_questions: int = Field(default=1000, ge=1)

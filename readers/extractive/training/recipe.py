@@ -21,7 +21,6 @@ from readers.extractive.training.config import ReaderTrainConfig, TrainingSet
 from readers.extractive.training.data import load_examples, read_set
 from readers.extractive.training.finish import RANGE_QUESTIONS, draw, finish, gold_scores
 from readers.extractive.training.losses import marginal_loss, span_loss, teacher_loss
-from readers.extractive.training.rewording import Rewording
 from readers.extractive.training.teacher import Teacher
 from readers.manifest import load_manifest
 
@@ -74,10 +73,6 @@ def _method(config: ReaderTrainConfig, run: Run) -> Method:
     rows = load_examples(
         learnt, tokenizer, answer_types=config.answer_types, negatives_top_k=config.negatives_top_k
     )
-    rewording = None
-    if config.reworded:
-        texts = {passage.text for _, examples in learnt for e in examples for passage in e.passages}
-        rewording = Rewording.learn(tokenizer, (question.tokens for question in rows.questions), texts)
     del learnt, examples
     watched = draw([e for own in held_out.values() for e in own], config.validation_questions, config, 4)
     settings = ReaderSettings(
@@ -100,7 +95,7 @@ def _method(config: ReaderTrainConfig, run: Run) -> Method:
         return finish(config, model, weights, tokenizer, held_out, settings, shown)
 
     return Method(
-        model, master, ReaderBatches(rows, config, rewording),
+        model, master, ReaderBatches(rows, config),
         lambda batch: reader_loss(model, batch, config, run.device, teacher), export,
         Card("readers.extractive.training", "reader.md", {"load_manifest": manifest}),
         evaluate=evaluate if watched else None,
@@ -143,7 +138,7 @@ def reader_loss(
         value = value + config.skim_weight * marginal_loss(skim, inside, answer_tokens)
     if teacher is None:
         return Loss(value, examples=groups, tokens=batch.tokens)
-    read = teacher.logits(moved["teacher_ids"], moved["attention_mask"])
+    read = teacher.logits(moved["input_ids"], moved["attention_mask"])
     rows = groups if config.normalisation == "shared" else groups * per_group
     places = allowed.reshape(rows, -1)
     taught = _span_logits(read, groups, config.answer_types)

@@ -4,17 +4,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from transformers import AutoTokenizer
 
 from rag.core.errors import ConfigError, DataError
-from rag.runtime.model_files import embedded_encoder_dir
 from readers.extractive.training.batches import ReaderBatch, ReaderBatches
 from readers.extractive.training.config import ReaderStage, ReaderTrainConfig, TrainingSet
 from readers.extractive.training.data import NO, SPAN, YES, load_examples, read_set
-from readers.extractive.training.rewording import Rewording
 from tests.tiny_reader import tiny_squad, tiny_tokenizer
 
 TWO_HOPS = [
@@ -194,42 +190,6 @@ def test_answers_that_are_too_long_do_not_count(tmp_path: Path) -> None:
     assert [said(batches[0], group) for group in range(len(batches[0].has_answer))] == [["1889"]]
     squad = read_set(TrainingSet(questions=tiny_squad(tmp_path / "s.json", 2, 0), max_answer_words=1))
     assert all(example.answer_starts for example in squad)
-
-
-def test_reworded_questions_differ_in_words_that_their_passages_hold(tmp_path: Path) -> None:
-    squad = tiny_squad(tmp_path / "train.json", 4, 0)
-    config = config_of(tmp_path, [TrainingSet(questions=squad)], reworded=0.5)
-    tokenizer = tiny_tokenizer()
-    examples = load_examples([(item, read_set(item)) for item in config.train], tokenizer)
-    number = {word: tokenizer.convert_tokens_to_ids(word) for word in ("tower", "castle", "meters", "year")}
-    neighbours = np.zeros((len(tokenizer), 4), np.int64)
-    neighbours[number["tower"]], neighbours[number["meters"]] = number["castle"], number["year"]
-    rewording = Rewording(neighbours, np.zeros(len(tokenizer), bool))
-    batch = ReaderBatches(examples, config, rewording)[0]
-    changed = batch.input_ids != batch.teacher_ids
-    groups = changed.view(*batch.positive.shape, -1)
-    assert 0 < groups.any(-1).any(-1).sum() < len(groups)
-    assert torch.equal(groups, groups[:, :1].expand_as(groups))  # alike beside all passages of a question
-    for row, place in changed.nonzero().tolist():
-        before, after = (int(ids[row, place]) for ids in (batch.teacher_ids, batch.input_ids))
-        assert neighbours[before, 0] == after
-        first = row - row % groups.shape[1]
-        texts = batch.teacher_ids[first : first + groups.shape[1], place + 1 :]
-        assert (texts == before).any()
-    assert torch.equal(batch.teacher_ids, ReaderBatches(examples, config)[0].input_ids)
-
-
-def test_neighbours_are_words_of_like_meaning_but_no_names_and_numbers() -> None:
-    tokenizer = AutoTokenizer.from_pretrained(embedded_encoder_dir())
-    text = "the start and the begin of high things, low, two or three of Paris and London; it began"
-    rewording = Rewording.learn(tokenizer, [], [text])
-    near = {
-        word: tokenizer.convert_ids_to_tokens(rewording.neighbours[tokenizer.convert_tokens_to_ids(word)])
-        for word in ("begin", "high", "two", "paris")
-    }
-    assert {"start", "began"} & set(near["begin"])
-    assert "low" not in near["high"]
-    assert near["two"] == near["paris"] == ["[PAD]"] * 4
 
 
 TEXT = "the tower in the city has 5 meters . the river near the castle has 5 meters . the bridge is old ."
