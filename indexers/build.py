@@ -31,12 +31,11 @@ from indexers.protocols import EncodesCorpus, PassageEncoder
 from indexers.settings import INDEX_KINDS, PLAID, STAGES, BuildSettings, Stage
 from indexers.token_build import TokenEncoder, build_tokens
 from indexers.token_codec import BITS
-from rag.core.arrays import Float32
+from rag.core.arrays import Float32, load_npy, save_npy
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.files import TEMPORARY_MARK, directory_lock, disk_errors, fingerprint
+from rag.core.log import Progress
 from rag.core.manifest import BUILDING_DIR, MANIFEST_NAME
-from rag.core.npy import load_npy, save_npy
-from rag.core.progress import Progress
 from rag.core.types import Passage
 
 __all__ = ["INDEX_KIND", "BuildSettings", "build_index"]

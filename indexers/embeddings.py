@@ -10,11 +10,12 @@ float16 halves the disk and keeps 11 significant bits: for unit vectors an inner
 from __future__ import annotations
 
 import hashlib
+import mmap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 import faiss
 import numpy as np
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 from indexers.passages import PassageStore
 from indexers.protocols import EncoderIdentity, PassageEncoder
 from indexers.settings import SHARD_ROWS, VectorDtype
-from rag.core.arrays import Bool, Float32, Int64
+from rag.core.arrays import Bool, Float32, Int64, load_npy, save_npy
 from rag.core.errors import ArtifactError, DataError, IncompleteArtifactError, MismatchedArtifactError
 from rag.core.files import (
     atomic_path,
@@ -32,9 +33,8 @@ from rag.core.files import (
     link_or_copy,
     read_json,
 )
+from rag.core.log import Progress
 from rag.core.manifest import differences
-from rag.core.npy import advise, load_npy, save_npy
-from rag.core.progress import Progress
 
 _TEXTS_AT_ONCE = 4096
 _LARGE_BYTES = 1 << 31  # from which the pages of rows are asked for side by side before they are read
@@ -142,7 +142,7 @@ class EmbeddingShards:
             for shard, shape in enumerate(shapes)
         ]
         for values in shards:
-            advise(values, "MADV_RANDOM")  # `blocks` says otherwise when it reads a whole shard
+            _advise(values, "MADV_RANDOM")  # `blocks` says otherwise when it reads a whole shard
         return cls(place, header, shards)
 
     def __len__(self) -> int:
@@ -167,9 +167,9 @@ class EmbeddingShards:
         parts = list(zip(touched.tolist(), bounds[:-1], bounds[1:], strict=True))
         for shard, start, stop in parts:
             if stop - start > self.shard_rows // _MOST_OF_A_SHARD:
-                advise(self._shards[shard], "MADV_WILLNEED")
+                _advise(self._shards[shard], "MADV_WILLNEED")
             elif self.is_large:
-                advise(self._shards[shard], "MADV_WILLNEED", ordered[start:stop] - shard * self.shard_rows)
+                _advise(self._shards[shard], "MADV_WILLNEED", ordered[start:stop] - shard * self.shard_rows)
         for shard, start, stop in parts:
             gathered[order[start:stop]] = self._shards[shard][ordered[start:stop] - shard * self.shard_rows]
         return _as_float32(gathered)
@@ -177,8 +177,30 @@ class EmbeddingShards:
     def blocks(self) -> Iterator[tuple[int, Float32]]:
         """(first row, vectors (n, D) float32) of every shard in order; float32 shards are not copied."""
         for shard, values in enumerate(self._shards):
-            advise(values, "MADV_WILLNEED")
+            _advise(values, "MADV_WILLNEED")
             yield shard * self.shard_rows, _as_float32(values)
+
+
+def _advise(
+    values: NDArray[Any],
+    advice: Literal["MADV_RANDOM", "MADV_WILLNEED"],
+    rows: NDArray[np.integer[Any]] | None = None,
+) -> None:
+    """Say how a mapped array will be read: row by row, or all of it, or some rows (n,), soon.
+
+    A cold disk gives 640 scattered rows some tenfold as fast without reading on behind each, and five times as
+    fast again when their pages are asked for side by side.
+    """
+    base: Any = getattr(values.base, "_mmap", None)
+    if base is None:
+        return
+    if rows is None:
+        base.madvise(getattr(mmap, advice))
+        return
+    start, size = values.ctypes.data - np.frombuffer(base, np.uint8).ctypes.data, values.strides[0]
+    for first in (start + rows * size).tolist():
+        page = first - first % mmap.PAGESIZE
+        base.madvise(getattr(mmap, advice), page, first + size - page)
 
 
 def _as_float32(values: NDArray[Any]) -> Float32:

@@ -49,7 +49,7 @@ from rag.core.errors import (
     MismatchedArtifactError,
 )
 from rag.core.files import atomic_path, clean_directory
-from rag.core.progress import Progress
+from rag.core.log import Progress
 
 FAISS_NAME = "faiss.index"
 HNSW_LINKS = 32

@@ -17,7 +17,7 @@ import numpy as np
 
 from indexers.passages import PassageStore
 from rag.core.files import hash64
-from rag.core.progress import Progress
+from rag.core.log import Progress
 from rag.core.types import Hit, Passage, Question
 from rag.data.text import AnswerMatcher
 

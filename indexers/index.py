@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from indexers.documents import DOCUMENTS_NAME, DocumentEntry, group_passages, read_document_entries
 from indexers.embeddings import EmbeddingShards, Header
 from indexers.faiss_index import open_dense
-from indexers.ledger import read_index_manifest
+from indexers.ledger import hold_folder, read_index_manifest
 from indexers.lucene import LuceneIndex
 from indexers.passages import PassageStore, metadata_of
 from indexers.protocols import EncoderIdentity, Selection, VectorIndex
@@ -22,7 +22,6 @@ from indexers.settings import PARTS, Part
 from indexers.token_index import TokenIndex
 from rag.core.arrays import Bool
 from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError, ResourceError
-from rag.core.files import hold_folder
 from rag.core.manifest import read_manifest, verify_files
 from rag.core.types import Passage
 from rag.data.filters import Condition, Filter, FilterError

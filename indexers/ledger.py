@@ -7,9 +7,12 @@ finished. When all are, the folder is renamed, and the manifest, replaced last, 
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
-from collections.abc import Collection, Mapping
+import weakref
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +24,6 @@ from rag.core.files import (
     clean_directory,
     fingerprint,
     fsync_path,
-    is_in_use,
     link_or_copy,
     read_json,
 )
@@ -228,5 +230,32 @@ def remove_unused(place: Path) -> None:
         return
     (place / current / STATE_NAME).unlink(missing_ok=True)
     for folder in place.glob(f"{DATA_PREFIX}*"):
-        if folder.name != current and not is_in_use(folder):
+        if folder.name != current and not _is_in_use(folder):
             shutil.rmtree(folder)
+
+
+def hold_folder(folder: Path, owner: object) -> Callable[[], object]:
+    """Keep other processes from removing a folder until the result is called, or `owner` is collected.
+
+    Raises:
+        ArtifactError: there is no such folder.
+    """
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise ArtifactError(f"{folder} is missing", hint="restore it or rebuild the index") from error
+    with suppress(OSError):  # a file system without locks
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+    return weakref.finalize(owner, os.close, descriptor)
+
+
+def _is_in_use(folder: Path) -> bool:
+    """Whether this process or another holds a folder."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False

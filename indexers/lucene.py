@@ -36,7 +36,7 @@ from rag.core.errors import (
     RetrievalError,
 )
 from rag.core.files import TEMPORARY_MARK, clean_directory, disk_errors, replaced_folder
-from rag.core.progress import Progress
+from rag.core.log import Progress
 
 FOLDER_NAME = "lucene"
 MAX_QUERY_WORDS, MAX_QUERY_CHARACTERS = 512, 16_384

@@ -29,9 +29,9 @@ from indexers.passages import (
     PASSAGE_SCHEMA,
     ROWS_NAME,
 )
+from rag.core.arrays import save_npy
 from rag.core.errors import DataError
 from rag.core.files import atomic_path, clean_directory, disk_errors, hash64
-from rag.core.npy import save_npy
 from rag.core.types import Location, Passage
 
 

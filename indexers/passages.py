@@ -19,9 +19,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from rag.core.arrays import load_npy
 from rag.core.errors import ArtifactError, RetrievalError
 from rag.core.files import hash64
-from rag.core.npy import load_npy
 from rag.core.types import Location, Metadata, Passage
 
 BATCH_ROWS = 128  # Arrow reads a whole batch for one row: some 90 KB

@@ -8,8 +8,9 @@ from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+from numpy.typing import NDArray
 
-from rag.core.arrays import Bool, Float32, Int64, UInt8
+from rag.core.arrays import Bool, Float32, Int64
 from rag.core.errors import ArtifactError
 
 _OPTIONAL = ("interaction", "tokenizer_sha256")  # fields of an encoder's identity that may be absent
@@ -150,7 +151,7 @@ class Selection:
         return edges.reshape(-1, 2)
 
     @cached_property
-    def bits(self) -> UInt8:
+    def bits(self) -> NDArray[np.uint8]:
         """The mask with eight rows per byte, the first in the lowest bit."""
         return np.packbits(self.mask, bitorder="little")
 

@@ -18,11 +18,10 @@ from indexers.passages import PassageStore
 from indexers.protocols import EncoderIdentity
 from indexers.settings import SHARD_ROWS
 from indexers.token_codec import BITS, TRAINING_TOKENS, TokenCodec, centroid_count, train_codec
-from rag.core.arrays import Float16, Int64, ranges
+from rag.core.arrays import Int64, load_npy, ranges, save_npy
 from rag.core.errors import ConfigError, DataError
 from rag.core.files import atomic_path, clean_directory
-from rag.core.npy import load_npy, save_npy
-from rag.core.progress import Progress
+from rag.core.log import Progress
 
 CENTROIDS_NAME, BUCKETS_NAME = "centroids.npy", "buckets.npy"
 LISTS_NAME, ENDS_NAME = "lists.npy", "list_ends.npy"
@@ -130,7 +129,7 @@ class _Build:
     def _load(self, name: str) -> np.ndarray:
         return np.asarray(np.load(self.directory / name, mmap_mode="r", allow_pickle=False))
 
-    def _encode(self, texts: Sequence[Any]) -> tuple[Float16, np.ndarray]:
+    def _encode(self, texts: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
         vectors = self.encoder.passage_tokens([p.title for p in texts], [p.text for p in texts])
         if vectors.lengths is None:
             raise ConfigError(
@@ -168,7 +167,7 @@ class _Build:
 
     def _draw_sample(self, order: Int64) -> None:
         """Encode the first passages of `order`, as many as the centroids need."""
-        parts, counts = list[Float16](), list[np.ndarray]()
+        parts, counts = list[np.ndarray](), list[np.ndarray]()
         tokens, at, needed = 0, 0, float(_SAMPLED_TOKENS)
         with Progress(None, "tokens", "sample") as progress:
             while at < len(order) and tokens < needed:
@@ -183,7 +182,7 @@ class _Build:
         save_npy(self.directory / _SAMPLE_NAME, np.concatenate(parts))
         save_npy(self.directory / _SAMPLE_ROWS_NAME, np.concatenate(counts))
 
-    def sampled(self) -> dict[int, Float16]:
+    def sampled(self) -> dict[int, np.ndarray]:
         """Vectors of the sample's passages by row, mapped."""
         if not (self.directory / _SAMPLE_ROWS_NAME).is_file():
             return {}
@@ -192,7 +191,7 @@ class _Build:
         return dict(zip(rows.tolist(), parts, strict=True))
 
     def write(
-        self, shard: int, codec: TokenCodec, sampled: dict[int, Float16], done: Callable[[int], None]
+        self, shard: int, codec: TokenCodec, sampled: dict[int, np.ndarray], done: Callable[[int], None]
     ) -> None:
         """Write a shard: vectors of the sample as stored, the others encoded."""
         columns: tuple[list[np.ndarray], ...] = ([], [], [])

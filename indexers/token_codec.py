@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rag.core.arrays import Float32, Int64, UInt8
+from rag.core.arrays import Float32, Int64
 
 BITS = 2  # of a residual's number
 _LEVELS, _PER_BYTE = 1 << BITS, 8 // BITS
@@ -168,7 +168,7 @@ class TokenCodec:
         starts = range(0, places, _PER_BYTE)
         return np.concatenate([values[parts, np.arange(at, at + _PER_BYTE)] for at in starts])
 
-    def encode(self, vectors: Float32) -> tuple[NDArray[Any], UInt8]:
+    def encode(self, vectors: Float32) -> tuple[NDArray[Any], NDArray[np.uint8]]:
         """Centroids (T,) and packed residuals (T, bytes) of vectors (T, D)."""
         codes = self._nearest(vectors)
         residuals = vectors - self.centroids[codes]
@@ -179,7 +179,7 @@ class TokenCodec:
         shifted <<= _SHIFTS.astype(np.uint8)
         return codes.astype(code_dtype(len(self.centroids))), np.bitwise_or.reduce(shifted, axis=2)
 
-    def similarities(self, codes: NDArray[Any], packed: UInt8, query: Float32) -> Float32:
+    def similarities(self, codes: NDArray[Any], packed: NDArray[np.uint8], query: Float32) -> Float32:
         """Inner products (T, q) of restored unit vectors with vectors (q, D), a thousand tokens at a time."""
         products = np.empty((len(codes), len(query)), np.float32)
         count, dim = min(len(codes), _TOKENS_AT_ONCE), self.centroids.shape[1]

@@ -25,9 +25,8 @@ from indexers.exact import check_queries, check_selected, select_best
 from indexers.protocols import EncoderIdentity, Selection
 from indexers.token_build import BUCKETS_NAME, CENTROIDS_NAME, ENDS_NAME, LISTS_NAME, shard_files
 from indexers.token_codec import BITS, TokenCodec, code_dtype
-from rag.core.arrays import Float32, Int64, ranges
+from rag.core.arrays import Float32, Int64, load_npy, ranges
 from rag.core.errors import MismatchedArtifactError, RetrievalError
-from rag.core.npy import load_npy
 
 NPROBE = 4
 # Passages for which the smallest number of candidates is enough; the largest multiple of that number.

@@ -17,7 +17,7 @@ from indexers.settings import BuildSettings, IndexKind
 from rag.config import load_config
 from rag.core.arrays import Float32
 from rag.core.errors import ConfigError
-from rag.core.progress import StageTimer
+from rag.core.log import StageTimer
 from rag.core.types import AnswerSet, Hit, Passage, Path, Paths, Query, RankedPassages
 from rag.data.corpus import passages_of
 from rag.data.filters import Filter

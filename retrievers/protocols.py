@@ -7,7 +7,7 @@ import numpy as np
 
 from indexers.protocols import PassageEncoder, Selection
 from rag.core.arrays import Float32
-from rag.core.progress import StageTimer
+from rag.core.log import StageTimer
 from rag.core.types import Hit, Passage, Path, Query
 
 Timer = StageTimer | None

@@ -20,8 +20,8 @@ from pydantic import (
 )  # fmt: skip
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
+from rag.core.text import as_unicode
 from rag.core.types import certainty
-from rag.core.unicode import as_unicode
 from rag.data.filters import Filter
 from rag.data.text import simple_tokenize
 from rag.policies import GREETING

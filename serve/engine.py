@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from starlette.requests import Request
 
 from rag.core.errors import ConfigError, MismatchedArtifactError, RagError, ReaderError, RetrievalError
-from rag.core.log import get_logger
+from rag.core.log import StageTimer, get_logger
 from rag.core.manifest import read_manifest
-from rag.core.progress import StageTimer
 from rag.data.filters import Filter, FilterError
 from rag.opening import OpenSettings
 from serve.batching import ItemFailed, MicroBatcher

@@ -14,7 +14,7 @@ import numpy as np
 from rag.bench.common import interval_of
 from rag.bench.load import latency_interval
 from rag.bench.report import Report
-from rag.core.progress import Progress
+from rag.core.log import Progress
 from rag.core.types import Question
 from rag.data.text import exact_match
 from rag.metrics.significance import Interval, bootstrap

@@ -12,7 +12,7 @@ from typing import Any
 
 from rag.core.files import atomic_write_json
 from rag.core.optional import installed_version
-from rag.core.views import text_table
+from rag.core.text import text_table
 from rag.metrics.significance import Interval
 
 _PACKAGES = ("openqa-rag", "torch", "transformers", "faiss-cpu", "numpy", "pyserini")

@@ -9,7 +9,7 @@ from rag.bench.load import LoadResult, latency_interval, run_load
 from rag.bench.report import Report
 from rag.bench.server_process import ServerProcess
 from rag.core.errors import ConfigError
-from rag.core.progress import Progress
+from rag.core.log import Progress
 
 
 def run_serve_benchmark(

@@ -1,16 +1,20 @@
-"""The types of NumPy arrays, by the type of their elements; sequences end to end in one array."""
+"""NumPy arrays: their types, sequences end to end, files that are mapped into memory and never unpickled."""
+
+from pathlib import Path
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.lib.format import open_memmap
+from numpy.typing import DTypeLike, NDArray
+
+from rag.core.errors import ArtifactError
+from rag.core.files import atomic_path
 
 Bool = NDArray[np.bool_]
-Float16 = NDArray[np.float16]
 Float32 = NDArray[np.float32]
 Float64 = NDArray[np.float64]
 Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
-UInt8 = NDArray[np.uint8]
-UInt64 = NDArray[np.uint64]
 
 
 def ranges(starts: Int64 | int, lengths: Int64) -> Int64:
@@ -26,3 +30,36 @@ def ranges(starts: Int64 | int, lengths: Int64) -> Int64:
     before: Int64 = np.cumsum(lengths) - lengths
     numbers: Int64 = np.arange(int(lengths.sum())) + np.repeat(starts - before, lengths)
     return numbers
+
+
+def save_npy(path: Path, values: NDArray[Any]) -> None:
+    """Write `values` atomically as `.npy`.
+
+    Raises:
+        ResourceError: the disk is full or not writable.
+    """
+    with atomic_path(path) as temporary, open(temporary, "wb") as file:
+        np.save(file, np.ascontiguousarray(values), allow_pickle=False)
+
+
+def load_npy(path: Path, *, dtype: DTypeLike, shape: tuple[int, ...] | None = None) -> NDArray[Any]:
+    """Map a `.npy` file read-only and check its header.
+
+    Args:
+        shape: expected shape; None accepts any.
+
+    Raises:
+        ArtifactError: the file, named in the message, is missing, truncated, in another format, or of another
+            shape or type.
+    """
+    problem = ""
+    try:
+        mapped: Any = open_memmap(path, mode="r")
+        if mapped.dtype != np.dtype(dtype) or (shape is not None and mapped.shape != shape):
+            problem = f"holds {mapped.dtype} {mapped.shape}, expected {np.dtype(dtype)} {shape or ''}"
+    except (ValueError, OSError, EOFError) as error:
+        problem = "is missing" if isinstance(error, FileNotFoundError) else f"is damaged: {error}"
+    if problem:
+        raise ArtifactError(f"{path} {problem}", hint="restore it or rebuild the index")
+    # A plain array over the same pages: indexing a memmap object costs several times more.
+    return np.asarray(mapped)

@@ -1,16 +1,14 @@
 """Files that are complete or absent: atomic writes, checksums, one writer per directory."""
 
 import errno
-import fcntl
 import hashlib
 import json
 import os
 import re
 import shutil
 import tempfile
-import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -44,39 +42,29 @@ def check_target(path: str | Path, *, folder: bool = False, is_new: bool = False
         is_new: the folder must not exist, or be empty.
 
     Raises:
-        ConfigError: a folder lies where a file is to be, a file where a folder is to be, a file above it, it
-            is a link to nothing, or a new folder holds something.
+        ConfigError: a folder lies where a file is to be, a file where a folder is to be or above it, or a new
+            folder holds something.
         ResourceError: there is no permission to write there.
     """
-    target = Path(path)
+    target, hint = Path(path), "choose another --out"
     expected, other = ("folder", "file") if folder else ("file", "folder")
     above = next(place for place in target.absolute().parents if place.exists())
-    problem = ""
-    if target.is_symlink() and not target.exists():
-        problem = f"{target} is a link to {os.readlink(target)}, which does not exist"
-    elif target.exists() and target.is_dir() != folder:
-        problem = f"{target} is a {other}, expected a {expected}"
-    elif not above.is_dir():
-        problem = f"{above} is a file: nothing can lie in it"
-    elif is_new and target.exists() and any(target.iterdir()):
-        problem = f"{target} exists and is not empty"
-    if problem:
-        raise ConfigError(problem, hint="choose another --out")
+    if target.exists() and target.is_dir() != folder:
+        raise ConfigError(f"{target} is a {other}, expected a {expected}", hint=hint)
+    if not above.is_dir():
+        raise ConfigError(f"{above} is a file: nothing can lie in it", hint=hint)
+    if is_new and target.exists() and any(target.iterdir()):
+        raise ConfigError(f"{target} exists and is not empty", hint=hint)
     if not os.access(target if target.exists() else above, os.W_OK):
-        raise _no_permission(target)
-
-
-def _no_permission(path: Path) -> ResourceError:
-    return ResourceError(f"no permission to write {path}", hint="choose another --out")
+        raise ResourceError(f"no permission to write {target}", hint=hint)
 
 
 @contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
-    """Turn errors of the disk at this place into errors that name it; others pass through.
+    """Turn the errors of a full disk, as the system and libraries report them, into one that names the place.
 
     Raises:
-        ResourceError: ENOSPC, EDQUOT, EFBIG, EACCES, EPERM, EROFS: the disk is full, or not to be written to.
-        ConfigError: EISDIR, ENOTDIR, EEXIST: see `check_target`.
+        ResourceError: ENOSPC, EDQUOT, EFBIG.
     """
     try:
         yield
@@ -87,12 +75,6 @@ def disk_errors(path: Path) -> Iterator[None]:
         if code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or unnumbered:
             hint = "free some space and run the same command again; finished parts are kept"
             raise ResourceError(f"the disk is full: could not write {path}", hint=hint) from error
-        named, here = Path(str(getattr(error, "filename", None) or path)).absolute(), path.absolute()
-        if named.is_relative_to(here.parent) or here.is_relative_to(named):  # and not about another file
-            if code in (errno.EACCES, errno.EPERM, errno.EROFS):
-                raise _no_permission(path) from error
-            if code in (errno.EISDIR, errno.ENOTDIR, errno.EEXIST):
-                check_target(path, folder=code != errno.EISDIR)
         raise
 
 
@@ -110,10 +92,8 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
         >>> target.read_text()
         '1 2 3'
     """
-    target = Path(path)
-    if target.is_symlink():
-        check_target(target, folder=target.is_dir())
-        target = target.resolve()
+    target = Path(path).resolve() if Path(path).is_symlink() else Path(path)
+    check_target(target, folder=target.is_dir())
     with disk_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mktemp(prefix=f".{target.name}{TEMPORARY_MARK}", dir=target.parent))
@@ -146,10 +126,9 @@ def link_or_copy(source: Path, target: Path) -> None:
 
 def clean_directory(directory: Path) -> None:
     """Make `directory` if it is missing, and remove temporary files that killed writers left in it."""
-    with disk_errors(directory):
-        directory.mkdir(parents=True, exist_ok=True)
-        for entry in directory.glob(f".*{TEMPORARY_MARK}*"):
-            _remove(entry)
+    directory.mkdir(parents=True, exist_ok=True)
+    for entry in directory.glob(f".*{TEMPORARY_MARK}*"):
+        _remove(entry)
 
 
 def _remove(path: Path) -> None:
@@ -215,42 +194,11 @@ def directory_lock(directory: str | Path) -> Iterator[None]:
     """
     place = Path(directory)
     check_target(place, folder=True)
-    with disk_errors(place):
-        place.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(place / ".lock")
-        try:
-            lock.acquire(blocking=False)
-        except Timeout as error:
-            hint = "wait for it to finish, or choose another --out"
-            raise ResourceError(f"{place}: another process is writing here", hint=hint) from error
+    place.mkdir(parents=True, exist_ok=True)
     try:
+        lock = FileLock(place / ".lock").acquire(blocking=False)
+    except Timeout as error:
+        hint = "wait for it to finish, or choose another --out"
+        raise ResourceError(f"{place}: another process is writing here", hint=hint) from error
+    with lock:
         yield
-    finally:
-        lock.release()
-
-
-def hold_folder(folder: Path, owner: object) -> Callable[[], object]:
-    """Keep other processes from removing a folder until the result is called, or `owner` is collected.
-
-    Raises:
-        ArtifactError: there is no such folder.
-    """
-    try:
-        descriptor = os.open(folder, os.O_RDONLY)
-    except OSError as error:
-        raise ArtifactError(f"{folder} is missing", hint="restore it or rebuild the index") from error
-    with suppress(OSError):  # a file system without locks
-        fcntl.flock(descriptor, fcntl.LOCK_SH)
-    return weakref.finalize(owner, os.close, descriptor)
-
-
-def is_in_use(folder: Path) -> bool:
-    """Whether this process or another holds a folder, see `hold_folder`."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False

@@ -1,13 +1,20 @@
-"""Logging: one line per message for people, one JSON object per line for machines."""
+"""What a program says while it works: log lines, progress with rate and time left, times by stage."""
+
+from __future__ import annotations
 
 import logging
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 from pythonjsonlogger.core import RESERVED_ATTRS
 from pythonjsonlogger.json import JsonFormatter
 from tqdm import tqdm
+
+_INTERVAL_S = 10.0  # between the lines of progress in a log
 
 
 def get_logger(name: str) -> logging.Logger:
@@ -31,11 +38,6 @@ def _is_new(shown: set[str], record: logging.LogRecord) -> bool:
     before = len(shown)
     shown.add(record.getMessage())
     return len(shown) > before
-
-
-def logs_json() -> bool:
-    """Whether the lines of this process's log are JSON objects, so that nothing else may stand among them."""
-    return any(isinstance(handler.formatter, JsonFormatter) for handler in logging.getLogger().handlers)
 
 
 def json_formatter() -> JsonFormatter:
@@ -66,3 +68,58 @@ def setup_logging(level: str = "INFO", *, json_lines: bool = False) -> None:
     root.setLevel(level.upper())
     for chatty in ("faiss", "httpx"):  # which build was loaded, every request: users do not need that
         logging.getLogger(chatty).setLevel(logging.WARNING)
+
+
+class Progress(tqdm):  # type: ignore[misc]  # tqdm has no types
+    """Progress of a long job: a bar on a terminal, else a line now and then; none among lines of JSON.
+
+    Args:
+        total: number of units, or None if unknown.
+        unit: what is counted, plural ("passages").
+        label: what is being done ("encode").
+        initial: units finished by an earlier run.
+    """
+
+    def __init__(self, total: int | None, unit: str, label: str, *, initial: int = 0) -> None:
+        shown: dict[str, Any] = {"file": sys.stderr, "smoothing": 0.05, "dynamic_ncols": True}
+        if not sys.stderr.isatty():
+            shown = {"file": _Lines(), "mininterval": _INTERVAL_S, "delay": _INTERVAL_S, "miniters": 1}
+            shown |= {"ncols": 0, "position": 0}
+        shown["disable"] = any(isinstance(it.formatter, JsonFormatter) for it in logging.getLogger().handlers)
+        super().__init__(total=total, unit=f" {unit}", desc=label, initial=initial, **shown)
+
+
+class _Lines:
+    """Writes each state of a bar as a line."""
+
+    def write(self, text: str) -> None:
+        if line := text.strip():
+            sys.stderr.write(line + "\n")
+
+    def flush(self) -> None:
+        sys.stderr.flush()
+
+
+class StageTimer:
+    """Adds up wall time by stage, in milliseconds.
+
+    Example:
+        >>> timer = StageTimer()
+        >>> with timer("search"):
+        ...     pass
+        >>> sorted(timer.timings_ms)
+        ['search']
+    """
+
+    def __init__(self) -> None:
+        self.timings_ms: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, stage: str) -> Iterator[None]:
+        """Add the time of a `with` block to a stage."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            elapsed_ms = (time.perf_counter() - started) * 1000.0
+            self.timings_ms[stage] = self.timings_ms.get(stage, 0.0) + elapsed_ms

@@ -12,8 +12,8 @@ import numpy as np
 from rag.core.errors import DataError
 from rag.core.files import hash64
 from rag.core.log import get_logger
+from rag.core.text import as_unicode
 from rag.core.types import Passage
-from rag.core.unicode import is_unicode
 from rag.data.documents.read import convert_files
 from rag.data.files.fields import METADATA_HINT, DocumentFields, metadata_of_fields
 from rag.data.files.named import named_documents
@@ -142,7 +142,7 @@ def fault_of(document: Document, seen: IdSet) -> BadRecord | None:
         return BadRecord("empty text", f"id {id!r}")
     if len(text) > _MAX_CHARS:
         return BadRecord("document too long", f"id {id!r} has {len(text):,} characters, limit {_MAX_CHARS:,}")
-    if not all(value.isascii() or is_unicode(value) for value in (id, title, text)):
+    if any(as_unicode(value) != value for value in (id, title, text)):
         return BadRecord("not valid Unicode", f"bytes or half of a surrogate pair in id {id!r}")
     if any("\x00" in value for value in (id, title, text)):
         return BadRecord("NUL character", f"id {id!r}")

@@ -12,8 +12,8 @@ from typing import Any, Literal
 from rag.core.errors import DataError
 from rag.core.files import atomic_path
 from rag.core.log import get_logger
+from rag.core.text import as_unicode
 from rag.core.types import Answered, Passage, Query, Question
-from rag.core.unicode import is_unicode
 from rag.data.files import rows as files
 from rag.data.files.fields import PASSAGE_ID_FIELDS, passage_of
 from rag.data.files.question_sets import parse_record, squad_paragraphs, table_columns
@@ -349,7 +349,7 @@ def _listed(record: dict[str, Any], name: str) -> Sequence[Any]:
 
 def _candidate(value: Any, role: Role) -> Candidate:
     passage = passage_of(value)
-    if not is_unicode(passage.text + passage.title):
+    if as_unicode(passage.text + passage.title) != passage.text + passage.title:
         raise ValueError("a passage is not valid Unicode")
     rank, score, target = (value.get(name) for name in ("rank", "score", "target"))
     has_answer = value.get("has_answer", value.get("hasanswer"))  # FiD's files have the second

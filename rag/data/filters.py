@@ -10,8 +10,8 @@ from fnmatch import translate
 from typing import Any
 
 from rag.core.errors import ConfigError
+from rag.core.text import as_unicode
 from rag.core.types import Value
-from rag.core.unicode import is_unicode
 from rag.data.options import FILTER_FIELDS
 
 
@@ -148,7 +148,7 @@ def _checked(name: str, value: Any) -> Value:
     kinds, expected = (str | int | float), "text, a number, true or false"
     if name in FILTER_FIELDS:
         kinds, expected = str, "text"
-    if not isinstance(value, kinds) or value != value or not is_unicode(str(value)):
+    if not isinstance(value, kinds) or value != value or as_unicode(str(value)) != str(value):
         raise FilterError(f"the filter gives {name!r} the value {value!r:.60}, expected {expected}")
     plain: Value = value
     return plain

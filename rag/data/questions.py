@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from rag.core.errors import ConfigError, DataError
+from rag.core.text import as_unicode
 from rag.core.types import MAX_TOP_K, Question
-from rag.core.unicode import is_unicode
 from rag.data.files import rows as files
 from rag.data.files.named import Grades, is_named, named_questions
 from rag.data.files.question_sets import question_of, squad_paragraphs, table_columns
@@ -216,6 +216,6 @@ def check_questions(questions: Iterable[str], top_k: int, n_best: int = 1) -> li
             raise DataError(f"{which} is not text, found {type(question).__name__} {question!r:.40}")
         if not question.strip():
             raise DataError(f"{which} is empty", hint="ask something")
-        if not is_unicode(question):  # what Python makes of a byte that is not UTF-8
+        if as_unicode(question) != question:  # what Python makes of a byte that is not UTF-8
             raise DataError(f"{which} is not valid Unicode: {question!r:.60}", hint="give it in UTF-8")
     return checked

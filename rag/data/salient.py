@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import regex
+from numpy.typing import NDArray
 
-from rag.core.arrays import UInt64
+from rag.core.arrays import load_npy, save_npy
 from rag.core.files import hash64
-from rag.core.npy import load_npy, save_npy
 from rag.core.types import Passage
 from rag.data.sentences import STARTERS
 
@@ -37,7 +37,7 @@ def find_dates(sentence: str) -> CharSpans:
     return [match.span() for match in _DATES.finditer(sentence)]
 
 
-def title_hashes(passages: Iterable[Passage], path: Path) -> UInt64:
+def title_hashes(passages: Iterable[Passage], path: Path) -> NDArray[np.uint64]:
     """Sorted 8-byte hashes of a corpus's different titles, kept in the file `path`."""
     if not path.exists():
         titles = (title for title, _ in groupby(passage.title for passage in passages) if title)
@@ -59,7 +59,7 @@ class CapitalTagger:
         ['Vienna', 'Bank of Austria', 'J. Smith']
     """
 
-    def __init__(self, titles: UInt64 | None = None) -> None:
+    def __init__(self, titles: NDArray[np.uint64] | None = None) -> None:
         self._titles = np.zeros(0, np.uint64) if titles is None else titles
 
     def __call__(self, sentences: Sequence[str]) -> list[CharSpans]:

@@ -14,7 +14,7 @@ from scipy.special import expit, logit
 from rag.core.arrays import Bool, Float64
 from rag.core.errors import ConfigError, DataError
 from rag.core.files import check_target
-from rag.core.progress import Progress
+from rag.core.log import Progress
 from rag.core.types import Question
 from rag.data.questions import draw_sample, read_questions
 from rag.data.text import AnswerMatcher, exact_match

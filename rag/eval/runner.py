@@ -26,10 +26,9 @@ from rag.core.files import (
     fsync_path,
     read_json,
 )
-from rag.core.log import get_logger
+from rag.core.log import Progress, get_logger
 from rag.core.manifest import differences
 from rag.core.optional import installed_version
-from rag.core.progress import Progress
 from rag.core.types import AnswerSet, Passage, Question
 from rag.data.examples import Candidate, Example, write_run
 from rag.data.files.rows import json_records, write_json_lines

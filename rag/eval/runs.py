@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from rag.core.errors import ConfigError
-from rag.core.log import get_logger
-from rag.core.progress import Progress
+from rag.core.log import Progress, get_logger
 from rag.core.types import Paths, Question, RankedPassages
 from rag.data.examples import Candidate, Example, write_examples, write_run
 from rag.data.files.rows import write_json_lines

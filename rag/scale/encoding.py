@@ -20,7 +20,7 @@ from indexers.protocols import EncoderIdentity, EncodesCorpus, PassageEncoder
 from indexers.settings import SHARD_ROWS, VectorDtype
 from rag.core.errors import MismatchedArtifactError, RagError, ResourceError
 from rag.core.files import clean_directory
-from rag.core.progress import Progress
+from rag.core.log import Progress
 from rag.scale.cluster import check_nodes, connected
 
 _ATTEMPTS = 8  # of a shard whose process dies

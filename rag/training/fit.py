@@ -18,8 +18,7 @@ import torch
 
 from rag.core.errors import ConfigError, RagError
 from rag.core.files import clean_directory
-from rag.core.log import get_logger
-from rag.core.progress import Progress
+from rag.core.log import Progress, get_logger
 from rag.runtime.hardware import bound_kernel_caches, keep_freed_memory
 from rag.runtime.seeds import seed_torch
 from rag.training.checkpoints import (

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from rag.core.files import atomic_write_json, clean_directory, read_json
-from rag.core.log import get_logger
+from rag.core.log import Progress, get_logger
 from rag.core.manifest import claim
-from rag.core.progress import Progress
 from rag.data.examples import Candidate, Example, Role, example_from_json, example_to_json, read_examples
 from rag.data.files.rows import json_records, write_json_lines
 

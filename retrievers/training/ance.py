@@ -24,9 +24,9 @@ from indexers.gold import CorpusTexts
 from indexers.index import Index
 from indexers.passages import PassageStore
 from indexers.protocols import EncodesCorpus
+from rag.core.arrays import load_npy, save_npy
 from rag.core.errors import ConfigError, DataError
-from rag.core.npy import load_npy, save_npy
-from rag.core.progress import Progress
+from rag.core.log import Progress
 from rag.data.examples import Candidate, Example
 from rag.training.config import RefreshedConfig
 from rag.training.refresh import Refresh

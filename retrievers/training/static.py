@@ -18,10 +18,9 @@ from torch.nn.functional import embedding_bag, normalize
 
 from indexers.index import Index
 from indexers.protocols import EncoderIdentity, PassageEncoder
-from rag.core.arrays import Float32, Int32
+from rag.core.arrays import Float32, Int32, load_npy, save_npy
 from rag.core.errors import ConfigError
-from rag.core.npy import load_npy, save_npy
-from rag.core.progress import Progress
+from rag.core.log import Progress
 from rag.core.types import Passage, Query
 from rag.runtime.model_files import folder_tokenizer, tokenizer_file
 from rag.runtime.seeds import generator

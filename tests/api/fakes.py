@@ -17,8 +17,8 @@ from fastapi import FastAPI
 
 from rag.core.errors import ConfigError
 from rag.core.files import atomic_write_json
+from rag.core.log import StageTimer
 from rag.core.manifest import MANIFEST_NAME
-from rag.core.progress import StageTimer
 from rag.core.types import Answer, AnswerSet, Evidence, Hit, Passage
 from serve.app import create_app
 from serve.connections import GuardedProtocol

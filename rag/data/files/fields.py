@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeGuard
 
 from rag.core.errors import DataError
+from rag.core.text import as_unicode
 from rag.core.types import Metadata, Passage, Value
-from rag.core.unicode import is_unicode
 from rag.data.options import FILTER_FIELDS, CorpusOptions
 from rag.data.records import BadRecord, Document
 
@@ -161,7 +161,7 @@ def metadata_of_fields(fields: Mapping[str, Any]) -> Metadata:
     for name in fields:
         if name in FILTER_FIELDS:
             raise ValueError(f"{name!r}: filters give this name a meaning of their own, choose another")
-        if not (isinstance(name, str) and name and is_unicode(name)):
+        if not (isinstance(name, str) and name and as_unicode(name) == name):
             raise ValueError(f"{name!r} is no name of a field, expected text in valid Unicode")
     metadata: list[tuple[str, Value | tuple[Value, ...]]] = []
     for name, value in fields.items():
@@ -176,7 +176,7 @@ def _plain(name: str, value: Any) -> Value:
     """Text, a number or a truth value; dates become text."""
     if isinstance(value, datetime.date | datetime.time):  # a datetime is a date
         return value.isoformat()
-    if isinstance(value, str) and not is_unicode(value):
+    if isinstance(value, str) and as_unicode(value) != value:
         raise ValueError(f"{name!r}: half of a surrogate pair, expected valid Unicode")
     is_finite = not isinstance(value, float) or math.isfinite(value)
     if not isinstance(value, str | int | float) or not is_finite:

@@ -12,8 +12,8 @@ from typing import Any
 from urllib.parse import unquote
 
 from rag.core.errors import DataError
+from rag.core.text import as_unicode
 from rag.core.types import GoldPassage, Passage, Question
-from rag.core.unicode import is_unicode
 from rag.data.files.fields import first_of, is_list, join_sentences, listed_names, passage_of
 from rag.data.files.rows import TableRow
 from rag.data.records import BadRecord
@@ -58,7 +58,7 @@ def parse_record(record: Any, fallback_id: str = "") -> tuple[Question, dict[str
         raise ValueError(f"no question: expected one of {expected}; there are {listed_names(rest)}")
     if not isinstance(text, str) or not text.strip():
         raise ValueError(f"the question is not text, or is empty ({text!r:.60})")
-    if "\x00" in text or not is_unicode(text):
+    if "\x00" in text or as_unicode(text) != text:
         raise ValueError("the question has a NUL character, or is not valid Unicode")
     del rest[name]
     name, id = first_of(rest, _ID_FIELDS)

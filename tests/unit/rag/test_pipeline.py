@@ -12,7 +12,7 @@ from datasets import Dataset, DatasetDict
 
 from indexers.lucene import LuceneIndex
 from rag.core.errors import ConfigError, DataError
-from rag.core.progress import StageTimer
+from rag.core.log import StageTimer
 from rag.core.types import Hit, Passage
 from rag.data.corpus import passages_of
 from rag.pipeline import Pipeline

@@ -10,7 +10,7 @@ from indexers.build import build_index
 from indexers.index import Index
 from indexers.settings import BuildSettings
 from rag.core.errors import ConfigError, MismatchedArtifactError
-from rag.core.progress import StageTimer
+from rag.core.log import StageTimer
 from rag.core.types import Passage
 from rag.pipeline import Pipeline
 from retrievers.dense import LateInteractionRetriever

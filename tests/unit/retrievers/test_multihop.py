@@ -8,7 +8,7 @@ from indexers.index import Index
 from indexers.protocols import EncoderIdentity
 from indexers.settings import BuildSettings
 from rag.core.errors import ConfigError
-from rag.core.progress import StageTimer
+from rag.core.log import StageTimer
 from rag.core.types import Hit, Passage, Query
 from retrievers.dense import DenseRetriever
 from retrievers.encoders.bi_encoder import BiEncoder

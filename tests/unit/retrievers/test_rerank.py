@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from transformers import BertConfig, BertForSequenceClassification
 
 from rag.core.errors import ArtifactError, ConfigError
-from rag.core.progress import StageTimer
+from rag.core.log import StageTimer
 from rag.core.types import FirstStage, Hit, Passage
 from rag.pipeline import Pipeline
 from retrievers.encoders.bi_encoder import BiEncoder

@@ -7,7 +7,7 @@ import pytest
 
 from indexers.protocols import EncoderIdentity
 from rag.core.errors import ConfigError, MismatchedArtifactError, RetrievalError
-from rag.core.progress import StageTimer
+from rag.core.log import StageTimer
 from rag.core.types import Hit, Passage
 from retrievers.dense import DenseRetriever
 from retrievers.encoders.bi_encoder import BiEncoder

@@ -76,14 +76,10 @@ def test_json_is_sorted_and_refuses_nan_and_damage(tmp_path: Path) -> None:
         read_json(path)
 
 
-@pytest.mark.parametrize(
-    ("code", "words"),
-    [(errno.ENOSPC, "disk is full"), (errno.EACCES, "no permission"), (errno.EROFS, "no permission")],
-)
-def test_disk_trouble_is_a_resource_error(tmp_path: Path, code: int, words: str) -> None:
-    reported = RuntimeError(f"Error while serializing: I/O error: from the system (os error {code})")
-    for error in (OSError(code, "from the system"), reported):
-        with pytest.raises(ResourceError, match=words), disk_errors(tmp_path / "x"):
+def test_a_full_disk_is_a_resource_error(tmp_path: Path) -> None:
+    reported = RuntimeError(f"Error while serializing: I/O error: from the system (os error {errno.ENOSPC})")
+    for error in (OSError(errno.ENOSPC, "from the system"), reported):
+        with pytest.raises(ResourceError, match="disk is full"), disk_errors(tmp_path / "x"):
             raise error
 
 
@@ -93,28 +89,24 @@ def test_disk_trouble_is_a_resource_error(tmp_path: Path, code: int, words: str)
         ("folder", False, "folder is a folder, expected a file"),
         ("file", True, "file is a file, expected a folder"),
         ("file/x/y", True, "file is a file: nothing can lie in it"),
-        ("gone", False, "gone is a link to nowhere, which does not exist"),
-        ("loop", True, "loop is a link to loop, which does not exist"),
     ],
 )
-def test_a_place_where_nothing_can_be_written_is_refused_before_and_at_writing(
+def test_a_place_where_nothing_can_be_written_is_refused(
     tmp_path: Path, name: str, folder: bool, message: str
 ) -> None:
     (tmp_path / "file").write_text("kept")
     (tmp_path / "folder").mkdir()
-    for link, target in (("gone", "nowhere"), ("loop", "loop")):
-        (tmp_path / link).symlink_to(target)
     with pytest.raises(ConfigError, match=message):
         check_target(tmp_path / name, folder=folder)
-    with pytest.raises(ConfigError, match=message), atomic_path(tmp_path / name) as temporary:
-        temporary.mkdir() if folder else temporary.write_text("x")
     if folder:
         with pytest.raises(ConfigError, match=message), directory_lock(tmp_path / name):
             pass
     for place, is_folder in (("file", False), ("folder", True), ("new/deep/x", True)):
         check_target(tmp_path / place, folder=is_folder)
+    with pytest.raises(ConfigError, match="nothing can lie in it"), atomic_path(tmp_path / "file" / "x"):
+        pass
     assert (tmp_path / "file").read_text() == "kept"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder", "gone", "loop"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
 
 
 def test_links_stay_links(tmp_path: Path) -> None:

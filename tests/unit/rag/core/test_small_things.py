@@ -7,9 +7,8 @@ import re
 import pytest
 
 from rag.core.errors import MissingDependencyError
-from rag.core.log import json_formatter, setup_logging
+from rag.core.log import Progress, json_formatter, setup_logging
 from rag.core.optional import require
-from rag.core.progress import Progress
 from rag.core.types import Answer, AnswerSet, Evidence
 
 
@@ -47,7 +46,7 @@ def test_missing_package_names_the_extra() -> None:
 def test_progress_writes_rate_and_time_left_to_a_log(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("rag.core.progress._INTERVAL_S", 0.0)
+    monkeypatch.setattr("rag.core.log._INTERVAL_S", 0.0)
     with Progress(10, "passages", "encode", initial=2) as progress:
         progress.update(3)
     lines = capsys.readouterr().err.splitlines()

@@ -16,7 +16,7 @@ from indexers.passage_writer import PassageStoreWriter
 from indexers.passages import PassageStore
 from rag.cli.main import app
 from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError
-from rag.core.progress import Progress
+from rag.core.log import Progress
 from rag.core.types import Passage
 from rag.scale.cluster import connected
 from rag.scale.encoding import encode_on_cluster

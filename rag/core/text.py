@@ -1,6 +1,16 @@
-"""Tables for the terminal."""
+"""Text: without what UTF-8 may not hold; in columns."""
 
 from collections.abc import Iterable, Sequence
+
+
+def as_unicode(text: str) -> str:
+    """The text with question marks for halves of surrogate pairs, which JSON may hold and UTF-8 may not.
+
+    Example:
+        >>> as_unicode("caf\\ud800")
+        'caf?'
+    """
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def text_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
