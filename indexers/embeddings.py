@@ -188,8 +188,8 @@ def _advise(
 ) -> None:
     """Say how a mapped array will be read: row by row, or all of it, or some rows (n,), soon.
 
-    A cold disk gives 640 scattered rows some tenfold as fast without reading on behind each, and five times as
-    fast again when their pages are asked for side by side.
+    A cold disk gives 640 scattered rows some tenfold as fast without reading on behind each, and five times
+    as fast again when their pages are asked for side by side.
     """
     base: Any = getattr(values.base, "_mmap", None)
     if base is None:

@@ -202,7 +202,7 @@ class Index:
         sizes = {name: entry["size_bytes"] for name, entry in self.manifest["files"].items()}
         lines = [
             f"{self.directory}: version {self.version}, {len(self.passages):,} passages, "
-            f"{sum(sizes.values()) / 1e6:,.1f} MB"
+            f"{_size(sum(sizes.values()))}"
         ]
         for stage in self.manifest["stages"]:
             stage_bytes = sum(size for name, size in sizes.items() if name.startswith(f"{stage}/"))
@@ -211,7 +211,7 @@ class Index:
                 for key, value in self.manifest[stage].items()
                 if key not in ("sha256", "metric", "rows", "dim", "shard_tokens") and value not in ("", None)
             }
-            lines.append(f"  {stage:<11}{stage_bytes / 1e6:>10,.1f} MB  {_listed(details)}")
+            lines.append(f"  {stage:<11}{_size(stage_bytes):>13}  {_listed(details)}")
         if self.encoder_identity is not None:
             lines.append(f"  encoder    {_listed(self.encoder_identity.to_json())}")
         return "\n".join(lines)
@@ -232,6 +232,10 @@ class Index:
 
 def _listed(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{key} {value!r}" if value == "" else f"{key} {value}" for key, value in values.items())
+
+
+def _size(size_bytes: int) -> str:
+    return f"{size_bytes / 1e3:,.1f} kB" if size_bytes < 1e6 else f"{size_bytes / 1e6:,.1f} MB"
 
 
 def _verify(place: Path, files: dict[str, dict[str, Any]], *, deep: bool) -> None:

@@ -146,10 +146,10 @@ def load_config(
         for issue in error.errors():
             is_of_source = not chosen.keys() & issue["loc"][:1] and settings.keys() & issue["loc"][:1]
             lines.append(f"{source}: " * bool(is_of_source) + _explain(kind, issue, flags or {}))
-        is_missing = source is None and any(issue["type"] == "missing" for issue in error.errors())
-        hint = f"--config gives what else is needed; {presets}" if is_missing and named else ""
-        if is_missing and recipe and not named:
+        hint = ""
+        if recipe and any(issue["type"] == "missing" for issue in error.errors()):
             hint = f"`rag train {recipe} --help` says what each setting is"
+            hint = f"--config gives what else is needed; {presets}" if named and source is None else hint
         raise ConfigError("; ".join(lines), hint=hint) from error
 
 

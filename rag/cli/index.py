@@ -77,8 +77,8 @@ def _build(corpus: Sequence[str], out: Path, **options: Any) -> None:
     except KeyboardInterrupt:
         typer.echo("stopped; the same command continues", err=True)
         raise
-    if report.total:
-        typer.echo(report.summary(listed=False))  # reading has listed the problems
+    if summary := report.summary(with_faults=False):  # reading has listed these
+        typer.echo(summary)
     with Index.open(place) as opened:
         typer.echo(opened.describe())
     typer.echo(f'\nask it: rag ask "…" --index {place}')

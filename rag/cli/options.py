@@ -36,7 +36,7 @@ _SHARED: dict[str, tuple[str, dict[str, Any]]] = {
     "sample": ("A random sample of so many.", {}),
     "passages": ("", {"flags": ("--passages", "-n")}),
     "examples": ("", {"flags": ("--examples", "-e")}),
-    "read": ("Passages to read for each question.", {}),
+    "read": ("Passages to read for each question.", {"flags": ("--read", "--top-k")}),
     "filter": (
         "Only passages with FIELD=VALUE, such as path=guide/*, document=ID, or a metadata field, also with "
         ">= and <=. May be given several times.",

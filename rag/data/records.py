@@ -140,20 +140,21 @@ class ReadReport:
         """How many files were left out, with the first names and the reasons."""
         return "\n".join(["files that are not read:", *_first(self.ignored, len(self.ignored))])
 
-    def summary(self, *, listed: bool = True) -> str:
-        """A few lines of text: fields, notes and faults; `listed` also lists the first faults."""
+    def summary(self, *, with_faults: bool = True) -> str:
+        """A few lines of text: fields, notes, and faults unless they are listed elsewhere."""
         fields = [f"{name}{f' ({n:,} files)' * (n > 1)}" for name, n in self.layouts.most_common(_MAX_SHOWN)]
-        return "\n".join([*fields, *_first(self.notes, len(self.notes)), self.faults(listed=listed)])
+        faults = () if self.bad and not with_faults else (self.faults(),)
+        return "\n".join([*fields, *_first(self.notes, len(self.notes)), *faults])
 
-    def faults(self, *, listed: bool = True) -> str:
-        """How many records are usable, and how many are bad for which reason; `listed` lists the first."""
+    def faults(self) -> str:
+        """How many records are usable, how many are bad for which reason, and the first of these."""
         noun = "documents" if self.files else "records"
         if not self.bad:
             return f"{self.total:,} {noun}, none bad"
         kinds = ", ".join(f"{count:,} × {reason}" for reason, count in self.reasons.most_common())
         usable, share = self.total - self.bad, self.bad / self.total
         counts = f"{usable:,} of {self.total:,} {noun}, {self.bad:,} bad ({100 * share:.2f} %): {kinds}"
-        return "\n".join([counts, *(_first(self.problems, self.bad, _MAX_UNREAD) if listed else ())])
+        return "\n".join([counts, *_first(self.problems, self.bad, _MAX_UNREAD)])
 
     def check(self, max_bad_share: float, *, at_end: bool, hint: str = "") -> None:
         """Refuse input that is too damaged: no record is usable, or more than this share of records is bad.

@@ -116,7 +116,8 @@ def load_evaluation(place: str | Path, name: str | None = None) -> Evaluation:
     try:
         metrics = read_json(path / METRICS_NAME)
     except DataError as error:
-        raise DataError(error.message, hint="check the path, and run `rag evaluate` to its end") from error
+        problem = error.message if path.is_dir() else f"{path}: no such folder"
+        raise DataError(problem, hint="check the path, and run `rag evaluate` to its end") from error
     if not isinstance(metrics, dict) or metrics.get("kind") != "evaluation":
         raise DataError(f"{path / METRICS_NAME} was not written by an evaluation")
     return Evaluation(name or path.resolve().name, path, metrics)

@@ -20,6 +20,7 @@ def _run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str,
     ("arguments", "exit_code", "words"),
     [
         ("ask Who? --index nowhere", 4, "nowhere: no such directory"),
+        ("ask Who? --index nowhere --top-k 3", 4, "nowhere: no such directory"),
         ("ask 'Who?' ' ' --index nowhere", 3, "question 1 is empty"),
         ("ask Who? caf\udce9? --index nowhere", 3, "question 1 is not valid Unicode"),
         ("inspect nowhere", 4, "no such directory"),
@@ -53,7 +54,7 @@ def _run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str,
         ("index sample --out x --retriever bm25 --reuse y", 2, "--reuse takes over one vector per passage"),
         ("retrieve --index x --questions q.jsonl --out o.xml", 2, "unknown extension .xml"),
         ("train reader --out x --set learning_rat=1", 2, "did you mean 'learning_rate'?"),
-        ("compare nowhere elsewhere", 3, "nowhere/metrics.json: no such file\n  → check the path"),
+        ("compare nowhere elsewhere", 3, "nowhere: no such folder\n  → check the path"),
         ("evaluate --index x --questions q --out o --ks 5000", 2, "expected at most 1000 passages"),
         (
             "train rag --train q -i i -o x",
@@ -66,6 +67,11 @@ def _run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str,
             "train dpr --train x --out y --config utf16.yaml",
             2,
             "utf16.yaml: not readable as YAML or JSON in UTF-8",
+        ),
+        (
+            "train reader --config reader-squad --out x",
+            2,
+            "--train is not given\n  → `rag train reader --help`",
         ),
         ("train ict --out x", 2, "error: --corpus is not given"),
         ("train static --out x --train q", 2, "--index is not given\n  → `rag train static --help`"),
@@ -121,7 +127,8 @@ def test_a_build_that_stored_nothing_goes_on_with_what_the_hint_says(
     corpus.write_text("\n".join([*good, "{"]))
     build = ["index", str(corpus), "--out", str(place), "--retriever", "bm25"]
     assert "raise --max-bad-share" in _run(capsys, *build)[2]
-    main_ok([*build, "--max-bad-share", "0.2"])
+    code, out, err = _run(capsys, *build, "--max-bad-share", "0.2")
+    assert (code, out.count("1 bad"), err.count("1 bad"), " kB" in out) == (0, 0, 1, True)
     corpus.write_text("\n".join(good))
     assert "add --overwrite" in _run(capsys, *build)[2]
     main_ok([*build, "--overwrite"])
@@ -164,7 +171,7 @@ def test_a_changed_folder_is_named_in_a_few_words(tmp_path: Path, capsys: pytest
     code, _, err = _run(capsys, *build)
     assert code == 4
     assert "source.files: others are 7.txt, 8.txt)" in err
-    assert f"--update {index}" in err
+    assert f"--update {index} in place of --out; with other settings, choose another --out" in err
     assert len(err) < 500
 
 
