@@ -19,8 +19,7 @@ from rag.config import load_config
 from rag.core.errors import ConfigError
 from rag.core.files import check_target
 from rag.data.filters import Filter
-from rag.data.options import CorpusFormat, CorpusOptions
-from rag.data.records import ReadReport
+from rag.data.records import CorpusFormat, CorpusOptions, ReadReport
 from rag.data.split import split_documents
 
 if TYPE_CHECKING:

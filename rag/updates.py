@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
@@ -15,19 +14,16 @@ from indexers.protocols import EncoderIdentity
 from indexers.update import Change, DocumentEntries, OpenEncoder, Unchanged, UpdateReport, update_index
 from rag.core.errors import ConfigError, DataError
 from rag.core.files import sha256_file
-from rag.core.log import get_logger
 from rag.core.types import Passage
-from rag.data.corpus import IdSet, read_files, read_records
+from rag.data.corpus import read_sources
 from rag.data.documents.read import file_id
 from rag.data.files.rows import STDIN
 from rag.data.files.sources import DOCUMENTS, Source, find_sources
-from rag.data.options import CorpusOptions
-from rag.data.records import Document, ReadReport
+from rag.data.records import CorpusOptions, Document, ReadReport
 from rag.data.split import split_documents
 from retrievers.encoders.open import load_like, passage_budget
 
 Cut = Callable[[Document], Iterable[Passage]]
-_log = get_logger(__name__)
 
 
 class Corpus:
@@ -44,8 +40,6 @@ class Corpus:
         self._options, self._cut, self._report = options, cut, report
         self._sources = find_sources([str(item) for item in inputs], format, report)
         self._digest = cache(_digest)
-        if report.ignored:
-            _log.warning("%s", report.ignored_summary())
 
     def describe(self) -> dict[str, Any] | None:
         """What identifies the passages before they are read; None if that is impossible (standard input)."""
@@ -69,39 +63,25 @@ class Corpus:
         Files that are documents and whose bytes did not change are not converted again.
         """
         digests = {id: entry.digest for id, entry in stored.items() if not entry.sent}
-        seen, ids = IdSet(), set[str]()
-        for is_file, group in itertools.groupby(self._sources, key=lambda source: source.format == DOCUMENTS):
-            for change in (self._of_files if is_file else self._of_records)(list(group), digests, seen):
-                if stored:
-                    ids.add(change.id)
-                yield change
-        self._report.check(self._options.max_bad_share, at_end=True)
-        if self._report.bad:
-            _log.warning("%s", self._report.faults())
+        ids = set[str]()
+
+        def is_stored(file: Source) -> bool:
+            return self._digest(file.path) == digests.get(file_id(file.name)) != ""
+
+        for source, document in read_sources(self._sources, self._options, self._report, is_stored):
+            if document is None:
+                change: Change = Unchanged(file_id(source.name))
+            else:
+                is_file = source.format == DOCUMENTS
+                digest = self._digest(source.path) if is_file else record_digest(document)
+                if digests.get(document.id) == digest:
+                    change = Unchanged(document.id)
+                else:
+                    change = Put(document.id, digest, list(self._cut(document)))
+            if stored:
+                ids.add(change.id)
+            yield change
         yield from (Unchanged(entry.id) for entry in stored.values() if entry.sent and entry.id not in ids)
-
-    def _of_records(
-        self, sources: Sequence[Source], digests: dict[str, str], seen: IdSet
-    ) -> Iterator[Change]:
-        for document in read_records(sources, self._options, self._report, seen):
-            digest = record_digest(document)
-            is_equal = digests.get(document.id) == digest
-            yield Unchanged(document.id) if is_equal else Put(document.id, digest, list(self._cut(document)))
-
-    def _of_files(self, files: Sequence[Source], digests: dict[str, str], seen: IdSet) -> Iterator[Change]:
-        is_equal = [self._digest(file.path) == digests.get(file_id(file.name)) != "" for file in files]
-        changed = [file for file, equal in zip(files, is_equal, strict=True) if not equal]
-        documents = read_files(changed, self._options, self._report, seen)
-        coming = next(documents, None)
-        for file, equal in zip(files, is_equal, strict=True):
-            id = file_id(file.name)
-            if equal and seen.add(id):
-                self._report.files += 1
-                self._report.total += 1
-                yield Unchanged(id)
-            elif not equal and coming is not None and coming.id == id:
-                yield Put(id, self._digest(file.path), list(self._cut(coming)))
-                coming = next(documents, None)
 
 
 def _digest(path: str) -> str:

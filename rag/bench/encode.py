@@ -43,7 +43,7 @@ def run_encode_benchmark(
         MissingDependencyError: sentence-transformers is not installed.
     """
     from rag.data.corpus import read_documents
-    from rag.data.options import CorpusOptions
+    from rag.data.records import CorpusOptions
     from rag.data.split import split_documents
     from rag.runtime.hardware import has_bf16, resolve_device
 

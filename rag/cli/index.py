@@ -13,7 +13,7 @@ from indexers.settings import BuildSettings
 from rag.cli.options import OPENING, Share, documented, make_option, options_from, options_of, some
 from rag.commands import index as build
 from rag.commands import resolve_corpus
-from rag.data.options import CorpusOptions
+from rag.data.records import CorpusOptions
 
 _FROM_BUILD = options_from(build, panel="Data")
 _SEVERAL = make_option("reuse", list[Path] | None, None, documented(build)["reuse"], "Data")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,13 @@ from rag.core.files import hash64
 from rag.core.log import get_logger
 from rag.core.text import as_unicode
 from rag.core.types import Passage
-from rag.data.documents.read import convert_files
+from rag.data.documents.read import convert_files, file_id
 from rag.data.files.fields import METADATA_HINT, DocumentFields, metadata_of_fields
 from rag.data.files.named import named_documents
 from rag.data.files.question_sets import squad_paragraphs
 from rag.data.files.rows import read_rows
 from rag.data.files.sources import DOCUMENTS, Source, find_sources
-from rag.data.options import CorpusOptions
-from rag.data.records import BadRecord, Document, ReadReport, cell_or_none, rows_of
+from rag.data.records import BadRecord, CorpusOptions, Document, ReadReport, rows_of
 
 _MAX_CHARS = 4_000_000  # a longer document is rarely one
 _MOST_RECENT = 1 << 16
@@ -62,24 +61,35 @@ def read_documents(
     options = options or CorpusOptions()
     report = report if report is not None else ReadReport()
     sources = find_sources([inputs] if isinstance(inputs, str | Path) else list(inputs), format, report)
+    return (document for _, document in read_sources(sources, options, report) if document is not None)
+
+
+def read_sources(
+    sources: Sequence[Source],
+    options: CorpusOptions,
+    report: ReadReport,
+    is_stored: Callable[[Source], bool] = lambda file: False,
+) -> Iterator[tuple[Source, Document | None]]:
+    """Stream documents with their sources; None stands for a file that `is_stored`, which is not converted.
+
+    See `read_documents` for the rest.
+    """
     if report.ignored:
         _log.warning("%s", report.ignored_summary())
-    return _read(sources, options, report)
-
-
-def _read(sources: Sequence[Source], options: CorpusOptions, report: ReadReport) -> Iterator[Document]:
     seen = IdSet()
     for is_file, group in itertools.groupby(sources, key=lambda source: source.format == DOCUMENTS):
-        yield from (read_files if is_file else read_records)(list(group), options, report, seen)
+        if is_file:
+            yield from _read_files(list(group), options, report, seen, is_stored)
+        else:
+            yield from _read_records(group, options, report, seen)
     report.check(options.max_bad_share, at_end=True)
     if report.bad:
         _log.warning("%s", report.faults())
 
 
-def read_records(
-    sources: Sequence[Source], options: CorpusOptions, report: ReadReport, seen: IdSet
-) -> Iterator[Document]:
-    """Stream the documents of files with one record per document; see `read_documents`."""
+def _read_records(
+    sources: Iterable[Source], options: CorpusOptions, report: ReadReport, seen: IdSet
+) -> Iterator[tuple[Source, Document]]:
     for source in sources:
         before = report.total
         fields = DocumentFields(options, source.name)
@@ -90,10 +100,10 @@ def read_records(
                 report.check(options.max_bad_share, at_end=False)
             elif not isinstance(item, BadRecord):
                 report.total += 1
-                yield item
+                yield source, item
         fields.check()
-        if fields.layout:
-            report.layouts[fields.layout] += 1
+        if fields.layout and fields.layout not in report.notes:
+            report.notes.append(fields.layout)
         if report.total == before:
             report.add_bad(source.path, BadRecord("no records in it"))
 
@@ -116,21 +126,28 @@ def _documents_of(source: Source, fields: DocumentFields) -> Iterator[tuple[str,
             yield place, fields.document(row, number)
 
 
-def read_files(
-    files: Sequence[Source], options: CorpusOptions, report: ReadReport, seen: IdSet
-) -> Iterator[Document]:
-    """Stream files that are one document each; files that cannot be read are left out."""
-    converted = convert_files([(it.path, it.name) for it in files], timeout_s=options.document_timeout)
-    for source, item in zip(files, converted, strict=True):
-        if isinstance(item, Document) and not seen.add(item.id):
-            item = BadRecord("duplicate id", f"{item.id!r}; name each folder once")
+def _read_files(
+    files: Sequence[Source],
+    options: CorpusOptions,
+    report: ReadReport,
+    seen: IdSet,
+    is_stored: Callable[[Source], bool],
+) -> Iterator[tuple[Source, Document | None]]:
+    stored = list(map(is_stored, files))
+    changed = [(file.path, file.name) for file, is_same in zip(files, stored, strict=True) if not is_same]
+    converted = convert_files(changed, timeout_s=options.document_timeout)
+    for file, is_same in zip(files, stored, strict=True):
+        item = None if is_same else next(converted)
+        if not isinstance(item, BadRecord) and not seen.add(file_id(file.name)):
+            item = BadRecord("duplicate id", f"{file_id(file.name)!r}; name each folder once")
         if isinstance(item, BadRecord):
-            report.add_bad(source.path, item, is_file=True)
-        else:
-            report.files += 1
-            report.notes += [f"{source.path}: {note}" for note in item.notes]
-            report.total += 1
-            yield item
+            report.add_bad(file.path, item, is_file=True)
+            continue
+        report.total += 1
+        report.files += 1
+        report.notes += [f"{file.path}: {note}" for note in (item.notes if item else ())]
+        yield file, item
+    next(converted, None)  # ends the converting processes
 
 
 def fault_of(document: Document, seen: IdSet) -> BadRecord | None:
@@ -143,7 +160,7 @@ def fault_of(document: Document, seen: IdSet) -> BadRecord | None:
     if len(text) > _MAX_CHARS:
         return BadRecord("document too long", f"id {id!r} has {len(text):,} characters, limit {_MAX_CHARS:,}")
     if any(as_unicode(value) != value for value in (id, title, text)):
-        return BadRecord("not valid Unicode", f"bytes or half of a surrogate pair in id {id!r}")
+        return BadRecord("not valid Unicode", f"id {id!r}: save the file as UTF-8")
     if any("\x00" in value for value in (id, title, text)):
         return BadRecord("NUL character", f"id {id!r}")
     return None if seen.add(id) else BadRecord("duplicate id", repr(id))
@@ -177,7 +194,7 @@ def _passage(row: Any, number: int, fields: DocumentFields) -> Passage:
         if isinstance(document, BadRecord):
             raise DataError(f"text {number}: {document.reason}, {document.detail}")
         try:
-            metadata = metadata_of_fields(cell_or_none(row.get("metadata")) or {})
+            metadata = metadata_of_fields(row.get("metadata") or {})
         except ValueError as error:
             raise DataError(f"text {number}: its metadata: {error}", hint=METADATA_HINT) from None
         row = Passage(document.id, document.title, document.text, metadata=metadata)

@@ -12,7 +12,7 @@ from typing import Any
 from rag.core.errors import ConfigError
 from rag.core.text import as_unicode
 from rag.core.types import Value
-from rag.data.options import FILTER_FIELDS
+from rag.data.records import FILTER_FIELDS
 
 
 class FilterError(ConfigError):

@@ -1,17 +1,61 @@
-"""Output of corpus readers: documents, bad records, and a report of the problems."""
+"""What reading a corpus takes and gives: options, documents, bad records, a report; quick to import."""
 
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from rag.core.errors import DataError
 from rag.core.types import Location, Metadata, Pages, page_at
 
 _MAX_SHOWN, _MAX_UNREAD = 10, 100  # bad records, and files, that are named
 Kind = Literal["heading", "paragraph", "item", "row", "code"]
+CorpusFormat = Literal["jsonl", "json", "tsv", "csv", "parquet", "documents"]
+CORPUS_FORMATS: tuple[CorpusFormat, ...] = get_args(CorpusFormat)
+FILTER_FIELDS = ("path", "document")  # what filters name without metadata: a file's path, a document's id
+
+
+class CorpusOptions(BaseModel):
+    """How a corpus is read and cut into passages; stored in the manifest of its index.
+
+    Attributes:
+        id_field: field or column of the document id; by default one of the usual names.
+        title_field: field or column of the title.
+        text_field: field or column of the text.
+        metadata: field that passages keep for filters; it may stand in an object `metadata`, as in BEIR. May
+            be given several times.
+        max_bad_share: highest tolerated share of bad records (not of files).
+        document_timeout: most seconds for reading one file.
+        split: how documents are cut. "sections" cuts files (PDF, HTML, Markdown, …) by headings, with the
+            path to each as title; "words100" cuts into disjoint blocks of `words` words; "none" keeps each
+            document as one passage; "auto" is "sections" for files, else "words100".
+        words: words per passage, for --split words100.
+        max_tokens: most tokens of title and text of a passage, for sections.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id_field: str | None = None
+    title_field: str | None = None
+    text_field: str | None = None
+    metadata: list[str] = []
+    max_bad_share: float = Field(default=0.01, ge=0, le=1)
+    document_timeout: float = Field(default=60.0, ge=0.1)
+    split: Literal["auto", "sections", "words100", "none"] = "auto"
+    words: int = Field(default=100, ge=1)
+    max_tokens: int = Field(default=256, ge=1)
+
+    @field_validator("metadata", mode="before")
+    @classmethod
+    def _listed(cls, value: Any) -> Any:
+        names = [value] if isinstance(value, str) else value or []
+        if isinstance(names, list | tuple) and (taken := {*FILTER_FIELDS}.intersection(names)):
+            raise ValueError(f"filters reserve the name {min(taken)!r}; rename the field in the corpus")
+        return names
 
 
 def rows_of(value: Any, what: str, *, hint: str = "put it in a list") -> list[Any]:
@@ -23,7 +67,7 @@ def rows_of(value: Any, what: str, *, hint: str = "put it in a list") -> list[An
     if hasattr(value, "columns"):
         listed = getattr(value, "to_dicts", None) or getattr(value, "to_pylist", None)
         rows = listed() if listed else value.to_dict("records")
-        return [{name: cell_or_none(value) for name, value in row.items()} for row in rows]
+        return [{name: _cell_or_none(value) for name, value in row.items()} for row in rows]
     try:
         if isinstance(value, str | bytes | Mapping | PurePath):
             raise TypeError
@@ -34,7 +78,7 @@ def rows_of(value: Any, what: str, *, hint: str = "put it in a list") -> list[An
         raise DataError(f"{what} is a single {type(value).__name__}, expected a list", hint=hint) from None
 
 
-def cell_or_none(value: Any) -> Any:
+def _cell_or_none(value: Any) -> Any:
     """The value, or None for pandas' markers of an empty cell: NaN or NA."""
     is_missing = type(value).__name__ == "NAType" or (isinstance(value, float) and math.isnan(value))
     return None if is_missing else value
@@ -100,12 +144,11 @@ class ReadReport:
     """Counts what was read; filled while the documents are consumed.
 
     Attributes:
-        layouts: which fields became id, title and text, in words, with the number of files.
         problems: the first bad records with their places, at most ten, and unread files, at most a hundred.
         ignored: files in folders that no reader was chosen for, each with the reason.
         files: how many of all records are files that are a document each.
         unread: how many of these could not be read; they never stop the reading, however large their share.
-        notes: remarks for the user about files that were read.
+        notes: remarks for the user: which fields became id, title and text, what conversion lost.
 
     Example:
         >>> report = ReadReport()
@@ -118,7 +161,6 @@ class ReadReport:
     total: int = 0
     bad: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
-    layouts: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)
     files: int = 0
@@ -137,14 +179,13 @@ class ReadReport:
             self.problems.append(f"{place}: {record.reason}{detail}")
 
     def ignored_summary(self) -> str:
-        """How many files were left out, with the first names and the reasons."""
+        """The first files that were left out, with the reasons."""
         return "\n".join(["files that are not read:", *_first(self.ignored, len(self.ignored))])
 
     def summary(self, *, with_faults: bool = True) -> str:
-        """A few lines of text: fields, notes, and faults unless they are listed elsewhere."""
-        fields = [f"{name}{f' ({n:,} files)' * (n > 1)}" for name, n in self.layouts.most_common(_MAX_SHOWN)]
+        """A few lines of text: faults, unless they are listed elsewhere, and notes."""
         faults = () if self.bad and not with_faults else (self.faults(),)
-        return "\n".join([*fields, *_first(self.notes, len(self.notes)), *faults])
+        return "\n".join([*faults, *_first(self.notes, len(self.notes))])
 
     def faults(self) -> str:
         """How many records are usable, how many are bad for which reason, and the first of these."""
@@ -162,18 +203,14 @@ class ReadReport:
         Files that are documents do not count in the share, and nothing is judged under 100 records before the
         end. A `hint` stands for an option that changes the share.
         """
-        bad, total = self.bad - self.unread, self.total - self.files
-        if any(reason.startswith("not valid U") for reason in self.reasons):
-            hint = hint or "save the file as UTF-8 (Excel: CSV UTF-8; others: iconv -f cp1252 -t utf-8)"
-        elif not total:
-            hint = hint or "mend or replace the files listed above"
-        hint = hint or "mend the records listed above, or raise --max-bad-share to continue without them"
+        bad, records = self.bad - self.unread, self.total - self.files
+        mend = "mend or replace what is listed above"
+        hint = hint or (f"{mend}, or raise --max-bad-share to continue without it" if records else mend)
         if at_end and self.total and self.bad == self.total:
             raise DataError(f"no usable record: {self.summary()}", hint=hint)
-        if (at_end or self.total >= 100) and bad > max_bad_share * total:
-            raise DataError(
-                f"too many bad records (limit {100 * max_bad_share:g} %): {self.summary()}", hint=hint
-            )
+        if (at_end or self.total >= 100) and bad > max_bad_share * records:
+            limit = f"too many bad records (limit {100 * max_bad_share:g} %)"
+            raise DataError(f"{limit}: {self.summary()}", hint=hint)
 
 
 def _first(lines: Sequence[str], count: int, most: int = _MAX_SHOWN) -> list[str]:

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from rag.core.types import Location, Passage
-from rag.data.options import CorpusOptions
-from rag.data.records import Block, Document
+from rag.data.records import Block, CorpusOptions, Document
 from rag.data.sentences import align_sentences, split_sentences
 
 _LONGEST_WORD, _PART = 200, 20  # characters; a longer word is cut into parts

@@ -14,7 +14,7 @@ from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.core.files import atomic_write_json, clean_directory, directory_lock, read_json, sha256_file
 from rag.core.manifest import BUILDING_DIR, MANIFEST_NAME, claim, read_manifest
 from rag.data.files.rows import in_folder
-from rag.data.files.sources import corpus_files
+from rag.data.files.sources import find_sources
 from rag.data.questions import question_files
 from rag.runtime.hardware import use_threads
 from rag.runtime.model_files import tower_folders
@@ -103,7 +103,7 @@ def _files(path: Path) -> list[Path]:
     if manifest.is_file():
         return [manifest]
     if path.is_dir() and in_folder(path, "queries.jsonl") is None:
-        return corpus_files([path])
+        return [Path(source.path) for source in find_sources([path])]
     return [file for file in question_files(path) if file.is_file()]
 
 

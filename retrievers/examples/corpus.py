@@ -11,7 +11,7 @@ from rag.core.errors import ConfigError, DataError
 from rag.core.files import atomic_path
 from rag.core.manifest import MANIFEST_NAME
 from rag.data.corpus import read_documents
-from rag.data.options import CorpusOptions
+from rag.data.records import CorpusOptions
 from rag.data.split import split_documents
 
 

@@ -14,7 +14,7 @@ from indexers.settings import BuildSettings
 from indexers.update import Put, Unchanged, update_index
 from rag.core.files import directory_lock
 from rag.core.types import Passage
-from rag.data.options import CorpusOptions
+from rag.data.records import CorpusOptions
 from rag.pipeline import Pipeline
 from serve import documents
 from serve.app import create_app

@@ -3,8 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rag.data.options import CorpusOptions
-from rag.data.records import Document
+from rag.data.records import CorpusOptions, Document
 from rag.data.sentences import split_sentences
 from rag.data.split import split_documents, word_blocks
 

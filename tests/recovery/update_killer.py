@@ -25,8 +25,7 @@ from indexers.protocols import EncoderIdentity
 from indexers.settings import BuildSettings
 from indexers.update import Change, Unchanged, update_index
 from rag.core.arrays import Float32
-from rag.data.options import CorpusOptions
-from rag.data.records import Document
+from rag.data.records import CorpusOptions, Document
 from rag.data.split import split_documents
 
 WORDS = "river mountain vienna danube tulip graph vector index lake forest city bridge".split()  # noqa: SIM905

@@ -9,8 +9,7 @@ from typing import Any, TypeGuard
 from rag.core.errors import DataError
 from rag.core.text import as_unicode
 from rag.core.types import Metadata, Passage, Value
-from rag.data.options import FILTER_FIELDS, CorpusOptions
-from rag.data.records import BadRecord, Document
+from rag.data.records import FILTER_FIELDS, BadRecord, CorpusOptions, Document
 
 # psgs_w100 and Wikipedia extracts, BEIR, pyserini and Tevatron, KILT
 ID_FIELDS = ("id", "_id", "docid", "wikipedia_id")

@@ -141,7 +141,7 @@ def read_rows(
     """
     shown = "stdin" if path == STDIN else path
     with open_binary(path) as stream:
-        if format == "auto":
+        if format in ("auto", "json"):  # files called .json may hold lines
             format = format_of(head_of(stream), path) or otherwise
         if format == "markup":
             raise DataError(f"{shown} holds tags, expected records", hint="write JSON lines, or a table")
@@ -174,7 +174,7 @@ def _lines(stream: io.BufferedReader, parse: Callable[[str], Any]) -> Rows:
                 continue
             value = parse(text)
         except UnicodeDecodeError as error:
-            detail = f"byte 0x{error.object[error.start]:02x} at offset {error.start}"
+            detail = f"byte 0x{error.object[error.start]:02x} at offset {error.start}: save the file as UTF-8"
             value = BadRecord("not valid UTF-8", detail)
         except (ValueError, RecursionError) as error:
             value = BadRecord("malformed JSON", str(error))

@@ -12,15 +12,13 @@ from rag.core.manifest import is_index
 from rag.data.documents.kinds import is_text, kind_by_name, remedy_by_name
 from rag.data.files import rows as files
 from rag.data.files.named import is_named
-from rag.data.options import CORPUS_FORMATS
-from rag.data.records import BadRecord, ReadReport
+from rag.data.records import CORPUS_FORMATS, BadRecord, ReadReport
 
 DOCUMENTS = "documents"  # every file is one document: PDF, Office, HTML, Markdown, text, …
 _ALSO_DOCUMENTS = ("csv", "tsv", "json")  # records in a folder of data, one table among documents
 _ABOUT_DATA = ("readme", "license", "licence", "copying", "notice", "changelog", "citation", "authors")
 _GENERATED_FOLDERS = ("node_modules", "__pycache__", "_static", "_sources")
 _WIKI_FILE = re.compile(r"wiki_\d+$")
-_HEAD_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,18 +72,19 @@ def find_sources(
             kind, _, name = path.partition(":")
             sources.append(Source(path, kind, name))
         elif not os.path.isdir(path):
-            sources.append(Source(path, _file_format(path, format), labels[path]))
+            likely = _format_of(Path(path)) if format == "auto" else format
+            if likely is None:
+                raise ConfigError(
+                    f"{path}: its format cannot be guessed from its name or its first bytes",
+                    hint=f"say which it is with format: {', '.join(CORPUS_FORMATS)}",
+                )
+            sources.append(Source(path, likely, labels[path]))
         elif is_index(Path(path)):
             raise ConfigError(f"{path} is an index, not a corpus", hint="give what it was built from")
         else:
             prefix = f"{labels[path]}/" if len(paths) > 1 else ""
             sources += _folder(Path(path), format, report, prefix)
     return sources
-
-
-def corpus_files(inputs: Sequence[Path]) -> list[Path]:
-    """The files of a corpus on this machine, in the order in which they are read."""
-    return [Path(source.path) for source in find_sources(inputs)]
 
 
 def _labels(paths: Sequence[str]) -> dict[str, str]:
@@ -99,28 +98,23 @@ def _labels(paths: Sequence[str]) -> dict[str, str]:
     }
 
 
-def _guess(name: str) -> str | None:
-    """Format by file name alone."""
-    plain = files.strip_compression(name)
+def _format_of(path: Path) -> str | None:
+    """Format of a file by its name, otherwise by its first bytes; None if neither tells."""
+    plain = files.strip_compression(path.name)
     if _WIKI_FILE.search(plain):
         return "jsonl"  # of WikiExtractor's --json, as HotpotQA's abstracts
-    is_document = kind_by_name(plain) is not None or remedy_by_name(plain) is not None
-    return files.BY_SUFFIX.get(PurePath(plain).suffix.lower()) or (DOCUMENTS if is_document else None)
-
-
-def _file_format(path: str, format: str) -> str:
-    guessed = _guess(Path(path).name) if format == "auto" else format
-    if guessed not in (None, "json") or format != "auto" or not os.path.getsize(path):
-        return guessed or "jsonl"
-    with files.open_binary(path) as stream:
-        head = files.head_of(stream)
-    likely = files.format_of(head, path) or (DOCUMENTS if is_text(head) else "")
-    if likely in CORPUS_FORMATS:
+    if records := files.BY_SUFFIX.get(PurePath(plain).suffix.lower()):
+        return records
+    if kind_by_name(plain) or remedy_by_name(plain):
+        return DOCUMENTS
+    try:
+        with files.open_binary(path) as stream:
+            head = files.head_of(stream)
+    except DataError:
+        return DOCUMENTS  # whose conversion says what is wrong
+    if (likely := files.format_of(head, plain)) in CORPUS_FORMATS:
         return likely
-    raise ConfigError(
-        f"{path}: its format cannot be guessed from its name or its first bytes ({head[:24]!r})",
-        hint=f"say which it is with format: {', '.join(CORPUS_FORMATS)}",
-    )
+    return DOCUMENTS if is_text(head) or b"%PDF-" in head[:1024] else None
 
 
 def _folder(folder: Path, format: str, report: ReadReport, prefix: str) -> list[Source]:
@@ -130,36 +124,34 @@ def _folder(folder: Path, format: str, report: ReadReport, prefix: str) -> list[
     corpus = files.in_folder(folder, "corpus.jsonl")
     if format == "auto" and corpus is not None:
         return [Source(str(corpus), "jsonl", corpus.name)]
-    kind_of = _files(folder, report)
-    kind_of_folder = format
+    format_of = _files(folder, report)
+    kind = format
     if format == "auto":
-        documents = [name for name, kind in kind_of.items() if kind == DOCUMENTS]
-        has_records = any(kind not in (None, DOCUMENTS) for kind in kind_of.values())
+        documents = [name for name, each in format_of.items() if each == DOCUMENTS]
+        has_records = any(each in files.BY_SUFFIX.values() for each in format_of.values())
         about_data = all(PurePath(name).stem.lower() in _ABOUT_DATA for name in documents)
-        kind_of_folder = "records" if has_records and about_data else DOCUMENTS
+        kind = "records" if has_records and about_data else DOCUMENTS
     several = {DOCUMENTS: (DOCUMENTS, *_ALSO_DOCUMENTS), "records": tuple(files.BY_SUFFIX.values())}
-    kinds = several.get(kind_of_folder, (kind_of_folder,))
-    chosen = sorted(name for name, kind in kind_of.items() if kind in kinds)
-    unused = sorted(kind_of.keys() - set(chosen))
+    chosen = sorted(name for name, each in format_of.items() if each in several.get(kind, (kind,)))
     if not chosen:
         expected = "any known format" if format == "auto" else f"format {format!r}"
         raise DataError(
-            f"{folder}: no file of {expected} in this folder ({len(unused)} other files)",
+            f"{folder}: no file of {expected} in this folder ({len(format_of)} other files)",
             hint="documents are PDF, Office, ODT, HTML, EPUB, Markdown, text, mail and source code; records "
             f"{', '.join(sorted(files.BY_SUFFIX))}, wiki_00 and BEIR's corpus.jsonl; also with .gz, .bz2, …",
         )
-    for name in unused:
-        kind = kind_of[name]
-        reason = f"{kind}, in a folder of {kind_of_folder}" if kind else "of no known format, or a link out"
+    for name in sorted(format_of.keys() - set(chosen)):
+        reason = each = format_of[name]
+        if each in CORPUS_FORMATS:
+            reason = f"{each}, in a folder of {kind}: index it on its own, or give --format {each}"
         report.ignored.append(f"{folder / name} ({reason})")
-    paths = [(str(folder / name), prefix + name) for name in chosen]
-    if kind_of_folder == DOCUMENTS:
-        return [Source(path, DOCUMENTS, name) for path, name in paths]
-    return [Source(path, _file_format(path, format), name) for path, name in paths]
+    if kind == DOCUMENTS:
+        format_of = dict.fromkeys(chosen, DOCUMENTS)
+    return [Source(str(folder / name), format_of[name], prefix + name) for name in chosen]
 
 
-def _files(folder: Path, report: ReadReport) -> dict[str, str | None]:
-    """Relative names of the files of a folder, without hidden ones, and their formats as far as names say.
+def _files(folder: Path, report: ReadReport) -> dict[str, str]:
+    """Relative names of the files of a folder, without hidden ones, and their formats, or why they have none.
 
     Links to documents are followed within the folder only; an index in the folder is no part of its corpus.
     """
@@ -168,29 +160,20 @@ def _files(folder: Path, report: ReadReport) -> dict[str, str | None]:
         reason = BadRecord("no permission", "this folder may not be read")
         report.add_bad(str(error.filename), reason, is_file=True)
 
-    kind_of: dict[str, str | None] = {}
+    format_of: dict[str, str] = {}
     inside = folder.resolve()
     for place, folders, names in os.walk(folder, onerror=closed):
         folders[:] = [it for it in sorted(folders) if _is_visible(it) and not is_index(Path(place, it))]
         for path in (Path(place, name) for name in sorted(names) if _is_visible(name)):
             if path.is_file():
-                kind = _guess(path.name) or (DOCUMENTS if _is_document(path) else None)
+                format = _format_of(path) or "of no known format"
                 # a link out of the folder may lead to files that nobody wants indexed
                 is_foreign = path.is_symlink() and not path.resolve().is_relative_to(inside)
-                name = path.relative_to(folder).as_posix()
-                kind_of[name] = None if is_foreign and kind == DOCUMENTS else kind
-    return kind_of
+                if format == DOCUMENTS and is_foreign:
+                    format = "a link that leads out of the folder"
+                format_of[path.relative_to(folder).as_posix()] = format
+    return format_of
 
 
 def _is_visible(name: str) -> bool:
     return not name.startswith(".") and name not in _GENERATED_FOLDERS
-
-
-def _is_document(path: Path) -> bool:
-    """Whether a file's content is text or PDF; True if it may not be read, which its conversion reports."""
-    try:
-        with path.open("rb") as file:
-            head = file.read(_HEAD_BYTES)
-    except OSError:
-        return True
-    return is_text(head) or b"%PDF-" in head[:1024]

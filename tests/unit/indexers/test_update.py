@@ -22,8 +22,7 @@ from rag.core.errors import (
 )
 from rag.core.files import directory_lock
 from rag.core.types import Passage
-from rag.data.options import CorpusOptions
-from rag.data.records import Document
+from rag.data.records import CorpusOptions, Document
 from rag.data.split import split_documents
 
 SPLIT = CorpusOptions(words=6)

@@ -17,8 +17,7 @@ from indexers.settings import BuildSettings
 from rag.core.types import Hit, Location, Passage, Question
 from rag.data.corpus import read_documents
 from rag.data.filters import Filter, FilterError
-from rag.data.options import CorpusOptions
-from rag.data.records import Document
+from rag.data.records import CorpusOptions, Document
 from rag.data.split import split_documents
 from rag.eval.runs import write_results
 from rag.pipeline import Pipeline

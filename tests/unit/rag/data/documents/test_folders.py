@@ -83,9 +83,10 @@ def test_a_mixed_folder_is_read_as_documents(tmp_path: Path) -> None:
     lines = report.summary().splitlines()
     assert lines[0].startswith("4 of 7 documents, 3 bad (42.86 %)")
     assert f"  {tmp_path}/in/locked.pdf: encrypted (save a copy without a password)" in lines
+    remedy = "index it on its own, or give --format jsonl"
     assert report.ignored_summary().splitlines()[1:] == [
-        f"  {tmp_path}/in/data.jsonl (jsonl, in a folder of documents)",
-        f"  {tmp_path}/in/photo.jpg (of no known format, or a link out)",
+        f"  {tmp_path}/in/data.jsonl (jsonl, in a folder of documents: {remedy})",
+        f"  {tmp_path}/in/photo.jpg (of no known format)",
     ]
     passages = {p.id: p for p in split_documents(documents)}
     assert passages["rooms.csv-0"].text == "week: 2; room: 37"
@@ -145,7 +146,7 @@ def test_links_lead_to_documents_within_the_folder_alone(tmp_path: Path) -> None
     report = ReadReport()
     read = [document.id for document in read_documents(tmp_path / "docs", report=report)]
     assert read == ["a.md", "again.md"]
-    assert report.ignored == [f"{tmp_path}/docs/other.md (of no known format, or a link out)"]
+    assert report.ignored == [f"{tmp_path}/docs/other.md (a link that leads out of the folder)"]
 
 
 def test_a_document_that_takes_too_long_is_named_and_the_rest_goes_on(tmp_path: Path) -> None:
