@@ -30,7 +30,6 @@ def mine(
     questions: str,
     out: Path,
     merge: Path | None = None,
-    split: str | None = None,
     **settings: Annotated[Any, _MINING],
 ) -> None:
     """Mine hard negatives; needs questions with gold passages, or with answers alone.
@@ -43,7 +42,7 @@ def mine(
     """
     from retrievers.negatives.mine import mine as run
 
-    report = run(index, questions, out, merge=merge, split=split, **settings)
+    report = run(index, questions, out, merge=merge, **settings)
     typer.echo(", ".join(f"{name} {count:,}" for name, count in sorted(report["counts"].items())))
     typer.echo(f"→ {out}\ntrain: rag train dpr --config dpr-small --index {index} --train {out} --out run")
 

@@ -20,7 +20,7 @@ from rag.data.files.named import named_documents
 from rag.data.files.question_sets import squad_paragraphs
 from rag.data.files.rows import read_rows
 from rag.data.files.sources import DOCUMENTS, Source, find_sources
-from rag.data.records import BadRecord, CorpusOptions, Document, ReadReport, rows_of
+from rag.data.records import BadRecord, CorpusOptions, Document, ReadReport, cell_or_none, rows_of
 
 _MAX_CHARS = 4_000_000  # a longer document is rarely one
 _MOST_RECENT = 1 << 16
@@ -118,12 +118,10 @@ def _documents_of(source: Source, fields: DocumentFields) -> Iterator[tuple[str,
     for place, number, row in rows:
         if isinstance(row, BadRecord):
             yield place, row
-        elif (paragraphs := squad_paragraphs(row)) is not None:
-            for id, title, text, _ in paragraphs:
-                missing = BadRecord("missing field", f"the paragraph {id!r} has no context")
-                yield place, missing if text is None else Document(id, title, text)
         else:
-            yield place, fields.document(row, number)
+            paragraphs = squad_paragraphs(row)
+            for record in [row] if paragraphs is None else paragraphs:
+                yield place, fields.document(record, number)
 
 
 def _read_files(
@@ -194,7 +192,7 @@ def _passage(row: Any, number: int, fields: DocumentFields) -> Passage:
         if isinstance(document, BadRecord):
             raise DataError(f"text {number}: {document.reason}, {document.detail}")
         try:
-            metadata = metadata_of_fields(row.get("metadata") or {})
+            metadata = metadata_of_fields(cell_or_none(row.get("metadata")) or {})
         except ValueError as error:
             raise DataError(f"text {number}: its metadata: {error}", hint=METADATA_HINT) from None
         row = Passage(document.id, document.title, document.text, metadata=metadata)

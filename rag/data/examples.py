@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -13,9 +13,9 @@ from rag.core.errors import DataError
 from rag.core.files import atomic_path
 from rag.core.log import get_logger
 from rag.core.text import as_unicode
-from rag.core.types import Answered, Passage, Query, Question
+from rag.core.types import Answered, Passage, Query
 from rag.data.files import rows as files
-from rag.data.files.fields import PASSAGE_ID_FIELDS, passage_of
+from rag.data.files.fields import passage_of
 from rag.data.files.question_sets import parse_record, squad_paragraphs, table_columns
 from rag.data.records import BadRecord, ReadReport
 
@@ -30,19 +30,11 @@ ROLES: Mapping[str, Role] = {
 }
 """The lists of passages in DPR's and FiD's records, and what stands in them."""
 
-_OF_CANDIDATES = frozenset(
-    {*PASSAGE_ID_FIELDS, "title", "text", "source", "rank", "score", "target", "has_answer", "hasanswer"}
-)
 _MAX_BAD_SHARE = 0.001
-_SHOWN = 3
 _SHAPE = (
     "`rag mine` makes examples of questions and an index, `rag score` gives targets; expected {question, "
     "answers, positive_ctxs: [{title, text, passage_id}], hard_negative_ctxs: [...]}, in a list or one a line"
 )
-_NEEDED = {
-    "positives": "a positive passage", "targets": "two passages whose targets differ",
-    "passages": "a passage", "questions": "a text",
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +50,6 @@ class Candidate:
         score: score of that search, if known; larger is better.
         target: target score for training a retriever, on any scale, for example a reader's score.
         has_answer: whether it holds an answer; None if not checked.
-        extra: other fields of its record.
     """
 
     passage: Passage
@@ -68,7 +59,6 @@ class Candidate:
     score: float | None = None
     target: float | None = None
     has_answer: bool | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +71,6 @@ class Example(Answered):
         context: passages of the earlier hops, which are part of the query, in order of retrieval.
         answers_are_regex, answer_starts: as in `Question`; the starts are those in the first positive.
         target_answer: the one answer that a generator should give, where the file names it; else "".
-        meta: other fields of the question's record.
 
     Example:
         >>> danube, rhine = Passage("1", "Danube", "A river."), Passage("2", "Rhine", "Another.")
@@ -98,7 +87,6 @@ class Example(Answered):
     answers_are_regex: bool = False
     answer_starts: tuple[int, ...] = ()
     target_answer: str = ""
-    meta: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def labelled(
@@ -113,14 +101,6 @@ class Example(Answered):
         right = (Candidate(passage, "positive") for passage in positives)
         wrong = (n if isinstance(n, Candidate) else Candidate(n, "hard_negative") for n in negatives)
         return cls(id, question, tuple(answers), (*right, *wrong))
-
-    @classmethod
-    def of(cls, question: Question, candidates: Iterable[Candidate] = ()) -> Example:
-        """An example from a question of a question set and its candidates."""
-        return cls(
-            question.id, question.text, question.answers, tuple(candidates),
-            answers_are_regex=question.answers_are_regex, answer_starts=question.answer_starts,
-        )  # fmt: skip
 
     @property
     def query(self) -> Query:
@@ -163,7 +143,7 @@ class Example(Answered):
         return needed == "questions" or bool(self.candidates if needed == "passages" else self.positives)
 
 
-def read_examples(path: str | Path, *, needs: Needed = "positives", quiet: bool = False) -> Iterator[Example]:
+def read_examples(path: str | Path, *, needs: Needed = "positives") -> Iterator[Example]:
     """Stream examples to learn from; one record at a time.
 
     The formats are DPR's training JSON, FiD's files, DPR's retrieval results (their passages are unjudged),
@@ -178,7 +158,6 @@ def read_examples(path: str | Path, *, needs: Needed = "positives", quiet: bool 
         needs: what an example must have: "positives": at least one; "targets": at least two different ones,
             of candidates in any role; "passages": at least one in any role (negatives of both kinds are read,
             empty passages skipped); "questions": only the question.
-        quiet: do not warn about examples that are left out, because an earlier reading did.
 
     Raises:
         DataError: no such file, over 0.1 % malformed records (the first are listed with their places),
@@ -193,7 +172,7 @@ def read_examples(path: str | Path, *, needs: Needed = "positives", quiet: bool 
         >>> next(read_examples(path)).positives[0].text
         'x is'
     """
-    counts, name, usable, places = ReadReport(), str(path), 0, list[str]()
+    counts, name, left_out = ReadReport(), str(path), list[str]()
     texts: tuple[dict[str, str], dict[str, str]] | None = None
     for place, number, record in files.read_rows(name, partial(table_columns, path=name)):
         try:
@@ -207,20 +186,17 @@ def read_examples(path: str | Path, *, needs: Needed = "positives", quiet: bool 
             continue
         counts.total += 1
         if example.has(needs):
-            usable += 1
             yield example
         else:
-            places.append(place)
+            left_out.append(place)
     counts.check(_MAX_BAD_SHARE, at_end=True, hint=_SHAPE)
     log = get_logger(__name__)
-    if counts.bad and not quiet:
+    if counts.bad:
         log.warning("%s: %s", name, counts.summary())
-    what = _NEEDED[needs]
-    if places and not quiet:
-        shown = ", ".join(places[:_SHOWN])
-        log.warning("%s: %d questions without %s left out (%s …)", name, len(places), what, shown)
-    if not usable:
-        raise DataError(f"{name}: no question with {what}", hint=_SHAPE)
+    if left_out:
+        log.warning("%s: %d questions lack %s (%s …)", name, len(left_out), needs, ", ".join(left_out[:3]))
+    if counts.total == counts.bad + len(left_out):
+        raise DataError(f"{name}: no question has {needs}", hint=_SHAPE)
 
 
 def _ms_marco_texts(triples: Path) -> tuple[dict[str, str], dict[str, str]]:
@@ -270,7 +246,7 @@ def write_examples(path: str | Path, examples: Iterable[Example]) -> int:
 
 
 def example_from_json(record: Any, fallback_id: str = "") -> Example:
-    """Read one record of a training file or of results; fields of others go to `meta` and `extra`.
+    """Read one record of a training file or of results; fields of others are not kept.
 
     Raises:
         ValueError: it has another shape; the message says which.
@@ -292,7 +268,6 @@ def example_from_json(record: Any, fallback_id: str = "") -> Example:
         tuple(_candidate(value, "retrieved").passage for value in _listed(rest, "query_ctxs")),
         answers_are_regex=rest.pop("answers_are_regex", None) is True,
         target_answer=target or "",
-        meta=rest,
     )
 
 
@@ -308,7 +283,7 @@ def example_to_json(example: Example) -> dict[str, Any]:
     head |= {name: list(map(_candidate_json, example.of_role(ROLES[name]))) for name in names}
     if example.context:
         head["query_ctxs"] = [_candidate_json(Candidate(passage, "positive")) for passage in example.context]
-    return head | {name: value for name, value in example.meta.items() if name not in head}
+    return head
 
 
 def _candidate_json(candidate: Candidate) -> dict[str, Any]:
@@ -318,7 +293,9 @@ def _candidate_json(candidate: Candidate) -> dict[str, Any]:
     for key in ("source", "rank", "score", "target", "has_answer"):
         if (value := getattr(candidate, key)) not in (None, ""):
             fields[key] = value
-    return {**fields, **candidate.extra}
+    if candidate.role == "retrieved" and passage.location is not None:
+        fields["location"] = passage.location.to_json()
+    return fields
 
 
 def write_run(path: Path, examples: Iterable[Example]) -> None:
@@ -358,7 +335,6 @@ def _candidate(value: Any, role: Role) -> Candidate:
         None if score is None else _number(score, "score"),
         None if target is None else _number(target, "target"),
         None if has_answer is None else bool(has_answer),
-        extra={name: field for name, field in value.items() if name not in _OF_CANDIDATES},
     )  # fmt: skip
 
 

@@ -21,7 +21,7 @@ _QRELS = ("query-id", "corpus-id", "score")  # the columns of BEIR's judgements
 Rows = Iterable[tuple[str, int, Any]]  # where a record stands, for messages, its number, and the record
 
 
-def read_questions(path: str | Path, split: str | None = None) -> Iterator[Question]:
+def read_questions(path: str | Path) -> Iterator[Question]:
     """Stream the questions of one file, or of a data set by name; first bytes and file name tell the format.
 
     | format | holds |
@@ -42,7 +42,6 @@ def read_questions(path: str | Path, split: str | None = None) -> Iterator[Quest
         path: the file (also .gz, .bz2, .zst, .xz), a BEIR folder or its qrels file, "-" for standard input,
             `hf:owner/name[:config][:split]`, whose split must be named unless it is the only one, or
             `irds:beir/scifact/test`.
-        split: which judgements of a BEIR folder.
 
     Raises:
         ConfigError: a data set with several splits of which none is named.
@@ -56,14 +55,14 @@ def read_questions(path: str | Path, split: str | None = None) -> Iterator[Quest
         return _judged(_questions(rows, name), grades, name, name) if grades else _questions(rows, name)
     if name != files.STDIN and not Path(path).exists():
         raise DataError(f"{path}: no such file", hint="check the path")
-    place, *judgements = question_files(path, split)
+    place, *judgements = question_files(path)
     columns = partial(table_columns, path=str(place))
     rows = files.read_rows(str(place), columns, otherwise="text")
     questions = _questions(rows, str(place))
     return _judged(questions, read_qrels(judgements[0]), place, judgements[0]) if judgements else questions
 
 
-def question_files(path: str | Path, split: str | None = None) -> list[Path]:
+def question_files(path: str | Path) -> list[Path]:
     """The files that questions are read from: one; queries and qrels of a BEIR folder, or of its qrels file.
 
     Raises:
@@ -78,14 +77,10 @@ def question_files(path: str | Path, split: str | None = None) -> list[Path]:
     if queries is None:
         raise DataError(f"{path} is a directory without queries.jsonl, expected a file of questions")
     judged = sorted((place / "qrels").glob("*.tsv"))
-    splits = [file.stem for file in judged]
     if len(judged) > 1:
-        judged = [file for file in judged if file.stem == split]
-    if splits and not judged:
+        splits = ", ".join(file.stem for file in judged)
         raise DataError(
-            f"{path} has the judgements of {len(splits)} splits ({', '.join(splits)})"
-            + (f", none called {split!r}" if split else ""),
-            hint=f"choose one: --split {splits[-1]}, or give its file: {place / 'qrels' / splits[-1]}.tsv",
+            f"{path} has the judgements of {len(judged)} splits ({splits})", hint=f"choose one: {judged[-1]}"
         )
     return [queries, *judged]
 
@@ -180,13 +175,14 @@ def _squad_rows(rows: Rows, path: str) -> Rows:
         paragraphs = squad_paragraphs(files.good(row, place))
         if paragraphs is None:
             yield place, number, row
-        for id, title, text, items in paragraphs or ():
-            for item in items:
+        for paragraph in paragraphs or ():
+            evidence = {name: paragraph[name] for name in ("title", "context")}
+            evidence["gold_passage_ids"] = [paragraph["id"]]
+            for item in paragraph["qas"]:
                 count += 1
-                if text is None or not isinstance(item, Mapping):
+                if not isinstance(paragraph["context"], str) or not isinstance(item, Mapping):
                     raise DataError(f"{path}: question {count}: no context, or no object")
-                context = {"title": title, "context": text, "gold_passage_ids": [id]}
-                yield f"{path}: question {count}", count, {**item, **context}
+                yield f"{path}: question {count}", count, {**item, **evidence}
 
 
 def _question(record: Any, fallback_id: str, place: str) -> Question:

@@ -67,7 +67,7 @@ def rows_of(value: Any, what: str, *, hint: str = "put it in a list") -> list[An
     if hasattr(value, "columns"):
         listed = getattr(value, "to_dicts", None) or getattr(value, "to_pylist", None)
         rows = listed() if listed else value.to_dict("records")
-        return [{name: _cell_or_none(value) for name, value in row.items()} for row in rows]
+        return [{name: cell_or_none(value) for name, value in row.items()} for row in rows]
     try:
         if isinstance(value, str | bytes | Mapping | PurePath):
             raise TypeError
@@ -78,7 +78,7 @@ def rows_of(value: Any, what: str, *, hint: str = "put it in a list") -> list[An
         raise DataError(f"{what} is a single {type(value).__name__}, expected a list", hint=hint) from None
 
 
-def _cell_or_none(value: Any) -> Any:
+def cell_or_none(value: Any) -> Any:
     """The value, or None for pandas' markers of an empty cell: NaN or NA."""
     is_missing = type(value).__name__ == "NAType" or (isinstance(value, float) and math.isnan(value))
     return None if is_missing else value

@@ -53,7 +53,7 @@ def evaluate(
             object returned.
         run: search results to be scored, in place of a search: a TREC run or DPR's JSON.
         reads: False only searches, and so does `reader=False`.
-        split: "train", "dev" or "test", if the file name does not say; of a BEIR folder the judgements.
+        split: "train", "dev" or "test", if the file name does not say.
         command: the command line, for the report.
         **options: fields of `OpenSettings` (retriever, reader, fusion, index_encoder, …), which also take
             your own objects, and of `EvaluationSettings` (profile, limit, sample, ks, read, gold, …).
@@ -75,7 +75,7 @@ def evaluate(
     settings = load_config(EvaluationSettings, overrides=options)
     if isinstance(questions, str | Path):
         source = QuestionSource.of_file(questions, split=split)
-        listed: Iterable[Question] = read_questions(questions, split)
+        listed: Iterable[Question] = read_questions(questions)
     else:
         listed = objects = questions_from(questions)
         source = QuestionSource.of_questions(objects, split=split)

@@ -80,7 +80,6 @@ def _as_example(question: Question, hits: RankedPassages) -> Example:
         Candidate(
             passage, "retrieved", score=hit.score,
             has_answer=None if matcher is None else matcher.matches(passage.text),
-            extra={} if passage.location is None else {"location": passage.location.to_json()},
         )
         for hit, passage in hits
     )  # fmt: skip

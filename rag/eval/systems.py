@@ -121,7 +121,7 @@ def _read_dpr(path: Path) -> dict[str, RankedPassages]:
             (Hit(-1, candidate.passage.id or f"{rank}", candidate.score or -float(rank)), candidate.passage)
             for rank, candidate in enumerate(example.candidates)
         ]
-        for example in read_examples(path, needs="passages", quiet=True)
+        for example in read_examples(path, needs="passages")
     }
 
 

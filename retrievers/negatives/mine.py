@@ -38,7 +38,6 @@ def mine(
     out: str | Path,
     *,
     index_encoder: str | None = None,
-    split: str | None = None,
     limit: int | None = None,
     sample: int | None = None,
     merge: str | Path | None = None,
@@ -52,7 +51,6 @@ def mine(
     Args:
         out: the result; `OUT.report.json` beside it says how it was made.
         index_encoder: the index's encoder, if it was moved.
-        split: of the question file, see `read_questions`.
         limit: number of questions, from the beginning of the set; None means all.
         sample: size of a random sample of them, drawn with the settings' seed, in the order of the set.
         merge: another training file, for the union of both; it is held in memory.
@@ -75,7 +73,7 @@ def mine(
     work = target.with_name(target.name + ".mining")
 
     def read() -> Iterator[Question]:
-        listed = islice(read_questions(questions, split), limit)
+        listed = islice(read_questions(questions), limit)
         return iter(listed if sample is None else draw_sample(listed, sample, chosen.seed))
 
     total = sum(1 for _ in read())

@@ -20,12 +20,12 @@ from rag.data.records import BadRecord
 
 Record = Mapping[str, Any]
 
-_ID_FIELDS = ("id", "_id", "qid", "question_id", "query_id", "example_id")
-QUESTION_FIELDS = ("question", "query", "input", "text")
-_ANSWER_FIELDS = ("answers", "answer", "output")
+# as in most sets, and with capitals in TriviaQA's own files
+_ID_FIELDS = ("id", "_id", "qid", "question_id", "query_id", "example_id", "QuestionId")
+QUESTION_FIELDS = ("question", "query", "input", "text", "Question")
+_ANSWER_FIELDS = ("answers", "answer", "output", "Answer")
 _POSITIVES = ("positive", "positives", "pos", "positive_passages")
 _NEGATIVES = re.compile(r"negatives?|neg|negative_passages|negative_\d+")
-_IDS = re.compile(r"[^,;|\s]+")
 _UNKNOWN_ANSWER = "<unk>"  # TriviaQA's test questions
 
 
@@ -49,9 +49,6 @@ def parse_record(record: Any, fallback_id: str = "") -> tuple[Question, dict[str
     if not isinstance(record, Mapping):
         raise ValueError(f"expected an object, found {type(record).__name__}")
     rest = _of_pairs(record)
-    if "QuestionId" in rest:  # TriviaQA's own files
-        names = {"Question": "question", "QuestionId": "question_id", "Answer": "answer"}
-        rest = {names.get(name, name): value for name, value in rest.items()}
     name, text = first_of(rest, QUESTION_FIELDS)
     if name is None:
         expected = ", ".join(QUESTION_FIELDS)
@@ -99,10 +96,8 @@ def _contexts(value: Any) -> list[Any]:
 def _of_cells(row: TableRow) -> dict[str, Any]:
     """The row of a table with lists in cells parsed and empty cells left out."""
     record: dict[str, Any] = {name: cell for name, cell in row.items() if cell or name in _POSITIVES}
-    record |= {name: parse_cell(row[name]) for name in ("answers", "answer") if row.get(name)}
-    if ids := row.get("gold_passage_ids"):
-        record["gold_passage_ids"] = parse_cell(ids) if ids[0] == "[" else tuple(_IDS.findall(ids))
-    return record
+    lists = ("answers", "answer", "gold_passage_ids")
+    return record | {name: parse_cell(row[name]) for name in lists if row.get(name)}
 
 
 def parse_cell(cell: str) -> tuple[str, ...]:
@@ -119,7 +114,7 @@ def parse_cell(cell: str) -> tuple[str, ...]:
     if not re.match(r"\[.*\]$|\(.*\)$", stripped, re.DOTALL):
         if "|" in cell:
             raise ValueError(
-                f'several answers are a list, ["a", "b"], and so is one with a bar: {cell[:60]!r}'
+                f'several values are a list, ["a", "b"], and so is one with a bar: {cell[:60]!r}'
             )
         return (cell,) if stripped else ()
     try:
@@ -322,15 +317,11 @@ def table_columns(row: list[str], path: str) -> tuple[list[str], bool]:
     )
 
 
-SquadParagraph = tuple[str, str, str | None, list[Any]]
-
-
-def squad_paragraphs(record: Any) -> list[SquadParagraph] | None:
-    """The paragraphs of an article of SQuAD; None if the record is none.
+def squad_paragraphs(record: Any) -> list[dict[str, Any]] | None:
+    """The paragraphs of an article of SQuAD, with the ids that they have in a corpus; None if it is none.
 
     Returns:
-        The id in a corpus (the article's title and a number), the title, the text (None if it has none), and
-        the questions as in the file.
+        `id` (the article's title and a number), `title`, `context` (None if it has none), and `qas`.
     """
     paragraphs = record.get("paragraphs") if isinstance(record, Mapping) else None
     if not isinstance(paragraphs, list) or not all(
@@ -338,9 +329,11 @@ def squad_paragraphs(record: Any) -> list[SquadParagraph] | None:
     ):
         return None
     title = str(record.get("title", ""))
-    texts = (it if isinstance(it := item.get("context"), str) else None for item in paragraphs)
-    rows = enumerate(zip(texts, (list(item.get("qas") or ()) for item in paragraphs), strict=True))
-    return [(f"{title}-{number}", squad_title(title), text, questions) for number, (text, questions) in rows]
+    return [
+        {"id": f"{title}-{number}", "title": squad_title(title), "context": item.get("context"),
+         "qas": item.get("qas") or ()}
+        for number, item in enumerate(paragraphs)
+    ]  # fmt: skip
 
 
 def squad_title(title: str) -> str:

@@ -63,8 +63,13 @@ def read_set(one: TrainingSet, *, serving: bool = False) -> list[Example]:
         if serving:
             questions = [question for question in questions if question.text in retrieved]
     return [
-        Example.of(q, _candidates(q, retrieved.get(q.text, ()), serving, one.window_words)) for q in questions
-    ]
+        Example(
+            q.id, q.text, q.answers,
+            tuple(_candidates(q, retrieved.get(q.text, ()), serving, one.window_words)),
+            answers_are_regex=q.answers_are_regex, answer_starts=q.answer_starts,
+        )
+        for q in questions
+    ]  # fmt: skip
 
 
 def _shortened(one: TrainingSet, question: Question) -> Question:

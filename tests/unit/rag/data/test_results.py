@@ -18,13 +18,6 @@ RESULTS = [
 ]
 
 
-def as_examples(rankings, tag: str = "rag") -> list[Example]:
-    return [
-        Example(question, "", candidates=tuple(hit(p, score=s) for p, s in ranking), meta={"tag": tag})
-        for question, ranking in rankings
-    ]
-
-
 def test_dpr_results_round_trip(tmp_path: Path) -> None:
     path = tmp_path / "out" / "results.json"
     assert write_examples(path, iter(RESULTS)) == 2
@@ -36,14 +29,10 @@ def test_dpr_results_round_trip(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ranking", "words"),
-    [
-        (("q 1", [("a", 1.0)]), "white space"),
-        (("q", [("a b", 1.0)]), "white space"),
-        (("q", [("", 1.0)]), "is empty"),
-    ],
+    ("question", "passage", "words"),
+    [("q 1", "a", "white space"), ("q", "a b", "white space"), ("q", "", "is empty")],
 )
-def test_what_a_run_cannot_hold_is_refused(tmp_path: Path, ranking, words: str) -> None:
+def test_what_a_run_cannot_hold_is_refused(tmp_path: Path, question: str, passage: str, words: str) -> None:
     with pytest.raises(DataError, match=words):
-        write_run(tmp_path / "x.run", as_examples([ranking]))
+        write_run(tmp_path / "x.run", [Example(question, "", candidates=(hit(passage, score=1.0),))])
     assert list(tmp_path.iterdir()) == []
