@@ -17,13 +17,7 @@ import numpy as np
 from indexers.documents import DOCUMENTS_NAME, Put, writing_documents
 from indexers.embeddings import HEADER_NAME, EmbeddingShards, Header, encode_corpus
 from indexers.faiss_index import build_faiss, create_faiss, preset_for
-from indexers.ledger import (
-    DATA_PREFIX,
-    INDEX_KIND,
-    UPDATING_DIR,
-    BuildLedger,
-    remove_unused,
-)
+from indexers.ledger import DATA_PREFIX, INDEX_KIND, UPDATING_DIR, BuildLedger, remove_unused
 from indexers.lucene import build_bm25
 from indexers.passage_writer import PassageStoreWriter, passages_digest
 from indexers.passages import PassageStore

@@ -26,13 +26,7 @@ from indexers.protocols import EncoderIdentity, PassageEncoder
 from indexers.settings import SHARD_ROWS, VectorDtype
 from rag.core.arrays import Bool, Float32, Int64, load_npy, save_npy
 from rag.core.errors import ArtifactError, DataError, IncompleteArtifactError, MismatchedArtifactError
-from rag.core.files import (
-    atomic_path,
-    atomic_write_json,
-    clean_directory,
-    link_or_copy,
-    read_json,
-)
+from rag.core.files import atomic_path, atomic_write_json, clean_directory, link_or_copy, read_json
 from rag.core.log import Progress
 from rag.core.manifest import differences
 

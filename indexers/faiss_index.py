@@ -42,12 +42,7 @@ from indexers.mapped_lists import LISTS_NAME, move_lists, open_lists
 from indexers.protocols import Selection, VectorIndex
 from indexers.settings import INDEX_TYPES
 from rag.core.arrays import Float32, Int64
-from rag.core.errors import (
-    ArtifactError,
-    ConfigError,
-    IncompleteArtifactError,
-    MismatchedArtifactError,
-)
+from rag.core.errors import ArtifactError, ConfigError, IncompleteArtifactError, MismatchedArtifactError
 from rag.core.files import atomic_path, clean_directory
 from rag.core.log import Progress
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path, PurePath
@@ -14,7 +15,7 @@ import pyarrow.compute as pc
 from indexers.documents import DOCUMENTS_NAME, DocumentEntry, group_passages, read_document_entries
 from indexers.embeddings import EmbeddingShards, Header
 from indexers.faiss_index import open_dense
-from indexers.ledger import hold_folder, read_index_manifest
+from indexers.ledger import hold_folder, read_index_manifest, verify_files
 from indexers.lucene import LuceneIndex
 from indexers.passages import PassageStore, metadata_of
 from indexers.protocols import EncoderIdentity, Selection, VectorIndex
@@ -22,7 +23,7 @@ from indexers.settings import PARTS, Part
 from indexers.token_index import TokenIndex
 from rag.core.arrays import Bool
 from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError, ResourceError
-from rag.core.manifest import read_manifest, verify_files
+from rag.core.manifest import read_manifest
 from rag.core.types import Passage
 from rag.data.filters import Condition, Filter, FilterError
 from rag.data.split import document_of
@@ -94,7 +95,8 @@ class Index:
             manifest = read_index_manifest(place)
             try:
                 if verify != "none":
-                    _verify(place / manifest["data"], manifest["files"], deep=verify == "deep")
+                    read_bytes = math.inf if verify == "deep" else QUICK_CHECK_BYTES
+                    verify_files(place / manifest["data"], manifest["files"], read_bytes=read_bytes)
                 return cls(place, manifest)
             except ArtifactError:  # while it was opened, an update may have removed its files
                 if read_manifest(place) == manifest:
@@ -236,16 +238,6 @@ def _listed(values: Mapping[str, Any]) -> str:
 
 def _size(size_bytes: int) -> str:
     return f"{size_bytes / 1e3:,.1f} kB" if size_bytes < 1e6 else f"{size_bytes / 1e6:,.1f} MB"
-
-
-def _verify(place: Path, files: dict[str, dict[str, Any]], *, deep: bool) -> None:
-    verify_files(place, files, deep=deep)
-    budget = 0 if deep else QUICK_CHECK_BYTES
-    for name, entry in sorted(files.items(), key=lambda item: (item[1]["size_bytes"], item[0])):
-        budget -= entry["size_bytes"]
-        if budget < 0:
-            break
-        verify_files(place, {name: entry}, deep=True)
 
 
 def select(passages: PassageStore, filter: Filter, naming: Naming = "unknown") -> Selection:

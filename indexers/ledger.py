@@ -8,6 +8,7 @@ finished. When all are, the folder is renamed, and the manifest, replaced last, 
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import shutil
 import weakref
@@ -26,15 +27,9 @@ from rag.core.files import (
     fsync_path,
     link_or_copy,
     read_json,
+    sha256_file,
 )
-from rag.core.manifest import (
-    BUILDING_DIR,
-    MANIFEST_NAME,
-    NEWEST_VERSION,
-    differences,
-    file_table,
-    read_manifest,
-)
+from rag.core.manifest import BUILDING_DIR, MANIFEST_NAME, NEWEST_VERSION, differences, read_manifest
 
 INDEX_KIND = "index"
 UPDATING_DIR, DATA_PREFIX, STATE_NAME = "updating", "data-", "state.json"
@@ -174,7 +169,12 @@ class BuildLedger:
     def finish(self, stage: Stage, output: Mapping[str, Any]) -> None:
         """Mark a stage complete, with the checksums of its files."""
         present = (path for path in (self.folder / stage).rglob("*") if path.is_file())
-        files = file_table(self.folder, [path.relative_to(self.folder).as_posix() for path in present])
+        files = {
+            path.relative_to(self.folder).as_posix(): {
+                "size_bytes": path.stat().st_size, "sha256": sha256_file(path),
+            }
+            for path in sorted(present)
+        }  # fmt: skip
         self._stages[stage] |= {"finished": True, "output": dict(output), "files": files}
         self._save()
 
@@ -260,3 +260,25 @@ def _is_in_use(folder: Path) -> bool:
     finally:
         os.close(descriptor)
     return False
+
+
+def verify_files(place: Path, files: Mapping[str, Any], *, read_bytes: float = math.inf) -> None:
+    """Compare files with their table in a manifest: sizes, and checksums, of the smallest files first.
+
+    Args:
+        read_bytes: checksums are compared until so many bytes are read.
+
+    Raises:
+        ArtifactError: names the first file that is missing, of another size, or of another content.
+    """
+    for name, entry in sorted(files.items(), key=lambda item: (item[1]["size_bytes"], item[0])):
+        path, wrong = place / name, ""
+        read_bytes -= entry["size_bytes"]
+        if not path.is_file():
+            wrong = "is missing"
+        elif (size := path.stat().st_size) != entry["size_bytes"]:
+            wrong = f"has {size} bytes, expected {entry['size_bytes']}: truncated or replaced"
+        elif read_bytes >= 0 and sha256_file(path) != entry["sha256"]:
+            wrong = "does not match its checksum: its bytes were changed"
+        if wrong:
+            raise ArtifactError(f"{path} {wrong}", hint="restore it or rebuild the index")

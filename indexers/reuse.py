@@ -9,13 +9,12 @@ import numpy as np
 
 from indexers.embeddings import EmbeddingShards, StoredVectors
 from indexers.index import Index
-from indexers.ledger import BuildLedger, finished_stages
+from indexers.ledger import BuildLedger, finished_stages, verify_files
 from indexers.passages import PassageStore
 from indexers.protocols import PassageEncoder
 from indexers.settings import VectorDtype
 from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.core.files import atomic_path, check_target, fingerprint
-from rag.core.manifest import verify_files
 
 _CHECKED_PASSAGES = 16
 _FARTHEST = 0.1  # of a vector's length: float16 and bf16 stay below it, another encoder does not
@@ -50,7 +49,7 @@ def _open_source(
             f"{place} has no vectors to reuse", hint="give an index with dense or hybrid retrieval"
         )
     needed = {name: files[name] for name in files if name.startswith(("passages/", "embeddings/"))}
-    verify_files(index.data, needed, deep=True)
+    verify_files(index.data, needed)
     if dtype == "float32" and embeddings.dtype != "float32":
         raise ConfigError(
             f"{place} holds vectors rounded to {embeddings.dtype}, the new index stores float32",

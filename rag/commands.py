@@ -175,8 +175,6 @@ def retrieve(
     from rag.eval.runs import extension_of, write_results
     from rag.pipeline import Pipeline
 
-    if limit is not None and limit < 1:
-        raise ConfigError(f"limit is {limit}, expected at least 1")
     target = Path(out)
     extension_of(target)  # refused before anything is opened
     check_target(target)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path as FilePath
@@ -49,12 +48,6 @@ class Pipeline:
     Thread safety: any thread may call any method. Questions of several threads are answered one after
     another, since one question already uses all cores (but not where a model elsewhere reads); give a list
     to answer them as one batch.
-
-    Example:
-        A pipeline is a context manager, and can be awaited::
-
-            with Pipeline.open("my-index") as pipeline:
-                answers = await pipeline.aask("Where does the Danube rise?")
     """
 
     def __init__(self, index: Index, retriever: Retriever, reader: Reader | None) -> None:
@@ -262,11 +255,6 @@ class Pipeline:
             for (_, it), is_empty in zip(results, empty, strict=True)
         ]
         return answers[0] if isinstance(questions, str) else answers
-
-    async def aask(self, questions: str | Sequence[str], **options: Any) -> Any:
-        """Run `ask` in another thread, so that the event loop is not blocked."""
-        ask: Callable[..., Any] = self.ask
-        return await asyncio.to_thread(ask, questions, **options)
 
     def embed(self, texts: Sequence[str], side: Literal["query", "passage"]) -> Float32:
         """Vectors (n, D) float32, as the retriever's encoder makes them of questions or of passages without

@@ -11,11 +11,10 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from rag.config import load_config
-from rag.core.errors import ArtifactError, ConfigError, DataError, did_you_mean
+from rag.core.errors import ConfigError, DataError, did_you_mean
 from rag.core.files import fingerprint
 from rag.core.manifest import read_manifest
 from rag.data.files.named import is_named
-from rag.runtime.model_files import TOWER_SEPARATOR
 
 RECIPES = {  # name → module of its class, summary; in the order of the help
     "dpr": ("retrievers.training.dpr", "A dense retriever with in-batch and hard negatives (DPR)."),
@@ -36,9 +35,6 @@ RECIPES = {  # name → module of its class, summary; in the order of the help
 }
 ENTRY_POINTS = "openqa_rag.recipes"
 _INPUTS = frozenset({"train_files", "validation_file", "index", "questions", "retrieved"})
-_MODELS = frozenset(
-    {"question_encoder", "passage_encoder", "index_encoder", "encoder", "generator", "reader", "teacher"}
-)
 ConfigT = TypeVar("ConfigT", bound=BaseModel)
 
 
@@ -130,7 +126,7 @@ def read_config(
 
     Raises:
         ConfigError: it cannot be read, is not valid, or would choose checkpoints on a test set.
-        DataError, ArtifactError: a file or folder that it names is missing or of the wrong kind.
+        DataError, ArtifactError: a file or index that it names is missing or of the wrong kind.
     """
     from rag.eval.source import check_selection_split
 
@@ -141,35 +137,31 @@ def read_config(
     return config
 
 
-def check_files(settings: Mapping[str, Any], flags: Mapping[str, str] | None = None) -> None:
-    """Refuse settings that name a file, an index or a model's folder that is not there, before any work.
+def check_files(settings: Mapping[str, Any], flags: Mapping[str, str]) -> None:
+    """Refuse settings that name a file or an index that is not there, before any work.
 
     Paths in the run's folder, `settings["out"]`, may be missing, because they may be written later.
 
     Raises:
         DataError: a file does not exist; the hint has the name of setting or option.
-        ArtifactError: the same for a model's folder, or there is no index in that folder.
+        ArtifactError: there is no index in that folder.
     """
     out = settings.get("out")
     for name, value in _named_in({key: value for key, value in settings.items() if key != "out"}):
-        path, hint = Path(value), f"{(flags or {}).get(name, name)} names it: check the path"
+        path = Path(value)
         if is_named(path) or (out is not None and path.is_relative_to(out)):
             continue
-        if name in _MODELS and isinstance(value, str):
-            is_path = path.is_absolute() or value.startswith(".") or value.count("/") > 1
-            if is_path and ":" not in value and TOWER_SEPARATOR not in value and not path.is_dir():
-                raise ArtifactError(f"{value}: no such folder", hint=hint)
-        elif not path.exists():
-            raise DataError(f"{path}: no such file", hint=hint)
-        elif name == "index":
+        if not path.exists():
+            raise DataError(f"{path}: no such file", hint=f"{flags.get(name, name)} names it: check the path")
+        if name == "index":
             read_manifest(path, kind="index")
 
 
 def _named_in(settings: Any, name: str = "") -> Iterator[tuple[str, str | Path]]:
-    """Setting and value of all input files, indexes and models."""
+    """Setting and value of all input files and indexes."""
     if isinstance(settings, Mapping | list | tuple):
         pairs = settings.items() if isinstance(settings, Mapping) else ((name, value) for value in settings)
         for key, value in pairs:
             yield from _named_in(value, str(key))
-    elif isinstance(settings, Path) or (isinstance(settings, str) and name in _INPUTS | _MODELS):
+    elif isinstance(settings, Path) or (isinstance(settings, str) and name in _INPUTS):
         yield name, settings

@@ -1,27 +1,16 @@
 """Manifests: one JSON file per artefact, written last, so that its presence means complete."""
 
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from rag.core.errors import ArtifactError, DataError, IncompleteArtifactError, MismatchedArtifactError
-from rag.core.files import atomic_write_json, read_json, sha256_file
+from rag.core.files import atomic_write_json, read_json
 
 NEWEST_VERSION = 3  # of indexes, whose files lie in a folder that the manifest names
 BUILDING_DIR = "building"  # in an index directory: a build that is not finished
 MANIFEST_NAME = "manifest.json"
-
-
-def file_table(directory: Path, relative_paths: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Size and sha256 of files, keyed by their path relative to `directory` (POSIX form)."""
-    return {
-        relative: {
-            "size_bytes": (directory / relative).stat().st_size,
-            "sha256": sha256_file(directory / relative),
-        }
-        for relative in sorted(relative_paths)
-    }
 
 
 def is_index(folder: Path) -> bool:
@@ -112,22 +101,3 @@ def differences(before: Mapping[str, Any], after: Mapping[str, Any], *, prefix: 
         else:
             changed.append(f"{prefix}{key}: {old!r:.100}, now {new!r:.100}")
     return "; ".join(changed)
-
-
-def verify_files(directory: str | Path, table: Mapping[str, Mapping[str, Any]], *, deep: bool) -> None:
-    """Compare files with a manifest's table: sizes always, checksums too if `deep`.
-
-    Raises:
-        ArtifactError: names the first file that is missing, of another size, or of another content.
-    """
-    place = Path(directory)
-    for relative, expected in table.items():
-        path, wrong = place / relative, ""
-        if not path.is_file():
-            wrong = "is missing"
-        elif (size := path.stat().st_size) != expected["size_bytes"]:
-            wrong = f"has {size} bytes, expected {expected['size_bytes']}: truncated or replaced"
-        elif deep and sha256_file(path) != expected["sha256"]:
-            wrong = "does not match its checksum: its bytes were changed"
-        if wrong:
-            raise ArtifactError(f"{path} {wrong}", hint="restore it or rebuild the artefact")

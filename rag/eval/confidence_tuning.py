@@ -108,6 +108,7 @@ def fit_confidence(
     Raises:
         ConfigError: the questions are a test set, `reader` is not extractive, or `out` is not for it.
     """
+    check_target(out, folder=True, is_new=True)
     check_selection_split(questions)
     pipeline = Pipeline.open(index, reader=reader, **opening)
     if not isinstance(pipeline.reader, ExtractiveReader):
@@ -115,7 +116,6 @@ def fit_confidence(
             f"{reader} is a {type(pipeline.reader).__name__}, expected an extractive reader",
             hint="leave --reader out, or give a folder of `rag train reader`",
         )
-    check_target(out, folder=True, is_new=True)
     drawn = list(islice(read_questions(questions), settings.limit))
     if settings.sample is not None:
         drawn = draw_sample(drawn, settings.sample, settings.seed)

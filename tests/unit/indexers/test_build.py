@@ -9,12 +9,7 @@ from indexers.build import build_index
 from indexers.index import Index
 from indexers.protocols import EncoderIdentity
 from indexers.settings import INDEX_TYPES, BuildSettings
-from rag.core.errors import (
-    ArtifactError,
-    ConfigError,
-    DataError,
-    MismatchedArtifactError,
-)
+from rag.core.errors import ArtifactError, ConfigError, DataError, MismatchedArtifactError
 from rag.core.types import Passage
 
 SMALL = BuildSettings(shard_rows=40, index_type="SQ8", probes=16, threads=1)

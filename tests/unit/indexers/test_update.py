@@ -14,12 +14,7 @@ from indexers.index import Index
 from indexers.protocols import Selection
 from indexers.settings import BuildSettings
 from indexers.update import Change, Unchanged, update_index
-from rag.core.errors import (
-    DataError,
-    IncompleteArtifactError,
-    MismatchedArtifactError,
-    ResourceError,
-)
+from rag.core.errors import DataError, IncompleteArtifactError, MismatchedArtifactError, ResourceError
 from rag.core.files import directory_lock
 from rag.core.types import Passage
 from rag.data.records import CorpusOptions, Document

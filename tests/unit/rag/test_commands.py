@@ -72,23 +72,6 @@ def test_settings_of_jobs_are_checked_before_work(folder: Path) -> None:
     assert not (folder / "new").exists()
 
 
-def test_rounds_get_the_settings_of_the_command(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rag.index("corpus.jsonl", "one", retriever="bm25")
-    given: list[Any] = []
-
-    def run_rounds(config: Any, training: Any) -> list[Any]:
-        given.append((config.model_dump(mode="json"), training.model_dump(mode="json")))
-        return []
-
-    monkeypatch.setattr("rag.rounds.rounds.run_rounds", run_rounds)
-    rag.train_rounds("colbert", "one", "questions.jsonl", "r", training={"epochs": 2}, rounds=3, negatives=5)
-    arguments = ("--index", "one", "--questions", "questions.jsonl", "--rounds", 3, "--negatives", 5)
-    assert exit_code("rounds", "--recipe", "colbert", *arguments, "--set", "epochs=2", "--out", "r") == 0
-    assert given[0] == given[1]
-    assert given[0][0]["rounds"] == 3
-    assert given[0][1]["epochs"] == 2
-
-
 def test_importing_the_package_costs_nothing() -> None:
     code = "import sys, rag; dir(rag); print([m for m in ('numpy', 'torch', 'pydantic') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -1,6 +1,5 @@
 """Models given in memory, several threads, and how answers look in a notebook."""
 
-import asyncio
 import threading
 import time
 from collections.abc import Sequence
@@ -110,14 +109,8 @@ def test_eight_threads_get_the_answers_of_one() -> None:
         for _ in range(3):
             assert list(pool.map(ask, range(8))) == list(zip(expected, answers, strict=True))
     assert reader.most == 1
-    assert asyncio.run(_gathered(pipeline, questions)) == answers
     asked = threading.Thread(target=pipeline.ask, args=(questions * 20,))
     asked.start()
     pipeline.close()  # waits for what runs
     asked.join()
     assert repr(pipeline) == "Pipeline(closed)"
-
-
-async def _gathered(pipeline: Pipeline, questions: Sequence[str]) -> list[str]:
-    results = await asyncio.gather(*(pipeline.aask(question) for question in questions))
-    return [result.answers[0].evidence.passage_id for result in results]

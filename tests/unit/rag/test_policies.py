@@ -8,7 +8,7 @@ import pytest
 import rag
 from rag.core.errors import ConfigError
 from rag.core.types import Answer, AnswerSet, Evidence, Hit, Passage, Paths, RankedPassages
-from rag.policies import Finish, Read, Search, SearchAgain, SearchOnce, SearchResult, State, merged, run
+from rag.policies import Finish, Search, SearchAgain, SearchOnce, State, merged, run
 from readers.llm.prompt import Completion
 
 TEXTS = {
@@ -110,27 +110,7 @@ def test_passages_of_several_searches_come_in_turn_and_once() -> None:
     assert [(p.id, hit.score) for hit, p in merged(lists)] == [("a", 0.0), ("b", -1.0), ("c", -2.0)]
 
 
-class LooksTwice:
-    """From outside: what is read without an answer is searched for again, with the texts that were found."""
-
-    def step(self, state: State) -> Search | Read | Finish:
-        if len(state.searches) > len(state.answers):
-            return Read((SearchResult(state.question, state.searches[-1].passages),))
-        if state.answers and (state.answers[-1].answers or len(state.searches) > 1):
-            return Finish(state.answers[-1])
-        texts = [passage.text for result in state.searches for _, passage in result.passages]
-        return Search((" ".join([state.question, *texts]),))
-
-
-def test_a_policy_from_outside_needs_neither_retriever_nor_reader() -> None:
-    world = World()
-    [(state, answer)] = run(LooksTwice(), [ASKED], world.search, world.read)
-    assert (answer.answers[0].text, len(state.searches)) == ("Berlin", 2)
-    with rag.Pipeline.from_texts(list(TEXTS.values())) as pipeline:
-        answers = pipeline.ask(["What is the capital of Germany?", ASKED], policy=LooksTwice())
-        assert [answer.question for answer in answers] == ["What is the capital of Germany?", ASKED]
-        assert answers[0].answers[0].text == "Berlin"
-        assert {"read", "total"} <= set(answers[0].timings_ms)
+def test_a_policy_that_never_finishes_is_refused() -> None:
     for_ever = Mock(step=lambda state: Search((state.question,)))
     with pytest.raises(ConfigError, match="Mock gave no answer"):
         run(for_ever, [ASKED], World().search, World().read)
