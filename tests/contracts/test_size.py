@@ -8,11 +8,11 @@ ROOT = Path(__file__).parents[2]
 
 # folder: (ceiling, target). Lower the ceiling whenever the folder shrinks; at the target it moves freely.
 CEILINGS = {
-    "rag/*.py": (1480, 1425),
+    "rag/*.py": (1460, 1425),
     "rag/adaptation": (400, 400),
     "rag/bench": (1300, 1300),
     "rag/cli": (1300, 1300),
-    "rag/core": (1030, 900),
+    "rag/core": (1000, 900),
     "rag/data": (5470, 5000),
     "rag/docs": (80, 80),
     "rag/eval": (1900, 1900),

@@ -18,7 +18,7 @@ from indexers.build import build_index
 from indexers.index import Index
 from indexers.protocols import EncoderIdentity
 from indexers.settings import BuildSettings
-from rag.core import npy
+from rag.core import arrays
 from rag.core.arrays import Float32
 from rag.core.errors import IncompleteArtifactError, ResourceError
 from rag.core.types import Passage
@@ -119,7 +119,7 @@ def test_a_full_disk_is_said_and_leaves_nothing_that_looks_complete(
     monkeypatch: pytest.MonkeyPatch,
     full_at: int,
 ) -> None:
-    writes, original = 0, npy.atomic_path
+    writes, original = 0, arrays.atomic_path
 
     @contextmanager
     def full(path: Path) -> Iterator[Path]:
@@ -131,7 +131,7 @@ def test_a_full_disk_is_said_and_leaves_nothing_that_looks_complete(
                 raise OSError(errno.ENOSPC, "No space left on device")
             yield temporary
 
-    monkeypatch.setattr(npy, "atomic_path", full)
+    monkeypatch.setattr(arrays, "atomic_path", full)
     encoder = HashEncoder(tmp_path / "trace")
     with pytest.raises(ResourceError, match="disk is full"):
         build_index(corpus(), tmp_path / "i", encoder=encoder, settings=SETTINGS)
