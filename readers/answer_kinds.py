@@ -51,9 +51,7 @@ def present(reader: object, result: AnswerSet, n_best: int) -> AnswerSet:
         return replace(result, answers=result.answers[:n_best])
     if asks_yes_no(result.question):
         return replace(result, answers=_as_sentences(result)[:n_best], kind="passage")
-    # "yes" and "no" stand nowhere, and are no further answers to other questions
-    placed = [answer for answer in result.answers[1:] if answer.evidence.start is not None]
-    answers = (*result.answers[:1], *placed)[:n_best]
+    answers = result.answers[:n_best]
     if answers and asks_several(result.question) and (start := answers[0].evidence.start) is not None:
         text = answers[0].evidence.text
         if (place := list_around(text, start)) is not None:  # the whole list that the best answer stands in

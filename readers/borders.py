@@ -55,6 +55,11 @@ def share_of_words(answer: str, texts: Iterable[str]) -> float:
     return len(words & present) / len(words) if words else 1.0
 
 
+def is_function_word(text: str) -> bool:
+    """Whether a text is such a word alone ("The"); in capitals it is none: "IT", "WHO", "OR" are names."""
+    return text.lower() in _FUNCTION_WORDS and (len(text) == 1 or not text.isupper())
+
+
 def _words(text: str) -> set[str]:
     return {word for token in _TOKEN.finditer(text) if (word := _folded(token[0])).isalnum()}
 

@@ -6,14 +6,12 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import Field, ValidationError
 
-from rag.config import Config, load_config
+from rag.config import Config
 from rag.core.errors import ArtifactError, DataError, IncompleteArtifactError, MismatchedArtifactError
 from rag.core.files import atomic_write_json, read_json, sha256_file
 
 READER_FILE = "reader.json"
 _UNCHECKED = (READER_FILE, "README.md")
-
-SettingsT = TypeVar("SettingsT", bound=Config)
 
 
 class Calibration(Config):
@@ -113,12 +111,3 @@ def check_files(checksums: Mapping[str, str], folder: Path, *needed: str) -> Non
                 f"{folder / name} has sha256 {actual}, {READER_FILE} names {checksums.get(name, 'none')}",
                 hint="the file is damaged or belongs to another reader: copy the folder again",
             )
-
-
-def with_overrides(settings: SettingsT, overrides: dict[str, Any]) -> SettingsT:
-    """A checked copy of `settings` with some values replaced.
-
-    Raises:
-        ConfigError: for an unknown name or a value that does not fit.
-    """
-    return load_config(type(settings), overrides={**settings.model_dump(), **overrides})

@@ -10,7 +10,8 @@ import numpy as np
 from rag.core.arrays import Float64, Int64
 from rag.core.types import Answer, AnswerSet, Evidence, Passage
 from rag.data.text import normalize_answer
-from readers.borders import one_unit, whole_tokens
+from readers.answer_kinds import asks_yes_no
+from readers.borders import is_function_word, one_unit, whole_tokens
 from readers.extractive.layout import Row, RowScores, TokenizedTexts
 from readers.extractive.settings import ReaderSettings
 from readers.table_match import TableMatch, content_words
@@ -109,6 +110,7 @@ class QuestionRanker:
     ) -> None:
         self._rows, self._settings = rows, settings
         self._content = content_words(rows.questions[question])
+        self._is_yes_no = settings.answer_types and asks_yes_no(rows.questions[question])
         scores = np.asarray(retrieval, np.float64)
         self._prior = retrieval_prior(scores, settings.retrieval_weight) + settings.score_weight * scores
 
@@ -158,7 +160,7 @@ class QuestionRanker:
             np.maximum.at(best, place, values[:, 0])
             values = values - best[place][:, None] + relevance[place][:, None]
         n_spans = values.shape[1]
-        if settings.answer_types:
+        if self._is_yes_no:
             values = np.concatenate([values, scores.words], axis=1)
         values = values + self._prior[place][:, None]
         row_of, rank_of = np.nonzero(np.isfinite(values))
@@ -211,13 +213,13 @@ def distinct(ordered: Sequence[Span], settings: ReaderSettings) -> list[Span]:
     """Different answers, best first, from spans that come best first; at most `settings.candidates`.
 
     A span is dropped if it has the normalised text of a better one, overlaps a better one in the same
-    passage, or is nothing but the border of a table's cell.
+    passage, or is nothing but the border of a table's cell or a function word.
     """
     unique: dict[str, Span] = {}
     for span in ordered:
         key = normalize_answer(span.text) or span.text
         is_other = key not in unique and not any(_overlap(span, other) for other in unique.values())
-        if is_other and key.strip(_BORDERS):
+        if is_other and key.strip(_BORDERS) and not is_function_word(span.text):
             unique[key] = span
             if len(unique) == settings.candidates:
                 break

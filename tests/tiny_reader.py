@@ -115,8 +115,8 @@ def tiny_squad(path: Path, articles: int, seed: int, results: Path | None = None
             answer = str(draw.integers(10, 100))
             context = f"{before} {answer} {after}."
             question = f"how many meters has the {WORDS[draw.integers(1, 8)]} {article} {number}?"
-            given = [{"text": answer, "answer_start": len(before) + 1}]
-            item = {"id": f"{article}-{number}", "question": question, "answers": given}
+            answers = [{"text": answer, "answer_start": len(before) + 1}]
+            item = {"id": f"{article}-{number}", "question": question, "answers": answers}
             paragraphs.append({"context": context, "qas": [item]})
             others = [" ".join(draw.choice(WORDS[:14], 9)) + "." for _ in range(2)]
             texts = [(context, True), *((text, False) for text in others)]

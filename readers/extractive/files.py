@@ -134,7 +134,14 @@ def load_described(place: str) -> tuple[Any, Any]:
     with loading(f"{place}: no reader or encoder there", hint=hint):
         config = AutoConfig.from_pretrained(place)
         tokenizer = AutoTokenizer.from_pretrained(place, use_fast=True)
-    _check_tokenizer(place, tokenizer, config)
+    problem = "" if tokenizer.is_fast else "gives no character offsets"
+    if len(tokenizer) > config.vocab_size:
+        problem = f"has {len(tokenizer)} tokens, the encoder {config.vocab_size}"
+    if problem:
+        raise MismatchedArtifactError(
+            f"{place}: the tokenizer {problem}",
+            hint="put the fast tokenizer (tokenizer.json) of the encoder beside its weights",
+        )
     return config, tokenizer
 
 
@@ -200,17 +207,6 @@ def _load_own(folder: Path) -> ReaderParts:
         state[WORD_EMBEDDINGS] = rounded(embedded_word_embeddings())
     weights = SpanWeights(config, state, manifest.settings.skim_layer)
     return ReaderParts(weights, tokenizer, manifest, ranges)
-
-
-def _check_tokenizer(name: str, tokenizer: Any, config: Any) -> None:
-    problem = "gives no character offsets" if not getattr(tokenizer, "is_fast", False) else ""
-    if len(tokenizer) > config.vocab_size:
-        problem = f"has {len(tokenizer)} tokens, the encoder {config.vocab_size}"
-    if problem:
-        raise MismatchedArtifactError(
-            f"{name}: the tokenizer {problem}",
-            hint="put the fast tokenizer (tokenizer.json) of the encoder beside its weights",
-        )
 
 
 def start_model(

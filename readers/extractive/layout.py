@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -72,16 +73,17 @@ def continuations(tokenizer: Any) -> Bool:
 
 
 def tokenize_texts(tokenizer: Any, texts: Sequence[str]) -> TokenizedTexts:
-    """Tokenise without special tokens (a fast Hugging Face tokenizer: offsets are needed)."""
+    """Tokenise without special tokens, equal texts once (a fast Hugging Face tokenizer: it gives offsets)."""
+    numbers = {text: number for number, text in enumerate(dict.fromkeys(texts))}
     encoded = tokenizer(
-        list(texts), add_special_tokens=False, return_offsets_mapping=True, return_attention_mask=False,
+        list(numbers), add_special_tokens=False, return_offsets_mapping=True, return_attention_mask=False,
         return_token_type_ids=False, verbose=False,
     ) if texts else {"input_ids": [], "offset_mapping": []}  # fmt: skip
-    bounds = np.cumsum([0, *map(len, encoded["input_ids"])], dtype=np.int64)
-    ids = np.fromiter((t for row in encoded["input_ids"] for t in row), np.int32, int(bounds[-1]))
-    flat = np.fromiter(
-        (o for row in encoded["offset_mapping"] for pair in row for o in pair), np.int32, 2 * int(bounds[-1])
-    )
+    tokens = [encoded["input_ids"][numbers[text]] for text in texts]
+    offsets = [encoded["offset_mapping"][numbers[text]] for text in texts]
+    bounds = np.cumsum([0, *map(len, tokens)], dtype=np.int64)
+    ids = np.fromiter(chain.from_iterable(tokens), np.int32, int(bounds[-1]))
+    flat = np.fromiter((o for row in offsets for pair in row for o in pair), np.int32, 2 * int(bounds[-1]))
     return TokenizedTexts(ids, flat.reshape(-1, 2), bounds)
 
 

@@ -286,11 +286,6 @@ class FastSpanModel(LogitsModel):
         self._segmented = has_segments(weights.config)
         self.pool = CorePool()
 
-    @staticmethod
-    def supports(weights: SpanWeights) -> bool:
-        """Whether this class covers the architecture."""
-        return FastBert.supports(weights.config)
-
     def logits(self, ids: Tensor, mask: Tensor, token_types: Tensor, skim: Skim | None = None) -> Logits:
         """Logits, 0 at padding, and -inf of rows that `skim` drops; rows must be padded on the right."""
         mask = mask.bool()

@@ -15,8 +15,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from rag.config import load_config
 from rag.core.arrays import Bool, Float32, Int64
 from rag.core.types import AnswerSet
+from rag.runtime.fast.fast_bert import FastBert
 from rag.runtime.hardware import resolve_device, resolve_precision
 from readers.confidence import likelihoods
 from readers.extractive.files import load_parts
@@ -32,7 +34,7 @@ from readers.extractive.layout import (
 )
 from readers.extractive.model import FastSpanModel, Logits, LogitsModel
 from readers.extractive.settings import SIX_LAYERS, ReaderSettings
-from readers.manifest import Calibration, with_overrides
+from readers.manifest import Calibration
 from readers.paths import PATH_WEIGHT
 from readers.protocols import PassageLists, ScoreLists, check_request
 from readers.ranking import PassageRows, QuestionRanker, Ranked
@@ -94,11 +96,12 @@ class ExtractiveReader:
         """
         parts = load_parts(name_or_path)
         where = resolve_device(device)
-        if where == "cpu" and FastSpanModel.supports(parts.weights):
+        if where == "cpu" and FastBert.supports(parts.weights.config):
             model: LogitsModel = FastSpanModel(parts.weights, precision, parts.ranges)
         else:
             model = parts.model.to(where).to_compute(resolve_precision(precision, where))
-        stated, settings = parts.manifest, with_overrides(parts.manifest.settings, overrides)
+        stated = parts.manifest
+        settings = load_config(ReaderSettings, overrides={**dict(stated.settings), **overrides})
         return cls(model, parts.tokenizer, settings, stated.calibration, name=stated.name, device=where)
 
     def read(

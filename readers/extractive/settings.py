@@ -59,7 +59,8 @@ class ReaderSettings(Config):
             column does, and as much again if both do, see `readers.table_match`.
         select: choose the passage by its selection logit and then a span in it (DPR), instead of the best
             span of all passages.
-        answer_types: whether "yes" and "no" can be answers, for networks with these outputs.
+        answer_types: whether "yes" and "no" can be answers to questions that ask for them, for networks with
+            these outputs.
         skim_layer: layer of the network's early head; 0: it has none.
         effort: how much is read: "full" reads everything, see `EFFORTS`; passages of paths are always all
             read, as an answer often occurs in the last of them.

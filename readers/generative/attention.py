@@ -1,7 +1,5 @@
 """The decoder's cross-attention to each passage, recorded in one pass by transformers' own interface."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -39,42 +37,34 @@ def passage_attention(seq2seq: Seq2Seq, memory: Memory) -> Tensor:
     Source:
         Izacard & Grave 2021, "Distilling Knowledge from Reader to Retriever", section 3.1.
     """
-    with _recorded(seq2seq, len(seq2seq.prefix)) as layers, torch.inference_mode():
-        seq2seq.logits(memory, seq2seq.targets([[]] * len(memory)))
-    if not layers:
-        raise ConfigError(
-            f"{type(seq2seq.model).__name__} has no cross-attention to its passages that can be recorded",
-            hint="use the signal likelihood",
-        )
-    owner = memory.owner.clamp_min(0)
-    total = torch.zeros(len(memory), max(memory.counts), device=memory.mask.device)
-    for scores in layers:  # (R, S) each
-        total.scatter_add_(1, owner, scores * memory.mask)
-    sizes = torch.zeros_like(total).scatter_add_(1, owner, memory.mask.float())  # 0 for absent passages
-    return (total / len(layers) / sizes.clamp_min(1.0)).masked_fill(sizes == 0, float("-inf"))
-
-
-@contextmanager
-def _recorded(seq2seq: Seq2Seq, token: int) -> Iterator[list[Tensor]]:
-    """The scores (R, S) of a decoded token by each layer with cross-attention, filled by the next forward."""
-    layers: list[Tensor] = []
+    layers: list[Tensor] = []  # the scores (R, S) by each layer with cross-attention
 
     def record(
         module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **options: Any
     ) -> Any:
         if not module.is_causal:
-            scores = query[:, :, token, None].float() @ key.float().transpose(-1, -2)  # (R, H, 1, S)
+            scores = query[:, :, first, None].float() @ key.float().transpose(-1, -2)  # (R, H, 1, S)
             layers.append(scores[:, :, 0].mean(1) * module.scaling)
         return sdpa_attention_forward(module, query, key, value, mask, **options)
 
     ALL_ATTENTION_FUNCTIONS.register(_RECORDED, record)
     ALL_MASK_ATTENTION_FUNCTIONS.register(_RECORDED, sdpa_mask)
-    configs = {id(m.config): m.config for m in seq2seq.model.modules() if hasattr(m, "config")}.values()
-    usual = [config._attn_implementation for config in configs]
+    model, first = seq2seq.model, len(seq2seq.prefix)
+    usual = model.config._attn_implementation
+    model.set_attn_implementation(_RECORDED)
     try:
-        for config in configs:
-            config._attn_implementation = _RECORDED
-        yield layers
+        with torch.inference_mode():
+            seq2seq.logits(memory, seq2seq.targets([[]] * len(memory)))
     finally:
-        for config, name in zip(configs, usual, strict=True):
-            config._attn_implementation = name
+        model.set_attn_implementation(usual)
+    if not layers:
+        raise ConfigError(
+            f"{type(model).__name__} has no cross-attention to its passages that can be recorded",
+            hint="use the signal likelihood",
+        )
+    owner = memory.owner.clamp_min(0)
+    total = torch.zeros(len(memory), max(memory.counts), device=memory.mask.device)
+    for scores in layers:
+        total.scatter_add_(1, owner, scores * memory.mask)
+    sizes = torch.zeros_like(total).scatter_add_(1, owner, memory.mask.float())  # 0 for absent passages
+    return (total / len(layers) / sizes.clamp_min(1.0)).masked_fill(sizes == 0, float("-inf"))

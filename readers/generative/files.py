@@ -12,12 +12,13 @@ from transformers import (
     PreTrainedModel,
 )
 
+from rag.config import load_config
 from rag.core.errors import ArtifactError, ConfigError, IncompleteArtifactError, MismatchedArtifactError
 from rag.runtime.backbone import attention_for, loading, refuse_missing, set_dropout
 from readers.generative.causal import FRAME_TOKENS, Causal, causal_layout, causal_limit
 from readers.generative.model import Seq2Seq, answer_limit, longest_row
 from readers.generative.settings import GeneratorManifest, GeneratorSettings
-from readers.manifest import READER_FILE, check_files, load_manifest, with_overrides
+from readers.manifest import READER_FILE, check_files, load_manifest
 
 _HINT = (
     "give a folder of `rag train generator`, or a BART- or T5-like or causal checkpoint with its tokenizer"
@@ -58,7 +59,7 @@ def load_generator(
         fitting = {"passage_tokens": min(usual, longest_row(model) or usual)}
         own: dict[str, Any] = causal_layout(tokenizer) if is_causal else fitting
         manifest = GeneratorManifest(name=str(name_or_path), settings=GeneratorSettings(**own))
-    settings = with_overrides(manifest.settings, changes)
+    settings = load_config(GeneratorSettings, overrides={**dict(manifest.settings), **changes})
     check_rows(model, settings)
     model = model.to(device, dtype)
     network = Causal(model, tokenizer, settings.prompt_end) if is_causal else Seq2Seq(model, tokenizer)

@@ -25,7 +25,7 @@ CEILINGS = {
     "rag/scale": (450, 450),
     "rag/training": (1540, 1400),
     "indexers": (4400, 4400),
-    "readers": (6640, 6600),
+    "readers": (6610, 6600),
     "retrievers": (6600, 6600),
     "serve": (2600, 2600),
     "tests": (24000, 24000),

@@ -54,7 +54,7 @@ def test_a_question_answering_model_gives_its_own_logits(tmp_path: Path) -> None
 
 def test_dpr_reader_selects_the_passage_and_a_span_in_it(tmp_path: Path) -> None:
     """DPR's rule: the passage with the highest selection logit, then its best span of at most 10 tokens."""
-    torch.manual_seed(2)
+    torch.manual_seed(5)  # the best span is no function word, which would be no answer
     sizes = tiny_config().to_dict()
     keys = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
     config = DPRConfig(**{k: sizes[k] for k in keys}, max_position_embeddings=128, initializer_range=0.4)

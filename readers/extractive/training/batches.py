@@ -142,26 +142,19 @@ class ReaderBatches:
         plan = self._plans[step]
         stage = self.config.stages[plan.stage]
         draw = generator(self.config.seed, 3, step)
-        rows: list[_Row] = []
-        answered: list[bool] = []
-        for question in plan.questions.tolist():
-            chosen, has_answer = self._choose(question, stage, draw)
-            answered.append(has_answer)
-            rows += [self._row(question, *one, plan.limit, draw) for one in chosen]
-        return self._assemble(rows, answered, plan.questions)
+        rows = [
+            self._row(question, *candidate, plan.limit, draw)
+            for question in plan.questions.tolist()
+            for candidate in self._choose(question, stage, draw)
+        ]
+        return self._assemble(rows, plan.questions)
 
-    def _choose(
-        self, number: int, stage: ReaderStage, draw: np.random.Generator
-    ) -> tuple[list[tuple[int, int]], bool]:
-        """(place in the question's list, or -1, and passage) of one group, positives first, and whether it
-        has any; they may be left out."""
+    def _choose(self, number: int, stage: ReaderStage, draw: np.random.Generator) -> list[tuple[int, int]]:
+        """(place in the question's list, or -1, and passage) of a group, the positive first if it has any."""
         question = self.examples.questions[number]
         positive = range(len(question.spans))
-        has_answer = len(positive) > 0 and (
-            stage.negatives == 0 or not draw.random() < stage.no_answer_fraction
-        )
         chosen: list[int] = []
-        if has_answer:
+        if positive and (stage.negatives == 0 or not draw.random() < stage.no_answer_fraction):
             first = self.config.spans == "first" and question.type == SPAN
             chosen = [0] if first else draw.permutation(positive)[:1].tolist()
         negative = range(len(question.spans), len(question.passages))
@@ -171,7 +164,7 @@ class ReaderBatches:
             other = int(self._flat[draw.integers(len(self._flat))])
             if other not in question.passages or len(question.passages) == len(self.examples.texts):
                 group.append((-1, other))
-        return group, has_answer
+        return group
 
     def _row(self, number: int, place: int, passage: int, limit: int, draw: np.random.Generator) -> _Row:
         data, question = self.examples, self.examples.questions[number]
@@ -199,19 +192,21 @@ class ReaderBatches:
         }
         return _Row(row, list(inside), is_positive)
 
-    def _assemble(self, rows: Sequence[_Row], answered: Sequence[bool], questions: Int64) -> ReaderBatch:
+    def _assemble(self, rows: Sequence[_Row], questions: Int64) -> ReaderBatch:
         types = np.array([self.examples.questions[question].type for question in questions])
-        groups, per_group = len(answered), len(rows) // len(answered)
+        groups, per_group = len(questions), len(rows) // len(questions)
+        positive = torch.tensor([row.is_positive for row in rows]).view(groups, per_group)
+        has_answer = positive.any(1)
         ids, mask, segments, text = row_tensors(self.examples.template, [row.row for row in rows])
         longest = ids.shape[1]
         size = longest + (2 if self.config.answer_types else 0)  # "yes" and "no" stand behind the tokens
         allowed = torch.ones(len(rows), size, dtype=torch.bool)
         allowed[:, 1:longest] = text[:, 1:]
         answer_tokens = torch.zeros(len(rows), longest, dtype=torch.bool)
-        targets: list[Spans] = [[] for _ in answered]
+        targets: list[Spans] = [[] for _ in questions]
         for number, row in enumerate(rows):
             group, place = divmod(number, per_group)
-            if not answered[group]:
+            if not has_answer[group]:
                 spans = [(0, 0)]
             elif types[group] != SPAN and row.is_positive:
                 word = longest + int(types[group] == NO)
@@ -231,8 +226,8 @@ class ReaderBatches:
             starts=flat[..., 0],
             ends=flat[..., 1],
             acceptable=torch.arange(flat.shape[1]) < torch.tensor([[len(spans)] for spans in targets]),
-            has_answer=torch.tensor(answered),
-            positive=torch.tensor([row.is_positive for row in rows]).view(groups, per_group),
+            has_answer=has_answer,
+            positive=positive,
             answer_tokens=answer_tokens.view(groups, per_group, longest),
             labelled=torch.from_numpy(types != UNLABELLED),
             tokens=int(mask.sum()),

@@ -198,7 +198,8 @@ def fit_and_measure(cases: Sequence[Case]) -> tuple[Calibration, dict[str, float
     errors = {}
     for name in names:
         mine = shown & (labels == name)
-        errors[f"ece {name}"] = _error(chances[mine, 0], right[mine])
+        if (measured := measure_calibration(chances[mine, 0], right[mine])) is not None:
+            errors[f"ece {name}"] = round(float(measured["ece"]), 4)
     figures = {
         "ece": round(float(np.mean(list(errors.values()))), 4),
         "no_answer_recall": _percent(silent[removed]),
@@ -241,8 +242,3 @@ def fit(cases: Sequence[Case]) -> Calibration:
 
 def _percent(of: Bool) -> float:
     return round(100 * float(of.mean()), 2) if len(of) else 0.0
-
-
-def _error(confidence: Float64, correct: Bool) -> float:
-    measured = measure_calibration(confidence, correct)
-    return round(float(measured["ece"]), 4) if measured is not None else 0.0

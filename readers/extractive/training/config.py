@@ -103,12 +103,6 @@ class ReaderStage(Config):
         return self
 
 
-_RECIPE = (
-    ReaderStage(epochs=0.85, max_tokens=108, full_tokens=224, full_fraction=0.12, tokens_per_batch=4096),
-    ReaderStage(epochs=0.15, max_tokens=160, full_tokens=224, full_fraction=0.1, tokens_per_batch=4096),
-)
-
-
 class ReaderTrainConfig(TrainConfig):
     """The whole configuration of `train_reader`.
 
@@ -163,7 +157,7 @@ class ReaderTrainConfig(TrainConfig):
     teacher: str | None = None
     teacher_weight: float = Field(default=0.5, gt=0, le=1)
     temperature: float = Field(default=2.0, gt=0)
-    stages: tuple[ReaderStage, ...] = Field(default=_RECIPE, min_length=1)
+    stages: tuple[ReaderStage, ...] = Field(min_length=1)
     validation_questions: int = Field(default=600, ge=1)
     calibration_questions: int = Field(default=1000, ge=1)
     effort: Literal["full", "normal"] = "full"

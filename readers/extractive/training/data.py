@@ -99,8 +99,6 @@ def _candidates(
             yield from _windows(question, item.passage, matcher, window_words)
         return
     seen: set[str] = set()
-    gold = {item.passage.title for item in question.gold}
-    is_multi_hop = len(gold) > 1 and not question.gold_are_alternatives
     if not (serving and retrieved):
         for item in (*question.gold, *question.context):
             if item.passage.text.strip() and item.passage.text not in seen:
@@ -108,14 +106,11 @@ def _candidates(
                 role: Role = "positive" if item in question.gold else "hard_negative"
                 holds = matcher.matches(item.passage.text)
                 yield Candidate(item.passage, role, score=0.0, has_answer=holds)
-    for one in retrieved:
-        # gold paragraphs of multi-hop sets are whole introductions: the title in a corpus is that text again
-        text = one.passage.text
-        again = text in seen or (one.passage.title in gold and is_multi_hop)
-        if serving or not again:
+    for candidate in retrieved:
+        text, stated = candidate.passage.text, candidate.has_answer
+        if serving or text not in seen:
             seen.add(text)
-            holds = matcher.matches(text) if one.has_answer is None else one.has_answer
-            yield replace(one, has_answer=holds)
+            yield replace(candidate, has_answer=matcher.matches(text) if stated is None else stated)
 
 
 def _windows(question: Question, passage: Passage, matcher: AnswerMatcher, words: int) -> Iterator[Candidate]:

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 from rag.core.files import atomic_path, atomic_write_json, read_json, replaced_folder
 from rag.data.examples import Example
-from rag.runtime.fast.fast_bert import RangeRecorder
+from rag.runtime.fast.fast_bert import FastBert, RangeRecorder
 from rag.runtime.model_files import embedded_word_embeddings, save_tokenizer
 from rag.runtime.seeds import generator
 from readers.answers import reading_scores
@@ -185,7 +185,7 @@ def add_ranges(folder: Path, examples: Sequence[Example]) -> ReaderManifest:
     """
     parts = load_parts(folder)
     manifest = parts.manifest
-    if not FastSpanModel.supports(parts.weights):
+    if not FastBert.supports(parts.weights.config):
         return manifest
     model = FastSpanModel(parts.weights, "fp32")
     model.encoder = recorder = RangeRecorder(parts.weights.encoder, parts.weights.config)

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 import rag
-from rag.core.types import Answer, AnswerSet, Evidence
+from rag.core.types import Answer, AnswerSet, Evidence, Passage
 from readers.answer_kinds import asks_yes_no, count_candidates, list_around, present
 from readers.extractive.settings import ReaderSettings
 
@@ -14,14 +14,11 @@ READER = SimpleNamespace(settings=ReaderSettings(candidates=12))
 YES_NO = "Does it run on Windows?"
 
 
-def _answers(*spans: tuple[str, float]) -> tuple[Answer, ...]:
-    places = [(text, share, TEXT.find(text)) for text, share in spans]
-    return tuple(
-        Answer(text, share, share, Evidence("1", "", TEXT, at, at + len(text), 1.0))
-        if at >= 0
-        else Answer(text, share, share, Evidence("1", "", TEXT, None, None, 1.0))
-        for text, share, at in places
-    )
+def answers_of(*spans: tuple[str, float]) -> tuple[Answer, ...]:
+    passage = Passage("1", "", TEXT)
+    places = [(at, at + len(text)) if (at := TEXT.find(text)) >= 0 else None for text, _ in spans]
+    evidence = [Evidence.of(passage, 1.0, place) for place in places]
+    return tuple(Answer(text, p, p, place) for (text, p), place in zip(spans, evidence, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -40,32 +37,25 @@ def test_what_asks_for_yes_or_no(question: str, asks: bool) -> None:
 
 
 def test_sentences_stand_for_the_spans_in_them() -> None:
-    given = _answers(("yes", 0.5), ("not supported", 0.1), ("Linux", 0.08), ("BSD", 0.07))
-    shown = present(READER, AnswerSet(YES_NO, given, 0.2, "v", {}), 5)
+    spans = answers_of(("yes", 0.5), ("not supported", 0.1), ("Linux", 0.08), ("BSD", 0.07))
+    shown = present(READER, AnswerSet(YES_NO, spans, 0.2), 5)
     assert shown.kind == "passage"
-    assert [answer.text for answer in shown.answers] == [
-        "It runs on Linux and on BSD.",
-        "Windows is not supported.",
-    ]
+    texts = ["It runs on Linux and on BSD.", "Windows is not supported."]
+    assert [answer.text for answer in shown.answers] == texts
     assert [answer.confidence for answer in shown.answers] == pytest.approx([0.8 * 0.6, 0.8 * 0.4])
     for answer in shown.answers:
         assert answer.evidence.text[answer.evidence.start : answer.evidence.end] == answer.text
-    assert len(present(READER, AnswerSet(YES_NO, given, 0.2, "v", {}), 1).answers) == 1
-    assert present(READER, AnswerSet(YES_NO, given[:1], 0.2, "v", {}), 1).answers == ()
+    assert len(present(READER, AnswerSet(YES_NO, spans, 0.2), 1).answers) == 1
+    assert present(READER, AnswerSet(YES_NO, spans[:1], 0.2), 1).answers == ()
 
 
 def test_other_questions_and_readers_that_tell_keep_their_answers() -> None:
-    given = _answers(("yes", 0.5), ("Linux", 0.1))
+    spans = answers_of(("yes", 0.5), ("Linux", 0.1))
     for reader, question in ((READER, "What does it run on?"), (object(), YES_NO)):
-        shown = present(reader, AnswerSet(question, given, 0.2, "v", {}), 1)
-        assert (shown.kind, shown.answers) == ("answer", given[:1])
+        shown = present(reader, AnswerSet(question, spans, 0.2), 1)
+        assert (shown.kind, shown.answers) == ("answer", spans[:1])
         assert count_candidates(reader, [question], 3) == 3
     assert count_candidates(READER, ["What does it run on?", YES_NO], 3) == 12
-    spans = _answers(
-        ("Linux", 0.5), ("yes", 0.2), ("BSD", 0.1)
-    )  # who asks what gets no "yes" beside the answer
-    shown = present(READER, AnswerSet("What does it run on?", spans, 0.2), 3)
-    assert [answer.text for answer in shown.answers] == ["Linux", "BSD"]
 
 
 def test_the_pipeline_shows_the_sentence_and_answers_other_questions_in_the_same_batch() -> None:

@@ -1,5 +1,6 @@
-"""What readers refuse: the error's class, and what it names."""
+"""What readers refuse: the error's class, and what it names; of damaged folders the file."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +12,19 @@ from rag.core.errors import ArtifactError, ConfigError, DataError, RagError, Rea
 from rag.core.errors import MismatchedArtifactError as Mismatched
 from rag.core.types import Passage
 from readers.generative.files import load_generator
-from readers.manifest import with_overrides
+from readers.generative.settings import GeneratorManifest, GeneratorSettings
 from readers.open import open_reader
 from readers.protocols import MAX_PASSAGE_CHARS, MAX_QUESTION_CHARS
 from tests.tiny_causal import causal_folder
 from tests.tiny_generator import tiny_generator
-from tests.tiny_reader import tiny_config, tiny_encoder, tiny_tokenizer
+from tests.tiny_reader import tiny_config, tiny_encoder, tiny_reader, tiny_tokenizer
 
 ADDRESSES = [
     *((f"openai:{place}", "expected openai:BASE") for place in ("", "localhost#m", "http://localhost/v1")),
     *((f"openai:{place}/v1#m", "expected openai:BASE") for place in ("http://localhost:abc", "http://[::1")),
     ("openai:http://me:pw@h/v1#m", "user name or password"),
 ]
+OTHER = '{"kind": "generative", "name": "x", %s}'
 SHORT, BIG = Passage("1", "", "A tower."), Passage("big", "", "x" * (MAX_PASSAGE_CHARS + 1))
 
 
@@ -66,9 +68,9 @@ def opened(folder: Path, text: str = "", tokens: int = 0, size: int = 0) -> None
         (ConfigError, "2 questions", lambda r, _: r.read(["a", "b"], [[SHORT]], [[1.0]])),
         (ConfigError, "1 passages but 2 scores", lambda r, _: r.read(["a"], [[SHORT]], [[1.0, 2.0]])),
         (ConfigError, "n_best", lambda r, _: r.read(["a"], [[SHORT]], [[1.0]], n_best=0)),
-        (ConfigError, "colour", lambda r, _: with_overrides(r.settings, {"colour": 1})),
-        (ConfigError, "leaves", lambda r, _: with_overrides(r.settings, {"max_tokens": 40})),
-        (ConfigError, "effort", lambda r, _: with_overrides(r.settings, {"effort": "least"})),
+        (ConfigError, "colour", lambda _, folder: open_reader(tiny_reader(folder), colour=1)),
+        (ConfigError, "leaves", lambda _, folder: open_reader(tiny_reader(folder), max_tokens=40)),
+        (ConfigError, "effort", lambda _, folder: open_reader(tiny_reader(folder), effort="least")),
         (Mismatched, r"tokens, the encoder 40", lambda _, folder: opened(folder, tokens=40)),
         (ArtifactError, "no question answering model could be", lambda _, folder: opened(folder, size=2000)),
         (ArtifactError, "found BertModel, exp", lambda _, folder: open_reader(tiny_encoder(folder / "e"))),
@@ -76,6 +78,8 @@ def opened(folder: Path, text: str = "", tokens: int = 0, size: int = 0) -> None
         (ArtifactError, "no such folder", lambda _, folder: opened(folder / "absent")),
         (ArtifactError, "kind 'oracle', expected", lambda _, folder: opened(folder, '{"kind": "oracle"}')),
         (ArtifactError, r"reader\.json", lambda _, folder: opened(folder, '{"kind": "extr')),
+        (ArtifactError, "version is 9", lambda _, folder: opened(folder, OTHER % '"format_version": 9')),
+        (ArtifactError, "nam is 'x'", lambda _, folder: opened(folder, OTHER % '"nam": "x"')),
         (ArtifactError, "a bert model, exp", lambda _, folder: load_generator(tiny_encoder(folder / "e"))),
         (ArtifactError, "no checkpoint there", lambda _, folder: load_generator(folder / "absent")),
         (ConfigError, "300, the model has 128", lambda _, folder: generator(folder, passage_tokens=300)),
@@ -90,3 +94,48 @@ def opened(folder: Path, text: str = "", tokens: int = 0, size: int = 0) -> None
 def test_bad_inputs(error: type[RagError], words: str, act: Any, reader: Any, tmp_path: Path) -> None:
     with pytest.raises(error, match=words):
         act(reader, tmp_path)
+
+
+def flip(data: bytes) -> bytes:
+    middle = len(data) // 2
+    return data[:middle] + bytes([data[middle] ^ 0x01]) + data[middle + 1 :]
+
+
+DAMAGES = {
+    "lost": None,
+    "empty": lambda data: b"",
+    "cut": lambda data: data[: len(data) // 2],
+    "flipped": flip,
+    "an empty object": lambda data: b"{}",
+    "binary": lambda data: b"\x00\xff\xfe" * 9,
+}
+
+
+@pytest.fixture(scope="module", params=["extractive", "generative"])
+def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp(request.param)
+    if request.param == "generative":
+        tiny_generator(folder)
+        GeneratorManifest(name="tiny", settings=GeneratorSettings(passage_tokens=60)).save(folder)
+        return folder
+    return tiny_reader(folder)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_file_is_named(whole: Path, damage: str, tmp_path: Path) -> None:
+    open_reader(whole)
+    names = [path.name for path in whole.iterdir()]
+    assert {"config.json", "tokenizer.json", "tokenizer_config.json", "reader.json"} < set(names)
+    for name in names:
+        if name == "reader.json" and damage in ("lost", "flipped"):
+            continue  # a folder of transformers, or perhaps one letter of a name
+        folder = tmp_path / name
+        shutil.copytree(whole, folder)
+        change = DAMAGES[damage]
+        if change is None:
+            (folder / name).unlink()
+        else:
+            (folder / name).write_bytes(change((folder / name).read_bytes()))
+        with pytest.raises(ArtifactError) as caught:
+            open_reader(folder)
+        assert name in str(caught.value), name

@@ -9,11 +9,14 @@ import pytest
 from pydantic import ValidationError
 
 from rag.core.errors import ArtifactError, ConfigError, DataError
+from readers.extractive.model import SpanModel
+from readers.extractive.settings import ReaderSettings
 from readers.extractive.training.config import ReaderStage, ReaderTrainConfig
+from readers.extractive.training.finish import export_int8
 from readers.extractive.training.recipe import train_reader
 from readers.generative.training.config import GeneratorTrainConfig
 from readers.generative.training.recipe import train_generator
-from tests.tiny_reader import tiny_encoder, tiny_squad
+from tests.tiny_reader import tiny_encoder, tiny_roberta, tiny_roberta_tokenizer, tiny_squad
 
 STAGE = {"epochs": 1, "max_tokens": 96, "full_tokens": 96}
 TWICE = [{"questions": "q", "name": "a"}, {"questions": "r", "name": "a"}]
@@ -27,6 +30,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("bad")
     tiny_squad(place / "train.json", 6, 0, place / "results.json")
     tiny_encoder(place / "encoder")
+    model, settings = SpanModel.from_encoder(tiny_roberta(place / "roberta")), ReaderSettings()
+    weights, tokenizer = model.state_dict(), tiny_roberta_tokenizer()
+    export_int8(place / "roberta", model, weights, tokenizer, name="roberta", settings=settings)
     files: dict[str, Any] = {
         "odd": {"data": [{"paragraphs": []}]},
         "other": [{"question": "another?", "ctxs": []}],
@@ -57,6 +63,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (DataError, "knows only 0", {"train": [{**SET, "retrieved": "other.json"}]}),
         (DataError, r"shape\.json: record 1", {"train": [{**SET, "retrieved": "shape.json"}]}),
         (ConfigError, "which is no reader", {"train": ["absent.json"], "teacher": "encoder"}),
+        (ConfigError, "does not know the token", {"train": ["absent.json"], "teacher": "roberta"}),
         (ConfigError, "reads at most 128", {"stages": [ReaderStage(epochs=1, full_tokens=200)]}),
         (ConfigError, "skim_layer is 5, the encoder has 2 layers", {"skim_layer": 5}),
         (ArtifactError, "absent", {"encoder": "absent"}),
@@ -80,6 +87,8 @@ def test_readers(error: Any, words: str, changes: dict[str, Any], folder: Path, 
         (DataError, "all questions of the training files are in", {"validation_file": "results.json"}),
         (ArtifactError, "expected an encoder–decoder", {"model": "encoder", "encoder": None}),
         (ConfigError, "no extractive reader", {"encoder": "absent"}),
+        (ConfigError, "decoder_layers is 9, expected 1 to 6", {"decoder_layers": 9}),
+        (ArtifactError, "tokens are too few to start from", {}),
         (ValidationError, "no_answer is not given", {"stages": [{"steps": 1, "no_answer_fraction": 0.5}]}),
         (ValidationError, "warm start", {"model": "x"}),
         (ValidationError, "colour", {"stages": [{"steps": 1, "colour": 1}]}),

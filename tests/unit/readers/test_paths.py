@@ -1,4 +1,4 @@
-"""Passages of paths are scored and read as such; evidence, citations and notes reach the answer."""
+"""Passages of paths are scored and read as such; facts are chosen; citations and notes reach the answer."""
 
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -11,7 +11,7 @@ from rag.cli.show import format_answer_set
 from rag.core.types import Answer, AnswerSet, Evidence, FirstStage, Hit, Passage
 from readers.answers import read_answers, search_scores
 from readers.extractive.settings import ReaderSettings
-from readers.paths import with_paths
+from readers.paths import FactPassage, choose_facts, with_paths
 
 DANUBE = Passage("d", "Danube", "The Danube is long. It rises in Germany.")
 GERMANY = Passage("g", "Germany", "A state in Europe. Its capital is Berlin.")
@@ -19,7 +19,7 @@ ULM = Passage("u", "Ulm", "A city on the Danube.")
 
 
 class Scripted:
-    """Answers with given words wherever they stand."""
+    """Answers with the same words wherever they stand."""
 
     reads_paths = True
 
@@ -72,9 +72,9 @@ def test_passages_that_end_a_path_are_likelier_to_answer() -> None:
 def test_a_reader_that_counts_scores_in_gets_those_of_the_search() -> None:
     judged = Hit(0, "a", 7.5, FirstStage(2, 0.25))
     result = [(judged, Passage("a", "", "A text.")), (Hit(1, "b", 3.0), Passage("b", "", "Another."))]
-    for weight, told in ((0.0, [7.5, 3.0]), (20.0, [0.25, 3.0])):
+    for weight, scores in ((0.0, [7.5, 3.0]), (20.0, [0.25, 3.0])):
         reader = SimpleNamespace(settings=ReaderSettings(score_weight=weight))
-        assert search_scores(reader, result) == told
+        assert search_scores(reader, result) == scores
 
 
 def test_citations_notes_and_failures_reach_the_answer() -> None:
@@ -95,3 +95,33 @@ def test_citations_notes_and_failures_reach_the_answer() -> None:
     assert f"also cited: {DANUBE.title}" in printed
     assert "beware: beware" in printed
     assert "not read: HTTP 500" in format_answer_set(fails.to_json(), colour=False)
+
+
+QUESTION = "Which country is the director of Silent Harbour from?"
+FILM = FactPassage(
+    "Silent Harbour (film)", ["It is old.", "Silent Harbour is a film directed by Ada Moss."], score=3.0
+)
+PERSON = FactPassage("Ada Moss", ["Ada Moss is a director from Norway.", "She paints."], 1.0, 0.9, 0)
+NOISE = FactPassage("Harbour", ["A harbour is a place for ships.", "Some are busy."], score=2.0)
+
+
+def test_the_pair_that_names_each_other_is_chosen() -> None:
+    assert choose_facts(QUESTION, [FILM, NOISE, PERSON]) == [(0, 1), (2, 0)]
+
+
+def test_the_pair_that_a_retriever_took_for_a_path_is_preferred() -> None:
+    passages = [FactPassage(name, ["It is old."], 1.0) for name in "ABC"]
+    assert choose_facts(QUESTION, passages, [[0, 2], [1, 2], [2, 1]]) == [(0, 0), (2, 0)]
+    assert choose_facts(QUESTION, passages) == [(0, 0), (1, 0)]
+
+
+def test_few_and_odd_passages() -> None:
+    assert choose_facts(QUESTION, []) == []
+    assert choose_facts(QUESTION, [PERSON]) == [(0, 0)]
+    assert choose_facts(QUESTION, [FactPassage("", [" ", ""], 1.0)]) == []
+    twice = [FILM, FactPassage(FILM.title, FILM.sentences, 2.0)]
+    assert choose_facts(QUESTION, twice) == [(0, 1)]  # parts of one document are no pair
+    assert choose_facts("?", [FILM, PERSON]) != []
+    assert choose_facts("Who is Ada Moss?", [FactPassage("Ada Moss", ["", "Ada Moss paints."], 1.0)]) == [
+        (0, 1)
+    ]

@@ -5,7 +5,6 @@ import pytest
 from rag.core.types import Passage
 from rag.data.table_text import table_rows
 from readers.extractive.reader import ExtractiveReader
-from readers.manifest import with_overrides
 from readers.table_match import TableMatch, content_words
 
 NAMED = "Team: Ajax; Points: 61; Coach: Ten Hag\nTeam: PSV; Points: 58; Coach: Schmidt"
@@ -39,8 +38,8 @@ def test_what_is_no_cell_fits_nothing() -> None:
 
 
 def test_the_first_answer_keeps_its_own_score(reader: ExtractiveReader) -> None:
-    everything = with_overrides(reader.settings, {"spans_per_window": 60, "candidates": 200})
-    heavy = with_overrides(everything, {"table_weight": 50.0})
+    everything = reader.settings.replaced(spans_per_window=60, candidates=200)
+    heavy = everything.replaced(table_weight=50.0)
     reader, weighted = (ExtractiveReader(reader.model, reader.tokenizer, s) for s in (everything, heavy))
     question, passages = "how many meters is the bridge?", [[PROSE, TABLE]]
     [plain] = reader.read([question], passages, [[1.0, 1.0]], n_best=200)
@@ -57,12 +56,9 @@ def test_the_first_answer_keeps_its_own_score(reader: ExtractiveReader) -> None:
 
 
 def test_further_spans_count_in_cells_alone(reader: ExtractiveReader) -> None:
-    few = {"spans_per_window": 1, "candidates": 200}
-
     def answers(passages: list[Passage], **changes: float) -> set[tuple[str, int]]:
-        changed = ExtractiveReader(
-            reader.model, reader.tokenizer, with_overrides(reader.settings, {**few, **changes})
-        )
+        settings = reader.settings.replaced(spans_per_window=1, candidates=200, **changes)
+        changed = ExtractiveReader(reader.model, reader.tokenizer, settings)
         [result] = changed.read(["how many meters is the bridge?"], [passages], [[1.0] * len(passages)], 200)
         return {(answer.text, answer.evidence.passage_id) for answer in result.answers}
 

@@ -74,16 +74,16 @@ def test_what_the_early_head_thinks_little_of_is_dropped(network: FastSpanModel)
     rows, scores = reader(network).score(QUESTIONS, RETRIEVED)
     mine = scores.skims[:9][::-1]  # by retrieval score
     drop = max(0.0, float(mine[0] - np.median(mine[1:])) + 1e-3)
-    kept = [True, *(mine[1:] >= mine[0] - drop)]
-    assert 1 < sum(kept) < 9
+    read = [True, *(mine[1:] >= mine[0] - drop)]
+    assert 1 < sum(read) < 9
     result = reader(network, waves=(1, 8), enough=(1,), drop=drop).read(QUESTIONS, RETRIEVED, SCORES)[0]
     lengths = np.array([len(row.ids) for row in rows.rows[:9]])[::-1]
     assert result.reading == {
         "passages": 9,
-        "dropped": 9 - sum(kept),
-        "token_layers": int((lengths * np.where(kept, 2, 1)).sum()),
+        "dropped": 9 - sum(read),
+        "token_layers": int((lengths * np.where(read, 2, 1)).sum()),
     }
-    left = {str(8 - place) for place in np.nonzero(kept)[0]}
+    left = {str(8 - place) for place in np.nonzero(read)[0]}
     assert {answer.evidence.passage_id for answer in result.answers} <= left
 
 
@@ -92,11 +92,11 @@ def test_the_limit_ends_the_reading_and_is_reported(network: FastSpanModel) -> N
     cost = 2 * np.array([len(row.ids) for row in rows])[::-1]  # best passage first
     for read in (1, 2, 4, 8):
         for most in (int(cost[:read].sum()), int(cost[: read + 1].sum()) - 1):
-            one, other = reader(network, waves=(1, 2, 6), enough=(1, 1), most=most).read(
+            first, other = reader(network, waves=(1, 2, 6), enough=(1, 1), most=most).read(
                 QUESTIONS, RETRIEVED, SCORES
             )
             expected = {"passages": read, "dropped": 0, "token_layers": int(cost[:read].sum())}
-            assert one.reading == {**expected, "over_limit": 9 - read}
+            assert first.reading == {**expected, "over_limit": 9 - read}
             assert other.reading["passages"] <= 3
     whole = reader(network, waves=(1, 2, 6), enough=(1, 1), most=int(cost.sum()))
     assert "over_limit" not in whole.read(QUESTIONS[:1], RETRIEVED[:1], SCORES[:1])[0].reading
@@ -105,16 +105,15 @@ def test_the_limit_ends_the_reading_and_is_reported(network: FastSpanModel) -> N
 
 
 def test_dropped_rows_leave_the_others_as_they_are(network: FastSpanModel) -> None:
-    one = reader(network)
-    rows = one.rows(QUESTIONS, RETRIEVED).rows
-    _, everything = one.score(QUESTIONS, RETRIEVED)
+    whole = reader(network)
+    rows = whole.rows(QUESTIONS, RETRIEVED).rows
+    _, everything = whole.score(QUESTIONS, RETRIEVED)
     middle = np.full(len(rows), np.median(everything.skims), np.float32)
-    part = one.score_rows(rows, middle)
-    kept = everything.skims >= middle
-    assert kept.any()
-    assert not kept.all()
+    part = whole.score_rows(rows, middle)
+    stays = everything.skims >= middle
+    assert 0 < stays.sum() < len(stays)
     np.testing.assert_allclose(part.skims, everything.skims, atol=1e-5)
-    np.testing.assert_allclose(part.spans[kept], everything.spans[kept], atol=1e-4)
-    np.testing.assert_allclose(part.words[kept], everything.words[kept], atol=1e-4)
-    assert np.isneginf(part.spans[~kept]).all()
-    assert np.isneginf(one.score_rows(rows, middle + 1e6).spans).all()
+    np.testing.assert_allclose(part.spans[stays], everything.spans[stays], atol=1e-4)
+    np.testing.assert_allclose(part.words[stays], everything.words[stays], atol=1e-4)
+    assert np.isneginf(part.spans[~stays]).all()
+    assert np.isneginf(whole.score_rows(rows, middle + 1e6).spans).all()

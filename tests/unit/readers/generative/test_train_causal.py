@@ -49,14 +49,14 @@ def test_answers_become_likelier_and_the_folder_reads(tmp_path: Path, lora: int)
         "precision": "fp32", "threads": 1,
     }  # fmt: skip
     reader = train_generator(GeneratorTrainConfig(**config))
-    asked = [to_judge(item) for item in examples()]
+    questions = [to_judge(item) for item in examples()]
     before, after = (
-        sum(float(values[0]) for values in open_judge(place, "likelihood", precision="fp32").judge(asked))
+        sum(float(values[0]) for values in open_judge(place, "likelihood", precision="fp32").judge(questions))
         for place in (model, reader)
     )
-    assert after / len(asked) > before / len(asked) + 1.0  # nats per token
+    assert after / len(questions) > before / len(questions) + 1.0  # nats per token
     opened = open_reader(reader, precision="fp32")
-    [result] = opened.read([asked[0].question], [asked[0].passages], [[1.0]])
+    [result] = opened.read([questions[0].question], [questions[0].passages], [[1.0]])
     assert result.answers
     names = AutoModelForCausalLM.from_pretrained(reader).state_dict()
     assert names.keys() == tiny_causal().state_dict().keys()  # no adapter is left

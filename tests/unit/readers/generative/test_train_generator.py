@@ -10,7 +10,6 @@ import pytest
 import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from rag.core.errors import ArtifactError, ConfigError
 from rag.core.types import Passage
 from rag.training.distributed import World
 from readers.extractive.model import SpanModel
@@ -31,14 +30,14 @@ def tiny_task(path: Path, questions: int, seed: int, first: int = 0) -> Path:
     for number in range(first, first + questions):
         answer = str(draw.integers(6, 9))
         texts = [" ".join(draw.choice(WORDS[8:], 4)) for _ in range(3)]
-        told = int(draw.integers(3))
-        texts[told] = texts[told].replace(" ", f" {answer} ", 1)
+        right = int(draw.integers(3))
+        texts[right] = texts[right].replace(" ", f" {answer} ", 1)
         ctxs = [
-            {"title": "a", "text": text, "score": 3.0 - i, "has_answer": i == told}
+            {"title": "a", "text": text, "score": 3.0 - i, "has_answer": i == right}
             for i, text in enumerate(texts)
         ]
-        asked = f"how many {string.ascii_lowercase[number % 26]} {string.ascii_lowercase[number // 26]}"
-        records.append({"question": asked, "answers": [answer], "ctxs": ctxs})
+        question = f"how many {string.ascii_lowercase[number % 26]} {string.ascii_lowercase[number // 26]}"
+        records.append({"question": question, "answers": [answer], "ctxs": ctxs})
     path.write_text(json.dumps(records))
     return path
 
@@ -71,11 +70,11 @@ def test_it_learns_to_read_and_to_say_nothing(run: tuple[Path, dict[str, Any]]) 
     assert reader.settings.max_passages == 3  # type: ignore[attr-defined]
     texts = ["is in near of", "was 7 built has", "meters the year of"]
     passages = [Passage(str(number), "", text) for number, text in enumerate(texts)]
-    told, untold = reader.read(["how many b c"] * 2, [passages, passages[::2]], [[1, 2, 3], [1, 2]])
-    evidence = told.answers[0].evidence
-    assert (told.answers[0].text, evidence.passage_id, evidence.start) == ("7", "1", 4)
-    assert told.answers[0].confidence > told.no_answer_confidence
-    assert untold.no_answer_confidence > told.no_answer_confidence
+    first, empty = reader.read(["how many b c"] * 2, [passages, passages[::2]], [[1, 2, 3], [1, 2]])
+    evidence = first.answers[0].evidence
+    assert (first.answers[0].text, evidence.passage_id, evidence.start) == ("7", "1", 4)
+    assert first.answers[0].confidence > first.no_answer_confidence
+    assert empty.no_answer_confidence > first.no_answer_confidence
     tokenizer = json.loads((folder / "out" / "reader" / "tokenizer.json").read_text())
     assert tokenizer["truncation"] is None, "the length of the last rows was written into the tokenizer"
 
@@ -86,12 +85,12 @@ def test_the_folder_opens_in_transformers_and_says_the_same(run: tuple[Path, dic
     model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(out), AutoTokenizer.from_pretrained(out)
     rows = tokenizer("how many b c [SEP] was 7 built has", return_tensors="pt")
     with torch.no_grad():
-        said = model.generate(
+        output = model.generate(
             input_ids=rows["input_ids"], attention_mask=rows["attention_mask"], max_new_tokens=4, num_beams=1
         )
     reader = open_reader(out, precision="fp32", beams=1)
     [result] = reader.read(["how many b c"], [[Passage("1", "", "was 7 built has")]], [[1.0]])
-    assert tokenizer.decode(said[0], skip_special_tokens=True).strip() == result.answers[0].text
+    assert tokenizer.decode(output[0], skip_special_tokens=True).strip() == result.answers[0].text
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -136,10 +135,6 @@ def test_a_generator_made_from_a_reader_computes_what_it_does_and_says_what_it_p
     reader = SpanModel.from_encoder(tiny_encoder(tmp_path)).eval()
     reader.qa_outputs.weight.data[0] = start = 3.0 * torch.randn(32, generator=draw)
     rows = torch.randint(5, len(tokenizer), (60, 12), generator=draw).tolist()
-    with pytest.raises(ArtifactError, match="too few"):
-        warm_start(reader, tokenizer, rows[:1])
-    with pytest.raises(ConfigError, match="decoder_layers is 3, expected 1 to 2"):
-        warm_start(reader, tokenizer, rows, decoder_layers=3)
     made = warm_start(reader, tokenizer, rows, decoder_layers=1)
     with torch.no_grad():
         memory = made.encode([[row] for row in rows])

@@ -29,18 +29,18 @@ def chat(text: str | None, logprobs: Any = None) -> tuple[int, bytes]:
 
 
 class Server:
-    """Replies from a list, the last one for ever; remembers what it was asked."""
+    """Replies from a list, the last one for ever; remembers the requests."""
 
     def __init__(self) -> None:
         self.replies: list[tuple[int, bytes] | Callable[[dict[str, Any]], tuple[int, bytes]]] = []
-        self.asked: list[dict[str, Any]] = []
+        self.requests: list[dict[str, Any]] = []
         self.keys: list[str | None] = []
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                outer.asked.append(body)
+                outer.requests.append(body)
                 outer.keys.append(self.headers.get("Authorization"))
                 reply = outer.replies.pop(0) if len(outer.replies) > 1 else outer.replies[0]
                 status, data = reply(body) if callable(reply) else reply
@@ -65,9 +65,9 @@ class Server:
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    made = Server()
-    yield made
-    made.close()
+    server = Server()
+    yield server
+    server.close()
 
 
 def ask(source: str, questions: tuple[str, ...] = ("Where does the Danube rise?",), **settings: Any) -> Any:
@@ -86,9 +86,9 @@ def test_the_answer_has_the_passage_it_names_as_the_caller_counts_them(server: S
     answer = ask(server.source)[0].answers[0]
     assert (answer.text, answer.evidence.passage_id) == ("Black Forest", "p1")
     assert answer.confidence == pytest.approx(0.905, abs=5e-4)
-    shown = server.asked[0]["messages"][-1]["content"]
+    shown = server.requests[0]["messages"][-1]["content"]
     assert shown.index("Nothing here") < shown.index("The Danube")  # the better score is shown first
-    assert server.asked[0]["model"] == "tiny"
+    assert server.requests[0]["model"] == "tiny"
 
 
 def test_one_question_fails_alone(server: Server) -> None:
@@ -121,7 +121,7 @@ def test_a_hanging_server_takes_the_time_limit_and_no_more(server: Server) -> No
         ask(server.source + ",timeout_s=0.5,retries=0")
     assert time.monotonic() - began < 3
     assert "#tiny,timeout_s=1" in str(caught.value)
-    assert len(server.asked) == 1
+    assert len(server.requests) == 1
     released.set()
 
 
@@ -129,7 +129,7 @@ def test_a_server_without_probabilities_is_asked_without_them(server: Server) ->
     refusal = (400, b'{"error": {"message": "unknown parameter: logprobs"}}')
     server.replies = [refusal, chat('{"answer": "Black Forest", "passages": [2]}')]
     assert ask(server.source, retries=0)[0].answers[0].text == "Black Forest"
-    assert ["logprobs" in body for body in server.asked] == [True, False]
+    assert ["logprobs" in body for body in server.requests] == [True, False]
 
 
 @pytest.mark.parametrize(
@@ -158,11 +158,11 @@ def test_a_key_is_never_shown_and_may_end_with_a_line_break(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.replies = [chat('{"answer": "the Black Forest", "passages": [1]}')]
-    for given, sent in (("sk-secret\n", "Bearer sk-secret"), ("", "Bearer none")):
-        monkeypatch.setenv("RAG_READER_API_KEY", given)
+    for key, header in (("sk-secret\n", "Bearer sk-secret"), ("", "Bearer none")):
+        monkeypatch.setenv("RAG_READER_API_KEY", key)
         reader = open_reader(server.source)
         assert reader.read(["Where does the Danube rise?"], [PASSAGES], [[1.0, 0.5]])[0].answers
-        assert server.keys[-1] == sent
+        assert server.keys[-1] == header
     monkeypatch.setenv("RAG_READER_API_KEY", "schlüssel")
     with pytest.raises(ConfigError, match="RAG_READER_API_KEY") as caught:
         open_reader(server.source)

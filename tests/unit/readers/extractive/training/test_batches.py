@@ -49,7 +49,7 @@ def batches_of(config: ReaderTrainConfig) -> ReaderBatches:
     return ReaderBatches(loaded, config)
 
 
-def said(batch: ReaderBatch, group: int) -> list[str]:
+def spans_of(batch: ReaderBatch, group: int) -> list[str]:
     """The acceptable spans of a question as text; "yes" and "no" stand behind the tokens."""
     _, per_group, size = batch.allowed.shape
     length = batch.input_ids.shape[1]
@@ -90,7 +90,7 @@ def test_every_answer_is_inside_its_window(batches: ReaderBatches) -> None:
             start = int(batch.starts[group, 0])
             assert batch.allowed[group].reshape(-1)[start]
             if batch.has_answer[group]:
-                assert said(batch, group)[0].replace(" ", "").isdigit()
+                assert spans_of(batch, group)[0].replace(" ", "").isdigit()
                 assert batch.positive[group].tolist() == [True] + [False] * (per_group - 1)
                 assert batch.answer_tokens[group].reshape(-1)[start]
                 seen += 1
@@ -102,7 +102,7 @@ def test_every_answer_is_inside_its_window(batches: ReaderBatches) -> None:
     assert seen > 50
 
 
-def test_a_step_is_the_same_whenever_it_is_asked_for(batches: ReaderBatches) -> None:
+def test_a_step_is_the_same_every_time(batches: ReaderBatches) -> None:
     last = len(batches) - 1
     first, again = batches[last], batches[last]
     assert torch.equal(first.input_ids, again.input_ids)
@@ -110,14 +110,15 @@ def test_a_step_is_the_same_whenever_it_is_asked_for(batches: ReaderBatches) -> 
 
 
 def test_yes_and_no_rest_on_the_gold_passages_without_a_span(tmp_path: Path) -> None:
-    one = TrainingSet(questions=write(tmp_path / "hops.json", TWO_HOPS), held_out=0, where={"split": "train"})
+    path = write(tmp_path / "hops.json", TWO_HOPS)
+    questions = TrainingSet(questions=path, held_out=0, where={"split": "train"})
     stage = ReaderStage(epochs=1, negatives=2, max_tokens=48, full_tokens=64, tokens_per_batch=512)
     objective = {"spans": "marginal"}
-    config = config_of(tmp_path, [one], stages=(stage,), answer_types=True, **objective)
+    config = config_of(tmp_path, [questions], stages=(stage,), answer_types=True, **objective)
     batches = batches_of(config)
     assert sorted(q.type for q in batches.examples.questions) == [SPAN, YES, NO]
     batch = batches[0]
-    result = {tuple(said(batch, group)): group for group in range(3)}
+    result = {tuple(spans_of(batch, group)): group for group in range(3)}
     assert set(result) == {("57",), ("<yes>",), ("<no>",)}
     group = result[("<yes>",)]
     assert batch.positive[group].tolist() == [True, False, False]
@@ -126,7 +127,7 @@ def test_yes_and_no_rest_on_the_gold_passages_without_a_span(tmp_path: Path) -> 
     # a step of a two-hop question that lacks the answer teaches that it does
     spans = result[("57",)]
     assert batch.positive[spans].tolist() == [True, False, False]
-    plain = batches_of(config_of(tmp_path, [one], **objective))
+    plain = batches_of(config_of(tmp_path, [questions], **objective))
     assert [q.type for q in plain.examples.questions] == [SPAN]
 
 
@@ -139,11 +140,11 @@ def test_answers_alone_suffice_and_may_be_expressions(tmp_path: Path) -> None:
     ]
     ctxs = [{"id": str(n), "title": "t", "text": text, "score": 9 - n} for n, text in enumerate(texts)]
     records = [{"question": "how many meters?", "answers": [r"5\d"], "ctxs": ctxs, "answer_is_regex": True}]
-    one = TrainingSet(questions=write(tmp_path / "ctxs.json", records), held_out=0)
+    questions = TrainingSet(questions=write(tmp_path / "ctxs.json", records), held_out=0)
     stage = ReaderStage(epochs=1, negatives=2, max_tokens=48, full_tokens=64, tokens_per_batch=512)
-    batches = batches_of(config_of(tmp_path, [one], stages=(stage,), spans="marginal"))
+    batches = batches_of(config_of(tmp_path, [questions], stages=(stage,), spans="marginal"))
     batch = batches[0]
-    assert sorted(said(batch, 0)) in (["57", "57"], ["57", "58"])
+    assert sorted(spans_of(batch, 0)) in (["57", "57"], ["57", "58"])
     assert batch.positive[0].tolist() == [True, False, False]
 
 
@@ -167,14 +168,14 @@ def test_questions_nothing_answers_are_left_out(tmp_path: Path, caplog: pytest.L
         {"question": "how many?", "answers": ["58"], "positive_ctxs": [gold]},
         {"question": "how long?", "answers": [gold["text"] + " is"], "positive_ctxs": [gold]},
     ]
-    one = TrainingSet(questions=write(tmp_path / "q.json", records), held_out=0)
-    loaded = load_examples([(one, read_set(one))], tiny_tokenizer())
+    questions = TrainingSet(questions=write(tmp_path / "q.json", records), held_out=0)
+    loaded = load_examples([(questions, read_set(questions))], tiny_tokenizer())
     assert len(loaded) == 1
     assert "2 of 3 questions left out" in caplog.text
     with pytest.raises(DataError, match="no question has a passage"):
-        load_examples([(one, read_set(one)[1:])], tiny_tokenizer())
+        load_examples([(questions, read_set(questions)[1:])], tiny_tokenizer())
     with pytest.raises(DataError, match="no question with answers where"):
-        read_set(one.model_copy(update={"where": {"split": "train"}}))
+        read_set(questions.model_copy(update={"where": {"split": "train"}}))
 
 
 def test_answers_that_are_too_long_do_not_count(tmp_path: Path) -> None:
@@ -183,11 +184,11 @@ def test_answers_that_are_too_long_do_not_count(tmp_path: Path) -> None:
         {"question": "how?", "answers": ["built in 1889 of the year", "1889"], "positive_ctxs": [gold]},
         {"question": "when?", "answers": ["built in 1889 of the year"], "positive_ctxs": [gold]},
     ]
-    one = TrainingSet(questions=write(tmp_path / "q.json", records), held_out=0, max_answer_words=2)
-    [example] = read_set(one)
+    questions = TrainingSet(questions=write(tmp_path / "q.json", records), held_out=0, max_answer_words=2)
+    [example] = read_set(questions)
     assert example.answers == ("1889",)
-    batches = batches_of(config_of(tmp_path, [one], spans="marginal"))
-    assert [said(batches[0], group) for group in range(len(batches[0].has_answer))] == [["1889"]]
+    batches = batches_of(config_of(tmp_path, [questions], spans="marginal"))
+    assert [spans_of(batches[0], group) for group in range(len(batches[0].has_answer))] == [["1889"]]
     squad = read_set(TrainingSet(questions=tiny_squad(tmp_path / "s.json", 2, 0), max_answer_words=1))
     assert all(example.answer_starts for example in squad)
 
@@ -217,9 +218,9 @@ def test_questions_without_answers_teach_that_nothing_is_there(tmp_path: Path) -
     path = write(tmp_path / "set.json", [document(None, id=str(n)) for n in range(4)])
     with pytest.raises(DataError, match="no question with answers"):
         read_set(TrainingSet(questions=path))
-    one = TrainingSet(questions=path, unanswerable=True, window_words=7, held_out=0)
+    questions = TrainingSet(questions=path, unanswerable=True, window_words=7, held_out=0)
     stage = ReaderStage(epochs=1, negatives=1, max_tokens=48, full_tokens=48, tokens_per_batch=512)
-    batch = batches_of(config_of(tmp_path, [one], stages=(stage,)))[0]
+    batch = batches_of(config_of(tmp_path, [questions], stages=(stage,)))[0]
     assert batch.has_answer.tolist() == [False] * 4
     assert not batch.positive.any()
     size = batch.allowed.shape[-1]

@@ -34,10 +34,13 @@ def test_calibration_error_is_measured_on_questions_that_were_not_fitted() -> No
 
 def test_a_set_that_was_not_fitted_is_measured_with_a_fit_on_the_others() -> None:
     """Two sets are always right and a third never: unseen, it gets the confidence that the two taught."""
-    _, figures = fit_and_measure([_case(n, n % 3 < 2, ("one", "two", "odd")[n % 3]) for n in range(90)])
-    assert figures["ece odd"] > 0.95
-    errors = [figures[f"ece {label}"] for label in ("one", "two", "odd")]
+    cases = [_case(n, n % 3 < 2, ("first", "second", "odd")[n % 3]) for n in range(90)]
+    assert fit_and_measure(cases)[1]["ece odd"] > 0.95
+    empty = replace(cases[0], label="empty", emptied=True, holds=False)  # its set has no error to measure
+    _, figures = fit_and_measure([*cases, empty])
+    errors = [figures[f"ece {label}"] for label in ("first", "second", "odd")]
     assert figures["ece"] == pytest.approx(np.mean(errors), abs=1e-4)
+    assert "ece empty" not in figures
 
 
 def test_no_answer_is_said_where_passages_hold_none() -> None:
@@ -88,6 +91,6 @@ def test_every_set_holds_no_answer_as_often() -> None:
         assert weights[mine & ~np.array([case.holds for case in cases])].sum() == pytest.approx(expected)
 
 
-def test_one_question_cannot_be_fitted_and_measured() -> None:
+def test_a_single_question_cannot_be_fitted_and_measured() -> None:
     with pytest.raises(DataError, match="fewer than two"):
         fit_and_measure([_case(0, True)])

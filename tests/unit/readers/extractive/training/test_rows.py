@@ -19,15 +19,15 @@ FAMILIES = {"bert": (tiny_encoder, tiny_tokenizer), "roberta": (tiny_roberta, ti
 
 
 def batches_of(folder: Path, tokenizer: Any, max_tokens: int) -> tuple[ReaderBatches, list[Example]]:
-    one = TrainingSet(questions=tiny_squad(folder / "train.json", 8, 0), held_out=0)
+    questions = TrainingSet(questions=tiny_squad(folder / "train.json", 8, 0), held_out=0)
     stage = ReaderStage(
         epochs=1, max_tokens=max_tokens, full_tokens=max_tokens, full_fraction=0, tokens_per_batch=512
     )
     config = ReaderTrainConfig(
-        out=folder / "out", train=[one], stages=(stage,), question_tokens=40, title_tokens=6
+        out=folder / "out", train=[questions], stages=(stage,), question_tokens=40, title_tokens=6
     )
-    examples = read_set(one)
-    return ReaderBatches(load_examples([(one, examples)], tokenizer), config), examples
+    examples = read_set(questions)
+    return ReaderBatches(load_examples([(questions, examples)], tokenizer), config), examples
 
 
 def rows_of(batch: ReaderBatch) -> dict[tuple[int, ...], tuple[list[int], list[bool]]]:

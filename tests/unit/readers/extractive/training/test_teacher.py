@@ -11,20 +11,18 @@ from scipy.special import log_softmax
 from tokenizers import processors
 from transformers import PreTrainedTokenizerFast, RobertaConfig, RobertaModel
 
-from rag.core.errors import ConfigError
-from readers.extractive.files import load_span_model, start_model
+from readers.extractive.files import load_span_model
 from readers.extractive.layout import pair_template, row_tensors, rows_of_pairs, tokenize_texts
 from readers.extractive.model import SpanModel
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import ReaderSettings
-from readers.extractive.training.batches import ReaderBatches
 from readers.extractive.training.config import ReaderTrainConfig, TrainingSet
-from readers.extractive.training.data import load_examples, read_set
+from readers.extractive.training.data import read_set
 from readers.extractive.training.finish import export_int8, gold_scores
 from readers.extractive.training.losses import teacher_loss
-from readers.extractive.training.recipe import reader_loss, train_reader
+from readers.extractive.training.recipe import train_reader
 from readers.extractive.training.teacher import Teacher
-from tests.tiny_reader import PIECES, tiny_encoder, tiny_roberta, tiny_squad, tiny_tokenizer, word_pieces
+from tests.tiny_reader import PIECES, tiny_encoder, tiny_squad, tiny_tokenizer, word_pieces
 
 STAGE = {"epochs": 16, "negatives": 1, "max_tokens": 128, "full_tokens": 128, "tokens_per_batch": 2048}
 
@@ -77,8 +75,8 @@ def test_a_teacher_with_other_ids_and_special_tokens_reads_the_same_words(tmp_pa
     model, other = loaded
     for name, tokenizer in (("own", own), ("other", other)):
         layout = pair_template(tokenizer), ReaderSettings(max_tokens=96, titled=True)
-        asked, titles, read = (tokenize_texts(tokenizer, part) for part in (questions, ["a", "b"], texts))
-        rows[name] = rows_of_pairs(*layout, [(0, 0), (1, 1)], asked, titles, read)
+        parts = (tokenize_texts(tokenizer, part) for part in (questions, ["a", "b"], texts))
+        rows[name] = rows_of_pairs(*layout, [(0, 0), (1, 1)], *parts)
     ids, mask, _, inside = row_tensors(pair_template(own), rows["own"])
     teacher = Teacher.load(str(folder), own, precision="fp32", device="cpu")
     read = teacher.logits(ids, mask)
@@ -89,15 +87,6 @@ def test_a_teacher_with_other_ids_and_special_tokens_reads_the_same_words(tmp_pa
         torch.testing.assert_close(side[inside], reference[places])
         torch.testing.assert_close(side[:, 0], reference[:, 0])
     torch.testing.assert_close(read.relevance, expected.relevance)
-
-
-def test_a_teacher_that_splits_texts_otherwise_is_refused(tmp_path: Path) -> None:
-    encoder = SpanModel.from_encoder(tiny_roberta(tmp_path / "roberta"))
-    _, tokenizer = start_model(str(tmp_path / "roberta"), longest=64, seed=0)
-    folder = tmp_path / "teacher"
-    export_int8(folder, encoder, encoder.state_dict(), tokenizer, name="t", settings=ReaderSettings())
-    with pytest.raises(ConfigError, match="does not know the token"):
-        Teacher.load(str(folder), tiny_tokenizer(), precision="fp32", device="cpu")
 
 
 @pytest.fixture(scope="module")
@@ -126,12 +115,3 @@ def test_a_student_learns_from_questions_without_labels(taught: dict[str, Any], 
     losses = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
     assert losses[-1]["teacher_loss"] < losses[0]["teacher_loss"] / 2
     assert losses[0]["answer_loss"] == 0.0
-
-
-def test_the_teacher_itself_has_nothing_to_learn(taught: dict[str, Any], tmp_path: Path) -> None:
-    config = ReaderTrainConfig(**{**taught, "out": tmp_path / "whole", "encoder": taught["teacher"]})
-    model, tokenizer = start_model(config.encoder, longest=128, seed=1, passage_head=True)
-    teacher = Teacher.load(taught["teacher"], tokenizer, precision="fp32", device="cpu")
-    examples = load_examples([(item, read_set(item)) for item in config.train], tokenizer)
-    loss = reader_loss(model, ReaderBatches(examples, config)[0], config, "cpu", teacher)
-    assert float(loss.value.detach()) == pytest.approx(0.0, abs=1e-5)
