@@ -47,7 +47,7 @@ _MOST_LISTED = 1000
 _MOST_METADATA = 10_000  # characters as JSON: they are stored with every passage
 
 _HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"}
-_TEXTS = ("markdown", "rst", "asciidoc", "org", "latex", "text", "csv", "code", "notebook")
+_TEXTS = ("markdown", "rst", "asciidoc", "org", "latex", "text", "csv", "code", "ipynb")
 _NO_SCRIPTS = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 

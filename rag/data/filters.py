@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import translate
 from typing import Any
@@ -53,7 +54,7 @@ class Condition:
             True
         """
         if self.field == "path":
-            return _path_test([str(value) for value in self.values])
+            return _path_test(map(str, self.values))
         keys = {_key(value) for value in self.values}
 
         def fits(value: Any) -> bool:
@@ -72,7 +73,7 @@ def _key(value: Any) -> Any:
 def _is_within(value: Any, sign: str, bound: Value) -> bool:
     """Numbers are compared as numbers, two texts (dates) as texts."""
     for pair in ((_key(value), _key(bound)), (value, bound)):
-        if all(isinstance(it, str) for it in pair) or not any(isinstance(it, str | None) for it in pair):
+        with suppress(TypeError):  # a number and a text
             return _RANGES[sign](*pair)
     return False
 
@@ -134,12 +135,11 @@ def _condition(name: str, stated: Any) -> Condition:
         return Condition(name, bounds=tuple((sign, _checked(name, value)) for sign, value in stated.items()))
     listed = stated if isinstance(stated, list | tuple) else [stated]
     values = tuple(_checked(name, value) for value in listed)
-    patterns = [value for value in map(str, values) if name == "path" and not _is_plain(value)]
-    size = sum(map(len, patterns))
+    size = sum(len(str(value)) for value in values) if name == "path" else 0
     if not 0 < len(values) <= _MOST_VALUES or size > _MOST_PATTERN:
         raise FilterError(
             f"the filter gives {name!r} {len(values)} values and patterns of {size} characters",
-            hint=f"at most {_MOST_VALUES} values, and {_MOST_PATTERN} characters of patterns with * or ?",
+            hint=f"at most {_MOST_VALUES} values, and {_MOST_PATTERN} characters of paths; or name documents",
         )
     return Condition(name, values)
 
@@ -154,16 +154,7 @@ def _checked(name: str, value: Any) -> Value:
     return plain
 
 
-def _is_plain(pattern: str) -> bool:
-    """Whether a pattern is a path or everything in a folder, which needs no expression."""
-    return not any(sign in pattern for sign in "*?[")
-
-
-def _path_test(patterns: list[str]) -> Callable[[Any], bool]:
-    files = {path for path in patterns if _is_plain(path)}
-    folders = tuple(path for path in files if path.endswith("/"))
-    others = [re.sub(r"\*+", "*", it + "*" * it.endswith("/")) for it in patterns if it not in files]
-    expression = re.compile("|".join(map(translate, others)) if others else r"(?!)")  # that matches nothing
-    return lambda path: (
-        path is not None and (path in files or path.startswith(folders) or expression.match(path) is not None)
-    )
+def _path_test(patterns: Iterable[str]) -> Callable[[Any], bool]:
+    expressions = (translate(f"{it}*" if it.endswith("/") else it) for it in patterns)
+    expression = re.compile("|".join(expressions))
+    return lambda path: path is not None and expression.match(path) is not None

@@ -36,11 +36,11 @@ _MAX_FRAMES = 20_000  # of converters that walk a tree: pages of a few thousand 
 _FROM_BYTES: dict[str, Callable[[bytes], tuple[Any, ...]]] = {
     "pdf": pdf.pdf, "xlsx": tables.workbook, "pptx": office.slides, "docx": office.word, "epub": epub.book,
     "odt": odf.text, "rtf": partial(pandoc.read, kind="rtf"),  # RTF is in 7-bit characters
+    "mail": lambda data: mail.message(data, _attached), "mbox": lambda data: mail.mailbox(data, _attached),
 }  # fmt: skip
-_MAIL = {"mail": mail.message, "mbox": mail.mailbox}
 _FROM_TEXT: dict[str, Callable[[str], tuple[str, list[Piece]]]] = {
     "html": html.page, "markdown": plain.markdown, "rst": rst.rst, "text": plain.text,
-    "csv": tables.csv_table, "notebook": plain.notebook, "code": plain.code,
+    "csv": tables.csv_table, "code": plain.code,
 }  # fmt: skip
 
 
@@ -55,8 +55,16 @@ def convert(data: bytes, name: str) -> Document:
         >>> converted.title, [(block.kind, converted.text_of(block)) for block in converted.blocks][1:]
         ('Guide', [('heading', 'Linux'), ('paragraph', 'Use apt.')])
     """
+    title, pieces, notes = _read(data, name)
+    if sum(len(piece.text) for piece in pieces) > MAX_CHARS:
+        raise Unreadable("too long", "split it", f"more than {MAX_CHARS:,} characters")
+    return assemble(title, pieces, notes)
+
+
+def _read(data: bytes, name: str) -> tuple[str, list[Piece], tuple[str, ...]]:
+    """Title, pieces and notes of a document."""
     try:
-        title, pieces, notes = _read(data, name)
+        return _read_as(kind_of(data, name), data)
     except RagError:
         raise
     except MemoryError as error:
@@ -66,18 +74,12 @@ def convert(data: bytes, name: str) -> Document:
     except Exception as error:  # whatever the libraries raise over damaged files
         detail = f"{type(error).__name__}: {clean(str(error))[:120]}"
         raise Unreadable("broken file", "open and save it again, or get a whole copy", detail) from error
-    if sum(len(piece.text) for piece in pieces) > MAX_CHARS:
-        raise Unreadable("too long", "split it", f"more than {MAX_CHARS:,} characters")
-    return assemble(title, pieces, notes)
 
 
-def _read(data: bytes, name: str, is_attached: bool = False) -> tuple[str, list[Piece], tuple[str, ...]]:
-    kind = kind_of(data, name)
+def _read_as(kind: str, data: bytes) -> tuple[str, list[Piece], tuple[str, ...]]:
     if read := _FROM_BYTES.get(kind):
         title, pieces, *more = read(data)
         return title, pieces, tuple(*more)
-    if read_mail := _MAIL.get(kind):
-        return *read_mail(data, (lambda *_: []) if is_attached else _attached), ()
     source, notes = plain.decode(data)
     if kind not in pandoc.FORMATS:
         return *_FROM_TEXT[kind](source), notes
@@ -92,14 +94,8 @@ def _read(data: bytes, name: str, is_attached: bool = False) -> tuple[str, list[
 
 def _attached(data: bytes, name: str) -> list[Piece]:
     """The pieces of an attachment of a known format."""
-    if not name or (kind_by_name(name) is None and b"%PDF-" not in data[:1024]):
-        return []
-    try:
-        return _read(data, name, is_attached=True)[1]
-    except (RagError, MemoryError):
-        raise
-    except Exception as error:  # one damaged attachment does not cost the message
-        raise Unreadable("broken file", "ask for it again", type(error).__name__) from error
+    is_document = kind_by_name(name) is not None or b"%PDF-" in data[:1024]
+    return _read(data, name)[1] if is_document else []
 
 
 def main() -> None:

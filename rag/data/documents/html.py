@@ -1,6 +1,7 @@
 """Convert HTML and XHTML by block elements, without navigation, scripts and link targets."""
 
 import re
+from collections.abc import Iterable
 from itertools import zip_longest
 from typing import Any
 
@@ -29,30 +30,30 @@ _BLOCKS = frozenset((
     "details", "summary", "address", "center", "fieldset", "form", "hr", "header", "hgroup", "caption",
     "legend", "td", "th",
 ))  # fmt: skip
-_MAX_CELL_CHARS = 1500  # a longer one is part of the layout, not of a table
 _LAYOUT = "table table, td h1, td h2, td h3, td pre, td ul li ul"  # parts of a table that is none
 _MAX_TABLES = 50  # in each other
+_MAIN_SHARE = 0.3  # of a page's letters that its main part has, at least
 _MIN_CONTENTS = 5  # links that make a list a table of contents
-_XHTML = re.compile(r"\s*(<\?xml\b|<!DOCTYPE html PUBLIC \S+ XHTML)", re.IGNORECASE)
-_RAW = "data-raw"
+MAY_BE_LAYOUT = "data-layout"  # marks a table of another format that may be layout
 _VOID = "area|base|br|col|embed|hr|img|input|link|meta|source|track|wbr"
 _CLOSED = re.compile(rf"<(?!(?:{_VOID})\b)([a-z][\w.:-]*)((?:\s[^<>]*)?)/>", re.IGNORECASE)
 
 
 def page(text: str) -> tuple[str, list[Piece]]:
     """Title and pieces of a whole page, or of its main part if that is marked and has text."""
-    if _XHTML.match(text):  # there "<title/>" is a whole element; to HTML it opens one that never ends
-        text = _CLOSED.sub(r"<\1\2></\1>", text)
+    text = _CLOSED.sub(r"<\1\2></\1>", text)  # a whole element of XHTML; to HTML it would never end
     tree = require("selectolax.lexbor", "docs").LexborHTMLParser(text)
     title = clean(tree.css_first("title").text()) if tree.css_first("title") is not None else ""
-    roots = [*tree.css("main, [role=main]"), *tree.css("article")[:1], tree.body]
     whole = _walked(tree.body) if tree.body is not None else []
-    letters = sum(len(piece.text) for piece in whole)
-    for root in roots:
-        pieces = _walked(root) if root is not None and root is not tree.body else whole
-        if sum(len(piece.text) for piece in pieces) > 0.3 * letters:
-            return title or first_heading(pieces), pieces
-    return title, whole
+    main = tree.css_first("main, [role=main], article")
+    pieces = _walked(main) if main is not None else whole
+    if _n_letters(pieces) < _MAIN_SHARE * _n_letters(whole):
+        pieces = whole
+    return title or first_heading(pieces), pieces
+
+
+def _n_letters(pieces: Iterable[Piece]) -> int:
+    return sum(len(piece.text) for piece in pieces)
 
 
 def rendered(text: str) -> list[Piece]:
@@ -77,7 +78,7 @@ def closed(text: str) -> str:
     """HTML that stands in another format, with every element closed; its tables may be layout."""
     body = require("selectolax.lexbor", "docs").LexborHTMLParser(text).body
     for table in body.css("table") if body is not None else ():
-        table.attrs[_RAW] = ""
+        table.attrs[MAY_BE_LAYOUT] = ""
     return "" if body is None else "".join(child.html or "" for child in body.iter(include_text=True))
 
 
@@ -187,13 +188,10 @@ class _Walk:
         lines = [row for row in node.css("tr") if _table_of(row) == node.mem_id]
         cells = [[cell for cell in row.iter() if cell.tag in ("td", "th")] for row in lines]
         width = max(map(len, cells), default=0)
-        may_be_layout = self._is_page or _RAW in node.attributes
-        is_layout = not width or (may_be_layout and (width < 2 or node.css_first(_LAYOUT) is not None))
-        texts = [[_inline_text(cell) for cell in row] for row in cells] if not is_layout else []
-        longest = max((len(text) for row in texts for text in row), default=0)
-        if is_layout or (may_be_layout and longest > _MAX_CELL_CHARS):
+        may_be_layout = self._is_page or MAY_BE_LAYOUT in node.attributes
+        if not width or (may_be_layout and (width < 2 or node.css_first(_LAYOUT) is not None)):
             self._tables += 1
-            if self._tables > _MAX_TABLES:
+            if self._tables > _MAX_TABLES:  # each would be searched again for each around it
                 raise RecursionError
             self.children(node)
             self.flush()
@@ -202,8 +200,7 @@ class _Walk:
         if (caption := node.css_first("caption")) is not None:
             self._inline.append(_inline_text(caption))
             self.flush()
-        pairs = (zip(row, line, strict=True) for row, line in zip(cells, texts, strict=True))
-        spread = [[text for cell, text in row for _ in range(_span(cell))] for row in pairs]
+        spread = [[text for cell in row for text in [_inline_text(cell)] * _span(cell)] for row in cells]
         heads = [bool(row) and all(cell.tag == "th" for cell in row) for row in cells]
         first = heads.index(False) if False in heads else 0
         if first:

@@ -11,7 +11,7 @@ _SUFFIXES = {
     "pdf": "pdf", "docx": "docx docm", "pptx": "pptx pptm", "xlsx": "xlsx xlsm", "epub": "epub",
     "html": "html htm xhtml", "markdown": "md markdown mdx", "rst": "rst rest", "mail": "eml", "mbox": "mbox",
     "text": "txt text", "asciidoc": "adoc asciidoc", "org": "org", "latex": "tex", "rtf": "rtf", "man": "man",
-    "csv": "csv tsv", "notebook": "ipynb", "odt": "odt ott",
+    "csv": "csv tsv", "ipynb": "ipynb", "odt": "odt ott",
     "code": "c h cc cpp cxx hpp cs go java kt scala swift rs rb php pl pm js jsx mjs ts tsx vue lua r jl m "
     "sh bash zsh fish ps1 bat sql yaml yml toml ini cfg conf properties xml json gradle cmake mk tf proto "
     "graphql ex exs erl hs ml clj lisp el vim dart log py pyi",
@@ -20,7 +20,6 @@ _BY_SUFFIX = {f".{suffix}": kind for kind, suffixes in _SUFFIXES.items() for suf
 _TEXT_NAMES = ("readme", "license", "copying", "changelog", "news", "authors", "install", "todo")
 _BY_NAME = {**dict.fromkeys(_TEXT_NAMES, "text"), "makefile": "code", "dockerfile": "code"}
 _MAX_UNPACKED = 2_000_000_000  # bytes of all files of an archive (DOCX, PPTX, XLSX, EPUB) together
-_MAX_RATIO, _RATIO_FROM_BYTES = 100, 50_000_000  # by which it may grow; smaller ones do no harm
 _GET_AGAIN = "get a whole copy of it"
 _BINARY = ("pdf", "docx", "pptx", "xlsx", "epub", "odt")
 _SAVE_AS = {  # the remedy for files of other programs
@@ -83,8 +82,6 @@ def kind_of(data: bytes, name: str) -> str:
     if named in _BINARY:
         what_to_do = "name it .txt, or as what it is" if is_text(data[:4096]) else _GET_AGAIN
         raise Unreadable("broken file", what_to_do, f"its content is not {named.upper()}")
-    if data.startswith(b"PK\x03\x04"):
-        raise Unreadable("broken file", _GET_AGAIN, "a damaged archive")
     if named is None and re.match(rb"From \S+.*\d{4}\r?\n[\w-]+:", data[:1024]):
         return "mbox"
     if named is None and (remedy := remedy_by_name(name)):
@@ -130,8 +127,7 @@ def open_archive(data: bytes) -> zipfile.ZipFile:
     if any(member.flag_bits & 1 for member in members):
         raise Unreadable("encrypted", "save a copy without a password")
     unpacked = sum(member.file_size for member in members)
-    too_dense = unpacked > _RATIO_FROM_BYTES and unpacked > _MAX_RATIO * len(data)
-    if too_dense or unpacked > _MAX_UNPACKED:
+    if unpacked > _MAX_UNPACKED:
         detail = f"{len(data):,} bytes would become {unpacked:,}: a zip bomb?"
         raise Unreadable("too large when unpacked", "split it", detail)
     return archive

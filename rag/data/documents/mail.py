@@ -14,7 +14,6 @@ from rag.data.documents.blocks import Piece, Unreadable, clean
 from rag.data.documents.plain import decode, text
 
 _SHOWN = ("From", "To", "Cc", "Date")
-_MAX_DEPTH = 3  # of messages within messages
 # the line before each message: sender, time, year
 _SEPARATOR = re.compile(rb"(?:\A|(?<=\n\n)|(?<=\n\r\n))From [^\n]*\d\d:\d\d[^\n]*\d{4}[^\n]*\n")
 
@@ -62,13 +61,13 @@ def _pieces(parsed: MIMEPart, attached: Attached, level: int) -> list[Piece]:
         pieces += _below(read, level - 1)
     is_attachment = body is None and not parsed.is_multipart()  # such as a PDF that was sent alone
     for part in [parsed] if is_attachment else parsed.iter_attachments():
-        extension = mimetypes.guess_extension(part.get_content_type()) if is_attachment else None
-        name = part.get_filename() or (f"attachment{extension}" if extension else "")
-        if part.get_content_type() == "message/rfc822" and level < _MAX_DEPTH:
+        if part.get_content_type() == "message/rfc822":
             inner = part.get_content()
             pieces.append(Piece("heading", _header(inner, "Subject") or "Attached message", level))
             pieces += _pieces(inner, attached, level + 1)
-        elif name and not part.is_multipart():
+        elif not part.is_multipart():
+            ending = mimetypes.guess_extension(part.get_content_type()) or ""
+            name = part.get_filename() or f"attachment{ending}"
             pieces.append(Piece("heading", name, level))
             try:
                 pieces += _below(attached(_bytes(part), name), level)

@@ -1,6 +1,5 @@
 """OpenDocument texts, as LibreOffice writes them, by way of HTML."""
 
-from collections.abc import Iterator
 from html import escape
 from itertools import groupby
 from xml.etree import ElementTree
@@ -19,9 +18,14 @@ _NOT_READ = (  # deletions that are still marked, generated lists, comments
     f"{_TEXT}tracked-changes", f"{_TEXT}table-of-content", f"{_TEXT}alphabetical-index",
     f"{_TEXT}illustration-index", f"{_TEXT}table-index", f"{_OFFICE}annotation",
 )  # fmt: skip
+_NAMES = {  # in HTML; a cell that another covers is empty
+    f"{_TEXT}list": "ul", f"{_TEXT}list-item": "li", f"{_TABLE}table": "table",
+    f"{_TABLE}table-header-rows": "thead", f"{_TABLE}table-rows": "tbody", f"{_TABLE}table-row": "tr",
+    f"{_TABLE}table-cell": "td", f"{_TABLE}covered-table-cell": "td",
+}  # fmt: skip
 _BELOW = (f"{_TEXT}note", f"{_DRAW}frame", f"{_DRAW}custom-shape")  # in a paragraph, read after it
 _CODE = ("code", "preformatted", "source")
-_MAX_REPEATED = 1000  # empty cells next to each other, or blanks
+_MAX_BLANKS = 1000
 
 
 def text(data: bytes) -> tuple[str, list[Piece]]:
@@ -57,58 +61,23 @@ def _block(element: Element, bases: dict[str, str]) -> str:
         name = "pre" if any(word in styles for word in _CODE) else "p"
         if tag == f"{_TEXT}h" or "title" in styles.split():
             name = f"h{min(int(element.get(f'{_TEXT}outline-level', '1')), 6)}"
-        below = "".join(_block(child, bases) for child in _below(element))
-        return f"<{name}>{_inline(element)}</{name}>{below}"
-    if tag == f"{_TABLE}table":
-        rows = [_cells(row, bases) for row in _own_rows(element)]
-        if max(map(len, rows), default=0) < 2:
-            return f"<div>{''.join(cell for row in rows for cell, _ in row)}</div>"
-        lines = ("".join(f'<td colspan="{span}">{cell}</td>' for cell, span in row) for row in rows)
-        return "<table>" + "".join(f"<tr>{line}</tr>" for line in lines) + "</table>"
-    name = {f"{_TEXT}list": "ul", f"{_TEXT}list-item": "li"}.get(tag, "div")
-    return f"<{name}>{''.join(_block(child, bases) for child in element)}</{name}>"
+        below = list[Element]()
+        line = _inline(element, below)
+        return f"<{name}>{line}</{name}>" + "".join(_block(child, bases) for child in below)
+    name = _NAMES.get(tag, "div")
+    layout = f" {html.MAY_BE_LAYOUT}" if name == "table" else ""
+    return f"<{name}{layout}>{''.join(_block(child, bases) for child in element)}</{name}>"
 
 
-def _cells(row: Element, bases: dict[str, str]) -> list[tuple[str, int]]:
-    """The cells of a row as HTML, and the number of columns of each."""
-    cells, covered = list[tuple[str, int]](), 0
-    for cell in row:
-        count = min(int(cell.get(f"{_TABLE}number-columns-repeated", "1")), _MAX_REPEATED)
-        if cell.tag == f"{_TABLE}covered-table-cell":  # by the cell before it, or by one above
-            cells += [("", 1)] * max(count - covered, 0)
-            covered = max(covered - count, 0)
-        elif cell.tag == f"{_TABLE}table-cell":
-            span = int(cell.get(f"{_TABLE}number-columns-spanned", "1"))
-            cells += [("".join(_block(child, bases) for child in cell), span)] * count
-            covered = span - 1
-    return cells
-
-
-def _own_rows(table: Element) -> Iterator[Element]:
-    """Rows of a table, without those of tables in its cells."""
-    for child in table:
-        if child.tag == f"{_TABLE}table-row":
-            yield child
-        elif child.tag.startswith((f"{_TABLE}table-header-rows", f"{_TABLE}table-row")):
-            yield from _own_rows(child)
-
-
-def _inline(element: Element) -> str:
-    """The text of a paragraph, without what is read after it."""
-    count = min(int(element.get(f"{_TEXT}c", "1")), _MAX_REPEATED)
+def _inline(element: Element, below: list[Element]) -> str:
+    """The text of a paragraph; what is read after it is added to `below`."""
+    count = min(int(element.get(f"{_TEXT}c", "1")), _MAX_BLANKS)
     blanks = {f"{_TEXT}s": " " * count, f"{_TEXT}tab": "\t", f"{_TEXT}line-break": "\n"}
     parts = [blanks.get(element.tag, ""), escape(element.text or "")]
     for child in element:
-        if child.tag not in (*_NOT_READ, *_BELOW):
-            parts.append(_inline(child))
+        if child.tag in _BELOW:
+            below.append(child)
+        elif child.tag not in _NOT_READ:
+            parts.append(_inline(child, below))
         parts.append(escape(child.tail or ""))
     return "".join(parts)
-
-
-def _below(paragraph: Element) -> Iterator[Element]:
-    """Footnotes, boxes and shapes in a paragraph, the outermost ones."""
-    for child in paragraph:
-        if child.tag in _BELOW:
-            yield child
-        else:
-            yield from _below(child)

@@ -3,6 +3,7 @@
 import io
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from rag.core.optional import require
@@ -12,7 +13,7 @@ from rag.data.documents.blocks import BULLET, Piece, clean, first_heading
 _W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _RELATED = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
 _FALLBACK = "{http://schemas.openxmlformats.org/markup-compatibility/2006}Fallback"
-_PROPERTIES = "http://schemas.openxmlformats.org/package/2006/relationships/metadata/core-properties"
+_MADE_UP_TITLES = ("Word Document", "PowerPoint Presentation")  # by programs, and for files without any
 _Notes = Mapping[tuple[str, str], str]  # by the tag and the id of what refers to them
 _FOOTERS = (13, 15, 16)  # date, footer and number, which are the same on every slide
 _HEADING = re.compile(r"heading (\d)", re.IGNORECASE)
@@ -29,12 +30,8 @@ def word(data: bytes) -> tuple[str, list[Piece]]:
 
 
 def _title(document: Any) -> str:
-    """The title among a file's properties; the libraries make up one where it has no properties."""
-    try:
-        document.part.package.part_related_by(_PROPERTIES)
-    except KeyError:
-        return ""
-    return str(document.core_properties.title)
+    title = str(document.core_properties.title)
+    return "" if title in _MADE_UP_TITLES else title
 
 
 def _notes(document: Any) -> _Notes:
@@ -65,8 +62,6 @@ def _blocks(parent: Any, document: Any, notes: _Notes) -> Iterator[Piece]:
             if gallery is None or gallery.get(f"{_W}val") != "Table of Contents":
                 for content in child.findall(f"{_W}sdtContent"):
                     yield from _blocks(content, document, notes)
-        elif child.tag in (f"{_W}ins", f"{_W}customXml", f"{_W}smartTag"):
-            yield from _blocks(child, document, notes)
 
 
 def _paragraph(element: Any, document: Any) -> Piece:
@@ -130,31 +125,31 @@ def slides(data: bytes) -> tuple[str, list[Piece]]:
     show = require("pptx", "docs").Presentation(io.BytesIO(data))
     pieces: list[Piece] = []
     for number, slide in enumerate(show.slides, start=1):
-        page = str(number)
         title = slide.shapes.title
         name = clean(title.text_frame.text) if title is not None else ""
         body: list[Piece] = []
         for shape in slide.shapes:
             if title is None or shape.shape_id != title.shape_id:
-                body += _shape(shape, page)
+                body += _shape(shape)
         if slide.has_notes_slide and slide.notes_slide.notes_text_frame is not None:
             notes = slide.notes_slide.notes_text_frame.text.split("\n")
-            body += [Piece("paragraph", line, page=page) for line in notes]
+            body += [Piece("paragraph", line) for line in notes]
         if name or any(piece.text.strip() for piece in body):
-            pieces += [Piece("heading", name or f"Slide {page}", 1, page), *body]
+            heading = Piece("heading", name or f"Slide {number}", 1)
+            pieces += [replace(piece, page=str(number)) for piece in (heading, *body)]
     return _title(show) or first_heading(pieces), pieces
 
 
-def _shape(shape: Any, page: str) -> Iterator[Piece]:
+def _shape(shape: Any) -> Iterator[Piece]:
     if hasattr(shape, "shapes"):  # a group; `shape_type` raises for shapes without a geometry
         for inner in shape.shapes:
-            yield from _shape(inner, page)
+            yield from _shape(inner)
     elif getattr(shape, "has_table", False):
-        yield from tables.grid([[cell.text for cell in row.cells] for row in shape.table.rows], page=page)
+        yield from tables.grid([[cell.text for cell in row.cells] for row in shape.table.rows])
     elif shape.has_text_frame and not (
         shape.is_placeholder and int(shape.placeholder_format.type or 0) in _FOOTERS
     ):
         lines = [it.text for it in shape.text_frame.paragraphs if it.text.strip()]
         is_list = len(lines) > 1
         for line in lines:
-            yield Piece("item", BULLET + line, page=page) if is_list else Piece("paragraph", line, page=page)
+            yield Piece("item", BULLET + line) if is_list else Piece("paragraph", line)

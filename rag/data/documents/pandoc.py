@@ -1,4 +1,4 @@
-"""RTF, LaTeX, manual pages, Org and AsciiDoc by the program pandoc, where it is installed."""
+"""RTF, LaTeX, manual pages, Org, AsciiDoc and Jupyter notebooks by pandoc, where it is installed."""
 
 import ctypes
 import importlib.util
@@ -13,7 +13,7 @@ from rag.data.documents import html
 from rag.data.documents.blocks import Piece, Unreadable
 
 _TIMEOUT_S = 60
-FORMATS = ("rtf", "latex", "man", "org", "asciidoc")
+FORMATS = ("rtf", "latex", "man", "org", "asciidoc", "ipynb")
 REMEDY = "install pandoc (or `pip install pypandoc_binary`), or save it as DOCX, PDF or HTML"
 _MACRO = re.compile(rb"^\.de1? .*?^\.\.$", re.MULTILINE | re.DOTALL)  # a definition, in manual pages
 _BSD = re.compile(rb"^\.Dd ", re.MULTILINE)  # a manual page in the macros of BSD
@@ -42,6 +42,7 @@ def read(data: bytes, kind: str) -> tuple[str, list[Piece]]:
 
 def _run(program: str, source: str, data: bytes) -> tuple[str, list[Piece]]:
     command = [program, "--sandbox", "--standalone", f"--from={source}", "--to=html", "--wrap=none"]
+    command.append("--ipynb-output=none")
     if source == "asciidoc":  # whose title is the first heading, "=", above those of "=="
         command.append("--shift-heading-level-by=1")
     try:

@@ -76,18 +76,8 @@ def pdf(data: bytes) -> tuple[str, list[Piece], tuple[str, ...]]:
         reason = f"not a readable PDF: {str(error).rstrip('.')}"
         raise Unreadable("broken file", "get a whole copy of it", reason) from error
     try:
-        lines: list[_Line] = []
-        n_empty = n_broken = 0
-        for number in range(count):
-            try:
-                of_page = list(_lines(document, number, library.raw))
-            except library.PdfiumError:
-                n_broken += 1
-                continue
-            n_empty += not of_page
-            lines += of_page
-        if n_broken == count:
-            raise Unreadable("broken file", "get a whole copy of it", "no page of it can be read")
+        pages = [list(_lines(document, number, library.raw)) for number in range(count)]
+        lines, n_empty = list(itertools.chain(*pages)), pages.count([])
         if not lines:
             remedy = "make its text searchable, for example with `ocrmypdf`"
             raise Unreadable("scanned", remedy, f"{count:,} pages without a character")
@@ -105,8 +95,6 @@ def pdf(data: bytes) -> tuple[str, list[Piece], tuple[str, ...]]:
     notes = []
     if n_empty and n_empty > count // 10:
         notes.append(f"{n_empty} of {count} pages have no characters: empty or scanned")
-    if n_broken:
-        notes.append(f"{n_broken} of {count} pages are damaged")
     if not title or _TITLE_JUNK.search(title):
         title = _largest(lines)
     return title, list(_pieces(lines, labels)), tuple(notes)

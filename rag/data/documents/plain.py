@@ -1,7 +1,6 @@
-"""Text files, whatever their encoding: plain text, source code, Markdown, notebooks of Jupyter."""
+"""Text files, whatever their encoding: plain text, source code, Markdown."""
 
 import codecs
-import json
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -21,7 +20,7 @@ _ENTRY = re.compile(r"\s*([-*+•·–]|\(?\d{1,3}[.)]|\(?[a-z][.)])\s+(?=\S)")
 _RULE = re.compile(r"[\s=\-_*#~+.]+\Z")
 _TIME = re.compile(r"\W{0,2}\d{4}-\d\d-\d\d[T ]\d\d:\d\d|\W{0,2}\w{3} [ \d]\d \d\d:\d\d:\d\d")  # of a log
 _MAX_HEADING_CHARS = 100
-_LATIN_SHARE = 0.25  # of letters beyond ASCII: more is no Western European text
+_LATIN_SHARE = 0.5  # of letters beyond ASCII: more is no Western European text
 _FRONT_MATTER = re.compile(r"\A---[ \t]*\n(.{0,50000}?)\n(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL)
 _FIELD = re.compile(r"[\w.-]+:(\s|\Z)|\s|[#-]|\Z")
 _TITLE = re.compile(r"""^title:[ \t]+(["']?)([^\s*&|>{[!].*?)\1[ \t]*$""", re.MULTILINE)
@@ -162,22 +161,3 @@ def _tidied(piece: Piece) -> Piece:
     if piece.kind == "heading":
         return replace(piece, text=_ATTRIBUTES.sub("", piece.text))
     return replace(piece, text=_ALERT.sub(lambda match: f"{match[1].capitalize()}: ", piece.text))
-
-
-def notebook(text: str) -> tuple[str, list[Piece]]:
-    """Title and pieces of a Jupyter notebook: its prose and its code, without results."""
-    try:
-        cells = json.loads(text)["cells"]
-        sources = [(cell["cell_type"], "".join(cell["source"])) for cell in cells]
-    except (ValueError, KeyError, TypeError) as error:
-        detail = "not valid JSON" if isinstance(error, ValueError) else "no cells of a notebook in it"
-        raise Unreadable("broken file", "save the notebook again", detail) from error
-    title, pieces = "", list[Piece]()
-    for kind, source in sources:
-        if kind == "markdown":
-            heading, own = markdown(source)
-            title = title or heading
-            pieces += own
-        elif kind == "code":
-            pieces.append(Piece("code", source))
-    return title, pieces

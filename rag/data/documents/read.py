@@ -22,7 +22,6 @@ from rag.data.files.rows import strip_compression
 from rag.data.records import BadRecord, Block, Document
 
 CONVERTER = (sys.executable, "-m", "rag.data.documents.convert")
-_LONGEST_REPLY = 1 << 28
 _LOOK_AHEAD = 8  # documents of each process that may be finished before they are yielded
 _UNWRITABLE = re.compile("[\\s%\x00-\x1f\x7f\ud800-\udfff]")
 
@@ -59,15 +58,14 @@ def document_from(line: bytes, name: str) -> Document | BadRecord:
 
 
 def convert_files(
-    files: Sequence[tuple[str, str]], *, timeout_s: float = 60.0, processes: int | None = None
+    files: Sequence[tuple[str, str]], *, timeout_s: float = 60.0
 ) -> Iterator[Document | BadRecord]:
     """Convert files, given by path and name, in order; for one that cannot be read, the result is the reason.
 
     Args:
         timeout_s: most seconds for one.
-        processes: number of documents at a time; default: one per core, eight at most.
     """
-    n_processes = processes or min(os.cpu_count() or 1, 8)
+    n_processes = min(os.cpu_count() or 1, 8)
     workers = [Converter() for _ in range(n_processes)]
     idle, rest = deque(workers), iter(files)
 
@@ -115,13 +113,11 @@ class Converter:
             request = {"path": os.path.abspath(path), "timeout_s": timeout_s, "memory_mib": memory_mib}
             process.stdin.write(json.dumps(request).encode() + b"\n")
             process.stdin.flush()
-            line = process.stdout.readline(_LONGEST_REPLY)
+            line = process.stdout.readline()
         except BrokenPipeError:
             line = b""
         if line.endswith(b"\n"):
             return document_from(line, name)
-        if line:
-            process.kill()
         if (code := process.wait()) == -signal.SIGALRM:
             remedy = "split it, or give it more time (--document-timeout)"
             return BadRecord("takes too long", f"more than {timeout_s:g} s; {remedy}")

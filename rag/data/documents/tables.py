@@ -25,7 +25,7 @@ _WITHOUT_VALUE = re.compile(rb"<f\b[^>]*(?:/>|>[^<]*</f>)\s*(?:<v\s*/>|<v>\s*</v
 Row = Sequence[str]
 
 
-def rows(cells: Iterable[Sequence[str]], header: Sequence[str] = (), *, page: str = "") -> Iterator[Piece]:
+def rows(cells: Iterable[Sequence[str]], header: Sequence[str] = ()) -> Iterator[Piece]:
     """Each row as "column: value; column: value"; cells without a value are left out.
 
     Example:
@@ -42,10 +42,10 @@ def rows(cells: Iterable[Sequence[str]], header: Sequence[str] = (), *, page: st
             if value:
                 shown.append(f"{name}: {value}" if name and name != value else value)
         if shown:
-            yield Piece("row", "; ".join(shown), page=page)
+            yield Piece("row", "; ".join(shown))
 
 
-def grid(cells: Sequence[Sequence[str]], *, page: str = "") -> Iterator[Piece]:
+def grid(cells: Sequence[Sequence[str]]) -> Iterator[Piece]:
     """Rows of a table in a text, whose first row is its header if it looks like one.
 
     A single text in the first row, which may be repeated where cells are merged, is the table's title.
@@ -53,19 +53,17 @@ def grid(cells: Sequence[Sequence[str]], *, page: str = "") -> Iterator[Piece]:
     filled = [row for row in cells if any(cell.strip() for cell in row)]
     width = max(map(len, filled), default=0)
     while len(filled) > 1 and width > 2 and len(title := set(filter(None, map(clean, filled[0])))) == 1:
-        yield Piece("paragraph", title.pop(), page=page)
+        yield Piece("paragraph", title.pop())
         filled = filled[1:]
-    if is_header(filled[0], filled[1:]) if filled else False:
-        yield from rows(filled[1:], filled[0], page=page)
+    if filled and is_header(filled[0], filled[1:]):
+        yield from rows(filled[1:], filled[0])
     else:
-        yield from rows(filled, page=page)
+        yield from rows(filled)
 
 
 def is_header(row: Sequence[str], below: Sequence[Sequence[str]]) -> bool:
-    """Whether a row is a header: short names for most columns, no numbers except years and counts.
-
-    The names must differ from the values below; all names are distinct, or half of them are and some stand
-    above numbers.
+    """Whether a row is a header: short names for most columns, most of them distinct; no numbers except years
+    and counts.
 
     Example:
         >>> is_header(["Country", "2010", "2020"], [["Norway", "4.9", "5.4"]])
@@ -81,12 +79,7 @@ def is_header(row: Sequence[str], below: Sequence[Sequence[str]]) -> bool:
         return False
     if numbers and (is_number(names[0]) or not _are_counted(numbers)):
         return False
-    if len(set(names)) == len(names):
-        return True
-    return 2 * len(set(names)) > len(names) and any(
-        row[column].strip() and not is_number(row[column]) and _is_numeric(below, column)
-        for column in range(len(row))
-    )
+    return 2 * len(set(names)) > len(names)
 
 
 def _are_counted(numbers: Sequence[str]) -> bool:
@@ -96,11 +89,6 @@ def _are_counted(numbers: Sequence[str]) -> bool:
     values = list(map(int, numbers))
     steps = {b - a for a, b in pairwise(values)}
     return 0 not in steps and (len(steps) == 1 or all(1500 <= value <= 2200 for value in values))
-
-
-def _is_numeric(cells: Sequence[Sequence[str]], column: int) -> bool:
-    values = [row[column] for row in cells if column < len(row) and row[column].strip()]
-    return bool(values) and 2 * sum(map(is_number, values)) > len(values)
 
 
 def is_number(text: str) -> bool:

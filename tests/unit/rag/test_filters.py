@@ -198,12 +198,6 @@ def test_a_filter_that_would_hold_up_everyone_is_refused() -> None:
     for path in ("*a" * 3_000, ["*a*b*c*"] * 1_000):
         with pytest.raises(FilterError, match=r"patterns of \d+ characters"):
             Filter.parse({"path": path})
-    many = Filter.parse({"path": [f"guide/{n}.md" for n in range(9_000)] + ["notes/"]})
-    assert many is not None
-    test = many.conditions[0].test()
-    assert [test(path) for path in ("guide/8999.md", "guide/9000.md", "notes/a/b.md", None)] == [
-        True, False, True, False,
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

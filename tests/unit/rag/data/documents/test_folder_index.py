@@ -30,7 +30,7 @@ def test_an_index_of_files_answers_with_file_page_and_heading(
 
     index = tmp_path / "index"
     assert run("index", tmp_path / "in", "--out", index, "--retriever", "bm25") == 0
-    assert "3 bad" in capsys.readouterr().out
+    assert "3 bad" in capsys.readouterr().err
     for suffix in ("json", "run"):
         assert run("retrieve", "-i", index, "-q", tmp_path / "q.jsonl", "-o", tmp_path / f"o.{suffix}") == 0
     (hit,) = json.loads((tmp_path / "o.json").read_text())[0]["ctxs"]
@@ -49,15 +49,19 @@ def test_an_index_in_the_folder_is_no_part_of_its_corpus(
     (tmp_path / "a.md").write_text("The gate opens at nine.")
     Path(os.fsdecode(bytes(tmp_path) + b"/caf\xe9.txt")).write_text("Its name is not UTF-8.")
     monkeypatch.chdir(tmp_path)
-    for command in (["--out", "my-index", "--retriever", "bm25"], ["--update", "my-index"]):
+
+    def run(*arguments: str) -> tuple[object, str]:
         with pytest.raises(SystemExit) as caught:
-            main(["index", ".", *command])
-        assert caught.value.code == 0
-    assert "2 documents, none changed" in capsys.readouterr().out
-    with pytest.raises(SystemExit) as caught:
-        main(["index", "my-index", "--out", "another", "--retriever", "bm25"])
-    assert caught.value.code == 2
-    assert "my-index is an index, not a corpus" in capsys.readouterr().err
+            main(["index", *arguments])
+        return caught.value.code, "".join(capsys.readouterr())
+
+    assert run(".", "--out", "my-index", "--retriever", "bm25")[0] == 0
+    (tmp_path / "note.txt").write_bytes("Grüße aus Köln.".encode("cp1252"))
+    assert "note.txt: read as Windows-1252" in run(".", "--update", "my-index")[1]
+    assert "3 documents, none changed" in run(".", "--update", "my-index")[1]
+    code, shown = run("my-index", "--out", "another", "--retriever", "bm25")
+    assert code == 2
+    assert "my-index is an index, not a corpus" in shown
 
 
 def test_a_folder_that_may_not_be_read_is_told_and_no_reason_to_delete(

@@ -38,7 +38,7 @@ def cell_at_the_end() -> bytes:
         ("a.md", f"---\na: &a [x]\n{_ALIASES}title: *j\n---\nText.\n".encode(), "Text."),
         ("a.html", b"<table><tr><td>" * 5_000 + b"x", "nested too deeply"),
         ("a.html", b"<div>" * 20_000 + b"x", "nested too deeply"),
-        ("a.ipynb", b"[" * 20_000, "nested too deeply"),
+        ("a.ipynb", b"[" * 20_000, "broken file"),
         ("a", b"<!-- a -->\n" * 30 + b"<html><body>text</body></html>", "text"),
         ("a.xlsx", cell_at_the_end(), "Sheet\n\nFirst\n\nLast"),
     ],

@@ -26,7 +26,8 @@ Say more; see
 
 
 @pytest.mark.parametrize(
-    ("kind", "name"), [("rtf", "a.rtf"), ("latex", "a.tex"), ("asciidoc", "a.adoc"), ("org", "a.org")]
+    ("kind", "name"),
+    [("rtf", "a.rtf"), ("latex", "a.tex"), ("asciidoc", "a.adoc"), ("org", "a.org"), ("ipynb", "a.ipynb")],
 )
 def test_headings_words_and_tables_survive(kind: str, name: str) -> None:
     command = [str(pandoc.find_pandoc()), "--standalone", "--from=gfm", f"--to={kind}", "--wrap=none"]
