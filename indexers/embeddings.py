@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import mmap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -259,64 +259,51 @@ def store_shard(directory: Path, shard: int, vectors: Float32) -> None:
 
 
 class StoredVectors:
-    """Vectors of passages in earlier indexes, so that only new or changed ones are encoded.
+    """Vectors of passages in an earlier index, so that only new or changed ones are encoded.
 
     A passage whose title and text are there gets its vector from there; ids do not matter, nor the order.
-
-    Args:
-        sources: passages and their vectors; a vector comes from the first one that holds the passage.
 
     Attributes:
         reused: number of passages of the corpus encoded last whose vector was there.
 
-    Memory: 24 bytes for each passage of the earlier indexes, and for each of the corpus.
+    Memory: 24 bytes for each passage of the earlier index, and for each of the corpus.
     """
 
-    def __init__(self, sources: Sequence[tuple[PassageStore, EmbeddingShards]]) -> None:
-        self._sources, self.reused = sources, 0
-        self._rows = list[Int64]()
+    def __init__(self, passages: PassageStore, embeddings: EmbeddingShards) -> None:
+        self._passages, self._embeddings = passages, embeddings
+        self._rows, self.reused = np.empty(0, np.int64), 0
 
-    def locate(self, passages: PassageStore) -> None:
-        """Find the passages of a corpus in the earlier indexes."""
-        keys = _read_keys(passages) if self._sources else np.empty(0, _KEY)
-        is_stored, self._rows = np.zeros(len(keys), bool), []
-        for store, _ in self._sources:
-            others = _read_keys(store)
-            order = np.argsort(others["high"], kind="stable")
-            places = np.searchsorted(others["high"][order], keys["high"])
-            candidates = order[np.minimum(places, len(order) - 1)]
-            fits = (others[candidates] == keys) & ~is_stored
-            self._rows.append(np.where(fits, candidates, -1))
-            is_stored |= fits
-        self.reused = int(is_stored.sum())
-
-    def is_new(self, start: int, stop: int) -> Bool:
-        """(n,): which passages of these rows have no vector yet."""
-        is_new = np.ones(stop - start, bool)
-        for rows in self._rows:
-            is_new &= rows[start:stop] < 0
+    def locate(self, passages: PassageStore) -> Bool:
+        """Find the passages of a corpus in the earlier index; (N,): which of them it lacks."""
+        keys, stored = _read_keys(passages), _read_keys(self._passages)
+        order = np.argsort(stored["high"], kind="stable")
+        places = np.searchsorted(stored["high"][order], keys["high"])
+        candidates = order[np.minimum(places, len(order) - 1)]
+        self._rows = np.where(stored[candidates] == keys, candidates, -1)
+        is_new: Bool = self._rows < 0
+        self.reused = int((~is_new).sum())
         return is_new
 
-    def vectors(self, start: int, stop: int, dim: int) -> Float32:
+    def vectors(self, start: int, stop: int) -> Float32:
         """(n, D), filled where a passage has a vector."""
-        vectors = np.empty((stop - start, dim), np.float32)
-        for (_, embeddings), rows in zip(self._sources, self._rows, strict=True):
-            some = rows[start:stop]
-            vectors[some >= 0] = embeddings.rows(some[some >= 0])
+        rows = self._rows[start:stop]
+        vectors = np.empty((len(rows), self._embeddings.dim), np.float32)
+        vectors[rows >= 0] = self._embeddings.rows(rows[rows >= 0])
         return vectors
 
     def link_shard(self, directory: Path, header: Header, shard: int) -> bool:
         """Take over a whole file, where the rows of a shard are those of a stored one."""
-        start, stop = header.shard_range(shard)
-        for (_, embeddings), rows in zip(self._sources, self._rows, strict=True):
-            old = embeddings.header
-            is_alike = (old.dtype, old.shard_rows) == (header.dtype, header.shard_rows)
-            has_end = shard < old.shards and old.shard_range(shard) == (start, stop)
-            if is_alike and has_end and np.array_equal(rows[start:stop], np.arange(start, stop)):
-                with atomic_path(directory / shard_name(shard)) as temporary:
-                    link_or_copy(embeddings.directory / shard_name(shard), temporary)
-                return True
-        return False
+        (start, stop), stored = header.shard_range(shard), self._embeddings.header
+        if (
+            (stored.dtype, stored.shard_rows) != (header.dtype, header.shard_rows)
+            or shard >= stored.shards
+            or stored.shard_range(shard) != (start, stop)
+            or not np.array_equal(self._rows[start:stop], np.arange(start, stop))
+        ):
+            return False
+        with atomic_path(directory / shard_name(shard)) as temporary:
+            link_or_copy(self._embeddings.directory / shard_name(shard), temporary)
+        return True
 
 
 def _read_keys(passages: PassageStore) -> NDArray[np.void]:
@@ -353,23 +340,21 @@ def encode_corpus(
         shard_rows: rows per shard, the most that a killed attempt loses.
         stored: vectors that need not be made.
     """
-    stored = stored or StoredVectors(())
-    stored.locate(passages)
+    lacks = np.ones(len(passages), bool) if stored is None else stored.locate(passages)
     header = Header(len(passages), encoder.identity.dim, dtype, shard_rows, encoder.identity)
     missing = begin_shards(place, header)
-    total = int(stored.is_new(0, header.rows).sum())
-    left = sum(int(stored.is_new(start, stop).sum()) for _, start, stop in missing)
+    total, left = int(lacks.sum()), sum(int(lacks[start:stop].sum()) for _, start, stop in missing)
     with Progress(total, "passages", "encode", initial=total - left) as progress:
         reporting = getattr(encoder, "reporting", None)
         made_by = encoder if reporting is None else reporting(progress.update)
         for shard, start, stop in missing:
-            if stored.link_shard(place, header, shard):
-                continue
-            is_new = stored.is_new(start, stop)
-            if is_new.all():
+            is_new = lacks[start:stop]
+            if stored is None or is_new.all():
                 vectors = encode_rows(passages, made_by, start, stop)
+            elif stored.link_shard(place, header, shard):
+                continue
             else:
-                vectors = stored.vectors(start, stop, header.dim)
+                vectors = stored.vectors(start, stop)
                 if is_new.any():
                     new = passages.get_many(np.flatnonzero(is_new) + start)
                     vectors[is_new] = made_by.encode_passages([p.title for p in new], [p.text for p in new])

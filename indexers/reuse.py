@@ -1,8 +1,7 @@
-"""Take vectors of finished indexes into the build of another corpus, or under a newer question side."""
+"""Take vectors of a finished index into the build of another corpus, or under a newer question side."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,32 +21,24 @@ _FARTHEST = 0.1  # of a vector's length: float16 and bf16 stay below it, another
 _QUESTION_SIDE = ("weights_sha256", "name", "query_prefix")
 
 
-def open_stored(
-    encoder: PassageEncoder, indexes: Sequence[str | Path], dtype: VectorDtype = "float16"
-) -> StoredVectors:
-    """The vectors of finished indexes with dense retrieval, whose checksums are verified.
+def open_stored(encoder: PassageEncoder, source: str | Path, dtype: VectorDtype = "float16") -> StoredVectors:
+    """The vectors of a finished index with dense retrieval, whose checksums are verified.
 
     Args:
-        encoder: gives passages the vectors that these indexes hold.
+        encoder: gives passages the vectors that this index holds.
         dtype: type of the numbers to be stored: vectors rounded to float16 are not used for float32.
 
     Raises:
-        ArtifactError: an index is unfinished or damaged.
-        ConfigError: an index has no vectors, or less precise ones than `dtype`.
-        MismatchedArtifactError: an index was made by an encoder that gives passages other vectors.
+        ArtifactError: the index is unfinished or damaged.
+        ConfigError: the index has no vectors, or less precise ones than `dtype`.
+        MismatchedArtifactError: the index was made by an encoder that gives passages other vectors.
     """
-    return StoredVectors([_open_source(Path(path), encoder, dtype) for path in indexes])
-
-
-def _open_source(
-    place: Path, encoder: PassageEncoder, dtype: VectorDtype
-) -> tuple[PassageStore, EmbeddingShards]:
+    place = Path(source)
     with Index.open(place, verify="none") as index:
         passages, embeddings, files = index.passages, index.embeddings, index.manifest["files"]
     if embeddings is None:
-        raise ConfigError(
-            f"{place} has no vectors to reuse", hint="give an index with dense or hybrid retrieval"
-        )
+        hint = "give an index with dense or hybrid retrieval"
+        raise ConfigError(f"{place} has no vectors to reuse", hint=hint)
     needed = {name: files[name] for name in files if name.startswith(("passages/", "embeddings/"))}
     verify_files(index.data, needed)
     if dtype == "float32" and embeddings.dtype != "float32":
@@ -64,7 +55,7 @@ def _open_source(
         )
     if differences:
         check_passage_vectors(place, passages, embeddings, encoder)
-    return passages, embeddings
+    return StoredVectors(passages, embeddings)
 
 
 def check_passage_vectors(

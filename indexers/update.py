@@ -186,7 +186,7 @@ def _build(
     if (old := index.embeddings) is None:
         build_stages(settings.stages, store, ledger, None, settings)
         return ledger.commit(settings.stages)
-    vectors = StoredVectors([(index.passages, old)])
+    vectors = StoredVectors(index.passages, old)
 
     def encode(place: Path, *args: Any, **options: Any) -> EmbeddingShards:
         place.mkdir(parents=True, exist_ok=True)

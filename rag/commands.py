@@ -35,7 +35,7 @@ def index(
     precision: str = "auto",
     pooling: Literal["auto", "cls", "mean"] = "auto",
     max_length: Annotated[int, Ge(1)] | None = None,
-    reuse: str | Path | Sequence[str | Path] = (),
+    reuse: str | Path | None = None,
     overwrite: bool = False,
     ray: str | None = None,
     format: Literal["auto", CorpusFormat] = "auto",
@@ -52,8 +52,7 @@ def index(
         precision: number format in which it computes.
         pooling: how token vectors become the vector of a text.
         max_length: most tokens per passage; default: the encoder's.
-        reuse: an earlier index of this encoder: only passages that it lacks are encoded. Several may be
-            given.
+        reuse: an earlier index of this encoder: only passages that it lacks are encoded.
         overwrite: delete what is in --out first.
         ray: address of a Ray cluster that encodes the passages (HOST:PORT, or auto).
         format: format of the corpus; auto looks at names and first bytes.
@@ -77,7 +76,6 @@ def index(
     from retrievers.encoders.open import load_encoder, passage_budget
 
     place, report = Path(out), report if report is not None else ReadReport()
-    reuse = [reuse] if isinstance(reuse, str | Path) else reuse
     reading = {name: settings.pop(name) for name in CorpusOptions.model_fields if name in settings}
     build = load_config(BuildSettings, overrides={"retriever": retriever, **settings})
     inputs, is_sample = resolve_corpus(corpus)
@@ -101,7 +99,7 @@ def index(
     if reuse:
         if loaded is None or not build.has_dense:
             raise ConfigError("--reuse takes over one vector per passage, and this build makes none")
-        if place.resolve() in [Path(path).resolve() for path in reuse]:
+        if place.resolve() == Path(reuse).resolve():
             raise ConfigError(f"--reuse and --out are both {out}", hint="build into a new directory")
         stored = open_stored(loaded, reuse, build.stored_dtype)
     puts = (change for change in read.changes({}) if isinstance(change, Put))  # nothing is stored yet

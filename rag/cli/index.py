@@ -10,16 +10,14 @@ from typing import Annotated, Any
 import typer
 
 from indexers.settings import BuildSettings
-from rag.cli.options import OPENING, Share, documented, make_option, options_from, options_of, some
+from rag.cli.options import OPENING, Share, options_from, options_of, some
 from rag.commands import index as build
 from rag.commands import resolve_corpus
 from rag.data.records import CorpusOptions
 
 _FROM_BUILD = options_from(build, panel="Data")
-_SEVERAL = make_option("reuse", list[Path] | None, None, documented(build)["reuse"], "Data")
 _BUILDING = {
-    **some(_FROM_BUILD, "format", "encoder", "pooling", "max_length", "ray", "overwrite"),
-    "reuse": _SEVERAL,
+    **some(_FROM_BUILD, "format", "encoder", "pooling", "max_length", "reuse", "ray", "overwrite"),
     **some(options_of(CorpusOptions, panel="Data"), without=("max_tokens",)),
     **some(OPENING, "precision"),
     **some(options_of(BuildSettings, panel="Index", retriever="hybrid"), without=("probes", "java_heap_mib")),
@@ -73,7 +71,7 @@ def _build(corpus: Sequence[str], out: Path, **options: Any) -> None:
 
     report = ReadReport()
     try:
-        place = build(corpus, out, report=report, **{**options, "reuse": options["reuse"] or ()})
+        place = build(corpus, out, report=report, **options)
     except KeyboardInterrupt:
         typer.echo("stopped; the same command continues", err=True)
         raise

@@ -47,7 +47,7 @@ def test_only_what_is_new_or_changed_is_encoded(tmp_path: Path, make_encoder: An
     build_index(OLD, tmp_path / "old", encoder=make_encoder(), settings=SETTINGS)
     build_index(NEW, tmp_path / "plain", encoder=make_encoder(), settings=SETTINGS)
     inner = make_encoder()
-    known = open_stored(inner, [tmp_path / "old"], "float32")
+    known = open_stored(inner, tmp_path / "old", "float32")
     build_index(
         NEW, tmp_path / "new", encoder=inner, settings=SETTINGS, encode=partial(encode_corpus, stored=known)
     )
@@ -58,38 +58,26 @@ def test_only_what_is_new_or_changed_is_encoded(tmp_path: Path, make_encoder: An
         assert new.manifest["embeddings"] == plain.manifest["embeddings"]
 
 
-def test_several_indexes_and_titles_apart_from_texts(tmp_path: Path, make_encoder: Any) -> None:
-    build_index(OLD[:20], tmp_path / "a", encoder=make_encoder(), settings=SETTINGS)
-    build_index(OLD[15:45], tmp_path / "b", encoder=make_encoder(), settings=SETTINGS)
-    known = open_stored(make_encoder(), [tmp_path / "a", tmp_path / "b"])
-    known.locate(stored(tmp_path / "old", OLD))
-    is_known = ~known.is_new(0, 50)
-    whole = make_encoder().encode_passages([p.title for p in OLD], [p.text for p in OLD])
-    np.testing.assert_array_equal(known.vectors(0, 50, 32)[is_known], whole[is_known])
-    assert (is_known.tolist(), known.reused) == ([True] * 45 + [False] * 5, 45)
+def test_titles_are_compared_apart_from_texts(tmp_path: Path, make_encoder: Any) -> None:
     build_index([Passage("a", "ab", "c")], tmp_path / "c", encoder=make_encoder(), settings=SETTINGS)
-    known = open_stored(make_encoder(), [tmp_path / "c"])
     two = stored(tmp_path / "two", [Passage("1", "a", "bc"), Passage("2", "ab", "c")])
-    known.locate(two)
-    assert known.is_new(0, 2).tolist() == [True, False]
+    assert open_stored(make_encoder(), tmp_path / "c").locate(two).tolist() == [True, False]
 
 
 def test_vectors_of_another_encoder_are_refused(tmp_path: Path, make_encoder: Any) -> None:
     build_index(OLD, tmp_path / "old", encoder=make_encoder(), settings=SETTINGS)
     with pytest.raises(MismatchedArtifactError, match="other vectors") as refused:
         open_stored(
-            _restated(make_encoder(), lambda i: replace(i, weights_sha256="9"), factor=2), [tmp_path / "old"]
+            _restated(make_encoder(), lambda i: replace(i, weights_sha256="9"), factor=2), tmp_path / "old"
         )  # search is by inner product: longer vectors are others too
     assert f"made with, {make_encoder().identity.name}, or" in str(refused.value.hint)
     with pytest.raises(MismatchedArtifactError, match="max_length: 256 != 64"):
-        open_stored(_restated(make_encoder(), lambda i: replace(i, max_length=64)), [tmp_path / "old"])
+        open_stored(_restated(make_encoder(), lambda i: replace(i, max_length=64)), tmp_path / "old")
     # Only questions were trained: the same vectors under another name and hash.
     other = _restated(
         make_encoder(), lambda i: replace(i, name="tuned", weights_sha256="9", query_prefix="q: ")
     )
-    known = open_stored(other, [tmp_path / "old"])
-    known.locate(stored(tmp_path / "s", OLD))
-    assert not known.is_new(0, 50).any()
+    assert not open_stored(other, tmp_path / "old").locate(stored(tmp_path / "s", OLD)).any()
 
 
 def _restated(encoder: Any, change: Callable[[Any], Any], factor: int = 1) -> Any:
@@ -102,15 +90,15 @@ def _restated(encoder: Any, change: Callable[[Any], Any], factor: int = 1) -> An
 def test_what_cannot_be_taken_over_is_said(tmp_path: Path, make_encoder: Any) -> None:
     build_index(OLD, tmp_path / "bm25", settings=BuildSettings(retriever="bm25"))
     with pytest.raises(ConfigError, match="no vectors to reuse"):
-        open_stored(make_encoder(), [tmp_path / "bm25"])
+        open_stored(make_encoder(), tmp_path / "bm25")
     rounded = SETTINGS.model_copy(update={"index_type": "SQfp16"})
     build_index(OLD, tmp_path / "fp16", encoder=make_encoder(), settings=rounded)
     with pytest.raises(ConfigError, match="rounded to float16"):
-        open_stored(make_encoder(), [tmp_path / "fp16"], "float32")
+        open_stored(make_encoder(), tmp_path / "fp16", "float32")
     build_index(OLD, tmp_path / "half", encoder=make_encoder(), settings=SETTINGS)
     (tmp_path / "half" / "manifest.json").unlink()
     with pytest.raises(IncompleteArtifactError):
-        open_stored(make_encoder(), [tmp_path / "half"])
+        open_stored(make_encoder(), tmp_path / "half")
 
 
 @pytest.mark.parametrize("kind", ["flat", "hnsw"])
