@@ -23,7 +23,7 @@ from indexers.update import UpdateReport
 from rag.core.errors import ConfigError, DataError, RagError, ResourceError
 from rag.core.log import get_logger
 from rag.core.types import Passage
-from rag.data.corpus import IdSet, fault_of
+from rag.data.corpus import fault_of
 from rag.data.documents.kinds import kind_by_name
 from rag.data.documents.pdf import number_of_page
 from rag.data.documents.read import file_id
@@ -137,7 +137,7 @@ async def send(request: Request, engine: AppEngine) -> Response:
 
 def _problem(documents: Sequence[Document]) -> str:
     """The problem of the first document that cannot be indexed; "" if all can."""
-    seen = IdSet()
+    seen = set[str]()
     for number, document in enumerate(documents):
         fault = fault_of(document, seen)
         if fault is not None:

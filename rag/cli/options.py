@@ -28,7 +28,7 @@ Share = Annotated[float, Ge(0), Le(1)]
 _SHARED: dict[str, tuple[str, dict[str, Any]]] = {
     "index": ("Directory written by `rag index`.", {"flags": ("--index", "-i")}),
     "questions": (
-        "JSONL, CSV, SQuAD, NQ, DPR, HotpotQA …, or hf:owner/name[:config][:split], irds:name.",
+        "JSONL, CSV, SQuAD, NQ, DPR, HotpotQA …, or hf:owner/name[[:config]:split], irds:name.",
         {"flags": ("--questions", "-q")},
     ),
     "split": ("Split of a data set, if the file name does not contain it, such as dev.", {}),

@@ -7,10 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from rag.core.errors import DataError
-from rag.core.files import hash64
 from rag.core.log import get_logger
 from rag.core.text import as_unicode
 from rag.core.types import Passage
@@ -23,7 +20,6 @@ from rag.data.files.sources import DOCUMENTS, Source, find_sources
 from rag.data.records import BadRecord, CorpusOptions, Document, ReadReport, cell_or_none, rows_of
 
 _MAX_CHARS = 4_000_000  # a longer document is rarely one
-_MOST_RECENT = 1 << 16
 _log = get_logger(__name__)
 
 
@@ -43,7 +39,7 @@ def read_documents(
 
     Args:
         inputs: files (also .gz, .bz2, .zst, .xz), folders, "-" for standard input,
-            "hf:owner/name[:config][:split]", or "irds:name" of ir_datasets.
+            "hf:owner/name[[:config]:split]", or "irds:name" of ir_datasets.
         format: one of `CORPUS_FORMATS`, or "auto" to decide by file name, then by the first bytes.
 
     Raises:
@@ -76,7 +72,7 @@ def read_sources(
     """
     if report.ignored:
         _log.warning("%s", report.ignored_summary())
-    seen = IdSet()
+    seen = set[str]()
     for is_file, group in itertools.groupby(sources, key=lambda source: source.format == DOCUMENTS):
         if is_file:
             yield from _read_files(list(group), options, report, seen, is_stored)
@@ -88,19 +84,22 @@ def read_sources(
 
 
 def _read_records(
-    sources: Iterable[Source], options: CorpusOptions, report: ReadReport, seen: IdSet
+    sources: Iterable[Source], options: CorpusOptions, report: ReadReport, seen: set[str]
 ) -> Iterator[tuple[Source, Document]]:
     for source in sources:
         before = report.total
         fields = DocumentFields(options, source.name)
-        for place, item in _documents_of(source, fields):
-            problem = item if isinstance(item, BadRecord) else fault_of(item, seen)
-            if problem is not None:
-                report.add_bad(place, problem)
-                report.check(options.max_bad_share, at_end=False)
-            elif not isinstance(item, BadRecord):
-                report.total += 1
-                yield source, item
+        for place, number, row in _rows_of(source, fields):
+            paragraphs = squad_paragraphs(row)
+            for record in [row] if paragraphs is None else paragraphs:
+                item = fields.document(record, number)
+                problem = item if isinstance(item, BadRecord) else fault_of(item, seen)
+                if problem is not None:
+                    report.add_bad(place, problem)
+                    report.check(options.max_bad_share, at_end=False)
+                elif not isinstance(item, BadRecord):
+                    report.total += 1
+                    yield source, item
         fields.check()
         if fields.layout and fields.layout not in report.notes:
             report.notes.append(fields.layout)
@@ -108,27 +107,18 @@ def _read_records(
             report.add_bad(source.path, BadRecord("no records in it"))
 
 
-def _documents_of(source: Source, fields: DocumentFields) -> Iterator[tuple[str, Document | BadRecord]]:
-    """The documents of a source, each with its place."""
+def _rows_of(source: Source, fields: DocumentFields) -> Iterator[tuple[str, int, Any]]:
+    """The records of a source, each with its place and number."""
     if source.format in ("hf", "irds"):
-        named = named_documents(source.path)
-        rows: Iterable[tuple[str, int, Any]] = ((f"{source.path}: record {n}", n, row) for n, row in named)
-    else:
-        rows = read_rows(source.path, fields.columns, format=source.format)
-    for place, number, row in rows:
-        if isinstance(row, BadRecord):
-            yield place, row
-        else:
-            paragraphs = squad_paragraphs(row)
-            for record in [row] if paragraphs is None else paragraphs:
-                yield place, fields.document(record, number)
+        return ((f"{source.path}: record {n}", n, row) for n, row in named_documents(source.path))
+    return read_rows(source.path, fields.columns, format=source.format)
 
 
 def _read_files(
     files: Sequence[Source],
     options: CorpusOptions,
     report: ReadReport,
-    seen: IdSet,
+    seen: set[str],
     is_stored: Callable[[Source], bool],
 ) -> Iterator[tuple[Source, Document | None]]:
     stored = list(map(is_stored, files))
@@ -136,11 +126,12 @@ def _read_files(
     converted = convert_files(changed, timeout_s=options.document_timeout)
     for file, is_same in zip(files, stored, strict=True):
         item = None if is_same else next(converted)
-        if not isinstance(item, BadRecord) and not seen.add(file_id(file.name)):
-            item = BadRecord("duplicate id", f"{file_id(file.name)!r}; name each folder once")
+        if not isinstance(item, BadRecord) and (id := file_id(file.name)) in seen:
+            item = BadRecord("duplicate id", f"{id!r}; name each folder once")
         if isinstance(item, BadRecord):
             report.add_bad(file.path, item, is_file=True)
             continue
+        seen.add(id)
         report.total += 1
         report.files += 1
         report.notes += [f"{file.path}: {note}" for note in (item.notes if item else ())]
@@ -148,7 +139,7 @@ def _read_files(
     next(converted, None)  # ends the converting processes
 
 
-def fault_of(document: Document, seen: IdSet) -> BadRecord | None:
+def fault_of(document: Document, seen: set[str]) -> BadRecord | None:
     """Why a document cannot be used, or None; a usable one has its id remembered."""
     id, title, text = document.id, document.title, document.text
     if not id:
@@ -161,7 +152,10 @@ def fault_of(document: Document, seen: IdSet) -> BadRecord | None:
         return BadRecord("not valid Unicode", f"id {id!r}: save the file as UTF-8")
     if any("\x00" in value for value in (id, title, text)):
         return BadRecord("NUL character", f"id {id!r}")
-    return None if seen.add(id) else BadRecord("duplicate id", repr(id))
+    if id in seen:
+        return BadRecord("duplicate id", repr(id))
+    seen.add(id)
+    return None
 
 
 def passages_of(texts: Any) -> list[Passage]:
@@ -201,28 +195,3 @@ def _passage(row: Any, number: int, fields: DocumentFields) -> Passage:
     if not row.text.strip():
         raise DataError(f"text {number} is empty", hint="leave it out")
     return row
-
-
-class IdSet:
-    """Remembers ids by 8-byte hashes: a sorted array, and a small set of those that are not in it yet.
-
-    Two different ids share a hash with a chance of about n² / 2⁶⁵: one in 80,000 for a corpus of 21 million.
-    """
-
-    def __init__(self) -> None:
-        self._sorted = np.empty(0, np.uint64)
-        self._recent: set[int] = set()
-
-    def add(self, item: str) -> bool:
-        """Remember `item`; False if it was there already."""
-        key = hash64(item.encode("utf-8", "surrogatepass"))
-        place = int(self._sorted.searchsorted(np.uint64(key)))
-        if key in self._recent or (place < len(self._sorted) and self._sorted[place] == key):
-            return False
-        self._recent.add(key)
-        if len(self._recent) > max(_MOST_RECENT, len(self._sorted) // 64):
-            merged = np.concatenate([self._sorted, np.fromiter(self._recent, np.uint64)])
-            merged.sort(kind="stable")  # which is quick, since most of it is in order already
-            self._sorted = merged
-            self._recent.clear()
-        return True

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from rag.core.errors import ConfigError, DataError
-from rag.core.text import as_unicode
 from rag.core.types import MAX_TOP_K, Question
 from rag.data.files import rows as files
 from rag.data.files.named import Grades, is_named, named_questions
-from rag.data.files.question_sets import question_of, squad_paragraphs, table_columns
+from rag.data.files.question_sets import fault_of_question, question_of, squad_paragraphs, table_columns
 from rag.data.records import rows_of
 
 _QRELS = ("query-id", "corpus-id", "score")  # the columns of BEIR's judgements
@@ -40,12 +39,11 @@ def read_questions(path: str | Path) -> Iterator[Question]:
 
     Args:
         path: the file (also .gz, .bz2, .zst, .xz), a BEIR folder or its qrels file, "-" for standard input,
-            `hf:owner/name[:config][:split]`, whose split must be named unless it is the only one, or
+            `hf:owner/name[[:config]:split]`, whose split must be named unless it is the only one, or
             `irds:beir/scifact/test`.
 
     Raises:
         ConfigError: a data set with several splits of which none is named.
-        ResourceError: a data set's server cannot be reached.
         DataError: no such file, a malformed record or a repeated id (with its place), or no question at all.
     """
     name = str(path)
@@ -207,11 +205,6 @@ def check_questions(questions: Iterable[str], top_k: int, n_best: int = 1) -> li
             bounds = "at least 1" if most == math.inf else f"1 to {most}"
             raise ConfigError(f"{name} is {number!r}, expected a whole number, {bounds}")
     for number, question in enumerate(checked):
-        which = f"question {number}" if len(checked) > 1 else "the question"
-        if not isinstance(question, str):
-            raise DataError(f"{which} is not text, found {type(question).__name__} {question!r:.40}")
-        if not question.strip():
-            raise DataError(f"{which} is empty", hint="ask something")
-        if as_unicode(question) != question:  # what Python makes of a byte that is not UTF-8
-            raise DataError(f"{which} is not valid Unicode: {question!r:.60}", hint="give it in UTF-8")
+        if fault := fault_of_question(question):
+            raise DataError(f"{f'question {number}' if len(checked) > 1 else 'the question'} {fault}")
     return checked

@@ -52,10 +52,7 @@ class CorpusOptions(BaseModel):
     @field_validator("metadata", mode="before")
     @classmethod
     def _listed(cls, value: Any) -> Any:
-        names = [value] if isinstance(value, str) else value or []
-        if isinstance(names, list | tuple) and (taken := {*FILTER_FIELDS}.intersection(names)):
-            raise ValueError(f"filters reserve the name {min(taken)!r}; rename the field in the corpus")
-        return names
+        return [value] if isinstance(value, str) else value or []
 
 
 def rows_of(value: Any, what: str, *, hint: str = "put it in a list") -> list[Any]:

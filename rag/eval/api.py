@@ -47,7 +47,7 @@ def evaluate(
         index: a directory written by `rag index`, an open `Pipeline`, or your own object with the methods of
             `rag.eval.systems.AnswersQuestions`; None with `run`, or with `gold=True` for sets that quote
             their passages.
-        questions: a file, a data set `hf:owner/name[:config][:split]` or `irds:beir/scifact/test`, a list of
+        questions: a file, a data set `hf:owner/name[[:config]:split]` or `irds:beir/scifact/test`, a list of
             `Question` records or of mappings with the fields of a file, or a DataFrame of such rows.
         out: result folder, continued if an earlier run stopped in it; by default one that is deleted with the
             object returned.

@@ -52,12 +52,11 @@ class QuestionSource:
 
     @classmethod
     def of_file(cls, path: str | Path, *, split: str | None = None) -> QuestionSource:
-        """Describe a question file, or a data set `hf:owner/name[:config][:split]` or `irds:name`; the split
+        """Describe a question file, or a data set `hf:owner/name[[:config]:split]` or `irds:name`; the split
         is guessed from its name if not given.
 
         Raises:
-            DataError: there is no such file or data set.
-            ResourceError: the hub cannot be reached.
+            DataError: there is no such file or data set, or the hub cannot be reached.
         """
         if is_named(path):
             name = str(path).partition(":")[2]

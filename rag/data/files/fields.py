@@ -82,11 +82,13 @@ class DocumentFields:
         self.layout = ", ".join(parts) + (f"; ignored: {listed_names(ignored)}" if ignored else "")
 
     def document(self, record: Any, position: int) -> Document | BadRecord:
-        """Make one document; `position` is its line or record number.
+        """Make one document; `position` is its line or record number. A bad record stays one.
 
         Raises:
             DataError: the first mapping has no text, or not the requested fields.
         """
+        if isinstance(record, BadRecord):
+            return record
         if not isinstance(record, Mapping):
             return BadRecord("not an object", f"found {type(record).__name__}")
         if not self.layout:
@@ -157,34 +159,25 @@ def metadata_of_fields(fields: Mapping[str, Any]) -> Metadata:
     """
     if not isinstance(fields, Mapping):
         raise ValueError(f"{fields!r:.40}, expected a mapping")
-    for name in fields:
-        if name in FILTER_FIELDS:
-            raise ValueError(f"{name!r}: filters give this name a meaning of their own, choose another")
-        if not (isinstance(name, str) and name and as_unicode(name) == name):
-            raise ValueError(f"{name!r} is no name of a field, expected text in valid Unicode")
-    metadata: list[tuple[str, Value | tuple[Value, ...]]] = []
+    metadata: dict[str, Value | tuple[Value, ...]] = {}
     for name, value in fields.items():
-        if is_list(value) and value:
-            metadata.append((name, tuple(_plain(name, each) for each in value)))
-        elif value not in _EMPTY:
-            metadata.append((name, _plain(name, value)))
-    return tuple(metadata)
+        if name in FILTER_FIELDS or not (isinstance(name, str) and name and as_unicode(name) == name):
+            raise ValueError(f"{name!r} is no name of a field: expected text, other than {FILTER_FIELDS}")
+        if value not in _EMPTY:
+            several = is_list(value)
+            metadata[name] = tuple(_plain(name, it) for it in value) if several else _plain(name, value)
+    return tuple(metadata.items())
 
 
-def _plain(name: str, value: Any) -> Value:
+def _plain(name: str, value: Any) -> Any:
     """Text, a number or a truth value; dates become text."""
     if isinstance(value, datetime.date | datetime.time):  # a datetime is a date
         return value.isoformat()
-    if isinstance(value, str) and as_unicode(value) != value:
-        raise ValueError(f"{name!r}: half of a surrogate pair, expected valid Unicode")
-    is_finite = not isinstance(value, float) or math.isfinite(value)
-    if not isinstance(value, str | int | float) or not is_finite:
-        kind = type(value).__name__ if is_finite else value
-        raise ValueError(
-            f"{name!r}: found {kind}, expected text, a number, true or false, or a list of these"
-        )
-    plain: Value = value
-    return plain
+    is_text = isinstance(value, str) and as_unicode(value) == value
+    if is_text or isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    kinds = "text, a number, true or false, or a list of these"
+    raise ValueError(f"{name!r}: found {type(value).__name__} {value!r:.40}, expected {kinds}")
 
 
 def first_of(record: Mapping[str, Any], names: Sequence[str]) -> tuple[str | None, Any]:

@@ -9,16 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rag.core.errors import ConfigError, DataError, RagError, ResourceError
+from rag.core.errors import ConfigError, DataError, RagError
 from rag.core.optional import require
 
 HF_PREFIX = "hf:"
 IRDS_PREFIX = "irds:"
-_UNREACHABLE = {
-    *("ConnectionError", "HTTPError", "TimeoutError", "OfflineModeIsEnabled", "ConnectError"),
-    *("TimeoutException", "URLError"),
-}
-_USUAL_SPLITS = ("train", "test", "validation", "dev")
 _TITLES = ("title", "document_title")
 
 Grades = dict[str, dict[str, int]]  # question id → passage id → grade
@@ -31,15 +26,14 @@ def is_named(path: object) -> bool:
 
 
 def named_documents(name: str) -> Numbered:
-    """The documents of a data set; of the hub those of the split "train" if none is named.
+    """The documents of a data set.
 
     Raises:
         ConfigError: a malformed name, or several splits and none named.
-        DataError: the data set, configuration or split is missing, private, or needs a script.
-        ResourceError: its server cannot be reached.
+        DataError: the data set, configuration or split is missing, private, or needs a script, or its server
+            cannot be reached.
     """
-    is_hub = name.startswith(HF_PREFIX)
-    return _stream(name, default_split="train") if is_hub else _irds(name, "docs", _document_record)
+    return _stream(name) if name.startswith(HF_PREFIX) else _irds(name, "docs", _document_record)
 
 
 def _document_record(document: Any) -> dict[str, Any]:
@@ -81,9 +75,7 @@ def _irds(name: str, part: str, record: Any) -> Iterator[tuple[int, Any]]:
 
 
 def _parse_name(name: str) -> tuple[str, str | None, str | None]:
-    """Split `hf:owner/name[:config][:split]` into name, configuration and split, None where it has none.
-
-    A single extra part is a split if it is one of the usual names, otherwise a configuration.
+    """Split `hf:owner/name[[:config]:split]` into name, configuration and split, None where it has none.
 
     Example:
         >>> _parse_name("hf:owner/wiki:20231101.en:train"), _parse_name("hf:owner/wiki:test")
@@ -91,21 +83,19 @@ def _parse_name(name: str) -> tuple[str, str | None, str | None]:
     """
     place, *parts = name.removeprefix(HF_PREFIX).split(":")
     if not all((place, *parts)) or len(parts) > 2:
-        raise ConfigError(f"{name!r} does not name a data set", hint="write hf:owner/name[:config][:split]")
-    if len(parts) == 1:
-        return (place, None, parts[0]) if parts[0] in _USUAL_SPLITS else (place, parts[0], None)
-    return (place, parts[0], parts[1]) if parts else (place, None, None)
+        raise ConfigError(f"{name!r} does not name a data set", hint="write hf:owner/name[[:config]:split]")
+    configuration, split = [None, None, *parts][-2:]
+    return place, configuration, split
 
 
-def _stream(name: str, *, default_split: str | None = None) -> Numbered:
+def _stream(name: str) -> Numbered:
     """Rows of a data set of the hub, or of a folder with data files; without a split, of the only one."""
     place, configuration, split = _parse_name(name)
-    chosen = split or default_split
     with _reading(name):
         import datasets  # takes about a second, and most inputs do not need it
 
-        rows: Any = datasets.load_dataset(place, configuration, split=chosen, streaming=True)
-        if chosen is None:
+        rows: Any = datasets.load_dataset(place, configuration, split=split, streaming=True)
+        if split is None:
             if len(rows) != 1:
                 raise ConfigError(
                     f"{name} has the splits {', '.join(rows)}, and none was named",
@@ -133,12 +123,8 @@ def _reading(name: str) -> Iterator[None]:
     except RagError:
         raise
     except Exception as error:
-        text = f"{name}: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-        if {kind.__name__ for kind in type(error).__mro__} & _UNREACHABLE:
-            hint = "its server cannot be reached: check the network, or give files that you fetched elsewhere"
-            raise ResourceError(text, hint=hint) from error
         raise DataError(
-            text,
-            hint="check the name: hf:owner/name[:config][:split], or irds: with a name of "
+            f"{name}: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}",
+            hint="check the network and the name, hf:owner/name[[:config]:split] or irds: with one of "
             "https://ir-datasets.com; log in to the hub for private sets; those with a script are never run",
         ) from error

@@ -53,25 +53,33 @@ def parse_record(record: Any, fallback_id: str = "") -> tuple[Question, dict[str
     if name is None:
         expected = ", ".join(QUESTION_FIELDS)
         raise ValueError(f"no question: expected one of {expected}; there are {listed_names(rest)}")
-    if not isinstance(text, str) or not text.strip():
-        raise ValueError(f"the question is not text, or is empty ({text!r:.60})")
-    if "\x00" in text or as_unicode(text) != text:
-        raise ValueError("the question has a NUL character, or is not valid Unicode")
+    if fault := fault_of_question(text):
+        raise ValueError(f"the question {fault}")
     del rest[name]
     name, id = first_of(rest, _ID_FIELDS)
     if name is not None:
         if isinstance(id, bool) or not isinstance(id, str | int):
             raise ValueError(f"the id is not text or a whole number ({id!r:.60})")
         del rest[name]
-    if isinstance(rest.get("context"), str) and isinstance(rest.get("answers"), list | Mapping):
-        rest |= _of_squad(rest)
     answers: tuple[str, ...] = ()
     for name in _ANSWER_FIELDS:
         if name in rest and not answers:
-            answers = answers_of(rest[name])
+            answers = () if rest[name] in (None, "") else answers_of(rest[name])
             if name != "output":  # KILT's has the evidence, too
                 del rest[name]
     return Question(fallback_id if id is None else str(id), text, answers), rest
+
+
+def fault_of_question(text: Any) -> str:
+    """Why this cannot be a question, to follow "the question"; "" if it can."""
+    if not isinstance(text, str):
+        return f"is not text, found {type(text).__name__} {text!r:.40}"
+    if not text.strip():
+        return "is empty"
+    is_valid = (
+        "\x00" not in text and as_unicode(text) == text
+    )  # as a byte that is not UTF-8 is none in Python
+    return "" if is_valid else f"is not valid Unicode, or has a NUL character: {text!r:.60}"
 
 
 def _of_pairs(record: Record) -> dict[str, Any]:
@@ -126,40 +134,21 @@ def parse_cell(cell: str) -> tuple[str, ...]:
 
 
 def answers_of(value: Any) -> tuple[str, ...]:
-    """Text, a number, a list of these or of `{text}` or `{answer}`, `{text: [...]}`, or TriviaQA's object."""
-    if value is None or value == "":
-        return ()
+    """Text, a number, `{text}` or `{answer}` of these, TriviaQA's object, or a list of any of them."""
+    if is_list(value):
+        return tuple(answer for item in value for answer in answers_of(item))
     if isinstance(value, Mapping):
-        value = {str(name).lower(): inner for name, inner in value.items()}
-        if "aliases" in value:
-            texts = [value.get("value"), *(value["aliases"] or ()), *(value.get("humananswers") or ())]
+        fields = {str(name).lower(): inner for name, inner in value.items()}
+        if "aliases" in fields:
+            texts = [fields.get("value"), *(fields["aliases"] or ()), *(fields.get("humananswers") or ())]
             return tuple(it for it in texts if isinstance(it, str) and it not in ("", _UNKNOWN_ANSWER))
-        inner = value.get("text", value.get("answer"))
-        if inner is None:
+        if not {"text", "answer", "provenance"} & fields.keys():  # KILT states evidence alone, too
             raise ValueError("answers are an object without 'text'")
-        return answers_of(list(filter(None, inner)) if is_list(inner) else inner)
-    answers = []
-    for item in value if is_list(value) else [value]:
-        inner = item.get("text", item.get("answer")) if isinstance(item, Mapping) else item
-        if not inner and isinstance(item, Mapping):  # an output of KILT that is evidence alone
-            continue
-        if isinstance(inner, bool) or not isinstance(inner, str | int | float):
-            raise ValueError(f"an answer is not text ({inner!r:.60})")
-        answers.append(str(inner))
-    return tuple(answers)
-
-
-def _of_squad(record: Record) -> dict[str, Any]:
-    """What the answers of a record of SQuAD state beside their texts; on a hub they are columns."""
-    rows = rows_of_columns(record["answers"])
-    if not all(isinstance(row, Mapping) for row in rows):
-        return {}
-    starts = [row.get("start", row.get("answer_start")) for row in rows]
-    fields: dict[str, Any] = {"answer_starts": starts if all(isinstance(it, int) for it in starts) else []}
-    if isinstance(record["answers"], Mapping):
-        fields["title"] = squad_title(str(record.get("title") or ""))
-        fields |= {} if rows else {"is_impossible": True}
-    return fields
+        inner = fields.get("text", fields.get("answer"))
+        return answers_of(inner) if inner not in (None, "") else ()
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ValueError(f"an answer is not text ({value!r:.60})")
+    return (str(value),)
 
 
 def question_of(record: Any, fallback_id: str) -> Question:
@@ -195,8 +184,13 @@ def question_of(record: Any, fallback_id: str) -> Question:
         fields |= {"gold": gold, "gold_are_alternatives": True, "context": others}
     elif isinstance(context, str) and rest.get("supporting_facts") is None:
         title = str(rest.pop("title", None) or "")
+        stated = record.get("answers")
+        labels = rows_of_columns(stated) if isinstance(stated, list | Mapping) else []
+        if isinstance(stated, Mapping):  # a copy on a hub
+            title = squad_title(title)
+            rest |= {} if labels else {"is_impossible": True}
         fields["gold"] = (GoldPassage(Passage("", title, context)),) if context.strip() else ()
-        fields["answer_starts"] = tuple(map(int, rest.pop("answer_starts", None) or ()))
+        fields["answer_starts"] = _answer_starts(labels)
         del rest["context"]
     elif "paragraphs" in rest and {"question_decomposition", "answer_aliases"} & rest.keys():
         answers = (*answers, *(rest.pop("answer_aliases", None) or ()))
@@ -209,6 +203,11 @@ def question_of(record: Any, fallback_id: str) -> Question:
     if rest.pop("is_impossible", None) is True:
         answers, fields["is_impossible"] = (), True
     return replace(parsed, answers=answers, meta=rest, **fields)
+
+
+def _answer_starts(labels: Sequence[Any]) -> tuple[int, ...]:
+    starts = [row.get("start", row.get("answer_start")) for row in labels if isinstance(row, Mapping)]
+    return tuple(starts) if all(isinstance(start, int) for start in starts) else ()
 
 
 def _ids(listed: Any) -> tuple[str, ...]:

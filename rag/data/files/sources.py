@@ -137,8 +137,7 @@ def _folder(folder: Path, format: str, report: ReadReport, prefix: str) -> list[
         expected = "any known format" if format == "auto" else f"format {format!r}"
         raise DataError(
             f"{folder}: no file of {expected} in this folder ({len(format_of)} other files)",
-            hint="documents are PDF, Office, ODT, HTML, EPUB, Markdown, text, mail and source code; records "
-            f"{', '.join(sorted(files.BY_SUFFIX))}, wiki_00 and BEIR's corpus.jsonl; also with .gz, .bz2, …",
+            hint="`rag docs indexing` lists the formats that are read",
         )
     for name in sorted(format_of.keys() - set(chosen)):
         reason = each = format_of[name]

@@ -5,7 +5,6 @@ import gzip
 import io
 import json
 import lzma
-import random
 import sys
 import types
 from pathlib import Path
@@ -17,8 +16,7 @@ import pytest
 import zstandard
 
 from rag.core.errors import ConfigError, DataError
-from rag.data import corpus
-from rag.data.corpus import IdSet, read_documents
+from rag.data.corpus import read_documents
 from rag.data.records import CorpusOptions, Document, ReadReport
 
 ANY_SHARE = CorpusOptions(max_bad_share=1.0)
@@ -225,16 +223,6 @@ def test_ids_are_made_from_line_numbers_when_there_are_none(tmp_path: Path) -> N
     path = write(tmp_path / "c.jsonl", b'{"text": "a"}\n{broken\n\n{"text": "d"}\n')
     documents = list(read_documents(path, options=ANY_SHARE))
     assert [document.id for document in documents] == ["c.jsonl:1", "c.jsonl:4"]
-
-
-def test_id_set_equals_a_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(corpus, "_MOST_RECENT", 16)
-    rng, seen, expected = random.Random(1), IdSet(), set[str]()
-    for _ in range(60_000):
-        item = str(rng.randrange(40_000))
-        assert seen.add(item) is (item not in expected)
-        expected.add(item)
-    assert len(seen._sorted) >= 0.9 * len(expected)  # nearly all in the array of 8 bytes each
 
 
 @pytest.mark.parametrize(
