@@ -45,7 +45,7 @@ def index(
     """Build an index from a corpus, or continue a build that was interrupted.
 
     Args:
-        corpus: files, folders, "hf:owner/name", "-" for standard input, or "sample".
+        corpus: files, folders, "hf:owner/name", or "sample".
         retriever: what it can be searched by: hybrid (vectors and BM25), dense (vectors alone) or bm25.
         encoder: hub name, folder, all-MiniLM-L6-v2, static, "PASSAGES + QUESTIONS"; default: minilm-qa. In
             Python also an object, see `indexers.protocols.PassageEncoder`.

@@ -18,7 +18,6 @@ from rag.core.log import get_logger
 from rag.core.types import Passage
 from rag.data.corpus import read_sources
 from rag.data.documents.read import file_id
-from rag.data.files.rows import STDIN
 from rag.data.files.sources import DOCUMENTS, Source, find_sources
 from rag.data.records import CorpusOptions, Document, ReadReport
 from rag.data.split import split_documents
@@ -42,12 +41,10 @@ class Corpus:
         self._sources = find_sources([str(item) for item in inputs], format, report)
         self._digest = cache(_digest)
 
-    def describe(self) -> dict[str, Any] | None:
-        """What identifies the passages before they are read; None if that is impossible (standard input)."""
+    def describe(self) -> dict[str, Any]:
+        """What identifies the passages before they are read."""
         files = []
         for source in self._sources:
-            if source.path == STDIN:
-                return None
             entry = {"name": source.path, "format": source.format}
             if Path(source.path).is_file():
                 entry["name"] = source.name if source.format == DOCUMENTS else Path(source.path).name

@@ -39,7 +39,7 @@ def index(
     """Build an index from a corpus, or update one. Run the same command again to continue a build.
 
     Args:
-        corpus: Files, folders, hf:… or irds:…, "-" for stdin, or "sample".
+        corpus: Files, folders, hf:… or irds:…, or "sample".
         out: Index directory; an unfinished one is continued.
         update: Instead of --out: an existing index in which to replace only what changed.
         watch: Go on updating whenever a file changes.

@@ -149,9 +149,8 @@ def read_examples(path: str | Path, *, needs: Needed = "positives") -> Iterator[
     The formats are DPR's training JSON, FiD's files, DPR's retrieval results (their passages are unjudged),
     and those of sentence-transformers, Tevatron and MS MARCO (triples of texts, or of ids beside its
     collection and queries). Negatives are `hard_negative_ctxs` or, if there are none, `negative_ctxs`. Any
-    passage may carry a `target`; `query_ctxs` are passages that belong to the query. Questions without what
-    the method needs are left out and counted, as DPR leaves out those without a positive; empty passages are
-    bad records.
+    passage may carry a `target`. Questions without what the method needs are left out and counted, as DPR
+    leaves out those without a positive; empty passages are bad records.
 
     Args:
         path: the file (also .gz, .bz2, .zst, .xz).
@@ -265,7 +264,6 @@ def example_from_json(record: Any, fallback_id: str = "") -> Example:
         question.text,
         question.answers or ((target,) if target else ()),
         tuple(_candidate(value, role) for name, role in ROLES.items() for value in _listed(rest, name)),
-        tuple(_candidate(value, "retrieved").passage for value in _listed(rest, "query_ctxs")),
         answers_are_regex=rest.pop("answers_are_regex", None) is True,
         target_answer=target or "",
     )
@@ -281,8 +279,6 @@ def example_to_json(example: Example) -> dict[str, Any]:
     names = ["positive_ctxs", "negative_ctxs", "hard_negative_ctxs"] if roles - {"retrieved"} else []
     names += ["ctxs"] if "retrieved" in roles or not names else []
     head |= {name: list(map(_candidate_json, example.of_role(ROLES[name]))) for name in names}
-    if example.context:
-        head["query_ctxs"] = [_candidate_json(Candidate(passage, "positive")) for passage in example.context]
     return head
 
 

@@ -38,7 +38,7 @@ def read_questions(path: str | Path) -> Iterator[Question]:
     of a test set means nothing.
 
     Args:
-        path: the file (also .gz, .bz2, .zst, .xz), a BEIR folder or its qrels file, "-" for standard input,
+        path: the file (also .gz, .bz2, .zst, .xz), a BEIR folder or its qrels file,
             `hf:owner/name[[:config]:split]`, whose split must be named unless it is the only one, or
             `irds:beir/scifact/test`.
 
@@ -51,7 +51,7 @@ def read_questions(path: str | Path) -> Iterator[Question]:
         numbered, grades = named_questions(name)
         rows: Rows = ((f"{name}: record {number}", number, row) for number, row in numbered)
         return _judged(_questions(rows, name), grades, name, name) if grades else _questions(rows, name)
-    if name != files.STDIN and not Path(path).exists():
+    if not Path(path).exists():
         raise DataError(f"{path}: no such file", hint="check the path")
     place, *judgements = question_files(path)
     columns = partial(table_columns, path=str(place))

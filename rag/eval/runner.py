@@ -11,6 +11,7 @@ import platform
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
@@ -72,7 +73,7 @@ def evaluate(
         "format_version": FORMAT_VERSION,
         "kind": "evaluation",
         "profile": settings.profile,
-        "question_set": source.to_json(),
+        "question_set": asdict(source),
         "settings": settings.model_dump(mode="json"),
         "system": dict(system.identity),
     }

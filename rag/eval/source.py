@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rag.core.errors import ConfigError
 from rag.core.files import fingerprint, sha256_file
 from rag.core.types import Question
-from rag.data.files.named import is_named, revision_of
+from rag.data.files.named import is_named
 from rag.data.files.rows import strip_compression
 from rag.data.questions import question_files
 
@@ -41,14 +40,12 @@ class QuestionSource:
         path: file, or data-set name.
         split: "train", "dev", "test" or None if unknown.
         sha256: checksum of the file; empty without a file.
-        revision: commit of a data set of the hub; empty for files.
     """
 
     name: str
     path: str = ""
     split: str | None = None
     sha256: str = ""
-    revision: str = ""
 
     @classmethod
     def of_file(cls, path: str | Path, *, split: str | None = None) -> QuestionSource:
@@ -56,12 +53,12 @@ class QuestionSource:
         is guessed from its name if not given.
 
         Raises:
-            DataError: there is no such file or data set, or the hub cannot be reached.
+            DataError: there is no such file.
         """
         if is_named(path):
             name = str(path).partition(":")[2]
             marked = split or guess_split(name.rpartition(":")[2].rpartition("/")[2])
-            return cls(name, str(path), marked, revision=revision_of(str(path)))
+            return cls(name, str(path), marked)
         file, files = Path(path), question_files(path)
         digests = [sha256_file(part) for part in files]
         digest = digests[0] if len(digests) == 1 else fingerprint(digests)
@@ -72,10 +69,6 @@ class QuestionSource:
         """Describe questions that were given as objects."""
         digest = fingerprint([[q.id, q.text, q.answers, q.gold_passage_ids] for q in questions])
         return cls("questions", split=split, sha256=digest)
-
-    def to_json(self) -> dict[str, Any]:
-        """A dict ready for `json.dumps`; only data sets have a revision."""
-        return {key: value for key, value in asdict(self).items() if key != "revision" or value}
 
 
 def _set_name(file: Path) -> str:

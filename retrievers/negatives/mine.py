@@ -15,7 +15,7 @@ import numpy as np
 from indexers.gold import GoldLookup, GoldPassages, text_key
 from indexers.index import Index
 from rag.config import load_config
-from rag.core.errors import ConfigError, DataError
+from rag.core.errors import DataError
 from rag.core.files import atomic_write_json, check_target, directory_lock, sha256_file
 from rag.core.types import Hit, Passage, Query, Question
 from rag.data.examples import Candidate, Example, write_examples
@@ -62,13 +62,11 @@ def mine(
         …" of negatives, "removed …" candidates by reason.
 
     Raises:
-        ConfigError: the index lacks what the settings need, or the questions come from standard input.
+        ConfigError: the index lacks what the settings need.
         DataError: no question has a positive.
         MismatchedArtifactError: unfinished blocks of another run are in the way.
     """
     chosen, target = load_config(MiningSettings, overrides=settings), Path(out)
-    if str(questions) == "-":
-        raise ConfigError("questions are read twice, and standard input only once", hint="give a file")
     check_target(target)
     work = target.with_name(target.name + ".mining")
 

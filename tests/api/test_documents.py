@@ -150,8 +150,8 @@ async def test_documents_have_metadata_that_filters_name(index: Path) -> None:
     ("metadata", "message"),
     [
         ('{"year": {"a": 1}}', "'year': found dict"),
-        ('{"year": NaN}', "'year': found nan"),
-        ('{"path": "x"}', "'path': filters give this name"),
+        ('{"year": NaN}', "'year': found float nan"),
+        ('{"path": "x"}', "'path' is no name of a field"),
         ('{"": 1}', "'' is no name of a field"),
         ('{"text": "%s"}' % ("x" * 10_000), "10,012 characters, at most 10,000"),
         ("[1]", ""),

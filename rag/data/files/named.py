@@ -6,7 +6,6 @@ ir_datasets fetches what a name needs and keeps it in a cache of its own, in ~/.
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from rag.core.errors import ConfigError, DataError, RagError
@@ -103,16 +102,6 @@ def _stream(name: str) -> Numbered:
                 )
             rows = next(iter(rows.values()))
         yield from enumerate(rows, start=1)
-
-
-def revision_of(name: str) -> str:
-    """The commit of a hub's data set; "" for other names and local folders. Raises as `named_documents`."""
-    if not name.startswith(HF_PREFIX) or Path(place := _parse_name(name)[0]).exists():
-        return ""
-    with _reading(name):
-        from huggingface_hub import HfApi
-
-        return HfApi().dataset_info(place).sha or ""
 
 
 @contextmanager

@@ -76,9 +76,7 @@ def fault_of_question(text: Any) -> str:
         return f"is not text, found {type(text).__name__} {text!r:.40}"
     if not text.strip():
         return "is empty"
-    is_valid = (
-        "\x00" not in text and as_unicode(text) == text
-    )  # as a byte that is not UTF-8 is none in Python
+    is_valid = "\x00" not in text and as_unicode(text) == text
     return "" if is_valid else f"is not valid Unicode, or has a NUL character: {text!r:.60}"
 
 

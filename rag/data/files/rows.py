@@ -1,4 +1,4 @@
-"""The one reader of records: lines, JSON, tables and Parquet, from files and standard input.
+"""The one reader of records: lines, JSON, tables and Parquet.
 
 Lines and the elements of JSON lists come one at a time: a file of any length is read in the memory of its
 largest element.
@@ -15,7 +15,7 @@ import re
 import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,7 +30,6 @@ from rag.data.records import BadRecord
 Rows = Iterator[tuple[int, Any]]  # 1-based number of the line or record, and its value or a bad record
 Columns = Callable[[list[str]], tuple[list[str], bool]]  # of a table's first row: names, whether it has them
 
-STDIN = "-"
 _COMPRESSED = (".gz", ".bz2", ".zst", ".xz")
 BY_SUFFIX = {
     ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".tsv": "tsv", ".csv": "csv",
@@ -59,16 +58,14 @@ def in_folder(folder: Path, name: str) -> Path | None:
 
 @contextmanager
 def open_binary(source: str | Path) -> Iterator[io.BufferedReader]:
-    """Open a file, or standard input for "-", and decompress by its first bytes (gzip, bzip2, zstandard, xz).
+    """Open a file, and decompress it by its first bytes (gzip, bzip2, zstandard, xz).
 
     Raises:
         DataError: no such file, a directory, a damaged or truncated compressed stream.
     """
     name = str(source)
     try:
-        raw: Any
-        with nullcontext(sys.stdin.buffer) if name == STDIN else open(source, "rb", _BUFFER_BYTES) as raw:
-            stream = raw if isinstance(raw, io.BufferedReader) else io.BufferedReader(raw)
+        with open(source, "rb", _BUFFER_BYTES) as stream:
             head = stream.peek(6)[:6]
             opener = next((opener for magic, opener in _OPENERS.items() if head.startswith(magic)), None)
             yield stream if opener is None else io.BufferedReader(opener(stream), _BUFFER_BYTES)
@@ -125,7 +122,7 @@ def read_rows(
     format: str = "auto",
     otherwise: str = "tsv",
 ) -> Iterator[tuple[str, int, Any]]:
-    """The records of a file, or of standard input for "-".
+    """The records of a file.
 
     Args:
         columns: decides what the columns of a table are called, by its first row.
@@ -139,25 +136,24 @@ def read_rows(
     Raises:
         DataError: no such file, or it is damaged as a whole.
     """
-    shown = "stdin" if path == STDIN else path
     with open_binary(path) as stream:
         if format in ("auto", "json"):  # files called .json may hold lines
             format = format_of(head_of(stream), path) or otherwise
         if format == "markup":
-            raise DataError(f"{shown} holds tags, expected records", hint="write JSON lines, or a table")
+            raise DataError(f"{path} holds tags, expected records", hint="write JSON lines, or a table")
         if format == "jsonl":
             rows = _lines(stream, json.loads)
         elif format == "json":
-            rows = _json_values(stream, shown)
+            rows = _json_values(stream, path)
         elif format == "parquet":
             rows = _parquet_rows(path)
         elif format == "text":
             rows = _lines(stream, lambda line: TableRow(question=line.strip()))
         else:
-            rows = _table_rows(stream, shown, columns)
+            rows = _table_rows(stream, path, columns)
         mark = ": record " if format in ("json", "parquet") else ":"
         for number, row in rows:
-            yield f"{shown}{mark}{number}", number, row
+            yield f"{path}{mark}{number}", number, row
 
 
 def _lines(stream: io.BufferedReader, parse: Callable[[str], Any]) -> Rows:

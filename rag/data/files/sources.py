@@ -1,4 +1,4 @@
-"""Sources of a corpus: files, folders, "-", data sets."""
+"""Sources of a corpus: files, folders, data sets."""
 
 import os
 import re
@@ -23,10 +23,10 @@ _WIKI_FILE = re.compile(r"wiki_\d+$")
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One file, stream or data set to read.
+    """One file or data set to read.
 
     Attributes:
-        path: where it is; "-" for standard input, "hf:…" or "irds:…" for a data set.
+        path: where it is; "hf:…" or "irds:…" for a data set.
         name: name in messages and generated ids: path relative to the given folder, or the file name; with
             the folder's name in front if more was given, and the folders above if several share a name.
     """
@@ -46,29 +46,24 @@ def find_sources(
             be read.
 
     Raises:
-        ConfigError: no inputs, an unknown format name, standard input given twice, or a format that cannot be
-            told.
+        ConfigError: no inputs, an unknown format name, or a format that cannot be told.
         DataError: an input does not exist, or holds nothing readable.
     """
     report = report if report is not None else ReadReport()
     if not inputs:
-        raise ConfigError("no corpus was given", hint="name at least one file, folder, '-' or hf:owner/name")
+        raise ConfigError("no corpus was given", hint="name at least one file, folder or hf:owner/name")
     if format not in ("auto", *CORPUS_FORMATS):
         raise ConfigError(
             f"unknown corpus format {format!r}", hint=f"use auto or one of: {', '.join(CORPUS_FORMATS)}"
         )
     paths = list(map(str, inputs))
     for path in paths:
-        if path != files.STDIN and not is_named(path) and not os.path.exists(path):
+        if not is_named(path) and not os.path.exists(path):
             raise DataError(f"{path}: no such file or folder", hint="check the path, or name hf:…, irds:…")
-    if paths.count(files.STDIN) > 1 or (files.STDIN in paths and format in ("parquet", DOCUMENTS)):
-        raise ConfigError("standard input ('-') gives JSON, CSV or TSV, and only once")
-    labels = _labels([path for path in paths if path != files.STDIN and not is_named(path)])
+    labels = _labels([path for path in paths if not is_named(path)])
     sources: list[Source] = []
     for path in paths:
-        if path == files.STDIN:
-            sources.append(Source(files.STDIN, format, "stdin"))
-        elif is_named(path):
+        if is_named(path):
             kind, _, name = path.partition(":")
             sources.append(Source(path, kind, name))
         elif not os.path.isdir(path):

@@ -2,11 +2,8 @@
 
 import bz2
 import gzip
-import io
 import json
 import lzma
-import sys
-import types
 from pathlib import Path
 from typing import Any
 
@@ -198,18 +195,6 @@ def test_several_inputs(tmp_path: Path) -> None:
         read_documents([tmp_path / "absent.jsonl"])
     with pytest.raises(ConfigError):
         read_documents([])
-
-
-@pytest.mark.parametrize("form", ["jsonl", "json", "tsv"])
-def test_standard_input(monkeypatch: pytest.MonkeyPatch, form: str) -> None:
-    data = {"jsonl": jsonl(RECORDS), "json": json.dumps(RECORDS).encode(), "tsv": TABLE.encode()}[form]
-    for format, compressed in (("auto", gzip.compress(data)), (form, data)):
-        stdin = types.SimpleNamespace(buffer=io.BufferedReader(io.BytesIO(compressed)))
-        monkeypatch.setattr(sys, "stdin", stdin)
-        assert list(read_documents("-", format=format)) == EXPECTED
-    for inputs, format in ((["-", "-"], "auto"), (["-"], "parquet")):
-        with pytest.raises(ConfigError, match="only once"):
-            read_documents(inputs, format=format)
 
 
 def test_format_is_found_by_content_or_named(tmp_path: Path) -> None:

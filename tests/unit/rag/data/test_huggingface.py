@@ -1,4 +1,4 @@
-"""Data sets of the Hugging Face Hub, as a corpus and as questions: names, data files, errors, revisions."""
+"""Data sets of the Hugging Face Hub, as a corpus and as questions: names, data files, errors."""
 
 import sys
 import types
@@ -73,10 +73,3 @@ def test_a_folder_of_data_files_stands_for_a_data_set(tmp_path: Path) -> None:
         list(read_questions(f"hf:{folder}:test"))
     source = QuestionSource.of_file(f"hf:{folder}:validation")
     assert (source.name, source.split, source.sha256) == (f"{folder}:validation", "dev", "")
-
-
-def test_the_revision_of_a_data_set_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    api = types.SimpleNamespace(dataset_info=lambda name: types.SimpleNamespace(sha=f"sha of {name}"))
-    monkeypatch.setitem(sys.modules, "huggingface_hub", types.SimpleNamespace(HfApi=lambda: api))
-    source = QuestionSource.of_file("hf:owner/nq:open:validation")
-    assert source.to_json()["revision"] == "sha of owner/nq"

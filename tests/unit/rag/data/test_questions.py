@@ -1,8 +1,5 @@
 import gzip
-import io
 import json
-import sys
-import types
 from pathlib import Path
 
 import pytest
@@ -110,13 +107,12 @@ def test_tables_with_header(tmp_path: Path) -> None:
     assert (question.answers, question.gold_passage_ids) == (("a|b", "c"), ("d1", "d2"))
 
 
-def test_compressed_files_folders_and_standard_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compressed_files_and_folders(tmp_path: Path) -> None:
     assert len(read(tmp_path / "h.json.gz", gzip.compress(json.dumps(DPR_TRAIN).encode()))) == 1
     (tmp_path / "queries.jsonl").write_text('{"_id": "b1", "text": "Q?", "metadata": {"data": [1]}}\n')
     assert list(read_questions(tmp_path)) == [Question("b1", "Q?", meta={"metadata": {"data": [1]}})]
-    stdin = io.BufferedReader(io.BytesIO(gzip.compress(b"Who?\nWhen?\n")))  # type: ignore[arg-type]
-    monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=stdin))
-    assert [question.text for question in read_questions("-")] == ["Who?", "When?"]
+    lines = read(tmp_path / "q.txt.gz", gzip.compress(b"Who?\nWhen?\n"))
+    assert [question.text for question in lines] == ["Who?", "When?"]
 
 
 _SHAPES = [  # of fields that are other than expected

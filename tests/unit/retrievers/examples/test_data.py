@@ -55,7 +55,7 @@ def test_fid_files_and_what_a_method_needs(tmp_path):
     aimed = [{**context, "target": n - 0.5} for n, context in enumerate(contexts)]
     records = [
         {"id": "a", "question": "who?", "target": "1", "ctxs": contexts},
-        {"id": "b", "question": "when?", "answers": ["2", "3"], "ctxs": aimed, "query_ctxs": contexts[:1]},
+        {"id": "b", "question": "when?", "answers": ["2", "3"], "ctxs": aimed},
         {"id": "c", "question": "why?", "answers": []},
     ]
     path = tmp_path / "fid.json"
@@ -64,7 +64,6 @@ def test_fid_files_and_what_a_method_needs(tmp_path):
     one = Candidate(Passage("7", "T", "x"), "retrieved", score=2.5)
     assert (first.answers, first.candidates[0], third.candidates) == (("1",), one, ())
     assert [candidate.target for candidate in second.candidates] == [-0.5, 0.5]
-    assert second.query == Query("when?", (Passage("7", "T", "x"),))
     assert [e.id for e in read_examples(path, needs="targets")] == ["b"]
     with pytest.raises(DataError, match=r"(?s)no question has positives.*`rag mine` makes"):
         list(read_examples(path))

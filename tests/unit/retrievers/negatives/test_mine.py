@@ -142,8 +142,6 @@ def test_what_cannot_be_done_is_said(index_dir, questions, tmp_path):
     with pytest.raises(DataError, match="no question has a positive passage"):
         mine(bm25, lonely, tmp_path / "o.json")
     assert not (tmp_path / "o.json.mining").exists()
-    with pytest.raises(ConfigError, match="standard input"):
-        mine(bm25, "-", tmp_path / "o.json")
     for wrong in ("x", "5:", "9:3", "0:4"):
         with pytest.raises(ValidationError, match="expected first:last"):
             MiningSettings(ranks=wrong)
