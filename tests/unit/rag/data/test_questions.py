@@ -7,7 +7,6 @@ import pytest
 from rag.core.errors import DataError
 from rag.core.types import Question
 from rag.data.corpus import read_documents
-from rag.data.examples import read_examples
 from rag.data.questions import question_files, read_questions
 
 CONTEXT = {"title": "T", "text": "x", "score": 1000, "title_score": 0}
@@ -45,30 +44,24 @@ def test_sample_lines(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("record", "answers"),
+    ("fields", "answers"),
     [
-        ({"question": "Q?", "answer": "a"}, ("a",)),
-        ({"question": "Q?", "answer": ["a", "a"]}, ("a",)),
-        ({"question": "Q?", "answers": {"text": ["a"], "answer_start": [3]}}, ("a",)),
-        ({"query": "Q?", "answers": [{"text": "a"}]}, ("a",)),
-        ({"question": "Q?", "answers": [], "answer": "a"}, ("a",)),
-        ({"question": "Q?", "answers": [1912, 2.5, 0]}, ("1912", "2.5", "0")),
+        ({"answer": "a"}, ("a",)),
+        ({"answer": ["a", "a", "b"]}, ("a", "b")),
+        ({"answers": {"text": ["a"], "answer_start": [3]}}, ("a",)),
+        ({"answers": [{"text": "a"}]}, ("a",)),
+        ({"answers": [], "answer": "a"}, ("a",)),
+        ({"answers": [1912, 2.5, 0]}, ("1912", "2.5", "0")),
     ],
 )
-def test_shapes_of_answers(tmp_path: Path, record: dict, answers: tuple[str, ...]) -> None:
-    (question,) = read(tmp_path / "q.jsonl", record)
-    assert (question.id, question.text, question.answers) == ("q1", "Q?", answers)
+def test_shapes_of_answers(tmp_path: Path, fields: dict, answers: tuple[str, ...]) -> None:
+    assert read(tmp_path / "q.jsonl", {"query": "Q?", **fields}) == [Question("q1", "Q?", answers)]
 
 
-def test_dpr_and_fid(tmp_path: Path) -> None:
+def test_dpr(tmp_path: Path) -> None:
     (question,) = read(tmp_path / "biencoder-nq-train.json", DPR_TRAIN)
     assert (question.id, question.answers, question.gold_passage_ids) == ("q1", ("A", "B"), ("17", "18"))
     assert question.meta["hard_negative_ctxs"][0]["passage_id"] == "3"
-    contexts = [{"title": "", "text": "x", "hasanswer": True}, {"title": "", "text": "y", "hasanswer": False}]
-    path = tmp_path / "a.jsonl"
-    path.write_text(json.dumps({"question": "who?", "answers": ["x"], "ctxs": contexts}))
-    [example] = read_examples(path, needs="passages")
-    assert [candidate.has_answer for candidate in example.candidates] == [True, False]
 
 
 def test_squad_agrees_with_the_corpus_of_the_same_file(tmp_path: Path) -> None:
@@ -108,6 +101,9 @@ def test_tables_with_header(tmp_path: Path) -> None:
 
 
 def test_compressed_files_and_folders(tmp_path: Path) -> None:
+    for path, words in ((tmp_path / "x.jsonl", "no such file"), (tmp_path, "is a directory")):
+        with pytest.raises(DataError, match=words):
+            read_questions(path)
     assert len(read(tmp_path / "h.json.gz", gzip.compress(json.dumps(DPR_TRAIN).encode()))) == 1
     (tmp_path / "queries.jsonl").write_text('{"_id": "b1", "text": "Q?", "metadata": {"data": [1]}}\n')
     assert list(read_questions(tmp_path)) == [Question("b1", "Q?", meta={"metadata": {"data": [1]}})]
@@ -160,13 +156,6 @@ def test_mistakes_are_named_with_their_place(tmp_path: Path, name: str, data: by
         read(tmp_path / name, data)
 
 
-def test_wrong_arguments(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no such file"):
-        read_questions(tmp_path / "x.jsonl")
-    with pytest.raises(DataError, match="is a directory"):
-        read_questions(tmp_path)
-
-
 def beir(folder: Path, **splits: str) -> Path:
     (folder / "qrels").mkdir(parents=True, exist_ok=True)
     (folder / "queries.jsonl").write_text('{"_id": "b1", "text": "Q?"}\n{"_id": "b2", "text": "R?"}\n')
@@ -199,38 +188,3 @@ def test_a_beir_folder_says_which_passages_are_relevant(tmp_path: Path) -> None:
 def test_bad_judgements_are_refused(tmp_path: Path, rows: str, words: str) -> None:
     with pytest.raises(DataError, match=words):
         list(read_questions(beir(tmp_path, test=rows)))
-
-
-ASKED, RIGHT, WRONG = "where does the Danube rise", "It rises in a forest.", "The Rhine ends in a sea."
-TEVATRON = {
-    "query_id": "7", "query": ASKED, "positive_passages": [{"docid": "d1", "title": "Danube", "text": RIGHT}],
-    "negative_passages": [{"docid": "d2", "title": "Rhine", "text": WRONG}],
-}  # fmt: skip
-PAIRS = {
-    "tevatron.jsonl": json.dumps(TEVATRON),
-    "triplets.json": json.dumps([{"anchor": ASKED, "positive": RIGHT, "negative": WRONG}]),
-    "lists.jsonl": json.dumps([ASKED, RIGHT, WRONG]),
-    "flag.jsonl": json.dumps({"query": ASKED, "pos": [RIGHT], "neg": [WRONG]}),
-    "triplets.csv": f"anchor,positive,negative\n{ASKED},{RIGHT},{WRONG}\n",
-    "triples.train.small.tsv": f"{ASKED}\t{RIGHT}\t{WRONG}\n",
-}
-
-
-@pytest.mark.parametrize("name", PAIRS)
-def test_pairs_and_triplets_are_examples(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_text(PAIRS[name])
-    [example] = read_examples(tmp_path / name)
-    assert (example.question, [p.text for p in example.positives]) == (ASKED, [RIGHT])
-    assert [candidate.passage.text for candidate in example.negatives] == [WRONG]
-
-
-def test_triples_of_ids_take_their_texts_from_the_files_beside_them(tmp_path: Path) -> None:
-    path = tmp_path / "qidpidtriples.train.small.tsv"
-    path.write_text("7\t1\t2\n7\t1\t3\n")
-    with pytest.raises(DataError, match=r"collection\.tsv is not there"):
-        list(read_examples(path))
-    (tmp_path / "queries.train.tsv").write_text(f"7\t{ASKED}\n8\tother\n")
-    (tmp_path / "collection.tsv").write_text(f'1\t{RIGHT}\n2\t{WRONG}\n3\t"A" quote\n')
-    examples = list(read_examples(path))
-    assert [(example.question, example.positives[0].text) for example in examples] == [(ASKED, RIGHT)] * 2
-    assert [example.negatives[0].passage.text for example in examples] == [WRONG, '"A" quote']

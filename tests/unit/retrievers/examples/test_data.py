@@ -1,14 +1,11 @@
-import gzip
-import json
-import logging
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from rag.core.errors import ConfigError, DataError
+from rag.core.errors import ConfigError
 from rag.core.types import Passage, Query
-from rag.data.examples import Candidate, Example, read_examples, write_examples
+from rag.data.examples import Candidate, Example
 from rag.training.distributed import World
 from retrievers.examples.batches import Epochs, RetrieverBatches, TargetBatches
 from retrievers.examples.data import ExampleTable
@@ -31,49 +28,6 @@ def examples(count=12):
     ]  # fmt: skip
 
 
-def test_dpr_files(tmp_path, caplog):
-    path = tmp_path / "train.json.gz"
-    context = {"title": "T", "text": "x", "score": "11.5", "psg_id": 7}
-    records = [
-        {"question": "a", "answers": ["1"], "positive_ctxs": [context], "hard_negative_ctxs": [],
-         "negative_ctxs": [{**context, "text": "y"}]},
-        {"question": "b", "answers": [], "positive_ctxs": [], "hard_negative_ctxs": [context]},
-        {"question": "c", "answer": "2", "positive_ctxs": [{"text": "no title"}]},
-    ]  # fmt: skip
-    path.write_bytes(gzip.compress(json.dumps(records).encode()))
-    with caplog.at_level(logging.WARNING):
-        result = list(read_examples(path))
-    assert [example.id for example in result] == ["q1", "q3"]
-    assert result[0].positives == (Passage("7", "T", "x"),)
-    assert result[0].negatives == (Candidate(Passage("7", "T", "y"), "hard_negative", "", None, 11.5),)
-    assert result[1].answers == ("2",)
-    assert "1 questions lack positives" in caplog.text
-
-
-def test_fid_files_and_what_a_method_needs(tmp_path):
-    contexts = [{"id": "7", "title": "T", "text": "x", "score": "2.5"}, {"id": "8", "title": "", "text": "y"}]
-    aimed = [{**context, "target": n - 0.5} for n, context in enumerate(contexts)]
-    records = [
-        {"id": "a", "question": "who?", "target": "1", "ctxs": contexts},
-        {"id": "b", "question": "when?", "answers": ["2", "3"], "ctxs": aimed},
-        {"id": "c", "question": "why?", "answers": []},
-    ]
-    path = tmp_path / "fid.json"
-    path.write_text(json.dumps(records))
-    first, second, third = read_examples(path, needs="questions")
-    one = Candidate(Passage("7", "T", "x"), "retrieved", score=2.5)
-    assert (first.answers, first.candidates[0], third.candidates) == (("1",), one, ())
-    assert [candidate.target for candidate in second.candidates] == [-0.5, 0.5]
-    assert [e.id for e in read_examples(path, needs="targets")] == ["b"]
-    with pytest.raises(DataError, match=r"(?s)no question has positives.*`rag mine` makes"):
-        list(read_examples(path))
-    write_examples(tmp_path / "again.json", [second])
-    assert list(read_examples(tmp_path / "again.json", needs="targets")) == [second]
-    path.write_text(json.dumps([{"question": "a", "ctxs": [{"text": "x", "target": "NaN"}]}] * 2))
-    with pytest.raises(DataError, match=r"(?i)target of a passage is .?nan.?, expected a finite number"):
-        list(read_examples(path, needs="targets"))
-
-
 def test_a_query_brings_its_passages_and_their_targets():
     aimed = tuple(Candidate(passage(n), "retrieved", target=n / 2) for n in (3, 1))
     asked = [Example("0", "who", (), aimed), Example("1", "who", (), aimed[:1], (passage(5),) * 3)]
@@ -88,32 +42,6 @@ def test_a_query_brings_its_passages_and_their_targets():
     ]
     assert listed[at] == {passage(3): 1.5}
     assert listed[1 - at] == {passage(3): 1.5, passage(1): 0.5}
-
-
-def test_bad_records_are_counted_with_their_line(tmp_path, caplog):
-    good = json.dumps({"question": "a", "positive_ctxs": [{"text": "x"}]})
-    bad = ['{"question": ""}', "{", '{"question": "a", "positive_ctxs": [{"title": "t"}]}', "[1]"]
-    path = tmp_path / "train.jsonl"
-    path.write_text("\n".join([good] * 50 + bad + [good] * 50))
-    with pytest.raises(DataError, match=r"train.jsonl:51: malformed record \(no question"):
-        list(read_examples(path))
-    path.write_text("\n".join([*[good] * 5000, *bad]))
-    with caplog.at_level(logging.WARNING):
-        assert len(list(read_examples(path))) == 5000
-    assert "4 bad" in caplog.text
-    path.write_text('{"question": "a", "positive_ctxs": []}')
-    with pytest.raises(DataError, match="no question has positives"):
-        list(read_examples(path))
-
-
-def test_a_question_set_is_not_a_training_file(tmp_path):
-    path = tmp_path / "train.json"
-    squad = {"version": "1.1", "data": [{"title": "T", "paragraphs": []}]}
-    hotpot = {"_id": "1", "question": "who?", "answer": "x", "context": [], "supporting_facts": []}
-    for questions in (squad, [hotpot]):
-        path.write_text(json.dumps(questions))
-        with pytest.raises(DataError, match="`rag mine` makes training examples of it"):
-            list(read_examples(path))
 
 
 def test_a_table_holds_what_training_needs_and_each_passage_once_per_role():

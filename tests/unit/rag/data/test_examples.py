@@ -1,0 +1,147 @@
+"""Training examples and results: every format, what a method needs, and what is refused."""
+
+import gzip
+import json
+import logging
+from pathlib import Path
+
+import pytest
+
+from rag.core.errors import DataError
+from rag.core.types import Passage
+from rag.data.examples import Candidate, Example, read_examples, write_examples, write_run
+
+
+def hit(id: str, title: str = "", text: str = "", score: float | None = None, **known) -> Candidate:
+    return Candidate(Passage(id, title, text), "retrieved", score=score, **known)
+
+
+RESULTS = [
+    Example("q1", "who?", ("A",), (hit("1", "T", "x é", 1 / 3, has_answer=True), hit("2", "", "y", -2.5))),
+    Example("", "when?"),
+]
+
+
+def test_dpr_results_round_trip(tmp_path: Path) -> None:
+    path = tmp_path / "out" / "results.json"
+    assert write_examples(path, iter(RESULTS)) == 2
+    assert list(read_examples(path, needs="passages")) == RESULTS[:1]
+    first = json.loads(path.read_text())[0]
+    assert list(first["ctxs"][0]) == ["id", "title", "text", "score", "has_answer"]
+    assert write_examples(path, []) == 0
+    assert json.loads(path.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    ("question", "passage", "words"),
+    [("q 1", "a", "white space"), ("q", "a b", "white space"), ("q", "", "is empty")],
+)
+def test_what_a_run_cannot_hold_is_refused(tmp_path: Path, question: str, passage: str, words: str) -> None:
+    with pytest.raises(DataError, match=words):
+        write_run(tmp_path / "x.run", [Example(question, "", candidates=(hit(passage, score=1.0),))])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_dpr_files(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "train.json.gz"
+    context = {"title": "T", "text": "x", "score": "11.5", "psg_id": 7}
+    records = [
+        {"question": "a", "answers": ["1"], "positive_ctxs": [context], "hard_negative_ctxs": [],
+         "negative_ctxs": [{**context, "text": "y"}]},
+        {"question": "b", "answers": [], "positive_ctxs": [], "hard_negative_ctxs": [context]},
+        {"question": "c", "answer": "2", "positive_ctxs": [{"text": "no title"}]},
+    ]  # fmt: skip
+    path.write_bytes(gzip.compress(json.dumps(records).encode()))
+    with caplog.at_level(logging.WARNING):
+        result = list(read_examples(path))
+    assert [example.id for example in result] == ["q1", "q3"]
+    assert result[0].positives == (Passage("7", "T", "x"),)
+    assert result[0].negatives == (Candidate(Passage("7", "T", "y"), "hard_negative", "", None, 11.5),)
+    assert result[1].answers == ("2",)
+    assert "1 questions lack positives" in caplog.text
+
+
+def test_fid_files_and_what_a_method_needs(tmp_path: Path) -> None:
+    judged = {"id": "7", "title": "T", "text": "x", "score": "2.5", "hasanswer": True}
+    contexts = [judged, {"id": "8", "title": "", "text": "y"}]
+    aimed = [{**context, "target": n - 0.5} for n, context in enumerate(contexts)]
+    records = [
+        {"id": "a", "question": "who?", "target": "1", "ctxs": contexts},
+        {"id": "b", "question": "when?", "answers": ["2", "3"], "ctxs": aimed},
+        {"id": "c", "question": "why?", "answers": []},
+    ]
+    path = tmp_path / "fid.json"
+    path.write_text(json.dumps(records))
+    first, second, third = read_examples(path, needs="questions")
+    one = Candidate(Passage("7", "T", "x"), "retrieved", score=2.5, has_answer=True)
+    assert (first.answers, first.candidates[0], third.candidates) == (("1",), one, ())
+    assert [candidate.target for candidate in second.candidates] == [-0.5, 0.5]
+    assert [e.id for e in read_examples(path, needs="targets")] == ["b"]
+    with pytest.raises(DataError, match=r"(?s)no question has positives.*`rag mine` makes"):
+        list(read_examples(path))
+    write_examples(tmp_path / "again.json", [second])
+    assert list(read_examples(tmp_path / "again.json", needs="targets")) == [second]
+    path.write_text(json.dumps([{"question": "a", "ctxs": [{"text": "x", "target": "NaN"}]}] * 2))
+    with pytest.raises(DataError, match=r"(?i)target of a passage is .?nan.?, expected a finite number"):
+        list(read_examples(path, needs="targets"))
+
+
+def test_bad_records_are_counted_with_their_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    good = json.dumps({"question": "a", "positive_ctxs": [{"text": "x"}]})
+    bad = ['{"question": ""}', "{", '{"question": "a", "positive_ctxs": [{"title": "t"}]}', "[1]"]
+    path = tmp_path / "train.jsonl"
+    path.write_text("\n".join([good] * 50 + bad + [good] * 50))
+    with pytest.raises(DataError, match=r"train.jsonl:51: malformed record \(no question"):
+        list(read_examples(path))
+    path.write_text("\n".join([*[good] * 5000, *bad]))
+    with caplog.at_level(logging.WARNING):
+        assert len(list(read_examples(path))) == 5000
+    assert "4 bad" in caplog.text
+    path.write_text('{"question": "a", "positive_ctxs": []}')
+    with pytest.raises(DataError, match="no question has positives"):
+        list(read_examples(path))
+
+
+def test_a_question_set_is_not_a_training_file(tmp_path: Path) -> None:
+    path = tmp_path / "train.json"
+    squad = {"version": "1.1", "data": [{"title": "T", "paragraphs": []}]}
+    hotpot = {"_id": "1", "question": "who?", "answer": "x", "context": [], "supporting_facts": []}
+    for questions in (squad, [hotpot]):
+        path.write_text(json.dumps(questions))
+        with pytest.raises(DataError, match="`rag mine` makes training examples of it"):
+            list(read_examples(path))
+
+
+ASKED, RIGHT, WRONG = "where does the Danube rise", "It rises in a forest.", "The Rhine ends in a sea."
+TEVATRON = {
+    "query_id": "7", "query": ASKED, "positive_passages": [{"docid": "d1", "title": "Danube", "text": RIGHT}],
+    "negative_passages": [{"docid": "d2", "title": "Rhine", "text": WRONG}],
+}  # fmt: skip
+PAIRS = {
+    "tevatron.jsonl": json.dumps(TEVATRON),
+    "triplets.json": json.dumps([{"anchor": ASKED, "positive": RIGHT, "negative": WRONG}]),
+    "lists.jsonl": json.dumps([ASKED, RIGHT, WRONG]),
+    "flag.jsonl": json.dumps({"query": ASKED, "pos": [RIGHT], "neg": [WRONG]}),
+    "triplets.csv": f"anchor,positive,negative\n{ASKED},{RIGHT},{WRONG}\n",
+    "triples.train.small.tsv": f"{ASKED}\t{RIGHT}\t{WRONG}\n",
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_pairs_and_triplets_are_examples(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text(PAIRS[name])
+    [example] = read_examples(tmp_path / name)
+    assert (example.question, [p.text for p in example.positives]) == (ASKED, [RIGHT])
+    assert [candidate.passage.text for candidate in example.negatives] == [WRONG]
+
+
+def test_triples_of_ids_take_their_texts_from_the_files_beside_them(tmp_path: Path) -> None:
+    path = tmp_path / "qidpidtriples.train.small.tsv"
+    path.write_text("7\t1\t2\n7\t1\t3\n")
+    with pytest.raises(DataError, match=r"collection\.tsv is not there"):
+        list(read_examples(path))
+    (tmp_path / "queries.train.tsv").write_text(f"7\t{ASKED}\n8\tother\n")
+    (tmp_path / "collection.tsv").write_text(f'1\t{RIGHT}\n2\t{WRONG}\n3\t"A" quote\n')
+    examples = list(read_examples(path))
+    assert [(example.question, example.positives[0].text) for example in examples] == [(ASKED, RIGHT)] * 2
+    assert [example.negatives[0].passage.text for example in examples] == [WRONG, '"A" quote']
