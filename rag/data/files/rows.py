@@ -65,6 +65,7 @@ def open_binary(source: str | Path) -> Iterator[io.BufferedReader]:
     """
     name = str(source)
     try:
+        stream: Any
         with open(source, "rb", _BUFFER_BYTES) as stream:
             head = stream.peek(6)[:6]
             opener = next((opener for magic, opener in _OPENERS.items() if head.startswith(magic)), None)
