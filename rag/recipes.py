@@ -108,7 +108,7 @@ def run(config: Any, **encoding: Any) -> Path:
         encoding: `encode=`, what encodes the corpus at a refresh; for recipes that have one.
     """
     if config.recipe == "reranker":
-        from rag.training.claim import refuse_other_content
+        from rag.training.run_folder import refuse_other_content
         from readers.extractive.files import plain_encoder
 
         refuse_other_content(config.out)  # before the encoder is written into it

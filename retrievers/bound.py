@@ -34,7 +34,7 @@ class BoundEncoder:
 
     def __init__(self, encoder: BiEncoder, identity: EncoderIdentity) -> None:
         self.identity, self.questions_sha256 = identity, encoder.identity.weights_sha256
-        self.dim, self.encode_queries, self.close = encoder.dim, encoder.encode_queries, encoder.close
+        self.dim, self.encode_queries = encoder.dim, encoder.encode_queries
 
 
 def open_bound(

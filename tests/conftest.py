@@ -16,7 +16,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         if item.get_closest_marker(f"needs_{name}"):
             from rag.runtime import hardware
 
-            if not getattr(hardware, f"has_{name}")():
+            if name not in hardware.precisions():
                 pytest.skip(f"this processor has no {name} arithmetic")
 
 

@@ -18,7 +18,10 @@ from typing import Any
 import dill
 import torch
 
+from rag.training.card import Card
 from rag.training.distributed import World
+from rag.training.fit import Loss, Method
+from rag.training.precision import MasterWeights
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["tests.worlds"])
@@ -112,3 +115,9 @@ def _main(
         result = function(world, *arguments)
     assert not any("gloo" in file.read_text() for file in Path("/proc/self/task").glob("*/comm"))
     (folder / f"rank-{rank}").write_bytes(pickle.dumps(result))
+
+
+def toy_method(model: torch.nn.Module, batches: Any, loss: Callable[[Any], Loss], *more: Any) -> Method:
+    """What `fit` needs of a recipe that exports nothing; `more` are evaluation and hooks."""
+    master, card = MasterWeights(model, "fp32"), Card("rag.training", "card.md")
+    return Method(model, master, batches, loss, lambda weights: None, card, *more)

@@ -60,7 +60,7 @@ def adapt(
             chosen = adopted.replaced(index=chosen.index, passage_tokens=most)
         run = {"questions": questions, "seed": seed, "index": opened.version}
         hint = "choose another --out, or repeat the command that started the run"
-        claim(file.with_name(SETTINGS), run, "an adaptation", hint=hint)
+        claim(file.with_name(SETTINGS), run, "an adaptation with other settings", hint=hint)
         if not file.exists():
             made = _questions_of(opened, questions, seed)
             write_examples(file, _with_negatives(pipeline, made))

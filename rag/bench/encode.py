@@ -45,10 +45,11 @@ def run_encode_benchmark(
     from rag.data.corpus import read_documents
     from rag.data.records import CorpusOptions
     from rag.data.split import split_documents
-    from rag.runtime.hardware import has_bf16, resolve_device
+    from rag.runtime.hardware import precisions, resolve_device
 
     device = resolve_device(device)
-    chosen = [name for name in _CONTESTANTS if has_bf16(device) or not name.endswith("bf16")]
+    has_bf16 = "bf16" in precisions(device)
+    chosen = [name for name in _CONTESTANTS if has_bf16 or not name.endswith("bf16")]
     documents, options = read_documents(corpus, format=format), CorpusOptions.model_validate({"split": split})
     passages = list(islice(split_documents(documents, options), n))
     settings = {
@@ -67,7 +68,7 @@ def run_encode_benchmark(
     for peer in ("peer fp32", "peer bf16"):
         if "ours bf16" in runs and peer in runs:
             report.figures[f"ours bf16 / {peer}"] = ratio(timings[peer], timings["ours bf16"]).to_json()
-    if not has_bf16(device):
+    if not has_bf16:
         report.notes.append(f"{device} has no bf16 arithmetic: fp32 alone was measured")
     return report
 

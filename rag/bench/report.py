@@ -25,12 +25,12 @@ def environment() -> dict[str, Any]:
     """
     import torch
 
-    from rag.runtime.hardware import available_cores, has_fast_bf16, has_fast_int8
+    from rag.runtime.hardware import available_cores, precisions
 
     facts = Path("/proc/cpuinfo")
     names = re.findall(r"^model name\s*: (.+)$", facts.read_text(), re.M) if facts.is_file() else []
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    fast = ["bf16"] * has_fast_bf16(device) + ["int8"] * has_fast_int8(device)
+    fast = [name for name, is_fast in precisions(device).items() if is_fast]
     return {
         "cpu": names[0] if names else platform.processor() or platform.machine(),
         "cores": available_cores(),

@@ -140,16 +140,3 @@ def demo(out: Path = Path("demo-index"), port: int = 8765) -> None:
     typer.echo(f"\n3. Go on\n   rag serve --index {out}   and open http://127.0.0.1:8000 (or: make serve)")
     typer.echo(f'   rag ask "Who …?" --index {out}\n   rag index MY_FOLDER --out my-index')
     typer.echo("   `rag` is in .venv/bin; activate it with: source .venv/bin/activate")
-
-
-def import_(source: str, /, out: Path) -> None:
-    """Write the packaged encoder as a folder that other libraries open.
-
-    Args:
-        source: the name minilm-qa, or a folder that holds a difference from other weights.
-        out: Folder to write; must not exist or be empty.
-    """
-    from rag.runtime.model_files import model_folder, write_whole
-
-    folder = write_whole(model_folder(source), out)
-    typer.echo(f"encoder → {folder}\nuse it: rag index … --encoder {folder}")

@@ -1,7 +1,6 @@
 """Entry point of `rag`: registers the commands, maps errors to exit codes."""
 
 import importlib
-import keyword
 import os
 import sys
 import traceback
@@ -17,7 +16,6 @@ _COMMANDS = {  # name → module, panel of the help, summary
     "index": ("index", "Build", "Build an index from a corpus: passages, embeddings, FAISS, BM25, manifest."),
     "plan": ("look", "Build", "State the size of an index before it is built."),
     "inspect": ("look", "Build", "Show what is in an index; --verify checks every checksum."),
-    "import": ("look", "Build", "Write the packaged encoder as a folder for other libraries."),
     "ask": ("ask", "Ask", "Ask a question; prints answers with their evidence."),
     "retrieve": ("ask", "Ask", "Search for many questions; writes DPR's results JSON or a TREC run."),
     "serve": ("ask", "Ask", "Answer over HTTP, with a web page."),
@@ -37,9 +35,10 @@ _COMMANDS = {  # name → module, panel of the help, summary
 }
 _REMOVED = {  # command → what to use instead
     "convert": "`rag retrieve` writes TREC runs and DPR's JSON",
+    "import": "`rag train` writes encoders that other libraries open",
     "split": "`rag index` takes several corpora at once, and cuts each by --split",
 }
-_LOGGED = ("import", "mine", "score", "adapt", "rounds")  # what they do is logged
+_LOGGED = ("mine", "score", "adapt", "rounds")  # what they do is logged
 
 
 def load_command(name: str) -> Any:
@@ -52,7 +51,7 @@ def load_command(name: str) -> Any:
         return group
     from rag.cli.options import command_of
 
-    return command_of(name, getattr(module, f"{name}_" if keyword.iskeyword(name) else name))
+    return command_of(name, getattr(module, name))
 
 
 app = group_of(

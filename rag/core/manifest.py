@@ -62,7 +62,7 @@ def claim(path: Path, values: Mapping[str, Any], what: str, *, hint: str, free: 
     """Record in the JSON file `path` the values that decide the content of its folder, or check them.
 
     Args:
-        what: name of the folder's content for messages, such as "rounds".
+        what: other content of the folder, for messages, such as "rounds with other settings".
         free: names whose values may differ.
 
     Raises:
@@ -71,9 +71,7 @@ def claim(path: Path, values: Mapping[str, Any], what: str, *, hint: str, free: 
     before = read_json(path) if path.is_file() else values
     sides = [{key: value for key, value in side.items() if key not in free} for side in (before, values)]
     if changed := differences(*sides):
-        raise MismatchedArtifactError(
-            f"{path.parent} holds {what} with other settings ({changed})", hint=hint
-        )
+        raise MismatchedArtifactError(f"{path.parent} holds {what} ({changed})", hint=hint)
     atomic_write_json(path, values)
 
 

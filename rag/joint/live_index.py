@@ -59,7 +59,6 @@ def encode_snapshot(
     encoder = BiEncoder.load(snapshot / "encoder", device=device, precision=config.precision)
     with Index.open(config.index) as index:
         encode(folder / "embeddings", index.passages, encoder, "float32")
-    encoder.close()
 
 
 def index_refresh(

@@ -23,8 +23,9 @@ from rag.joint.masked import Filled, Filler, MaskedSentence, SentenceBatches
 from rag.joint.span_filler import open_filler
 from rag.training.card import Card
 from rag.training.distributed import World
-from rag.training.fit import Loss
-from rag.training.run import Method, Run, train
+from rag.training.fit import Loss, Method
+from rag.training.precision import MasterWeights
+from rag.training.run import train
 from readers.extractive.files import plain_encoder
 from retrievers.examples.batches import Epochs
 from retrievers.examples.corpus import open_corpus
@@ -48,14 +49,14 @@ def train_mlm(config: MlmTrainConfig) -> Path:
     return train(config, partial(_build_run, config), "mlm")
 
 
-def _build_run(config: MlmTrainConfig, run: Run) -> Method:
+def _build_run(config: MlmTrainConfig, world: World) -> Method:
     # model
-    reader = open_filler(config, run.device, fresh=True)
-    master = run.master(reader)
+    reader = open_filler(config, world.device, fresh=True)
+    master = MasterWeights(reader, config.precision)
 
     # data
-    store = open_corpus(config.train_files, run.out / "data", config.split)
-    tagger = CapitalTagger(title_hashes(store, run.out / "data" / "titles.npy"))
+    store = open_corpus(config.train_files, config.out / "data", config.split)
+    tagger = CapitalTagger(title_hashes(store, config.out / "data" / "titles.npy"))
     held_rows = held_out_rows(config, len(store), config.seed)
     rows = np.setdiff1d(np.arange(len(store)), held_rows)
     draw = partial(
@@ -69,8 +70,8 @@ def _build_run(config: MlmTrainConfig, run: Run) -> Method:
         watched = draw(rows=held_rows, examples=once)
         held_out = [sentence for number in range(len(watched)) for sentence in watched[number]]
     return Method(
-        reader, master, batches, lambda batch: masked_loss(reader, batch, run.world),
-        export=lambda weights: reader.save(run.out / "mlm", weights),
+        reader, master, batches, lambda batch: masked_loss(reader, batch, world),
+        export=lambda weights: reader.save(config.out / "mlm", weights),
         card=Card("rag.joint", "mlm.md", {"start": config.reader}),
         evaluate=partial(held_out_figures, reader, held_out) if held_out else None,
         facts={"passages": len(rows), "held-out sentences": len(held_out)},

@@ -37,9 +37,10 @@ from rag.joint.live_index import LiveIndex
 from rag.joint.questions import answer_rank, questions_of
 from rag.runtime.model_files import position_limit
 from rag.runtime.seeds import generator
-from rag.training.fit import Loss
-from rag.training.precision import part
-from rag.training.run import Method, Run, Weights, train
+from rag.training.distributed import World
+from rag.training.fit import Loss, Method, Weights
+from rag.training.precision import MasterWeights, part
+from rag.training.run import train
 from readers.extractive.files import start_model
 from readers.extractive.layout import pair_template, row_tensors, rows_of_pairs, span_scores, tokenize_texts
 from readers.extractive.model import SpanModel
@@ -106,15 +107,15 @@ def train_orqa(config: OrqaTrainConfig) -> Path:
         return train(adopted, build, "encoder", one_process="only questions are encoded")
 
 
-def _build_run(config: OrqaTrainConfig, index: Index, run: Run) -> Method:
+def _build_run(config: OrqaTrainConfig, index: Index, world: World) -> Method:
     # model
-    retriever = load_model(config, run.device, freeze_passages=True)
+    retriever = load_model(config, world.device, freeze_passages=True)
     reader, tokenizer = start_model(
         config.reader, longest=config.reader_tokens, seed=config.seed, dropout=config.reader_dropout,
         freeze_word_embeddings=config.freeze_word_embeddings,
     )  # fmt: skip
-    module = nn.ModuleDict({"retriever": retriever, "reader": reader.to(run.device)})
-    master = run.master(module)
+    module = nn.ModuleDict({"retriever": retriever, "reader": reader.to(world.device)})
+    master = MasterWeights(module, config.precision)
 
     # data
     questions, held_out = questions_of(config)
@@ -124,10 +125,10 @@ def _build_run(config: OrqaTrainConfig, index: Index, run: Run) -> Method:
 
     def export(weights: Weights) -> None:
         export_frozen(config, index, retriever, part(weights, "retriever"))
-        with Index.open(run.out / "index") as reissued:
+        with Index.open(config.out / "index") as reissued:
             encoder = reissued.require_dense().encoder.to_json()
         export_int8(
-            run.out / "reader", reader, part(weights, "reader"), tokenizer,
+            config.out / "reader", reader, part(weights, "reader"), tokenizer,
             name=f"{config.name}-reader", settings=task.settings,
             calibration=Calibration(null_bias=_NEVER), retriever={"kind": "dense", "encoder": encoder},
         )  # fmt: skip

@@ -33,10 +33,9 @@ from rag.joint.live_index import LiveIndex, index_refresh
 from rag.joint.masked import Filler, MaskedSentence, SentenceBatches
 from rag.joint.span_filler import open_filler
 from rag.training.distributed import World
-from rag.training.fit import Loss
-from rag.training.precision import part
-from rag.training.refresh import Refresh
-from rag.training.run import Method, Run, Weights, train
+from rag.training.fit import FitHooks, Loss, Method, Weights
+from rag.training.precision import MasterWeights, part
+from rag.training.run import train
 from readers.generative.marginal import answer_log_likelihood
 from retrievers.encoders.tokenization import mask_token
 from retrievers.examples.batches import Epochs
@@ -77,17 +76,17 @@ def train_realm(config: RealmTrainConfig, *, encode: EncodesCorpus | None = None
         return train(adopted, partial(_build_run, adopted, index, encode), "encoder")
 
 
-def _build_run(config: RealmTrainConfig, index: Index, encode: EncodesCorpus | None, run: Run) -> Method:
+def _build_run(config: RealmTrainConfig, index: Index, encode: EncodesCorpus | None, world: World) -> Method:
     # model
     frozen = config.document_side == "frozen"
-    retriever = load_model(config, run.device, freeze_passages=frozen)
-    reader = open_filler(config, run.device).requires_grad_(config.train_reader)
+    retriever = load_model(config, world.device, freeze_passages=frozen)
+    reader = open_filler(config, world.device).requires_grad_(config.train_reader)
     module = nn.ModuleDict({"retriever": retriever, "reader": reader})
-    master = run.master(module)
+    master = MasterWeights(module, config.precision)
 
     # data
-    store = open_corpus(config.train_files or (config.index,), run.out / "data", config.split)
-    tagger = CapitalTagger(title_hashes(index.passages, run.out / "data" / "titles.npy"))
+    store = open_corpus(config.train_files or (config.index,), config.out / "data", config.split)
+    tagger = CapitalTagger(title_hashes(index.passages, config.out / "data" / "titles.npy"))
     drawn = config.batch_size * (_DRAWN if config.answered_within else 1)
     batches = SentenceBatches(
         store, reader.tokenizer, tagger=tagger, min_words=config.min_words,
@@ -96,19 +95,19 @@ def _build_run(config: RealmTrainConfig, index: Index, encode: EncodesCorpus | N
     )  # fmt: skip
     live_index = LiveIndex(index)
     vectors = index.embeddings if frozen else None
-    task = RealmTask(config, retriever, reader, live_index, run.world, vectors)
-    hooks: list[Refresh] = []
+    task = RealmTask(config, retriever, reader, live_index, world, vectors)
+    hooks = FitHooks()
     if not frozen:
-        hooks.append(index_refresh(config, live_index, retriever, master, world=run.world, encode=encode))
+        hooks = index_refresh(config, live_index, retriever, master, world=world, encode=encode)
     form = (frozen_form if frozen else encoder_form)(config, retriever)
 
     def export(weights: Weights) -> None:
-        reader.save(run.out / "mlm", part(weights, "reader"))
+        reader.save(config.out / "mlm", part(weights, "reader"))
         own = part(weights, "retriever")
         if frozen:
             export_frozen(config, index, retriever, own)
         else:
-            export_model(run.out / "encoder", retriever, own, form)
+            export_model(config.out / "encoder", retriever, own, form)
 
     return Method(
         module, master, batches, task.loss, export, encoder_card(form),

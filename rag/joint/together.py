@@ -24,9 +24,10 @@ from rag.joint.live_index import LiveIndex, index_refresh
 from rag.joint.losses import emdr2_loss, rag_loss
 from rag.joint.questions import questions_of
 from rag.joint.task import JointBatches, JointTask, Objective
-from rag.training.precision import part
-from rag.training.refresh import Refresh
-from rag.training.run import Method, Run, Weights, train
+from rag.training.distributed import World
+from rag.training.fit import FitHooks, Method, Weights
+from rag.training.precision import MasterWeights, part
+from rag.training.run import train
 from readers.generative.files import load_generator
 from readers.generative.model import Seq2Seq
 from readers.generative.settings import GeneratorManifest, GeneratorSettings
@@ -107,17 +108,17 @@ def _build_run(
     kind: str,
     index: Index,
     encode: EncodesCorpus | None,
-    run: Run,
+    world: World,
 ) -> Method:
     # model
     frozen = config.document_side == "frozen"
-    retriever = None if kind else load_model(config, run.device, freeze_passages=frozen)
+    retriever = None if kind else load_model(config, world.device, freeze_passages=frozen)
     scale = reads["prior_scale"] if retriever is None else retriever.scale
-    seq2seq, settings = _load_generator(config, {**reads, "prior_scale": scale}, run.device)
+    seq2seq, settings = _load_generator(config, {**reads, "prior_scale": scale}, world.device)
     module = nn.ModuleDict({"generator": seq2seq.model})
     if retriever is not None:
         module = nn.ModuleDict({"retriever": retriever, "generator": seq2seq.model})
-    master = run.master(module)
+    master = MasterWeights(module, config.precision)
 
     # data
     questions, held_out = questions_of(config)
@@ -126,18 +127,18 @@ def _build_run(
             "answers are regular expressions, and a generator learns to say strings",
             hint="train on questions with plain answers; `rag train orqa` learns from expressions",
         )
-    hooks: list[Refresh] = []
+    hooks = FitHooks()
     finder: FixedFinder | LearningFinder
     if retriever is None:
-        searched = open_retriever(index, kind, encoder=config.question_encoder, device=run.device)
-        finder = FixedFinder(searched, index, config.top_k, scale, run.device)
+        searched = open_retriever(index, kind, encoder=config.question_encoder, device=world.device)
+        finder = FixedFinder(searched, index, config.top_k, scale, world.device)
         questions, held_out = finder.answerable(questions), finder.answerable(held_out)
     else:
         live_index = LiveIndex(index)
         finder = LearningFinder(config, retriever, index, live_index)
         if not frozen and config.refresh_every_steps:
-            hooks.append(index_refresh(config, live_index, retriever, master, world=run.world, encode=encode))
-    task = JointTask(config, module, seq2seq, settings, finder, objective, run.world)
+            hooks = index_refresh(config, live_index, retriever, master, world=world, encode=encode)
+    task = JointTask(config, module, seq2seq, settings, finder, objective, world)
     batches = JointBatches(config, questions)
 
     def export(weights: Weights) -> None:
@@ -149,16 +150,16 @@ def _build_run(
                 identity, own = index.require_dense().encoder, part(weights, "retriever")
                 form = replace(encoder_form(config, retriever), max_length=config.passage_tokens)
                 if not frozen:
-                    export_model(run.out / "encoder", retriever, own, form)
-                    encoder = BiEncoder.load(run.out / "encoder", device=run.device)
+                    export_model(config.out / "encoder", retriever, own, form)
+                    encoder = BiEncoder.load(config.out / "encoder", device=world.device)
                     flat = BuildSettings(index_type="flat")
-                    build_index(iter(index.passages), run.out / "index", encoder=encoder, settings=flat)
+                    build_index(iter(index.passages), config.out / "index", encoder=encoder, settings=flat)
                     identity = encoder.identity
                 export_model(folder / QUESTION_ENCODER, retriever, own, form, only="question")
                 bound = binding(folder, identity)
             manifest.model_copy(update={"retriever": bound}).save(folder)
 
-        save_reader(run.out / "reader", seq2seq, part(weights, "generator"), manifest, add=bind)
+        save_reader(config.out / "reader", seq2seq, part(weights, "generator"), manifest, add=bind)
 
     return Method(
         module, master, batches, lambda batch: task.loss(batch, batches.questions), export,

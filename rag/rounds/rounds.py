@@ -107,7 +107,7 @@ def _claim(config: RoundsConfig, training: BiEncoderConfig) -> None:
         "training": training.model_dump(mode="json", exclude={"out", "train_files", *training.free}),
     }
     hint = "choose another --out, or repeat the command that started them"
-    claim(config.out / "config.json", settings, "rounds", hint=hint)
+    claim(config.out / "config.json", settings, "rounds with other settings", hint=hint)
 
 
 def _examples(config: RoundsConfig, judge: Judge | None, folder: Path) -> dict[str, Any]:
@@ -153,5 +153,4 @@ def _index(config: RoundsConfig, folder: Path, encoder: Path) -> Path:
         )
         origin = {"passages": source.version, "encoder": loaded.identity.weights_sha256}
         build_index(source.passages, out, encoder=loaded, settings=settings, source=origin)
-    loaded.close()
     return out

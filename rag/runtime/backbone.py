@@ -6,19 +6,16 @@ Shared by all networks on top of a BERT-like model, in training and in inference
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from safetensors import SafetensorError
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from rag.core.errors import ArtifactError, ConfigError
-from rag.runtime.model_files import backbone_state, is_difference, read_config, weight_files
-
-_WHOLE_FOLDER = "give a folder with config.json, model.safetensors and tokenizer files"
+from rag.runtime.model_files import DIFFERENCE_FILE, backbone_state, read_config, weight_files
 
 _DROPOUTS = (
     *("hidden_dropout_prob", "attention_probs_dropout_prob"),
@@ -30,7 +27,10 @@ _PLAIN_ATTENTION = {"bert", "roberta", "electra", "xlm-roberta", "camembert", "d
 
 @contextmanager
 def loading(
-    wrong: str, *, hint: str = _WHOLE_FOLDER, kind: type[ArtifactError] = ArtifactError
+    wrong: str,
+    *,
+    hint: str = "give a folder with config.json, model.safetensors and tokenizer files",
+    kind: type[ArtifactError] = ArtifactError,
 ) -> Iterator[None]:
     """Turn transformers' errors inside the block into one error: `wrong`, with the reason in brackets.
 
@@ -83,7 +83,7 @@ def load_backbone(
     set_dropout(config, dropout)
     how = {"dtype": torch.float32, "attn_implementation": attention_for(config, device) if train else None}
     with loading(f"{folder}: transformers cannot load it"):
-        if stated == "dpr" or is_difference(folder):
+        if stated == "dpr" or (folder / DIFFERENCE_FILE).is_file():
             model: Any = AutoModel.from_config(config, **how)
             missing: Iterable[str] = model.load_state_dict(backbone_state(folder), strict=False).missing_keys
         else:
@@ -114,12 +114,9 @@ def set_dropout(config: Any, dropout: float | None) -> None:
 
     Those of activations and heads, which many models do without, stay 0 where they are.
     """
-    if dropout is None or config is None:
-        return
-    stated = config.to_dict().items()
-    others = [name for name, value in stated if "dropout" in name and isinstance(value, float) and value]
-    for name in filter(partial(hasattr, config), (*_DROPOUTS, *others)):
-        setattr(config, name, dropout)
+    for name, value in config.to_dict().items() if dropout is not None else ():
+        if name in _DROPOUTS or ("dropout" in name and isinstance(value, float) and value):
+            setattr(config, name, dropout)
 
 
 def refuse_missing(folder: Path, names: Iterable[str]) -> None:
@@ -173,11 +170,32 @@ def pad(texts: Sequence[Any], pad_id: int) -> tuple[Tensor, Tensor]:
         >>> ids.tolist(), mask.tolist()
         ([[5, 6], [7, 0]], [[1, 1], [1, 0]])
     """
-    lengths = np.array([len(text) for text in texts])
-    filled = np.arange(lengths.max()) < lengths[:, None]  # (n, L)
-    ids = np.full(filled.shape, pad_id, dtype=np.int64)
-    ids[filled] = np.concatenate([np.asarray(text) for text in texts])
-    return torch.from_numpy(ids), torch.from_numpy(filled.astype(np.int64))
+    ids = pad_sequence([torch.as_tensor(text).long() for text in texts], True, pad_id)
+    lengths = torch.tensor([len(text) for text in texts])
+    return ids, (torch.arange(ids.shape[1]) < lengths[:, None]).long()
+
+
+def plan_batches(lengths: Sequence[int], *, max_rows: int, max_tokens: int) -> list[list[int]]:
+    """Split rows into batches of similar length, longest first, so that the last batches are the small ones.
+
+    Ties keep their order, so the plan depends on `lengths` alone.
+
+    Args:
+        max_tokens: most tokens in a batch, padding not counted; one longer row makes a batch of its own.
+
+    Example:
+        >>> plan_batches([3, 9, 3, 5], max_rows=2, max_tokens=10)
+        [[1], [3, 0], [2]]
+    """
+    batches: list[list[int]] = []
+    tokens = 0
+    for row in sorted(range(len(lengths)), key=lambda row: (-lengths[row], row)):
+        if not batches or len(batches[-1]) >= max_rows or tokens + lengths[row] > max_tokens:
+            batches.append([])
+            tokens = 0
+        batches[-1].append(row)
+        tokens += lengths[row]
+    return batches
 
 
 def pool(hidden: Tensor, mask: Tensor, how: str) -> Tensor:

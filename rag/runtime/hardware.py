@@ -1,21 +1,20 @@
-"""Capabilities of this machine: cores, bf16 and int8 arithmetic, threads, memory."""
+"""Capabilities of this machine: cores, threads, bf16 and int8 arithmetic, memory."""
 
 import ctypes
 import os
 import platform
+import threading
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
-from pathlib import Path
+from typing import Any
 
 import torch
 
 from rag.core.errors import ConfigError
 from rag.core.log import get_logger
 
-TESTED_TORCH = "2.13."  # the version whose kernels `rag.runtime.fast` is tested with
-
-# Both are read when the first product is computed; values that the user has set stay.
-_KERNEL_CACHES = ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY")
-_CACHED_KERNELS = "64"
+_TESTED_TORCH = "2.13."  # the version whose kernels `rag.runtime.fast` is tested with
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # parameters of mallopt, as <malloc.h> numbers them
 
 
@@ -24,69 +23,66 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-@lru_cache(maxsize=1)
-def _cpu_facts() -> str:
-    file = Path("/proc/cpuinfo")
-    return file.read_text(encoding="utf-8") if file.is_file() else ""
+def core_pool() -> ThreadPoolExecutor:
+    """As many threads as torch uses, each of which computes single-threaded, for independent batches.
+
+    Splitting every operation over all cores makes them wait for each other some hundred times per batch;
+    giving each core whole batches does not, and its data stay in the core's cache. The threads end with the
+    last reference to the pool.
+    """
+    count = torch.get_num_threads()
+    pool, ready = ThreadPoolExecutor(count), threading.Barrier(count + 1)
+
+    def begin() -> None:
+        torch.set_num_threads(1)
+        torch.get_num_threads()  # a thread adopts the global count when it first reads it: while it is 1
+        ready.wait()
+
+    for _ in range(count):
+        pool.submit(begin)
+    ready.wait()
+    torch.set_num_threads(count)  # torch keeps it per thread, but what new ones start with is global
+    return pool
 
 
-@lru_cache(maxsize=1)
-def _cpu_flags() -> frozenset[str]:
-    """The processor's flags, as far as torch and oneDNN use them: users may limit both to older ones."""
-    limit = (os.environ.get("ONEDNN_MAX_CPU_ISA") or os.environ.get("DNNL_MAX_CPU_ISA") or "ALL").upper()
-    lines = (line for line in _cpu_facts().splitlines() if line.startswith(("flags", "Features")))
-    flags = frozenset(next(lines, "").partition(":")[2].split())
-    if limit not in ("ALL", "DEFAULT"):
-        return flags & {"avx2"}  # what is computed with these alone is right with all others too
-    if torch.backends.cpu.get_cpu_capability() in ("DEFAULT", "AVX2"):
-        return frozenset(flag for flag in flags if not flag.startswith(("avx512", "amx")))
-    return flags
+def precisions(device: str = "cpu") -> dict[str, bool]:
+    """The number types beside fp32 in which `device` ("cpu" or "cuda") computes matrix products, and whether
+    each is faster there than those before it.
 
-
-def has_bf16(device: str = "cpu") -> bool:
-    """Whether bf16 matrix products can be computed on `device` at all, fast or not.
-
-    oneDNN computes them from AVX-512 on; without it torch's kernels are too slow to use.
+    "bf16": oneDNN computes it from AVX-512 on; without it torch's kernels are too slow to use. Intel's
+    avx512_bf16 multiplies as many pairs a cycle as fp32 does, and oneDNN's products then take 1.8 times as
+    long. "int8" (`rag.runtime.fast.linear`): with VNNI instructions twice as fast as bf16 and four times as
+    fast as fp32, with AVX2 alone twice as fast as fp32. With amx_bf16, bf16 products are so fast that
+    quantising may cost more than it saves. AVX-512 without VNNI has not been measured.
     """
     if device.startswith("cuda"):
-        return torch.cuda.is_available() and torch.cuda.is_bf16_supported()
-    return torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+        return {"bf16": True} if torch.cuda.is_available() and torch.cuda.is_bf16_supported() else {}
+    if not torch.backends.mkldnn.is_available():
+        return {}
+    facts: Mapping[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # new in torch 2.13
+    has_amx, is_intel = bool(facts.get("amx_bf16")), "Intel" in facts.get("cpu_name", "")
+    table, capability = dict[str, bool](), torch.backends.cpu.get_cpu_capability()
+    if torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        table["bf16"] = has_amx or bool(facts.get("bf16") or (facts.get("avx512_bf16") and not is_intel))
+    if capability in ("AVX2", "AVX512") and has_tested_torch():
+        table["int8"] = capability == "AVX2" if sums_in_16_bits() else not has_amx
+    return table
 
 
-def has_fast_bf16(device: str = "cpu") -> bool:
-    """Whether bf16 matrix products are faster than fp32 ones on `device` ("cpu" or "cuda").
+@lru_cache(maxsize=1)
+def sums_in_16_bits() -> bool:
+    """Whether oneDNN adds pairs of int8 products in 16 bits on this CPU, by trial.
 
-    Intel's avx512_bf16 is not, without AMX: it multiplies as many pairs a cycle as fp32 does, and oneDNN's
-    products then take 1.8 times as long.
+    It does without VNNI instructions, or where ONEDNN_MAX_CPU_ISA forbids them. Such sums overflow unless the
+    weights are chosen for it, see `rag.runtime.fast.linear`.
     """
-    fast = {"amx_bf16", "bf16"} | (set() if "GenuineIntel" in _cpu_facts() else {"avx512_bf16"})
-    return has_bf16(device) and (device.startswith("cuda") or bool(_cpu_flags() & fast))
-
-
-def has_int8() -> bool:
-    """Whether int8 linear layers can be computed on this CPU: it has AVX2 or VNNI instructions."""
-    return (has_vnni() or "avx2" in _cpu_flags()) and torch.backends.mkldnn.is_available()
-
-
-def has_fast_int8(device: str = "cpu") -> bool:
-    """Whether int8 linear layers (`rag.runtime.fast.linear`) are the fastest there are on `device`.
-
-    With VNNI instructions int8 products run twice as fast as bf16 and four times as fast as fp32, with AVX2
-    alone twice as fast as fp32. With amx_bf16, bf16 products are so fast that quantising may cost more than
-    it saves: False. AVX-512 without VNNI has not been measured: False.
-    """
-    slow = "amx_bf16" if has_vnni() else "avx512f"
-    return device == "cpu" and has_int8() and slow not in _cpu_flags()
-
-
-def has_vnni() -> bool:
-    """Whether oneDNN adds products of bytes in 32 bits on this CPU.
-
-    Without VNNI instructions it adds pairs of products in 16 bits, which overflow unless the weights are
-    chosen for it, see `rag.runtime.fast.linear`. Processors with AVX-512 do not use avx_vnni for it.
-    """
-    flags = _cpu_flags()
-    return "avx512_vnni" in flags or ("avx_vnni" in flags and "avx512f" not in flags)
+    bound_kernel_caches()  # before the first product
+    inputs, weights = torch.full((1, 2), 255, dtype=torch.uint8), torch.full((1, 2), 127, dtype=torch.int8)
+    product = torch.ops.onednn.qlinear_pointwise(
+        inputs, 1.0, 0, torch.ops.onednn.qlinear_prepack(weights, None), torch.ones(1),
+        torch.zeros(1, dtype=torch.int32), None, 1.0, 0, torch.float32, "none", [], "",
+    )  # fmt: skip
+    return float(product) != 255 * 127 * 2
 
 
 @lru_cache(maxsize=1)
@@ -96,11 +92,11 @@ def has_tested_torch() -> bool:
     They call operators of torch that are not part of its public interface, and may compute something else in
     another version.
     """
-    is_tested = torch.__version__.startswith(TESTED_TORCH)
+    is_tested = torch.__version__.startswith(_TESTED_TORCH)
     if not is_tested:
         get_logger(__name__).warning(
             "torch is %s, the fast CPU kernels are tested with %s*: models compute with torch's own, slower",
-            *(torch.__version__, TESTED_TORCH),
+            *(torch.__version__, _TESTED_TORCH),
         )
     return is_tested
 
@@ -116,9 +112,10 @@ def resolve_precision(precision: str, device: str = "cpu") -> torch.dtype:
     Raises:
         ConfigError: for an unknown name, or bf16 where `device` cannot compute it.
     """
+    table = precisions(device)
     if precision == "auto":
-        precision = "bf16" if has_fast_bf16(device) else "fp32"
-    elif precision == "bf16" and not has_bf16(device):
+        precision = "bf16" if table.get("bf16") else "fp32"
+    elif precision == "bf16" and "bf16" not in table:
         raise ConfigError(
             f"precision is bf16, and this machine's {device} has no bf16 arithmetic",
             hint="use auto, which is the fastest that works here, or fp32",
@@ -139,10 +136,10 @@ def bound_kernel_caches() -> None:
 
     oneDNN compiles and keeps one for every shape. Texts come in all lengths, so nearly every batch is a new
     shape: with the default a process grows by a gigabyte that is hardly ever used again (measured while
-    reading passages; with 64 kept the CPU time is 4 % more).
+    reading passages; with 64 kept the CPU time is 4 % more). Values that the user has set stay.
     """
-    for name in _KERNEL_CACHES:
-        os.environ.setdefault(name, _CACHED_KERNELS)
+    for name in ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"):
+        os.environ.setdefault(name, "64")  # read when the first product is computed
 
 
 def keep_freed_memory() -> None:

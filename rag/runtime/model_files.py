@@ -5,20 +5,18 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
-import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rag.core.errors import (
     ArtifactError,
-    DataError,
     MismatchedArtifactError,
     MissingDependencyError,
     ResourceError,
 )
-from rag.core.files import check_target, read_json, replaced_folder, sha256_file
+from rag.core.files import read_json, sha256_file
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -41,6 +39,7 @@ _WANTED = ("*.json", "*.txt", "*.model", "*.safetensors", "*/config.json", "*/*.
 _BASE_PREFIXES = ("ctx_encoder.bert_model.", "question_encoder.bert_model.", "bert.", "roberta.", "model.")
 _POSITIONS_AFTER_PADDING = ("roberta", "xlm-roberta", "camembert", "mpnet")
 _COPY = "copy or download it again"
+_CONTENT = "\u2063content\u2063"  # characters that no chat template knows
 TOWER_SEPARATOR = " + "  # between the names of a passage and a question tower
 TOWER_NAMES = (("passage_encoder", "query_encoder"), ("ctx_encoder", "question_encoder"))
 
@@ -58,7 +57,8 @@ def embedded_encoder_dir() -> Path:
 
 def embedded_word_embeddings() -> Tensor:
     """The word embeddings (30522, 384) of all-MiniLM-L6-v2, float32."""
-    return read_weight(embedded_encoder_dir(), "embeddings.word_embeddings.weight")
+    [tensor] = read_tensors(embedded_encoder_dir(), "embeddings.word_embeddings.").values()
+    return tensor
 
 
 def _checked(file: Path, expected: str) -> Path:
@@ -77,9 +77,9 @@ def model_folder(name_or_path: str | Path | None) -> Path:
     name (downloaded once).
 
     Raises:
-        ArtifactError: there is no such folder or model.
+        ArtifactError: there is no such folder.
         MismatchedArtifactError: weights of a package are missing or were changed.
-        ResourceError: the hub cannot be reached.
+        ResourceError: the hub cannot be reached, or has no such model.
     """
     name = str(name_or_path or EMBEDDED_ENCODER_NAMES[0])
     folder = Path(name)
@@ -95,19 +95,12 @@ def model_folder(name_or_path: str | Path | None) -> Path:
             f"{name}: no such folder", hint="give a folder or a Hugging Face name such as owner/model"
         )
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import (
-        HFValidationError,
-        LocalEntryNotFoundError,
-        RepositoryNotFoundError,
-    )
 
     try:
         return Path(snapshot_download(name, allow_patterns=list(_WANTED)))
-    except (HFValidationError, RepositoryNotFoundError) as error:
-        raise ArtifactError(f"{name}: no such folder, and the hub has no such public model") from error
-    except (LocalEntryNotFoundError, OSError) as error:
+    except (OSError, ValueError) as error:
         raise ResourceError(
-            f"{name} is not a folder, and could not be downloaded from the hub ({type(error).__name__})",
+            f"{name}: no such folder, and no model that the hub gives ({type(error).__name__})",
             hint="check the name and the connection, or give the path of a downloaded folder",
         ) from error
 
@@ -121,17 +114,13 @@ def tower_folders(folder: Path) -> tuple[Path, Path]:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The folder's config.json; a missing or damaged one is an `ArtifactError`."""
-    try:
-        config = read_json(folder / "config.json")
-    except DataError as error:
-        raise ArtifactError(
-            f"{folder} is not an encoder: {error.message}",
-            hint="give a Hugging Face name, or a folder with config.json, tokenizer.json, model.safetensors",
-        ) from error
+    """The folder's config.json; a missing one, or one that names no model, is an `ArtifactError`."""
+    file = folder / "config.json"
+    config = read_json(file) if file.is_file() else None
     if not isinstance(config, dict) or not config.get("model_type"):
         raise ArtifactError(
-            f"{folder}/config.json names no model_type", hint="is this a transformers checkpoint?"
+            f"{folder} is no model: it has no config.json that names a model_type",
+            hint="give a Hugging Face name, or a folder with config.json, tokenizer.json, model.safetensors",
         )
     return config
 
@@ -154,7 +143,7 @@ def weight_files(folder: Path) -> list[Path]:
     single = folder / "model.safetensors"
     if single.is_file():
         return [single]
-    if is_difference(folder):
+    if (folder / DIFFERENCE_FILE).is_file():
         return [*weight_files(embedded_encoder_dir()), folder / DIFFERENCE_FILE]
     index = folder / "model.safetensors.index.json"
     if index.is_file():
@@ -174,34 +163,6 @@ def weight_files(folder: Path) -> list[Path]:
     raise ArtifactError(f"{folder} has no model.safetensors", hint="copy the whole model folder")
 
 
-def is_difference(folder: Path) -> bool:
-    """Whether the folder's weights are a difference from those of the embedded encoder."""
-    return (folder / DIFFERENCE_FILE).is_file() and not (folder / "model.safetensors").is_file()
-
-
-def add_difference(base: Mapping[str, Tensor], difference: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The base's weights plus the difference.
-
-    Args:
-        base: tensors by name.
-        difference: for a matrix (m, n) `NAME.left` (m, r) and `NAME.right` (r, n), whose product is added;
-            for any other tensor `NAME.whole`.
-
-    Raises:
-        ArtifactError: the base lacks a tensor of the difference.
-    """
-    state = dict(base)
-    for name, tensor in difference.items():
-        plain, _, side = name.rpartition(".")
-        if plain not in state:
-            raise ArtifactError(f"the difference names {plain!r}, which its base has not")
-        if side != "right":
-            right = difference.get(f"{plain}.right")
-            change = tensor.float() if right is None else tensor.float() @ right.float()
-            state[plain] = (state[plain].float() + change).to(state[plain].dtype)
-    return state
-
-
 def weights_sha256(files: Iterable[Path]) -> str:
     """One hex sha256 over weight files: of a single file its hash, of several the hash of their hashes."""
     hashes = [_cached_sha256(str(file), file.stat().st_mtime_ns, file.stat().st_size) for file in files]
@@ -216,59 +177,47 @@ def _cached_sha256(path: str, mtime_ns: int, size_bytes: int) -> str:
 def backbone_state(folder: Path) -> dict[str, Tensor]:
     """Weights under the names of the bare model, without heads and projections.
 
-    Removes the wrapper's prefix (`bert.`, `ctx_encoder.bert_model.`, …) and LayerNorm's old gamma and beta.
+    Removes the wrapper's prefix (`bert.`, `ctx_encoder.bert_model.`, …) and LayerNorm's old gamma and beta. A
+    difference is added to its base: to a matrix the product of `NAME.left` (m, r) and `NAME.right` (r, n), to
+    any other tensor `NAME.whole`.
     """
-    files = weight_files(folder)
-    if is_difference(folder):
-        return add_difference(backbone_state(files[0].parent), read_tensors(files[-1]))
-    state = {name: tensor for file in files for name, tensor in read_tensors(file).items()}
+    state = read_tensors(folder)
     prefix = next((p for p in _BASE_PREFIXES if any(n.startswith(f"{p}embeddings.") for n in state)), "")
 
     def bare(name: str) -> str:
         name = name.removeprefix(prefix).replace("LayerNorm.gamma", "LayerNorm.weight")
         return name.replace("LayerNorm.beta", "LayerNorm.bias")
 
-    return {bare(name): tensor for name, tensor in state.items() if name.startswith(prefix)}
+    state = {bare(name): tensor for name, tensor in state.items() if name.startswith(prefix)}
+    for entry in [name for name in state if name.endswith((".left", ".whole"))]:
+        name, _, side = entry.rpartition(".")
+        change = state.pop(entry).float()
+        if side == "left":
+            change = change @ state.pop(f"{name}.right").float()
+        state[name] = state[name] + change
+    return state
 
 
-def write_whole(folder: Path, out: Path) -> Path:
-    """Write a folder whose weights are a difference as one with all its weights, which others open too.
+def read_tensors(place: Path, prefix: str = "", *, framework: str = "pt") -> dict[str, Any]:
+    """The tensors of a safetensors file, or of all weight files of a folder, whose names begin so.
 
     Args:
-        out: must not exist, or be empty.
+        framework: "pt" or "numpy".
+
+    Raises:
+        ArtifactError: a file is missing or damaged.
     """
-    from safetensors.torch import save_file
+    from safetensors import SafetensorError, safe_open
 
-    check_target(out, folder=True, is_new=True)
-    tensors = {name: tensor.contiguous() for name, tensor in backbone_state(folder).items()}
-    with replaced_folder(out) as temporary:
-        shutil.copytree(folder, temporary, ignore=shutil.ignore_patterns("*.safetensors"), dirs_exist_ok=True)
-        save_file(tensors, temporary / "model.safetensors", {"format": "pt"})
-        (temporary / "model.safetensors").chmod(0o644)
-    return out
-
-
-def read_tensors(file: Path) -> dict[str, Tensor]:
-    """All tensors of a safetensors file; a missing or damaged one is an `ArtifactError`."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        return load_file(file)
-    except (SafetensorError, OSError) as error:
-        raise ArtifactError(f"{file} cannot be read: {error}", hint=_COPY) from error
-
-
-def read_weight(folder: Path, name: str) -> Tensor:
-    """One tensor of a model folder, in fp32; none of that name is an `ArtifactError`."""
-    from safetensors import safe_open
-
-    for file in weight_files(folder):
-        with safe_open(file, framework="pt") as tensors:
-            if name in tensors.keys():  # noqa: SIM118 - not a dict
-                tensor: Tensor = tensors.get_tensor(name).float()
-                return tensor
-    raise ArtifactError(f"{folder} has no {name}", hint=_COPY)
+    tensors: dict[str, Any] = {}
+    for file in weight_files(place) if place.is_dir() else [place]:
+        try:
+            with safe_open(file, framework=framework) as opened:
+                names = [name for name in opened.keys() if name.startswith(prefix)]  # noqa: SIM118
+                tensors |= {name: opened.get_tensor(name) for name in names}
+        except (SafetensorError, OSError, TypeError) as error:
+            raise ArtifactError(f"{file} cannot be read: {error}", hint=_COPY) from error
+    return tensors
 
 
 def weight_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
@@ -318,3 +267,28 @@ def save_tokenizer(tokenizer: Any, folder: Path) -> None:
         backend.no_truncation()
         backend.no_padding()
     tokenizer.save_pretrained(folder)
+
+
+def chat_frame(tokenizer: Any, plain_end: str) -> tuple[str, str]:
+    """The text of a chat template before and after a user's message, up to where the reply begins.
+
+    Args:
+        tokenizer: perhaps with a chat template.
+        plain_end: text before the reply, for use without a template or where the template has none.
+
+    Example:
+        >>> class Plain:
+        ...     chat_template = None
+        >>> chat_frame(Plain(), "Answer:")
+        ('', 'Answer:')
+    """
+    if not getattr(tokenizer, "chat_template", None):
+        return "", plain_end
+    made = tokenizer.apply_chat_template(
+        [{"role": "user", "content": _CONTENT}], add_generation_prompt=True, tokenize=False
+    )
+    before, _, after = str(made).partition(_CONTENT)
+    bos = getattr(tokenizer, "bos_token", None)
+    if bos and before.startswith(bos) and tokenizer("a")["input_ids"][0] == tokenizer.bos_token_id:
+        before = before.removeprefix(bos)  # the tokenizer puts it there by itself
+    return before, after if after.strip() else plain_end

@@ -1,21 +1,6 @@
 """Random generators from a seed that is passed in."""
 
-import random
-
 import numpy as np
-import torch
-
-
-def seed_everything(seed: int) -> None:
-    """Seed Python's, numpy's and torch's global generators: third-party code draws from them."""
-    random.seed(seed)
-    np.random.seed(seed % 2**32)  # noqa: NPY002
-    torch.manual_seed(seed)
-
-
-def seed_torch(*keys: int) -> None:
-    """Seed torch's generators, from which dropout draws, with a tuple of keys, such as (seed, step, rank)."""
-    torch.manual_seed(int(generator(*keys).integers(1 << 62)))
 
 
 def generator(*keys: int) -> np.random.Generator:

@@ -12,13 +12,18 @@ from pydantic import Field, model_validator
 from rag.config import DEFAULT_SEED, Config
 
 Rate = Annotated[float, Field(gt=0)]
-LOG_EVERY_STEPS = 20  # where a run does not say
 
 
-class FitConfig(Config):
-    """Settings of the training loop.
+class TrainConfig(Config):
+    """Settings of every training recipe: the loop, validation, saving.
 
     Attributes:
+        recipe: name of the recipe.
+        trains: "module:function" that trains with these settings, and returns the folder of the result.
+        measured: figures on held-out data that `select_by` may name.
+        lowest: those of all recipes' figures that are best when small.
+        out: output folder of the run.
+        name: name of the finished model.
         learning_rate: peak learning rate, reached after the warm-up.
         learning_rates: peak learning rates for parts of the model, by prefixes of parameter names (whole
             words between dots); the longest matching prefix counts.
@@ -45,9 +50,14 @@ class FitConfig(Config):
         seed: random seed.
     """
 
-    free: ClassVar[frozenset[str]] = frozenset({"threads", "save_every_s", "log_every_steps"})
-    lowest: ClassVar[frozenset[str]] = frozenset({"nll", "average_rank"})  # figures that are best when small
+    recipe: ClassVar[str]
+    trains: ClassVar[str]
+    measured: ClassVar[tuple[str, ...]] = ()
+    lowest: ClassVar[frozenset[str]] = frozenset({"nll", "average_rank"})
+    free: ClassVar[frozenset[str]] = frozenset({"name", "threads", "save_every_s", "log_every_steps"})
 
+    out: Path
+    name: str = Field(min_length=1)
     learning_rate: Rate = 2e-5
     learning_rates: Mapping[str, Rate] = Field(default_factory=dict)
     schedule: Literal["linear", "constant"] = "linear"
@@ -65,32 +75,12 @@ class FitConfig(Config):
     log_every_steps: int | None = Field(default=None, ge=1)
     save_every_s: float = Field(default=300.0, ge=0)
     threads: int | None = Field(default=None, ge=1)
-    seed: int = Field(default=DEFAULT_SEED, ge=0)
+    seed: int = Field(default=DEFAULT_SEED, ge=0, lt=1 << 32)
 
     @property
     def max_batches(self) -> int | None:
         """`max_steps` as a number of batches."""
         return None if self.max_steps is None else self.max_steps * self.accumulate
-
-
-class TrainConfig(FitConfig):
-    """Settings of every training recipe.
-
-    Attributes:
-        recipe: name of the recipe.
-        trains: "module:function" that trains with these settings, and returns the folder of the result.
-        measured: figures on held-out data that `select_by` may name.
-        out: output folder of the run.
-        name: name of the finished model.
-    """
-
-    recipe: ClassVar[str]
-    trains: ClassVar[str]
-    measured: ClassVar[tuple[str, ...]] = ()
-    free: ClassVar[frozenset[str]] = FitConfig.free | {"name"}
-
-    out: Path
-    name: str = Field(min_length=1)
 
     def train_model(self, **encoding: Any) -> Path:
         """Train as these settings say, or resume the run in `out`; returns the folder of the result."""
@@ -121,12 +111,12 @@ class RefreshedConfig(Config):
     refresh_device: str | None = None
 
 
-def schedule_factor(config: FitConfig, step: int, total_steps: int) -> float:
+def schedule_factor(config: TrainConfig, step: int, total_steps: int) -> float:
     """Factor on the peak learning rate before step `step` (from 0) of a run: a linear warm-up, then a linear
     fall to 0, or a constant.
 
     Example:
-        >>> config = FitConfig(warmup_steps=2)
+        >>> config = TrainConfig(out=Path("run"), name="toy", warmup_steps=2)
         >>> [schedule_factor(config, step, 10) for step in (0, 1, 2, 6)]
         [0.5, 1.0, 1.0, 0.5]
     """

@@ -133,7 +133,3 @@ class World:
         from accelerate.utils import broadcast_object_list
 
         return value if self.size == 1 else broadcast_object_list([value])[0]
-
-    def shared_seed(self) -> int:
-        """A number from torch's global generator of the main process, the same in every process."""
-        return int(self.broadcast_object(int(torch.randint(1 << 62, (1,), dtype=torch.int64))))

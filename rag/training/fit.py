@@ -8,33 +8,33 @@ import signal
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 
 from rag.core.errors import ConfigError, RagError
-from rag.core.files import clean_directory
 from rag.core.log import Progress, get_logger
 from rag.runtime.hardware import bound_kernel_caches, keep_freed_memory
-from rag.runtime.seeds import seed_torch
-from rag.training.checkpoints import (
-    Checkpoint,
-    Tensors,
+from rag.runtime.seeds import generator
+from rag.training.card import Card
+from rag.training.config import TrainConfig, schedule_factor
+from rag.training.distributed import World
+from rag.training.precision import MasterWeights
+from rag.training.run_folder import (
+    RunLog,
     checkpoint_path,
     complete_checkpoints,
     load_checkpoint,
+    read_checkpoint,
     save_checkpoint,
 )
-from rag.training.config import LOG_EVERY_STEPS, FitConfig, schedule_factor
-from rag.training.distributed import World
-from rag.training.precision import MasterWeights
-from rag.training.run_log import RunLog
 
 log = get_logger(__name__)
+
+Tensors = Mapping[str, torch.Tensor]
 
 
 class BatchSource(Protocol):
@@ -80,14 +80,12 @@ class FitHooks:
     """Hooks of a recipe inside the loop, to be overridden as needed.
 
     The hooks that save (`extra_state`, `on_checkpoint`) are called in the main process only, all others in
-    every process. Hooks of one run differ in the names of what they save and log.
+    every process.
     """
 
     def before_step(self, step: int) -> None:
-        """Called before step `step` (from 0) requests its batches: the place to exchange negatives."""
-
-    def after_step(self, step: int) -> None:
-        """Called after `step` steps have been taken: the place to update a momentum encoder."""
+        """Called before step `step` (from 0) requests its batches: the place to exchange negatives, or to
+        update a momentum encoder."""
 
     def log_fields(self, step: int) -> Mapping[str, Any]:
         """More entries for log lines and metrics records, such as an index's age; called after every step."""
@@ -98,38 +96,52 @@ class FitHooks:
         return {}
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
-        """Called with the state of all hooks, tensors on the CPU, when a run is resumed."""
+        """Called with the state in the checkpoint, tensors on the CPU, when a run is resumed."""
 
-    def on_checkpoint(self, path: Path, step: int) -> None:
-        """Called when the checkpoint of `step` is complete on disk, in the folder `path`."""
+    def on_checkpoint(self) -> None:
+        """Called when a checkpoint is complete on disk."""
 
     def close(self) -> None:
         """Called when the loop ends, however it ends."""
 
 
-def fit(
-    model: torch.nn.Module,
-    master: MasterWeights,
-    batches: BatchSource,
-    compute_loss: Callable[[Any], Loss],
-    config: FitConfig,
-    out: Path,
-    *,
-    evaluate: Callable[[], Mapping[str, float]] | None = None,
-    hooks: Sequence[FitHooks] = (),
-    world: World | None = None,
-) -> tuple[int, dict[str, torch.Tensor]]:
-    """Train `model` over all `batches`, resuming from the newest checkpoint under `out` if there is one.
+Weights = dict[str, torch.Tensor]
+"""The result of a run: fp32, by the model's parameter names, those that were not trained too."""
 
-    With several processes each calls this with the same batches and folder; `compute_loss` returns its share.
 
-    Args:
+@dataclass(frozen=True, slots=True)
+class Method:
+    """The parts of a recipe that a run calls.
+
+    Attributes:
         model: in its compute dtype; gradients flow into its trainable parameters.
         master: fp32 copies of those parameters, which the optimiser updates.
         batches: the whole run's batches by number; step s takes the next `accumulate` of them.
-        compute_loss: forward pass of `model` for one batch.
-        out: folder for `metrics.jsonl` and `checkpoints/`.
-        evaluate: scores `model` every `validate_every_steps` steps and at the end; in the main process.
+        loss: forward pass of one batch; with several processes, of this process's share.
+        export: writes the finished model, in the main process; returns its figures, or None if those of the
+            training run are its figures.
+        card: model card of the folder that the run returns.
+        evaluate: scores the model on held-out data, in the main process; None in all processes if nothing is
+            held out.
+        hooks: hooks of the loop.
+        facts: facts about the data for the log and the model card, as name → value.
+    """
+
+    model: torch.nn.Module
+    master: MasterWeights
+    batches: BatchSource
+    loss: Callable[[Any], Loss]
+    export: Callable[[Weights], Mapping[str, Any] | None]
+    card: Card
+    evaluate: Callable[[], Mapping[str, float]] | None = None
+    hooks: FitHooks = field(default_factory=FitHooks)
+    facts: Mapping[str, object] = field(default_factory=dict)
+
+
+def fit(method: Method, config: TrainConfig, world: World) -> tuple[int, Weights]:
+    """Train over all batches, resuming from the newest checkpoint in `config.out` if there is one.
+
+    Every process calls this.
 
     Returns:
         The step of the best weights by `select_by`, or the last; and these weights, fp32 by parameter name,
@@ -139,44 +151,35 @@ def fit(
         RagError: if the loss is not a finite number.
         ConfigError: if `select_by` names no score.
     """
-    world = World() if world is None else world
+    master, batches, hooks = method.master, method.batches, method.hooks
     bound_kernel_caches()
     keep_freed_memory()
-    out.mkdir(parents=True, exist_ok=True)
-    folder = out / "checkpoints"
+    config.out.mkdir(parents=True, exist_ok=True)
     total_steps = -(-len(batches) // config.accumulate)
     groups = master.groups(config.learning_rate, config.weight_decay, config.learning_rates)
     optimizer = torch.optim.AdamW(groups, lr=config.learning_rate, eps=1e-8, fused=True)
     world.broadcast_(master.master)  # all start from the same numbers
     master.write_back()
     start = {name: tensor.clone() for name, tensor in master.state().items()} if config.start_share else {}
-    step = 0
+    step, state = 0, dict[str, Any]()
     best: dict[str, Any] = {"best_step": None, "best_score": -math.inf}
-    resumed, state = _newest_checkpoint(folder, world), {}
+    resumed = world.broadcast_object(max(complete_checkpoints(config.out), default=None))
     if resumed is not None:
         load_checkpoint(resumed, master, optimizer)
-        state = resumed.state
+        state = read_checkpoint(resumed, "state")
         step = state["step"]
         best = {name: state[name] for name in best}
-        for hook in hooks:
-            hook.load_extra_state({**state["hooks"], **resumed.tensors("hooks")})
+        hooks.load_extra_state({**state["hooks"], **read_checkpoint(resumed, "hooks")})
         if world.is_main:
-            log.info("resumed from %s (step %d of %d)", resumed.path, step, total_steps)
+            log.info("resumed from %s (step %d of %d)", resumed, step, total_steps)
     saved = time.monotonic()
-    model.train()
-    run_log = RunLog(
-        out, step=step, total_steps=total_steps, state=state,
-        every=config.log_every_steps or min(LOG_EVERY_STEPS, max(1, total_steps // 10)), writes=world.is_main,
-    )  # fmt: skip
+    method.model.train()
+    run_log = RunLog(config, step=step, total_steps=total_steps, state=state, writes=world.is_main)
     shown = Progress(total_steps, "steps", "train", initial=step) if world.is_main else nullcontext()
-    with ExitStack() as stack:
-        for hook in hooks:
-            stack.enter_context(closing(hook))
-        progress, interrupt = stack.enter_context(shown), stack.enter_context(_stop_requests())
+    with closing(hooks), shown as progress, _stop_requests() as interrupt:
         while step < total_steps:
             started = time.monotonic()
-            for hook in hooks:
-                hook.before_step(step)
+            hooks.before_step(step)
             factor = schedule_factor(config, step, total_steps)
             for group in optimizer.param_groups:
                 group["lr"] = group["peak"] * factor
@@ -186,16 +189,15 @@ def fit(
             numbers = range(first, min(first + config.accumulate, len(batches)))
             counts: dict[str, float] = defaultdict(float)
             for number in numbers:
-                seed_torch(config.seed, number, world.rank)  # the same dropout in a resumed run
-                loss = compute_loss(batches[number])
+                # the same dropout in a resumed run
+                torch.manual_seed(int(generator(config.seed, number, world.rank).integers(1 << 62)))
+                loss = method.loss(batches[number])
                 loss.compute_gradients(master.gather_gradients)
                 shares: dict[str, float | torch.Tensor] = {
                     "_loss": loss.value, "_examples": loss.examples, "_tokens": loss.tokens, **loss.parts
                 }  # fmt: skip
                 for name, share in shares.items():
                     counts[name] += float(share.detach() if isinstance(share, torch.Tensor) else share)
-            # all save together, when the main process says so
-            counts["_save"] = float(world.is_main and time.monotonic() - saved > config.save_every_s)
             counts["_stop"] = float(interrupt.is_set())  # in whichever process
             counts = _sum_counts(counts, world)
             _combine_gradients(master, world, len(numbers))
@@ -211,26 +213,22 @@ def fit(
             optimizer.step()
             master.write_back()
             step += 1
-            for hook in hooks:
-                hook.after_step(step)
             if progress is not None:
                 progress.update()
 
             # log
-            due, stop, examples, tokens = (
-                int(counts.pop(name)) for name in ("_save", "_stop", "_examples", "_tokens")
+            stop, examples, tokens = (int(counts.pop(name)) for name in ("_stop", "_examples", "_tokens"))
+            run_log.record(
+                step,
+                {"examples": examples, "tokens": tokens, "seconds": time.monotonic() - started},
+                {"loss": value, **{name: total / len(numbers) for name, total in counts.items()}},
+                {"rate": config.learning_rate * factor, "norm": norm, **hooks.log_fields(step)},
             )
-            seconds = time.monotonic() - started
-            parts = {name: total / len(numbers) for name, total in counts.items()}
-            run_log.count(value, examples, tokens, seconds, parts)
-            fields = _merged(hook.log_fields(step) for hook in hooks)
-            run_log.report(step, config.learning_rate * factor, norm, fields)
 
             # evaluate
             every, is_best = config.validate_every_steps, False
-            if evaluate is not None and (step == total_steps or (every and step % every == 0)):
-                scores = _scores(evaluate, master, start, config.start_share, world)
-                model.train()
+            if method.evaluate is not None and (step == total_steps or (every and step % every == 0)):
+                scores = _scores(method, start, config.start_share, world)
                 if config.select_by != "last":
                     score = _selecting(scores, config)
                     is_best = score > best["best_score"]
@@ -239,17 +237,14 @@ def fit(
                 run_log.scores(step, scores, note="  (best so far)" if is_best else "")
 
             # save
-            if due or stop or is_best or step == total_steps:
-                if world.is_main:
-                    extra = _merged(hook.extra_state() for hook in hooks)
-                    tensors = {k: v for k, v in extra.items() if isinstance(v, torch.Tensor)}
-                    values = {k: v for k, v in extra.items() if k not in tensors}
-                    path = save_checkpoint(
-                        folder, step, master, optimizer, {**run_log.state(), **best, "hooks": values},
-                        tensors,
-                    )  # fmt: skip
-                    for hook in hooks:
-                        hook.on_checkpoint(path, step)
+            is_due = time.monotonic() - saved > config.save_every_s
+            if world.is_main and (is_due or stop or is_best or step == total_steps):
+                extra = hooks.extra_state()
+                tensors = {k: v for k, v in extra.items() if isinstance(v, torch.Tensor)}
+                values = {k: v for k, v in extra.items() if k not in tensors}
+                state = {**run_log.state(), **best, "hooks": values}
+                save_checkpoint(config.out, step, master, optimizer, state, tensors)
+                hooks.on_checkpoint()
                 saved = time.monotonic()
             if stop:
                 world.barrier()  # nobody ends before the main process has saved
@@ -258,7 +253,7 @@ def fit(
     weights = master.state()
     if best["best_step"] is not None:
         step = best["best_step"]
-        weights = Checkpoint(checkpoint_path(folder, step)).tensors("weights")
+        weights = read_checkpoint(checkpoint_path(config.out, step), "weights")
     return step, _mixed(weights, start, config.start_share)
 
 
@@ -285,7 +280,7 @@ def _stop_requests() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-def _selecting(scores: Mapping[str, float], config: FitConfig) -> float:
+def _selecting(scores: Mapping[str, float], config: TrainConfig) -> float:
     """The score that selects weights, larger is better; one that is not a number is never best.
 
     Raises:
@@ -305,38 +300,20 @@ def _mixed(weights: Tensors, start: Tensors, share: float) -> dict[str, torch.Te
     return {**weights, **mixed}
 
 
-def _scores(
-    evaluate: Callable[[], Mapping[str, float]],
-    master: MasterWeights,
-    start: Tensors,
-    share: float,
-    world: World,
-) -> dict[str, float]:
+def _scores(method: Method, start: Tensors, share: float, world: World) -> dict[str, float]:
     """Scores of the model, mixed with the start, from the main process to all."""
     scores: dict[str, float] = {}
     if world.is_main:
+        master = method.master
         trained = {name: tensor.clone() for name, tensor in master.state().items()} if start else {}
         if start:
             master.load(_mixed(trained, start, share))
-        scores = {name: float(value) for name, value in evaluate().items()}
+        assert method.evaluate is not None
+        scores = {name: float(value) for name, value in method.evaluate().items()}
         if start:
             master.load(trained)
-    shared: dict[str, float] = world.broadcast_object(scores)
-    return shared
-
-
-def _merged(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    return {name: value for part in parts for name, value in part.items()}
-
-
-def _newest_checkpoint(folder: Path, world: World) -> Checkpoint | None:
-    """The main process removes what a killed run left and looks, all take the checkpoint it found."""
-    name = None
-    if world.is_main:
-        clean_directory(folder)
-        name = next((path.name for path in reversed(complete_checkpoints(folder))), None)
-    name = world.broadcast_object(name)
-    return None if name is None else Checkpoint(folder / name)
+        method.model.train()
+    return dict(world.broadcast_object(scores))
 
 
 def _sum_counts(counts: dict[str, float], world: World) -> dict[str, float]:

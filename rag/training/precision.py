@@ -7,12 +7,14 @@ thus never lost.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from rag.core.errors import ConfigError
+from rag.runtime.hardware import resolve_precision
 
 
 class MasterWeights:
@@ -22,23 +24,22 @@ class MasterWeights:
 
     Args:
         model: a module.
-        dtype: turns the model to this compute dtype, and keeps its weights as they were; None leaves it
-            as it is. A module with a method `to_compute` decides itself which of its parts compute in it.
+        precision: number type that the model is turned to: "auto", "bf16" or "fp32". A module with a method
+            `to_compute` decides itself which of its parts compute in it.
 
     Attributes:
-        frozen: fp32 values of parameters that are not trained, on the CPU, if the model was turned.
+        frozen: fp32 values of parameters that are not trained, on the CPU.
     """
 
-    def __init__(self, model: torch.nn.Module, dtype: torch.dtype | None = None) -> None:
-        full: dict[str, torch.Tensor] = {}
-        if dtype is not None:
-            full = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-            for part in model.values() if isinstance(model, torch.nn.ModuleDict) else (model,):
-                getattr(part, "to_compute", part.to)(dtype)
+    def __init__(self, model: torch.nn.Module, precision: str) -> None:
+        dtype = resolve_precision(precision, str(next(model.parameters()).device))
+        full = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+        for part in model.values() if isinstance(model, torch.nn.ModuleDict) else (model,):
+            getattr(part, "to_compute", part.to)(dtype)
         trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self.names = list(trained)
         self.master: list[torch.Tensor] = [
-            p if p.dtype == torch.float32 else full.get(name, p.detach()).float().requires_grad_()
+            p if p.dtype == torch.float32 else full[name].float().requires_grad_()
             for name, p in trained.items()
         ]
         pairs = zip(self.master, trained.values(), strict=True)
@@ -88,27 +89,24 @@ class MasterWeights:
 
         Example:
             >>> model = torch.nn.ModuleDict({name: torch.nn.Linear(2, 1) for name in ("reader", "retriever")})
-            >>> groups = MasterWeights(model).groups(1e-3, rates={"retriever": 1e-5, "retriever.bias": 0.1})
+            >>> master = MasterWeights(model, "fp32")
+            >>> groups = master.groups(1e-3, rates={"retriever": 1e-5, "retriever.bias": 0.1})
             >>> [(group["peak"], len(group["params"])) for group in groups]
-            [(0.001, 1), (1e-05, 1), (0.001, 1), (0.1, 1)]
+            [(0.001, 2), (1e-05, 1), (0.1, 1)]
         """
-        peaks = {"": rate, **(rates or {})}
-        fitting = {name: [p for p in peaks if f"{name}.".startswith(f"{p}.")] for name in self.names}
-        if unused := sorted(set(peaks).difference([""], *fitting.values())):
+        peaks, members = {"": rate, **(rates or {})}, defaultdict[tuple[float, str], list[torch.Tensor]](list)
+        for name, tensor in zip(self.names, self.master, strict=True):
+            prefix = max((p for p in peaks if f"{name}.".startswith(f"{p}.")), key=len, default="")
+            members[weight_decay if tensor.ndim > 1 else 0.0, prefix].append(tensor)
+        if unused := sorted(peaks.keys() - {"", *(prefix for _, prefix in members)}):
             parts = sorted({name.partition(".")[0] for name in self.names})
             raise ConfigError(
                 f"a learning rate is given for {', '.join(unused)}, but no trained parameter has such a name",
                 hint=f"they begin with {', '.join(parts)}",
             )
-        members: dict[tuple[bool, str], list[torch.Tensor]] = {
-            (is_matrix, prefix): [] for is_matrix in (True, False) for prefix in peaks
-        }
-        for name, tensor in zip(self.names, self.master, strict=True):
-            members[tensor.ndim > 1, max(fitting[name], key=len, default="")].append(tensor)
         return [
-            {"params": tensors, "weight_decay": weight_decay if is_matrix else 0.0, "peak": peaks[prefix]}
-            for (is_matrix, prefix), tensors in members.items()
-            if tensors
+            {"params": tensors, "weight_decay": decay, "peak": peaks[prefix]}
+            for (decay, prefix), tensors in members.items()
         ]
 
     def state(self) -> dict[str, torch.Tensor]:

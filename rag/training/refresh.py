@@ -35,22 +35,18 @@ from rag.core.files import (
 )
 from rag.core.log import get_logger, setup_logging
 from rag.runtime.hardware import use_threads
-from rag.training.checkpoints import Checkpoint, complete_checkpoints
 from rag.training.distributed import World
 from rag.training.fit import FitHooks
+from rag.training.run_folder import complete_checkpoints, read_checkpoint
 
 _DONE, _STEP = "done.json", "step-"
 
 log = get_logger(__name__)
 
 
-Refresher = Callable[..., None]
-"""Module-level function (configuration, device, snapshot, folder) that makes the result of a snapshot, in
-which the recipe wrote its model, in a folder, which is empty or was left by an interrupted call with the same
-snapshot."""
-
-
-def make_result(refresher: Refresher, config: Any, device: str, folder: Path, **options: Any) -> None:
+def make_result(
+    refresher: Callable[..., None], config: Any, device: str, folder: Path, **options: Any
+) -> None:
     """Make the result of the snapshot in the folder of a step, unless it is there already."""
     result = folder / "result"
     with directory_lock(folder):
@@ -59,9 +55,8 @@ def make_result(refresher: Refresher, config: Any, device: str, folder: Path, **
             clean_directory(result)
             refresher(config, device, folder / "snapshot", result, **options)
             fsync_tree(result)
-            seconds = time.monotonic() - started
-            atomic_write_json(result / _DONE, {"seconds": seconds})
-            log.info("refresh of %s after %.0f s", folder.name, seconds)
+            atomic_write_json(result / _DONE, {"seconds": time.monotonic() - started})
+            log.info("refresh of %s after %.0f s", folder.name, time.monotonic() - started)
 
 
 class Refresh(FitHooks):
@@ -69,25 +64,25 @@ class Refresh(FitHooks):
 
     Args:
         config: the run's configuration, a `RefreshedConfig`.
-        refresher: see `Refresher`.
+        refresher: module-level function (configuration, device, snapshot, folder) that makes the result of a
+            snapshot in a folder, which is empty or was left by an interrupted call with the same snapshot.
         write_snapshot: writes the present model into a folder; called in the main process.
         take_up: opens the folder of a result in every process, so that the next batch is made with it;
             returns figures for the log.
         encode: an `EncodesCorpus`, which the refresher is then called with.
-        must_wait: training cannot begin without a result.
         begins_with_result: what training begins with was made by the model of step 0, which is not refreshed.
+            Otherwise the first step waits for the first result.
     """
 
     def __init__(
         self,
         config: Any,
-        refresher: Refresher,
+        refresher: Callable[..., None],
         write_snapshot: Callable[[Path], object],
         take_up: Callable[[Path], Mapping[str, float]],
         *,
         world: World,
         encode: Callable[..., Any] | None = None,
-        must_wait: bool = False,
         begins_with_result: bool = False,
     ) -> None:
         if encode is not None and config.refresh_device is not None:
@@ -98,7 +93,7 @@ class Refresh(FitHooks):
         self._config, self._refresher = config, refresher
         self._options = {} if encode is None else {"encode": encode}
         self._write_snapshot, self._open, self._world = write_snapshot, take_up, world
-        self._must_wait, self._begins_with_result = must_wait, begins_with_result
+        self._begins_with_result = begins_with_result
         self._root = Path(config.out) / "refresh"
         self._current: Path | None = None
         self._pending: Path | None = None
@@ -118,11 +113,8 @@ class Refresh(FitHooks):
             return
         if self._pending is not None:
             self._finish()
-        self._pending = self._root / f"{_STEP}{step:08d}"
-        if self._world.is_main:
-            self._publish(self._pending / "snapshot")
-            self._start()
-        if self._config.refresh_device is None or (self._current is None and self._must_wait):
+        self._begin(self._root / f"{_STEP}{step:08d}")
+        if self._config.refresh_device is None or step == 0:
             self._finish()
 
     def log_fields(self, step: int) -> Mapping[str, Any]:
@@ -144,14 +136,12 @@ class Refresh(FitHooks):
         if state["current"] is not None:
             self._take_up(self._root / state["current"])
         if state["pending"] is not None:
-            self._pending = self._root / state["pending"]
-            if self._world.is_main:
-                self._start()
+            self._begin(self._root / state["pending"])
 
-    def on_checkpoint(self, path: Path, step: int) -> None:
+    def on_checkpoint(self) -> None:
         """Delete results that no checkpoint needs any more."""
-        saved = map(Checkpoint, complete_checkpoints(path.parent))
-        oldest = min(checkpoint.state["hooks"]["refresh"]["current"] or "" for checkpoint in saved)
+        states = (read_checkpoint(path, "state") for path in complete_checkpoints(self._config.out))
+        oldest = min(state["hooks"]["refresh"]["current"] or "" for state in states)
         for folder in self._root.glob(f"{_STEP}*"):
             if folder.name < oldest:
                 shutil.rmtree(folder, ignore_errors=True)
@@ -162,16 +152,15 @@ class Refresh(FitHooks):
             self._child.kill()
             self._child.join()
 
-    def _publish(self, snapshot: Path) -> None:
-        """Write the snapshot, unless an earlier attempt of the same step did."""
-        if not snapshot.exists():
+    def _begin(self, folder: Path) -> None:
+        """Write the snapshot, unless an earlier attempt of the same step did, and start a process for it."""
+        self._pending, snapshot, device = folder, folder / "snapshot", self._config.refresh_device
+        if self._world.is_main and not snapshot.exists():
             with replaced_folder(snapshot) as temporary:
                 self._write_snapshot(temporary)
-            log.info("snapshot of %s", snapshot.parent.name)
-
-    def _start(self) -> None:
-        if self._config.refresh_device is not None:
-            arguments = (self._refresher, self._config, self._config.refresh_device, self._pending)
+            log.info("snapshot of %s", folder.name)
+        if self._world.is_main and device is not None:
+            arguments = (self._refresher, self._config, device, folder)
             spawning = multiprocessing.get_context("spawn")  # a fork cannot use a GPU
             self._child = spawning.Process(target=_make_beside, args=arguments, daemon=True)
             self._child.start()
@@ -207,17 +196,17 @@ class Refresh(FitHooks):
             log.info("training now uses the result of %s", folder.name)
 
 
-def _make_beside(refresher: Refresher, config: Any, device: str, folder: Path) -> None:
+def _make_beside(refresher: Callable[..., None], config: Any, device: str, folder: Path) -> None:
     """Make a result in a process beside its trainer's, and end when that ends, however it does."""
-    threading.Thread(target=_end_with_trainer, daemon=True).start()
+    trainer = multiprocessing.parent_process()
+    assert trainer is not None
+
+    def end_with_trainer() -> None:
+        trainer.join()
+        os._exit(1)
+
+    threading.Thread(target=end_with_trainer, daemon=True).start()
     setup_logging("INFO")
     use_threads(config.threads)
     with suppress(KeyboardInterrupt):  # Ctrl-C reaches the trainer too, which ends this process
         make_result(refresher, config, device, folder)
-
-
-def _end_with_trainer() -> None:
-    trainer = multiprocessing.parent_process()
-    assert trainer is not None
-    trainer.join()
-    os._exit(1)

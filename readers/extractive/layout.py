@@ -12,8 +12,7 @@ import torch
 
 from rag.core.arrays import Bool, Float32, Int32, Int64
 from rag.core.errors import ArtifactError
-from rag.runtime.backbone import pad
-from rag.runtime.fast.packing import plan_batches
+from rag.runtime.backbone import pad, plan_batches
 from readers.extractive.model import Logits, LogitsModel, Skim
 from readers.extractive.settings import ReaderSettings
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,10 +13,8 @@ from torch import Tensor, nn
 
 from rag.core.errors import ArtifactError, ConfigError
 from rag.runtime.backbone import attention_for, has_segments, load_backbone, loading, run_backbone
-from rag.runtime.fast.core_pool import CorePool
 from rag.runtime.fast.fast_bert import FastBert
-from rag.runtime.fast.packing import PackedTokens
-from rag.runtime.hardware import has_fast_bf16, has_fast_int8, has_int8
+from rag.runtime.hardware import core_pool, precisions
 from rag.runtime.model_files import model_folder
 
 if TYPE_CHECKING:  # transformers' networks take seconds to import, and reading on a CPU needs none of them
@@ -64,7 +63,7 @@ class LogitsModel(nn.Module):
     batch_tokens = 4096
     depth = 0
     skim_layer = 0
-    pool: CorePool | None = None
+    pool: ThreadPoolExecutor | None = None
 
     def logits(self, ids: Tensor, mask: Tensor, token_types: Tensor, skim: Skim | None = None) -> Logits:
         """Logits of R rows from (R, L) int64 tensors; `skim` is for networks with an early head."""
@@ -284,30 +283,28 @@ class FastSpanModel(LogitsModel):
         self.depth = self.encoder.depth
         self.skim_layer = weights.skim_layer if self._skim_head is not None else 0
         self._segmented = has_segments(weights.config)
-        self.pool = CorePool()
+        self.pool = core_pool()
 
     def logits(self, ids: Tensor, mask: Tensor, token_types: Tensor, skim: Skim | None = None) -> Logits:
         """Logits, 0 at padding, and -inf of rows that `skim` drops; rows must be padded on the right."""
         mask = mask.bool()
-        packed = PackedTokens.of(ids, mask, token_types if self._segmented else None)
-        hidden = self.encoder.embed(packed)  # (T, H)
+        lengths = mask.sum(1)  # (R,)
+        hidden = self.encoder.embed(ids, mask, token_types if self._segmented else None)  # (T, H)
         skims, begin, fill = None, 0, 0.0
         chosen = torch.ones(len(mask), dtype=torch.bool)
         if skim is not None and self._skim_head is not None:
             begin, fill = self.skim_layer, -torch.inf
-            hidden = self.encoder.layers(hidden, packed, 0, begin)
+            hidden = self.encoder.layers(hidden, lengths.tolist(), 0, begin)
             early = torch.full(mask.shape, fill)
             early[mask] = self._skim_head(hidden).squeeze(-1)
             skims = early.masked_fill(~skim.inside, fill).logsumexp(1)  # (R,)
             chosen = skims >= skim.floor
-            if chosen.any():
-                packed, mine = packed.keep(chosen)
-                hidden = hidden[mine]
+            hidden, lengths = hidden[chosen.repeat_interleave(lengths)], lengths[chosen]
         start, end = torch.full((2, *mask.shape), fill)
         relevance = words = None
         if chosen.any():
-            hidden = self.encoder.layers(hidden, packed, begin, self.encoder.depth)
-            logits = read_out(hidden, hidden[packed.starts()], *self._heads)
+            hidden = self.encoder.layers(hidden, lengths.tolist(), begin, self.encoder.depth)
+            logits = read_out(hidden, hidden[lengths.cumsum(0) - lengths], *self._heads)
             places = mask & chosen[:, None]
             start[places], end[places] = logits.start, logits.end
             if logits.relevance is not None:
@@ -321,9 +318,10 @@ class FastSpanModel(LogitsModel):
 
 def _encoder(weights: SpanWeights, precision: str, ranges: Mapping[str, Tensor] | None) -> FastBert:
     state, config = weights.encoder, weights.config
-    floating = "bf16" if has_fast_bf16() else "fp32"
+    table = precisions()
+    floating = "bf16" if table.get("bf16") else "fp32"
     if precision == "auto":
-        precision = "int8" if ranges is not None and has_fast_int8() else floating
+        precision = "int8" if ranges is not None and table.get("int8") else floating
     if precision != "int8":
         return FastBert(state, config, precision=precision)
     if ranges is None:
@@ -331,9 +329,9 @@ def _encoder(weights: SpanWeights, precision: str, ranges: Mapping[str, Tensor] 
             "this reader has no ranges of activations, which int8 inference needs",
             hint="use auto, bf16 or fp32; `rag train reader` measures ranges for the reader it writes",
         )
-    if not has_int8():
+    if "int8" not in table:
         raise ConfigError(
-            "precision is int8, and this CPU has neither AVX2 nor VNNI instructions",
+            "precision is int8, and this CPU has no AVX2 instructions",
             hint="use auto, which is the fastest that works here",
         )
     return FastBert(state, config, precision=floating, ranges=ranges)

@@ -192,11 +192,6 @@ class ExtractiveReader:
         map_rows(self.model, self.template, rows, use, floors=floors, device=self.device)
         return RowScores(spans, starts, ends, nulls, relevances, words, skims)
 
-    def close(self) -> None:
-        """Stop the network's worker threads; the next `read` starts them again."""
-        if self.model.pool is not None:
-            self.model.pool.close()
-
 
 def read_waves(
     reader: ExtractiveReader, rows: PassageRows, retrieval: ScoreLists, settings: ReaderSettings

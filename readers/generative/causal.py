@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import DynamicCache, GenerationConfig, PreTrainedModel
 
 from rag.core.errors import ConfigError
-from rag.runtime.chat import chat_frame
+from rag.runtime.model_files import chat_frame
 from readers.generative.model import Memory, Seq2Seq, first_token
 
 _BODY = "Answer the question with a few words copied from the passage.\nQuestion: {question}\n{title}: {text}"

@@ -15,8 +15,7 @@ from transformers import DynamicCache, EncoderDecoderCache, GenerationConfig, Pr
 from transformers.modeling_outputs import BaseModelOutput
 
 from rag.core.errors import ConfigError
-from rag.runtime.backbone import pad
-from rag.runtime.fast.packing import plan_batches
+from rag.runtime.backbone import pad, plan_batches
 from rag.runtime.model_files import position_limit
 
 

@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 from rag.core.arrays import Float64
 from rag.core.types import AnswerSet, Passage
 from rag.data.text import normalize_answer
-from rag.runtime.fast.packing import plan_batches
+from rag.runtime.backbone import plan_batches
 from rag.runtime.hardware import resolve_device, resolve_precision
 from readers.borders import find_span
 from readers.confidence import confidences

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,8 @@ from rag.core.arrays import Float32
 from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.core.log import get_logger
 from rag.core.types import Query
-from rag.runtime.fast.core_pool import CorePool
-from rag.runtime.fast.packing import plan_batches
-from rag.runtime.hardware import resolve_device, resolve_precision
+from rag.runtime.backbone import plan_batches
+from rag.runtime.hardware import core_pool, resolve_device, resolve_precision
 from rag.runtime.model_files import (
     EMBEDDED_ENCODER_NAMES,
     TOWER_SEPARATOR,
@@ -57,7 +58,6 @@ class BiEncoder:
         self.identity = identity
         self.precision, self.query_precision = passage.precision, query.precision
         self.batch_size = batch_size
-        self._pool = CorePool()
         self._done: Callable[[int], None] = lambda count: None
 
     @classmethod
@@ -178,13 +178,13 @@ class BiEncoder:
 
     def reporting(self, done: Callable[[int], None]) -> BiEncoder:
         """This encoder, but calling `done` with the number of texts after every batch."""
-        reporting = copy.copy(self)  # with the same worker threads
+        reporting = copy.copy(self)
         reporting._done = done
         return reporting
 
-    def close(self) -> None:
-        """End the worker threads; the next call starts them again."""
-        self._pool.close()
+    @cached_property
+    def _pool(self) -> ThreadPoolExecutor:
+        return core_pool()
 
     def _encode(
         self, side: _Side, tokenize: Callable[[slice], list[list[int]]], n: int, *, question: bool = False

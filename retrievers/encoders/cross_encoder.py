@@ -13,9 +13,8 @@ from rag.core.arrays import Float32
 from rag.core.errors import ArtifactError, ConfigError, DataError
 from rag.core.files import read_json
 from rag.core.types import Passage
-from rag.runtime.backbone import attention_for, loading, refuse_missing, set_dropout
+from rag.runtime.backbone import attention_for, loading, plan_batches, refuse_missing, set_dropout
 from rag.runtime.fast.fast_bert import FastBert
-from rag.runtime.fast.packing import plan_batches
 from rag.runtime.hardware import resolve_device, resolve_precision
 from rag.runtime.model_files import model_folder, position_limit, read_config, weight_files
 from retrievers.encoders.layout import PAIR, PassageLayout

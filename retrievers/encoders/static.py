@@ -27,7 +27,7 @@ from rag.core.arrays import Float32, Int32, Int64
 from rag.core.errors import ArtifactError, ConfigError
 from rag.core.files import replaced_folder
 from rag.core.types import Query
-from rag.runtime.model_files import folder_tokenizer, model_folder, weight_files
+from rag.runtime.model_files import folder_tokenizer, model_folder, read_tensors
 from retrievers.encoders.layout import PAIR, PassageLayout, render_queries
 from retrievers.encoders.settings import STATIC_LENGTH, read_settings
 
@@ -128,9 +128,6 @@ class StaticEncoder:
         copied._done = done
         return copied
 
-    def close(self) -> None:
-        """Do nothing: there are no worker threads to end."""
-
 
 def flat_tokens(tokenizer: Any, texts: Sequence[str]) -> tuple[Int32, Int64]:
     """Token ids (T,) of n texts end to end, and where each begins and ends (n + 1,); no special tokens."""
@@ -180,17 +177,7 @@ def _read_vectors(folder: Path) -> Float32:
 
     model2vec's `mapping` says which row a token has, its `weights` by how much it counts.
     """
-    from safetensors import SafetensorError, safe_open
-
-    tensors: dict[str, Any] = {}
-    for file in weight_files(folder):
-        try:
-            with safe_open(file, framework="numpy") as opened:
-                tensors |= {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
-        except (SafetensorError, OSError, TypeError) as error:
-            raise ArtifactError(
-                f"{file} cannot be read: {error}", hint="copy or download it again"
-            ) from error
+    tensors = read_tensors(folder, framework="numpy")
     vectors = tensors.get("embedding.weight", tensors.get("embeddings"))
     if vectors is None or vectors.ndim != 2:
         raise ArtifactError(

@@ -22,7 +22,7 @@ from rag.runtime.backbone import (
     run_backbone,
 )
 from rag.runtime.fast.fast_bert import FastBert
-from rag.runtime.model_files import backbone_state, read_weight, weight_shapes
+from rag.runtime.model_files import backbone_state, read_tensors
 from retrievers.encoders.settings import STATIC, EncoderSettings, HeadLayer
 from retrievers.encoders.tokenization import mask_id, open_tokenizer
 from retrievers.encoders.vectors import Vectors
@@ -115,13 +115,12 @@ class Head(nn.Module):
 
 
 def _read_layer(layer: HeadLayer) -> Linear | nn.LayerNorm:
-    bias_name = layer.weight.removesuffix("weight") + "bias"
-    has_bias = bias_name in weight_shapes(layer.folder)
-    weight = read_weight(layer.folder, layer.weight)
-    bias = read_weight(layer.folder, bias_name) if has_bias else None
+    begin = layer.weight.removesuffix("weight")
+    tensors = {name: tensor.float() for name, tensor in read_tensors(layer.folder, begin).items()}
+    weight, bias = tensors[layer.weight], tensors.get(f"{begin}bias")
     if layer.kind == "linear":
         return Linear(weight, bias, layer.activation)
-    norm = nn.LayerNorm(weight.shape[0], bias=has_bias)
+    norm = nn.LayerNorm(weight.shape[0], bias=bias is not None)
     norm.load_state_dict({"weight": weight} | ({} if bias is None else {"bias": bias}))
     return norm
 

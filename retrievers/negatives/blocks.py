@@ -33,7 +33,7 @@ class BlockFolder:
         if not self.finished:
             atomic_write_json(folder / _RUN, run)
         hint = f"repeat that run's command to finish it, or delete {folder} to begin anew"
-        claim(folder / _RUN, run, "blocks of an unfinished run", hint=hint)
+        claim(folder / _RUN, run, "blocks of an unfinished run with other settings", hint=hint)
 
     def _file(self, number: int, ending: str) -> Path:
         return self.folder / f"block-{number:06d}.{ending}"

@@ -29,8 +29,8 @@ from rag.core.errors import ConfigError, DataError
 from rag.core.log import Progress
 from rag.data.examples import Candidate, Example
 from rag.training.config import RefreshedConfig
+from rag.training.fit import Method
 from rag.training.refresh import Refresh
-from rag.training.run import Method
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.examples.batches import RetrieverBatches
 from retrievers.examples.data import answer_matcher, split_examples
@@ -97,8 +97,8 @@ def _method(
     config: AnceTrainConfig, run: BiEncoderRun, *, index: Index, encode: EncodesCorpus | None
 ) -> Method:
     split, every = run.split_examples(), config.refresh_every_steps
-    data, has_negatives = split.training, split.training.has_negatives
-    if not every and not has_negatives:
+    data = split.training
+    if not every and not data.has_negatives:
         raise ConfigError(
             "refresh_every_steps is 0, and the training file has no negatives either",
             hint="set refresh_every_steps, or mine negatives with `rag mine`",
@@ -108,13 +108,13 @@ def _method(
         config, refresh_negatives,
         snapshot_writer(config, run.model, run.master.state, max_length=config.longest_query),
         partial(take_up_negatives, batches, index.passages),
-        world=run.world, encode=encode, must_wait=not has_negatives,
+        world=run.world, encode=encode,
     )  # fmt: skip
     objective = pairwise_objective if config.loss == "pairwise" else in_batch_objective
     origin = f"mined anew with the model itself every {every} steps" if every else "of the file"
     facts = {"training questions": len(data), "negatives": origin}
     return run.method(
-        batches, run.loss(objective), split.held_out, facts, make_batches=contrastive_batches, hooks=[refresh]
+        batches, run.loss(objective), split.held_out, facts, make_batches=contrastive_batches, hooks=refresh
     )
 
 
@@ -133,7 +133,6 @@ def refresh_negatives(
     encoder = BiEncoder.load(snapshot / "encoder", device=device)
     with Index.open(config.index) as index:
         mine_negatives(config, index.passages, training, encoder, folder, encode)
-    encoder.close()
 
 
 def mine_negatives(

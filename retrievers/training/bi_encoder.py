@@ -18,8 +18,7 @@ from rag.core.arrays import Int32, Int64
 from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.core.log import get_logger
 from rag.core.types import Passage, Query
-from rag.runtime.backbone import reset_layers
-from rag.runtime.fast.packing import plan_batches
+from rag.runtime.backbone import plan_batches, reset_layers
 from rag.runtime.model_files import TOWER_SEPARATOR, model_folder, tower_folders
 from retrievers.encoders.export import write_encoder
 from retrievers.encoders.open import load_like

@@ -16,7 +16,7 @@ from rag.data.examples import Example
 from rag.data.selection import least_held_out
 from rag.data.sentences import split_sentences
 from rag.runtime.seeds import generator
-from rag.training.run import Method
+from rag.training.fit import Method
 from retrievers.examples.batches import Epochs, RetrieverBatch, RetrieverBatches
 from retrievers.examples.corpus import open_corpus
 from retrievers.examples.data import ExampleTable
@@ -144,7 +144,7 @@ def held_out_rows(config: HeldOutConfig, passages: int, seed: int) -> Int64:
 
 
 def _method(config: IctTrainConfig, run: BiEncoderRun) -> Method:
-    store = open_corpus(config.train_files, run.out / "data", config.split)
+    store = open_corpus(config.train_files, config.out / "data", config.split)
     held_rows = held_out_rows(config, len(store), config.seed)
     rows = np.setdiff1d(np.arange(len(store)), held_rows)
     pairs = draw_pairs(store.get_many(held_rows), config.keep_sentence, config.min_words, config.seed, 33)

@@ -19,8 +19,7 @@ from rag.core.files import hash64
 from rag.core.types import Passage, Question
 from rag.data.examples import Example
 from rag.data.questions import draw_sample, read_questions
-from rag.training.fit import FitHooks, Loss
-from rag.training.run import Method
+from rag.training.fit import FitHooks, Loss, Method
 from retrievers.encoders.vectors import Vectors
 from retrievers.examples.batches import RetrieverBatch
 from retrievers.examples.data import ExampleTable
@@ -125,7 +124,7 @@ def _method(config: MdrTrainConfig, run: BiEncoderRun) -> Method:
         queue.push(batch)
         return loss
 
-    return method(batches, queued_step, hooks=[queue])
+    return method(batches, queued_step, hooks=queue)
 
 
 def hop_batches(config: MdrTrainConfig, data: ExampleTable, *, once: bool = False) -> HopBatches:
@@ -227,10 +226,10 @@ class MomentumQueue(FitHooks):
         self.keys = np.concatenate([self.keys[stays], keys])[-self.size :]
 
     @torch.no_grad()
-    def after_step(self, step: int) -> None:
-        """Update the weights of the copy."""
+    def before_step(self, step: int) -> None:
+        """Let the weights of the copy follow the step that was taken."""
         now = self.master.state()
-        for name, tensor in self._names.items():
+        for name, tensor in self._names.items() if step else ():
             tensor.copy_(self._weights[name].lerp_(now[name], 1.0 - self.momentum))
 
     def extra_state(self) -> Mapping[str, Tensor]:

@@ -19,9 +19,9 @@ from indexers.reuse import reissue_index
 from rag.data.examples import Example
 from rag.training.card import Card
 from rag.training.distributed import World
-from rag.training.fit import FitHooks, Loss
+from rag.training.fit import FitHooks, Loss, Method, Weights
 from rag.training.precision import MasterWeights
-from rag.training.run import Method, Run, Weights, train
+from rag.training.run import train
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.layout import PAIR
 from retrievers.encoders.settings import EncoderSettings
@@ -53,7 +53,6 @@ class BiEncoderRun:
     """
 
     config: Any
-    out: Path
     world: World
     model: BiEncoderModel
     master: MasterWeights
@@ -61,7 +60,7 @@ class BiEncoderRun:
 
     def split_examples(self, *args: Any, fixes_vectors: bool = True, **options: Any) -> ExampleSplit:
         """`split_examples`; with `bank`, the model takes the vectors of the passages from it."""
-        split = split_examples(self.config, self.out / "data", *args, **options)
+        split = split_examples(self.config, self.config.out / "data", *args, **options)
         if self.bank is not None and fixes_vectors:
             self.model.fixed = fixed_vectors(self.bank, chain(split.training, split.held_out))
         return split
@@ -80,7 +79,7 @@ class BiEncoderRun:
         *,
         make_batches: BatchMaker,
         objective: Objective = in_batch_objective,
-        hooks: Sequence[FitHooks] = (),
+        hooks: FitHooks | None = None,
     ) -> Method:
         """The method of a recipe that makes `encoder/`, and with `bank` also `index/`."""
         config, model, bank = self.config, self.model, self.bank
@@ -88,7 +87,7 @@ class BiEncoderRun:
 
         def export(weights: Weights) -> None:
             if bank is None:
-                export_model(self.out / "encoder", model, weights, form)
+                export_model(self.config.out / "encoder", model, weights, form)
             else:
                 export_frozen(config, bank, model, weights)
 
@@ -96,7 +95,8 @@ class BiEncoderRun:
         if self.world.is_main and held_out:
             evaluate = partial(HeldOutScores(config, held_out, make_batches, objective), model)
         return Method(
-            model, self.master, batches, loss, export, encoder_card(form), evaluate=evaluate, hooks=hooks,
+            model, self.master, batches, loss, export, encoder_card(form), evaluate=evaluate,
+            hooks=hooks or FitHooks(),
             facts={**facts, "held-out questions": len(held_out), "questions per step": batches.batch_size},
         )  # fmt: skip
 
@@ -151,10 +151,10 @@ def train_bi_encoder(
         else:
             config = adopt_index(config, bank, same_encoder=not one_process)
 
-        def method(run: Run) -> Method:
-            model = load_model(config, run.device, freeze_passages=bank is not None)
-            parts = BiEncoderRun(config, run.out, run.world, model, run.master(model), bank)
-            return recipe(config, parts)
+        def method(world: World) -> Method:
+            model = load_model(config, world.device, freeze_passages=bank is not None)
+            master = MasterWeights(model, config.precision)
+            return recipe(config, BiEncoderRun(config, world, model, master, bank))
 
         return train(config, method, "encoder", one_process=one_process)
 
@@ -177,7 +177,6 @@ def export_frozen(
     encoder, target = BiEncoder.load(folder), config.out / "index"
     shutil.rmtree(target, ignore_errors=True)
     reissue_index(index.directory, target, encoder, seed=config.seed)
-    encoder.close()
 
 
 def fixed_vectors(index: Index, examples: Iterable[Example]) -> dict[tuple[str, str], Tensor]:

@@ -25,8 +25,9 @@ from rag.runtime.model_files import save_tokenizer
 from rag.runtime.seeds import generator
 from rag.training.card import Card
 from rag.training.distributed import World
-from rag.training.fit import Loss
-from rag.training.run import Method, Run, train
+from rag.training.fit import Loss, Method
+from rag.training.precision import MasterWeights
+from rag.training.run import train
 from retrievers.encoders.cross_encoder import CrossEncoder
 from retrievers.examples.batches import Epochs
 from retrievers.examples.data import split_examples
@@ -101,17 +102,17 @@ def train_reranker(config: RerankerTrainConfig) -> Path:
     return train(config, partial(_method, config), "cross-encoder")
 
 
-def _method(config: RerankerTrainConfig, run: Run) -> Method:
+def _method(config: RerankerTrainConfig, world: World) -> Method:
     # model
     model = CrossEncoder.load(
-        config.question_encoder, device=run.device, max_length=config.passage_tokens, layout=config.layout,
+        config.question_encoder, device=world.device, max_length=config.passage_tokens, layout=config.layout,
         train=True, dropout=config.dropout, seed=config.seed,
     )  # fmt: skip
-    network = _named_parts(model.network.to(run.device))
-    master = run.master(network)
+    network = _named_parts(model.network.to(world.device))
+    master = MasterWeights(network, config.precision)
 
     # data
-    split = split_examples(config, run.out / "data")
+    split = split_examples(config, config.out / "data")
     examples = [cut for example in split.training if (cut := _cut(example, config.depth))]
     held_out = [cut for example in split.held_out if (cut := _cut(example, config.depth))]
     if not examples or (config.validates and not held_out):
@@ -123,8 +124,8 @@ def _method(config: RerankerTrainConfig, run: Run) -> Method:
     chosen = Epochs.of(config, len(examples))
     return Method(
         network, master, GroupBatches(examples, chosen, config.hard_negatives),
-        lambda batch: _step(model, batch, run.world),
-        export=lambda weights: _export(run.out / "cross-encoder", model, network, weights),
+        lambda batch: _step(model, batch, world),
+        export=lambda weights: _export(config.out / "cross-encoder", model, network, weights),
         card=Card("retrievers.training", "reranker.md"),
         evaluate=partial(_measure, model, held_out) if held_out else None,
         facts={

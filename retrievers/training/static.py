@@ -26,8 +26,10 @@ from rag.runtime.model_files import folder_tokenizer, tokenizer_file
 from rag.runtime.seeds import generator
 from rag.training.card import Card
 from rag.training.config import Rate
-from rag.training.fit import Loss
-from rag.training.run import Method, Run, train
+from rag.training.distributed import World
+from rag.training.fit import Loss, Method
+from rag.training.precision import MasterWeights
+from rag.training.run import train
 from retrievers.encoders.layout import PassageLayout
 from retrievers.encoders.open import load_like, tokenizer_folder
 from retrievers.encoders.settings import STATIC, STATIC_LENGTH
@@ -167,18 +169,17 @@ def train_static(config: StaticTrainConfig) -> Path:
         )
 
 
-def _method(config: StaticTrainConfig, index: Index, run: Run) -> Method:
+def _method(config: StaticTrainConfig, index: Index, world: World) -> Method:
     # model
     identity, seed = index.require_dense().embeddings.encoder, config.seed
     tokens, dim = StaticTokenizer(tokenizer_folder(identity.name)), config.dim
-    folder = run.out / "data"
+    folder = config.out / "data"
     start = folder / "start.npy"
     if not start.exists():
         folder.mkdir(parents=True, exist_ok=True)
         teacher = load_like(identity)
         index.check_encoder(teacher.identity)
         save_npy(start, distilled_tokens(teacher, index, tokens, dim=dim, seed=seed))
-        teacher.close()
     model = TokenVectors(load_npy(start, dtype=np.float32, shape=(tokens.size, dim)))
 
     # data
@@ -200,9 +201,10 @@ def _method(config: StaticTrainConfig, index: Index, run: Run) -> Method:
         return {"average_rank": pool_rank(encoder, held_out)}
 
     return Method(
-        model, run.master(model), StaticBatches(questions, sentences), partial(_loss, model, tokens),
+        model, MasterWeights(model, config.precision), StaticBatches(questions, sentences),
+        partial(_loss, model, tokens),
         export=lambda weights: write_static(
-            run.out / "encoder", weights["tokens"].numpy(), tokenizer_file(tokens.folder)
+            config.out / "encoder", weights["tokens"].numpy(), tokenizer_file(tokens.folder)
         ),
         card=Card("retrievers.training", "static.md", {"teacher": identity.name}),
         evaluate=measure if held_out else None,

@@ -27,7 +27,7 @@ from typing import Any
 
 import torch
 
-from rag.runtime.fast.packing import plan_batches
+from rag.runtime.backbone import plan_batches
 from rag.runtime.seeds import generator
 from rag.training.distributed import World
 from rag.training.fit import Loss
@@ -65,7 +65,7 @@ def contrastive_step(
     """
     world = World(device=model.device) if world is None else world
     own = world.share(len(batch.questions)), world.share(len(batch.passages), "passages")
-    seed = world.shared_seed()
+    seed = world.broadcast_object(int(torch.randint(1 << 62, (1,))))
 
     def encode(tower: Callable[..., Vectors], texts: Sequence[list[int]], seed: int, first: int) -> Any:
         limits, keep_graphs = model.chunk(chunk_size), chunk_size is None

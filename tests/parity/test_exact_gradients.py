@@ -13,11 +13,11 @@ import torch
 from transformers import BertModel
 
 from rag.core.types import Passage, Query
-from rag.training.config import FitConfig
+from rag.training.config import TrainConfig
 from rag.training.distributed import World
 from rag.training.fit import Loss, fit
 from rag.training.precision import MasterWeights
-from rag.training.run_log import read_metrics
+from rag.training.run_folder import read_metrics
 from retrievers.examples.batches import RetrieverBatch
 from retrievers.training import bi_encoder as model_module
 from retrievers.training.bi_encoder import BiEncoderModel
@@ -26,7 +26,7 @@ from retrievers.training.step import contrastive_step
 from tests.conftest import TinyModels
 from tests.spelled import ids_of, spell
 from tests.token_towers import bi_encoder, spelled, token_model
-from tests.worlds import run_world
+from tests.worlds import run_world, toy_method
 
 B = 8
 Gradients = dict[str, torch.Tensor]
@@ -78,7 +78,7 @@ def step_gradients(
 ) -> tuple[float, Gradients]:
     """Loss and gradients as the fit loop combines them."""
     model = load(folders, shared=shared, dropout=dropout)
-    master = MasterWeights(model)
+    master = MasterWeights(model, "fp32")
     torch.manual_seed(5 + world.rank)  # processes need not agree on this
     loss = contrastive_step(model, batch, world, chunk, objective=objective)
     loss.compute_gradients(master.gather_gradients)
@@ -185,7 +185,7 @@ def late_interaction(
     world: World, folder: Path, batch: RetrieverBatch, chunk: int | None, dropout: float = 0.0
 ) -> Any:
     model = token_model(folder, dropout=dropout, temperature=2.0)
-    master = MasterWeights(model)
+    master = MasterWeights(model, "fp32")
     torch.manual_seed(5)
     loss = contrastive_step(model, batch, world, chunk)
     loss.compute_gradients(master.gather_gradients)
@@ -238,10 +238,11 @@ def train(world: World, folders: tuple[Path, Path], out: Path, chunk: int | None
     def loss(batch: RetrieverBatch) -> Loss:
         return contrastive_step(model, batch, world, chunk)
 
-    settings = FitConfig(
-        learning_rate=0.001, accumulate=2, clip_norm=0.5, schedule="constant", log_every_steps=1
-    )
-    _, weights = fit(model, MasterWeights(model), Batches(), loss, settings, out, world=world)
+    settings = TrainConfig(
+        out=out, name="toy", learning_rate=0.001, accumulate=2, clip_norm=0.5, schedule="constant",
+        log_every_steps=1,
+    )  # fmt: skip
+    _, weights = fit(toy_method(model, Batches(), loss), settings, world)
     return {"loss": read_metrics(out / "metrics.jsonl")[-1]["loss"], **weights}
 
 

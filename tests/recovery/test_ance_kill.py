@@ -15,7 +15,7 @@ from rag.core.arrays import Float32
 from rag.core.types import Passage
 from rag.data.examples import Example, write_examples
 from rag.training import fit, refresh
-from rag.training.checkpoints import complete_checkpoints
+from rag.training.run_folder import complete_checkpoints
 from retrievers.training.ance import AnceTrainConfig, train_ance
 from tests.worlds import killed_at
 
@@ -61,7 +61,7 @@ def test_killed_twice_it_takes_the_same_steps(tmp_path: Path, material: dict[str
     whole, killed = (AnceTrainConfig(out=tmp_path / name, **material) for name in ("whole", "killed"))
     train_ance(whole)
     killed_at(refresh, "fsync_tree", 0, train_ance, killed)
-    assert not complete_checkpoints(killed.out / "checkpoints")
+    assert not complete_checkpoints(killed.out)
     killed_at(fit, "schedule_factor", 6, train_ance, killed)
     assert not (killed.out / "encoder").exists()
     train_ance(killed)

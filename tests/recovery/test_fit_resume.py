@@ -11,13 +11,11 @@ import torch
 from rag.core.errors import IncompleteArtifactError, MismatchedArtifactError
 from rag.runtime.seeds import generator
 from rag.training import fit as fit_module
-from rag.training.checkpoints import complete_checkpoints
-from rag.training.config import FitConfig
+from rag.training.config import TrainConfig
 from rag.training.distributed import World
 from rag.training.fit import FitHooks, Loss, fit
-from rag.training.precision import MasterWeights
-from rag.training.run_log import read_metrics
-from tests.worlds import killed_at, run_world
+from rag.training.run_folder import complete_checkpoints, read_metrics
+from tests.worlds import killed_at, run_world, toy_method
 
 STEPS = 12
 STEP = (torch.nn.functional, "mse_loss")  # called once a step
@@ -43,15 +41,15 @@ def train(out: Path, width: int = 8) -> tuple[list[float], dict[str, torch.Tenso
     def loss(batch: tuple[torch.Tensor, torch.Tensor]) -> Loss:
         return Loss(torch.nn.functional.mse_loss(model(batch[0]), batch[1]), len(batch[0]), batch[0].numel())
 
-    settings = FitConfig(learning_rate=0.05, log_every_steps=1, save_every_s=0.0)
-    _, weights = fit(model, MasterWeights(model), Batches(), loss, settings, out)
+    settings = TrainConfig(out=out, name="toy", learning_rate=0.05, log_every_steps=1, save_every_s=0.0)
+    _, weights = fit(toy_method(model, Batches(), loss), settings, World())
     return [record["loss"] for record in read_metrics(out / "metrics.jsonl")], weights
 
 
 def test_kill_and_resume_change_nothing(tmp_path: Path) -> None:
     losses, weights = train(tmp_path / "whole")
     killed_at(*STEP, 7, train, tmp_path / "killed")
-    assert complete_checkpoints(tmp_path / "killed" / "checkpoints")[-1].name == "step-00000007"
+    assert complete_checkpoints(tmp_path / "killed")[-1].name == "step-00000007"
     for _ in range(2):  # resumed; finished, and not trained again
         again, resumed = train(tmp_path / "killed")
         assert again == losses
@@ -64,7 +62,7 @@ def test_damaged_and_foreign_checkpoints_are_refused(tmp_path: Path) -> None:
     train(tmp_path)
     with pytest.raises(MismatchedArtifactError, match="other parameters"):
         train(tmp_path, width=6)
-    newest = complete_checkpoints(tmp_path / "checkpoints")[-1]
+    newest = complete_checkpoints(tmp_path)[-1]
     (newest / "optimizer.safetensors").unlink()
     with pytest.raises(IncompleteArtifactError, match=newest.name):
         train(tmp_path)
@@ -88,7 +86,7 @@ class Momentum(FitHooks):
         self.slow = {name: tensor.detach().clone() for name, tensor in model.named_parameters()}
         self.queue = torch.zeros(6)
 
-    def after_step(self, step: int) -> None:
+    def before_step(self, step: int) -> None:
         for name, parameter in self.model.named_parameters():
             self.slow[name].lerp_(parameter.detach(), 0.1)
         self.queue = torch.cat([self.queue[1:], self.slow["1.weight"].mean()[None]])
@@ -115,10 +113,9 @@ def train_with_momentum(out: Path, device: str) -> list[float]:
         x, y = (tensor.to(device) for tensor in batch)
         return Loss(torch.nn.functional.mse_loss(model(x) + hooks.queue.sum().to(device), y), len(x), 1)
 
-    settings = FitConfig(learning_rate=0.05, log_every_steps=1, save_every_s=3.5)
+    settings = TrainConfig(out=out, name="toy", learning_rate=0.05, log_every_steps=1, save_every_s=3.5)
     with patch.object(fit_module, "time", clock):
-        master, world = MasterWeights(model), World(device=device)
-        fit(model, master, Batches(), loss, settings, out, hooks=[hooks], world=world)
+        fit(toy_method(model, Batches(), loss, None, hooks), settings, World(device=device))
     return [record["loss"] for record in read_metrics(out / "metrics.jsonl")]
 
 
@@ -140,12 +137,12 @@ def own_dropout(world: World, out: Path) -> list[float]:
     def loss(batch: tuple[torch.Tensor, torch.Tensor]) -> Loss:
         return Loss(torch.nn.functional.mse_loss(model(batch[0]), batch[1]) / 2, len(batch[0]), 1)
 
-    settings = FitConfig(learning_rate=0.05, log_every_steps=1, save_every_s=0.0)
-    fit(model, MasterWeights(model), Batches(), loss, settings, out, world=world)
+    settings = TrainConfig(out=out, name="toy", learning_rate=0.05, log_every_steps=1, save_every_s=0.0)
+    fit(toy_method(model, Batches(), loss), settings, world)
     return [record["loss"] for record in read_metrics(out / "metrics.jsonl")]
 
 
 def test_every_process_goes_on_with_its_own_random_numbers(tmp_path: Path) -> None:
     first = run_world(2, tmp_path / "a", own_dropout, tmp_path / "run")
-    shutil.rmtree(complete_checkpoints(tmp_path / "run" / "checkpoints")[-1])
+    shutil.rmtree(complete_checkpoints(tmp_path / "run")[-1])
     assert run_world(2, tmp_path / "b", own_dropout, tmp_path / "run") == first

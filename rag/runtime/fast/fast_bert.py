@@ -2,8 +2,8 @@
 
 Equal results to transformers' `BertModel` in evaluation mode, with less work:
 
-* sequences are concatenated (`rag.runtime.fast.packing`), so linear layers, LayerNorm and GELU compute no
-  padding, and attention works on runs of equal length, so it needs no mask;
+* sequences are packed (T tokens end to end), so linear layers, LayerNorm and GELU compute no padding, and
+  attention works on runs of neighbours of equal length, so it needs no mask: sort them by length before;
 * query, key and value are one matrix product, with 1/√d folded into the query weights;
 * weights are reordered once for oneDNN, and bias and GELU are fused into the product;
 * attention works on a few rows at a time, so that its scores stay in the cache of one core;
@@ -14,18 +14,17 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from rag.core.errors import ConfigError
 from rag.runtime.fast.linear import CalibratedLinear, Linear, RowLinear
-from rag.runtime.fast.packing import PackedTokens
 from rag.runtime.hardware import bound_kernel_caches, has_tested_torch, resolve_precision
 
 _FAMILIES = frozenset({"bert", "dpr", "roberta", "xlm-roberta", "camembert"})
@@ -48,7 +47,7 @@ class _Layer:
 
 
 class FastBert:
-    """A BERT-family encoder for inference on CPU over packed tokens.
+    """A BERT-family encoder, one that it `supports`, for inference on CPU over packed tokens.
 
     Args:
         state: weights under the names of transformers' `BertModel` (`embeddings.…`, `encoder.layer.0.…`).
@@ -59,19 +58,10 @@ class FastBert:
 
     Attributes:
         precision: "fp32", "bf16" or "int8".
+        depth: number of layers.
 
     Raises:
-        ConfigError: the architecture is not covered, see `supports`; or bf16 where the CPU has none; or the
-            ranges belong to another model.
-
-    Example:
-        >>> from transformers import BertConfig, BertModel
-        >>> from rag.runtime.backbone import pad
-        >>> config = BertConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
-        ...                     intermediate_size=16)
-        >>> model = BertModel(config, add_pooling_layer=False)
-        >>> FastBert(model.state_dict(), config).forward(PackedTokens.of(*pad([[1, 2, 3], [4, 5]], 0))).shape
-        torch.Size([5, 8])
+        ConfigError: bf16 where the CPU has none.
     """
 
     def __init__(
@@ -82,25 +72,13 @@ class FastBert:
         precision: str = "fp32",
         ranges: Mapping[str, Tensor] | None = None,
     ) -> None:
-        if not self.supports(config):
-            raise ConfigError(
-                f"the fast encoder covers {', '.join(sorted(_FAMILIES))} with absolute positions, "
-                f"found {getattr(config, 'model_type', '?')!r}, with {getattr(config, 'hidden_act', '?')!r}",
-                hint="use the generic path of transformers for this model",
-            )
         self.config, self.dtype = config, resolve_precision(precision)
         self.precision = "bf16" if self.dtype == torch.bfloat16 else "fp32"
         if ranges is not None:
-            self.precision, size = "int8", (2, config.hidden_size)
-            names = {f"{n}.{part}" for n in range(config.num_hidden_layers) for part in ("attention", "feed")}
-            if ranges.keys() != names or any(channels.shape != size for channels in ranges.values()):
-                raise ConfigError(
-                    f"ranges of {len(ranges)} inputs are not those of a model of {config.num_hidden_layers} "
-                    f"layers with {config.hidden_size} channels",
-                    hint="measure them with this model",
-                )
+            self.precision = "int8"
         bound_kernel_caches()
         self.hidden_size: int = config.hidden_size
+        self.depth: int = config.num_hidden_layers
         self.n_heads: int = config.num_attention_heads
         self.head_size = self.hidden_size // self.n_heads
         roberta = config.model_type in ("roberta", "xlm-roberta", "camembert")
@@ -111,9 +89,7 @@ class FastBert:
             self._segment = state["embeddings.token_type_embeddings.weight"].detach().float().clone()
             self._position_and_first_segment = self._position + self._segment[0]
             self._embedding_norm = _norm(state, "embeddings.LayerNorm", config)
-            self._layers = [
-                self._layer(state, number, config, ranges) for number in range(config.num_hidden_layers)
-            ]
+            self._layers = [self._layer(state, number, config, ranges) for number in range(self.depth)]
 
     @staticmethod
     def supports(config: Any) -> bool:
@@ -159,65 +135,67 @@ class FastBert:
         )
 
     @torch.inference_mode()
-    def forward(self, tokens: PackedTokens) -> Tensor:
-        """Last hidden states (T, H) float32."""
-        return self.layers(self.embed(tokens), tokens, 0, self.depth)
-
     def padded(
         self, ids: Tensor, mask: Tensor, types: Tensor | None = None, seen: Tensor | None = None
     ) -> Tensor:
         """Last hidden states (n, L, H) float32 of token ids (n, L) padded on the right; 0 at padding.
 
         Args:
-            mask: (n, L), 1 on tokens; `types` and `seen` as in `PackedTokens`, of the same shape.
+            mask: (n, L), 1 on tokens.
+            types: (n, L) segments; None: all are 0.
+            seen: (n, L), 1 on the tokens that the others of their sequence attend to; None: on all.
         """
-        hidden = torch.zeros(*ids.shape, self.hidden_size)
-        hidden[mask.bool()] = self.forward(PackedTokens.of(ids, mask, types, seen))
+        real, hidden = mask.bool(), torch.zeros(*ids.shape, self.hidden_size)
+        packed = None if seen is None else seen[real].bool()
+        lengths = real.sum(1).tolist()
+        hidden[real] = self.layers(self.embed(ids, real, types), lengths, 0, self.depth, seen=packed)
         return hidden
 
     @torch.inference_mode()
-    def layers(self, x: Tensor, tokens: PackedTokens, first: int, stop: int) -> Tensor:
+    def layers(
+        self, x: Tensor, lengths: Sequence[int], first: int, stop: int, *, seen: Tensor | None = None
+    ) -> Tensor:
         """Layers `first` to `stop` (exclusive) over (T, H) float32 hidden states, which may be overwritten.
 
-        A caller that stops midway may drop sequences (`PackedTokens.keep`) before it continues.
+        A caller that stops midway may drop sequences before it continues.
+
+        Args:
+            lengths: tokens of each sequence, T in all.
+            seen: (T,) bool, see `padded`.
         """
+        runs = [(len(list(run)), length) for length, run in groupby(lengths)]
         for layer in self._layers[first:stop]:
-            context = self._attend(layer.qkv(x), tokens)
+            context = self._attend(layer.qkv(x), runs, seen)
             x = layer.attention_norm(layer.attention_out.add_to(x, context))
             for block in x.split(_BLOCK_TOKENS):
                 layer.down.add_to(block, layer.up(block))
             x = layer.norm(x)
         return x
 
-    @property
-    def depth(self) -> int:
-        """Number of layers."""
-        return len(self._layers)
-
     @torch.inference_mode()
-    def embed(self, tokens: PackedTokens) -> Tensor:
-        """Input of the first layer: (T, H) float32."""
-        positions = tokens.positions + self.position_offset
-        if tokens.segment_ids is None:
-            x = self._word[tokens.token_ids] + self._position_and_first_segment[positions]
+    def embed(self, ids: Tensor, mask: Tensor, types: Tensor | None = None) -> Tensor:
+        """Input of the first layer, (T, H) float32, for the tokens of (n, L) `ids` where `mask` is True."""
+        positions = (torch.arange(ids.shape[1]) + self.position_offset).expand_as(ids)[mask]
+        if types is None or not types.any():
+            x = self._word[ids[mask]] + self._position_and_first_segment[positions]
         else:
-            x = self._word[tokens.token_ids] + self._position[positions] + self._segment[tokens.segment_ids]
+            x = self._word[ids[mask]] + self._position[positions] + self._segment[types[mask]]
         result: Tensor = self._embedding_norm(x)
         return result
 
-    def _attend(self, qkv: Tensor, tokens: PackedTokens) -> Tensor:
-        """Self-attention inside each sequence. qkv (T, 3H) → (T, H)."""
+    def _attend(self, qkv: Tensor, runs: Sequence[tuple[int, int]], seen: Tensor | None) -> Tensor:
+        """Self-attention inside each sequence, by runs of (sequences, length). qkv (T, 3H) → (T, H)."""
         context = torch.empty(qkv.shape[0], self.hidden_size, dtype=self.dtype)
         heads, size = self.n_heads, self.head_size
         start = 0
-        for rows, length in tokens.groups:
+        for rows, length in runs:
             step = max(1, _SCORE_BYTES_IN_CACHE // (heads * length * length * qkv.element_size()))
             for n in [min(step, rows - first) for first in range(0, rows, step)]:
                 stop = start + n * length
                 split = qkv[start:stop].view(n, length, 3, heads, size).permute(2, 0, 3, 1, 4)
                 unseen = None
-                if tokens.seen is not None:
-                    unseen = ~tokens.seen[start:stop].view(n, 1, length).repeat_interleave(heads, 0)
+                if seen is not None:
+                    unseen = ~seen[start:stop].view(n, 1, length).repeat_interleave(heads, 0)
                 q, k, v = split.reshape(3, n * heads, length, size)
                 mixed = _softmax_product(q, k, v, unseen).view(n, heads, length, size).transpose(1, 2)
                 context[start:stop].view(n, length, heads, size).copy_(mixed)

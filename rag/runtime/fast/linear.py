@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from rag.runtime.hardware import has_vnni
+from rag.runtime.hardware import sums_in_16_bits
 
 _PLAIN, _GELU = ("none", ""), ("gelu", "none")  # oneDNN's names of activations that it fuses into a product
 _HALF = 128  # from signed to unsigned codes: oneDNN's fast kernels take unsigned inputs
@@ -71,7 +71,7 @@ class _Int8Weight:
     """(N, K) weights prepared for uint8 inputs (M, K)."""
 
     def __init__(self, weight: Tensor) -> None:
-        codes, scale = weight_codes(weight, pairs=not has_vnni())
+        codes, scale = weight_codes(weight, pairs=sums_in_16_bits())
         self._weight = torch.ops.onednn.qlinear_prepack(codes, None)
         self._scale = scale
         self._zeros = torch.zeros(len(scale), dtype=torch.int32)

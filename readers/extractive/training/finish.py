@@ -192,7 +192,6 @@ def add_ranges(folder: Path, examples: Sequence[Example]) -> ReaderManifest:
     reader = ExtractiveReader(model, parts.tokenizer, manifest.settings)
     passages = [example.passages[:_PASSAGES] for example in examples]
     reader.score([example.question for example in examples], passages)
-    reader.close()
     with atomic_path(folder / RANGES_FILE) as temporary:
         save_file({name: tensor.clone() for name, tensor in recorder.ranges.items()}, temporary)
         temporary.chmod(0o644)

@@ -10,8 +10,10 @@ from rag.data.examples import Example
 from rag.data.selection import hold_out
 from rag.runtime.model_files import position_limit
 from rag.training.card import Card
-from rag.training.fit import Loss
-from rag.training.run import Method, Run, Weights, train
+from rag.training.distributed import World
+from rag.training.fit import Loss, Method, Weights
+from rag.training.precision import MasterWeights
+from rag.training.run import train
 from readers.extractive.files import start_model
 from readers.extractive.model import Logits
 from readers.extractive.reader import ExtractiveReader
@@ -42,7 +44,7 @@ def train_reader(config: ReaderTrainConfig) -> Path:
     return train(config, partial(_method, config), "reader", one_process="a reader is trained by one")
 
 
-def _method(config: ReaderTrainConfig, run: Run) -> Method:
+def _method(config: ReaderTrainConfig, world: World) -> Method:
     # networks
     passage_head = config.answer_types or config.selection_weight > 0
     model, tokenizer = start_model(
@@ -57,10 +59,10 @@ def _method(config: ReaderTrainConfig, run: Run) -> Method:
     teacher = None
     if config.teacher is not None:
         teacher = Teacher.load(
-            config.teacher, tokenizer, precision=config.precision, device=run.device,
+            config.teacher, tokenizer, precision=config.precision, device=world.device,
             passage_head=passage_head,
         )  # fmt: skip
-    master = run.master(model.to(run.device))
+    master = MasterWeights(model.to(world.device), config.precision)
 
     # data
     learnt: list[tuple[TrainingSet, list[Example]]] = []
@@ -89,14 +91,14 @@ def _method(config: ReaderTrainConfig, run: Run) -> Method:
     manifest = partial(load_manifest, ReaderManifest, config.out / "reader")  # of the finished reader
 
     def evaluate() -> dict[str, float]:
-        return gold_scores(ExtractiveReader(model, tokenizer, settings, device=run.device), watched)
+        return gold_scores(ExtractiveReader(model, tokenizer, settings, device=world.device), watched)
 
     def export(weights: Weights) -> dict[str, Any]:
         return finish(config, model, weights, tokenizer, held_out, settings, shown)
 
     return Method(
         model, master, ReaderBatches(rows, config),
-        lambda batch: reader_loss(model, batch, config, run.device, teacher), export,
+        lambda batch: reader_loss(model, batch, config, world.device, teacher), export,
         Card("readers.extractive.training", "reader.md", {"load_manifest": manifest}),
         evaluate=evaluate if watched else None,
         facts={

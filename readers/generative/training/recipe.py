@@ -15,8 +15,9 @@ from rag.data.selection import hold_out
 from rag.runtime.model_files import save_tokenizer
 from rag.training.card import Card
 from rag.training.distributed import World
-from rag.training.fit import Loss
-from rag.training.run import Method, Run, Weights, train
+from rag.training.fit import Loss, Method, Weights
+from rag.training.precision import MasterWeights
+from rag.training.run import train
 from readers.answers import reading_scores
 from readers.extractive.files import load_span_model
 from readers.generative.files import check_rows, load_generator
@@ -46,7 +47,7 @@ def train_generator(config: GeneratorTrainConfig) -> Path:
     return train(config, partial(_method, config), "reader")
 
 
-def _method(config: GeneratorTrainConfig, run: Run) -> Method:
+def _method(config: GeneratorTrainConfig, world: World) -> Method:
     # data
     examples, own = usable_examples(config.train_files), None
     if config.validation_file is not None:
@@ -70,12 +71,12 @@ def _method(config: GeneratorTrainConfig, run: Run) -> Method:
         "passage_tokens": max(stage.passage_tokens for stage in config.stages),
         "max_passages": max(stage.passages for stage in config.stages),
     }
-    seq2seq, settings = _start(config, layout, examples, run.device)
+    seq2seq, settings = _start(config, layout, examples, world.device)
     batches = GeneratorBatches(config, settings, seq2seq, examples)
-    model = seq2seq.model.to(run.device)
+    model = seq2seq.model.to(world.device)
     _freeze(model, config.frozen)
     merge = _adapt(model, config.lora) if config.lora else None
-    master = run.master(model)
+    master = MasterWeights(model, config.precision)
     if config.checkpoint_layers:
         model.gradient_checkpointing_enable()
     shown = [[c.passage for c in best_ranked(e, config.stages[-1].passages)] for e in held_out]
@@ -92,11 +93,11 @@ def _method(config: GeneratorTrainConfig, run: Run) -> Method:
         set_weights(seq2seq, weights)
         figures = reading_scores(GenerativeReader(seq2seq, final), held_out, shown)
         manifest = GeneratorManifest(name=config.name, settings=final)
-        save_reader(run.out / "reader", seq2seq, weights, manifest)
+        save_reader(config.out / "reader", seq2seq, weights, manifest)
         return {**figures, "questions": float(len(held_out))}
 
     return Method(
-        model, master, batches, lambda batch: batch_loss(seq2seq, batch, config.batch_tokens, run.world),
+        model, master, batches, lambda batch: batch_loss(seq2seq, batch, config.batch_tokens, world),
         export, reader_card(settings), evaluate=evaluate,
         facts={
             "training questions": len(examples),

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from rag.bench.encode import run_encode_benchmark
-from rag.runtime.hardware import has_bf16
+from rag.runtime.hardware import precisions
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def test_it_times_all_and_compares_the_vectors(tiny, tmp_path, corpus):
     report = run_encode_benchmark([corpus], n=20, split="none", encoder=str(folder), batch_size=4, rounds=2)
     speeds, text = report.figures["passages_per_s"], report.to_text()
     assert "at most 4 texts per batch and 24 tokens per text" in text
-    if has_bf16():
+    if "bf16" in precisions():
         assert set(speeds) == {"ours bf16", "ours fp32", "peer bf16", "peer fp32"}
         assert report.figures["ours bf16 / peer fp32"]["value"] > 0
     else:

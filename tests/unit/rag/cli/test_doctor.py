@@ -3,14 +3,12 @@
 import pytest
 
 from rag.cli.look import describe_models
-from rag.runtime import hardware
+from readers.extractive import model
 
 
-@pytest.mark.parametrize(
-    ("flags", "precision"), [({"avx2"}, "int8"), ({"avx2", "avx512f"}, "fp32"), (set(), "fp32")]
-)
-def test_precision_of_the_reader(flags: set[str], precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hardware, "_cpu_flags", lambda: frozenset(flags))
+@pytest.mark.parametrize(("is_fast", "precision"), [(True, "int8"), (False, "fp32")])
+def test_precision_of_the_reader(is_fast: bool, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model, "precisions", lambda: {"int8": is_fast})
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     described = describe_models()
     assert (described["reader's precision"], described["device"]) == (precision, "cpu")

@@ -13,7 +13,7 @@ from rag.joint.config import MlmTrainConfig
 from rag.joint.masked import MaskedReader, SentenceBatches
 from rag.joint.mlm import held_out_figures, masked_loss, train_mlm
 from rag.training.distributed import World
-from rag.training.run_log import read_metrics
+from rag.training.run_folder import read_metrics
 from retrievers.examples.batches import Epochs
 from retrievers.examples.corpus import open_corpus
 from tests.conftest import TinyModels

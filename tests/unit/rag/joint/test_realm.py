@@ -19,7 +19,7 @@ from rag.joint.config import RealmTrainConfig
 from rag.joint.masked import MaskedReader, MaskedSentence, SentenceBatches
 from rag.joint.realm import RealmTask, train_realm
 from rag.training.distributed import World
-from rag.training.run_log import read_metrics
+from rag.training.run_folder import read_metrics
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.examples.batches import Epochs
 from retrievers.examples.corpus import open_corpus

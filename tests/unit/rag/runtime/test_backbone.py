@@ -3,9 +3,11 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pytest
 import torch
 
-from rag.runtime.backbone import load_backbone, pad, run_backbone
+from rag.runtime.backbone import load_backbone, pad, plan_batches, run_backbone
 
 
 def test_training_gets_plain_attention_and_dropout_and_inference_neither(tmp_path: Path, tiny: Any) -> None:
@@ -26,3 +28,16 @@ def test_token_types_reach_a_model_that_has_them(tmp_path: Path, tiny: Any) -> N
         typed = run_backbone(model, ids, mask, torch.tensor([[0, 0, 0, 1, 1]]))[0]
     assert torch.equal(plain, zeros)
     assert (plain - typed).abs().max() > 0.01
+
+
+@pytest.mark.parametrize(("rows", "tokens"), [(1, 10), (4, 30), (32, 2048)])
+def test_plan_keeps_limits_and_every_row_once(rows: int, tokens: int) -> None:
+    lengths = np.random.default_rng(0).integers(1, 25, 200).tolist()
+    batches = plan_batches(lengths, max_rows=rows, max_tokens=tokens)
+    assert sorted(row for batch in batches for row in batch) == list(range(200))
+    for batch in batches:
+        assert len(batch) <= rows
+        assert sum(lengths[row] for row in batch) <= tokens or len(batch) == 1
+    flat = [lengths[row] for batch in batches for row in batch]
+    assert flat == sorted(flat, reverse=True)
+    assert plan_batches([], max_rows=2, max_tokens=8) == []

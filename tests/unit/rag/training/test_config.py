@@ -9,19 +9,21 @@ from pydantic import ValidationError
 
 from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.core.files import read_json
-from rag.training.claim import claim_run, claimed
-from rag.training.config import FitConfig, TrainConfig
+from rag.training.config import TrainConfig
+from rag.training.run_folder import claim_run, claimed
 
 
 def test_a_rate_is_above_zero() -> None:
     with pytest.raises(ValidationError, match="greater than 0"):
-        FitConfig(learning_rates={"head": 0.0})
+        TrainConfig(out=Path("run"), name="toy", learning_rates={"head": 0.0})
 
 
-class _Claimed(FitConfig):
+class _Claimed(TrainConfig):
     recipe: ClassVar[str] = "toy"
-    free: ClassVar[frozenset[str]] = FitConfig.free | {"note", "index"}
+    free: ClassVar[frozenset[str]] = TrainConfig.free | {"note", "index"}
 
+    out: Path = Path("run")
+    name: str = "toy"
     index: Path | None = None
     train_files: tuple[Path, ...] = ()
     encoder: str | None = None
@@ -63,18 +65,18 @@ def test_a_run_goes_on_with_the_files_it_was_started_with(tmp_path: Path) -> Non
     claim_run(config, out)
     for file, now, before in ((train, "c", "b"), *((it, "c", "a") for it in (queries, judged, weights))):
         file.write_text(now)
-        with pytest.raises(MismatchedArtifactError, match=rf"other content of .*{file.name}"):
+        with pytest.raises(MismatchedArtifactError, match=rf"files of other content \(.*{file.name}"):
             claim_run(config, out)
         file.write_text(before)
     claim_run(config, out)
     (folder / "manifest.json").write_text("{}")  # an index: its manifest has the checksums of the rest
-    with pytest.raises(MismatchedArtifactError, match=r"started with other content of .*manifest.json"):
+    with pytest.raises(MismatchedArtifactError, match=r"other content .*manifest.json"):
         claim_run(config, out)
     alone = _Claimed(train_files=(judged,))  # its questions stand in another file
     claim_run(alone, tmp_path / "judged")
     _begin(tmp_path / "judged")
     queries.write_text("c")
-    with pytest.raises(MismatchedArtifactError, match=r"started with other content of .*queries.jsonl"):
+    with pytest.raises(MismatchedArtifactError, match=r"other content .*queries.jsonl"):
         claim_run(alone, tmp_path / "judged")
 
 
@@ -89,7 +91,7 @@ def test_a_run_goes_on_with_the_index_it_was_started_with_wherever_it_is(tmp_pat
     claim_run(config, out)
     _begin(out)
     claim_run(_Claimed(index=index("moved", "a")), out)
-    with pytest.raises(MismatchedArtifactError, match="other content of index"):
+    with pytest.raises(MismatchedArtifactError, match=r"other content \(index: a, now b"):
         claim_run(_Claimed(index=index("moved", "b")), out)
 
 

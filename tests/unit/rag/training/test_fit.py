@@ -12,13 +12,18 @@ import torch
 
 from rag.core.errors import ConfigError, IncompleteArtifactError, RagError
 from rag.runtime.seeds import generator
-from rag.training.checkpoints import complete_checkpoints
-from rag.training.config import FitConfig
+from rag.training.config import TrainConfig
+from rag.training.distributed import World
 from rag.training.fit import Loss, fit
-from rag.training.precision import MasterWeights
-from rag.training.run_log import read_metrics
+from rag.training.run_folder import complete_checkpoints, read_metrics
+from tests.worlds import toy_method
 
 Pair = tuple[torch.Tensor, torch.Tensor]
+
+
+class ToyConfig(TrainConfig):
+    measured = ("mrr",)
+    name: str = "toy"
 
 
 class Batches:
@@ -52,12 +57,11 @@ def run(
     out: Path, batches: Batches | None = None, model: torch.nn.Module | None = None, **changes: Any
 ) -> tuple[int, dict[str, torch.Tensor]]:
     model = linear() if model is None else model
-    keywords = {k: changes.pop(k) for k in ("evaluate", "hooks") if k in changes}
-    settings = FitConfig(**{"learning_rate": 0.05, "log_every_steps": 1, **changes})
-    if "evaluate" in keywords:
-        keywords["evaluate"] = partial(keywords["evaluate"], model)
-    loss = partial(mean_squares, model)
-    return fit(model, MasterWeights(model), batches or Batches(8), loss, settings, out, **keywords)
+    evaluate = partial(changes.pop("evaluate"), model) if "evaluate" in changes else None
+    settings = ToyConfig(**{"out": out, "learning_rate": 0.05, "log_every_steps": 1, **changes})
+    return fit(
+        toy_method(model, batches or Batches(8), partial(mean_squares, model), evaluate), settings, World()
+    )
 
 
 def test_accumulated_batches_are_one_large_batch(tmp_path: Path) -> None:
@@ -143,9 +147,9 @@ def test_named_parts_of_the_loss_are_averaged_into_the_log(
         )
 
     model = linear()
-    settings = FitConfig(learning_rate=0.05, accumulate=2, log_every_steps=2)
-    with caplog.at_level("INFO", logger="rag.training.fit"):
-        fit(model, MasterWeights(model), Batches(8), loss, settings, tmp_path)
+    settings = ToyConfig(out=tmp_path, learning_rate=0.05, accumulate=2, log_every_steps=2)
+    with caplog.at_level("INFO", logger="rag.training"):
+        fit(toy_method(model, Batches(8), loss), settings, World())
     records = read_metrics(tmp_path / "metrics.jsonl")
     assert len(records) == 2
     for record in records:
@@ -189,10 +193,8 @@ def test_a_signal_saves_the_step_and_the_run_goes_on_from_it(
         run(tmp_path / "ignored", Ended(8))  # to its end
     finally:
         signal.signal(number, before)
-    assert [path.name for path in complete_checkpoints(tmp_path / "stopped" / "checkpoints")] == [
-        "step-00000004"
-    ]
-    assert not complete_checkpoints(tmp_path / "at once" / "checkpoints")
+    assert [path.name for path in complete_checkpoints(tmp_path / "stopped")] == ["step-00000004"]
+    assert not complete_checkpoints(tmp_path / "at once")
     (_, again), (_, whole) = run(tmp_path / "stopped"), run(tmp_path / "whole")
     for name, tensor in whole.items():
         assert torch.equal(again[name], tensor)

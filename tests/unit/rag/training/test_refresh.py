@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 
 from rag.core.errors import ConfigError, IncompleteArtifactError, ResourceError
 from rag.core.files import atomic_write_json, directory_lock
-from rag.training.claim import claim_run
+from rag.training.run_folder import claim_run
 from tests import toy_refresh
 from tests.toy_refresh import ToyConfig, ToyRun
 from tests.worlds import start_process, wait_until
@@ -40,11 +39,8 @@ def test_in_turn_every_result_is_used_at_once(tmp_path: Path) -> None:
 
 def test_beside_a_result_is_used_from_the_next_snapshot_on(tmp_path: Path) -> None:
     run = ToyRun(config(tmp_path, refresh_device="cpu"))
-    assert run.steps(0, 3) == ["", "", "0"]
+    assert run.steps(0, 5) == ["0", "0", "0", "0", "2"]  # training cannot begin without the first
     run.hooks.close()
-    waiting = ToyRun(config(tmp_path / "b", refresh_device="cpu"), must_wait=True)
-    assert waiting.steps(0, 2) == ["0", "0"]  # training cannot begin without
-    waiting.hooks.close()
 
 
 @pytest.mark.parametrize("device", [None, "cpu"])
@@ -85,7 +81,7 @@ def test_results_that_no_checkpoint_needs_are_deleted(tmp_path: Path) -> None:
         atomic_write_json(checkpoint / "state.json", state)
         if step > 1:
             (checkpoint.with_name(f"step-{step - 1:08d}") / "state.json").unlink()
-        run.hooks.on_checkpoint(checkpoint, step + 1)
+        run.hooks.on_checkpoint()
     assert names(tmp_path) == ["step-00000002", "step-00000004"]
 
 
@@ -104,19 +100,18 @@ def test_the_death_of_the_refresher_is_noticed(tmp_path: Path) -> None:
     failing = ToyRun(config(tmp_path / "a", refresh_device="cpu", fails=7))
     with pytest.raises(ResourceError, match="ended with exit code 7"):
         failing.steps(0, 3)
-    killed = ToyRun(config(tmp_path / "b", refresh_device="cpu"))
-    killed.steps(0, 1)
+    killed = ToyRun(config(tmp_path / "b", refresh_device="cpu"), begins_with_result=True)
+    killed.steps(0, 3)
     child = killed.hooks._child
     assert child is not None
     os.kill(child.pid, signal.SIGKILL)
     child.join()
     with pytest.raises(ResourceError, match="exit code -9"):
-        killed.steps(1, 2)
+        killed.steps(3, 4)
 
 
 def train_without_end(out: Path) -> None:
-    ToyRun(config(out, refresh_device="cpu", sleeps=True)).steps(0, 1)
-    time.sleep(600)
+    ToyRun(config(out, refresh_device="cpu", sleeps=True)).steps(0, 1)  # waits for the first result
 
 
 def test_the_refresher_ends_with_its_trainer(tmp_path: Path) -> None:

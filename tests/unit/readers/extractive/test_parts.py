@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rag.core.errors import ConfigError, DataError
-from rag.runtime.hardware import has_int8
+from rag.runtime.hardware import precisions
 from readers.confidence import fit_calibration
 from readers.extractive.files import WORD_EMBEDDINGS, load_int8, load_parts, quantize, rounded, save_int8
 from readers.extractive.layout import tokenize_texts
@@ -143,7 +143,7 @@ def test_int8_inference_needs_ranges_which_are_checked(tmp_path: Path, encoder_f
         ExtractiveReader.load(tmp_path, precision="int8")
     [first, *rest] = read_set(TrainingSet(questions=tiny_squad(tmp_path / "squad.json", 4, 0)))
     assert add_ranges(tmp_path, [first, *rest])
-    if has_int8():
+    if "int8" in precisions():
         reader = ExtractiveReader.load(tmp_path, precision="int8")
         exact = ExtractiveReader.load(tmp_path, precision="fp32")
         texts = [example.candidates[0].passage for example in rest]

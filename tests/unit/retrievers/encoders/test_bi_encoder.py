@@ -146,7 +146,7 @@ def test_another_tokenizer_is_another_encoder_and_a_lost_one_is_refused(tiny_ber
 
 @pytest.mark.needs_bf16
 def test_auto_keeps_questions_in_fp32(tiny_bert, encoder, monkeypatch):
-    monkeypatch.setattr(hardware, "has_fast_bf16", lambda device: True)
+    monkeypatch.setattr(hardware, "precisions", lambda device: {"bf16": True})
     auto = BiEncoder.load(tiny_bert, device="cpu")
     assert (auto.precision, auto.query_precision) == ("bf16", "fp32")
     np.testing.assert_array_equal(auto.encode_questions(TEXTS), encoder.encode_questions(TEXTS))
@@ -154,8 +154,7 @@ def test_auto_keeps_questions_in_fp32(tiny_bert, encoder, monkeypatch):
 
 
 def test_without_bf16_auto_is_fp32_and_bf16_is_refused(tiny_bert, monkeypatch):
-    monkeypatch.setattr(hardware, "has_fast_bf16", lambda device: False)
-    monkeypatch.setattr(hardware, "has_bf16", lambda device: False)
+    monkeypatch.setattr(hardware, "precisions", lambda device: {})
     assert BiEncoder.load(tiny_bert, device="cpu").precision == "fp32"
     with pytest.raises(ConfigError, match="no bf16 arithmetic"):
         BiEncoder.load(tiny_bert, device="cpu", precision="bf16")

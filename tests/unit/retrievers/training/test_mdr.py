@@ -152,7 +152,7 @@ def test_candidates_of_a_hop_are_all_passages_but_the_later_ones(tiny_bert: Path
 def test_the_loss_over_a_queue_is_that_of_all_its_passages_but_the_questions_own(tiny_bert: Path) -> None:
     model, data = world_of(tiny_bert)
     world = World()
-    run: Any = SimpleNamespace(model=model, master=MasterWeights(model), world=world)
+    run: Any = SimpleNamespace(model=model, master=MasterWeights(model, "fp32"), world=world)
     queue = MomentumQueue(run, data, size=3, momentum=0.9)
     batch = HopBatches(data, HopEpochs(data.ids, 2), hard_negatives=0)[0]
     first = contrastive_step(model, batch, world, objective=queue.objective)
@@ -182,7 +182,7 @@ def test_the_loss_over_a_queue_is_that_of_all_its_passages_but_the_questions_own
 
 def test_the_copy_follows_and_a_passage_stands_in_the_queue_once(tiny_bert: Path) -> None:
     model, data = world_of(tiny_bert)
-    master = MasterWeights(model)
+    master = MasterWeights(model, "fp32")
     run: Any = SimpleNamespace(model=model, master=master, world=World())
     queue = MomentumQueue(run, data, size=4, momentum=0.75)
     batch = HopBatches(data, HopEpochs(data.ids, 2), hard_negatives=0)[0]
@@ -194,7 +194,7 @@ def test_the_copy_follows_and_a_passage_stands_in_the_queue_once(tiny_bert: Path
     old = master.master[0].detach().clone()
     with torch.no_grad():
         master.master[0].add_(1.0)
-    queue.after_step(1)
+    queue.before_step(1)
     torch.testing.assert_close(queue.extra_state()[master.names[0]], old + 0.25)
 
 

@@ -72,9 +72,10 @@ def test_vectors_of_a_frozen_tower_are_without_dropout(tiny_bert: Path) -> None:
     assert model.passage.training
 
 
+@pytest.mark.needs_bf16
 def test_bf16_keeps_vectors_and_scores_in_fp32(tiny_bert: Path) -> None:
     exact, model = (spelled(bi_encoder(tiny_bert, normalize=True, dropout=0.0, **TOKENS)) for _ in range(2))
-    master = MasterWeights(model, torch.bfloat16)
+    master = MasterWeights(model, "bf16")
     rows = texts(5)
     result = model.encode_passages(rows)
     assert result.dtype == torch.float32

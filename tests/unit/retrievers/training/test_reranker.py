@@ -13,7 +13,7 @@ from rag.core.errors import ConfigError, DataError
 from rag.core.types import Passage
 from rag.data.examples import Example, write_examples
 from rag.training.distributed import World
-from rag.training.run_log import read_metrics
+from rag.training.run_folder import read_metrics
 from retrievers.encoders.cross_encoder import CrossEncoder
 from retrievers.training.reranker import RerankerTrainConfig, _step, train_reranker
 from tests.unit.retrievers.conftest import named

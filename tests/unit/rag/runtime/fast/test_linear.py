@@ -4,9 +4,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from rag.runtime import hardware
 from rag.runtime.fast.linear import CalibratedLinear, RowLinear, _Int8Weight, weight_codes
-from rag.runtime.hardware import has_fast_int8, has_int8, has_vnni
+from rag.runtime.hardware import sums_in_16_bits
 
 
 def layer(n=24, k=16):
@@ -73,28 +72,7 @@ def test_no_pair_of_products_overflows_16_bits(k):
 @pytest.mark.parametrize("sign", [1, -1])
 def test_products_at_the_limit_are_exact_on_this_processor(k, sign):
     weight = sign * torch.tensor([[1.0, 0.0], [0.5, 0.5], [1.0, -1.0]]).repeat(6, k)[:, :k]
-    codes, scale = weight_codes(weight, pairs=not has_vnni())
+    codes, scale = weight_codes(weight, pairs=sums_in_16_bits())
     inputs = torch.full((5, k), 255, dtype=torch.uint8)
     expected = (inputs.double() @ codes.double().T) * scale.double()
     torch.testing.assert_close(_Int8Weight(weight)(inputs, 0).double(), expected, rtol=1e-6, atol=0)
-
-
-@pytest.mark.parametrize(
-    ("flags", "expected"),
-    [
-        (set(), False),
-        ({"avx2"}, True),
-        ({"avx2", "avx_vnni"}, True),
-        ({"avx2", "avx_vnni", "avx512f"}, False),
-        ({"avx512_vnni"}, True),
-        ({"avx512_vnni", "avx512_bf16"}, True),
-        ({"avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8"}, False),
-    ],
-)
-def test_where_int8_is_fast(monkeypatch, flags, expected):
-    monkeypatch.setattr(hardware, "_cpu_flags", lambda: frozenset(flags))
-    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
-    assert has_fast_int8() is expected
-    assert has_int8() is bool(flags)
-    assert has_vnni() is ("avx512_vnni" in flags or flags == {"avx2", "avx_vnni"})
-    assert not has_fast_int8("cuda")
