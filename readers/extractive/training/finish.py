@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -59,14 +58,14 @@ def finish(
     with replaced_folder(config.out / "reader") as folder:  # it appears only with ranking and confidence
         export_int8(folder, model, weights, tokenizer, name=config.name, settings=settings)
         manifest = add_ranges(folder, learnt)
-        with closing(ExtractiveReader.load(folder, precision=config.precision)) as reader:
-            for label, examples in held_out.items():
-                if shown := draw(examples, config.validation_questions, config, 4):
-                    figures[f"gold passages, held-out {label}"] = gold_scores(reader, shown)
-            if sets:
-                chosen, calibration, figures["retrieved, held-out"] = tune(reader, sets)
-                changes = {"settings": chosen, "calibration": calibration}
-                manifest.model_copy(update=changes).save(folder)
+        reader = ExtractiveReader.load(folder, precision=config.precision)
+        for label, examples in held_out.items():
+            if shown := draw(examples, config.validation_questions, config, 4):
+                figures[f"gold passages, held-out {label}"] = gold_scores(reader, shown)
+        if sets:
+            chosen, calibration, figures["retrieved, held-out"] = tune(reader, sets)
+            changes = {"settings": chosen, "calibration": calibration}
+            manifest.model_copy(update=changes).save(folder)
     return figures
 
 

@@ -91,7 +91,7 @@ def test_a_run_goes_on_with_the_index_it_was_started_with_wherever_it_is(tmp_pat
     claim_run(config, out)
     _begin(out)
     claim_run(_Claimed(index=index("moved", "a")), out)
-    with pytest.raises(MismatchedArtifactError, match=r"other content \(index: a, now b"):
+    with pytest.raises(MismatchedArtifactError, match=r"other content \(index: 'a', now 'b'"):
         claim_run(_Claimed(index=index("moved", "b")), out)
 
 
