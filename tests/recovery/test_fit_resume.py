@@ -18,7 +18,6 @@ from rag.training.run_folder import complete_checkpoints, read_metrics
 from tests.worlds import killed_at, run_world, toy_method
 
 STEPS = 12
-STEP = (torch.nn.functional, "mse_loss")  # called once a step
 
 
 class Batches:
@@ -31,41 +30,6 @@ class Batches:
         draw = generator(5, step)
         x = torch.from_numpy(draw.normal(size=(16, 4))).float()
         return x, x @ torch.tensor([[1.0], [-2.0], [0.5], [3.0]])
-
-
-def train(out: Path, width: int = 8) -> tuple[list[float], dict[str, torch.Tensor]]:
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(4, width), torch.nn.Dropout(0.2), torch.nn.Linear(width, 1))
-
-    def loss(batch: tuple[torch.Tensor, torch.Tensor]) -> Loss:
-        return Loss(torch.nn.functional.mse_loss(model(batch[0]), batch[1]), len(batch[0]), batch[0].numel())
-
-    settings = TrainConfig(out=out, name="toy", learning_rate=0.05, log_every_steps=1, save_every_s=0.0)
-    _, weights = fit(toy_method(model, Batches(), loss), settings, World())
-    return [record["loss"] for record in read_metrics(out / "metrics.jsonl")], weights
-
-
-def test_kill_and_resume_change_nothing(tmp_path: Path) -> None:
-    losses, weights = train(tmp_path / "whole")
-    killed_at(*STEP, 7, train, tmp_path / "killed")
-    assert complete_checkpoints(tmp_path / "killed")[-1].name == "step-00000007"
-    for _ in range(2):  # resumed; finished, and not trained again
-        again, resumed = train(tmp_path / "killed")
-        assert again == losses
-        assert all(torch.equal(weights[name], resumed[name]) for name in weights)
-    assert len(losses) == STEPS
-    assert losses[-1] < losses[0]
-
-
-def test_damaged_and_foreign_checkpoints_are_refused(tmp_path: Path) -> None:
-    train(tmp_path)
-    with pytest.raises(MismatchedArtifactError, match="other parameters"):
-        train(tmp_path, width=6)
-    newest = complete_checkpoints(tmp_path)[-1]
-    (newest / "optimizer.safetensors").unlink()
-    with pytest.raises(IncompleteArtifactError, match=newest.name):
-        train(tmp_path)
 
 
 class Clock:
@@ -89,7 +53,7 @@ class Momentum(FitHooks):
     def before_step(self, step: int) -> None:
         for name, parameter in self.model.named_parameters():
             self.slow[name].lerp_(parameter.detach(), 0.1)
-        self.queue = torch.cat([self.queue[1:], self.slow["1.weight"].mean()[None]])
+        self.queue = torch.cat([self.queue[1:], self.slow["0.weight"].mean()[None]])
 
     def extra_state(self) -> Mapping[str, torch.Tensor]:
         return {"queue": self.queue, **{f"slow.{name}": tensor for name, tensor in self.slow.items()}}
@@ -99,50 +63,62 @@ class Momentum(FitHooks):
         self.slow = {name: tensors[f"slow.{name}"] for name in self.slow}
 
 
-def train_with_momentum(out: Path, device: str) -> list[float]:
-    """Hooks' tensors and dropout, saved every fourth step."""
+def train(
+    out: Path, width: int = 8, device: str = "cpu", world: World | None = None, save_every_s: float = 3.5
+) -> tuple[list[float], dict[str, torch.Tensor]]:
+    """With hooks' tensors and dropout; a checkpoint is due every fourth step."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    model = torch.nn.Sequential(
-        torch.nn.Linear(4, 4), torch.nn.Linear(4, 8), torch.nn.Dropout(0.2), torch.nn.Linear(8, 1)
-    ).to(device)
-    hooks, clock = Momentum(model), Clock()
+    layers = torch.nn.Linear(4, width), torch.nn.Dropout(0.2), torch.nn.Linear(width, 1)
+    model, clock = torch.nn.Sequential(*layers).to(device), Clock()
+    hooks = Momentum(model)
 
     def loss(batch: tuple[torch.Tensor, torch.Tensor]) -> Loss:
         clock.now += 1.0
         x, y = (tensor.to(device) for tensor in batch)
-        return Loss(torch.nn.functional.mse_loss(model(x) + hooks.queue.sum().to(device), y), len(x), 1)
+        value = torch.nn.functional.mse_loss(model(x) + hooks.queue.sum().to(device), y)
+        return Loss(value if world is None else value / world.size, len(x), x.numel())
 
-    settings = TrainConfig(out=out, name="toy", learning_rate=0.05, log_every_steps=1, save_every_s=3.5)
+    config = TrainConfig(
+        out=out, name="toy", learning_rate=0.05, log_every_steps=1, save_every_s=save_every_s
+    )
     with patch.object(fit_module, "time", clock):
-        fit(toy_method(model, Batches(), loss, None, hooks), settings, World(device=device))
-    return [record["loss"] for record in read_metrics(out / "metrics.jsonl")]
+        method = toy_method(model, Batches(), loss, None, hooks)
+        _, weights = fit(method, config, world or World(device=device))
+    return [record["loss"] for record in read_metrics(out / "metrics.jsonl")], weights
 
 
 @pytest.mark.parametrize(
     "device",
     ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))],
 )
-def test_hooks_and_dropout_are_resumed(tmp_path: Path, device: str) -> None:
-    whole = train_with_momentum(tmp_path / "whole", device)
-    killed_at(*STEP, 7, train_with_momentum, tmp_path / "killed", device)
-    assert train_with_momentum(tmp_path / "killed", device) == whole
+def test_kill_and_resume_change_nothing(tmp_path: Path, device: str) -> None:
+    losses, weights = train(tmp_path / "whole", device=device)
+    killed_at(torch.nn.functional, "mse_loss", 7, train, tmp_path / "killed", 8, device)
+    assert [path.name for path in complete_checkpoints(tmp_path / "killed")] == ["step-00000004"]
+    for _ in range(2):  # resumed; finished, and not trained again
+        again, resumed = train(tmp_path / "killed", device=device)
+        assert again == losses
+        assert all(torch.equal(weights[name], resumed[name]) for name in weights)
+    assert len(losses) == STEPS
+    assert losses[-1] < losses[0]
 
 
-def own_dropout(world: World, out: Path) -> list[float]:
-    """Each process draws dropout of its own, from its own seed."""
-    torch.manual_seed(world.rank)
-    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 1))
+def test_damaged_and_foreign_checkpoints_are_refused(tmp_path: Path) -> None:
+    train(tmp_path)
+    with pytest.raises(MismatchedArtifactError, match="other parameters"):
+        train(tmp_path, width=6)
+    newest = complete_checkpoints(tmp_path)[-1]
+    (newest / "optimizer.safetensors").unlink()
+    with pytest.raises(IncompleteArtifactError, match=newest.name):
+        train(tmp_path)
 
-    def loss(batch: tuple[torch.Tensor, torch.Tensor]) -> Loss:
-        return Loss(torch.nn.functional.mse_loss(model(batch[0]), batch[1]) / 2, len(batch[0]), 1)
 
-    settings = TrainConfig(out=out, name="toy", learning_rate=0.05, log_every_steps=1, save_every_s=0.0)
-    fit(toy_method(model, Batches(), loss), settings, world)
-    return [record["loss"] for record in read_metrics(out / "metrics.jsonl")]
+def train_shared(world: World, out: Path) -> list[float]:
+    return train(out, world=world, save_every_s=0.5)[0]
 
 
 def test_every_process_goes_on_with_its_own_random_numbers(tmp_path: Path) -> None:
-    first = run_world(2, tmp_path / "a", own_dropout, tmp_path / "run")
+    first = run_world(2, tmp_path / "a", train_shared, tmp_path / "run")
     shutil.rmtree(complete_checkpoints(tmp_path / "run")[-1])
-    assert run_world(2, tmp_path / "b", own_dropout, tmp_path / "run") == first
+    assert run_world(2, tmp_path / "b", train_shared, tmp_path / "run") == first
