@@ -3,7 +3,7 @@ import shutil
 
 import pytest
 
-from rag.core.errors import ArtifactError, ConfigError
+from rag.core.errors import ArtifactError, ConfigError, DataError
 from retrievers.encoders.settings import read_settings
 from retrievers.encoders.tokenization import TextTokenizer
 
@@ -114,9 +114,12 @@ def test_plain_folder_says_what_was_guessed(tmp_path):
     assert "does not say how" in settings.note
 
 
-@pytest.mark.parametrize("content", [None, "{", "[]", "{}"])
-def test_not_an_encoder(tmp_path, content):
+@pytest.mark.parametrize(
+    ("content", "error"),
+    [(None, ArtifactError), ("{", DataError), ("[]", ArtifactError), ("{}", ArtifactError)],
+)
+def test_not_an_encoder(tmp_path, content, error):
     if content is not None:
         (tmp_path / "config.json").write_text(content)
-    with pytest.raises(ArtifactError):
+    with pytest.raises(error):
         read_settings(tmp_path)
