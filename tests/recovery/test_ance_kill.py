@@ -77,6 +77,6 @@ def test_a_process_beside_the_training_mines_the_same(tmp_path: Path, material: 
     train_ance(turn)
     train_ance(beside)
     records = [json.loads(line) for line in (beside.out / "metrics.jsonl").read_text().splitlines()]
-    assert ["mined/negatives_per_question" in record for record in records] == [False] * 4 + [True] * 2
+    assert all("mined/negatives_per_question" in record for record in records)
     mined = "refresh/step-00000000/result/negatives.npy"
     assert (beside.out / mined).read_bytes() == (turn.out / mined).read_bytes()
