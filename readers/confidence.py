@@ -62,9 +62,7 @@ def chance(fitted: Sequence[float], features: Float64) -> float:
     return 1.0 / (1.0 + float(np.exp(-bias - features @ np.array(slopes))))
 
 
-def fit_calibration(
-    scores: Float64, correct: Bool, nulls: Float64, weights: Float64 | None = None
-) -> Calibration:
+def fit_calibration(scores: Float64, correct: Bool, nulls: Float64, weights: Float64) -> Calibration:
     r"""Temperature T and null bias b that make held-out outcomes most likely.
 
         minimise −Σ_q w_q log Σ_{i ∈ right(q)} p_i(q; T, b) + 10⁻⁴·((log T)² + b²)
@@ -76,7 +74,7 @@ def fit_calibration(
         scores: (Q, N) candidate scores, -inf where a question has fewer than N.
         correct: (Q, N) which candidates are right.
         nulls: (Q,) null scores.
-        weights: (Q,) w before they are scaled to add up to 1; None: all alike.
+        weights: (Q,) w before they are scaled to add up to 1.
 
     Raises:
         DataError: a score is NaN.
@@ -96,7 +94,7 @@ def fit_calibration(
         logits = everything / np.exp(parameters[0]) + parameters[1] * unit
         return np.asarray(logsumexp(logits, axis=1) - logsumexp(np.where(right, logits, -np.inf), axis=1))
 
-    log_temperature, bias = _least(losses, 2, np.ones(len(scores)) if weights is None else weights)
+    log_temperature, bias = _least(losses, 2, weights)
     return Calibration(
         temperature=round(float(np.exp(log_temperature)), 4), null_bias=round(bias, 4), questions=len(scores)
     )

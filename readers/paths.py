@@ -64,9 +64,9 @@ def with_paths(answers: AnswerSet, paths: Paths) -> AnswerSet:
         >>> germany = Passage("g", "Germany", "A state. The capital of Germany is Berlin.")
         >>> evidence = Evidence("g", "Germany", germany.text, 35, 41, 0.8)
         >>> question = "What is the capital of the country where the Danube rises?"
-        >>> found = AnswerSet(question, (Answer("Berlin", 1.0, 0.9, evidence),), 0.1, "v", {})
+        >>> answers = AnswerSet(question, (Answer("Berlin", 1.0, 0.9, evidence),), 0.1, "v", {})
         >>> path = [(Hit(0, "d", 0.7), danube), (Hit(1, "g", 0.8), germany)]
-        >>> for step in with_paths(found, [path]).answers[0].path:
+        >>> for step in with_paths(answers, [path]).answers[0].path:
         ...     print(step.title, [step.text[start:end] for start, end in step.supporting])
         Danube ['The Danube rises in Germany.']
         Germany ['The capital of Germany is Berlin.']

@@ -176,18 +176,17 @@ def plain_encoder(source: str | None, out: Path) -> str | None:
 
     The folder's name ends with the reader's, for model cards; it is written if it does not exist.
     """
-    reader = _reader_folder(source)
-    if reader is None or (loaded := load_span_model(source)) is None:
+    if (reader := _reader_folder(source)) is None:
         return source
     rank = os.environ.get("RANK", "0")  # each process of several has its own
     name = source if source == "shipped" else Path(*reader.resolve().parts[1:][-2:])
     folder = out / "start" / f"{sha256_file(reader / READER_FILE)[:12]}-{rank}" / name
     if not folder.exists():
-        model, tokenizer = loaded
-        encoder: Any = model.encoder
+        parts = load_parts(reader)
+        encoder: Any = parts.model.encoder
         with atomic_path(folder) as temporary:
             encoder.save_pretrained(temporary)
-            tokenizer.save_pretrained(temporary)
+            parts.tokenizer.save_pretrained(temporary)
     return str(folder.resolve())
 
 

@@ -33,7 +33,7 @@ from readers.extractive.layout import (
     tokenize_texts,
 )
 from readers.extractive.model import FastSpanModel, Logits, LogitsModel
-from readers.extractive.settings import SIX_LAYERS, ReaderSettings
+from readers.extractive.settings import EFFORTS, SIX_LAYERS, ReaderSettings
 from readers.manifest import Calibration
 from readers.paths import PATH_WEIGHT
 from readers.protocols import PassageLists, ScoreLists, check_request
@@ -121,7 +121,7 @@ class ExtractiveReader:
         settings = self.settings
         if from_paths:
             settings = settings.model_copy(update={"retrieval_weight": PATH_WEIGHT, "effort": "full"})
-        most = sum(settings.reading.waves) or None  # further passages are never read
+        most = sum(EFFORTS[settings.effort].waves) or None  # further passages are never read
         best = [np.argsort(-np.asarray(own, float), kind="stable")[:most].tolist() for own in scores]
         rows = self.rows(questions, passages, best)
         ranked = read_waves(self, rows, scores, settings)
@@ -196,7 +196,7 @@ class ExtractiveReader:
 def read_waves(
     reader: ExtractiveReader, rows: PassageRows, retrieval: ScoreLists, settings: ReaderSettings
 ) -> list[Ranked]:
-    """Read passages of all questions, wave by wave, as far as `settings.reading` requires.
+    """Read passages of all questions, wave by wave, as far as the effort of the settings requires.
 
     A question's answers are ranked after each wave that it takes part in; the last ranking is its result.
 
@@ -204,7 +204,7 @@ def read_waves(
         rows: rows of all passages that may be read.
         retrieval: for each question the retrieval scores of its passages.
     """
-    effort, n_questions, depth = settings.reading, len(rows.questions), reader.model.depth
+    effort, n_questions, depth = EFFORTS[settings.effort], len(rows.questions), reader.model.depth
     drop = effort.drop if settings.skim_layer else None
     most = None if effort.most is None else effort.most * depth // SIX_LAYERS
     owner = rows.owners

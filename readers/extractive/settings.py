@@ -94,11 +94,6 @@ class ReaderSettings(Config):
             )
         return self
 
-    @property
-    def reading(self) -> Effort:
-        """The chosen effort."""
-        return EFFORTS[self.effort]
-
 
 class ReaderManifest(Manifest):
     """The content of `reader.json`.

@@ -123,9 +123,9 @@ class GenerativeReader:
         shown = [[texts[i] for i in places] for texts, places in zip(passages, chosen, strict=True)]
         rows = encode_rows(self.seq2seq.tokenizer, settings, questions, shown)
         sizes = [sum(map(len, own)) for own in rows]
-        asked = [b for b, size in enumerate(sizes) if size]
-        plan = plan_batches([sizes[b] for b in asked], max_rows=len(asked), max_tokens=_DECODED_TOKENS)
-        for part in ([asked[place] for place in places] for places in plan):
+        numbers = [b for b, size in enumerate(sizes) if size]
+        plan = plan_batches([sizes[b] for b in numbers], max_rows=len(numbers), max_tokens=_DECODED_TOKENS)
+        for part in ([numbers[place] for place in places] for places in plan):
             with torch.inference_mode():
                 memory = self.seq2seq.encode([rows[b] for b in part], settings.batch_tokens)
             priors = [torch.tensor([scores[b][i] for i in chosen[b]]) * settings.prior_scale for b in part]

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from rag.core.arrays import Int32
@@ -32,24 +31,24 @@ def is_right(text: str, example: Example) -> bool:
     return exact_match(text, example.answers, example.answer_profile)
 
 
-def read_set(one: TrainingSet, *, serving: bool = False) -> list[Example]:
+def read_set(part: TrainingSet, *, serving: bool = False) -> list[Example]:
     """The questions of a set that have answers, with all their passages: the gold ones, the set's other
     paragraphs with score 0, then the retrieved ones.
 
     Args:
-        one: the set.
+        part: the set.
         serving: take only the retrieved passages, if there are any.
 
     Raises:
         DataError: a file is wrong, no question is left, or `retrieved` has fewer than half of them.
     """
-    questions = [q for q in map(partial(_shortened, one), read_questions(one.questions)) if _is_used(q, one)]
+    every = (_shortened(part, question) for question in read_questions(part.questions))
+    questions = [question for question in every if _is_used(question, part)]
     if not questions:
-        raise DataError(
-            f"{one.questions}: no question with answers" + (f" where {dict(one.where)}" if one.where else "")
-        )
+        where = f" where {dict(part.where)}" if part.where else ""
+        raise DataError(f"{part.questions}: no question with answers{where}")
     # results of `rag retrieve`, and files of FiD, hold their passages themselves
-    path = one.retrieved or (one.questions if "ctxs" in questions[0].meta else None)
+    path = part.retrieved or (part.questions if "ctxs" in questions[0].meta else None)
     retrieved: dict[str, tuple[Candidate, ...]] = {}
     if path is not None:
         texts = {question.text for question in questions}
@@ -57,7 +56,7 @@ def read_set(one: TrainingSet, *, serving: bool = False) -> list[Example]:
         retrieved = {text: candidates for text, candidates in listed if text in texts and candidates}
         if len(retrieved) < len(texts) / 2 and not serving:
             raise DataError(
-                f"{path}: knows only {len(retrieved)} of {len(texts)} questions of {one.questions}",
+                f"{path}: knows only {len(retrieved)} of {len(texts)} questions of {part.questions}",
                 hint="run `rag retrieve` for these questions",
             )
         if serving:
@@ -65,27 +64,27 @@ def read_set(one: TrainingSet, *, serving: bool = False) -> list[Example]:
     return [
         Example(
             q.id, q.text, q.answers,
-            tuple(_candidates(q, retrieved.get(q.text, ()), serving, one.window_words)),
+            tuple(_candidates(q, retrieved.get(q.text, ()), serving, part.window_words)),
             answers_are_regex=q.answers_are_regex, answer_starts=q.answer_starts,
         )
         for q in questions
     ]  # fmt: skip
 
 
-def _shortened(one: TrainingSet, question: Question) -> Question:
+def _shortened(part: TrainingSet, question: Question) -> Question:
     """The question without the answers that are too long; SQuAD's places belong to its first answer alone."""
-    if not one.labelled:
+    if not part.labelled:
         return replace(question, answers=(), answer_starts=())
-    if not one.max_answer_words or question.answers_are_regex:
+    if not part.max_answer_words or question.answers_are_regex:
         return question
-    short = tuple(a for a in question.answers if len(a.split()) <= one.max_answer_words)
+    short = tuple(a for a in question.answers if len(a.split()) <= part.max_answer_words)
     starts = question.answer_starts if short[:1] == question.answers[:1] else ()
     return replace(question, answers=short, answer_starts=starts)
 
 
-def _is_used(question: Question, one: TrainingSet) -> bool:
-    return (bool(question.answers) or one.unanswerable or not one.labelled) and all(
-        str(question.meta.get(field)) == value for field, value in one.where.items()
+def _is_used(question: Question, part: TrainingSet) -> bool:
+    return (bool(question.answers) or part.unanswerable or not part.labelled) and all(
+        str(question.meta.get(field)) == value for field, value in part.where.items()
     )
 
 
@@ -130,7 +129,7 @@ def _windows(question: Question, passage: Passage, matcher: AnswerMatcher, words
             shared = len(question_words & set(normalize_answer(window.text).split()))
             role: Role = "positive" if answers else "hard_negative"
             cut.append(Candidate(window, role, score=float(shared), has_answer=answers))
-    yield from sorted(cut, key=lambda one: -(one.score or 0.0))
+    yield from sorted(cut, key=lambda candidate: -(candidate.score or 0.0))
 
 
 def window_bounds(text: str, words: int, spans: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:

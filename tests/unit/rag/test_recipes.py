@@ -42,7 +42,10 @@ def test_wrong_settings_of_every_recipe_are_refused(tmp_path: Path) -> None:
         trained = "--corpus" if recipe in ("ict", "mlm", "realm") else "--train"
         given = [trained, str(questions), *["--index", str(index)] * ("index" in kind.model_fields)]
         given += ["--generator", "owner/name"] * (recipe in ("rag", "emdr2"))
-        given += ["--config", "fid-small"] * (recipe == "generator")
+        preset = {"reader": "reader-squad", "generator": "fid-small"}.get(
+            recipe
+        )  # their stages have no default
+        given += ["--config", preset] if preset else []
         batch = "steps_" if recipe in ("reader", "generator") else "batch_sise"
         wrong = {
             (*given, "--set", f"{batch}=3"): f"unknown setting '{batch}'",

@@ -48,12 +48,12 @@ def test_calibration_finds_the_temperature_that_made_the_data() -> None:
     chances = np.exp(everything) / np.exp(everything).sum(axis=1, keepdims=True)
     outcome = (draw.random((4000, 1)) > chances.cumsum(axis=1)).sum(axis=1)
     correct = np.arange(5)[None, :] == outcome[:, None]
-    fitted = fit_calibration(logits * 3.0, correct, np.zeros(4000))
+    fitted = fit_calibration(logits * 3.0, correct, np.zeros(4000), np.ones(4000))
     assert fitted.temperature == pytest.approx(3.0, rel=0.1)
     assert fitted.null_bias == pytest.approx(0.7, abs=0.15)
     assert fitted.questions == 4000
     with pytest.raises(DataError, match="NaN"):
-        fit_calibration(logits * np.nan, correct, np.zeros(4000))
+        fit_calibration(logits * np.nan, correct, np.zeros(4000), np.ones(4000))
 
 
 def test_int8_error_is_at_most_half_a_step(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from rag.core.types import Passage
 from readers.extractive.model import FastSpanModel, SpanModel, SpanWeights
 from readers.extractive.reader import ExtractiveReader
-from readers.extractive.settings import SIX_LAYERS, Effort, ReaderSettings
+from readers.extractive.settings import EFFORTS, SIX_LAYERS, Effort
 from tests.tiny_reader import tiny_tokenizer
 from tests.unit.readers.conftest import SMALL
 
@@ -29,21 +29,17 @@ def network(encoder_folder: Path) -> FastSpanModel:
     return FastSpanModel(SpanWeights.of(model), "fp32")
 
 
-class Chosen(ReaderSettings):
-    """Settings with an effort of their own."""
-
-    chosen: Effort = Effort()
-
-    @property
-    def reading(self) -> Effort:
-        return self.chosen
+@pytest.fixture(autouse=True)
+def usual_efforts_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(EFFORTS, "normal", EFFORTS["normal"])
 
 
 def reader(network: FastSpanModel, most: int | None = None, **effort: Any) -> ExtractiveReader:
-    changes: Any = {"skim_layer": 1, "retrieval_weight": 0.5, "answer_types": True}
-    chosen = Effort(most=None if most is None else most * SIX_LAYERS // 2, **effort)  # two layers here
-    settings = Chosen(**{**SMALL.model_dump(), **changes}, chosen=chosen)
-    return ExtractiveReader(network, tiny_tokenizer(), settings)
+    """A reader whose effort "normal" is this one, until the next is made."""
+    most = None if most is None else most * SIX_LAYERS // 2  # two layers here
+    EFFORTS["normal"] = Effort(most=most, **effort)
+    changes: Any = {"skim_layer": 1, "retrieval_weight": 0.5, "answer_types": True, "effort": "normal"}
+    return ExtractiveReader(network, tiny_tokenizer(), SMALL.replaced(**changes))
 
 
 def test_waves_that_nothing_ends_read_everything_and_answer_as_full_effort(network: FastSpanModel) -> None:

@@ -1,4 +1,4 @@
-"""Question sets become batches: crops keep an answer, types and roles are right, any step can be redone."""
+"""Sets become batches: crops keep an answer, types and roles are right; rows are as they are read."""
 
 import json
 from pathlib import Path
@@ -8,10 +8,14 @@ import pytest
 import torch
 
 from rag.core.errors import ConfigError, DataError
+from readers.extractive.layout import row_tensors
+from readers.extractive.model import SpanModel
+from readers.extractive.reader import ExtractiveReader
+from readers.extractive.settings import ReaderSettings
 from readers.extractive.training.batches import ReaderBatch, ReaderBatches
 from readers.extractive.training.config import ReaderStage, ReaderTrainConfig, TrainingSet
 from readers.extractive.training.data import NO, SPAN, YES, load_examples, read_set
-from tests.tiny_reader import tiny_squad, tiny_tokenizer
+from tests.tiny_reader import tiny_encoder, tiny_roberta, tiny_roberta_tokenizer, tiny_squad, tiny_tokenizer
 
 TWO_HOPS = [
     {
@@ -37,15 +41,16 @@ def write(path: Path, records: list[dict[str, Any]]) -> Path:
     return path
 
 
-def config_of(folder: Path, sets: list[TrainingSet], **changes: Any) -> ReaderTrainConfig:
-    stage = ReaderStage(epochs=1, negatives=2, max_tokens=48, full_tokens=64, tokens_per_batch=512)
-    usual: dict[str, Any] = {"stages": (stage,), "question_tokens": 24, "title_tokens": 6}
-    return ReaderTrainConfig(out=folder, train=sets, **{**usual, **changes})
+def stage_of(**changes: Any) -> ReaderStage:
+    usual = {"epochs": 1, "negatives": 2, "max_tokens": 48, "full_tokens": 64, "tokens_per_batch": 512}
+    return ReaderStage(**{**usual, **changes})
 
 
-def batches_of(config: ReaderTrainConfig) -> ReaderBatches:
-    sets = [(item, read_set(item)) for item in config.train]
-    loaded = load_examples(sets, tiny_tokenizer(), answer_types=config.answer_types)
+def batches_of(folder: Path, *sets: TrainingSet, tokenizer: Any = None, **changes: Any) -> ReaderBatches:
+    usual: dict[str, Any] = {"stages": (stage_of(),), "question_tokens": 24, "title_tokens": 6}
+    config = ReaderTrainConfig(out=folder, train=sets, **{**usual, **changes})
+    examples = [(item, read_set(item)) for item in config.train]
+    loaded = load_examples(examples, tokenizer or tiny_tokenizer(), answer_types=config.answer_types)
     return ReaderBatches(loaded, config)
 
 
@@ -59,9 +64,8 @@ def spans_of(batch: ReaderBatch, group: int) -> list[str]:
         if real:
             passage, first = divmod(int(start), size)
             last = int(end) % size
-            shown = (
-                tiny_tokenizer().decode(ids[passage, first : last + 1]).replace(" ##", "").replace("##", "")
-            )
+            shown = tiny_tokenizer().decode(ids[passage, first : last + 1]).replace(" ##", "")
+            shown = shown.replace("##", "")
             texts.append(shown if first < length else ("<yes>", "<no>")[first - length])
     return texts
 
@@ -72,12 +76,10 @@ def batches(tmp_path_factory: pytest.TempPathFactory) -> ReaderBatches:
     results = folder / "results.json"
     train = TrainingSet(questions=tiny_squad(folder / "train.json", 12, 0, results), retrieved=results)
     stages = (
-        ReaderStage(epochs=1.5, max_tokens=42, full_tokens=64, full_fraction=0.3, tokens_per_batch=512),
-        ReaderStage(
-            epochs=1, negatives=2, no_answer_fraction=0.4, max_tokens=42, full_tokens=64, tokens_per_batch=512
-        ),
+        stage_of(epochs=1.5, negatives=0, max_tokens=42, full_fraction=0.3),
+        stage_of(no_answer_fraction=0.4, max_tokens=42),
     )
-    return batches_of(config_of(folder, [train], stages=stages))
+    return batches_of(folder, train, stages=stages)
 
 
 def test_every_answer_is_inside_its_window(batches: ReaderBatches) -> None:
@@ -112,10 +114,7 @@ def test_a_step_is_the_same_every_time(batches: ReaderBatches) -> None:
 def test_yes_and_no_rest_on_the_gold_passages_without_a_span(tmp_path: Path) -> None:
     path = write(tmp_path / "hops.json", TWO_HOPS)
     questions = TrainingSet(questions=path, held_out=0, where={"split": "train"})
-    stage = ReaderStage(epochs=1, negatives=2, max_tokens=48, full_tokens=64, tokens_per_batch=512)
-    objective = {"spans": "marginal"}
-    config = config_of(tmp_path, [questions], stages=(stage,), answer_types=True, **objective)
-    batches = batches_of(config)
+    batches = batches_of(tmp_path, questions, answer_types=True, spans="marginal")
     assert sorted(q.type for q in batches.examples.questions) == [SPAN, YES, NO]
     batch = batches[0]
     result = {tuple(spans_of(batch, group)): group for group in range(3)}
@@ -127,7 +126,7 @@ def test_yes_and_no_rest_on_the_gold_passages_without_a_span(tmp_path: Path) -> 
     # a step of a two-hop question that lacks the answer teaches that it does
     spans = result[("57",)]
     assert batch.positive[spans].tolist() == [True, False, False]
-    plain = batches_of(config_of(tmp_path, [questions], **objective))
+    plain = batches_of(tmp_path, questions, spans="marginal")
     assert [q.type for q in plain.examples.questions] == [SPAN]
 
 
@@ -141,9 +140,7 @@ def test_answers_alone_suffice_and_may_be_expressions(tmp_path: Path) -> None:
     ctxs = [{"id": str(n), "title": "t", "text": text, "score": 9 - n} for n, text in enumerate(texts)]
     records = [{"question": "how many meters?", "answers": [r"5\d"], "ctxs": ctxs, "answer_is_regex": True}]
     questions = TrainingSet(questions=write(tmp_path / "ctxs.json", records), held_out=0)
-    stage = ReaderStage(epochs=1, negatives=2, max_tokens=48, full_tokens=64, tokens_per_batch=512)
-    batches = batches_of(config_of(tmp_path, [questions], stages=(stage,), spans="marginal"))
-    batch = batches[0]
+    batch = batches_of(tmp_path, questions, spans="marginal")[0]
     assert sorted(spans_of(batch, 0)) in (["57", "57"], ["57", "58"])
     assert batch.positive[0].tolist() == [True, False, False]
 
@@ -153,12 +150,12 @@ def test_weights_mix_the_sets(tmp_path: Path) -> None:
         TrainingSet(questions=tiny_squad(tmp_path / f"{n}.json", 5, n), weight=weight, held_out=0)
         for n, weight in enumerate((0.5, 2.0, 0.0))
     ]
-    batches = batches_of(config_of(tmp_path, sets, stages=(ReaderStage(epochs=1, max_tokens=48),)))
+    batches = batches_of(tmp_path, *sets, stages=(stage_of(negatives=0),))
     drawn = torch.cat([torch.from_numpy(plan.questions) for plan in batches._plans])
     of_sets = torch.tensor([question.set for question in batches.examples.questions])
     assert torch.bincount(of_sets[drawn]).tolist() == [10, 40]
     with pytest.raises(ConfigError, match="no step"):
-        batches_of(config_of(tmp_path, [sets[2]]))
+        batches_of(tmp_path, sets[2])
 
 
 def test_questions_nothing_answers_are_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -187,8 +184,8 @@ def test_answers_that_are_too_long_do_not_count(tmp_path: Path) -> None:
     questions = TrainingSet(questions=write(tmp_path / "q.json", records), held_out=0, max_answer_words=2)
     [example] = read_set(questions)
     assert example.answers == ("1889",)
-    batches = batches_of(config_of(tmp_path, [questions], spans="marginal"))
-    assert [spans_of(batches[0], group) for group in range(len(batches[0].has_answer))] == [["1889"]]
+    batch = batches_of(tmp_path, questions, spans="marginal")[0]
+    assert [spans_of(batch, group) for group in range(len(batch.has_answer))] == [["1889"]]
     squad = read_set(TrainingSet(questions=tiny_squad(tmp_path / "s.json", 2, 0), max_answer_words=1))
     assert all(example.answer_starts for example in squad)
 
@@ -219,9 +216,56 @@ def test_questions_without_answers_teach_that_nothing_is_there(tmp_path: Path) -
     with pytest.raises(DataError, match="no question with answers"):
         read_set(TrainingSet(questions=path))
     questions = TrainingSet(questions=path, unanswerable=True, window_words=7, held_out=0)
-    stage = ReaderStage(epochs=1, negatives=1, max_tokens=48, full_tokens=48, tokens_per_batch=512)
-    batch = batches_of(config_of(tmp_path, [questions], stages=(stage,)))[0]
+    batch = batches_of(tmp_path, questions, stages=(stage_of(negatives=1, full_tokens=48),))[0]
     assert batch.has_answer.tolist() == [False] * 4
     assert not batch.positive.any()
     size = batch.allowed.shape[-1]
     assert batch.starts[batch.acceptable].reshape(4, 2).tolist() == [[0, size]] * 4  # [CLS] of both rows
+
+
+FAMILIES = {"bert": (tiny_encoder, tiny_tokenizer), "roberta": (tiny_roberta, tiny_roberta_tokenizer)}
+
+
+def rows_of(batch: ReaderBatch) -> dict[tuple[int, ...], tuple[list[int], list[bool]]]:
+    """Segments, and where the text is, by the token ids of a row, without padding."""
+    result = {}
+    for ids, mask, types, allowed in zip(
+        batch.input_ids, batch.attention_mask.bool(), batch.token_type_ids, batch.allowed[:, 0], strict=True
+    ):
+        inside = allowed.clone()
+        inside[0] = False  # "no answer here"
+        result[tuple(ids[mask].tolist())] = types[mask].tolist(), inside[mask].tolist()
+    return result
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_rows_are_learnt_from_as_they_are_read(tmp_path: Path, family: str) -> None:
+    encoder, make_tokenizer = FAMILIES[family]
+    tokenizer = make_tokenizer()
+    questions = TrainingSet(questions=tiny_squad(tmp_path / "train.json", 8, 0), held_out=0)
+    stages = (stage_of(negatives=0, max_tokens=128, full_tokens=128),)
+    batches = batches_of(tmp_path, questions, tokenizer=tokenizer, stages=stages, question_tokens=40)
+    examples = read_set(questions)
+    learnt: dict[tuple[int, ...], Any] = {}
+    for step in range(len(batches)):
+        learnt |= rows_of(batches[step])
+
+    settings = ReaderSettings(max_tokens=128, question_tokens=40, title_tokens=6)
+    model = SpanModel.from_encoder(encoder(tmp_path / "encoder"), seed=0)
+    reader = ExtractiveReader(model, tokenizer, settings)
+    read = reader.rows([e.question for e in examples], [[e.candidates[0].passage] for e in examples])
+    ids, mask, types, text = row_tensors(reader.template, read.rows)
+    expected = {
+        tuple(i[m].tolist()): (t[m].tolist(), x[m].tolist())
+        for i, m, t, x in zip(ids, mask.bool(), types, text, strict=True)
+    }
+    assert learnt == expected
+    for example in examples:  # and as the tokenizer itself frames the pair
+        passage = example.candidates[0].passage
+        pair = tokenizer(example.question, passage.text, return_token_type_ids=True)
+        title = tokenizer(passage.title, add_special_tokens=False)["input_ids"][:6]
+        title.append(tokenizer.sep_token_id)
+        head = len(pair["input_ids"]) - len(tokenizer(passage.text)["input_ids"]) + 1
+        framed = (*pair["input_ids"][:head], *title, *pair["input_ids"][head:])
+        kinds = pair["token_type_ids"]
+        assert learnt[framed][0] == [*kinds[:head], *[kinds[head]] * len(title), *kinds[head:]]

@@ -89,27 +89,19 @@ def test_a_teacher_with_other_ids_and_special_tokens_reads_the_same_words(tmp_pa
     torch.testing.assert_close(read.relevance, expected.relevance)
 
 
-@pytest.fixture(scope="module")
-def taught(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The settings of students without labels, of a teacher that was trained."""
-    folder = tmp_path_factory.mktemp("taught")
-    results = folder / "results.json"
-    questions = tiny_squad(folder / "train.json", 24, 0, results)
+def test_a_student_learns_from_questions_without_labels(tmp_path: Path) -> None:
+    results = tmp_path / "results.json"
+    questions = tiny_squad(tmp_path / "train.json", 24, 0, results)
     values: dict[str, Any] = {
-        "train": [{"questions": questions, "retrieved": results, "held_out": 0}], "out": folder / "teacher",
-        "stages": [STAGE], "encoder": str(tiny_encoder(folder / "encoder")), "question_tokens": 64,
+        "train": [{"questions": questions, "retrieved": results, "held_out": 0}], "out": tmp_path / "teacher",
+        "stages": [STAGE], "encoder": str(tiny_encoder(tmp_path / "encoder")), "question_tokens": 64,
         "title_tokens": 8, "learning_rate": 5e-3, "precision": "fp32", "freeze_word_embeddings": False,
         "threads": 1, "validation_questions": 24, "selection_weight": 0.1,
     }  # fmt: skip
-    trained = train_reader(ReaderTrainConfig(**values))
-    unlabelled = [{"questions": results, "labelled": False, "name": "without answers"}]
-    return {**values, "train": unlabelled, "teacher": str(trained), "teacher_weight": 1.0}
-
-
-def test_a_student_learns_from_questions_without_labels(taught: dict[str, Any], tmp_path: Path) -> None:
-    encoder = str(tiny_encoder(tmp_path / "encoder", seed=5))
-    config = ReaderTrainConfig(**{**taught, "out": tmp_path / "out", "encoder": encoder})
-    student = ExtractiveReader.load(train_reader(config))
+    values["teacher"] = str(train_reader(ReaderTrainConfig(**values)))
+    values |= {"train": [{"questions": results, "labelled": False}], "teacher_weight": 1.0}
+    values |= {"encoder": str(tiny_encoder(tmp_path / "other", seed=5)), "out": tmp_path / "out"}
+    student = ExtractiveReader.load(train_reader(ReaderTrainConfig(**values)))
     examples = read_set(TrainingSet(questions=tiny_squad(tmp_path / "unseen.json", 12, 1)))
     assert gold_scores(student, examples)["em"] >= 80.0
     losses = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
