@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from rag.core.text import as_unicode
 from rag.core.types import Passage
 from rag.data.documents.read import convert_files, file_id
 from rag.data.files.fields import METADATA_HINT, DocumentFields, metadata_of_fields
-from rag.data.files.named import named_documents
+from rag.data.files.named import is_named, named_documents
 from rag.data.files.question_sets import squad_paragraphs
 from rag.data.files.rows import read_rows
 from rag.data.files.sources import DOCUMENTS, Source, find_sources
@@ -89,7 +89,8 @@ def _read_records(
     for source in sources:
         before = report.total
         fields = DocumentFields(options, source.name)
-        for place, number, row in _rows_of(source, fields):
+        named = named_documents(source.path) if is_named(source.path) else None
+        for place, number, row in named or read_rows(source.path, fields.columns, format=source.format):
             paragraphs = squad_paragraphs(row)
             for record in [row] if paragraphs is None else paragraphs:
                 item = fields.document(record, number)
@@ -105,13 +106,6 @@ def _read_records(
             report.notes.append(fields.layout)
         if report.total == before:
             report.add_bad(source.path, BadRecord("no records in it"))
-
-
-def _rows_of(source: Source, fields: DocumentFields) -> Iterator[tuple[str, int, Any]]:
-    """The records of a source, each with its place and number."""
-    if source.format in ("hf", "irds"):
-        return ((f"{source.path}: record {n}", n, row) for n, row in named_documents(source.path))
-    return read_rows(source.path, fields.columns, format=source.format)
 
 
 def _read_files(
@@ -181,7 +175,7 @@ def passages_of(texts: Any) -> list[Passage]:
 def _passage(row: Any, number: int, fields: DocumentFields) -> Passage:
     if isinstance(row, str):
         row = Passage(str(number), "", row)
-    elif isinstance(row, Mapping):
+    elif not isinstance(row, Passage):
         document = fields.document(row, number)
         if isinstance(document, BadRecord):
             raise DataError(f"text {number}: {document.reason}, {document.detail}")
@@ -190,8 +184,6 @@ def _passage(row: Any, number: int, fields: DocumentFields) -> Passage:
         except ValueError as error:
             raise DataError(f"text {number}: its metadata: {error}", hint=METADATA_HINT) from None
         row = Passage(document.id, document.title, document.text, metadata=metadata)
-    if not isinstance(row, Passage):
-        raise DataError(f"text {number}: expected text, a Passage or a mapping, found {row!r:.40}")
     if not row.text.strip():
         raise DataError(f"text {number} is empty", hint="leave it out")
     return row

@@ -48,9 +48,8 @@ def read_questions(path: str | Path) -> Iterator[Question]:
     """
     name = str(path)
     if is_named(name):
-        numbered, grades = named_questions(name)
-        rows: Rows = ((f"{name}: record {number}", number, row) for number, row in numbered)
-        return _judged(_questions(rows, name), grades, name, name) if grades else _questions(rows, name)
+        named, grades = named_questions(name)
+        return _judged(_questions(named, name), grades, name, name) if grades else _questions(named, name)
     if not Path(path).exists():
         raise DataError(f"{path}: no such file", hint="check the path")
     place, *judgements = question_files(path)
@@ -122,17 +121,11 @@ def questions_from(rows: Any) -> list[Question]:
     Raises:
         DataError: one is something else, or has no text.
     """
-    questions = []
-    for number, row in enumerate(rows_of(rows, "questions")):
-        if isinstance(row, Mapping):
-            row = _question(row, f"q{number}", f"question {number}")
-        if not isinstance(row, Question):
-            raise DataError(
-                f"question {number} is {row!r:.60}, expected a Question or a mapping",
-                hint='for example {"question": "…", "answers": ["…"]}',
-            )
-        questions.append(row)
-    return questions
+    listed = enumerate(rows_of(rows, "questions"))
+    return [
+        row if isinstance(row, Question) else _question(row, f"q{number}", f"question {number}")
+        for number, row in listed
+    ]
 
 
 def draw_sample(questions: Iterable[Question], count: int, seed: int) -> list[Question]:

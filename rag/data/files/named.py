@@ -4,7 +4,7 @@ Of the hub only data files (Parquet, JSON, CSV, …) are read, a data set's own 
 ir_datasets fetches what a name needs and keeps it in a cache of its own, in ~/.ir_datasets.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,7 +16,9 @@ IRDS_PREFIX = "irds:"
 _TITLES = ("title", "document_title")
 
 Grades = dict[str, dict[str, int]]  # question id → passage id → grade
-Numbered = Iterator[tuple[int, Mapping[str, Any]]]  # 1-based number of a record, and the record
+Rows = Iterator[
+    tuple[str, int, Mapping[str, Any]]
+]  # place of a record for messages, its number from 1, itself
 
 
 def is_named(path: object) -> bool:
@@ -24,7 +26,7 @@ def is_named(path: object) -> bool:
     return str(path).startswith((HF_PREFIX, IRDS_PREFIX))
 
 
-def named_documents(name: str) -> Numbered:
+def named_documents(name: str) -> Rows:
     """The documents of a data set.
 
     Raises:
@@ -32,23 +34,28 @@ def named_documents(name: str) -> Numbered:
         DataError: the data set, configuration or split is missing, private, or needs a script, or its server
             cannot be reached.
     """
-    return _stream(name) if name.startswith(HF_PREFIX) else _irds(name, "docs", _document_record)
+    is_hub = name.startswith(HF_PREFIX)
+    return _numbered(name, _stream(name) if is_hub else map(_document_record, _irds(name, "docs")))
+
+
+def named_questions(name: str) -> tuple[Rows, Grades]:
+    """The questions of a data set, and its judgements, if it has any; raises as `named_documents`."""
+    if name.startswith(HF_PREFIX):
+        return _numbered(name, _stream(name)), {}
+    grades: Grades = {}
+    for judged in _irds(name, "qrels"):
+        grades.setdefault(judged.query_id, {})[judged.doc_id] = int(judged.relevance)
+    return _numbered(name, map(_question_record, _irds(name, "queries"))), grades
+
+
+def _numbered(name: str, records: Iterable[Mapping[str, Any]]) -> Rows:
+    return ((f"{name}: record {number}", number, record) for number, record in enumerate(records, start=1))
 
 
 def _document_record(document: Any) -> dict[str, Any]:
     fields = dict(document._asdict())
     title = next((fields.pop(field) for field in _TITLES if isinstance(fields.get(field), str)), "")
     return {"id": fields.pop("doc_id"), "title": title, **fields}
-
-
-def named_questions(name: str) -> tuple[Numbered, Grades]:
-    """The questions of a data set, and its judgements, if it has any; raises as `named_documents`."""
-    if name.startswith(HF_PREFIX):
-        return _stream(name), {}
-    grades: Grades = {}
-    for _, judged in _irds(name, "qrels", lambda it: it):
-        grades.setdefault(judged.query_id, {})[judged.doc_id] = int(judged.relevance)
-    return _irds(name, "queries", _question_record), grades
 
 
 def _question_record(query: Any) -> dict[str, Any]:
@@ -63,12 +70,12 @@ def corpus_of(name: str) -> str:
     return IRDS_PREFIX + str(module.docs_parent_id(name.removeprefix(IRDS_PREFIX)))
 
 
-def _irds(name: str, part: str, record: Any) -> Iterator[tuple[int, Any]]:
+def _irds(name: str, part: str) -> Iterator[Any]:
     """Documents ("docs"), questions ("queries") or judgements ("qrels") of a set; no judgements may be."""
     with _reading(name):
         dataset = require("ir_datasets", "irds").load(name.removeprefix(IRDS_PREFIX))
         if getattr(dataset, f"has_{part}")():
-            yield from enumerate(map(record, getattr(dataset, f"{part}_iter")()), start=1)
+            yield from getattr(dataset, f"{part}_iter")()
         elif part != "qrels":
             raise DataError(f"{name} has no {part}", hint="see https://ir-datasets.com for what it has")
 
@@ -87,7 +94,7 @@ def _parse_name(name: str) -> tuple[str, str | None, str | None]:
     return place, configuration, split
 
 
-def _stream(name: str) -> Numbered:
+def _stream(name: str) -> Iterator[Mapping[str, Any]]:
     """Rows of a data set of the hub, or of a folder with data files; without a split, of the only one."""
     place, configuration, split = _parse_name(name)
     with _reading(name):
@@ -101,7 +108,7 @@ def _stream(name: str) -> Numbered:
                     hint=f"write for example {name}:{[*rows][-1]}",
                 )
             rows = next(iter(rows.values()))
-        yield from enumerate(rows, start=1)
+        yield from rows
 
 
 @contextmanager
