@@ -14,7 +14,6 @@ from indexers.protocols import EncoderIdentity
 from indexers.update import Change, DocumentEntries, OpenEncoder, Unchanged, UpdateReport, update_index
 from rag.core.errors import ConfigError, DataError
 from rag.core.files import sha256_file
-from rag.core.log import get_logger
 from rag.core.types import Passage
 from rag.data.corpus import read_sources
 from rag.data.documents.read import file_id
@@ -136,10 +135,7 @@ class IndexUpdater:
                 f"{report.problems[0]}, and its documents would be deleted",
                 hint="change its permissions; nothing was changed",
             )
-        done = update_index(self.place, documents.changes, self._open, max_deleted_share=max_deleted_share)
-        if report.files and report.notes:  # such as a guessed encoding
-            get_logger(__name__).warning("%s", report.summary(with_faults=False))
-        return done
+        return update_index(self.place, documents.changes, self._open, max_deleted_share=max_deleted_share)
 
     def cut(self, documents: Iterable[Document]) -> list[Put]:
         """Documents for `change`, in passages as the index has them."""

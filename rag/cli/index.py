@@ -75,7 +75,7 @@ def _build(corpus: Sequence[str], out: Path, **options: Any) -> None:
     except KeyboardInterrupt:
         typer.echo("stopped; the same command continues", err=True)
         raise
-    if summary := report.summary(with_faults=False):  # reading has listed these
+    if summary := report.summary():
         typer.echo(summary)
     with Index.open(place) as opened:
         typer.echo(opened.describe())

@@ -79,7 +79,7 @@ def read_sources(
         else:
             yield from _read_records(group, options, report, seen)
     report.check(options.max_bad_share, at_end=True)
-    if report.bad:
+    if report.problems:
         _log.warning("%s", report.faults())
 
 
@@ -128,7 +128,7 @@ def _read_files(
         seen.add(id)
         report.total += 1
         report.files += 1
-        report.notes += [f"{file.path}: {note}" for note in (item.notes if item else ())]
+        report.problems += [f"{file.path}: {note}" for note in (item.notes if item else ())]
         yield file, item
     next(converted, None)  # ends the converting processes
 

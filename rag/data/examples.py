@@ -191,7 +191,7 @@ def read_examples(path: str | Path, *, needs: Needed = "positives") -> Iterator[
     counts.check(_MAX_BAD_SHARE, at_end=True, hint=_SHAPE)
     log = get_logger(__name__)
     if counts.bad:
-        log.warning("%s: %s", name, counts.summary())
+        log.warning("%s: %s", name, counts.faults())
     if left_out:
         log.warning("%s: %d questions lack %s (%s …)", name, len(left_out), needs, ", ".join(left_out[:3]))
     if counts.total == counts.bad + len(left_out):

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from rag.core.errors import DataError
 from rag.core.types import Location, Metadata, Pages, page_at
 
-_MAX_SHOWN, _MAX_UNREAD = 10, 100  # bad records, and files, that are named
+_MAX_RECORDS, _MAX_SHOWN = 10, 100  # bad records that are named, and problems at all
 Kind = Literal["heading", "paragraph", "item", "row", "code"]
 CorpusFormat = Literal["jsonl", "json", "tsv", "csv", "parquet", "documents"]
 CORPUS_FORMATS: tuple[CorpusFormat, ...] = get_args(CorpusFormat)
@@ -141,16 +141,16 @@ class ReadReport:
     """Counts what was read; filled while the documents are consumed.
 
     Attributes:
-        problems: the first bad records with their places, at most ten, and unread files, at most a hundred.
+        problems: the first bad records with their places, unread files, and what conversion lost of others.
         ignored: files in folders that no reader was chosen for, each with the reason.
         files: how many of all records are files that are a document each.
         unread: how many of these could not be read; they never stop the reading, however large their share.
-        notes: remarks for the user: which fields became id, title and text, what conversion lost.
+        notes: which fields became id, title and text, and other facts for the user.
 
     Example:
         >>> report = ReadReport()
         >>> report.total += 1; report.add_bad("a.jsonl:2", BadRecord("empty text"))
-        >>> print(report.summary())
+        >>> print(report.faults())
         1 of 2 records, 1 bad (50.00 %): 1 × empty text
           a.jsonl:2: empty text
     """
@@ -171,28 +171,27 @@ class ReadReport:
         self.files += is_file
         self.unread += is_file
         self.reasons[record.reason] += 1
-        if len(self.problems) < (_MAX_UNREAD if is_file else _MAX_SHOWN):
+        if is_file or self.bad - self.unread <= _MAX_RECORDS:
             detail = f" ({record.detail})" if record.detail else ""
             self.problems.append(f"{place}: {record.reason}{detail}")
 
     def ignored_summary(self) -> str:
         """The first files that were left out, with the reasons."""
-        return "\n".join(["files that are not read:", *_first(self.ignored, len(self.ignored))])
-
-    def summary(self, *, with_faults: bool = True) -> str:
-        """A few lines of text: faults, unless they are listed elsewhere, and notes."""
-        faults = () if self.bad and not with_faults else (self.faults(),)
-        return "\n".join([*faults, *_first(self.notes, len(self.notes))])
+        return _with_first("files that are not read:", self.ignored)
 
     def faults(self) -> str:
-        """How many records are usable, how many are bad for which reason, and the first of these."""
+        """How many records are usable, how many are bad for which reason, and the first problems."""
         noun = "documents" if self.files else "records"
-        if not self.bad:
-            return f"{self.total:,} {noun}, none bad"
-        kinds = ", ".join(f"{count:,} × {reason}" for reason, count in self.reasons.most_common())
-        usable, share = self.total - self.bad, self.bad / self.total
-        counts = f"{usable:,} of {self.total:,} {noun}, {self.bad:,} bad ({100 * share:.2f} %): {kinds}"
-        return "\n".join([counts, *_first(self.problems, self.bad, _MAX_UNREAD)])
+        head = f"{self.total:,} {noun}, none bad"
+        if self.bad:
+            kinds = ", ".join(f"{count:,} × {reason}" for reason, count in self.reasons.most_common())
+            share = f"{100 * self.bad / self.total:.2f} %"
+            head = f"{self.total - self.bad:,} of {self.total:,} {noun}, {self.bad:,} bad ({share}): {kinds}"
+        return _with_first(head, self.problems)
+
+    def summary(self) -> str:
+        """The notes, and how many records were read, unless problems were logged, which says it."""
+        return "\n".join([*self.notes, *(() if self.problems else (self.faults(),))])
 
     def check(self, max_bad_share: float, *, at_end: bool, hint: str = "") -> None:
         """Refuse input that is too damaged: no record is usable, or more than this share of records is bad.
@@ -204,13 +203,12 @@ class ReadReport:
         mend = "mend or replace what is listed above"
         hint = hint or (f"{mend}, or raise --max-bad-share to continue without it" if records else mend)
         if at_end and self.total and self.bad == self.total:
-            raise DataError(f"no usable record: {self.summary()}", hint=hint)
+            raise DataError(f"no usable record: {self.faults()}", hint=hint)
         if (at_end or self.total >= 100) and bad > max_bad_share * records:
             limit = f"too many bad records (limit {100 * max_bad_share:g} %)"
-            raise DataError(f"{limit}: {self.summary()}", hint=hint)
+            raise DataError(f"{limit}: {self.faults()}", hint=hint)
 
 
-def _first(lines: Sequence[str], count: int, most: int = _MAX_SHOWN) -> list[str]:
-    """The first lines, indented, and how many of `count` are not among them."""
-    shown = [f"  {line}" for line in lines[:most]]
-    return [*shown, f"  … and {count - len(shown):,} more"] if count > len(shown) else shown
+def _with_first(head: str, lines: Sequence[str]) -> str:
+    more = [f"… and {len(lines) - _MAX_SHOWN:,} more"] if len(lines) > _MAX_SHOWN else []
+    return "\n  ".join([head, *lines[:_MAX_SHOWN], *more])

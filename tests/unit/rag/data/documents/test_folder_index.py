@@ -83,7 +83,7 @@ def test_a_folder_that_may_not_be_read_is_told_and_no_reason_to_delete(
     monkeypatch.setattr("os.scandir", refuse)
     report = ReadReport()
     assert [item.id for item in read_documents(folder, report=report)] == ["a.md", "more/c.md"]
-    assert "no permission" in report.summary()
+    assert "no permission" in report.faults()
     monkeypatch.setattr("os.scandir", scanned)
     with pytest.raises(SystemExit):
         main(["index", str(folder), "--out", index, "--retriever", "bm25"])

@@ -82,7 +82,7 @@ def test_a_mixed_folder_is_read_as_documents(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert (report.total, report.files, report.unread) == (7, 7, 3)
     assert report.reasons == {"empty": 1, "encrypted": 1, "old Office format": 1}
-    lines = report.summary().splitlines()
+    lines = report.faults().splitlines()
     assert lines[0].startswith("4 of 7 documents, 3 bad (42.86 %)")
     assert f"  {tmp_path}/in/locked.pdf: encrypted (save a copy without a password)" in lines
     remedy = "index it on its own, or give --format jsonl"

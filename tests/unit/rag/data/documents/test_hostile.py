@@ -64,7 +64,7 @@ def test_formulas_without_a_value_are_counted(tmp_path: Path) -> None:
     report = ReadReport()
     (document,) = read_documents(tmp_path / "use.xlsx", report=report)
     assert "Month: Total" in document.text
-    (note,) = report.notes
+    (note,) = report.problems
     assert "use.xlsx: sheet 'Use': 3 formulas have no stored value" in note
 
 
