@@ -347,7 +347,7 @@ def _to_learn_from(example: Example, needs: Needed) -> Example:
     """The example without empty passages, and with only its hard negatives, or the others if it has none."""
     if needs == "passages":
         return replace(example, candidates=tuple(c for c in example.candidates if c.passage.text.strip()))
-    for passage in (*example.passages, *example.context):
+    for passage in example.passages:
         if not passage.text.strip():
             raise ValueError(f"a passage has no text ({passage.text!r})")
     others = example.of_role("negative")
