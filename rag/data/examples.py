@@ -16,7 +16,7 @@ from rag.core.text import as_unicode
 from rag.core.types import Answered, Passage, Query
 from rag.data.files import rows as files
 from rag.data.files.fields import passage_of
-from rag.data.files.question_sets import parse_record, squad_paragraphs, table_columns
+from rag.data.files.question_sets import answers_of, parse_record, table_columns
 from rag.data.records import BadRecord, ReadReport
 
 Role = Literal["positive", "hard_negative", "negative", "retrieved"]
@@ -231,8 +231,7 @@ def _with_texts(row: Mapping[str, str], questions: Mapping[str, str], texts: Map
 
 def _id_rows(path: Path, *names: str) -> Iterator[Sequence[str]]:
     """Cells of a table of MS MARCO, which has no header and quotes nothing."""
-    columns = list(names), False
-    for place, _, row in files.read_rows(str(path), lambda _: columns, format="tsv"):
+    for place, _, row in files.read_rows(str(path), lambda _: list(names), format="tsv"):
         yield tuple(files.good(row, place).values())
 
 
@@ -250,22 +249,15 @@ def example_from_json(record: Any, fallback_id: str = "") -> Example:
     Raises:
         ValueError: it has another shape; the message says which.
     """
-    of_questions = "a question set such as SQuAD's or HotpotQA's: `rag mine` makes training examples of it"
-    if squad_paragraphs(record) is not None:
-        raise ValueError(of_questions)
     question, rest = parse_record(record, fallback_id)
-    if not ROLES.keys() & rest.keys() and "context" in rest:
-        raise ValueError(of_questions)
-    target = rest.pop("target", None)
-    if not isinstance(target, str | None):
-        raise ValueError(f"the target of {question.text!r:.60} is not text ({target!r:.40})")
+    stated = answers_of(rest.get("target") or ())
     return Example(
         question.id,
         question.text,
-        question.answers or ((target,) if target else ()),
+        question.answers or stated,
         tuple(_candidate(value, role) for name, role in ROLES.items() for value in _listed(rest, name)),
-        answers_are_regex=rest.pop("answers_are_regex", None) is True,
-        target_answer=target or "",
+        answers_are_regex=rest.get("answers_are_regex") is True,
+        target_answer="".join(stated[:1]),
     )
 
 
@@ -313,8 +305,8 @@ def write_run(path: Path, examples: Iterable[Example]) -> None:
                 file.write(f"{question} Q0 {passage} {rank} {score!r} rag\n")
 
 
-def _listed(record: dict[str, Any], name: str) -> Sequence[Any]:
-    values = record.pop(name, None) or ()
+def _listed(record: Mapping[str, Any], name: str) -> Sequence[Any]:
+    values = record.get(name) or ()
     if isinstance(values, list | tuple):
         return values
     raise ValueError(f"{name} is not a list")

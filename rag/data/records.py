@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any, Literal, NamedTuple, get_args
@@ -65,14 +65,9 @@ def rows_of(value: Any, what: str, *, hint: str = "put it in a list") -> list[An
         listed = getattr(value, "to_dicts", None) or getattr(value, "to_pylist", None)
         rows = listed() if listed else value.to_dict("records")
         return [{name: cell_or_none(value) for name, value in row.items()} for row in rows]
-    try:
-        if isinstance(value, str | bytes | Mapping | PurePath):
-            raise TypeError
-        return list(value)
-    except TypeError:
-        if isinstance(value, Mapping) and hasattr(value, "column_names"):
-            hint = f"give one of its splits: {', '.join(map(str, value))}"
-        raise DataError(f"{what} is a single {type(value).__name__}, expected a list", hint=hint) from None
+    if isinstance(value, str | bytes | Mapping | PurePath) or not isinstance(value, Iterable):
+        raise DataError(f"{what} is a single {type(value).__name__}, expected a list", hint=hint)
+    return list(value)
 
 
 def cell_or_none(value: Any) -> Any:

@@ -43,19 +43,16 @@ class DocumentFields:
         self._name, self._names = name, ""
         self.layout = ""
 
-    def columns(self, row: list[str]) -> tuple[list[str], bool]:
-        """The names of a table's columns, and whether its first row has them; raises as `choose`.
+    def columns(self, row: list[str]) -> list[str] | None:
+        """The names of a table's columns by its first row, if that does not name them.
 
-        Without a header the columns of MS MARCO's and ColBERT's collections are id, text and perhaps title;
-        their ids have digits.
+        Those of MS MARCO's and ColBERT's collections are id, text and perhaps title; their ids have digits.
         """
-        names = [cell.strip() for cell in row]
-        is_data = any(map(str.isdigit, names[0])) and not self._required
-        if is_data and len(row) in (2, 3) and len(row[1]) >= len("".join(row[2:])):
-            self.layout = "no header: the columns are id, text" + ", title" * (len(row) == 3)
-            return ["id", "text", "title"][: len(row)], False
-        self.choose(names)
-        return names, True
+        is_data = any(map(str.isdigit, row[0])) and not self._required
+        if not is_data or len(row) not in (2, 3) or len(row[1]) < len("".join(row[2:])):
+            return None
+        self.layout = "no header: the columns are id, text" + ", title" * (len(row) == 3)
+        return ["id", "text", "title"][: len(row)]
 
     def choose(self, names: Sequence[str]) -> None:
         """Decide which fields become id, title and text; the others are ignored, which `layout` says.

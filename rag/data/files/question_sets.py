@@ -101,9 +101,10 @@ def _contexts(value: Any) -> list[Any]:
 
 def _of_cells(row: TableRow) -> dict[str, Any]:
     """The row of a table with lists in cells parsed and empty cells left out."""
-    record: dict[str, Any] = {name: cell for name, cell in row.items() if cell or name in _POSITIVES}
+    named = {name.lower(): cell for name, cell in row.items()}
+    record: dict[str, Any] = {name: cell for name, cell in named.items() if cell or name in _POSITIVES}
     lists = ("answers", "answer", "gold_passage_ids")
-    return record | {name: parse_cell(row[name]) for name in lists if row.get(name)}
+    return record | {name: parse_cell(record[name]) for name in lists if record.get(name)}
 
 
 def parse_cell(cell: str) -> tuple[str, ...]:
@@ -232,15 +233,15 @@ def _hops(rest: dict[str, Any]) -> _Paragraphs:
     for title, sentence in pairs_of(rest.pop("supporting_facts", None), names, "supporting_facts"):
         facts.setdefault(str(title), []).append(int(sentence))
     pairs = pairs_of(rest.pop("context", None), ("title", "sentences", "content"), "context")
-    paragraphs = [_paragraph(str(title), inside) for title, inside in pairs]
+    unused, gold = [_paragraph(str(title), inside) for title, inside in pairs], list[GoldPassage]()
     named = list(map(str, rest.pop("gold_titles", None) or ()))  # one title twice: two paragraphs with it
-    gold, used = list[GoldPassage](), list[int]()
     for title in [*named, *(title for title in facts if title not in named)]:
-        same = [n for n, it in enumerate(paragraphs) if it.passage.title == title and n not in used]
-        used += same[:1]
-        paragraph = paragraphs[same[0]] if same else GoldPassage(Passage("", title, ""))
-        gold.append(replace(paragraph, supporting=tuple(facts.get(title, ()))))
-    return tuple(gold), tuple(it for number, it in enumerate(paragraphs) if number not in used)
+        paragraph = next((it for it in unused if it.passage.title == title), None)
+        if paragraph is not None:
+            unused.remove(paragraph)
+        quoted = paragraph or GoldPassage(Passage("", title, ""))
+        gold.append(replace(quoted, supporting=tuple(facts.get(title, ()))))
+    return tuple(gold), tuple(unused)
 
 
 def _paragraph(title: str, inside: str | Sequence[Any]) -> GoldPassage:
@@ -287,26 +288,26 @@ def pairs_of(value: Any, names: Sequence[str], field: str) -> list[tuple[Any, An
     return pairs
 
 
-def table_columns(row: list[str], path: str) -> tuple[list[str], bool]:
-    """The columns of a table of questions or training pairs by its first row, and whether it names them.
+def table_columns(row: list[str], path: str) -> list[str] | None:
+    """The columns of a table of questions or training pairs by its first row, if that does not name them.
 
-    Without names they are DPR's question and answers, id and question, pairs or triplets of texts, or the
-    ids of a question, a right and a wrong passage (MS MARCO's `qidpidtriples`).
+    They are DPR's question and answers, id and question, pairs or triplets of texts, or the ids of a
+    question, a right and a wrong passage (MS MARCO's `qidpidtriples`).
 
     Raises:
         DataError: the columns are others.
     """
-    names = [cell.strip().lower() for cell in row]
-    if {"question", "query", "anchor"} & {*names}:
-        return names, True
-    if len(row) in (2, 3) and all(" " in name for name in names) and not row[-1].lstrip().startswith("["):
-        return ["anchor", "positive", "negative"][: len(row)], False
-    if len(row) == 3 and all(map(str.isdecimal, names)):
-        return ["question_id", "positive_id", "negative_id"], False
-    if len(row) in (2, 3) and row[-1].lstrip().startswith(("[", "(")):
-        return ["id", "question", "answers"][-len(row) :], False
-    if len(row) == 2 and " " not in names[0] and not all(name.isidentifier() for name in names):
-        return ["id", "question"], False
+    cells = [cell.strip() for cell in row]
+    if {"question", "query", "anchor"}.intersection(map(str.lower, cells)):
+        return None
+    if len(row) in (2, 3) and cells[-1].startswith(("[", "(")):
+        return ["id", "question", "answers"][-len(row) :]
+    if len(row) in (2, 3) and all(" " in cell for cell in cells):
+        return ["anchor", "positive", "negative"][: len(row)]
+    if len(row) == 3 and all(map(str.isdecimal, cells)):
+        return ["question_id", "positive_id", "negative_id"]
+    if len(row) == 2 and " " not in cells[0] and not all(map(str.isidentifier, cells)):
+        return ["id", "question"]
     raise DataError(
         f"{path}:1: no column 'question' among {', '.join(row)}",
         hint="begin the table with a line that calls the column of the questions 'question', that of the "

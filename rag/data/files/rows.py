@@ -28,7 +28,7 @@ from rag.core.files import atomic_path
 from rag.data.records import BadRecord
 
 Rows = Iterator[tuple[int, Any]]  # 1-based number of the line or record, and its value or a bad record
-Columns = Callable[[list[str]], tuple[list[str], bool]]  # of a table's first row: names, whether it has them
+Columns = Callable[[list[str]], list[str] | None]  # of a first row: names for the columns, if it has none
 
 _COMPRESSED = (".gz", ".bz2", ".zst", ".xz")
 BY_SUFFIX = {
@@ -118,7 +118,7 @@ def format_of(head: bytes, name: str) -> str | None:
 
 def read_rows(
     path: str,
-    columns: Columns = lambda row: (row, True),
+    columns: Columns = lambda row: None,
     *,
     format: str = "auto",
     otherwise: str = "tsv",
@@ -126,7 +126,7 @@ def read_rows(
     """The records of a file.
 
     Args:
-        columns: decides what the columns of a table are called, by its first row.
+        columns: names the columns of a table whose first row, which it gets, does not.
         format: one of those of `format_of`, "text" (a record is a line), or "auto".
         otherwise: the format where "auto" cannot tell.
 
@@ -218,7 +218,8 @@ def _table_rows(stream: io.BufferedReader, source: str, columns: Columns) -> Row
     cells = next(csv.reader([first], delimiter=delimiter), [])
     if not cells:
         return
-    names, has_header = columns(cells)
+    headless = columns(cells)
+    names, has_header = headless or [cell.strip() for cell in cells], headless is None
     if twice := next((name for name in names if name and names.count(name) > 1), None):
         raise DataError(f"{source}: two columns are called {twice!r}", hint="rename or remove one of them")
     csv.field_size_limit(sys.maxsize)

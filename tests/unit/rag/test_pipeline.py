@@ -93,7 +93,7 @@ def test_bad_questions_and_settings(pipeline: Pipeline) -> None:
         ([{"text": "a", "metadata": {"year": {}}}], "text 0: its metadata: 'year'"),
         ([], "no texts were given"),
         (None, "texts is a single NoneType, expected a list"),
-        (DatasetDict({"train": Dataset.from_dict({"text": ["a"]})}), "give one of its splits: train"),
+        (DatasetDict({"train": Dataset.from_dict({"text": ["a"]})}), "texts is a single DatasetDict"),
         ([{"id": 7, "text": "a"}, {"id": "7", "text": "b"}], "'7' \\(passages 0 and 1\\)"),
         ([{"Name": "Danube"}], "no field is known to hold the text; the fields are Name"),
     ],
