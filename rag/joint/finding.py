@@ -1,21 +1,91 @@
-"""Retrieval of passages while a reader learns from them: by a retriever that is trained too, or by a fixed
-one."""
+"""Retrieval of passages while a reader learns from them: by a retriever that is trained too, over an index
+that is refreshed meanwhile, or by a fixed one.
 
-from collections.abc import Sequence
+A refresh writes `embeddings/`, float32 vectors of the whole corpus by a snapshot of the encoder, which
+replace those of the trainer and are searched exactly.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from indexers.embeddings import EmbeddingShards, encode_corpus
+from indexers.exact import FlatIndex
 from indexers.index import Index
+from indexers.protocols import EncodesCorpus
 from rag.core.arrays import Int64
 from rag.core.types import Passage, Query, Question
 from rag.data.selection import check_usable
 from rag.joint.config import JointTrainConfig
-from rag.joint.live_index import LiveIndex
+from rag.training.distributed import World
+from rag.training.precision import MasterWeights, part
+from rag.training.refresh import Refresh
+from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.protocols import Retriever
-from retrievers.training.bi_encoder import BiEncoderModel, listed_scores, score_rows
+from retrievers.training.bi_encoder import BiEncoderModel, score_rows, snapshot_writer
+
+
+class LiveIndex:
+    """Passages of an index, which must have vectors, and their vectors from the latest refresh.
+
+    Attributes:
+        passages: the passages; row i of the index is passage i.
+    """
+
+    def __init__(self, index: Index) -> None:
+        self.passages = index.passages
+        self._search = index.require_dense().vectors
+
+    def search(self, questions: Tensor, top_k: int) -> Int64:
+        """Rows (B, K) of the best passages in the live index, best first; −1 where there are fewer than K.
+
+        Args:
+            questions: (B, D) vectors from the current model; the search is not differentiable.
+        """
+        return self._search.search(questions.detach().float().cpu().numpy(), top_k)[1]
+
+    def passages_of(self, rows: Int64) -> list[list[Passage]]:
+        """The passages of each question, from the rows that `search` returns."""
+        return [self.passages.get_many(row[row >= 0]) for row in rows]
+
+    def take_up(self, result: Path) -> Mapping[str, float]:
+        """Search the vectors in the folder of a refresh's result from now on."""
+        self._search = FlatIndex(EmbeddingShards.open(result / "embeddings"))
+        return {}
+
+
+def encode_snapshot(
+    config: Any, device: str, snapshot: Path, folder: Path, encode: EncodesCorpus = encode_corpus
+) -> None:
+    """Encode the corpus with a snapshot; an interrupted refresh resumes after the last finished shard."""
+    encoder = BiEncoder.load(snapshot / "encoder", device=device, precision=config.precision)
+    with Index.open(config.index) as index:
+        encode(folder / "embeddings", index.passages, encoder, "float32")
+
+
+def index_refresh(
+    config: Any,
+    live_index: LiveIndex,
+    model: BiEncoderModel,
+    master: MasterWeights,
+    *,
+    world: World,
+    encode: EncodesCorpus | None = None,
+) -> Refresh:
+    """Hooks of the fit loop that publish snapshots of `model`, whose fp32 weights are the entries
+    `retriever.…` of `master`, and take up refreshed indexes."""
+    write_snapshot = snapshot_writer(
+        config, model, lambda: part(master.state(), "retriever"), max_length=config.passage_tokens
+    )
+    return Refresh(
+        config, encode_snapshot, write_snapshot, live_index.take_up, world=world, encode=encode,
+        begins_with_result=True,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +116,11 @@ class LearningFinder:
         rows = self._live_index.search(vectors, config.over_retrieve or config.top_k)
         if config.over_retrieve:
             with torch.no_grad():
-                fresh = self._scores(vectors, rows)
+                fresh = score_rows(self._retriever, self._index, vectors, rows, encode=True)
             best = fresh.topk(min(config.top_k, rows.shape[1]), dim=1).indices.cpu().numpy()
             rows = np.take_along_axis(rows, best, axis=1)
-        if config.document_side == "frozen":
-            scores = score_rows(self._retriever, self._index, vectors, rows)
-        else:
-            scores = self._scores(vectors, rows)
+        encode = config.document_side != "frozen"
+        scores = score_rows(self._retriever, self._index, vectors, rows, encode=encode)
         return Retrieved(rows, self._live_index.passages_of(rows), scores)
 
     @torch.no_grad()
@@ -62,13 +130,6 @@ class LearningFinder:
 
     def _ask(self, questions: Sequence[Question]) -> Tensor:
         return self._retriever.ask([Query(question.text) for question in questions])
-
-    def _scores(self, vectors: Tensor, rows: Int64) -> Tensor:
-        """(B, K) with passages encoded by the model as it is."""
-        distinct, places = np.unique(np.maximum(rows, 0), return_inverse=True)
-        encoded = self._retriever.read(self._live_index.passages.get_many(distinct))
-        listed = np.where(rows < 0, -1, places.reshape(rows.shape))
-        return listed_scores(vectors, encoded, torch.from_numpy(listed), self._retriever.scale)
 
 
 class FixedFinder:

@@ -33,7 +33,7 @@ from rag.core.types import Query, Question
 from rag.data.selection import check_usable
 from rag.data.text import exact_match
 from rag.joint.config import OrqaTrainConfig
-from rag.joint.live_index import LiveIndex
+from rag.joint.finding import LiveIndex
 from rag.joint.questions import answer_rank, questions_of
 from rag.runtime.model_files import position_limit
 from rag.runtime.seeds import generator

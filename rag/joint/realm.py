@@ -29,7 +29,7 @@ from rag.core.arrays import Int64
 from rag.core.types import Passage, Query
 from rag.data.salient import CapitalTagger, title_hashes
 from rag.joint.config import RealmTrainConfig
-from rag.joint.live_index import LiveIndex, index_refresh
+from rag.joint.finding import LiveIndex, index_refresh
 from rag.joint.masked import Filler, MaskedSentence, SentenceBatches
 from rag.joint.span_filler import open_filler
 from rag.training.distributed import World

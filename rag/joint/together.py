@@ -19,8 +19,7 @@ from indexers.protocols import EncodesCorpus
 from indexers.settings import BuildSettings
 from rag.core.errors import ConfigError, DataError
 from rag.joint.config import EmdrTrainConfig, JointTrainConfig, RagTrainConfig
-from rag.joint.finding import FixedFinder, LearningFinder
-from rag.joint.live_index import LiveIndex, index_refresh
+from rag.joint.finding import FixedFinder, LearningFinder, LiveIndex, index_refresh
 from rag.joint.losses import emdr2_loss, rag_loss
 from rag.joint.questions import questions_of
 from rag.joint.task import JointBatches, JointTask, Objective

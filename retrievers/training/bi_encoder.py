@@ -328,10 +328,19 @@ def listed_scores(questions: Tensor, vectors: Tensor, places: Tensor, scale: flo
     return scores.masked_fill(places < 0, float("-inf"))
 
 
-def score_rows(model: BiEncoderModel, index: Index, queries: Tensor, rows: Int64) -> Tensor:
-    """Scores (B, K), over the temperature, of queries' vectors (B, D) and the vectors in `rows` (B, K) of the
-    index; −inf where a row is −1. Differentiable in the queries."""
+def score_rows(
+    model: BiEncoderModel, index: Index, queries: Tensor, rows: Int64, *, encode: bool = False
+) -> Tensor:
+    """Scores (B, K), over the temperature, of queries' vectors (B, D) and the passages in `rows` (B, K) of an
+    index; −inf where a row is −1. Differentiable in the queries.
+
+    Args:
+        encode: encode the passages with the model as it is, with gradient, in place of the index's vectors.
+    """
     distinct, places = np.unique(np.maximum(rows, 0), return_inverse=True)
-    vectors = torch.from_numpy(index.require_dense().embeddings.rows(distinct)).to(queries.device)  # (U, D)
+    if encode:
+        vectors = model.read(index.passages.get_many(distinct))  # (U, D)
+    else:
+        vectors = torch.from_numpy(index.require_dense().embeddings.rows(distinct)).to(queries.device)
     listed = torch.from_numpy(np.where(rows < 0, -1, places.reshape(rows.shape)))
     return listed_scores(queries, vectors, listed, model.scale)
