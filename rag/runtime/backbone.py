@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from rag.core.errors import ArtifactError, ConfigError
 from rag.runtime.model_files import DIFFERENCE_FILE, backbone_state, read_config, weight_files
@@ -170,9 +170,10 @@ def pad(texts: Sequence[Any], pad_id: int) -> tuple[Tensor, Tensor]:
         >>> ids.tolist(), mask.tolist()
         ([[5, 6], [7, 0]], [[1, 1], [1, 0]])
     """
-    ids = pad_sequence([torch.as_tensor(text).long() for text in texts], True, pad_id)
-    lengths = torch.tensor([len(text) for text in texts])
-    return ids, (torch.arange(ids.shape[1]) < lengths[:, None]).long()
+    lengths = torch.tensor(list(map(len, texts)))
+    mask = torch.arange(int(lengths.max())) < lengths[:, None]  # (n, L)
+    flat = torch.from_numpy(np.concatenate(texts)).long()
+    return torch.full(mask.shape, pad_id).masked_scatter_(mask, flat), mask.long()
 
 
 def plan_batches(lengths: Sequence[int], *, max_rows: int, max_tokens: int) -> list[list[int]]:

@@ -15,7 +15,6 @@ from rag.core.errors import ConfigError
 from rag.core.log import get_logger
 
 _TESTED_TORCH = "2.13."  # the version whose kernels `rag.runtime.fast` is tested with
-_TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # parameters of mallopt, as <malloc.h> numbers them
 
 
 def available_cores() -> int:
@@ -151,5 +150,5 @@ def keep_freed_memory() -> None:
     """
     if platform.libc_ver()[0] == "glibc":
         libc = ctypes.CDLL(None)
-        libc.mallopt(_MMAP_MAX, 0)
-        libc.mallopt(_TRIM_THRESHOLD, -1)
+        libc.mallopt(-4, 0)  # M_MMAP_MAX of <malloc.h>
+        libc.mallopt(-1, -1)  # M_TRIM_THRESHOLD
