@@ -36,6 +36,10 @@ class _TokenTower(torch.nn.Module):
         hidden = self.encoder(input_ids=ids, attention_mask=mask.long())[0]
         return Vectors.of_tokens(normalize(hidden, dim=-1), mask)
 
+    def to_compute(self, dtype: torch.dtype) -> None:
+        """Compute in `dtype`, as a tower does."""
+        self.encoder.to(dtype)
+
 
 def token_model(folder: Path, *, shared: bool = True, **settings: Any) -> BiEncoderModel:
     """Towers of token vectors; scores are MaxSim."""
