@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, Literal
 
 Value = str | int | float | bool
@@ -24,24 +24,6 @@ def page_at(pages: Pages, place: int) -> str:
     return pages[before - 1][1] if before else ""
 
 
-def to_json(value: Any) -> Any:
-    """A value ready for `json.dumps`: records as objects, without the fields that have their defaults."""
-    if is_dataclass(value):
-        pairs = ((it.name, getattr(value, it.name), _default(it)) for it in fields(value))
-        shown = {name: it for name, it, usual in pairs if it != usual and name != _INTERNAL}
-        return {name: dict(it) if name == "metadata" else to_json(it) for name, it in shown.items()}
-    if isinstance(value, Mapping):
-        return {name: to_json(it) for name, it in value.items()}
-    return [to_json(it) for it in value] if isinstance(value, list | tuple) else value
-
-
-def _default(field: Any) -> Any:
-    return field.default if field.default_factory is MISSING else field.default_factory()
-
-
-_INTERNAL = "pages"  # of a location: where its further pages begin
-
-
 class Record:
     """What is shown as JSON, on the command line and by the server."""
 
@@ -49,12 +31,24 @@ class Record:
 
     def to_json(self) -> dict[str, Any]:
         """A dict ready for `json.dumps`, without the fields that have their defaults."""
-        return dict(to_json(self))
+        shown = dict[str, Any]()
+        for it in fields(self):  # type: ignore[arg-type]  # of the dataclasses that this is a base of
+            value = getattr(self, it.name)
+            usual = it.default if it.default_factory is MISSING else it.default_factory()
+            if value != usual and it.name != "pages":  # of a location, where its further pages begin
+                shown[it.name] = dict(value) if it.name == "metadata" else _as_json(value)
+        return shown
 
     def __repr__(self) -> str:
         """The first of its texts, shortened."""
         texts = (getattr(self, name) for name in ("text", "question") if hasattr(self, name))
         return f"{type(self).__name__}({textwrap.shorten(next(texts, ''), 60, placeholder=' …')!r})"
+
+
+def _as_json(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_as_json(it) for it in value]
+    return value.to_json() if isinstance(value, Record) else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +179,7 @@ MAX_TOP_K = 1000  # largest number of passages per question
 
 
 @dataclass(frozen=True, slots=True)
-class FirstStage:
+class FirstStage(Record):
     """Rank (from 1) and score of a passage before it was re-ranked."""
 
     rank: int
@@ -343,4 +337,4 @@ class AnswerSet(Record):
     def to_json(self) -> dict[str, Any]:
         """The public JSON shape of the command line and the server."""
         timings = {stage: round(value, 3) for stage, value in self.timings_ms.items()}
-        return {**to_json(self), "index_version": self.index_version, "timings_ms": timings}
+        return {**Record.to_json(self), "index_version": self.index_version, "timings_ms": timings}
