@@ -196,8 +196,8 @@ def train_rounds(
     """Train a retriever in rounds of searching, labelling and training: the function of `rag rounds`.
 
     Args:
-        recipe: distill: a reader scores passages, a dense retriever learns the scores (DKRR and its kin);
-            colbert: answers tell right passages from wrong ones, a ColBERT model learns these.
+        recipe: distill: a dense retriever learns a reader's scores (DKRR and its kin); colbert: a ColBERT
+            model learns which passages hold an answer.
         index: index that the first round searches.
         questions: questions with answers; gold passages are not needed.
         out: folder of the run; an unfinished one is resumed.

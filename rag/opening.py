@@ -125,31 +125,6 @@ def open_models(index: Index, settings: OpenSettings, *, reads: bool) -> tuple[R
     return searcher, opened
 
 
-def describe(index: Index, retriever: Retriever, reader: Reader | None) -> dict[str, Any]:
-    """Description of retriever, encoder and reader with their weight hashes; see `Pipeline.identity`."""
-    from retrievers.protocols import PathRetriever
-    from retrievers.rerank import RerankingRetriever
-
-    judging = retriever if isinstance(retriever, RerankingRetriever) else None
-    first: Any = retriever if judging is None else judging.first
-    fusion, effort = getattr(first, "fusion", None), "full"
-    if not isinstance(retriever, PathRetriever):  # of paths everything is read
-        effort = str(getattr(getattr(reader, "settings", None), "effort", "full"))
-    optional = {
-        "fusion": str(fusion) if fusion else None,
-        "matching": bool(getattr(first, "matching", None)),
-        "rerank": None if judging is None else judging.identity,
-        "question_encoder": getattr(getattr(retriever, "encoder", None), "questions_sha256", None),
-        "effort": effort if effort != "full" else None,
-    }
-    return {
-        "retriever": type(first).__name__,
-        "encoder": index.manifest.get("encoder"),
-        "reader": None if reader is None else getattr(reader, "name", type(reader).__name__),
-        **{name: value for name, value in optional.items() if value},
-    }
-
-
 def _check_scores(reader: str, trained_with: Mapping[str, Any], searched: str, index: Index) -> None:
     """Warn where a reader that counts scores in gets those of another kind of search or another encoder."""
     from indexers.protocols import EncoderIdentity

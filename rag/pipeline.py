@@ -21,7 +21,7 @@ from rag.core.types import AnswerSet, Hit, Passage, Path, Paths, Query, RankedPa
 from rag.data.corpus import passages_of
 from rag.data.filters import Filter
 from rag.data.questions import check_questions
-from rag.opening import OpenSettings, describe, open_models
+from rag.opening import OpenSettings, open_models
 from rag.policies import Policy, SearchOnce, run
 from readers.answer_kinds import count_candidates, present
 from readers.answers import read_answers
@@ -30,6 +30,7 @@ from readers.protocols import Reader, check_lengths
 from retrievers.encoders.open import load_encoder
 from retrievers.open import encoder_of
 from retrievers.protocols import PathRetriever, Retriever
+from retrievers.rerank import RerankingRetriever
 
 FilterLike = Mapping[str, Any] | Filter | None
 
@@ -144,7 +145,26 @@ class Pipeline:
     @property
     def identity(self) -> dict[str, Any]:
         """Description of retriever, encoder and reader with their weight hashes, for reports."""
-        return {**describe(self.index, self.retriever, self.reader), "index_version": self.index_version}
+        judging = self.retriever if isinstance(self.retriever, RerankingRetriever) else None
+        first: Any = self.retriever if judging is None else judging.first
+        fusion, effort = getattr(first, "fusion", None), None
+        if not isinstance(self.retriever, PathRetriever):  # of paths everything is read
+            effort = getattr(getattr(self.reader, "settings", None), "effort", None)
+        optional = {
+            "fusion": str(fusion) if fusion else None,
+            "matching": bool(getattr(first, "matching", None)),
+            "rerank": None if judging is None else judging.identity,
+            "question_encoder": getattr(getattr(self.retriever, "encoder", None), "questions_sha256", None),
+            "effort": effort if effort != "full" else None,
+        }
+        reader = None if self.reader is None else type(self.reader).__name__
+        return {
+            "retriever": type(first).__name__,
+            "encoder": self.index.manifest.get("encoder"),
+            "reader": getattr(self.reader, "name", reader),
+            **{name: value for name, value in optional.items() if value},
+            "index_version": self.index_version,
+        }
 
     def passage(self, passage_id: str) -> Passage | None:
         """The passage with this id, or None."""

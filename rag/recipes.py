@@ -6,11 +6,9 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from pydantic import BaseModel
-
-from rag.config import load_config
+from rag.config import ConfigT, load_config
 from rag.core.errors import ConfigError, DataError, did_you_mean
 from rag.core.files import fingerprint
 from rag.core.manifest import read_manifest
@@ -35,7 +33,6 @@ RECIPES = {  # name → module of its class, summary; in the order of the help
 }
 ENTRY_POINTS = "openqa_rag.recipes"
 _INPUTS = frozenset({"train_files", "validation_file", "index", "questions", "retrieved"})
-ConfigT = TypeVar("ConfigT", bound=BaseModel)
 
 
 def recipe_class(name: str) -> Any:
@@ -91,10 +88,6 @@ def train(recipe: str, out: str | Path, *, config: str | Path | None = None, **s
         ConfigError: no such recipe, a wrong setting, or checkpoints would be chosen on a test set.
         DataError: an input file is wrong.
         MismatchedArtifactError: `out` holds a run with other settings.
-
-    Example:
-        >>> train("dpr", "run", config="dpr-small", train_files=["train.json"])        # doctest: +SKIP
-        PosixPath('run/encoder')
     """
     return run(read_config(recipe_class(recipe), config, {"out": str(out), **settings}))
 
@@ -124,37 +117,29 @@ def read_config(
 ) -> ConfigT:
     """A recipe's configuration from file, options and overrides, see `load_config`.
 
+    The files that it names must be there before any work, but for those in the run's folder.
+
     Raises:
         ConfigError: it cannot be read, is not valid, or would choose checkpoints on a test set.
-        DataError, ArtifactError: a file or index that it names is missing or of the wrong kind.
+        DataError: a file does not exist; the hint has the name of setting or option.
+        ArtifactError: there is no index in the folder that is named as one.
     """
     from rag.eval.source import check_selection_split
 
     config = load_config(kind, source, overrides=overrides, flags=flags)
     if (validation := getattr(config, "validation_file", None)) is not None:
         check_selection_split(validation)
-    check_files(config.model_dump(), flags or {})
-    return config
-
-
-def check_files(settings: Mapping[str, Any], flags: Mapping[str, str]) -> None:
-    """Refuse settings that name a file or an index that is not there, before any work.
-
-    Paths in the run's folder, `settings["out"]`, may be missing, because they may be written later.
-
-    Raises:
-        DataError: a file does not exist; the hint has the name of setting or option.
-        ArtifactError: there is no index in that folder.
-    """
-    out = settings.get("out")
-    for name, value in _named_in({key: value for key, value in settings.items() if key != "out"}):
-        path = Path(value)
+    settings = config.model_dump()
+    out = settings.pop("out", None)
+    for name, value in _named_in(settings):
+        path, flag = Path(value), (flags or {}).get(name, name)
         if is_named(path) or (out is not None and path.is_relative_to(out)):
             continue
         if not path.exists():
-            raise DataError(f"{path}: no such file", hint=f"{flags.get(name, name)} names it: check the path")
+            raise DataError(f"{path}: no such file", hint=f"{flag} names it: check the path")
         if name == "index":
             read_manifest(path, kind="index")
+    return config
 
 
 def _named_in(settings: Any, name: str = "") -> Iterator[tuple[str, str | Path]]:

@@ -10,7 +10,7 @@ import pytest
 import rag
 from rag.config import preset_names
 from rag.core.errors import ConfigError, DataError
-from rag.recipes import RECIPES, check_files, recipe_class
+from rag.recipes import RECIPES, read_config, recipe_class
 
 
 @pytest.mark.parametrize("name", sorted(RECIPES))
@@ -42,10 +42,9 @@ def test_wrong_settings_of_every_recipe_are_refused(tmp_path: Path) -> None:
         trained = "--corpus" if recipe in ("ict", "mlm", "realm") else "--train"
         given = [trained, str(questions), *["--index", str(index)] * ("index" in kind.model_fields)]
         given += ["--generator", "owner/name"] * (recipe in ("rag", "emdr2"))
-        preset = {"reader": "reader-squad", "generator": "fid-small"}.get(
-            recipe
-        )  # their stages have no default
-        given += ["--config", preset] if preset else []
+        # their stages have no default
+        if preset := {"generator": "fid-small", "reader": "reader-squad"}.get(recipe):
+            given += ["--config", preset]
         batch = "steps_" if recipe in ("reader", "generator") else "batch_sise"
         wrong = {
             (*given, "--set", f"{batch}=3"): f"unknown setting '{batch}'",
@@ -76,9 +75,8 @@ def test_wrong_settings_of_every_recipe_are_refused(tmp_path: Path) -> None:
 def test_a_missing_file_or_index_is_named_with_its_parameter(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"nope\.json: no such file\n.*train_files names it"):
         rag.train("dpr", tmp_path / "run", train_files=["nope.json"])
-    with pytest.raises(DataError, match=r"x: no such file\n.*--train names it"):
-        check_files({"train_files": [tmp_path / "x"]}, {"train_files": "--train"})
-    check_files({"out": tmp_path, "train_files": [tmp_path / "round-1"], "index": "hf:owner/name"}, {})
-    with pytest.raises(DataError, match=r"other: no such file\n.*index names it"):
-        check_files({"out": tmp_path / "run", "index": tmp_path / "other"}, {})
+    later = {"out": tmp_path / "run", "train_files": [tmp_path / "run" / "round-1"]}
+    read_config(recipe_class("dpr"), None, {**later, "validation_file": "hf:owner/name:dev"})
+    with pytest.raises(DataError, match=r"other: no such file\n.*--index names it"):
+        read_config(recipe_class("dpr"), None, {**later, "index": tmp_path / "other"}, {"index": "--index"})
     assert not (tmp_path / "run").exists()
