@@ -95,6 +95,9 @@ def test_json_lists_objects_and_squad(tmp_path: Path) -> None:
         Document("Nikola_Tesla-1", "Nikola Tesla", "P1"),
     ]
     assert [d.text for d in read_documents(write(tmp_path / "e.json", '{"id": "1", "text": "x"}'))] == ["x"]
+    without_ids = b'{"text": "a"}\n{broken\n\n{"text": "d"}\n'
+    lines = write(tmp_path / "c.jsonl", without_ids)
+    assert [d.id for d in read_documents(lines, options=ANY_SHARE)] == ["c.jsonl:1", "c.jsonl:4"]
 
 
 def test_dpr_table_with_quotes(tmp_path: Path) -> None:
@@ -202,12 +205,6 @@ def test_format_is_found_by_content_or_named(tmp_path: Path) -> None:
     assert list(read_documents(write(tmp_path / "corpus.dat", jsonl(RECORDS)), format="jsonl")) == EXPECTED
     with pytest.raises(ConfigError, match="unknown corpus format 'xml'"):
         read_documents(tmp_path / "corpus", format="xml")
-
-
-def test_ids_are_made_from_line_numbers_when_there_are_none(tmp_path: Path) -> None:
-    path = write(tmp_path / "c.jsonl", b'{"text": "a"}\n{broken\n\n{"text": "d"}\n')
-    documents = list(read_documents(path, options=ANY_SHARE))
-    assert [document.id for document in documents] == ["c.jsonl:1", "c.jsonl:4"]
 
 
 @pytest.mark.parametrize(

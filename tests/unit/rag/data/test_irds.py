@@ -46,11 +46,8 @@ def test_corpus_and_judged_questions_are_read(rivers: str) -> None:
     assert QuestionSource.of_file(f"{rivers}/test") == expected_source
 
 
-def test_the_corpus_of_a_set_has_a_name() -> None:
+def test_names_of_corpora_and_unknown_ones() -> None:
     assert corpus_of("irds:beir/scifact/test") == "irds:beir/scifact"
-
-
-def test_an_unknown_name_is_refused() -> None:
     with pytest.raises(DataError, match="irds:no/such"):
         list(read_questions("irds:no/such"))
 
