@@ -215,8 +215,8 @@ def train_rounds(
     # each round sets its own training files
     paths = {"out": str(place), "train_files": [str(place / "round-1")]}
     trained = read_config(recipe_class(recipe), config or f"{recipe}-small", {**(training or {}), **paths})
-    chosen = {**settings, "method": recipe, "out": place, "index": index, "questions": str(questions)}
-    checked = read_config(RoundsConfig, None, chosen)
+    named = {"method": recipe, "out": place, "index": index, "questions": str(questions)}
+    checked = read_config(RoundsConfig, None, {**settings, **named})
     from rag.rounds.rounds import run_rounds
 
     return run_rounds(checked, trained)

@@ -50,11 +50,7 @@ class Config(BaseModel):
         return {k: (v,) if k in several and isinstance(v, str | Path) else v for k, v in settings.items()}
 
     def replaced(self, **settings: Any) -> Self:
-        """A checked copy with other values.
-
-        Raises:
-            pydantic.ValidationError: a value is not valid.
-        """
+        """A copy with other values, which are checked (pydantic.ValidationError)."""
         return type(self).model_validate({**dict(self), **settings})
 
 

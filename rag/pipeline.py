@@ -157,11 +157,10 @@ class Pipeline:
             "question_encoder": getattr(getattr(self.retriever, "encoder", None), "questions_sha256", None),
             "effort": effort if effort != "full" else None,
         }
-        reader = None if self.reader is None else type(self.reader).__name__
         return {
             "retriever": type(first).__name__,
             "encoder": self.index.manifest.get("encoder"),
-            "reader": getattr(self.reader, "name", reader),
+            "reader": getattr(self.reader, "name", self.reader and type(self.reader).__name__),
             **{name: value for name, value in optional.items() if value},
             "index_version": self.index_version,
         }

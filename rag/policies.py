@@ -121,10 +121,8 @@ def run(
                 states[n] = replace(states[n], answers=(*states[n].answers, answer))
         if len(finished) == len(questions):
             return [(state, finished[n]) for n, state in enumerate(states)]
-    raise ConfigError(
-        f"{type(policy).__name__} gave no answer in {_MOST_STEPS} steps",
-        hint="return Finish once there are answers",
-    )
+    what = f"{type(policy).__name__} gave no answer in {_MOST_STEPS} steps"
+    raise ConfigError(what, hint="return Finish once there are answers")
 
 
 class SearchOnce:

@@ -8,7 +8,7 @@ ROOT = Path(__file__).parents[2]
 
 # folder: (ceiling, target). Lower the ceiling whenever the folder shrinks; at the target it moves freely.
 CEILINGS = {
-    "rag/*.py": (1440, 1425),
+    "rag/*.py": (1430, 1425),
     "rag/adaptation": (400, 400),
     "rag/bench": (1300, 1300),
     "rag/cli": (1300, 1300),
