@@ -18,7 +18,7 @@ from indexers.documents import DOCUMENTS_NAME, Put, writing_documents
 from indexers.embeddings import HEADER_NAME, EmbeddingShards, Header, encode_corpus
 from indexers.faiss_index import build_faiss, create_faiss, preset_for
 from indexers.ledger import DATA_PREFIX, INDEX_KIND, UPDATING_DIR, BuildLedger, remove_unused
-from indexers.lucene import BM25_WEIGHTS, build_bm25
+from indexers.lucene import build_bm25
 from indexers.passage_writer import PassageStoreWriter, passages_digest
 from indexers.passages import PassageStore
 from indexers.protocols import EncodesCorpus, PassageEncoder
@@ -117,10 +117,11 @@ def build_stages(
         )
         if ledger.begin("tokens", {**inputs, **shards, "encoder": model.identity.comparable(), "bits": BITS}):
             ledger.finish("tokens", build_tokens(store, ledger.path("tokens"), model, **shards))
-    if "bm25" in stages and ledger.begin("bm25", {**inputs, **BM25_WEIGHTS}):
-        threads, heap_mib = settings.threads or os.cpu_count() or 1, settings.java_heap_mib
-        info = build_bm25(store, ledger.path("bm25"), threads=threads, heap_mib=heap_mib)
-        ledger.finish("bm25", info)
+    if "bm25" in stages:
+        weights, threads = {"k1": settings.k1, "b": settings.b}, settings.threads or os.cpu_count() or 1
+        if ledger.begin("bm25", {**inputs, **weights}):
+            heap_mib, place = settings.java_heap_mib, ledger.path("bm25")
+            ledger.finish("bm25", build_bm25(store, place, **weights, threads=threads, heap_mib=heap_mib))
 
 
 def _build_embeddings(
@@ -280,7 +281,11 @@ def _passages_of(item: Passage | Put) -> list[Passage]:
 
 def settings_of_stages(manifest: Mapping[str, Any]) -> BuildSettings:
     """The settings that a finished index was built with, from what its stages were made from."""
-    names = {"embeddings": ("shard_rows", "probes"), "dense": ("index_type", "recall_target", "seed")}
+    names = {
+        "embeddings": ("shard_rows", "probes"),
+        "dense": ("index_type", "recall_target", "seed"),
+        "bm25": ("k1", "b"),
+    }
     inputs = manifest["inputs"]
     values = {name: inputs[stage][name] for stage in names if stage in inputs for name in names[stage]}
     parts = tuple(part for part in ("dense", "bm25") if part in inputs)

@@ -39,7 +39,6 @@ from rag.core.files import TEMPORARY_MARK, clean_directory, disk_errors, replace
 from rag.core.log import Progress
 
 FOLDER_NAME = "lucene"
-BM25_WEIGHTS = {"k1": 0.9, "b": 0.4}  # saturation of term frequency, normalisation of length
 MAX_QUERY_WORDS, MAX_QUERY_CHARACTERS = 512, 16_384
 _FILE_PASSAGES = 16_384  # passages per file for Lucene, whose threads work on different files
 _SEARCH_HEAP_MIB = 512
@@ -115,6 +114,8 @@ def build_bm25(
     passages: PassageStore,
     directory: str | Path,
     *,
+    k1: float = 0.9,
+    b: float = 0.4,
     threads: int = 1,
     heap_mib: int = 2048,
 ) -> dict[str, Any]:
@@ -125,6 +126,7 @@ def build_bm25(
 
     Args:
         directory: gets the folder `lucene`.
+        k1: term saturation, kept for search.
         threads: indexing threads; rankings do not depend on it.
 
     Raises:
@@ -152,7 +154,7 @@ def build_bm25(
             autoclass("io.anserini.index.IndexCollection").main(arguments)
             (target / "write.lock").unlink(missing_ok=True)
         info = {
-            **BM25_WEIGHTS, "rows": rows, "documents": expected, "contents": "title, newline, text",
+            "k1": k1, "b": b, "rows": rows, "documents": expected, "contents": "title, newline, text",
             "analysis": "english, porter",
         }  # fmt: skip
         LuceneIndex.open(place, info).close()  # Lucene ends without an error where the disk is full
@@ -222,8 +224,8 @@ class LuceneIndex:
         except Exception as error:
             reason = f"{folder} is not a readable Lucene index: {_first_line(error)}"
             raise ArtifactError(reason, hint="restore it or rebuild the index") from error
-        self.rows = int(info["rows"])
-        self._searcher.set_bm25(float(info["k1"]), float(info["b"]))
+        self.k1, self.b, self.rows = float(info["k1"]), float(info["b"]), int(info["rows"])
+        self._searcher.set_bm25(self.k1, self.b)
         autoclass("org.apache.lucene.search.IndexSearcher").setMaxClauseCount(1 << 16)
         # All results of a batch cross from Java as one string: field by field costs a call for each hit.
         self._mapper = autoclass("com.fasterxml.jackson.databind.ObjectMapper")()

@@ -34,6 +34,8 @@ class BuildSettings(Config):
         index_type: flat, hnsw, ivf or a string of FAISS' index_factory, see `rag docs indexing`; plaid is for
             an encoder with one vector per token (ColBERT).
         shard_rows: passages per embedding shard; an interrupted build loses at most one shard.
+        k1: term frequency saturation of BM25.
+        b: length normalisation of BM25.
         probes: number of queries on which recall is measured.
         recall_target: minimum of recall@1, @10 and @100 for which a lossy type searches; by default
             0.98, and 0.9 for a hybrid, whose BM25 finds much of what the vectors miss.
@@ -45,6 +47,8 @@ class BuildSettings(Config):
     retriever: IndexKind = "dense"
     index_type: str = "flat"
     shard_rows: int = Field(default=SHARD_ROWS, ge=1)
+    k1: float = Field(default=0.9, ge=0)
+    b: float = Field(default=0.4, ge=0, le=1)
     probes: int = Field(default=256, ge=1)
     recall_target: float | None = Field(default=None, gt=0, le=1)
     seed: int = Field(default=DEFAULT_SEED, ge=0)
