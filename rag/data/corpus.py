@@ -38,8 +38,8 @@ def read_documents(
     A file that is a document (PDF, HTML, …) and cannot be read is named with its reason and its remedy.
 
     Args:
-        inputs: files (also .gz, .bz2, .zst, .xz), folders,
-            "hf:owner/name[[:config]:split]", or "irds:name" of ir_datasets.
+        inputs: files (also .gz, .bz2, .zst, .xz), folders, "hf:owner/name[[:config]:split]", or "irds:name"
+            of ir_datasets.
         format: one of `CORPUS_FORMATS`, or "auto" to decide by file name, then by the first bytes.
 
     Raises:

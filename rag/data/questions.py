@@ -38,9 +38,8 @@ def read_questions(path: str | Path) -> Iterator[Question]:
     of a test set means nothing.
 
     Args:
-        path: the file (also .gz, .bz2, .zst, .xz), a BEIR folder or its qrels file,
-            `hf:owner/name[[:config]:split]`, whose split must be named unless it is the only one, or
-            `irds:beir/scifact/test`.
+        path: the file (also .gz, .bz2, .zst, .xz), a BEIR folder or its qrels file, `irds:beir/scifact/test`,
+            or `hf:owner/name[[:config]:split]`, whose split must be named unless it is the only one.
 
     Raises:
         ConfigError: a data set with several splits of which none is named.

@@ -67,7 +67,7 @@ def find_sources(
             kind, _, name = path.partition(":")
             sources.append(Source(path, kind, name))
         elif not os.path.isdir(path):
-            likely = _format_of(Path(path)) if format == "auto" else format
+            likely = _format_of(Path(path), is_alone=True) if format == "auto" else format
             if likely is None:
                 raise ConfigError(
                     f"{path}: its format cannot be guessed from its name or its first bytes",
@@ -93,7 +93,7 @@ def _labels(paths: Sequence[str]) -> dict[str, str]:
     }
 
 
-def _format_of(path: Path) -> str | None:
+def _format_of(path: Path, *, is_alone: bool) -> str | None:
     """Format of a file by its name, otherwise by its first bytes; None if neither tells."""
     plain = files.strip_compression(path.name)
     if _WIKI_FILE.search(plain):
@@ -107,7 +107,8 @@ def _format_of(path: Path) -> str | None:
             head = files.head_of(stream)
     except DataError:
         return DOCUMENTS  # whose conversion says what is wrong
-    if (likely := files.format_of(head, plain)) in CORPUS_FORMATS:
+    likely = files.format_of(head, plain)
+    if likely in CORPUS_FORMATS and (is_alone or likely != "tsv"):  # a tab alone says little about a text
         return likely
     return DOCUMENTS if is_text(head) or b"%PDF-" in head[:1024] else None
 
@@ -160,7 +161,7 @@ def _files(folder: Path, report: ReadReport) -> dict[str, str]:
         folders[:] = [it for it in sorted(folders) if _is_visible(it) and not is_index(Path(place, it))]
         for path in (Path(place, name) for name in sorted(names) if _is_visible(name)):
             if path.is_file():
-                format = _format_of(path) or "of no known format"
+                format = _format_of(path, is_alone=False) or "of no known format"
                 # a link out of the folder may lead to files that nobody wants indexed
                 is_foreign = path.is_symlink() and not path.resolve().is_relative_to(inside)
                 if format == DOCUMENTS and is_foreign:

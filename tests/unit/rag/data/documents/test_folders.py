@@ -117,6 +117,9 @@ def test_files_of_the_same_name_are_different_documents(tmp_path: Path) -> None:
 
 def test_records_beside_a_readme_stay_records(tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text("About the data.")
+    (tmp_path / "CODEOWNERS").write_text("docs\tAnn\n")
+    assert [d.id for d in read_documents(tmp_path)] == ["CODEOWNERS", "README.md"]
+    (tmp_path / "CODEOWNERS").unlink()
     (tmp_path / "rows.csv").write_text("id,text\n1,One.\n")
     assert [d.id for d in read_documents(tmp_path)] == ["1"]
     (tmp_path / "notes.md").write_text("Not about the data.")
