@@ -20,21 +20,21 @@ class Elsewhere(FakePipeline):
         self.reads_at_once, self.gate_of_reader = 3, threading.Event()
         self.reading = 0
 
-    def ask(self, questions: Any, **given: Any) -> Any:
+    def ask(self, questions: Any, **options: Any) -> Any:
         self.reading += 1
         assert self.gate_of_reader.wait(30)
-        return super().ask(questions, **given)
+        return super().ask(questions, **options)
 
 
 async def test_questions_wait_for_the_reader_and_searches_do_not():
     service = Elsewhere()
     app = create_app(settings(queue_size=32), lambda _: service)
     async with running(app=app) as client:
-        asked = [asyncio.create_task(client.post("/v1/ask", json={"question": f"q{n}"})) for n in range(8)]
+        replies = [asyncio.create_task(client.post("/v1/ask", json={"question": f"q{n}"})) for n in range(8)]
         await until(
             lambda: service.reading == 3 and app.state.engine.metrics.render().count(b"depth 5.0") == 1
         )
-        searched = client.post("/v1/retrieve", json={"question": "a"})
-        assert (await asyncio.wait_for(searched, 10)).status_code == 200
+        search = client.post("/v1/retrieve", json={"question": "a"})
+        assert (await asyncio.wait_for(search, 10)).status_code == 200
         service.gate_of_reader.set()
-        assert [reply.status_code for reply in await asyncio.gather(*asked)] == [200] * 8
+        assert [reply.status_code for reply in await asyncio.gather(*replies)] == [200] * 8

@@ -78,10 +78,10 @@ def test_answers_may_be_as_long_as_asked_for_beside_what_begins_and_ends_them() 
         input_ids=torch.tensor(rows[0]), max_new_tokens=99, do_sample=False, num_beams=1,
         decoder_start_token_id=2, eos_token_id=3, pad_token_id=0,
     )  # fmt: skip
-    said = plain[0].tolist()[1:]
-    assert said[0] == 5
+    output = plain[0].tolist()[1:]
+    assert output[0] == 5
     for longest in range(1, 7):
-        assert ours.generate(ours.encode(rows), answer_tokens=longest) == [[said[1 : 1 + longest]]]
+        assert ours.generate(ours.encode(rows), answer_tokens=longest) == [[output[1 : 1 + longest]]]
     most = 128 - len([2, 5])
     check_rows(model, GeneratorSettings(passage_tokens=9, answer_tokens=most))
     with pytest.raises(ConfigError, match=f"the model has {most} positions for them"):

@@ -95,7 +95,7 @@ def test_an_answer_counts_under_the_passages_whose_beams_found_it(beams: int) ->
             own.append(set(ranked(mine)))
         assert set().union(*own) == set(ranked(actual[question]))
         for hypothesis in actual[question]:
-            kept = torch.tensor([hypothesis.ids in mine for mine in own])
-            expected = (prior + whole[ALL.index(hypothesis.ids)])[kept].logsumexp(0)
+            is_own = torch.tensor([hypothesis.ids in mine for mine in own])
+            expected = (prior + whole[ALL.index(hypothesis.ids)])[is_own].logsumexp(0)
             assert hypothesis.score == pytest.approx(float(expected), abs=1e-4)
-            assert [weight > 0 for weight in hypothesis.weights] == kept.tolist()
+            assert [weight > 0 for weight in hypothesis.weights] == is_own.tolist()
