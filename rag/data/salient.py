@@ -6,13 +6,11 @@ Source:
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby
-from pathlib import Path
 
 import numpy as np
 import regex
 from numpy.typing import NDArray
 
-from rag.core.arrays import load_npy, save_npy
 from rag.core.files import hash64
 from rag.core.types import Passage
 from rag.data.sentences import STARTERS
@@ -37,14 +35,10 @@ def find_dates(sentence: str) -> CharSpans:
     return [match.span() for match in _DATES.finditer(sentence)]
 
 
-def title_hashes(passages: Iterable[Passage], path: Path) -> NDArray[np.uint64]:
-    """Sorted 8-byte hashes of a corpus's different titles, kept in the file `path`."""
-    if not path.exists():
-        titles = (title for title, _ in groupby(passage.title for passage in passages) if title)
-        hashes = (_title_hash(_PAREN.sub("", title)) for title in titles)
-        save_npy(path, np.unique(np.fromiter(hashes, np.uint64)))
-    count = (path.stat().st_size - 128) // 8
-    return load_npy(path, dtype=np.uint64, shape=(count,))
+def title_hashes(passages: Iterable[Passage]) -> NDArray[np.uint64]:
+    """Sorted 8-byte hashes of a corpus's different titles."""
+    titles = (title for title, _ in groupby(passage.title for passage in passages) if title)
+    return np.unique(np.fromiter((_title_hash(_PAREN.sub("", title)) for title in titles), np.uint64))
 
 
 class CapitalTagger:

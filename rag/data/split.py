@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from rag.core.types import Location, Passage
 from rag.data.records import Block, CorpusOptions, Document
-from rag.data.sentences import align_sentences, split_sentences
+from rag.data.sentences import sentence_spans
 
 _LONGEST_WORD, _PART = 200, 20  # characters; a longer word is cut into parts
 PATH_SEPARATOR = " › "
@@ -203,7 +203,7 @@ def _cut_parts(text: str, parts: Sequence[_Part], budget: int, count: CountToken
 def _spans(piece: str) -> list[tuple[int, int]]:
     if "\n" in piece:
         return [match.span() for match in re.finditer(r"[^\n]+", piece)]
-    sentences = align_sentences(piece, split_sentences(piece)) or ()
+    sentences = sentence_spans(piece)
     if len(sentences) > 1:
         return list(sentences)
     return [match.span() for match in re.finditer(r"[^;]*;+|[^;]+$", piece)]

@@ -56,7 +56,7 @@ def _build_run(config: MlmTrainConfig, world: World) -> Method:
 
     # data
     store = open_corpus(config.train_files, config.out / "data", config.split)
-    tagger = CapitalTagger(title_hashes(store, config.out / "data" / "titles.npy"))
+    tagger = CapitalTagger(title_hashes(store))
     held_rows = held_out_rows(config, len(store), config.seed)
     rows = np.setdiff1d(np.arange(len(store)), held_rows)
     draw = partial(

@@ -86,7 +86,7 @@ def _build_run(config: RealmTrainConfig, index: Index, encode: EncodesCorpus | N
 
     # data
     store = open_corpus(config.train_files or (config.index,), config.out / "data", config.split)
-    tagger = CapitalTagger(title_hashes(index.passages, config.out / "data" / "titles.npy"))
+    tagger = CapitalTagger(title_hashes(index.passages))
     drawn = config.batch_size * (_DRAWN if config.answered_within else 1)
     batches = SentenceBatches(
         store, reader.tokenizer, tagger=tagger, min_words=config.min_words,

@@ -19,7 +19,6 @@ PAGE_BREAK = "\f"  # in the text of a piece: its next page begins here
 _INVISIBLE = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\u00ad\u200b\u2060\ufeff\ufffe\ud800-\udfff]"
 )
-_LINE_ENDS = re.compile("\r\n?|[\x0b\x0c\x85\u2028\u2029]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +99,7 @@ def clean(text: str) -> str:
 
 def clean_lines(text: str) -> str:
     """Lines of code: their common indentation, trailing spaces and outer empty lines removed."""
-    text = _INVISIBLE.sub("", _LINE_ENDS.sub("\n", unicodedata.normalize("NFC", text))).expandtabs(4)
+    text = "\n".join(unicodedata.normalize("NFC", text).splitlines())
+    text = _INVISIBLE.sub("", text).expandtabs(4)
     lines = textwrap.dedent(text).split("\n")
     return "\n".join(line.rstrip() for line in lines).strip("\n")

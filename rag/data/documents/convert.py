@@ -72,7 +72,7 @@ def _read(data: bytes, name: str) -> tuple[str, list[Piece], tuple[str, ...]]:
     except RecursionError as error:
         raise Unreadable("nested too deeply", "save it as plain text") from error
     except Exception as error:  # whatever the libraries raise over damaged files
-        detail = f"{type(error).__name__}: {clean(str(error))[:120]}"
+        detail = f"{type(error).__name__}: {clean(str(error))[:120].rstrip('.')}"
         raise Unreadable("broken file", "open and save it again, or get a whole copy", detail) from error
 
 

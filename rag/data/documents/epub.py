@@ -7,7 +7,7 @@ from urllib.parse import unquote
 from xml.etree import ElementTree
 
 from rag.data.documents import html
-from rag.data.documents.blocks import Piece, Unreadable, clean
+from rag.data.documents.blocks import Piece, clean
 from rag.data.documents.kinds import open_archive
 from rag.data.documents.plain import decode
 
@@ -17,14 +17,9 @@ _CONTAINER = "META-INF/container.xml"
 def book(data: bytes) -> tuple[str, list[Piece]]:
     """Title and pieces of a book."""
     with open_archive(data) as archive:
-        try:
-            root = _xml(archive, _CONTAINER).find(".//{*}rootfile")
-            place = root.attrib["full-path"] if root is not None else ""
-            package = _xml(archive, place)
-        except (KeyError, ElementTree.ParseError) as error:
-            raise Unreadable(
-                "broken file", "get a whole copy of it", f"not a readable EPUB: {error}"
-            ) from error
+        root = _xml(archive, _CONTAINER).find(".//{*}rootfile")
+        place = root.attrib["full-path"] if root is not None else ""
+        package = _xml(archive, place)
         title = package.find(".//{*}title")
         pieces: list[Piece] = []
         for name in _chapters(package, posixpath.dirname(place)):

@@ -1,5 +1,6 @@
 """Recognise the format of a document by its file name and its content."""
 
+import codecs
 import io
 import re
 import zipfile
@@ -22,16 +23,11 @@ _BY_NAME = {**dict.fromkeys(_TEXT_NAMES, "text"), "makefile": "code", "dockerfil
 _MAX_UNPACKED = 2_000_000_000  # bytes of all files of an archive (DOCX, PPTX, XLSX, EPUB) together
 _GET_AGAIN = "get a whole copy of it"
 _BINARY = ("pdf", "docx", "pptx", "xlsx", "epub", "odt")
-_SAVE_AS = {  # the remedy for files of other programs
-    "DOCX": ".doc .dot .pages .wpd",
-    "PPTX": ".ppt .key .odp",
-    "XLSX": ".xls .numbers .ods",
-    "PDF": ".djvu .ps",
-    "EPUB": ".mobi .azw3",
-    "EML": ".msg",
-    "HTML": ".mht",
-    "TXT": ".srt .vtt",
-}
+_OTHERS = (  # documents of formats that are not read
+    ".doc", ".dot", ".pages", ".wpd", ".ppt", ".key", ".odp", ".xls", ".numbers", ".ods", ".djvu", ".ps",
+    ".mobi", ".azw3", ".msg", ".mht", ".srt", ".vtt",
+)  # fmt: skip
+_SAVE = "save it as DOCX, PPTX, XLSX, PDF, EML or TXT"
 _MEMBERS = (("word/document.xml", "docx"), ("ppt/presentation.xml", "pptx"), ("xl/workbook.xml", "xlsx"),
             ("META-INF/container.xml", "epub"))  # fmt: skip
 _ODT = ("application/vnd.oasis.opendocument.text", "application/vnd.oasis.opendocument.text-template")
@@ -57,8 +53,7 @@ def kind_by_name(name: str) -> str | None:
 
 def remedy_by_name(name: str) -> str | None:
     """What to do about a document of a format that cannot be read; None for other files."""
-    ending = PurePath(name.lower()).suffix
-    return next((f"save it as {kind}" for kind, names in _SAVE_AS.items() if ending in names.split()), None)
+    return _SAVE if PurePath(name.lower()).suffix in _OTHERS else None
 
 
 def kind_of(data: bytes, name: str) -> str:
@@ -74,7 +69,7 @@ def kind_of(data: bytes, name: str) -> str:
     if data.startswith(_OLE):
         if "EncryptedPackage".encode("utf-16-le") in data:
             raise Unreadable("encrypted", "save a copy without a password")
-        raise Unreadable("old Office format", "save it as DOCX, PPTX or XLSX")
+        raise Unreadable("old Office format", _SAVE)
     if data.startswith(b"{\\rtf"):
         return "rtf"
     if named in (None, "text", "man", *_BINARY) and _HTML.match(data[:4096]):
@@ -105,24 +100,19 @@ def _kind_of_archive(data: bytes, name: str) -> str:
 
 def is_text(head: bytes) -> bool:
     """Whether the first bytes of a file look like text: UTF-8 without control characters."""
-    if not head.strip() or any(code in head for code in (0, 1, 2, 3, 4, 5, 6, 7)):
-        return False
     try:
-        head.decode("utf-8")
-    except UnicodeDecodeError as error:
-        return error.start > len(head) - 4  # cut within a character
-    return True
+        text = codecs.getincrementaldecoder("utf-8")().decode(head)  # may end within a character
+    except UnicodeDecodeError:
+        return False
+    return bool(text.strip()) and re.search("[\0-\x07]", text) is None
 
 
 def open_archive(data: bytes) -> zipfile.ZipFile:
-    """Open a ZIP file that is neither damaged nor encrypted, and whose members stay within the limits.
+    """Open a ZIP file that is not encrypted, and whose members stay within the limits.
 
     The sizes in the archive's directory are added up; Python's reader gives no member more bytes than that.
     """
-    try:
-        archive = zipfile.ZipFile(io.BytesIO(data))
-    except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
-        raise Unreadable("broken file", _GET_AGAIN, f"not a readable archive: {error}") from error
+    archive = zipfile.ZipFile(io.BytesIO(data))
     members = archive.infolist()
     if any(member.flag_bits & 1 for member in members):
         raise Unreadable("encrypted", "save a copy without a password")

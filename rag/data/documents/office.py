@@ -67,10 +67,8 @@ def _blocks(parent: Any, document: Any, notes: _Notes) -> Iterator[Piece]:
 def _paragraph(element: Any, document: Any) -> Piece:
     style = _style(element, document)
     text = _text(element)
-    if match := _HEADING.match(style):
-        return Piece("heading", text, int(match[1]))
-    if style.lower() == "title":
-        return Piece("heading", text, 1)
+    if (match := _HEADING.match(style)) or style.lower() == "title":
+        return Piece("heading", text, int(match[1]) if match else 1)
     if re.match(r"toc \d", style, re.IGNORECASE):
         return Piece("paragraph", "")
     properties = element.find(f"{_W}pPr")

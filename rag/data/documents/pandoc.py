@@ -1,7 +1,6 @@
 """RTF, LaTeX, manual pages, Org, AsciiDoc and Jupyter notebooks by pandoc, where it is installed."""
 
 import ctypes
-import importlib.util
 import re
 import shutil
 import signal
@@ -66,13 +65,13 @@ def _on_one_line(heading: re.Match[bytes]) -> bytes:
 
 def find_pandoc() -> str | None:
     """The program on the PATH, or the one that the package pypandoc_binary carries; None without either."""
-    if (program := shutil.which("pandoc")) or importlib.util.find_spec("pypandoc") is None:
+    if program := shutil.which("pandoc"):
         return program
-    import pypandoc
-
     try:
+        import pypandoc
+
         return str(pypandoc.get_pandoc_path())
-    except OSError:
+    except (ImportError, OSError):
         return None
 
 

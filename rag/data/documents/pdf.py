@@ -73,11 +73,20 @@ def pdf(data: bytes) -> tuple[str, list[Piece], tuple[str, ...]]:
     except library.PdfiumError as error:
         if "password" in str(error).lower():
             raise Unreadable("encrypted", "save a copy without a password") from error
-        reason = f"not a readable PDF: {str(error).rstrip('.')}"
-        raise Unreadable("broken file", "get a whole copy of it", reason) from error
+        raise
     try:
-        pages = [list(_lines(document, number, library.raw)) for number in range(count)]
-        lines, n_empty = list(itertools.chain(*pages)), pages.count([])
+        lines: list[_Line] = []
+        n_empty = n_broken = 0
+        for number in range(count):
+            try:
+                of_page = list(_lines(document, number, library.raw))
+            except library.PdfiumError:
+                n_broken += 1
+                continue
+            n_empty += not of_page
+            lines += of_page
+        if n_broken == count:
+            raise Unreadable("broken file", "get a whole copy of it", "no page of it can be read")
         if not lines:
             remedy = "make its text searchable, for example with `ocrmypdf`"
             raise Unreadable("scanned", remedy, f"{count:,} pages without a character")
@@ -95,6 +104,8 @@ def pdf(data: bytes) -> tuple[str, list[Piece], tuple[str, ...]]:
     notes = []
     if n_empty and n_empty > count // 10:
         notes.append(f"{n_empty} of {count} pages have no characters: empty or scanned")
+    if n_broken:
+        notes.append(f"{n_broken} of {count} pages are damaged")
     if not title or _TITLE_JUNK.search(title):
         title = _largest(lines)
     return title, list(_pieces(lines, labels)), tuple(notes)

@@ -179,22 +179,13 @@ def _is_title(block: Sequence[Row], at: int | None, following: Sequence[Row], na
 
 
 def csv_table(text: str) -> tuple[str, list[Piece]]:
-    """Title ("") and tables of a CSV file; its delimiter is the one that splits the first lines most evenly.
-
-    A first line such as `sep=;`, which Excel writes, names the delimiter and is no row.
-    """
-    named = re.match(r"sep=(.)\r?\n", text)
-    text = text[named.end() :] if named else text
+    """Title ("") and tables of a CSV file; its delimiter splits the first lines most evenly."""
     csv.field_size_limit(sys.maxsize)  # of the whole process: never lower than others need
     sample = text[:20_000].splitlines()[:_SAMPLE]
     counts = {mark: [line.count(mark) for line in sample if line.strip()] for mark in _DELIMITERS}
     likely = [mark for mark, n in counts.items() if n and min(n) > 0 and min(n) == max(n)]
-    best = named[1] if named else max(likely or _DELIMITERS, key=lambda mark: sum(counts[mark]))
-    try:
-        cells = list(csv.reader(io.StringIO(text, newline=""), delimiter=best))
-    except csv.Error as error:
-        raise Unreadable("broken file", "save it as CSV again", str(error)) from error
-    return "", list(sheet(cells))
+    best = max(likely or _DELIMITERS, key=lambda mark: sum(counts[mark]))
+    return "", list(sheet(csv.reader(io.StringIO(text, newline=""), delimiter=best)))
 
 
 def workbook(data: bytes) -> tuple[str, list[Piece], tuple[str, ...]]:
