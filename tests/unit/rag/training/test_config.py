@@ -30,7 +30,9 @@ class _Claimed(TrainConfig):
     note: str = ""
 
 
-def test_a_folder_belongs_to_one_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_belongs_to_one_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.chdir(tmp_path)
     config = _Claimed(train_files=(Path("train.json"),))
     claim_run(config, tmp_path)
@@ -41,6 +43,7 @@ def test_a_folder_belongs_to_one_configuration(tmp_path: Path, monkeypatch: pyte
     assert all(folder.exists() for folder in made)
     claim_run(config.replaced(seed=4), tmp_path)  # nothing was trained yet
     assert not any(folder.exists() for folder in made)  # they were made with another seed
+    assert all(f"removing {folder}, made before any training" in caplog.text for folder in made)
     said = read_json(tmp_path / "config.json")
     assert (said["recipe"], said["seed"], said["train_files"]) == ("toy", 4, [str(tmp_path / "train.json")])
     _begin(tmp_path)
