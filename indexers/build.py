@@ -17,7 +17,7 @@ import numpy as np
 from indexers.documents import DOCUMENTS_NAME, Put, writing_documents
 from indexers.embeddings import HEADER_NAME, EmbeddingShards, Header, encode_corpus
 from indexers.faiss_index import build_faiss, create_faiss, preset_for
-from indexers.ledger import DATA_PREFIX, INDEX_KIND, UPDATING_DIR, BuildLedger, remove_unused
+from indexers.ledger import DATA_PREFIX, UPDATING_DIR, BuildLedger, remove_unused
 from indexers.lucene import build_bm25
 from indexers.passage_writer import PassageStoreWriter, passages_digest
 from indexers.passages import PassageStore
@@ -32,7 +32,7 @@ from rag.core.log import Progress
 from rag.core.manifest import BUILDING_DIR, MANIFEST_NAME
 from rag.core.types import Passage
 
-__all__ = ["INDEX_KIND", "BuildSettings", "build_index"]
+__all__ = ["BuildSettings", "build_index"]
 PROBES_NAME = "probes.npy"  # queries on which recall is measured, beside the embeddings
 _PROBE_WORDS = 10
 _OWN = {MANIFEST_NAME, ".lock", BUILDING_DIR, UPDATING_DIR}

@@ -31,7 +31,6 @@ from rag.core.files import (
 )
 from rag.core.manifest import BUILDING_DIR, MANIFEST_NAME, NEWEST_VERSION, differences, read_manifest
 
-INDEX_KIND = "index"
 UPDATING_DIR, DATA_PREFIX, STATE_NAME = "updating", "data-", "state.json"
 
 
@@ -61,7 +60,7 @@ def read_index_manifest(place: Path) -> dict[str, Any]:
         MismatchedArtifactError: an earlier or later program wrote it, in another form.
         ArtifactError: it is damaged.
     """
-    manifest = read_manifest(place, kind=INDEX_KIND)
+    manifest = read_manifest(place)
     if manifest["format_version"] < NEWEST_VERSION:
         raise MismatchedArtifactError(
             f"{place} was written by an earlier version of this program",
@@ -188,7 +187,7 @@ class BuildLedger:
             if stage not in self._stages:
                 self._take_over(stage)
         entries = {stage: self._stages[stage] for stage in STAGES if stage in stages}
-        manifest: dict[str, Any] = {"kind": INDEX_KIND, "stages": list(entries), "metric": "inner_product"}
+        manifest: dict[str, Any] = {"kind": "index", "stages": list(entries), "metric": "inner_product"}
         for stage, entry in entries.items():
             manifest[stage] = dict(entry["output"])
             if (encoder := manifest[stage].pop("encoder", None)) is not None:

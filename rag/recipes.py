@@ -138,7 +138,7 @@ def read_config(
         if not path.exists():
             raise DataError(f"{path}: no such file", hint=f"{flag} names it: check the path")
         if name == "index":
-            read_manifest(path, kind="index")
+            read_manifest(path)
     return config
 
 

@@ -25,7 +25,6 @@ from prometheus_client.multiprocess import mark_process_dead
 from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors import Multiprocess
 
-from indexers.build import INDEX_KIND
 from rag.core.errors import ResourceError
 from rag.core.log import setup_logging
 from rag.core.manifest import read_manifest
@@ -50,7 +49,7 @@ def run_server(settings: ServeSettings) -> None:
         RagError: the index could not be opened.
     """
     _set_up_logging()
-    read_manifest(settings.index, kind=INDEX_KIND)
+    read_manifest(settings.index)
     with bind(settings.host, settings.port) as listener, run_folder() as folder:
         print(f"listening on {_url(listener)}", flush=True)
         serve = _serve if settings.workers == 1 else _supervise

@@ -20,15 +20,12 @@ def is_index(folder: Path) -> bool:
     return os.path.isfile(folder / ".lock") and holds
 
 
-def read_manifest(directory: str | Path, *, kind: str | None = None) -> dict[str, Any]:
+def read_manifest(directory: str | Path) -> dict[str, Any]:
     """Read and check `manifest.json`.
-
-    Args:
-        kind: expected value of the manifest's `kind`, for example "index".
 
     Raises:
         IncompleteArtifactError: there is no manifest, so the artefact was never finished.
-        MismatchedArtifactError: another kind of artefact or a newer format.
+        MismatchedArtifactError: a newer format.
         ArtifactError: the manifest is not readable.
     """
     place = Path(directory)
@@ -52,9 +49,6 @@ def read_manifest(directory: str | Path, *, kind: str | None = None) -> dict[str
             f"{path} has format version {version}, expected {NEWEST_VERSION} or less",
             hint="upgrade the program, or rebuild the artefact",
         )
-    if kind is not None and manifest.get("kind") != kind:
-        stated = manifest.get("kind", "nameless")
-        raise MismatchedArtifactError(f"{place} is a {stated!r} artefact, expected {kind!r}")
     return dict(manifest)
 
 

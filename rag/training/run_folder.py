@@ -116,7 +116,7 @@ def _checksums(config: TrainConfig, free: Collection[str]) -> dict[str, str]:
     towers = {folder for model in models for folder in tower_folders(model)}
     files += sorted(file for folder in towers for file in folder.glob("*.safetensors"))
     index = getattr(config, "index", None)
-    versions = {} if index is None else {"index": read_manifest(index, kind="index")["version"]}
+    versions = {} if index is None else {"index": read_manifest(index)["version"]}
     return {str(file.resolve()): sha256_file(file) for file in files} | versions
 
 
