@@ -38,7 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "other": [{"question": "another?", "ctxs": []}],
         "shape": [{"q": 1}],
         "none": [{**RECORD, "answers": [None], "ctxs": [{"text": "a"}]}],
-        "target": [{**RECORD, "target": 5, "ctxs": [{"text": "a"}]}],
+        "target": [{**RECORD, "target": True, "ctxs": [{"text": "a"}]}],
         "empty": [{**RECORD, "ctxs": []}],
         "bare": [RECORD],
     }
@@ -80,7 +80,7 @@ def test_readers(error: Any, words: str, changes: dict[str, Any], folder: Path, 
     ("error", "words", "changes"),
     [
         (DataError, "none", {"train_files": ["none.json"]}),
-        (DataError, "target", {"train_files": ["target.json"]}),
+        (DataError, r"target\.json: .*not text", {"train_files": ["target.json"]}),
         (DataError, "bare", {"train_files": ["bare.json"]}),
         (DataError, "empty", {"train_files": ["empty.json"]}),
         (DataError, "no such file", {"train_files": ["absent.json"]}),
