@@ -194,8 +194,9 @@ def _cut_parts(text: str, parts: Sequence[_Part], budget: int, count: CountToken
         spans = _spans(piece)
         if len(spans) == 1:
             spans = [match.span() for match in re.finditer(r"\S{1,100}", piece)]
-        for start, end in _merged(piece, spans, budget, count):
-            span = _Part(part.start + start, part.start + end, count(piece[start:end]))
+        smaller = (_Part(part.start + a, part.start + b, count(piece[a:b])) for a, b in spans)
+        for start, end, _ in _merged(smaller, budget):
+            span = _Part(start, end, count(text[start:end]))
             is_done = span.tokens <= budget or len(spans) == 1
             yield from [span] if is_done else _cut_parts(text, [span], budget, count)
 
@@ -209,14 +210,12 @@ def _spans(piece: str) -> list[tuple[int, int]]:
     return [match.span() for match in re.finditer(r"[^;]*;+|[^;]+$", piece)]
 
 
-def _merged(
-    piece: str, spans: Sequence[tuple[int, int]], budget: int, count: CountTokens
-) -> list[tuple[int, int]]:
-    """Neighbouring spans as one where they fit together."""
-    merged, used = list[tuple[int, int]](), 0
-    for start, end in spans:
-        tokens = count(piece[start:end])
-        fits = bool(merged) and used + tokens <= budget
-        used = used + tokens if fits else tokens
-        merged.append((merged.pop()[0] if fits else start, end))
+def _merged(parts: Iterable[_Part], budget: int) -> list[_Part]:
+    """Neighbouring parts as one where they fit together."""
+    merged = list[_Part]()
+    for part in parts:
+        if merged and merged[-1].tokens + part.tokens <= budget:
+            first = merged.pop()
+            part = _Part(first.start, part.end, first.tokens + part.tokens)
+        merged.append(part)
     return merged

@@ -44,7 +44,7 @@ def page(text: str) -> tuple[str, list[Piece]]:
     text = _CLOSED.sub(r"<\1\2></\1>", text)  # a whole element of XHTML; to HTML it would never end
     tree = require("selectolax.lexbor", "docs").LexborHTMLParser(text)
     title = clean(tree.css_first("title").text()) if tree.css_first("title") is not None else ""
-    whole = _walked(tree.body) if tree.body is not None else []
+    whole = _walked(tree.body)
     main = tree.css_first("main, [role=main], article")
     pieces = _walked(main) if main is not None else whole
     if _n_letters(pieces) < _MAIN_SHARE * _n_letters(whole):
@@ -58,8 +58,7 @@ def _n_letters(pieces: Iterable[Piece]) -> int:
 
 def rendered(text: str) -> list[Piece]:
     """Pieces of HTML that a renderer wrote: its tables hold data, and its lists of links are text."""
-    tree = require("selectolax.lexbor", "docs").LexborHTMLParser(text)
-    return _walked(tree.body, is_page=False) if tree.body is not None else []
+    return _walked(require("selectolax.lexbor", "docs").LexborHTMLParser(text).body, is_page=False)
 
 
 def rendered_page(text: str, *, has_title: bool) -> tuple[str, list[Piece]]:
@@ -84,7 +83,8 @@ def closed(text: str) -> str:
 
 def _walked(root: Any, is_page: bool = True) -> list[Piece]:
     walk = _Walk(is_page)
-    walk.children(root)
+    if root is not None:  # the body of a frameset
+        walk.children(root)
     walk.flush()
     return walk.pieces
 

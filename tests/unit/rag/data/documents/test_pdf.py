@@ -90,6 +90,8 @@ def test_a_table_of_contents_is_no_text() -> None:
 
 def test_a_page_without_characters_is_said_to_be_so() -> None:
     text = [(50.0, 700.0, 10.0, "F", "Some text here.")]
-    assert convert(make.pdf([text, [], []]), "a.pdf").notes == (
-        "2 of 3 pages have no characters: empty or scanned",
-    )
+    data = make.pdf([text, text, [], []])
+    lacking, damaged = "2 of 4 pages have no characters: empty or scanned", "1 of 4 pages are damaged"
+    assert convert(data, "a.pdf").notes == (lacking,)
+    converted = convert(data.replace(b"/Type/Page/", b"/Type/None/", 1), "a.pdf")
+    assert (converted.notes, converted.pages) == ((lacking, damaged), ((0, "2"),))
