@@ -160,7 +160,7 @@ class BuildLedger:
         if changed.startswith("source.files: ") and "; " not in changed:
             hint = "it is not finished: give the files that it was begun with, or add --overwrite"
             if is_whole:
-                hint = f"bring it up to date as it is: --update {self.place} in place of --out; "
+                hint = f"bring it up to date as it was built: --update {self.place} in place of --out; "
                 hint += "with other settings, choose another --out or add --overwrite"
         message = f"{self.place} holds a build whose stage {stage!r} has other inputs ({changed})"
         return MismatchedArtifactError(message, hint=hint)

@@ -47,11 +47,11 @@ def test_only_what_is_new_or_changed_is_encoded(tmp_path: Path, make_encoder: An
     build_index(OLD, tmp_path / "old", encoder=make_encoder(), settings=SETTINGS)
     build_index(NEW, tmp_path / "plain", encoder=make_encoder(), settings=SETTINGS)
     inner = make_encoder()
-    known = open_stored(inner, tmp_path / "old", "float32")
+    old = open_stored(inner, tmp_path / "old", "float32")
     build_index(
-        NEW, tmp_path / "new", encoder=inner, settings=SETTINGS, encode=partial(encode_corpus, stored=known)
+        NEW, tmp_path / "new", encoder=inner, settings=SETTINGS, encode=partial(encode_corpus, stored=old)
     )
-    assert known.reused == 40
+    assert old.reused == 40
     assert sum(inner.calls) == 5 + 4  # and the probes
     np.testing.assert_array_equal(vectors(tmp_path / "new"), vectors(tmp_path / "plain"))
     with Index.open(tmp_path / "new") as new, Index.open(tmp_path / "plain") as plain:
