@@ -25,8 +25,8 @@ def test_public_names_are_pinned() -> None:
 
 def test_commands_are_pinned() -> None:
     assert sorted(_COMMANDS) == [
-        "adapt", "ask", "bench", "compare", "demo", "docs", "doctor", "evaluate", "import",
-        "index", "inspect", "mcp", "mine", "plan", "retrieve", "rounds", "score", "serve", "train", "tune",
+        "adapt", "ask", "bench", "compare", "demo", "docs", "doctor", "evaluate", "index", "inspect", "mcp",
+        "mine", "plan", "retrieve", "rounds", "score", "serve", "train", "tune",
     ]  # fmt: skip
 
 
