@@ -74,31 +74,28 @@ def pdf(data: bytes) -> tuple[str, list[Piece], tuple[str, ...]]:
         if "password" in str(error).lower():
             raise Unreadable("encrypted", "save a copy without a password") from error
         raise
-    try:
-        lines: list[_Line] = []
-        n_empty = n_broken = 0
-        for number in range(count):
-            try:
-                of_page = list(_lines(document, number, library.raw))
-            except library.PdfiumError:
-                n_broken += 1
-                continue
-            n_empty += not of_page
-            lines += of_page
-        if n_broken == count:
-            raise Unreadable("broken file", "get a whole copy of it", "no page of it can be read")
-        if not lines:
-            remedy = "make its text searchable, for example with `ocrmypdf`"
-            raise Unreadable("scanned", remedy, f"{count:,} pages without a character")
-        toc = [
-            (clean(mark.get_title()), mark.level + 1, target.get_index())
-            for mark in document.get_toc(max_depth=6)
-            if (target := mark.get_dest()) is not None
-        ]
-        labels = _labels(document)
-        title = clean(document.get_metadata_value("Title"))
-    finally:
-        document.close()
+    lines: list[_Line] = []
+    n_empty = n_broken = 0
+    for number in range(count):
+        try:
+            of_page = list(_lines(document, number, library.raw))
+        except library.PdfiumError:
+            n_broken += 1
+            continue
+        n_empty += not of_page
+        lines += of_page
+    if n_broken == count:
+        raise Unreadable("broken file", "get a whole copy of it", "no page of it can be read")
+    if not lines:
+        remedy = "make its text searchable, for example with `ocrmypdf`"
+        raise Unreadable("scanned", remedy, f"{count:,} pages without a character")
+    toc = [
+        (clean(mark.get_title()), mark.level + 1, target.get_index())
+        for mark in document.get_toc(max_depth=6)
+        if (target := mark.get_dest()) is not None
+    ]
+    labels = _labels(document)
+    title = clean(document.get_metadata_value("Title"))
     lines = _without_boilerplate(lines, labels)
     _mark_headings(lines, [entry for entry in toc if entry[0]])
     notes = []
@@ -128,24 +125,13 @@ def _labels(document: Any) -> list[str]:
 
 
 def _lines(document: Any, number: int, raw: Any) -> Iterator[_Line]:
-    page = document[number]
-    text_page = page.get_textpage()
-    try:
-        n_chars = text_page.count_chars()
-        if n_chars <= 0:
-            return
-        buffer = (ctypes.c_ushort * (n_chars + 1))()
-        raw.FPDFText_GetText(text_page.raw, 0, n_chars, buffer)
-        text = "".join(map(chr, buffer[:n_chars]))  # one character for each of PDFium's, surrogates too
-        height = page.get_height()
-        yield from _cut(text, text_page.raw, raw, number, height)
-    finally:
-        text_page.close()
-        page.close()
-
-
-def _cut(page_text: str, text_page: Any, raw: Any, number: int, height: float) -> Iterator[_Line]:
     """Cut a page's characters at line ends; place and size are those of a line's first visible character."""
+    page = document[number]
+    text_page, height = page.get_textpage(), page.get_height()
+    n_chars = max(text_page.count_chars(), 0)
+    buffer = (ctypes.c_ushort * (n_chars + 1))()
+    raw.FPDFText_GetText(text_page.raw, 0, n_chars, buffer)
+    page_text = "".join(map(chr, buffer[:n_chars]))  # one character for each of PDFium's, surrogates too
     boxes = [ctypes.c_double() for _ in range(4)]
     flags = ctypes.c_int()
     name = ctypes.create_string_buffer(128)

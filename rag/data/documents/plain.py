@@ -24,7 +24,7 @@ _FRONT_MATTER = re.compile(r"\A---[ \t]*\n(.{0,50000}?)\n(?:---|\.\.\.)[ \t]*(?:
 _FIELD = re.compile(r"[\w.-]+:(\s|\Z)|\s|[#-]|\Z")
 _TITLE = re.compile(r"""^title:[ \t]+(["']?)([^\s*&|>{[!].*?)\1[ \t]*$""", re.MULTILINE)
 _ALERT = re.compile(r"^([ >]*> *)\\?\[!(\w+)\]", re.MULTILINE)  # GitHub's notes: "> [!WARNING]"
-_ATTRIBUTES = re.compile(r"^(#{1,6} .*?)[ \t]*\{[#.:][^{}\n]*\}[ \t]*$", re.MULTILINE)  # "# Title {#anchor}"
+_ATTRIBUTES = re.compile(r"^(#{1,6} .*?)\{[#.:][^{}\n]*\}[ \t]*$", re.MULTILINE)  # "# Title {#anchor}"
 
 
 def decode(data: bytes) -> tuple[str, tuple[str, ...]]:
