@@ -75,7 +75,7 @@ def word(content: Content) -> bytes:
                     cell.text = text
         else:
             document.add_paragraph(value, style=styles[kind])
-    return _saved(document)
+    return saved(document)
 
 
 def slides(content: Content) -> bytes:
@@ -95,7 +95,7 @@ def slides(content: Content) -> bytes:
                     cell.text = text
         else:
             slide.shapes.add_textbox(0, 0, 5_000_000, 900_000).text_frame.text = value
-    return _saved(show)
+    return saved(show)
 
 
 def workbook(sheets: dict[str, Sequence[Sequence[Any]]]) -> bytes:
@@ -105,10 +105,10 @@ def workbook(sheets: dict[str, Sequence[Sequence[Any]]]) -> bytes:
         sheet = book.create_sheet(name)
         for row in rows:
             sheet.append(list(row))
-    return _saved(book)
+    return saved(book)
 
 
-def _saved(document: Any) -> bytes:
+def saved(document: Any) -> bytes:
     buffer = io.BytesIO()
     document.save(buffer)
     return buffer.getvalue()
@@ -225,16 +225,15 @@ ODF = "urn:oasis:names:tc:opendocument:xmlns"
 _PREFIXES = {"text": "text", "table": "table", "office": "office", "style": "style", "draw": "drawing"}
 
 
-def odf(kind: str, body: str, styles: str = "", title: str = "", **members: bytes) -> bytes:
-    """An OpenDocument file of a kind such as "text"."""
+def odf(body: str, styles: str = "", title: str = "", **members: bytes) -> bytes:
+    """An OpenDocument text."""
     names = " ".join(f'xmlns:{prefix}="{ODF}:{name}:1.0"' for prefix, name in _PREFIXES.items())
     content = (
         f"<office:document-content {names}><office:automatic-styles>{styles}</office:automatic-styles>"
-        f"<office:body><office:{kind}>{body}</office:{kind}></office:body></office:document-content>"
+        f"<office:body><office:text>{body}</office:text></office:body></office:document-content>"
     )
     meta = f'<m xmlns:dc="http://purl.org/dc/elements/1.1/"><dc:title>{title}</dc:title></m>'
-    mimetype = f"application/vnd.oasis.opendocument.{kind}"
-    files = {"mimetype": mimetype, "meta.xml": meta, "content.xml": content}
+    files = {"mimetype": "application/vnd.oasis.opendocument.text", "meta.xml": meta, "content.xml": content}
     return archive({**{name: text.encode() for name, text in files.items()}, **members})
 
 
@@ -266,7 +265,7 @@ def odt(content: Content) -> bytes:
             f"<text:list><text:list-item>{paragraph}</text:list-item></text:list>" if is_item else paragraph
         )
 
-    return odf("text", "".join(shown(*block) for block in content), styles)
+    return odf("".join(shown(*block) for block in content), styles)
 
 
 MAKERS: dict[str, Callable[[Content], bytes]] = {

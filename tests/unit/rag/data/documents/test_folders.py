@@ -40,13 +40,13 @@ BAD: dict[str, tuple[Callable[[], bytes], str]] = {
     "old.doc": (lambda: b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + b"\0" * 99, "old Office format"),
     "empty.rtf": (lambda: b"{\\rtf1\\ansi }", "empty"),
     "locked.odt": (
-        lambda: make.odf("text", "", **{"META-INF/manifest.xml": b"<manifest:encryption-data/>"}),
+        lambda: make.odf("", **{"META-INF/manifest.xml": b"<manifest:encryption-data/>"}),
         "encrypted",
     ),
     "other.odt": (
         lambda: make.archive({"mimetype": b"application/vnd.oasis.opendocument.image"}), "format not read"
     ),
-    "cut.odt": (lambda: make.odf("text", "")[:500], "broken file"),
+    "cut.odt": (lambda: make.odf("")[:500], "broken file"),
     "mail.msg": (lambda: b"text", "format not read"),
     "prices.ods": (lambda: make.archive({"mimetype": b"application/vnd.oasis.opendocument.spreadsheet"}),
                    "format not read"),

@@ -1,7 +1,6 @@
 """What each format gives: blocks, titles, pages; and what of a file is no text for people."""
 
 import datetime
-import io
 
 import docx
 import pptx
@@ -149,9 +148,7 @@ def test_word_with_changes_content_controls_and_merged_cells() -> None:
         for cell, text in zip(row.cells, texts, strict=True):
             cell.text = text
     table.cell(1, 1).merge(table.cell(1, 2))
-    buffer = io.BytesIO()
-    document.save(buffer)
-    converted = convert(buffer.getvalue(), "a.docx")
+    converted = convert(make.saved(document), "a.docx")
     assert converted.title == "Contract"
     assert blocks(converted) == [
         ("paragraph", "The rent is 900"), ("paragraph", "In a field."),
@@ -166,9 +163,7 @@ def test_slides_have_numbers_titles_lists_and_notes() -> None:
     slide.shapes.title.text = "Plan"
     slide.placeholders[1].text = "one\ntwo"
     slide.notes_slide.notes_text_frame.text = "Say this."
-    buffer = io.BytesIO()
-    show.save(buffer)
-    converted = convert(buffer.getvalue(), "a.pptx")
+    converted = convert(make.saved(show), "a.pptx")
     assert [(page, converted.text[at:].split("\n")[0]) for at, page in converted.pages] == [("2", "Plan")]
     assert [(block.level, converted.text_of(block)) for block in converted.blocks] == [
         (1, "Plan"), (0, "• one"), (0, "• two"), (0, "Say this."),
@@ -262,9 +257,9 @@ def test_a_text_without_what_is_deleted_or_generated_and_with_its_notes() -> Non
       <table:table><table:table-header-rows><table:table-row><table:table-cell><text:p>Size</text:p></table:table-cell>
       <table:covered-table-cell/><table:table-cell><text:p>Room</text:p></table:table-cell></table:table-row>
       </table:table-header-rows>""" + make.cells([["5", "6", "attic"]]).removeprefix("<table:table>")
-    assert of(make.odf("text", body), "a.odt") == [
+    assert of(make.odf(body), "a.odt") == [
         ("heading", "Guide"), ("paragraph", "Use a b now, in bold."), ("paragraph", "A note."),
         ("item", "• one"), ("item", "more"), ("item", "• inner"), ("paragraph", "In a box."),
         ("row", "Size: 5; 6; Room: attic"),
     ]  # fmt: skip
-    assert convert(make.odf("text", body, title="Its title"), "a.odt").title == "Its title"
+    assert convert(make.odf(body, title="Its title"), "a.odt").title == "Its title"

@@ -1,6 +1,5 @@
 """Small files that would use all of the time or memory, and converters whose parent is gone."""
 
-import io
 import json
 import os
 import signal
@@ -26,10 +25,9 @@ def request(path: Path, timeout_s: float, memory_mib: int = 4096) -> bytes:
 
 
 def cell_at_the_end() -> bytes:
-    book, buffer = openpyxl.Workbook(), io.BytesIO()
+    book = openpyxl.Workbook()
     book.active["A1"], book.active["XFD1048576"] = "First", "Last"
-    book.save(buffer)
-    return buffer.getvalue()
+    return make.saved(book)
 
 
 @pytest.mark.parametrize(
