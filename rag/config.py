@@ -145,7 +145,8 @@ def load_config(
         hint = ""
         if recipe and any(issue["type"] == "missing" for issue in error.errors()):
             hint = f"`rag train {recipe} --help` says what each setting is"
-            hint = f"--config gives what else is needed; {presets}" if named and source is None else hint
+            if named and source is None:
+                hint = f"--config gives what else is needed; {presets}"
         raise ConfigError("; ".join(lines), hint=hint) from error
 
 

@@ -110,11 +110,10 @@ def attention_for(config: Any, device: str = "cpu") -> str | None:
 
 
 def set_dropout(config: Any, dropout: float | None) -> None:
-    """Replace every dropout probability of a configuration, if one is given.
-
-    Those of activations and heads, which many models do without, stay 0 where they are.
-    """
-    for name, value in config.to_dict().items() if dropout is not None else ():
+    """Replace a configuration's dropout probabilities, but for those of activations and heads that are 0."""
+    if dropout is None:
+        return
+    for name, value in config.to_dict().items():
         if name in _DROPOUTS or ("dropout" in name and isinstance(value, float) and value):
             setattr(config, name, dropout)
 

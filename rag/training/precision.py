@@ -94,16 +94,18 @@ class MasterWeights:
             >>> [(group["peak"], len(group["params"])) for group in groups]
             [(0.001, 2), (1e-05, 1), (0.1, 1)]
         """
-        peaks, members = {"": rate, **(rates or {})}, defaultdict[tuple[float, str], list[torch.Tensor]](list)
-        for name, tensor in zip(self.names, self.master, strict=True):
-            prefix = max((p for p in peaks if f"{name}.".startswith(f"{p}.")), key=len, default="")
-            members[weight_decay if tensor.ndim > 1 else 0.0, prefix].append(tensor)
-        if unused := sorted(peaks.keys() - {"", *(prefix for _, prefix in members)}):
+        peaks = {"": rate, **(rates or {})}
+        fitting = {name: [p for p in peaks if f"{name}.".startswith(f"{p}.")] for name in self.names}
+        if unused := sorted(set(peaks).difference([""], *fitting.values())):
             parts = sorted({name.partition(".")[0] for name in self.names})
             raise ConfigError(
                 f"a learning rate is given for {', '.join(unused)}, but no trained parameter has such a name",
                 hint=f"they begin with {', '.join(parts)}",
             )
+        members = defaultdict[tuple[float, str], list[torch.Tensor]](list)
+        for name, tensor in zip(self.names, self.master, strict=True):
+            prefix = max(fitting[name], key=len, default="")
+            members[weight_decay if tensor.ndim > 1 else 0.0, prefix].append(tensor)
         return [
             {"params": tensors, "weight_decay": decay, "peak": peaks[prefix]}
             for (decay, prefix), tensors in members.items()

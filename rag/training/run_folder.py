@@ -121,9 +121,7 @@ def _checksums(config: TrainConfig, free: Collection[str]) -> dict[str, str]:
 
 
 def _files(path: Path) -> list[Path]:
-    """An index's manifest, the files of a question set, or those of a folder of documents; none where there
-    is no such file.
-    """
+    """The manifest of an index, or the files of a question set or a folder of documents, if there are any."""
     manifest = path / MANIFEST_NAME
     if manifest.is_file():
         return [manifest]
@@ -223,8 +221,8 @@ def load_checkpoint(checkpoint: Path, master: MasterWeights, optimizer: torch.op
 def read_metrics(path: Path, until: int | None = None) -> list[dict[str, Any]]:
     """Records of a metrics.jsonl, at most those up to step `until`; a torn last line is passed over."""
     records: list[dict[str, Any]] = []
-    with suppress(json.JSONDecodeError):
-        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        with suppress(json.JSONDecodeError):
             records.append(json.loads(line))
     return [record for record in records if until is None or record["step"] <= until]
 
@@ -269,11 +267,11 @@ class RunLog:
         self._write({"step": step, **shown, **self._counters})
         examples, tokens, seconds = (now - self._reported[name] for name, now in self._counters.items())
         self._means, self._reported, seconds = {}, self._counters, max(seconds, 1e-9)
+        loss, norm, rate = (shown.pop(name) for name in ("loss", "norm", "rate"))
         if self._writes:
             log.info(
                 "step %d/%d  loss %.4f  norm %.2f  lr %.2e  %.1f examples/s  %.0f tokens/s%s",
-                *(step, self._total, *(shown.pop(name) for name in ("loss", "norm", "rate"))),
-                *(examples / seconds, tokens / seconds, _shown(shown)),
+                *(step, self._total, loss, norm, rate, examples / seconds, tokens / seconds, _shown(shown)),
             )
 
     def scores(self, step: int, scores: Mapping[str, float], *, note: str = "") -> None:

@@ -117,6 +117,8 @@ class Head(nn.Module):
 def _read_layer(layer: HeadLayer) -> Linear | nn.LayerNorm:
     begin = layer.weight.removesuffix("weight")
     tensors = {name: tensor.float() for name, tensor in read_tensors(layer.folder, begin).items()}
+    if layer.weight not in tensors:
+        raise ArtifactError(f"{layer.folder} has no {layer.weight}", hint="copy or download it again")
     weight, bias = tensors[layer.weight], tensors.get(f"{begin}bias")
     if layer.kind == "linear":
         return Linear(weight, bias, layer.activation)

@@ -228,8 +228,10 @@ class MomentumQueue(FitHooks):
     @torch.no_grad()
     def before_step(self, step: int) -> None:
         """Let the weights of the copy follow the step that was taken."""
+        if step == 0:
+            return
         now = self.master.state()
-        for name, tensor in self._names.items() if step else ():
+        for name, tensor in self._names.items():
             tensor.copy_(self._weights[name].lerp_(now[name], 1.0 - self.momentum))
 
     def extra_state(self) -> Mapping[str, Tensor]:

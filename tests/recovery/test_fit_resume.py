@@ -47,7 +47,7 @@ class Momentum(FitHooks):
 
     def __init__(self, model: torch.nn.Module) -> None:
         self.model = model
-        self.slow = {name: tensor.detach().clone() for name, tensor in model.named_parameters()}
+        self.slow = {name: torch.zeros_like(tensor) for name, tensor in model.named_parameters()}
         self.queue = torch.zeros(6)
 
     def before_step(self, step: int) -> None:
@@ -68,7 +68,7 @@ def train(
 ) -> tuple[list[float], dict[str, torch.Tensor]]:
     """With hooks' tensors and dropout; a checkpoint is due every fourth step."""
     torch.set_num_threads(1)
-    torch.manual_seed(0)
+    torch.manual_seed(0 if world is None else world.rank)  # all begin with the weights of the main process
     layers = torch.nn.Linear(4, width), torch.nn.Dropout(0.2), torch.nn.Linear(width, 1)
     model, clock = torch.nn.Sequential(*layers).to(device), Clock()
     hooks = Momentum(model)

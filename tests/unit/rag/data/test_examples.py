@@ -12,8 +12,8 @@ from rag.core.types import Passage
 from rag.data.examples import Candidate, Example, read_examples, write_examples, write_run
 
 
-def hit(id: str, title: str = "", text: str = "", score: float | None = None, **known) -> Candidate:
-    return Candidate(Passage(id, title, text), "retrieved", score=score, **known)
+def hit(id: str, title: str = "", text: str = "", score: float | None = None, **judged) -> Candidate:
+    return Candidate(Passage(id, title, text), "retrieved", score=score, **judged)
 
 
 RESULTS = [
@@ -73,8 +73,8 @@ def test_fid_files_and_what_a_method_needs(tmp_path: Path) -> None:
     path = tmp_path / "fid.json"
     path.write_text(json.dumps(records))
     first, second, third = read_examples(path, needs="questions")
-    one = Candidate(Passage("7", "T", "x"), "retrieved", score=2.5, has_answer=True)
-    assert (first.answers, first.candidates[0], third.candidates) == (("1",), one, ())
+    assert (first.answers, third.candidates) == (("1",), ())
+    assert first.candidates[0] == hit("7", "T", "x", 2.5, has_answer=True)
     assert [candidate.target for candidate in second.candidates] == [-0.5, 0.5]
     assert [e.id for e in read_examples(path, needs="targets")] == ["b"]
     with pytest.raises(DataError, match=r"(?s)no question has positives.*`rag mine` makes"):

@@ -95,6 +95,14 @@ def test_the_simulated_processor_has_avx2_alone() -> None:
     assert hardware.sums_in_16_bits()
 
 
+def test_the_longest_prefix_sets_the_rate_and_each_names_a_parameter() -> None:
+    master = MasterWeights(torch.nn.ModuleDict({"retriever": torch.nn.Linear(2, 1)}), "fp32")
+    rates = {"retriever": 1e-5, "retriever.weight": 1e-4, "retriever.bias": 0.1}
+    assert [group["peak"] for group in master.groups(1e-3, rates=rates)] == [1e-4, 0.1]
+    with pytest.raises(ConfigError, match="given for reader, but no trained parameter"):
+        master.groups(1e-3, rates={"reader": 1e-4})
+
+
 @pytest.mark.needs_bf16
 def test_master_weights_keep_updates_that_bf16_would_lose() -> None:
     layer = torch.nn.Linear(4, 4, bias=False).to(torch.bfloat16)

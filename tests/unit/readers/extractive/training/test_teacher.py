@@ -11,16 +11,17 @@ from scipy.special import log_softmax
 from tokenizers import processors
 from transformers import PreTrainedTokenizerFast, RobertaConfig, RobertaModel
 
-from readers.extractive.files import load_span_model
+from readers.extractive.files import load_span_model, start_model
 from readers.extractive.layout import pair_template, row_tensors, rows_of_pairs, tokenize_texts
 from readers.extractive.model import SpanModel
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import ReaderSettings
+from readers.extractive.training.batches import ReaderBatches
 from readers.extractive.training.config import ReaderTrainConfig, TrainingSet
-from readers.extractive.training.data import read_set
+from readers.extractive.training.data import load_examples, read_set
 from readers.extractive.training.finish import export_int8, gold_scores
 from readers.extractive.training.losses import teacher_loss
-from readers.extractive.training.recipe import train_reader
+from readers.extractive.training.recipe import reader_loss, train_reader
 from readers.extractive.training.teacher import Teacher
 from tests.tiny_reader import PIECES, tiny_encoder, tiny_squad, tiny_tokenizer, word_pieces
 
@@ -89,7 +90,7 @@ def test_a_teacher_with_other_ids_and_special_tokens_reads_the_same_words(tmp_pa
     torch.testing.assert_close(read.relevance, expected.relevance)
 
 
-def test_a_student_learns_from_questions_without_labels(tmp_path: Path) -> None:
+def test_a_student_learns_from_questions_without_labels_what_its_teacher_says(tmp_path: Path) -> None:
     results = tmp_path / "results.json"
     questions = tiny_squad(tmp_path / "train.json", 24, 0, results)
     values: dict[str, Any] = {
@@ -101,9 +102,17 @@ def test_a_student_learns_from_questions_without_labels(tmp_path: Path) -> None:
     values["teacher"] = str(train_reader(ReaderTrainConfig(**values)))
     values |= {"train": [{"questions": results, "labelled": False}], "teacher_weight": 1.0}
     values |= {"encoder": str(tiny_encoder(tmp_path / "other", seed=5)), "out": tmp_path / "out"}
-    student = ExtractiveReader.load(train_reader(ReaderTrainConfig(**values)))
+    config = ReaderTrainConfig(**values)
+    student = ExtractiveReader.load(train_reader(config))
     examples = read_set(TrainingSet(questions=tiny_squad(tmp_path / "unseen.json", 12, 1)))
     assert gold_scores(student, examples)["em"] >= 80.0
     losses = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
     assert losses[-1]["teacher_loss"] < losses[0]["teacher_loss"] / 2
     assert losses[0]["answer_loss"] == 0.0
+
+    # the teacher itself has nothing to learn
+    model, tokenizer = start_model(values["teacher"], longest=128, seed=1, passage_head=True)
+    teacher = Teacher.load(values["teacher"], tokenizer, precision="fp32", device="cpu")
+    rows = load_examples([(item, read_set(item)) for item in config.train], tokenizer)
+    loss = reader_loss(model, ReaderBatches(rows, config)[0], config, "cpu", teacher)
+    assert float(loss.value.detach()) == pytest.approx(0.0, abs=1e-5)
