@@ -16,6 +16,7 @@ _SUFFIXES = {
     "code": "c h cc cpp cxx hpp cs go java kt scala swift rs rb php pl pm js jsx mjs ts tsx vue lua r jl m "
     "sh bash zsh fish ps1 bat sql yaml yml toml ini cfg conf properties xml json gradle cmake mk tf proto "
     "graphql ex exs erl hs ml clj lisp el vim dart log py pyi",
+    "unread": "doc dot pages wpd ppt key odp xls numbers ods djvu ps mobi azw3 msg mht srt vtt",
 }  # fmt: skip
 _BY_SUFFIX = {f".{suffix}": kind for kind, suffixes in _SUFFIXES.items() for suffix in suffixes.split()}
 _TEXT_NAMES = ("readme", "license", "copying", "changelog", "news", "authors", "install", "todo")
@@ -23,10 +24,6 @@ _BY_NAME = {**dict.fromkeys(_TEXT_NAMES, "text"), "makefile": "code", "dockerfil
 _MAX_UNPACKED = 2_000_000_000  # bytes of all files of an archive (DOCX, PPTX, XLSX, EPUB) together
 _GET_AGAIN = "get a whole copy of it"
 _BINARY = ("pdf", "docx", "pptx", "xlsx", "epub", "odt")
-_OTHERS = (  # documents of formats that are not read
-    ".doc", ".dot", ".pages", ".wpd", ".ppt", ".key", ".odp", ".xls", ".numbers", ".ods", ".djvu", ".ps",
-    ".mobi", ".azw3", ".msg", ".mht", ".srt", ".vtt",
-)  # fmt: skip
 _SAVE = "save it as DOCX, PPTX, XLSX, PDF, EML or TXT"
 _MEMBERS = (("word/document.xml", "docx"), ("ppt/presentation.xml", "pptx"), ("xl/workbook.xml", "xlsx"),
             ("META-INF/container.xml", "epub"))  # fmt: skip
@@ -40,7 +37,7 @@ _HTML = re.compile(
 
 
 def kind_by_name(name: str) -> str | None:
-    """Format of a document by its file name; None if the name is of no known format.
+    """Format of a document by its file name, "unread" for those not read; None if the name tells none.
 
     Example:
         >>> kind_by_name("Guide.PDF"), kind_by_name("Makefile"), kind_by_name("photo.jpg")
@@ -49,11 +46,6 @@ def kind_by_name(name: str) -> str | None:
     path = PurePath(name.lower())
     by_section = "man" if _SECTION.match(path.suffix) else None
     return _BY_SUFFIX.get(path.suffix) or _BY_NAME.get(path.name) or by_section
-
-
-def remedy_by_name(name: str) -> str | None:
-    """What to do about a document of a format that cannot be read; None for other files."""
-    return _SAVE if PurePath(name.lower()).suffix in _OTHERS else None
 
 
 def kind_of(data: bytes, name: str) -> str:
@@ -65,28 +57,28 @@ def kind_of(data: bytes, name: str) -> str:
     if b"%PDF-" in data[:1024] and (named in (None, *_BINARY) or data.lstrip().startswith(b"%PDF-")):
         return "pdf"
     if data.startswith(b"PK") and zipfile.is_zipfile(io.BytesIO(data)):
-        return _kind_of_archive(data, name)
+        return _kind_of_archive(data)
     if data.startswith(_OLE):
         if "EncryptedPackage".encode("utf-16-le") in data:
             raise Unreadable("encrypted", "save a copy without a password")
         raise Unreadable("old Office format", _SAVE)
     if data.startswith(b"{\\rtf"):
         return "rtf"
-    if named in (None, "text", "man", *_BINARY) and _HTML.match(data[:4096]):
+    if named in (None, "text", "man", "unread", *_BINARY) and _HTML.match(data[:4096]):
         return "html"
     if named in _BINARY:
         what_to_do = "name it .txt, or as what it is" if is_text(data[:4096]) else _GET_AGAIN
         raise Unreadable("broken file", what_to_do, f"its content is not {named.upper()}")
     if named is None and re.match(rb"From \S+.*\d{4}\r?\n[\w-]+:", data[:1024]):
         return "mbox"
-    if named is None and (remedy := remedy_by_name(name)):
-        raise Unreadable("format not read", remedy)
+    if named == "unread":
+        raise Unreadable("format not read", _SAVE)
     if named in (None, "text", "man"):
         return "man" if _MAN.search(data[: 1 << 16]) else "text"
     return named
 
 
-def _kind_of_archive(data: bytes, name: str) -> str:
+def _kind_of_archive(data: bytes) -> str:
     with open_archive(data) as archive:
         members = set(archive.namelist())
         declared = archive.read("mimetype").decode("latin-1").strip() if "mimetype" in members else ""
@@ -94,7 +86,7 @@ def _kind_of_archive(data: bytes, name: str) -> str:
         return "odt"
     kind = next((kind for member, kind in _MEMBERS if member in members), None)
     if kind is None:
-        raise Unreadable("format not read", remedy_by_name(name) or "unpack it", "an archive, not a document")
+        raise Unreadable("format not read", f"{_SAVE}, or unpack it", "an archive, not a document")
     return kind
 
 

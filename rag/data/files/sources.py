@@ -9,7 +9,7 @@ from pathlib import Path, PurePath
 
 from rag.core.errors import ConfigError, DataError
 from rag.core.manifest import is_index
-from rag.data.documents.kinds import is_text, kind_by_name, remedy_by_name
+from rag.data.documents.kinds import is_text, kind_by_name
 from rag.data.files import rows as files
 from rag.data.files.named import is_named
 from rag.data.records import CORPUS_FORMATS, BadRecord, ReadReport
@@ -100,7 +100,7 @@ def _format_of(path: Path, *, is_alone: bool) -> str | None:
         return "jsonl"  # of WikiExtractor's --json, as HotpotQA's abstracts
     if records := files.BY_SUFFIX.get(PurePath(plain).suffix.lower()):
         return records
-    if kind_by_name(plain) or remedy_by_name(plain):
+    if kind_by_name(plain):
         return DOCUMENTS
     try:
         with files.open_binary(path) as stream:

@@ -48,6 +48,7 @@ BAD: dict[str, tuple[Callable[[], bytes], str]] = {
     ),
     "cut.odt": (lambda: make.odf("")[:500], "broken file"),
     "mail.msg": (lambda: b"text", "format not read"),
+    "page.xls": (lambda: b"<html><body><script>x</script></body></html>", "empty"),  # as some programs export
     "prices.ods": (lambda: make.archive({"mimetype": b"application/vnd.oasis.opendocument.spreadsheet"}),
                    "format not read"),
     "binary.txt": (lambda: bytes(range(256)), "binary data"),
