@@ -64,7 +64,7 @@ def precisions(device: str = "cpu") -> dict[str, bool]:
     if torch.ops.mkldnn._is_mkldnn_bf16_supported():
         table["bf16"] = has_amx or bool(facts.get("bf16") or (facts.get("avx512_bf16") and not is_intel))
     if capability in ("AVX2", "AVX512") and has_tested_torch():
-        table["int8"] = capability == "AVX2" if sums_in_16_bits() else not has_amx
+        table["int8"] = (capability == "AVX2") if sums_in_16_bits() else not has_amx
     return table
 
 

@@ -163,8 +163,12 @@ class EncoderSettings:
         if self.pooling == STATIC:
             shapes = weight_shapes(self.weights_dir)
             return shapes.get("embedding.weight", shapes.get("embeddings", (0, 0)))[1]
-        for layer in reversed(self.layers):
-            return weight_shapes(layer.folder)[layer.weight][0]
+        if self.layers:
+            last = self.layers[-1]
+            shapes = weight_shapes(last.folder)
+            if last.weight not in shapes:
+                raise ArtifactError(f"{last.folder} has no {last.weight}", hint="copy or download it again")
+            return shapes[last.weight][0]
         config = read_config(self.weights_dir)
         sizes = (config.get(name) for name in ("hidden_size", "dim", "d_model", "n_embd"))
         return int(next(filter(None, sizes)))

@@ -50,6 +50,7 @@ def test_bf16_is_refused_exactly_where_it_cannot_be_computed() -> None:
     [
         ("DEFAULT", False, {}, {}),
         ("AVX2", True, {"cpu_name": "AMD EPYC"}, {"int8": True}),
+        ("AVX2", False, {"cpu_name": "Intel Core", "avx_vnni": True}, {"int8": True}),
         ("AVX512", True, {"cpu_name": "Intel Xeon"}, {"bf16": False, "int8": False}),
         ("AVX512", False, {"cpu_name": "AMD EPYC", "avx512_bf16": True}, {"bf16": True, "int8": True}),
         ("AVX512", False, {"cpu_name": "Intel Xeon", "avx512_bf16": True}, {"bf16": False, "int8": True}),
@@ -72,6 +73,7 @@ def test_what_is_faster_than_fp32(
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: "bf16" in table)
     monkeypatch.setattr(hardware, "sums_in_16_bits", lambda: has_16_bit_sums)
     assert precisions() == table
+    assert "int8" not in precisions("cuda")
     assert resolve_precision("auto") == (torch.bfloat16 if table.get("bf16") else torch.float32)
 
 

@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch.nn import functional
 from transformers import BertConfig, BertModel
 
+from rag.core.errors import ArtifactError
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.training.bi_encoder import encoder_form, export_model
 from retrievers.training.dpr import DprTrainConfig
@@ -103,3 +104,11 @@ def test_published_heads_are_read_trained_and_written_back(tmp_path: Path, tiny:
     written = export_model(tmp_path / "new", model, weights, encoder_form(config, model))
     again = BiEncoder.load(written, precision="fp32")
     np.testing.assert_allclose(again.encode_questions(TEXTS), target, atol=2e-5)
+
+
+@pytest.mark.parametrize("place", ["2_Dense", "3_Dense"])
+def test_a_head_without_its_weights_is_named(tmp_path: Path, tiny: Any, place: str) -> None:
+    two_dense(tmp_path, tiny)
+    save_file({"bias": torch.zeros(6)}, tmp_path / place / "model.safetensors")
+    with pytest.raises(ArtifactError, match=f"{place} has no linear.weight"):
+        BiEncoder.load(tmp_path, precision="fp32").encode_questions(TEXTS)
