@@ -160,7 +160,7 @@ class Pipeline:
         return {
             "retriever": type(first).__name__,
             "encoder": self.index.manifest.get("encoder"),
-            "reader": getattr(self.reader, "name", self.reader and type(self.reader).__name__),
+            "reader": self.reader and getattr(self.reader, "name", type(self.reader).__name__),
             **{name: value for name, value in optional.items() if value},
             "index_version": self.index_version,
         }

@@ -119,8 +119,8 @@ def _read_files(
     changed = [(file.path, file.name) for file, is_same in zip(files, stored, strict=True) if not is_same]
     converted = convert_files(changed, timeout_s=options.document_timeout)
     for file, is_same in zip(files, stored, strict=True):
-        item = None if is_same else next(converted)
-        if not isinstance(item, BadRecord) and (id := file_id(file.name)) in seen:
+        id, item = file_id(file.name), None if is_same else next(converted)
+        if not isinstance(item, BadRecord) and id in seen:
             item = BadRecord("duplicate id", f"{id!r}; name each folder once")
         if isinstance(item, BadRecord):
             report.add_bad(file.path, item, is_file=True)

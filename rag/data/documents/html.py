@@ -32,7 +32,7 @@ _BLOCKS = frozenset((
 ))  # fmt: skip
 _LAYOUT = "table table, td h1, td h2, td h3, td pre, td ul li ul"  # parts of a table that is none
 _MAX_TABLES = 50  # in each other
-_MAIN_SHARE = 0.3  # of a page's letters that its main part has, at least
+_MAIN_SHARE = 0.3  # of a page's letters: the main part has more
 _MIN_CONTENTS = 5  # links that make a list a table of contents
 MAY_BE_LAYOUT = "data-layout"  # marks a table of another format that may be layout
 _VOID = "area|base|br|col|embed|hr|img|input|link|meta|source|track|wbr"
@@ -45,10 +45,9 @@ def page(text: str) -> tuple[str, list[Piece]]:
     tree = require("selectolax.lexbor", "docs").LexborHTMLParser(text)
     title = clean(tree.css_first("title").text()) if tree.css_first("title") is not None else ""
     whole = _walked(tree.body)
-    main = tree.css_first("main, [role=main], article")
-    pieces = _walked(main) if main is not None else whole
-    if _n_letters(pieces) < _MAIN_SHARE * _n_letters(whole):
-        pieces = whole
+    least = _MAIN_SHARE * _n_letters(whole)
+    parts = map(_walked, [*tree.css("main, [role=main]"), *tree.css("article")[:1]])
+    pieces = next((part for part in parts if _n_letters(part) > least), whole)
     return title or first_heading(pieces), pieces
 
 

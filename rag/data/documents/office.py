@@ -57,11 +57,10 @@ def _blocks(parent: Any, document: Any, notes: _Notes) -> Iterator[Piece]:
                 yield Piece("paragraph", notes.get((reference.tag, reference.get(f"{_W}id")), ""))
         elif child.tag == f"{_W}tbl":
             yield from _table(child, document, notes)
-        elif child.tag == f"{_W}sdt":  # a form field, a cover page, a table of contents, …
-            gallery = next(child.iter(f"{_W}docPartGallery"), None)
+        elif child.tag in (f"{_W}sdt", f"{_W}sdtContent", f"{_W}customXml"):  # form fields, cover pages, …
+            gallery = child.find(f"{_W}sdtPr/*/{_W}docPartGallery")
             if gallery is None or gallery.get(f"{_W}val") != "Table of Contents":
-                for content in child.findall(f"{_W}sdtContent"):
-                    yield from _blocks(content, document, notes)
+                yield from _blocks(child, document, notes)
 
 
 def _paragraph(element: Any, document: Any) -> Piece:

@@ -4,6 +4,7 @@ import codecs
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -23,8 +24,8 @@ _LATIN_SHARE = 0.5  # of letters beyond ASCII: more is no Western European text
 _FRONT_MATTER = re.compile(r"\A---[ \t]*\n(.{0,50000}?)\n(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL)
 _FIELD = re.compile(r"[\w.-]+:(\s|\Z)|\s|[#-]|\Z")
 _TITLE = re.compile(r"""^title:[ \t]+(["']?)([^\s*&|>{[!].*?)\1[ \t]*$""", re.MULTILINE)
-_ALERT = re.compile(r"^([ >]*> *)\\?\[!(\w+)\]", re.MULTILINE)  # GitHub's notes: "> [!WARNING]"
-_ATTRIBUTES = re.compile(r"^(#{1,6} .*?)\{[#.:][^{}\n]*\}[ \t]*$", re.MULTILINE)  # "# Title {#anchor}"
+_ALERT = re.compile(r"\A\[!(\w+)\]\s*")  # GitHub's notes: "> [!WARNING]"
+_ATTRIBUTES = re.compile(r"\s*\{[#.:][^{}]*\}\s*\Z")  # "# Title {#anchor}"
 
 
 def decode(data: bytes) -> tuple[str, tuple[str, ...]]:
@@ -140,8 +141,7 @@ def front_matter(text: str) -> tuple[str, str]:
 def markdown(text: str) -> tuple[str, list[Piece]]:
     """Title and pieces; the title is that of the front matter, else the first heading."""
     title, body = front_matter(text)
-    body = _ALERT.sub(lambda mark: f"{mark[1]}{mark[2].capitalize()}:", _ATTRIBUTES.sub(r"\1", body))
-    pieces = html.rendered(_parser().render(body))
+    pieces = [_tidied(piece) for piece in html.rendered(_parser().render(body))]
     return title or first_heading(pieces), pieces
 
 
@@ -155,3 +155,9 @@ def _parser() -> Any:
     parser.add_render_rule("html_block", lambda _, tokens, at, *rest: html.closed(tokens[at].content))
     parser.normalizeLink = str  # no target of a link is shown
     return parser.enable(["table", "strikethrough"])
+
+
+def _tidied(piece: Piece) -> Piece:
+    if piece.kind == "heading":
+        return replace(piece, text=_ATTRIBUTES.sub("", piece.text))
+    return replace(piece, text=_ALERT.sub(lambda match: f"{match[1].capitalize()}: ", piece.text))

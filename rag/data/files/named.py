@@ -16,9 +16,7 @@ IRDS_PREFIX = "irds:"
 _TITLES = ("title", "document_title")
 
 Grades = dict[str, dict[str, int]]  # question id → passage id → grade
-Rows = Iterator[
-    tuple[str, int, Mapping[str, Any]]
-]  # place of a record for messages, its number from 1, itself
+Rows = Iterator[tuple[str, int, Mapping[str, Any]]]  # a record with its place for messages and its number
 
 
 def is_named(path: object) -> bool:

@@ -120,9 +120,7 @@ def parse_cell(cell: str) -> tuple[str, ...]:
     stripped = cell.strip()
     if not re.match(r"\[.*\]$|\(.*\)$", stripped, re.DOTALL):
         if "|" in cell:
-            raise ValueError(
-                f'several values are a list, ["a", "b"], and so is one with a bar: {cell[:60]!r}'
-            )
+            raise ValueError(f'several values, and one with a bar, are a list, ["a", "b"]: {cell[:60]!r}')
         return (cell,) if stripped else ()
     try:
         with warnings.catch_warnings():
@@ -300,7 +298,7 @@ def table_columns(row: list[str], path: str) -> list[str] | None:
     cells = [cell.strip() for cell in row]
     if {"question", "query", "anchor"}.intersection(map(str.lower, cells)):
         return None
-    if len(row) in (2, 3) and cells[-1].startswith(("[", "(")):
+    if len(row) in (2, 3) and cells[-1][:1] + cells[-1][-1:] in ("[]", "()"):
         return ["id", "question", "answers"][-len(row) :]
     if len(row) in (2, 3) and all(" " in cell for cell in cells):
         return ["anchor", "positive", "negative"][: len(row)]

@@ -141,7 +141,7 @@ _SHAPES = [  # of fields that are other than expected
         ("q.json", b'[{"question": "a"}, {"answ', r"q\.json: malformed or truncated JSON after record 1"),
         ("q.json", b'{"data": [{"title": "T", "paragraphs": [{"qas": [{}]}]}]}', "no context"),
         ("q.csv", b"a\t['x']\nb\t[__import__('os').getcwd()]\n", r"q\.csv:2: not a list of answers"),
-        ("q.csv", b"question;answers\nWho?;a|b\n", r"q\.csv:2: several values are a list, .*'a\|b'"),
+        ("q.csv", b"question;answers\nWho?;a|b\n", r"q\.csv:2: several values, .* are a list, .*'a\|b'"),
         ("q.tsv", b"a\t['x']\nb\n", r"q\.tsv:2: wrong .*found 1, expected 2"),
         ("q.csv", b"Frage,Antwort\nWo?,Oslo\n", "no column 'question' among Frage, Antwort"),
         ("q.txt", b"ok\ncaf\xe9\n", r"q\.txt:2: not valid UTF-8"),

@@ -27,6 +27,7 @@ def test_html_leaves_out_what_stands_on_every_page() -> None:
     page = """<!doctype html><html><head><title>Install — Foo</title><style>p {}</style></head><body>
       <nav><a href="/">Home</a></nav><div class="sidebar"><a href="a">A</a> <a href="b">B</a></div>
       <header><a href="/">Logo of the company and its slogan</a></header>
+      <article>An introduction to the company, its people and its products.</article>
       <main><h1>Install<a class="headerlink" href="#i">¶</a></h1><p hidden>no</p>
       <p>Use <code>pip</code>&nbsp;<b>n</b>ow<sup><a href="#fn">1</a></sup>, <img alt="pic" src="x"> see <a href="http://x">docs</a>.</p>
       <dl><dt>-a</dt><dd>does a</dd><dt>-b</dt><dt>--bold</dt><dd><p>does b</p></dd><dt>alone</dt></dl>
@@ -56,7 +57,8 @@ def test_markdown_without_marks() -> None:
         "> [!WARNING]\n> Mind it.\n\n"
         "3. three\n   - inner\n4. four\n\n<details><summary>More</summary>\n\n"
         "<table><tr><td>a</td><td>b</td></tr></table>\n"
-        "</details>\n<!-- no -->\n\n    indented\n"
+        "</details>\n<!-- no -->\n\n    indented\n\nHours {#hours}\n---\n\n"
+        "```\n# Marks {#marks}\n> [!NOTE]\n```\n"
     )
     converted = convert(source.encode(), "a.md")
     assert converted.title == "Team Handbook"
@@ -64,6 +66,7 @@ def test_markdown_without_marks() -> None:
         ("heading", "Days"), ("paragraph", "You get 30 days of holiday, see this[^1] not."),
         ("paragraph", "Warning: Mind it."), ("item", "3. three"), ("item", "• inner"), ("item", "4. four"),
         ("paragraph", "More"), ("row", "a; b"), ("code", "indented"),
+        ("heading", "Hours"), ("code", "# Marks {#marks}\n> [!NOTE]"),
     ]  # fmt: skip
 
 
@@ -143,6 +146,12 @@ def test_word_with_changes_content_controls_and_merged_cells() -> None:
     inner = "<w:p><w:r><w:t>In a field.</w:t></w:r></w:p>"
     control = f'<w:sdt xmlns:w="{word}"><w:sdtContent>{inner}</w:sdtContent></w:sdt>'
     document.element.body.insert(1, parse(control))
+    clause = inner.replace("a field", "a clause")
+    document.element.body.insert(
+        2, parse(f'<w:customXml xmlns:w="{word}" w:element="c">{clause}</w:customXml>')
+    )
+    contents = '<w:sdtPr><w:docPartObj><w:docPartGallery w:val="Table of Contents"/></w:docPartObj></w:sdtPr>'
+    document.element.body.insert(3, parse(control.replace("<w:sdtContent>", f"{contents}<w:sdtContent>")))
     table = document.add_table(2, 3)
     for row, texts in zip(table.rows, [["Who", "When", "Where"], ["Ann", "now", ""]], strict=True):
         for cell, text in zip(row.cells, texts, strict=True):
@@ -151,7 +160,7 @@ def test_word_with_changes_content_controls_and_merged_cells() -> None:
     converted = convert(make.saved(document), "a.docx")
     assert converted.title == "Contract"
     assert blocks(converted) == [
-        ("paragraph", "The rent is 900"), ("paragraph", "In a field."),
+        ("paragraph", "The rent is 900"), ("paragraph", "In a field."), ("paragraph", "In a clause."),
         ("row", "Who: Ann; When: now; Where: now"),
     ]  # fmt: skip
 
