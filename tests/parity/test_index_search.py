@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import faiss
 import numpy as np
 import pytest
 
@@ -95,6 +96,22 @@ def test_lossy_types_reach_their_recall_with_exact_scores(
     scores, rows = index.search(questions, 20)
     np.testing.assert_allclose(scores, np.einsum("qd,qkd->qk", questions, vectors[rows]), rtol=1e-5)
     assert (np.diff(scores, axis=1) <= 0).all()
+
+
+def test_the_graph_of_lists_finds_the_nearest_ones(
+    tmp_path: Path, float16: EmbeddingShards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(faiss_index, "_GRAPH_OF_LISTS_FROM", 32)
+    questions = clustered(100, 6)
+    info = build_faiss(float16, tmp_path, index_type="ivf", probes=clustered(50, 5), threads=1)
+    index = faiss_index.open_faiss(tmp_path, info)
+    graph = faiss.downcast_index(index.quantizer)
+    assert (type(graph), graph.hnsw.efSearch) == (faiss.IndexHNSWFlat, 64)
+    _, nearest = brute_force(
+        faiss.downcast_index(graph.storage).reconstruct_n(0, graph.ntotal), questions, 16
+    )
+    actual = graph.search(questions, 16)[1]
+    assert np.mean([np.isin(*pair).mean() for pair in zip(nearest, actual, strict=True)]) > 0.99
 
 
 @pytest.mark.parametrize("name", ["flat", "SQ8", "ivf"])
