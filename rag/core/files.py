@@ -92,7 +92,7 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
         >>> target.read_text()
         '1 2 3'
     """
-    target = Path(path).resolve() if Path(path).is_symlink() else Path(path)
+    target = Path(os.path.realpath(path)) if Path(path).is_symlink() else Path(path)
     check_target(target, folder=target.is_dir())
     with disk_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)

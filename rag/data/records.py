@@ -186,7 +186,7 @@ class ReadReport:
 
     def summary(self) -> str:
         """The notes, and how many records were read, unless problems were logged, which says it."""
-        return "\n".join([*self.notes, *(() if self.problems else (self.faults(),))])
+        return "\n".join(self.notes if self.problems else [*self.notes, self.faults()])
 
     def check(self, max_bad_share: float, *, at_end: bool, hint: str = "") -> None:
         """Refuse input that is too damaged: no record is usable, or more than this share of records is bad.

@@ -199,7 +199,7 @@ class _Walk:
         if (caption := node.css_first("caption")) is not None:
             self._inline.append(_inline_text(caption))
             self.flush()
-        spread = [[text for cell in row for text in [_inline_text(cell)] * _span(cell)] for row in cells]
+        spread = [[text for cell in row for text in _columns_of(cell)] for row in cells]
         heads = [bool(row) and all(cell.tag == "th" for cell in row) for row in cells]
         first = heads.index(False) if False in heads else 0
         if first:
@@ -211,9 +211,9 @@ class _Walk:
             self.pieces += tables.rows(spread) if "th" in tags else tables.grid(spread)
 
 
-def _span(cell: Any) -> int:
+def _columns_of(cell: Any) -> list[str]:
     value = cell.attributes.get("colspan") or ""
-    return min(int(value), 100) if value.isdecimal() and int(value) else 1
+    return [_inline_text(cell)] * (min(int(value), 100) if value.isdecimal() and int(value) else 1)
 
 
 def _table_of(row: Any) -> int:

@@ -40,30 +40,30 @@ def test_wrong_settings_of_every_recipe_are_refused(tmp_path: Path) -> None:
     for recipe in RECIPES:
         kind = recipe_class(recipe)
         trained = "--corpus" if recipe in ("ict", "mlm", "realm") else "--train"
-        given = [trained, str(questions), *["--index", str(index)] * ("index" in kind.model_fields)]
-        given += ["--generator", "owner/name"] * (recipe in ("rag", "emdr2"))
+        needed = [trained, str(questions), *["--index", str(index)] * ("index" in kind.model_fields)]
+        needed += ["--generator", "owner/name"] * (recipe in ("rag", "emdr2"))
         # their stages have no default
         if preset := {"generator": "fid-small", "reader": "reader-squad"}.get(recipe):
-            given += ["--config", preset]
+            needed += ["--config", preset]
         batch = "steps_" if recipe in ("reader", "generator") else "batch_sise"
         wrong = {
-            (*given, "--set", f"{batch}=3"): f"unknown setting '{batch}'",
-            (*given, "--set", "save_every_s=soon"): "save_every_s = 'soon': ",
-            (trained, "nope.json", *given[2:]): "nope.json: no such file",
+            (*needed, "--set", f"{batch}=3"): f"unknown setting '{batch}'",
+            (*needed, "--set", "save_every_s=soon"): "save_every_s = 'soon': ",
+            (trained, "nope.json", *needed[2:]): "nope.json: no such file",
         }
         if "index" in kind.model_fields:
-            wrong[(*given[:2], "--index", str(tmp_path), *given[4:])] = "has no manifest.json"
-        cases += [[["train", recipe, *rest, "--out", "run"], said] for rest, said in wrong.items()]
+            wrong[(*needed[:2], "--index", str(tmp_path), *needed[4:])] = "has no manifest.json"
+        cases += [[["train", recipe, *rest, "--out", "run"], message] for rest, message in wrong.items()]
     code = (
         "import contextlib, io, json, sys, time\n"
         "from rag.cli.main import main\n"
-        "for arguments, said in json.load(sys.stdin):\n"
+        "for arguments, message in json.load(sys.stdin):\n"
         "    shown, began = io.StringIO(), time.monotonic()\n"
         "    with contextlib.redirect_stderr(shown):\n"
         "        try: main(arguments)\n"
         "        except SystemExit as ended: assert ended.code in (2, 3, 4), shown.getvalue()\n"
         "        else: raise AssertionError(arguments)\n"
-        "    assert said in shown.getvalue(), (arguments, shown.getvalue())\n"
+        "    assert message in shown.getvalue(), (arguments, shown.getvalue())\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], input=json.dumps(cases), capture_output=True, text=True, cwd=tmp_path

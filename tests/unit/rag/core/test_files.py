@@ -117,6 +117,13 @@ def test_links_stay_links(tmp_path: Path) -> None:
     atomic_write_text(tmp_path / "name", "new")
     assert (tmp_path / "name").is_symlink()
     assert (tmp_path / "real" / "old").read_text() == "new"
+    (tmp_path / "gone").symlink_to("real/new")
+    atomic_write_text(tmp_path / "gone", "written where the link points")
+    assert (tmp_path / "gone").is_symlink()
+    assert (tmp_path / "real" / "new").read_text() == "written where the link points"
+    (tmp_path / "loop").symlink_to("loop")  # which points nowhere
+    atomic_write_text(tmp_path / "loop", "in its place")
+    assert (tmp_path / "loop").read_text() == "in its place"
     with atomic_path(tmp_path / "folder") as temporary:
         temporary.mkdir()
         (temporary / "x").touch()
