@@ -23,6 +23,8 @@ from typing import Literal, NamedTuple, get_args
 
 import regex
 
+from rag.core.errors import ConfigError
+
 Profile = Literal["squad", "squad2", "nq_open", "kilt", "hotpot", "trec_search"]
 MatchMode = Literal["tokens", "regex", "kilt"]
 
@@ -57,7 +59,7 @@ def simple_tokenize(text: str) -> list[str]:
 
 
 def normalize_answer(text: str, profile: Profile = "squad") -> str:
-    """Normalise a short answer before comparison.
+    """Normalise a short answer before comparison; a ConfigError for profiles that have no such rules.
 
     Only ASCII punctuation is deleted, and it is deleted before articles, as in the official scripts.
 
@@ -65,6 +67,8 @@ def normalize_answer(text: str, profile: Profile = "squad") -> str:
         >>> normalize_answer("The U.S.A."), normalize_answer("a-b the-cat")
         ('usa', 'ab thecat')
     """
+    if profile in REGEX_PROFILES or profile not in PROFILES:
+        raise ConfigError(f"profile {profile!r} has no answer normalisation", hint=f"use one of {PROFILES}")
     if profile == "nq_open":
         text = nfd(text)
     text = text.lower().translate(_WITHOUT_PUNCTUATION)

@@ -47,8 +47,7 @@ class TableRow(dict[str, str]):
 
 def strip_compression(name: str) -> str:
     """Drop one compression suffix from a file name."""
-    suffix = next((end for end in _COMPRESSED if name.lower().endswith(end)), "")
-    return name.removesuffix(name[len(name) - len(suffix) :])
+    return next((name[: -len(end)] for end in _COMPRESSED if name.lower().endswith(end)), name)
 
 
 def in_folder(folder: Path, name: str) -> Path | None:
