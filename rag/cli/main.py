@@ -35,7 +35,7 @@ _COMMANDS = {  # name → module, panel of the help, summary
 }
 _REMOVED = {  # command → what to use instead
     "convert": "`rag retrieve` writes TREC runs and DPR's JSON",
-    "import": "`rag train` writes encoders that other libraries open",
+    "import": "--encoder and --from open a model by its folder or name; `rag train` writes whole weights",
     "split": "`rag index` takes several corpora at once, and cuts each by --split",
 }
 _LOGGED = ("mine", "score", "adapt", "rounds")  # what they do is logged

@@ -185,8 +185,9 @@ class ReadReport:
         return _with_first(head, self.problems)
 
     def summary(self) -> str:
-        """The notes, and how many records were read, unless problems were logged, which says it."""
-        return "\n".join(self.notes if self.problems else [*self.notes, self.faults()])
+        """The notes, and how many records were read, if any, unless problems were logged, which says it."""
+        has_counts = self.total and not self.problems
+        return "\n".join([*self.notes, self.faults()] if has_counts else self.notes)
 
     def check(self, max_bad_share: float, *, at_end: bool, hint: str = "") -> None:
         """Refuse input that is too damaged: no record is usable, or more than this share of records is bad.
