@@ -33,10 +33,10 @@ def copy_number(config: ToyConfig, device: str, snapshot: Path, folder: Path) ->
 class ToyRun:
     """A trainer whose model is the number of its step."""
 
-    def __init__(self, config: ToyConfig, **given: Any) -> None:
+    def __init__(self, config: ToyConfig, **options: Any) -> None:
         self.texts: list[str] = []
         self._step = 0
-        self.hooks = Refresh(config, copy_number, self._write, self._take_up, world=World(), **given)
+        self.hooks = Refresh(config, copy_number, self._write, self._take_up, world=World(), **options)
 
     def steps(self, first: int, stop: int) -> list[str]:
         """The text in use at each step."""

@@ -206,9 +206,9 @@ def test_a_vector_a_token_is_exact(folders: tuple[Path, Path], tmp_path: Path, s
         hidden = tower(torch.tensor([ids_of(text)])).last_hidden_state[0]
         return torch.nn.functional.normalize(hidden, dim=-1)
 
-    asked = [tokens(query.question) for query in batch.questions]
+    queries = [tokens(query.question) for query in batch.questions]
     actual = [tokens(passage.text) for passage in batch.passages]
-    scores = torch.stack([torch.stack([(q @ p.T).amax(1).sum() for p in actual]) for q in asked]) / 2
+    scores = torch.stack([torch.stack([(q @ p.T).amax(1).sum() for p in actual]) for q in queries]) / 2
     scores = scores.masked_fill(torch.from_numpy(batch.ignored), -torch.inf)
     loss = torch.nn.functional.cross_entropy(scores, torch.from_numpy(batch.positives))
     loss.backward()

@@ -35,9 +35,10 @@ def colbert_ir(folder: Path, tiny: Any, *, attended: bool) -> dict[str, Any]:
     save_file(state | {"linear.weight": weight}, folder / "model.safetensors", metadata={"format": "pt"})
     config = json.loads((folder / "config.json").read_text()) | {"architectures": ["HF_ColBERT"]}
     (folder / "config.json").write_text(json.dumps(config))
-    said = {"query_maxlen": QUERY, "doc_maxlen": LENGTH, "mask_punctuation": True, "dim": 6}
-    said |= {"query_token_id": "[unused0]", "doc_token_id": "[unused1]", "attend_to_mask_tokens": attended}
-    (folder / "artifact.metadata").write_text(json.dumps(said))
+    metadata = {"query_maxlen": QUERY, "doc_maxlen": LENGTH, "mask_punctuation": True, "dim": 6}
+    metadata |= {"query_token_id": "[unused0]", "doc_token_id": "[unused1]"}
+    metadata |= {"attend_to_mask_tokens": attended}
+    (folder / "artifact.metadata").write_text(json.dumps(metadata))
     markers = ("[unused0]", "[unused1]")
     return {"weight": weight, "markers": markers, "skipped": string.punctuation, "attended": attended}
 
@@ -64,10 +65,10 @@ def brute_force(folder: Path, made: dict[str, Any], text: str, *, question: bool
     return functional.normalize(hidden @ made["weight"].T, dim=-1)[kept]
 
 
-def compare(found: Vectors, wanted: list[torch.Tensor]) -> None:
-    assert found.lengths is not None
-    assert found.lengths.tolist() == [len(each) for each in wanted]
-    torch.testing.assert_close(found.values, torch.cat(wanted), atol=2e-5, rtol=1e-4)
+def compare(actual: Vectors, expected: list[torch.Tensor]) -> None:
+    assert actual.lengths is not None
+    assert actual.lengths.tolist() == [len(each) for each in expected]
+    torch.testing.assert_close(actual.values, torch.cat(expected), atol=2e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("attended", [False, True])
@@ -81,28 +82,28 @@ def test_colberts_checkpoint_written_anew_makes_the_vectors_of_the_paper(
     folder = tmp_path / "start"
     MultiVectorEncoder(str(tmp_path / "own"), device="cpu").save_pretrained(str(folder))
     texts = [f"{title} {text}" if title else text for title, text in zip(TITLES, PASSAGES, strict=True)]
-    asked = [brute_force(tmp_path / "own", made, text, question=True) for text in QUESTIONS]
-    told = [brute_force(tmp_path / "own", made, text, question=False) for text in texts]
-    assert all(len(each) == QUERY for each in asked)
+    queries = [brute_force(tmp_path / "own", made, text, question=True) for text in QUESTIONS]
+    documents = [brute_force(tmp_path / "own", made, text, question=False) for text in texts]
+    assert all(len(each) == QUERY for each in queries)
     encoder = BiEncoder.load(folder, precision="fp32")
-    compare(encoder.question_tokens(QUESTIONS), asked)
-    compare(encoder.passage_tokens(TITLES, PASSAGES), told)
+    compare(encoder.question_tokens(QUESTIONS), queries)
+    compare(encoder.passage_tokens(TITLES, PASSAGES), documents)
     scores = score(encoder.question_tokens(QUESTIONS), encoder.passage_tokens(TITLES, PASSAGES))
-    expected = torch.tensor([[float((q @ p.T).amax(1).sum()) for p in told] for q in asked])
+    expected = torch.tensor([[float((q @ p.T).amax(1).sum()) for p in documents] for q in queries])
     torch.testing.assert_close(scores, expected, atol=1e-4, rtol=1e-4)
 
     # trained and written, it is a folder of sentence-transformers with the same vectors
     settings = {"question_tokens": QUERY, "passage_tokens": LENGTH}
     model = bi_encoder(folder, **settings, dropout=0.0)
     rows = encoder._passage.tokenizer.passages([""] * len(texts), texts)
-    compare(model.vectors(model.passage, [np.asarray(ids, np.int32) for ids in rows]), told)
+    compare(model.vectors(model.passage, [np.asarray(ids, np.int32) for ids in rows]), documents)
     config = DprTrainConfig(
         out=tmp_path, train_files=(tmp_path,), question_encoder=str(folder), pooling="tokens", **settings
     )
     written = export_model(tmp_path / "new", model, {}, encoder_form(config, model))
     again = BiEncoder.load(written, precision="fp32")
-    compare(again.question_tokens(QUESTIONS), asked)
-    compare(again.passage_tokens(TITLES, PASSAGES), told)
+    compare(again.question_tokens(QUESTIONS), queries)
+    compare(again.passage_tokens(TITLES, PASSAGES), documents)
     peer = MultiVectorEncoder(str(written), device="cpu")
     compare(again.question_tokens(QUESTIONS), [torch.as_tensor(v) for v in peer.encode_query(QUESTIONS)])
     compare(again.passage_tokens(TITLES, PASSAGES), [torch.as_tensor(v) for v in peer.encode_document(texts)])

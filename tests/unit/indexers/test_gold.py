@@ -25,7 +25,7 @@ def store(tmp_path: Path) -> PassageStore:
     return PassageStore.open(tmp_path)
 
 
-def asked(*quoted: Passage, ids: tuple[str, ...] = (), answers: tuple[str, ...] = ()) -> Question:
+def question_with(*quoted: Passage, ids: tuple[str, ...] = (), answers: tuple[str, ...] = ()) -> Question:
     return Question("q", "?", answers, ids, tuple(GoldPassage(passage) for passage in quoted))
 
 
@@ -33,11 +33,11 @@ def test_ids_count_where_the_text_agrees_and_texts_with_their_title_first(store:
     danube = Passage("", "Danube (copy)", "The Danube rises in the Black Forest.")
     result = GoldLookup(store).find(
         [
-            asked(ids=("c", "gone")),
-            asked(danube, ids=("a",)),
-            asked(danube, ids=("c",)),
-            asked(),
-            asked(danube),
+            question_with(ids=("c", "gone")),
+            question_with(danube, ids=("a",)),
+            question_with(danube, ids=("c",)),
+            question_with(),
+            question_with(danube),
         ]
     )
     by_text = GoldPassages((1,), how="text")
@@ -55,7 +55,9 @@ def test_the_id_of_a_document_stands_for_all_its_passages(tmp_path: Path) -> Non
     with PassageStoreWriter(tmp_path) as writer:
         writer.add_many([Passage(id, "", f"text {id}") for id in ids])
     lookup = GoldLookup(PassageStore.open(tmp_path))
-    result = lookup.find([asked(ids=names) for names in (("d1",), ("d2", "d10"), ("d10", "gone"), ("d",))])
+    result = lookup.find(
+        [question_with(ids=names) for names in (("d1",), ("d2", "d10"), ("d10", "gone"), ("d",))]
+    )
     assert result == [
         GoldPassages((0, 1, 2), how="document"),
         GoldPassages((4,), how="id"),
@@ -71,7 +73,7 @@ def test_overlap_prefers_a_passage_with_the_answer_and_what_is_missing_is_told(s
         assert texts == [RHINE, nile.text]
         return [[Hit(row, PASSAGES[row].id, 1.0) for row in range(4)]] * 2
 
-    question = asked(rhine, nile, answers=("wide",))
+    question = question_with(rhine, nile, answers=("wide",))
     (result,) = GoldLookup(store, near).find([question])
     assert result == GoldPassages((3,), (nile,), "overlap")
     (without,) = GoldLookup(store).find([question])

@@ -101,27 +101,27 @@ def opened(built: Path) -> TokenIndex:
 
 def test_all_cells_open_is_exhaustive_scoring(built: Path) -> None:
     index = opened(built)
-    asked = Words().question_tokens(QUESTIONS)
-    scores, rows = index.search(asked.values, asked.lengths, 10, nprobe=1 << 20, ndocs=1 << 20)
-    for number, own in enumerate(np.split(asked.values, np.cumsum(asked.lengths)[:-1])):
+    queries = Words().question_tokens(QUESTIONS)
+    scores, rows = index.search(queries.values, queries.lengths, 10, nprobe=1 << 20, ndocs=1 << 20)
+    for number, own in enumerate(np.split(queries.values, np.cumsum(queries.lengths)[:-1])):
         expected = exhaustive(index, own)
         best = np.lexsort((np.arange(len(expected)), -expected))[:10]
         np.testing.assert_allclose(scores[number], expected[best], atol=1e-5)
         np.testing.assert_allclose(expected[rows[number]], expected[best], atol=1e-5)
-    _, everything = index.search(asked.values, asked.lengths, 200, nprobe=1 << 20)
+    _, everything = index.search(queries.values, queries.lengths, 200, nprobe=1 << 20)
     assert (np.sort(everything, axis=1)[:, 50:] == np.arange(150)).all()
     assert (everything[:, 150:] == -1).all()
 
 
 def test_staged_search_finds_what_exhaustive_scoring_finds(built: Path) -> None:
     index = opened(built)
-    asked = Words().question_tokens([passage.text for passage in passages()[::3]])
-    full = index.search(asked.values, asked.lengths, 5, nprobe=1 << 20, ndocs=1 << 20)[1]
-    scores, result = index.search(asked.values, asked.lengths, 5, nprobe=4, ndocs=60)
+    queries = Words().question_tokens([passage.text for passage in passages()[::3]])
+    full = index.search(queries.values, queries.lengths, 5, nprobe=1 << 20, ndocs=1 << 20)[1]
+    scores, result = index.search(queries.values, queries.lengths, 5, nprobe=4, ndocs=60)
     assert (result[:, 0] == np.arange(0, 150, 3)).all()
     shared = [len(set(a) & set(b)) for a, b in zip(full.tolist(), result.tolist(), strict=True)]
     assert np.mean(shared) / 5 > 0.9
-    one = index.search(asked.values[: asked.lengths[0]], asked.lengths[:1], 5, nprobe=4, ndocs=60)
+    one = index.search(queries.values[: queries.lengths[0]], queries.lengths[:1], 5, nprobe=4, ndocs=60)
     np.testing.assert_array_equal(one[1][0], result[0])
     np.testing.assert_array_equal(one[0][0], scores[0])
 
@@ -213,10 +213,10 @@ def test_damage_and_other_encoders_are_refused(built: Path, tmp_path: Path) -> N
         Index.open(place, verify="none")
     with pytest.raises(MismatchedArtifactError, match="weights_sha256"):
         build_index(passages(), place, encoder=Words(sha256="cd"), settings=SETTINGS)
-    asked = Words().question_tokens(QUESTIONS[:1])
+    queries = Words().question_tokens(QUESTIONS[:1])
     for values, lengths in (
-        (asked.values, np.array([3, 0])), (asked.values[:, :8], asked.lengths),
-        (asked.values * np.nan, asked.lengths),
+        (queries.values, np.array([3, 0])), (queries.values[:, :8], queries.lengths),
+        (queries.values * np.nan, queries.lengths),
     ):  # fmt: skip
         with pytest.raises(RetrievalError):
             opened(built).search(values, lengths, 5)

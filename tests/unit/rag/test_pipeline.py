@@ -114,8 +114,8 @@ def test_metadata_of_rows_serves_filters() -> None:
 def test_each_question_says_why_nothing_was_read_for_it() -> None:
     with Pipeline.from_texts(["The danube is long.", "The rhine."], retriever="bm25") as pipeline:
         answers = pipeline.ask(["How long is the danube?", "volga", "Hello!"])
-    wanted = ["", "no passage has a word of it", "a greeting asks for nothing"]
-    assert [answer.notice for answer in answers] == wanted
+    notices = ["", "no passage has a word of it", "a greeting asks for nothing"]
+    assert [answer.notice for answer in answers] == notices
 
 
 def test_closing_releases_the_index_and_removes_a_temporary_one() -> None:

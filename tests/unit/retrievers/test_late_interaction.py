@@ -47,8 +47,8 @@ def test_the_index_alone_is_enough_and_scores_are_maxsim(built: Path) -> None:
     encoder = pipeline.retriever.encoder
     assert isinstance(encoder, BiEncoder)
     stored = encoder.passage_tokens([""] * 60, [passage.text for passage in passages()])
-    wanted = max_sim(encoder.question_tokens(texts), stored).numpy()
-    for pairs, scores in zip(actual, wanted, strict=True):
+    expected = max_sim(encoder.question_tokens(texts), stored).numpy()
+    for pairs, scores in zip(actual, expected, strict=True):
         rows = [hit.row for hit, _ in pairs]
         np.testing.assert_allclose([hit.score for hit, _ in pairs], scores[rows], atol=0.1)
         assert scores[rows].mean() > np.sort(scores)[-10]

@@ -52,9 +52,9 @@ def one_pair(kind: str, folder: Path, question: str, passage: Passage) -> float:
     if kind == "cross-encoder":
         return float(CrossEncoder.load(folder, precision="fp32").score([question], [passage])[0])
     encoder = BiEncoder.load(folder, precision="fp32")
-    asked = encoder.question_tokens([question]).values.numpy()
+    query = encoder.question_tokens([question]).values.numpy()
     result = encoder.passage_tokens([passage.title], [passage.text]).values.numpy()
-    return float((asked @ result.T).max(1).sum())
+    return float((query @ result.T).max(1).sum())
 
 
 @pytest.mark.parametrize("kind", ["colbert", "cross-encoder"])

@@ -8,11 +8,11 @@ from rag.bench import reading
 
 def test_contexts_become_a_corpus_that_does_not_know_the_answers(tmp_path: Path) -> None:
     text = " ".join(f"word{n}" for n in range(25))
-    asked = [("a", "word3", text), ("b", "word19 word20", text), ("c", "word3", text + " more")]
+    samples = [("a", "word3", text), ("b", "word19 word20", text), ("c", "word3", text + " more")]
     records = [
         {"id": id, "title": "T", "context": context, "question": f"{id}?",
          "answers": [{"text": answer, "start": context.index(answer)}]}
-        for id, answer, context in asked
+        for id, answer, context in samples
     ]  # fmt: skip
     (tmp_path / "set.jsonl").write_text("\n".join(map(json.dumps, records)))
     reading.main(tmp_path / "set.jsonl", tmp_path / "out", words=10)
@@ -21,7 +21,9 @@ def test_contexts_become_a_corpus_that_does_not_know_the_answers(tmp_path: Path)
     joined = " ".join(item["text"] for item in read[0])
     assert joined.split() == [*text.split(), *text.split()[20:], "more"]  # the windows of both, each once
     assert len({item["id"] for item in read[0]}) == len(read[0]) == 4
-    assert [(item["id"], item["answers"]) for item in read[1]] == [(id, [answer]) for id, answer, _ in asked]
+    assert [(item["id"], item["answers"]) for item in read[1]] == [
+        (id, [answer]) for id, answer, _ in samples
+    ]
     assert [item["gold_passage_ids"] for item in read[1]] == [
         ["0-0"],
         [],

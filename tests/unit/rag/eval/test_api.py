@@ -60,14 +60,14 @@ def test_evaluate_and_compare_from_python(index: Path, tmp_path: Path) -> None:
 
 def test_results_of_another_program_are_scored_like_a_search(index: Path, tmp_path: Path) -> None:
     ids = [passage.id for passage in PASSAGES]
-    asked = [replace(q, gold=(), gold_passage_ids=(id,)) for q, id in zip(QUESTIONS, ids, strict=True)]
-    ours = rag.evaluate(index, asked, tmp_path / "ours", reader=False, ks=(1, 2))
-    again = rag.evaluate(index, asked, tmp_path / "run", run=ours.place / "run.trec", ks=(1, 2))
+    judged = [replace(q, gold=(), gold_passage_ids=(id,)) for q, id in zip(QUESTIONS, ids, strict=True)]
+    ours = rag.evaluate(index, judged, tmp_path / "ours", reader=False, ks=(1, 2))
+    again = rag.evaluate(index, judged, tmp_path / "run", run=ours.place / "run.trec", ks=(1, 2))
     assert {name: again.figures[name].value for name in ours.figures} == {
         name: figure.value for name, figure in ours.figures.items()
     }
     assert all(row.result.difference.value == 0 for row in rag.compare([ours, again]))
-    alone = rag.evaluate(None, asked, run=ours.place / "run.trec")
+    alone = rag.evaluate(None, judged, run=ours.place / "run.trec")
     assert "top1" not in alone.figures  # nothing says what stands in the passages
     assert alone.figures["RR"].value == ours.figures["RR"].value
     assert "Reciprocal rank of the gold" in str(alone)
@@ -77,16 +77,16 @@ def test_results_of_another_program_are_scored_like_a_search(index: Path, tmp_pa
     )
     (tmp_path / "run" / "other.run").replace(ours.place / "run.trec")
     with pytest.raises(MismatchedArtifactError):
-        rag.evaluate(index, asked, tmp_path / "run", run=ours.place / "run.trec", ks=(1, 2))
+        rag.evaluate(index, judged, tmp_path / "run", run=ours.place / "run.trec", ks=(1, 2))
     results = [
         {"question": q.text, "answers": list(q.answers), "ctxs": [p.to_json()]}
-        for q, p in zip(asked, PASSAGES, strict=True)
+        for q, p in zip(judged, PASSAGES, strict=True)
     ]
     (tmp_path / "found.json").write_text(json.dumps(results))
-    result = rag.evaluate(None, asked, run=tmp_path / "found.json")
+    result = rag.evaluate(None, judged, run=tmp_path / "found.json")
     assert result.figures["top1"].value == result.figures["RR"].value == 1.0
     with pytest.raises(DataError, match="no such file"):
-        rag.evaluate(None, asked, run=tmp_path / "nothing.run")
+        rag.evaluate(None, judged, run=tmp_path / "nothing.run")
 
 
 def test_pipelines_and_own_retrievers_are_evaluated(index: Path, tmp_path: Path) -> None:
@@ -117,8 +117,8 @@ def beir(tmp_path: Path) -> Path:
         for n, (t, text) in enumerate(TEXTS.items())
     ]
     (folder / "corpus.jsonl").write_text("\n".join(documents))
-    asked = [f'{{"_id": "{q.id}", "text": "{q.text}"}}' for q in QUESTIONS]
-    (folder / "queries.jsonl").write_text("\n".join(asked))
+    lines = [f'{{"_id": "{q.id}", "text": "{q.text}"}}' for q in QUESTIONS]
+    (folder / "queries.jsonl").write_text("\n".join(lines))
     judged = [f"q{n}\td{n}\t1" for n in range(len(QUESTIONS))]
     (folder / "qrels" / "test.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *judged]))
     return folder

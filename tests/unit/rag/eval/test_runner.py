@@ -34,9 +34,9 @@ def without_times(out: Path) -> list[dict[str, Any]]:
     return [{k: v for k, v in record.items() if k != "timings_ms"} for record in records(out)]
 
 
-def evaluate_until(system: Any, questions: Iterable[Question], out: Path, asked: int) -> None:
-    """Stop when more questions than `asked` come."""
-    system.fail_after = asked
+def evaluate_until(system: Any, questions: Iterable[Question], out: Path, limit: int) -> None:
+    """Stop when more questions than `limit` come."""
+    system.fail_after = limit
     with pytest.raises(KeyboardInterrupt):
         evaluate(system, questions, out, settings(), source=SOURCE)
     system.fail_after = None
@@ -135,7 +135,7 @@ def test_bad_requests_are_refused(tmp_path: Path, system: Any, finds: Any, quest
 
 
 def test_silence_is_right_where_squad_2_has_no_answer(tmp_path: Path, system: Any) -> None:
-    asked = [
+    mixed = [
         Question("a", "Where does the Danube rise?", ("Black Forest",)),  # answered: confidence 0.6
         Question("b", "Who painted Guernica?", is_impossible=True),  # 0.6 for no answer
         Question(
@@ -146,15 +146,15 @@ def test_silence_is_right_where_squad_2_has_no_answer(tmp_path: Path, system: An
     ]
     figures = {}
     for profile in ("squad", "squad2"):
-        result = evaluate(system, asked, tmp_path / profile, settings(profile=profile), source=SOURCE)
+        result = evaluate(system, mixed, tmp_path / profile, settings(profile=profile), source=SOURCE)
         figures[profile] = result["figures"]
     assert (figures["squad"]["em"]["n"], figures["squad"]["em"]["value"]) == (2, 0.5)
     assert (figures["squad2"]["em"]["n"], figures["squad2"]["em"]["value"]) == (4, 0.5)
     assert (figures["squad2"]["f1"]["n"], figures["squad2"]["f1"]["value"]) == (4, 0.5)
     confidences = {r["id"]: r["confidence"] for r in records(tmp_path / "squad2")}
     assert (confidences["b"], confidences["a"]) == (0.6, pytest.approx(0.6))
-    said = json.loads((tmp_path / "squad2" / "predictions.squad.json").read_text())
-    assert [bool(said[name]) for name in "abcde"] == [True, False, True, False, False]
+    predictions = json.loads((tmp_path / "squad2" / "predictions.squad.json").read_text())
+    assert [bool(predictions[name]) for name in "abcde"] == [True, False, True, False, False]
     assert all(json.loads((tmp_path / "squad" / "predictions.squad.json").read_text()).values())
 
 

@@ -61,19 +61,19 @@ def test_a_trained_rag_is_one_folder_that_answers_over_its_index(
     frozen: Path, world: dict[str, Any], tmp_path: Path
 ) -> None:
     pipeline = Pipeline.open(world["index"], reader=str(frozen), precision="fp32")
-    asked = [json.loads(line) for line in Path(world["validation_file"]).read_text().splitlines()]
-    result = pipeline.ask([record["question"] for record in asked], top_k=5, n_best=1)
-    right = [a.answers[0].text in q["answers"] for a, q in zip(result, asked, strict=True)]
+    records = [json.loads(line) for line in Path(world["validation_file"]).read_text().splitlines()]
+    result = pipeline.ask([record["question"] for record in records], top_k=5, n_best=1)
+    right = [a.answers[0].text in q["answers"] for a, q in zip(result, records, strict=True)]
     figures = json.loads((frozen.parent / "figures.json").read_text())["figures"]
     assert 100 * sum(right) / len(right) == pytest.approx(figures["em"], abs=4)
     best = result[0].answers[0]
     assert best.text in best.evidence.text
-    [deeper] = pipeline.ask([asked[0]["question"]], top_k=8, n_best=1)  # more than it was trained with
+    [deeper] = pipeline.ask([records[0]["question"]], top_k=8, n_best=1)  # more than it was trained with
     assert deeper.answers
     assert "question_encoder" in pipeline.identity
     moved = Path(shutil.copytree(frozen, tmp_path / "elsewhere"))
     again = Pipeline.open(world["index"], reader=str(moved), precision="fp32")
-    assert again.ask(asked[0]["question"], top_k=5).answers[0].text == best.text
+    assert again.ask(records[0]["question"], top_k=5).answers[0].text == best.text
     pipeline.close()
 
 
@@ -113,12 +113,12 @@ def test_a_generator_learns_over_bm25_and_answers_over_it(
     passages = [Passage(str(n), "", f"{thing} has {n + 2}") for n, thing in enumerate(THINGS)]
     build_index(passages, tmp_path / "index", settings=BuildSettings(retriever="bm25"))
     for name, words, more in (("train", "qv", [{"question": "zebra", "answers": ["2"]}]), ("dev", "w", [])):
-        asked = [
+        labelled = [
             {"question": f"{t} {word}", "answers": [str(n + 2)]}
             for n, t in enumerate(THINGS)
             for word in words
         ]
-        lines = [json.dumps(record) + "\n" for record in [*asked, *more]]
+        lines = [json.dumps(record) + "\n" for record in [*labelled, *more]]
         (tmp_path / f"{name}.jsonl").write_text("".join(lines))
     given = {
         "index": str(tmp_path / "index"), "train_files": [str(tmp_path / "train.jsonl")], "top_k": 2,
@@ -173,9 +173,9 @@ def test_what_cannot_work_is_refused(world: dict[str, Any], tmp_path: Path) -> N
     (tmp_path / "regex.jsonl").write_text(
         '{"question": "who", "answers": ["zz+y"], "answers_are_regex": true}\n'
     )
-    asked = {"train_files": [str(tmp_path / "regex.jsonl")], "validation_file": None}
+    regex = {"train_files": [str(tmp_path / "regex.jsonl")], "validation_file": None}
     with pytest.raises(DataError, match="regular expressions, and a generator learns"):
-        train_rag(config(RagTrainConfig, {**world, **asked}, tmp_path / "c", validation_fraction=0))
+        train_rag(config(RagTrainConfig, {**world, **regex}, tmp_path / "c", validation_fraction=0))
     for wrong, message in (
         ({"over_retrieve": 3}, "must be more than top_k"),
         ({"chunk_size": 4}, "unknown setting 'chunk_size'"),

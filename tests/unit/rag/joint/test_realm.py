@@ -69,14 +69,14 @@ def warm_reader(folder: Path) -> Any:
         return np.array(reader.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     for _ in range(60):
-        asked, listed = [], []
+        masked, listed = [], []
         for name in draw.choice(NAMES, 24).tolist():
             code = " ".join(draw.choice(list("efghijknopqst"), 4, replace=False))
             tokens = ids(f"Who wrote {code} in [MASK] rises?")
             place = np.flatnonzero(tokens == reader.tokenizer.mask_token_id)
-            asked.append(MaskedSentence("", "", tokens, place, ids(name)))
+            masked.append(MaskedSentence("", "", tokens, place, ids(name)))
             listed.append([ids(f"the river {code} {name}").tolist()])
-        loss = -reader(asked, listed).mean()
+        loss = -reader(masked, listed).mean()
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(reader.parameters(), 1.0)
@@ -124,9 +124,9 @@ def test_what_is_read_with_a_sentence(world: Path, tmp_path: Path) -> None:
         assert listed[0] == ("", "")
         assert {text for _, text in listed[1:]} == {"the river e f", "in the black forest"}
         assert scores[0, 3] == float("-inf")
-        asked = encoder.encode_questions([one.query])[0]
+        query = encoder.encode_questions([one.query])[0]
         vectors = encoder.encode_passages([""] * 3, [text for _, text in listed])
-        expected = (vectors @ asked) * retriever.scale
+        expected = (vectors @ query) * retriever.scale
         np.testing.assert_allclose(scores[0, :3].detach().numpy(), expected[rows[0, :3]], atol=1e-4)
         gradients = torch.autograd.grad(scores[0, 1], [p for p in retriever.parameters() if p.ndim > 1][:1])
         assert gradients[0].abs().sum() > 0
@@ -135,8 +135,8 @@ def test_what_is_read_with_a_sentence(world: Path, tmp_path: Path) -> None:
         assert loss.examples == 2
         [place] = [n for n in (1, 2) if listed[rows[0, n]][1] == "in the black forest"]
         texts = reader.tokens([listed[row][1] for row in rows[0]])
-        told = reader([one], [texts])[0].sum(1)
-        for name, weights in (("p_gold", scores[0]), ("posterior_gold", scores[0] + told)):
+        likelihoods = reader([one], [texts])[0].sum(1)
+        for name, weights in (("p_gold", scores[0]), ("posterior_gold", scores[0] + likelihoods)):
             shares = weights.softmax(0)
             target = float(shares[place] + shares[1:].sum()) / 2
             assert loss.parts[name] == pytest.approx(target, abs=1e-4)
@@ -159,15 +159,15 @@ def test_the_retriever_is_asked_with_its_own_masks(
     encoder = BiEncoder.load(tiny_roberta(tmp_path / "roberta"), **READ)
     passages = [Passage(str(n), "", f"the river {code} {name}") for n, (code, name) in enumerate(FACTS)]
     build_index(passages, tmp_path / "index", encoder=encoder, settings=BuildSettings(probes=4))
-    asked: list[list[int]] = []
+    encoded: list[list[int]] = []
     encode = BiEncoderModel.encode_questions
     monkeypatch.setattr(
-        BiEncoderModel, "encode_questions", lambda self, ids: (asked.extend(ids), encode(self, ids))[1]
+        BiEncoderModel, "encode_questions", lambda self, ids: (encoded.extend(ids), encode(self, ids))[1]
     )
     train_realm(settings(world, out=tmp_path / "run", index=tmp_path / "index", max_steps=1))
     mask = tiny_roberta_tokenizer().mask_token_id
-    assert asked
-    assert [list(ids).count(mask) for ids in asked] == [1] * len(asked)
+    assert encoded
+    assert [list(ids).count(mask) for ids in encoded] == [1] * len(encoded)
 
 
 def test_filling_in_teaches_to_find_and_the_index_follows(
@@ -186,8 +186,8 @@ def test_filling_in_teaches_to_find_and_the_index_follows(
     result: list[list[list[int]]] = []
     search, steps = realm.LiveIndex.search, iter(range(10_000))
 
-    def compared(held: Any, questions: torch.Tensor, top_k: int) -> Any:
-        rows = search(held, questions, top_k)
+    def compared(live: Any, questions: torch.Tensor, top_k: int) -> Any:
+        rows = search(live, questions, top_k)
         if (step := next(steps)) % 5 == 0 and step < 15:  # just made anew: as if all was encoded now
             with torch.no_grad():
                 every = tasks[0].retriever.read([Passage("", "", f"the river {c} {n}") for c, n in FACTS])
@@ -203,7 +203,7 @@ def test_filling_in_teaches_to_find_and_the_index_follows(
     monkeypatch.setattr(realm.LiveIndex, "search", compared)
     finished = train_realm(config)
     assert len(result) == 3
-    assert all(now == held for now, held in result)
+    assert all(actual == expected for expected, actual in result)
     records = [record for record in read_metrics(config.out / "metrics.jsonl") if "loss" in record]
     losses, utility = ([record[name] for record in records] for name in ("loss", "utility"))
     assert np.mean(losses[-7:]) < 0.8 * np.mean(losses[:7])
@@ -214,9 +214,9 @@ def test_filling_in_teaches_to_find_and_the_index_follows(
     assert {"null", "found", "p_gold", "index_age_steps"} <= records[-1].keys()
 
     def first(encoder: BiEncoder) -> float:
-        asked = encoder.encode_questions([f"Who wrote {code} in [MASK] rises?" for code, _ in FACTS])
+        queries = encoder.encode_questions([f"Who wrote {code} in [MASK] rises?" for code, _ in FACTS])
         vectors = encoder.encode_passages([""] * len(FACTS), [f"the river {c} {n}" for c, n in FACTS])
-        return float(((asked @ vectors.T).argmax(1) == np.arange(len(FACTS))).mean())
+        return float(((queries @ vectors.T).argmax(1) == np.arange(len(FACTS))).mean())
 
     assert first(BiEncoder.load(finished)) > first(BiEncoder.load(world / "encoder", **READ)) + 0.15
     MaskedReader.load(config.out / "mlm", max_tokens=60)

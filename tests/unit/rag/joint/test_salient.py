@@ -39,5 +39,5 @@ def test_names_by_looks_and_by_titles() -> None:
         "nothing here": [],
     }
     result = CapitalTagger(hashes)(list(cases))
-    said = [[text[slice(*span)] for span in spans] for text, spans in zip(cases, result, strict=True)]
-    assert said == list(cases.values())
+    actual = [[text[slice(*span)] for span in spans] for text, spans in zip(cases, result, strict=True)]
+    assert actual == list(cases.values())

@@ -79,14 +79,14 @@ def forward(model: Any, passages: Sequence[Passage], **more: Any) -> Any:
 @pytest.mark.parametrize("kind", ["t5", "bart"])
 def test_generative_signals_equal_eager_brute_force(kind: str) -> None:
     model = tiny_seq2seq(kind)
-    asked = to_judge(EXAMPLE)
+    judged = to_judge(EXAMPLE)
     alone = [-float(forward(model, [p]).loss) for p in PASSAGES]
-    assert generative(kind, "likelihood").judge([asked])[0] == pytest.approx(alone, rel=1e-3)
+    assert generative(kind, "likelihood").judge([judged])[0] == pytest.approx(alone, rel=1e-3)
     # first token: log-probabilities are scores up to a constant a head, the same for all passages
     weights = forward(model.double(), PASSAGES, output_attentions=True).cross_attentions
     scores = torch.stack(weights)[:, 0, :, 0].log().mean((0, 1))  # (S,) of layers and heads
     parts = [float(part.mean()) for part in scores.split([len(row(p)) for p in PASSAGES])]
-    result = generative(kind, "attention").judge([asked])[0]
+    result = generative(kind, "attention").judge([judged])[0]
     assert result - result[0] == pytest.approx([part - parts[0] for part in parts], abs=2e-3)
 
 
@@ -238,16 +238,16 @@ def test_negatives_hold_no_answer_and_a_share_is_near() -> None:
 
 def test_expressions_and_questions_nothing_answers_are_told_and_counted() -> None:
     counts: Counter[str] = Counter()
-    asked = [
+    examples = [
         Example("a", "?", ("danx[au]be",), ranked({2}).candidates, answers_are_regex=True),
         Example("b", "?", ("dan[au",), ranked({2}).candidates, answers_are_regex=True),
         Example("c", "?", ("yes",), ranked({2}).candidates),
         Example("d", "?", (), ranked({2}).candidates),
     ]
     settings = GuidanceSettings(positives="1,40", negatives=3)
-    assert [e.id for e in guided_examples(asked, settings, counts)] == []
-    asked[0] = Example("a", "?", ("danub[ae]",), ranked({2}).candidates, answers_are_regex=True)
-    (made,) = guided_examples(asked[:1], settings, counts)
+    assert [e.id for e in guided_examples(examples, settings, counts)] == []
+    examples[0] = Example("a", "?", ("danub[ae]",), ranked({2}).candidates, answers_are_regex=True)
+    (made,) = guided_examples(examples[:1], settings, counts)
     assert made.answers_are_regex
     assert (counts["questions"], counts["without answers"], counts["no passage holds an answer"]) == (5, 2, 2)
     assert (counts["positives"], counts["negatives"]) == (1, 3)

@@ -62,15 +62,15 @@ def passages_of(train: Path) -> list[Passage]:
 
 def right_paths(directory: Path, train: Path) -> float:
     """Share of the questions whose passages are one of the best ten paths."""
-    asked = json.loads(train.read_text())
+    records = json.loads(train.read_text())
     with Index.open(directory) as index:
         searcher: Any = open_retriever(index, "multihop:beam=10")
-        actual = searcher.search_both([record["question"] for record in asked], 10)[1]
-        wanted = [{index.passages.row_of(f"{record['_id']}-{n}") for n in (1, 2)} for record in asked]
+        actual = searcher.search_both([record["question"] for record in records], 10)[1]
+        expected = [{index.passages.row_of(f"{record['_id']}-{n}") for n in (1, 2)} for record in records]
     return sum(
         any({hit.row for hit in path.hits} == rows for path in paths)
-        for paths, rows in zip(actual, wanted, strict=True)
-    ) / len(asked)
+        for paths, rows in zip(actual, expected, strict=True)
+    ) / len(records)
 
 
 def test_both_hops_are_learned_in_the_batch_and_then_against_an_index(
@@ -173,9 +173,9 @@ def test_the_loss_over_a_queue_is_that_of_all_its_passages_but_the_questions_own
     expected = total / len(batch.examples)
     assert float(step.value) == pytest.approx(float(expected), rel=1e-5)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    wanted = torch.autograd.grad(expected, trained, allow_unused=True)
+    reference = torch.autograd.grad(expected, trained, allow_unused=True)
     step.compute_gradients(lambda: None)
-    for parameter, gradient in zip(trained, wanted, strict=True):
+    for parameter, gradient in zip(trained, reference, strict=True):
         if gradient is not None:
             torch.testing.assert_close(parameter.grad, gradient, rtol=1e-4, atol=3e-6)
 
