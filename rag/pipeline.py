@@ -16,7 +16,7 @@ from indexers.settings import BuildSettings, IndexKind
 from rag.config import load_config
 from rag.core.arrays import Float32
 from rag.core.errors import ConfigError
-from rag.core.log import StageTimer
+from rag.core.log import Timer, stage
 from rag.core.types import AnswerSet, Hit, Passage, Path, Paths, Query, RankedPassages
 from rag.data.corpus import passages_of
 from rag.data.filters import Filter
@@ -172,7 +172,7 @@ class Pipeline:
 
     def retrieve(
         self, questions: str | Sequence[str], top_k: int = 20, *, filter: FilterLike = None,
-        timer: StageTimer | None = None,
+        timer: Timer = None,
     ) -> Any:  # fmt: skip
         """Best passages, best first: of one question, or of each question of a list.
 
@@ -192,22 +192,22 @@ class Pipeline:
 
     def retrieve_paths(
         self, questions: Sequence[str], top_k: int = 20, *, filter: FilterLike = None,
-        timer: StageTimer | None = None,
+        timer: Timer = None,
     ) -> tuple[list[RankedPassages], list[Paths]]:  # fmt: skip
         """The result of `retrieve`, and the paths of each question, best first, if there are any."""
-        texts, timer = check_questions(questions, top_k), timer or StageTimer()
+        texts = check_questions(questions, top_k)
         paths: list[list[Path]] = [[] for _ in texts]
         within: dict[str, Any] = {}
         with self._lock:
             self._require_open()
             if (conditions := Filter.parse(filter)) is not None:
-                with timer("filter"):
+                with stage(timer, "filter"):
                     within["selected"] = self.index.select(conditions)
             if isinstance(self.retriever, PathRetriever):
                 hit_lists, paths = self.retriever.search_both(texts, int(top_k), timer=timer, **within)
             else:
                 hit_lists = self.retriever.search(texts, int(top_k), timer=timer, **within)
-            with timer("fetch_passages"):
+            with stage(timer, "fetch_passages"):
                 fetched = [self._fetch(hits) for hits in hit_lists]
                 return fetched, [[self._fetch(path.hits) for path in own] for own in paths]
 
@@ -250,17 +250,17 @@ class Pipeline:
             One `AnswerSet`, or one per question in the order given. Timings are those of the whole batch.
         """
         batch = check_questions([questions] if isinstance(questions, str) else questions, top_k, n_best)
-        timer = StageTimer()
+        timer: dict[str, float] = {}
 
         def search(queries: Sequence[str]) -> tuple[list[RankedPassages], list[Paths]]:
             return self.retrieve_paths(queries, top_k, filter=filter, timer=timer)
 
         def read(texts: Sequence[str], lists: Any, paths: Sequence[Paths]) -> list[AnswerSet]:
-            with timer("read"):
+            with stage(timer, "read"):
                 answers = self.read(texts, lists, count_candidates(self.reader, texts, n_best), paths)
             return [present(self.reader, each, n_best) for each in map(with_paths, answers, paths)]
 
-        with self._reading, timer("total"):
+        with self._reading, stage(timer, "total"):
             self._require_open()
             self._require_reader()
             results = run(policy or SearchOnce(), batch, search, read, context=context)
@@ -270,7 +270,7 @@ class Pipeline:
                     notice = "no passage meets the filter"
         empty = [bool(s.searches) and not any(it.passages for it in s.searches) for s, _ in results]
         answers = [
-            replace(it, notice=it.notice or notice * is_empty, timings_ms=timer.timings_ms)
+            replace(it, notice=it.notice or notice * is_empty, timings_ms=timer)
             for (_, it), is_empty in zip(results, empty, strict=True)
         ]
         return answers[0] if isinstance(questions, str) else answers

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,8 +11,9 @@ from indexers.protocols import VectorIndex
 from indexers.token_index import TokenIndex
 from rag.core.arrays import Float32, Int64
 from rag.core.errors import RetrievalError
+from rag.core.log import Timer, stage
 from rag.core.types import Hit, Query
-from retrievers.protocols import HitLists, Passages, Selected, TextEncoder, Timer
+from retrievers.protocols import HitLists, Passages, Selected, TextEncoder
 
 if TYPE_CHECKING:
     from retrievers.encoders.bi_encoder import BiEncoder
@@ -74,8 +74,3 @@ def to_hits(scores: Float32, rows: Int64, passages: Passages) -> HitLists:
         ]
         lists.append(sorted(hits, key=Hit.sort_key))
     return lists
-
-
-def stage(timer: Timer, name: str) -> Any:
-    """The context `timer(name)`; without a timer, one that does nothing."""
-    return nullcontext() if timer is None else timer(name)

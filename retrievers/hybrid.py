@@ -5,10 +5,10 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 
 from rag.core.errors import ConfigError
+from rag.core.log import Timer, stage
 from rag.core.types import Hit
-from retrievers.dense import stage
 from retrievers.fusion import Fusion
-from retrievers.protocols import HitLists, PairScorer, Passages, Retriever, Selected, Timer
+from retrievers.protocols import HitLists, PairScorer, Passages, Retriever, Selected
 
 DEFAULT_DEPTH = 200
 _MATCHED = 60  # first hits whose words are matched; those behind them hardly ever reach the first 20

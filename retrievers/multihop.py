@@ -13,9 +13,10 @@ from typing import Literal
 from pydantic import Field
 
 from rag.config import Config
+from rag.core.log import Timer, stage
 from rag.core.types import Hit, Path, Query
-from retrievers.dense import DenseRetriever, stage
-from retrievers.protocols import HitLists, Passages, Retriever, Selected, Timer
+from retrievers.dense import DenseRetriever
+from retrievers.protocols import HitLists, Passages, Retriever, Selected
 
 
 class HopOptions(Config):

@@ -7,11 +7,9 @@ import numpy as np
 
 from indexers.protocols import PassageEncoder, Selection
 from rag.core.arrays import Float32
-from rag.core.log import StageTimer
+from rag.core.log import Timer
 from rag.core.types import Hit, Passage, Path, Query
 
-Timer = StageTimer | None
-"""Records the time of each stage, where there is one."""
 Selected = Selection | None
 """The passages that may be returned; None: all."""
 HitLists = list[list[Hit]]
@@ -59,7 +57,7 @@ class Retriever(Protocol):
 
         Args:
             top_k: most hits per question; there are fewer if fewer passages match or exist.
-            timer: records the time of each stage.
+            timer: gets the time of each stage.
             selected: the passages that may be returned; None: all. It changes no score of a passage.
 
         Returns:

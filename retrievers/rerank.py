@@ -15,11 +15,11 @@ from rag.config import Config, load_config, parse_overrides
 from rag.core.arrays import Float32
 from rag.core.errors import ConfigError
 from rag.core.files import read_json
+from rag.core.log import Timer, stage
 from rag.core.types import FirstStage, Hit, Passage
 from rag.runtime.model_files import model_folder, weight_files, weights_sha256
-from retrievers.dense import stage
 from retrievers.fusion import Fusion
-from retrievers.protocols import HitLists, PairScorer, Passages, PathRetriever, Retriever, Selected, Timer
+from retrievers.protocols import HitLists, PairScorer, Passages, PathRetriever, Retriever, Selected
 
 # The re-ranker's scores in standard deviations; chosen on 500 training questions of SQuAD that were held out.
 DEFAULT_FUSION = Fusion("std", (1.0, 0.5))

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from indexers.lucene import LuceneIndex
+from rag.core.log import Timer, stage
 from rag.core.types import Hit
-from retrievers.dense import stage
-from retrievers.protocols import HitLists, Passages, Selected, Timer
+from retrievers.protocols import HitLists, Passages, Selected
 
 
 class SparseRetriever:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from starlette.requests import Request
 
 from rag.core.errors import ConfigError, MismatchedArtifactError, RagError, ReaderError, RetrievalError
-from rag.core.log import StageTimer, get_logger
+from rag.core.log import get_logger, stage
 from rag.core.manifest import read_manifest
 from rag.data.filters import Filter, FilterError
 from rag.opening import OpenSettings
@@ -263,20 +263,20 @@ class Engine:
             self.metrics.no_answers.inc(sum(not answers.is_answered for answers in answer_sets))
             results = [ReaderError(each.failure) if each.failure else each.to_json() for each in answer_sets]
         else:
-            timer = StageTimer()
+            timer: dict[str, float] = {}
             if job.kind == "embed":
-                with timer("encode"):
+                with stage(timer, "encode"):
                     shown = [{"vector": vector} for vector in pipeline.embed(questions, job.side)]
             else:
-                with timer("retrieve"):
+                with stage(timer, "retrieve"):
                     ranked = pipeline.retrieve(questions, job.top_k, filter=job.filter, timer=timer)
                 hits = [[hit_json(*pair) for pair in pairs] for pairs in ranked]
                 shown = [{"question": q, "hits": own} for q, own in zip(questions, hits, strict=True)]
-            timings_ms = {stage: round(value, 3) for stage, value in timer.timings_ms.items()}
+            timings_ms = {name: round(value, 3) for name, value in timer.items()}
             shared = {"index_version": pipeline.index_version, "timings_ms": timings_ms}
             results = [{**result, **shared} for result in shown]
-        for stage in timings_ms.keys() - {"total"}:
-            self.metrics.stage_seconds.labels(stage).observe(timings_ms[stage] / 1000.0)
+        for name in timings_ms.keys() - {"total"}:
+            self.metrics.stage_seconds.labels(name).observe(timings_ms[name] / 1000.0)
         self.metrics.questions.labels(job.kind).inc(len(questions))
         return results
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from rag.core.errors import ArtifactError, ConfigError, DataError, ResourceError
+from rag.core.errors import ConfigError, DataError, ResourceError
 
 TEMPORARY_MARK = ".partial-"
 
@@ -167,11 +167,8 @@ def read_json(path: str | Path) -> Any:
 
 def sha256_file(path: str | Path) -> str:
     """Hex sha256 of a file."""
-    try:
-        with open(path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except FileNotFoundError as error:
-        raise ArtifactError(f"{path}: no such file", hint="check the path") from error
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def fingerprint(value: Any) -> str:

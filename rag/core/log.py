@@ -13,6 +13,7 @@ from typing import Any
 from pythonjsonlogger.core import RESERVED_ATTRS
 from pythonjsonlogger.json import JsonFormatter
 from tqdm import tqdm
+from tqdm.contrib import DummyTqdmFile
 
 _INTERVAL_S = 10.0  # between the lines of progress in a log
 
@@ -20,15 +21,6 @@ _INTERVAL_S = 10.0  # between the lines of progress in a log
 def get_logger(name: str) -> logging.Logger:
     """A standard library logger; libraries log, only programs call `setup_logging`."""
     return logging.getLogger(name)
-
-
-class _BesideBars(logging.StreamHandler[Any]):
-    """Writes lines above a progress bar, where there is one, and not into it."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Write one record."""
-        with tqdm.external_write_mode(file=self.stream):
-            super().emit(record)
 
 
 def _is_new(shown: set[str], record: logging.LogRecord) -> bool:
@@ -40,27 +32,25 @@ def _is_new(shown: set[str], record: logging.LogRecord) -> bool:
     return len(shown) > before
 
 
-def json_formatter() -> JsonFormatter:
-    """One JSON object per record; values passed as `extra=` become fields."""
-    return JsonFormatter(
-        "{levelname}{name}{message}",
-        style="{",
-        timestamp="time",
-        rename_fields={"levelname": "level", "name": "logger", "exc_info": "exception"},
-        reserved_attrs=[*RESERVED_ATTRS, "color_message"],  # uvicorn's message again, for terminals
-        json_ensure_ascii=False,
-    )
-
-
 def setup_logging(level: str = "INFO", *, json_lines: bool = False) -> None:
     """Send log records of this process to stderr, replacing earlier handlers.
 
-    A command warns once in the same words; a server, whose lines are JSON, each time.
+    A command warns once in the same words; a server, whose lines are JSON, each time. Values of `extra=` are
+    fields of JSON.
     """
-    handler = _BesideBars(sys.stderr)
+    handler = logging.StreamHandler(DummyTqdmFile(sys.stderr))  # lines stand above a bar of progress
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S"))
     if json_lines:
-        handler.setFormatter(json_formatter())
+        handler.setFormatter(
+            JsonFormatter(
+                "{levelname}{name}{message}",
+                style="{",
+                timestamp="time",
+                rename_fields={"levelname": "level", "name": "logger", "exc_info": "exception"},
+                reserved_attrs=[*RESERVED_ATTRS, "color_message"],  # uvicorn's message again, for terminals
+                json_ensure_ascii=False,
+            )
+        )
     else:
         handler.addFilter(partial(_is_new, set()))
     root = logging.getLogger()
@@ -96,30 +86,26 @@ class _Lines:
         if line := text.strip():
             sys.stderr.write(line + "\n")
 
-    def flush(self) -> None:
-        sys.stderr.flush()
+
+Timer = dict[str, float] | None
+"""Wall milliseconds by stage; None where nobody asks for them."""
 
 
-class StageTimer:
-    """Adds up wall time by stage, in milliseconds.
+@contextmanager
+def stage(timer: Timer, name: str) -> Iterator[None]:
+    """Add the wall time of a `with` block to a stage.
 
     Example:
-        >>> timer = StageTimer()
-        >>> with timer("search"):
+        >>> timer = {}
+        >>> with stage(timer, "search"):
         ...     pass
-        >>> sorted(timer.timings_ms)
+        >>> list(timer)
         ['search']
     """
-
-    def __init__(self) -> None:
-        self.timings_ms: dict[str, float] = {}
-
-    @contextmanager
-    def __call__(self, stage: str) -> Iterator[None]:
-        """Add the time of a `with` block to a stage."""
-        started = time.perf_counter()
-        try:
-            yield
-        finally:
+    started = time.perf_counter()
+    try:
+        yield
+    finally:
+        if timer is not None:
             elapsed_ms = (time.perf_counter() - started) * 1000.0
-            self.timings_ms[stage] = self.timings_ms.get(stage, 0.0) + elapsed_ms
+            timer[name] = timer.get(name, 0.0) + elapsed_ms

@@ -39,14 +39,13 @@ def read_manifest(directory: str | Path) -> dict[str, Any]:
         raise IncompleteArtifactError(problem if place.is_dir() else f"{place}: no such directory", hint=hint)
     try:
         manifest = read_json(path)
-    except DataError as error:
-        raise ArtifactError(f"{path} is damaged: {error.message}", hint="rebuild the artefact") from error
-    version = manifest.get("format_version") if isinstance(manifest, dict) else None
-    if not isinstance(version, int):
-        raise ArtifactError(f"{path} is not a manifest of this system", hint="point to another directory")
-    if version > NEWEST_VERSION:
+        is_newer = manifest["format_version"] > NEWEST_VERSION
+    except (DataError, TypeError, LookupError) as error:
+        hint = "rebuild the artefact, or point to another directory"
+        raise ArtifactError(f"{path} is damaged, or no manifest ({error})", hint=hint) from error
+    if is_newer:
         raise MismatchedArtifactError(
-            f"{path} has format version {version}, expected {NEWEST_VERSION} or less",
+            f"{path} has format version {manifest['format_version']}, expected {NEWEST_VERSION} or less",
             hint="upgrade the program, or rebuild the artefact",
         )
     return dict(manifest)

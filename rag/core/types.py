@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, Literal
 
+AnswerProfile = Literal["squad", "trec_search"]
 Value = str | int | float | bool
 Metadata = tuple[tuple[str, Value | tuple[Value, ...]], ...]  # names and values; a tuple holds several values
 Pages = tuple[tuple[int, str], ...]  # where in a text each page begins, and its label; in order
@@ -120,25 +121,8 @@ class GoldPassage:
     supporting: tuple[int, ...] = ()
 
 
-class Answered:
-    """The rules for answers that may be regular expressions, of a question or an example."""
-
-    __slots__ = ()
-    answers_are_regex: bool
-
-    @property
-    def answer_mode(self) -> Literal["regex", "tokens"]:
-        """The mode of `AnswerMatcher` for these answers."""
-        return "regex" if self.answers_are_regex else "tokens"
-
-    @property
-    def answer_profile(self) -> Literal["squad", "trec_search"]:
-        """Default normalisation profile for comparing a predicted answer with these answers."""
-        return "trec_search" if self.answers_are_regex else "squad"
-
-
 @dataclass(frozen=True, slots=True)
-class Question(Answered):
+class Question:
     """A question, with what its question set states about the answer.
 
     Attributes:
@@ -153,7 +137,8 @@ class Question(Answered):
             files); if False, several are steps that are all needed.
         context: the other paragraphs that the set shows with the question (distractors).
         answer_starts: first character of each annotated answer in the text of `gold[0]`, with repetitions.
-        answers_are_regex: the answers are regular expressions, as in CuratedTREC.
+        answer_profile: the rules for comparing texts with these answers: "trec_search" where they are regular
+            expressions, as in CuratedTREC; see `rag.data.text`.
         is_impossible: the set states that its paragraph does not answer the question (SQuAD 2).
         provenance: KILT's evidence sets, each a list of places `{wikipedia_id, title, …}`.
         meta: further fields of the source, by which an evaluation may group its figures.
@@ -167,7 +152,7 @@ class Question(Answered):
     gold_are_alternatives: bool = False
     context: tuple[GoldPassage, ...] = ()
     answer_starts: tuple[int, ...] = ()
-    answers_are_regex: bool = False
+    answer_profile: AnswerProfile = "squad"
     is_impossible: bool = False
     provenance: tuple[tuple[Mapping[str, Any], ...], ...] = ()
     meta: Mapping[str, Any] = field(default_factory=dict)

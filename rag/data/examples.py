@@ -13,11 +13,12 @@ from rag.core.errors import DataError
 from rag.core.files import atomic_path
 from rag.core.log import get_logger
 from rag.core.text import as_unicode
-from rag.core.types import Answered, Passage, Query
+from rag.core.types import AnswerProfile, Passage, Query
 from rag.data.files import rows as files
 from rag.data.files.fields import passage_of
 from rag.data.files.question_sets import answers_of, parse_record, table_columns
 from rag.data.records import BadRecord, ReadReport
+from rag.data.text import REGEX_PROFILE
 
 Role = Literal["positive", "hard_negative", "negative", "retrieved"]
 Needed = Literal["positives", "targets", "passages", "questions"]
@@ -62,14 +63,14 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Example(Answered):
+class Example:
     """A question, and the passages that a retriever or a reader learns from.
 
     Attributes:
         candidates: passages with their roles; among positives the gold one comes first, among negatives the
             hardest. May be empty, as the answers may.
         context: passages of the earlier hops, which are part of the query, in order of retrieval.
-        answers_are_regex, answer_starts: as in `Question`; the starts are those in the first positive.
+        answer_profile, answer_starts: as in `Question`; the starts are those in the first positive.
         target_answer: the one answer that a generator should give, where the file names it; else "".
 
     Example:
@@ -84,7 +85,7 @@ class Example(Answered):
     answers: tuple[str, ...] = ()
     candidates: tuple[Candidate, ...] = ()
     context: tuple[Passage, ...] = ()
-    answers_are_regex: bool = False
+    answer_profile: AnswerProfile = "squad"
     answer_starts: tuple[int, ...] = ()
     target_answer: str = ""
 
@@ -256,7 +257,7 @@ def example_from_json(record: Any, fallback_id: str = "") -> Example:
         question.text,
         question.answers or stated,
         tuple(_candidate(value, role) for name, role in ROLES.items() for value in _listed(rest, name)),
-        answers_are_regex=rest.get("answers_are_regex") is True,
+        answer_profile=REGEX_PROFILE if rest.get("answers_are_regex") is True else "squad",
         target_answer="".join(stated[:1]),
     )
 
@@ -265,7 +266,7 @@ def example_to_json(example: Example) -> dict[str, Any]:
     """The record that `example_from_json` reads back."""
     head: dict[str, Any] = {"id": example.id} if example.id else {}
     head |= {"question": example.question, "answers": [*example.answers]}
-    head |= {"answers_are_regex": True} if example.answers_are_regex else {}
+    head |= {"answers_are_regex": True} if example.answer_profile == REGEX_PROFILE else {}
     head |= {"target": example.target_answer} if example.target_answer else {}
     roles = {candidate.role for candidate in example.candidates}
     names = ["positive_ctxs", "negative_ctxs", "hard_negative_ctxs"] if roles - {"retrieved"} else []

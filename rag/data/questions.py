@@ -49,8 +49,6 @@ def read_questions(path: str | Path) -> Iterator[Question]:
     if is_named(name):
         named, grades = named_questions(name)
         return _judged(_questions(named, name), grades, name, name) if grades else _questions(named, name)
-    if not Path(path).exists():
-        raise DataError(f"{path}: no such file", hint="check the path")
     place, *judgements = question_files(path)
     columns = partial(table_columns, path=str(place))
     rows = files.read_rows(str(place), columns, otherwise="text")
@@ -62,9 +60,11 @@ def question_files(path: str | Path) -> list[Path]:
     """The files that questions are read from: one; queries and qrels of a BEIR folder, or of its qrels file.
 
     Raises:
-        DataError: a folder that is none of BEIR's, or has the judgements of several splits.
+        DataError: no such file, a folder that is none of BEIR's, or has the judgements of several splits.
     """
     place = Path(path)
+    if not place.exists():
+        raise DataError(f"{path}: no such file", hint="check the path")
     if place.parent.name == "qrels" and (queries := files.in_folder(place.parent.parent, "queries.jsonl")):
         return [queries, place]
     if not place.is_dir():

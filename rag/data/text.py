@@ -26,10 +26,9 @@ import regex
 from rag.core.errors import ConfigError
 
 Profile = Literal["squad", "squad2", "nq_open", "kilt", "hotpot", "trec_search"]
-MatchMode = Literal["tokens", "regex", "kilt"]
 
 PROFILES: tuple[Profile, ...] = get_args(Profile)
-REGEX_PROFILES = frozenset({"trec_search"})
+REGEX_PROFILE: Literal["trec_search"] = "trec_search"
 _HOTPOT_WORDS = frozenset({"yes", "no", "noanswer"})
 
 _TOKEN = regex.compile(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]")
@@ -67,7 +66,7 @@ def normalize_answer(text: str, profile: Profile = "squad") -> str:
         >>> normalize_answer("The U.S.A."), normalize_answer("a-b the-cat")
         ('usa', 'ab thecat')
     """
-    if profile in REGEX_PROFILES or profile not in PROFILES:
+    if profile == REGEX_PROFILE or profile not in PROFILES:
         raise ConfigError(f"profile {profile!r} has no answer normalisation", hint=f"use one of {PROFILES}")
     if profile == "nq_open":
         text = nfd(text)
@@ -84,7 +83,7 @@ def exact_match(prediction: str, answers: Iterable[str], profile: Profile = "squ
         >>> exact_match("in Alaska", ["Alaska|AK"], profile="trec_search")
         True
     """
-    if profile in REGEX_PROFILES:
+    if profile == REGEX_PROFILE:
         return any(pattern.search(prediction) for pattern in filter(None, map(_compiled, answers)))
     normalized = normalize_answer(prediction, profile)
     return any(normalized == normalize_answer(answer, profile) for answer in answers)
@@ -128,11 +127,11 @@ class AnswerMatcher:
     """Says whether a text contains one of a question's answers; made once, used on every passage.
 
     Args:
-        answers: accepted answers, or regular expressions in mode "regex".
-        mode: "tokens" is DPR's rule (the answer's tokens stand in the text, in order, ignoring case and
-            Unicode form); "regex" is CuratedTREC's (searched in the NFD text, ignoring case; an expression
+        answers: accepted answers, or regular expressions for "trec_search".
+        profile: "trec_search" is CuratedTREC's rule (searched in the NFD text, ignoring case; an expression
             that does not compile never matches); "kilt" is a substring of the normalised text ("art" is in
-            "party"), and has no places.
+            "party"), and has no places; all others are DPR's (the answer's tokens stand in the text, in
+            order, ignoring case and Unicode form).
 
     Note: in DPR's script an answer without any token is "in" every text, because the empty sequence is part
         of all sequences; here it never matches.
@@ -143,15 +142,15 @@ class AnswerMatcher:
         (True, False)
     """
 
-    __slots__ = ("_needles", "_patterns", "mode")
+    __slots__ = ("_needles", "_patterns", "profile")
 
-    def __init__(self, answers: Iterable[str], mode: MatchMode = "tokens") -> None:
-        self.mode = mode
+    def __init__(self, answers: Iterable[str], profile: Profile = "squad") -> None:
+        self.profile = profile
         self._patterns: tuple[regex.Pattern[str], ...] = ()
         self._needles: tuple[tuple[str, str], ...] = ()  # (what to find, a cheap necessary condition)
-        if mode == "regex":
+        if profile == REGEX_PROFILE:
             self._patterns = tuple(filter(None, (_compiled(nfd(answer)) for answer in answers)))
-        elif mode == "kilt":
+        elif profile == "kilt":
             normalized = (normalize_answer(answer, "kilt") for answer in answers)
             self._needles = tuple((needle, needle) for needle in dict.fromkeys(normalized) if needle)
         else:
@@ -161,10 +160,10 @@ class AnswerMatcher:
 
     def matches(self, text: str) -> bool:
         """Whether `text` (a passage without its title) contains an answer."""
-        if self.mode == "regex":
+        if self.profile == REGEX_PROFILE:
             text = nfd(text)
             return any(pattern.search(text) for pattern in self._patterns)
-        if self.mode == "kilt":
+        if self.profile == "kilt":
             text = normalize_answer(text, "kilt")
             return any(needle in text for needle, _ in self._needles)
         text = nfd(text)
@@ -179,13 +178,13 @@ class AnswerMatcher:
     def places(self, text: str) -> list[tuple[int, int]]:
         """First character and one past the last of every answer in `text`, by the rule of `matches`.
 
-        In mode "regex" expressions are searched in `text` itself, not in its NFD form.
+        Expressions are searched in `text` itself, not in its NFD form.
 
         Example:
             >>> AnswerMatcher(["new york", "York"]).places("New York is new.")
             [(0, 8), (4, 8)]
         """
-        if self.mode == "regex":
+        if self.profile == REGEX_PROFILE:
             places = [match.span() for pattern in self._patterns for match in pattern.finditer(text)]
             return [(start, end) for start, end in places if end > start]
         tokens = [(_fold(nfd(match.group()).lower()), *match.span()) for match in _TOKEN.finditer(text)]

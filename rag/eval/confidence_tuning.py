@@ -136,8 +136,8 @@ def _ask(
             ranked, paths = system.retrieve_paths(texts, settings.read)
             read = system.read(texts, ranked, 1, paths)
             for question, hits, answers in zip(part, ranked, read, strict=True):
-                matcher = AnswerMatcher(question.answers, question.answer_mode) if question.answers else None
-                holds = matcher is not None and any(matcher.matches(passage.text) for _, passage in hits)
+                matcher = AnswerMatcher(question.answers, question.answer_profile)
+                holds = any(matcher.matches(passage.text) for _, passage in hits)
                 text, chances = "", (0.0, 1.0)
                 if answers.answers:
                     best = answers.answers[0]

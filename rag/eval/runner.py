@@ -34,7 +34,7 @@ from rag.core.types import AnswerSet, Passage, Question
 from rag.data.examples import Candidate, Example, write_run
 from rag.data.files.rows import json_records, write_json_lines
 from rag.data.questions import draw_sample
-from rag.data.text import REGEX_PROFILES
+from rag.data.text import REGEX_PROFILE
 from rag.eval.scoring import QuestionOutcome, score_outcomes, summarise
 from rag.eval.settings import EvaluationSettings
 from rag.eval.source import QuestionSource
@@ -205,11 +205,11 @@ def _finished_ids(part: Path) -> Iterator[str]:
 def _distinct(questions: Iterable[Question], settings: EvaluationSettings) -> Iterator[Question]:
     seen: set[str] = set()
     for question in questions:
-        if question.answers_are_regex and not settings.is_regex:
+        if question.answer_profile == REGEX_PROFILE and not settings.is_regex:
             raise ConfigError(
                 f"the answers of question {question.id!r} are regular expressions, and profile "
                 f"{settings.profile} compares words",
-                hint=f"use one of the profiles {', '.join(sorted(REGEX_PROFILES))}",
+                hint=f"use the profile {REGEX_PROFILE}",
             )
         if question.id in seen:
             raise DataError(

@@ -74,8 +74,8 @@ def _paths_json(question: Question, paths: Paths) -> dict[str, Any]:
 
 
 def _as_example(question: Question, hits: RankedPassages) -> Example:
-    regex, answers = question.answers_are_regex, question.answers
-    matcher = AnswerMatcher(answers, question.answer_mode) if answers else None
+    answers, profile = question.answers, question.answer_profile
+    matcher = AnswerMatcher(answers, profile) if answers else None
     candidates = (
         Candidate(
             passage, "retrieved", score=hit.score,
@@ -83,4 +83,4 @@ def _as_example(question: Question, hits: RankedPassages) -> Example:
         )
         for hit, passage in hits
     )  # fmt: skip
-    return Example(question.id, question.text, answers, tuple(candidates), answers_are_regex=regex)
+    return Example(question.id, question.text, answers, tuple(candidates), answer_profile=profile)

@@ -75,7 +75,7 @@ def _record(
     if settings.profile == "hotpot" and answers is not None:
         read = outcome.retrieved[: settings.read]
         support = [list(fact) for fact in find_facts(question, answers, read, outcome.paths)]
-    matcher = AnswerMatcher(question.answers, settings.match_mode)
+    matcher = AnswerMatcher(question.answers, settings.profile)
     flags = [matcher.matches(passage.text) for _, passage in outcome.retrieved]
     first_rank, is_in_reach = first_true(flags), any(flags[: settings.read])
     is_findable = bool(question.answers) and not is_yes_no(question)

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field
 
 from rag.config import DEFAULT_SEED, Config
 from rag.core.types import MAX_TOP_K
-from rag.data.text import REGEX_PROFILES, MatchMode, Profile
+from rag.data.text import REGEX_PROFILE, Profile
 from rag.metrics import DEFAULT_MEASURES, check_ks
 
 
@@ -51,12 +51,7 @@ class EvaluationSettings(Config):
     @property
     def is_regex(self) -> bool:
         """Whether accepted answers are patterns."""
-        return self.profile in REGEX_PROFILES
-
-    @property
-    def match_mode(self) -> MatchMode:
-        """The rule that decides whether a passage contains an answer."""
-        return "regex" if self.is_regex else "kilt" if self.profile == "kilt" else "tokens"
+        return self.profile == REGEX_PROFILE
 
     @property
     def retrieve_top_k(self) -> int:

@@ -193,7 +193,7 @@ class _Task:
         there = np.flatnonzero(rows >= 0)
         answered = np.zeros(len(rows), bool)
         question = self.questions[number]
-        matcher = answer_matcher(question.answers, question.answer_mode)
+        matcher = answer_matcher(question.answers, question.answer_profile)
         passages = self.index.passages.get_many(rows[there])
         answered[there] = [matcher.matches(passage.text) for passage in passages]
         return answered
@@ -217,7 +217,7 @@ class _Task:
         right = torch.zeros(*ids.shape, self.config.max_answer_tokens, dtype=torch.bool)
         for group, (place, passage) in enumerate(pairs):
             row, question = chosen_rows[group], self.questions[int(chosen[place])]
-            places = answer_matcher(question.answers, question.answer_mode).places(passages[passage].text)
+            places = answer_matcher(question.answers, question.answer_profile).places(passages[passage].text)
             for begin, last in texts.located(passage, places, right.shape[-1]):
                 if row.text_from + last < row.text_to:
                     right[group, row.text_from + begin, last - begin] = True

@@ -121,7 +121,7 @@ def _build_run(
 
     # data
     questions, held_out = questions_of(config)
-    if any(question.answers_are_regex for question in (*questions, *held_out)):
+    if any(question.answer_profile == "trec_search" for question in (*questions, *held_out)):
         raise DataError(
             "answers are regular expressions, and a generator learns to say strings",
             hint="train on questions with plain answers; `rag train orqa` learns from expressions",

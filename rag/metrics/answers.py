@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from rag.data.text import REGEX_PROFILES, Profile, exact_match, f1
+from rag.data.text import REGEX_PROFILE, Profile, exact_match, f1
 
 
 def em_and_f1(
@@ -25,6 +25,6 @@ def em_and_f1(
     if not answers:
         return math.nan, math.nan
     em = float(prediction is not None and exact_match(prediction, answers, profile))
-    if profile in REGEX_PROFILES:
+    if profile == REGEX_PROFILE:
         return em, math.nan
     return em, 0.0 if prediction is None else f1(prediction, answers, profile)

@@ -29,7 +29,7 @@ from rag.core.arrays import Float64
 from rag.core.errors import ConfigError, DataError
 from rag.core.files import atomic_write_json, check_target, directory_lock, sha256_file
 from rag.data.examples import Example, read_examples, write_examples
-from rag.data.text import AnswerMatcher, most_matched
+from rag.data.text import REGEX_PROFILE, AnswerMatcher, most_matched
 from rag.runtime.model_files import model_folder, weights_sha256
 from rag.runtime.seeds import generator
 from readers.extractive.files import SHIPPED_READER
@@ -160,14 +160,14 @@ def score_examples(examples: Path, out: Path, judge: Judge) -> Mapping[str, Any]
 
 def matcher_of(example: Example) -> AnswerMatcher:
     """Finds an example's answers in texts."""
-    return answer_matcher(example.answers, example.answer_mode)
+    return answer_matcher(example.answers, example.answer_profile)
 
 
 def to_judge(example: Example) -> Example:
     """The example with the answer to be generated as `target_answer`: the first, or of regular expressions
     what they match most often in its passages; "" if nothing is known."""
     answer = next(iter(example.answers), "")
-    if example.answers_are_regex:
+    if example.answer_profile == REGEX_PROFILE:
         answer = most_matched(matcher_of(example), (c.passage.text for c in example.candidates))
     return replace(example, target_answer=answer)
 
@@ -218,11 +218,11 @@ def guided_examples(
     """
     for example in ranked:
         counts["questions"] += 1
-        answers = matchable_answers(example.answers, example.answer_mode)
+        answers = matchable_answers(example.answers, example.answer_profile)
         if not answers:
             counts["without answers"] += 1
             continue
-        matcher, listed = AnswerMatcher(answers, example.answer_mode), example.candidates
+        matcher, listed = AnswerMatcher(answers, example.answer_profile), example.candidates
         holding = [place for place, hit in enumerate(listed) if matcher.matches(hit.passage.text)]
         chosen = {p for most, first in settings.rules for p in [n for n in holding if n < first][:most]}
         if not chosen:

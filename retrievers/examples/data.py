@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,10 +16,10 @@ from rag.core.arrays import Int64
 from rag.core.errors import DataError
 from rag.core.files import atomic_path
 from rag.core.log import get_logger
-from rag.core.types import Passage
+from rag.core.types import AnswerProfile, Passage
 from rag.data.examples import Candidate, Example, read_examples
 from rag.data.selection import least_held_out, place_of
-from rag.data.text import AnswerMatcher
+from rag.data.text import REGEX_PROFILE, AnswerMatcher
 
 _FEW = 2000  # a share of fewer questions may hold out next to nothing
 _WINDOW = 1024  # examples in memory at once
@@ -32,19 +32,19 @@ _JSON = TypeAdapter(Example)
 _UNMATCHABLE = frozenset({"yes", "no", "noanswer"})
 
 
-def matchable_answers(answers: Sequence[str], mode: Literal["regex", "tokens"]) -> tuple[str, ...]:
+def matchable_answers(answers: Sequence[str], profile: AnswerProfile) -> tuple[str, ...]:
     """The answers whose occurrence in a passage means something: all but "yes" and "no", and all patterns.
 
     Example:
-        >>> matchable_answers(["No", "Goethe"], "tokens")
+        >>> matchable_answers(["No", "Goethe"], "squad")
         ('Goethe',)
     """
-    return tuple(a for a in answers if mode == "regex" or a.strip().lower() not in _UNMATCHABLE)
+    return tuple(a for a in answers if profile == REGEX_PROFILE or a.strip().lower() not in _UNMATCHABLE)
 
 
-def answer_matcher(answers: Sequence[str], mode: Literal["regex", "tokens"]) -> AnswerMatcher:
+def answer_matcher(answers: Sequence[str], profile: AnswerProfile) -> AnswerMatcher:
     """Finds `matchable_answers` in passages."""
-    return AnswerMatcher(matchable_answers(answers, mode), mode)
+    return AnswerMatcher(matchable_answers(answers, profile), profile)
 
 
 class ExampleTable:
@@ -185,7 +185,7 @@ def _row(example: Example, seed: int) -> dict[str, Any]:
             candidates[key] = Candidate(_bare(c.passage), c.role, target=target)
     stored = Example(
         example.id, example.question, example.answers, tuple(candidates.values()),
-        tuple(map(_bare, example.context)), answers_are_regex=example.answers_are_regex,
+        tuple(map(_bare, example.context)), answer_profile=example.answer_profile,
     )  # fmt: skip
     return {
         "id": example.id, "record": _JSON.dump_json(stored), "has_negatives": bool(stored.negatives),

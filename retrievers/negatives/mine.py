@@ -129,7 +129,7 @@ class Miner:
         counts["questions"] += len(questions)
         examples = []
         for number, (question, gold) in enumerate(zip(questions, self._gold.find(questions), strict=True)):
-            matcher = answer_matcher(question.answers, question.answer_mode)
+            matcher = answer_matcher(question.answers, question.answer_profile)
             own = {source: lists[number] for source, lists in hits.items()}
             ranked = [hit.row for hit in own[self._sources[0]]]
             if gold.how == "none" and settings.weak_positives:
@@ -146,7 +146,7 @@ class Miner:
                 excluded = tuple(dict.fromkeys((*right, *gold.rows)))
             positives = (*self._passages.get_many(right), *gold.missing)
             example = Example.labelled(question.id, question.text, question.answers, positives)
-            example = replace(example, answers_are_regex=question.answers_are_regex)
+            example = replace(example, answer_profile=question.answer_profile)
             negatives = self._negatives(example, excluded, own, vectors[number], counts)
             examples.append(replace(example, candidates=(*example.candidates, *negatives)))
         return examples
@@ -179,7 +179,7 @@ class Miner:
             below = below_margin(proposals, scores[1:], float(scores[0]), settings.margin)
             counts["removed margin"] += len(proposals) - len(below)
             proposals = below
-        matcher = answer_matcher(example.answers, example.answer_mode)
+        matcher = answer_matcher(example.answers, example.answer_profile)
         allowed = NegativeFilter(matcher, rows, [passage.text for passage in example.positives])
         negatives: list[Candidate] = []
         for proposal in proposals:

@@ -17,7 +17,7 @@ from fastapi import FastAPI
 
 from rag.core.errors import ConfigError
 from rag.core.files import atomic_write_json
-from rag.core.log import StageTimer
+from rag.core.log import Timer
 from rag.core.manifest import MANIFEST_NAME
 from rag.core.types import Answer, AnswerSet, Evidence, Hit, Passage
 from serve.app import create_app
@@ -168,7 +168,7 @@ class FakePipeline:
         return tuple(steps)
 
     def retrieve(
-        self, questions: Sequence[str], top_k: int, *, filter: Any = None, timer: StageTimer | None = None
+        self, questions: Sequence[str], top_k: int, *, filter: Any = None, timer: Timer = None
     ) -> list[list[tuple[Hit, Passage]]]:
         self._begin(questions)
         return [self._ranked(question)[:top_k] for question in questions]

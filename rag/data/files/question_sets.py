@@ -17,6 +17,7 @@ from rag.core.types import GoldPassage, Passage, Question
 from rag.data.files.fields import first_of, is_list, join_sentences, listed_names, passage_of
 from rag.data.files.rows import TableRow
 from rag.data.records import BadRecord
+from rag.data.text import REGEX_PROFILE
 
 Record = Mapping[str, Any]
 
@@ -167,8 +168,8 @@ def question_of(record: Any, fallback_id: str) -> Question:
     answers = tuple(dict.fromkeys(parsed.answers))
     fields: dict[str, Any] = {"gold_passage_ids": _ids(rest.pop("gold_passage_ids", None))}
     context = rest.get("context")
-    if isinstance(flag := rest.pop("answers_are_regex", rest.pop("answer_is_regex", None)), bool):
-        fields["answers_are_regex"] = flag
+    if rest.pop("answers_are_regex", rest.pop("answer_is_regex", None)) is True:
+        fields["answer_profile"] = REGEX_PROFILE
     if isinstance(output := rest.pop("output", None), list | Mapping):
         rows = (item for item in rows_of_columns(output) if isinstance(item, Mapping))
         sets = (rows_of_columns(item.get("provenance")) for item in rows)

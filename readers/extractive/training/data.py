@@ -11,7 +11,7 @@ from rag.core.log import get_logger
 from rag.core.types import Passage, Question
 from rag.data.examples import Candidate, Example, Role, read_examples
 from rag.data.questions import read_questions
-from rag.data.text import AnswerMatcher, exact_match, normalize_answer
+from rag.data.text import REGEX_PROFILE, AnswerMatcher, exact_match, normalize_answer
 from readers.extractive.layout import PairTemplate, TokenizedTexts, pair_template, tokenize_texts
 from readers.extractive.training.config import TrainingSet
 
@@ -65,7 +65,7 @@ def read_set(part: TrainingSet, *, serving: bool = False) -> list[Example]:
         Example(
             q.id, q.text, q.answers,
             tuple(_candidates(q, retrieved.get(q.text, ()), serving, part.window_words)),
-            answers_are_regex=q.answers_are_regex, answer_starts=q.answer_starts,
+            answer_profile=q.answer_profile, answer_starts=q.answer_starts,
         )
         for q in questions
     ]  # fmt: skip
@@ -75,7 +75,7 @@ def _shortened(part: TrainingSet, question: Question) -> Question:
     """The question without the answers that are too long; SQuAD's places belong to its first answer alone."""
     if not part.labelled:
         return replace(question, answers=(), answer_starts=())
-    if not part.max_answer_words or question.answers_are_regex:
+    if not part.max_answer_words or question.answer_profile == REGEX_PROFILE:
         return question
     short = tuple(a for a in question.answers if len(a.split()) <= part.max_answer_words)
     starts = question.answer_starts if short[:1] == question.answers[:1] else ()
@@ -92,7 +92,7 @@ def _candidates(
     question: Question, retrieved: Sequence[Candidate], serving: bool, window_words: int
 ) -> Iterator[Candidate]:
     """Gold passages, the set's distractors and what was retrieved, each text once; the last if `serving`."""
-    matcher = AnswerMatcher(question.answers, question.answer_mode)
+    matcher = AnswerMatcher(question.answers, question.answer_profile)
     if window_words and not (serving and retrieved):
         for item in question.gold:
             yield from _windows(question, item.passage, matcher, window_words)
@@ -248,7 +248,7 @@ def _roles(
         others = [candidate for candidate in example.candidates if candidate.role != "positive"]
         return ([(candidate, []) for candidate in gold], others[:most]) if answer_types else ([], [])
     has_gold = any(candidate.has_answer for candidate in gold)
-    matcher = AnswerMatcher(example.answers, example.answer_mode)
+    matcher = AnswerMatcher(example.answers, example.answer_profile)
     positives = []
     for candidate in example.candidates:
         if candidate.has_answer and (candidate.role == "positive" or not has_gold):

@@ -9,7 +9,7 @@ import numpy as np
 from rag.core.errors import DataError
 from rag.core.log import get_logger
 from rag.data.examples import Candidate, Example, read_examples
-from rag.data.text import AnswerMatcher, most_matched
+from rag.data.text import REGEX_PROFILE, AnswerMatcher, most_matched
 from rag.runtime.seeds import generator
 from readers.generative.model import Seq2Seq
 from readers.generative.settings import GeneratorSettings, encode_rows
@@ -56,8 +56,8 @@ def _with_target(example: Example) -> Example | None:
     answers = tuple(dict.fromkeys(answer.strip() for answer in stated if answer.strip()))
     if not answers or not example.candidates:
         return None
-    matcher = AnswerMatcher(answers, "regex" if example.answers_are_regex else "tokens")
-    if example.answers_are_regex:  # the target is a string that the pattern matches
+    matcher = AnswerMatcher(answers, example.answer_profile)
+    if example.answer_profile == REGEX_PROFILE:  # the target is a string that the pattern matches
         string = most_matched(matcher, (passage.text for passage in example.passages))
         if not string:
             return None
@@ -71,7 +71,7 @@ def _with_target(example: Example) -> Example | None:
         holds = True if key in positives else candidate.has_answer
         holds = matcher.matches(candidate.passage.text) if holds is None else holds
         listed.append(replace(candidate, has_answer=holds, rank=ranks.get(key)))
-    return replace(example, answers=answers, candidates=tuple(listed), answers_are_regex=False)
+    return replace(example, answers=answers, candidates=tuple(listed), answer_profile="squad")
 
 
 def _by_text(candidates: Sequence[Candidate]) -> dict[tuple[str, str], Candidate]:

@@ -11,7 +11,7 @@ import pytest
 from datasets import Dataset, DatasetDict
 
 from rag.core.errors import ConfigError, DataError
-from rag.core.log import StageTimer
+from rag.core.log import Timer
 from rag.core.types import Hit, Passage
 from rag.data.corpus import passages_of
 from rag.pipeline import Pipeline
@@ -24,9 +24,7 @@ PASSAGES = [
 
 
 class _Retriever:
-    def search(
-        self, questions: Sequence[str], top_k: int, *, timer: StageTimer | None = None
-    ) -> list[list[Hit]]:
+    def search(self, questions: Sequence[str], top_k: int, *, timer: Timer = None) -> list[list[Hit]]:
         hits = [Hit(1, "rhine", 2.0), Hit(0, "danube", 1.0)]
         return [hits[:top_k] if "nothing" not in question else [] for question in questions]
 

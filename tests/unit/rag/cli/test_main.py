@@ -195,7 +195,7 @@ def test_bm25_index_from_the_sample_and_a_trec_run(
     result = tmp_path / "found.json"
     main_ok(["retrieve", "--index", str(index), "-q", str(patterns), "-o", str(result), "--top-k", "3"])
     [example] = read_examples(result, needs="questions")
-    assert example.answers_are_regex
+    assert example.answer_profile == "trec_search"
     assert any(context["has_answer"] for context in json.loads(result.read_text())[0]["ctxs"])
     capsys.readouterr()
     main_ok(["inspect", str(index), "--verify", "--json"])

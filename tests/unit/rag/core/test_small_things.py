@@ -7,7 +7,7 @@ import re
 import pytest
 
 from rag.core.errors import MissingDependencyError
-from rag.core.log import Progress, json_formatter, setup_logging
+from rag.core.log import Progress, setup_logging
 from rag.core.optional import require
 from rag.core.types import Answer, AnswerSet, Evidence
 
@@ -71,9 +71,15 @@ def test_a_command_warns_once_in_the_same_words_and_a_server_each_time(
     assert [shown.count(words) for words in ("q.csv:2: a bar", "other.csv:2", "step")] == [times, 1, 2]
 
 
-def test_json_log_lines_carry_extra_fields() -> None:
+def test_json_log_lines_carry_extra_fields(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = logging.getLogger()
+    monkeypatch.setattr(root, "handlers", [])
+    setup_logging(logging.getLevelName(root.level), json_lines=True)
     fields = {"msg": "hello %s", "args": ("you",), "levelname": "INFO", "request_id": "r1"}
     record = logging.makeLogRecord({**fields, "color_message": "hello"})  # uvicorn's, for terminals
-    line = json.loads(json_formatter().format(record))
+    root.handle(record)
+    line = json.loads(capsys.readouterr().err)
     shown = {name: line.get(name) for name in ("message", "request_id", "level", "color_message")}
     assert shown == {"message": "hello you", "request_id": "r1", "level": "INFO", "color_message": None}

@@ -18,7 +18,7 @@ DECOMPOSED = unicodedata.normalize("NFD", COMPOSED)
 
 
 def has_answer(answers: list[str], text: str, regex: bool = False) -> bool:
-    return AnswerMatcher(answers, "regex" if regex else "tokens").matches(text)
+    return AnswerMatcher(answers, "trec_search" if regex else "squad").matches(text)
 
 
 @pytest.mark.parametrize("profile", ["squad", "hotpot", "squad2"])

@@ -127,7 +127,7 @@ def test_bad_requests_are_refused(tmp_path: Path, system: Any, finds: Any, quest
         evaluate(system, [questions[0], questions[0]], tmp_path / "b", settings(), source=SOURCE)
     with pytest.raises(ConfigError, match="gold passages needs"):
         evaluate(finds, questions, tmp_path / "d", settings(gold=True), source=SOURCE)
-    pattern = Question("t", "How high is Mount Everest?", (r"8,?849",), answers_are_regex=True)
+    pattern = Question("t", "How high is Mount Everest?", (r"8,?849",), answer_profile="trec_search")
     with pytest.raises(ConfigError, match=r"regular expressions, and profile squad[\s\S]*trec_search"):
         evaluate(system, [pattern], tmp_path / "c", settings(), source=SOURCE)
     with directory_lock(tmp_path / "e"), pytest.raises(ResourceError):

@@ -239,15 +239,15 @@ def test_negatives_hold_no_answer_and_a_share_is_near() -> None:
 def test_expressions_and_questions_nothing_answers_are_told_and_counted() -> None:
     counts: Counter[str] = Counter()
     examples = [
-        Example("a", "?", ("danx[au]be",), ranked({2}).candidates, answers_are_regex=True),
-        Example("b", "?", ("dan[au",), ranked({2}).candidates, answers_are_regex=True),
+        Example("a", "?", ("danx[au]be",), ranked({2}).candidates, answer_profile="trec_search"),
+        Example("b", "?", ("dan[au",), ranked({2}).candidates, answer_profile="trec_search"),
         Example("c", "?", ("yes",), ranked({2}).candidates),
         Example("d", "?", (), ranked({2}).candidates),
     ]
     settings = GuidanceSettings(positives="1,40", negatives=3)
     assert [e.id for e in guided_examples(examples, settings, counts)] == []
-    examples[0] = Example("a", "?", ("danub[ae]",), ranked({2}).candidates, answers_are_regex=True)
+    examples[0] = Example("a", "?", ("danub[ae]",), ranked({2}).candidates, answer_profile="trec_search")
     (made,) = guided_examples(examples[:1], settings, counts)
-    assert made.answers_are_regex
+    assert made.answer_profile == "trec_search"
     assert (counts["questions"], counts["without answers"], counts["no passage holds an answer"]) == (5, 2, 2)
     assert (counts["positives"], counts["negatives"]) == (1, 3)

@@ -171,5 +171,5 @@ def test_files_of_all_kinds_become_examples(tmp_path: Path) -> None:
     states = [(c.passage.text, c.has_answer, c.rank) for c in mined.candidates]
     assert states == [("gold", True, None), ("hard", False, None)]
     assert [c.passage.text for c in best_ranked(mined, 1)] == ["gold"]  # nothing was retrieved
-    assert (regex.answers, regex.answers_are_regex) == (("Titanic",), False)
+    assert (regex.answers, regex.answer_profile) == (("Titanic",), "squad")
     assert [c.has_answer for c in regex.candidates] == [True, False]

@@ -179,8 +179,8 @@ def test_patterns_are_known_from_the_question_file(index_dir, tmp_path):
     path.write_text(json.dumps({**asked, "answers_are_regex": True}))
     mine(index_dir, path, tmp_path / "out.json", ranks="20")
     example = mined(tmp_path / "out.json")["q"]
-    assert example.answers_are_regex
-    assert AnswerMatcher(example.answers, "regex").matches(example.positives[0].text)
+    assert example.answer_profile == "trec_search"
+    assert AnswerMatcher(example.answers, "trec_search").matches(example.positives[0].text)
     path.write_text(json.dumps(asked))
     with pytest.raises(DataError, match="no question has a positive"):
         mine(index_dir, path, tmp_path / "plain.json", ranks="20")
