@@ -77,7 +77,7 @@ def test_json_log_lines_carry_extra_fields(
     root = logging.getLogger()
     monkeypatch.setattr(root, "handlers", [])
     setup_logging(logging.getLevelName(root.level), json_lines=True)
-    fields = {"msg": "hello %s", "args": ("you",), "levelname": "INFO", "request_id": "r1"}
+    fields = {"msg": "hello %s", "args": ("you",), "levelname": "INFO", "levelno": 20, "request_id": "r1"}
     record = logging.makeLogRecord({**fields, "color_message": "hello"})  # uvicorn's, for terminals
     root.handle(record)
     line = json.loads(capsys.readouterr().err)
