@@ -12,7 +12,7 @@ CEILINGS = {
     "rag/adaptation": (400, 400),
     "rag/bench": (1300, 1300),
     "rag/cli": (1300, 1300),
-    "rag/core": (980, 900),
+    "rag/core": (950, 900),
     "rag/data": (5200, 5000),
     "rag/docs": (80, 80),
     "rag/eval": (1900, 1900),
