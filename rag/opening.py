@@ -60,7 +60,7 @@ class OpenSettings(BaseModel):
     @field_validator("retriever", "fusion", "rerank", mode="before")
     @classmethod
     def _check_spec(cls, value: Any, info: Any) -> Any:
-        from retrievers.fusion import Fusion
+        from retrievers.hybrid import Fusion
         from retrievers.open import parse_kind
         from retrievers.protocols import Retriever
         from retrievers.rerank import parse_rerank
@@ -84,7 +84,7 @@ def open_models(index: Index, settings: OpenSettings, *, reads: bool) -> tuple[R
     """
     from readers.answers import counts_scores
     from readers.manifest import READER_FILE, read_reader_file
-    from retrievers.fusion import Fusion
+    from retrievers.hybrid import Fusion
     from retrievers.open import named_kind, open_retriever
 
     reader, retriever, precision = settings.reader, settings.retriever, settings.precision

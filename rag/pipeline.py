@@ -60,13 +60,7 @@ class Pipeline:
         self._is_closed = False
 
     @classmethod
-    def open(
-        cls,
-        index: str | FilePath | Index,
-        *,
-        reads: bool = True,
-        **options: Any,
-    ) -> Pipeline:
+    def open(cls, index: str | FilePath | Index, *, reads: bool = True, **options: Any) -> Pipeline:
         """Open an index directory; nothing else is needed.
 
         Args:
@@ -258,7 +252,9 @@ class Pipeline:
         def read(texts: Sequence[str], lists: Any, paths: Sequence[Paths]) -> list[AnswerSet]:
             with stage(timer, "read"):
                 answers = self.read(texts, lists, count_candidates(self.reader, texts, n_best), paths)
-            return [present(self.reader, each, n_best) for each in map(with_paths, answers, paths)]
+            if any(paths):
+                answers = list(map(with_paths, answers, paths))
+            return [present(self.reader, each, n_best) for each in answers]
 
         with self._reading, stage(timer, "total"):
             self._require_open()

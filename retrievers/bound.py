@@ -7,8 +7,8 @@ from typing import Any, cast
 from indexers.index import Index
 from indexers.protocols import EncoderIdentity
 from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError
-from retrievers.dense import DenseRetriever
 from retrievers.encoders.bi_encoder import BiEncoder
+from retrievers.first_stage import DenseRetriever
 from retrievers.protocols import TextEncoder
 
 QUESTION_ENCODER = "question_encoder"

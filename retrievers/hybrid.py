@@ -1,17 +1,114 @@
-"""Hybrid retrieval: the fused lists of several retrievers."""
+"""Hybrid retrieval: several ranked lists become one, by reciprocal-rank fusion or weighted sums."""
 
+from __future__ import annotations
+
+import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import replace
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from rag.core.errors import ConfigError
 from rag.core.log import Timer, stage
 from rag.core.types import Hit
-from retrievers.fusion import Fusion
 from retrievers.protocols import HitLists, PairScorer, Passages, Retriever, Selected
 
 DEFAULT_DEPTH = 200
 _MATCHED = 60  # first hits whose words are matched; those behind them hardly ever reach the first 20
+_NUMBER = r"\d+(?:\.\d+)?"
+_SPEC = re.compile(
+    rf"(?:rrf(?P<k>{_NUMBER})?|(?P<name>minmax|std|raw)):(?P<weights>{_NUMBER}(?:,{_NUMBER})*)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Fusion:
+    """A method of fusing several ranked lists.
+
+    Reciprocal-rank fusion ("rrf"): S(p) = Σ_l w_l / (k + rank_l(p)), ranks from 1; a list without p adds 0.
+
+    The others are weighted sums: S(p) = Σ_l w_l · s_l(p); where list l has no p, s_l(p) is the least score in
+    l. "raw" takes the scores as they are; "minmax" brings every list to 0…1 first; "std" brings the first
+    (dense scores, whose scale depends on the encoder) to mean 0 and deviation 1 and leaves the others (BM25)
+    unchanged, so that a list with widely spread scores has more influence.
+
+    Source: Cormack, Clarke and Büttcher, "Reciprocal Rank Fusion outperforms Condorcet and individual Rank
+        Learning Methods", SIGIR 2009 (k = 60); the minimum rule is that of pyserini's hybrid searcher.
+
+    Example:
+        >>> dense = [Hit(0, "a", 0.9), Hit(1, "b", 0.5)]
+        >>> bm25 = [Hit(1, "b", 12.0), Hit(2, "c", 3.0)]
+        >>> [hit.passage_id for hit in Fusion().fuse([[dense], [bm25]], top_k=2)[0]]
+        ['b', 'a']
+    """
+
+    method: str = "rrf"
+    weights: tuple[float, ...] = (1.0, 1.0)
+    k: float = 60.0
+
+    @classmethod
+    def parse(cls, spec: str) -> Fusion:
+        """Read "std:1,0.6", "minmax:0.7,0.3", "raw:1,0.02" or "rrf60:1,1": the method, then the lists'
+        weights; the number after "rrf" is k.
+
+        Example:
+            >>> Fusion.parse("rrf20:1,0.5")
+            Fusion(method='rrf', weights=(1.0, 0.5), k=20.0)
+        """
+        parts = _SPEC.fullmatch(spec.replace(" ", ""))
+        if parts is None:
+            raise ConfigError(
+                f"fusion is {spec!r}, expected a method and its weights, dense first",
+                hint='for example "std:1,0.6", "minmax:0.7,0.3", "raw:1,0.02" or "rrf60:1,1"',
+            )
+        weights = tuple(float(part) for part in parts["weights"].split(","))
+        return cls(parts["name"] or "rrf", weights, float(parts["k"] or 60))
+
+    def __str__(self) -> str:
+        """The form that `parse` reads."""
+        name = f"rrf{_digits(self.k)}" if self.method == "rrf" else self.method
+        return f"{name}:{','.join(map(_digits, self.weights))}"
+
+    def fuse(self, lists: Sequence[Sequence[Sequence[Hit]]], top_k: int) -> list[list[Hit]]:
+        """Fuse the lists of several retrievers."""
+        return [self._fuse_question(hit_lists, top_k) for hit_lists in zip(*lists, strict=True)]
+
+    def _fuse_question(self, hit_lists: Sequence[Sequence[Hit]], top_k: int) -> list[Hit]:
+        flat = [hit for hits in hit_lists for hit in hits]
+        if not flat or top_k < 1:
+            return []
+        rows = np.array([hit.row for hit in flat], np.int64)
+        _, first, place = np.unique(rows, return_index=True, return_inverse=True)
+        totals = np.zeros(len(first))  # (U,) one per distinct passage
+        of_lists = np.split(place, np.cumsum([len(hits) for hits in hit_lists])[:-1])
+        for number, (hits, mine, weight) in enumerate(zip(hit_lists, of_lists, self.weights, strict=True)):
+            if self.method == "rrf":
+                totals[mine] += weight / (self.k + np.arange(1, len(hits) + 1))
+            elif hits:
+                scores = np.array([hit.score for hit in hits], np.float64)
+                scores = self._scaled(scores, is_first=number == 0)
+                column = np.full(len(first), scores.min())
+                column[mine] = scores
+                totals += weight * column
+        best = np.arange(len(totals))
+        if len(totals) > top_k:  # all that tie with the last of the best are kept
+            best = np.flatnonzero(totals >= np.partition(totals, -top_k)[-top_k])
+        fused = [Hit(flat[first[i]].row, flat[first[i]].passage_id, float(totals[i])) for i in best]
+        return sorted(fused, key=Hit.sort_key)[:top_k]
+
+    def _scaled(self, scores: np.ndarray, *, is_first: bool) -> np.ndarray:
+        low, high = scores.min(), scores.max()
+        if self.method == "std" and is_first:
+            deviation = float(scores.std()) if high > low else 0.0
+            return (scores - scores.mean()) / deviation if deviation > 0 else np.zeros_like(scores)
+        if self.method == "minmax":
+            return (scores - low) / (high - low) if high > low else np.ones_like(scores)
+        return scores
+
+
+def _digits(number: float) -> str:
+    return np.format_float_positional(number, trim="-")  # all of them, without an exponent
 
 
 def default_fusion(*, is_static: bool = False) -> Fusion:

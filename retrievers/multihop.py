@@ -15,7 +15,7 @@ from pydantic import Field
 from rag.config import Config
 from rag.core.log import Timer, stage
 from rag.core.types import Hit, Path, Query
-from retrievers.dense import DenseRetriever
+from retrievers.first_stage import DenseRetriever
 from retrievers.protocols import HitLists, Passages, Retriever, Selected
 
 

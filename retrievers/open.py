@@ -11,12 +11,10 @@ from rag.config import Config, load_config, parse_overrides
 from rag.core.errors import ConfigError, did_you_mean
 from rag.core.log import get_logger
 from rag.runtime.model_files import PACKAGED, STATIC_ENCODER
-from retrievers.dense import DenseRetriever, LateInteractionRetriever
-from retrievers.fusion import Fusion
-from retrievers.hybrid import HybridRetriever, default_fusion
+from retrievers.first_stage import DenseRetriever, LateInteractionRetriever, SparseRetriever
+from retrievers.hybrid import Fusion, HybridRetriever, default_fusion
 from retrievers.multihop import HopOptions, MultiHopRetriever
 from retrievers.protocols import Retriever, TextEncoder
-from retrievers.sparse import SparseRetriever
 
 if TYPE_CHECKING:
     from indexers.index import Index

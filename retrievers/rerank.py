@@ -18,7 +18,7 @@ from rag.core.files import read_json
 from rag.core.log import Timer, stage
 from rag.core.types import FirstStage, Hit, Passage
 from rag.runtime.model_files import model_folder, weight_files, weights_sha256
-from retrievers.fusion import Fusion
+from retrievers.hybrid import Fusion
 from retrievers.protocols import HitLists, PairScorer, Passages, PathRetriever, Retriever, Selected
 
 # The re-ranker's scores in standard deviations; chosen on 500 training questions of SQuAD that were held out.

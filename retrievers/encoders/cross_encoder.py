@@ -17,7 +17,8 @@ from rag.runtime.backbone import attention_for, loading, plan_batches, refuse_mi
 from rag.runtime.fast.fast_bert import FastBert
 from rag.runtime.hardware import resolve_device, resolve_precision
 from rag.runtime.model_files import model_folder, position_limit, read_config, weight_files
-from retrievers.encoders.layout import PAIR, PassageLayout
+from retrievers.encoders.settings import PAIR
+from retrievers.encoders.tokenization import PassageLayout
 
 _BATCH_ROWS, _BATCH_TOKENS = 64, 8192  # per forward pass
 _FAST = ("bert", "roberta", "xlm-roberta")  # whose heads take hidden states as `_PackedBase` gives them

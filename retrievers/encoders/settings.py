@@ -25,8 +25,8 @@ from rag.runtime.model_files import (
     weight_shapes,
     weights_sha256,
 )
-from retrievers.encoders.layout import PAIR
 
+PAIR = "pair"  # the layout of title and text in two segments
 POOLINGS = ("cls", "mean", "lasttoken", "tokens")  # see `rag.runtime.backbone.pool`; "tokens" keeps them all
 STATIC = "static"  # the pooling of static encoders, which have a vector per token and no network
 STATIC_LENGTH = 512  # tokens of a text that count: the mean over a long text says little

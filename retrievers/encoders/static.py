@@ -28,8 +28,8 @@ from rag.core.errors import ArtifactError, ConfigError
 from rag.core.files import replaced_folder
 from rag.core.types import Query
 from rag.runtime.model_files import folder_tokenizer, model_folder, read_tensors
-from retrievers.encoders.layout import PAIR, PassageLayout, render_queries
-from retrievers.encoders.settings import STATIC_LENGTH, read_settings
+from retrievers.encoders.settings import PAIR, STATIC_LENGTH, read_settings
+from retrievers.encoders.tokenization import PassageLayout, render_queries
 
 _TEXTS_AT_ONCE = 1024  # per call of the tokenizer and per matrix product
 

@@ -21,8 +21,8 @@ from rag.core.types import Hit, Passage, Query, Question
 from rag.data.examples import Candidate, Example, write_examples
 from rag.data.questions import draw_sample, read_questions
 from rag.data.text import AnswerMatcher
-from retrievers.dense import DenseRetriever
 from retrievers.examples.data import answer_matcher
+from retrievers.first_stage import DenseRetriever
 from retrievers.negatives.blocks import BlockFolder, merge_examples
 from retrievers.negatives.settings import MiningSettings
 from retrievers.open import open_retriever

@@ -23,8 +23,7 @@ from rag.training.fit import FitHooks, Loss, Method, Weights
 from rag.training.precision import MasterWeights
 from rag.training.run import train
 from retrievers.encoders.bi_encoder import BiEncoder
-from retrievers.encoders.layout import PAIR
-from retrievers.encoders.settings import EncoderSettings
+from retrievers.encoders.settings import PAIR, EncoderSettings
 from retrievers.examples.batches import BatchMaker, Epochs, RetrieverBatch, RetrieverBatches
 from retrievers.examples.data import ExampleSplit, ExampleTable, split_examples
 from retrievers.training.bi_encoder import (

@@ -30,10 +30,10 @@ from rag.training.distributed import World
 from rag.training.fit import Loss, Method
 from rag.training.precision import MasterWeights
 from rag.training.run import train
-from retrievers.encoders.layout import PassageLayout
 from retrievers.encoders.open import load_like, tokenizer_folder
 from retrievers.encoders.settings import STATIC, STATIC_LENGTH
 from retrievers.encoders.static import StaticEncoder, flat_tokens, write_static
+from retrievers.encoders.tokenization import PassageLayout
 from retrievers.encoders.vectors import Vectors, score
 from retrievers.examples.batches import Epochs, RetrieverBatch, RetrieverBatches
 from retrievers.examples.corpus import open_corpus

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from rag.core.errors import ConfigError
 from rag.core.types import Hit
-from retrievers.fusion import Fusion
+from retrievers.hybrid import Fusion
 
 SCORES = st.floats(-100, 100, width=32)
 

@@ -21,10 +21,9 @@ from rag.data.records import CorpusOptions, Document
 from rag.data.split import split_documents
 from rag.eval.runs import write_results
 from rag.pipeline import Pipeline
-from retrievers.dense import DenseRetriever
+from retrievers.first_stage import DenseRetriever, SparseRetriever
 from retrievers.hybrid import HybridRetriever
 from retrievers.multihop import MultiHopRetriever
-from retrievers.sparse import SparseRetriever
 from tests.pipeline_parts import LastWordsReader
 from tests.unit.indexers.conftest import WordEncoder
 

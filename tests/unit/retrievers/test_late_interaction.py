@@ -12,9 +12,9 @@ from indexers.settings import BuildSettings
 from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.core.types import Passage
 from rag.pipeline import Pipeline
-from retrievers.dense import LateInteractionRetriever
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.vectors import max_sim
+from retrievers.first_stage import LateInteractionRetriever
 from retrievers.hybrid import HybridRetriever
 from retrievers.open import open_retriever
 from retrievers.training.bi_encoder import adopt_index

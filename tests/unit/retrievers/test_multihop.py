@@ -9,9 +9,9 @@ from indexers.protocols import EncoderIdentity
 from indexers.settings import BuildSettings
 from rag.core.errors import ConfigError
 from rag.core.types import Hit, Passage, Query
-from retrievers.dense import DenseRetriever
 from retrievers.encoders.bi_encoder import BiEncoder
-from retrievers.fusion import Fusion
+from retrievers.first_stage import DenseRetriever
+from retrievers.hybrid import Fusion
 from retrievers.multihop import MultiHopRetriever
 from retrievers.open import open_retriever
 from retrievers.protocols import Retriever

@@ -15,7 +15,7 @@ from rag.core.types import FirstStage, Hit, Passage
 from rag.pipeline import Pipeline
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.cross_encoder import CrossEncoder
-from retrievers.fusion import Fusion
+from retrievers.hybrid import Fusion
 from retrievers.rerank import RerankingRetriever, parse_rerank, reranked
 from tests.unit.retrievers.conftest import Store
 

@@ -8,13 +8,11 @@ import pytest
 from indexers.protocols import EncoderIdentity
 from rag.core.errors import ConfigError, MismatchedArtifactError, RetrievalError
 from rag.core.types import Hit, Passage
-from retrievers.dense import DenseRetriever
 from retrievers.encoders.bi_encoder import BiEncoder
-from retrievers.fusion import Fusion
-from retrievers.hybrid import HybridRetriever
+from retrievers.first_stage import DenseRetriever, SparseRetriever
+from retrievers.hybrid import Fusion, HybridRetriever
 from retrievers.open import open_encoder, open_retriever
 from retrievers.protocols import Retriever
-from retrievers.sparse import SparseRetriever
 from tests.unit.retrievers.conftest import Flat, Store
 
 STORE = Store(Passage(name, "", "") for name in "dcba")

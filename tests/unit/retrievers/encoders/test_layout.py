@@ -1,7 +1,7 @@
 import pytest
 
 from rag.core.errors import ConfigError
-from retrievers.encoders.layout import PassageLayout
+from retrievers.encoders.tokenization import PassageLayout
 
 
 @pytest.mark.parametrize("layout", ["{title}", "{text} {id}", "{text", "", "{text.__class__}", "{0}"])

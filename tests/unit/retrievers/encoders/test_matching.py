@@ -4,13 +4,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from indexers.build import BuildSettings, build_index
+from indexers.build import build_index
 from indexers.index import Index
+from indexers.settings import BuildSettings
 from rag.core.types import Passage
 from retrievers.encoders.matching import FEATURES, TokenMatch
 from retrievers.encoders.static import StaticEncoder
-from retrievers.fusion import Fusion
-from retrievers.hybrid import HybridRetriever
+from retrievers.hybrid import Fusion, HybridRetriever
 from retrievers.open import open_retriever
 
 QUESTION = "Who found the structure of penicillin?"

@@ -1,4 +1,4 @@
-"""Dense retrieval: the question's vector, or its vectors of tokens, against those of all passages."""
+"""First-stage retrieval by one index: vectors, vectors of tokens, or BM25; hits with the index's scores."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from indexers.lucene import LuceneIndex
 from indexers.protocols import VectorIndex
 from indexers.token_index import TokenIndex
 from rag.core.arrays import Float32, Int64
@@ -61,6 +62,28 @@ class LateInteractionRetriever:
             values, lengths = np.asarray(vectors.values, np.float32), np.asarray(vectors.lengths)
         with stage(timer, "search_tokens"):
             return to_hits(*self.tokens.search(values, lengths, top_k, selected=selected), self.passages)
+
+
+class SparseRetriever:
+    """Searches the Lucene index by BM25."""
+
+    def __init__(self, terms: LuceneIndex, passages: Passages) -> None:
+        self.terms, self.passages = terms, passages
+
+    def search(
+        self, questions: Sequence[str], top_k: int, *, timer: Timer = None, selected: Selected = None
+    ) -> HitLists:
+        """Best passages of each question; see `Retriever.search`."""
+        if not questions:
+            return []
+        with stage(timer, "search_bm25"):
+            results = self.terms.search(questions, top_k, selected)
+            rows = np.fromiter((row for pairs in results for row, _ in pairs), dtype=np.int64)
+            ids = iter(self.passages.ids(rows))
+            return [
+                sorted((Hit(int(row), next(ids), float(score)) for row, score in pairs), key=Hit.sort_key)
+                for pairs in results
+            ]
 
 
 def to_hits(scores: Float32, rows: Int64, passages: Passages) -> HitLists:
