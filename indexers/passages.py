@@ -84,10 +84,8 @@ class PassageStore:
         place = Path(directory)
         reader = _open_table(place / ARROW_NAME, PASSAGE_SCHEMA)
         last = reader.num_record_batches - 1
-        first_and_last = [
-            _read_batch(reader, number, place / ARROW_NAME) for number in sorted({0, last}) if last >= 0
-        ]
-        rows = last * first_and_last[0].num_rows + first_and_last[-1].num_rows if last >= 0 else 0
+        ends = [_read_batch(reader, n, place / ARROW_NAME) for n in sorted({0, last}) if last >= 0]
+        rows = last * ends[0].num_rows + ends[-1].num_rows if ends else 0
         optional = {
             name: _open_table(place / name, schema, last + 1)
             for name, schema in OPTIONAL_SCHEMAS.items()
@@ -131,8 +129,7 @@ class PassageStore:
         Raises:
             RetrievalError: there is no such row.
         """
-        if not 0 <= row < self._rows:
-            raise RetrievalError(f"there is no row {row} in a store of {self._rows} passages")
+        self._check([row])
         batch, within = divmod(row, self._batch_rows)
         return _passage(**{name: column[within].as_py() for name, column in self._columns(batch).items()})
 

@@ -42,9 +42,8 @@ def plan(
         parts["embeddings"] = n_passages * dim * (4.0 if settings.stored_dtype == "float32" else 2.0)
         searched = parts["embeddings"]
         if settings.index_type != "flat":
-            building = searched = parts["dense"] = n_passages * _code_bytes(
-                settings.index_type, n_passages, dim
-            )
+            codes = n_passages * _code_bytes(settings.index_type, n_passages, dim)
+            building = searched = parts["dense"] = codes
     if settings.has_tokens:
         tokens = text_bytes / _TOKEN_BYTES
         centroids = centroid_count(tokens)
