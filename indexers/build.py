@@ -21,7 +21,7 @@ from indexers.ledger import DATA_PREFIX, UPDATING_DIR, BuildLedger, remove_unuse
 from indexers.lucene import build_bm25
 from indexers.passage_writer import PassageStoreWriter, passages_digest
 from indexers.passages import PassageStore
-from indexers.protocols import EncodesCorpus, PassageEncoder
+from indexers.protocols import EncoderIdentity, EncodesCorpus, PassageEncoder
 from indexers.settings import INDEX_KINDS, PLAID, STAGES, BuildSettings, Stage
 from indexers.token_build import TokenEncoder, build_tokens
 from indexers.token_codec import BITS
@@ -32,7 +32,6 @@ from rag.core.log import Progress
 from rag.core.manifest import BUILDING_DIR, MANIFEST_NAME
 from rag.core.types import Passage
 
-__all__ = ["BuildSettings", "build_index"]
 PROBES_NAME = "probes.npy"  # queries on which recall is measured, beside the embeddings
 _PROBE_WORDS = 10
 _OWN = {MANIFEST_NAME, ".lock", BUILDING_DIR, UPDATING_DIR}
@@ -87,7 +86,8 @@ def build_index(
             content = _refuse_empty(content)
         with disk_errors(place):
             ledger = BuildLedger(place, overwrites=overwrite)
-        _refuse_second_vectors(place, ledger, settings)
+        if settings.has_encoder and encoder is not None:
+            _check_encoder(place, ledger, settings, encoder.identity)
         store = build_passages(content, ledger, source)
         build_stages(settings.stages, store, ledger, encoder, settings, encode)
         if ledger.folder.exists():
@@ -111,10 +111,8 @@ def build_stages(
     if "dense" in stages:
         _build_dense(ledger, settings)
     if "tokens" in stages:
-        model, shards = (
-            cast("TokenEncoder", encoder),
-            {"shard_rows": settings.shard_rows, "seed": settings.seed},
-        )
+        model = cast("TokenEncoder", encoder)
+        shards = {"shard_rows": settings.shard_rows, "seed": settings.seed}
         if ledger.begin("tokens", {**inputs, **shards, "encoder": model.identity.comparable(), "bits": BITS}):
             ledger.finish("tokens", build_tokens(store, ledger.path("tokens"), model, **shards))
     if "bm25" in stages:
@@ -184,9 +182,8 @@ def read_probes(embeddings: EmbeddingShards) -> Float32:
     """Probes (n, D) stored beside the embeddings."""
     path = embeddings.directory / PROBES_NAME
     size_bytes = path.stat().st_size if path.exists() else 0
-    return load_npy(
-        path, dtype=np.float32, shape=((size_bytes - 128) // (4 * embeddings.dim), embeddings.dim)
-    )
+    count = (size_bytes - 128) // (4 * embeddings.dim)
+    return load_npy(path, dtype=np.float32, shape=(count, embeddings.dim))
 
 
 def _build_dense(ledger: BuildLedger, settings: BuildSettings) -> None:
@@ -194,9 +191,8 @@ def _build_dense(ledger: BuildLedger, settings: BuildSettings) -> None:
     choice: dict[str, Any] = {
         "index_type": settings.index_type, "recall_target": settings.tuned_recall, "seed": settings.seed,
     }  # fmt: skip
-    if ledger.begin(
-        "dense", {"embeddings": fingerprint(ledger.stage("embeddings")["inputs"])[:16], **choice}
-    ):
+    inputs = {"embeddings": fingerprint(ledger.stage("embeddings")["inputs"])[:16], **choice}
+    if ledger.begin("dense", inputs):
         header = Header.of(ledger.stage("embeddings")["output"])
         embeddings = EmbeddingShards.open(ledger.path("embeddings"), header)
         probes, threads = read_probes(embeddings), settings.threads
@@ -216,10 +212,13 @@ def _nothing_to_index() -> DataError:
     return DataError("there are no passages to index", hint="check the corpus and the split settings")
 
 
-def _refuse_second_vectors(place: Path, ledger: BuildLedger, settings: BuildSettings) -> None:
-    """An index has one encoder: vectors of passages or of tokens."""
+def _check_encoder(place: Path, ledger: BuildLedger, settings: BuildSettings, new: EncoderIdentity) -> None:
+    """An index has one encoder, and vectors of passages or of tokens."""
+    own: Stage = "embeddings" if settings.has_dense else "tokens"
     other: Stage = "tokens" if settings.has_dense else "embeddings"
-    if settings.has_encoder and ledger.stage(other):
+    if stored := ledger.stage(own).get("output", {}).get("encoder"):
+        EncoderIdentity.from_json(stored).check(place, new)
+    if ledger.stage(other):
         stored = "token vectors" if settings.has_dense else "one vector per passage"
         raise MismatchedArtifactError(
             f"{place} holds {stored}, which are not those of index type {settings.index_type}",

@@ -189,15 +189,7 @@ class Index:
         stored = self.encoder_identity
         if stored is None:
             raise ConfigError(f"{self.directory} has no vectors", hint="use retriever bm25")
-        differences = stored.differences(identity)
-        if differences:
-            same_name = stored.name == identity.name
-            other = "what has this name now, as after an upgrade" if same_name else repr(identity.name)
-            raise MismatchedArtifactError(
-                f"{self.directory} was built with the encoder {stored.name!r}, not {other} "
-                f"({'; '.join(differences)})",
-                hint="use the encoder of the index, or build the index again with this one (rag index)",
-            )
+        stored.check(self.directory, identity)
 
     def describe(self) -> str:
         """A text about the content of the index and how it was built."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rag.core.arrays import Bool, Float32, Int64
-from rag.core.errors import ArtifactError
+from rag.core.errors import ArtifactError, MismatchedArtifactError
 
 _OPTIONAL = ("interaction", "tokenizer_sha256")  # fields of an encoder's identity that may be absent
 
@@ -77,6 +78,20 @@ class EncoderIdentity:
             for field in fields(self)
             if field.name not in skipped and getattr(self, field.name) != getattr(other, field.name)
         )
+
+    def check(self, place: Path, other: EncoderIdentity) -> None:
+        """Refuse another encoder than this one, with which the index in `place` was built.
+
+        Raises:
+            MismatchedArtifactError: names both, and every field that differs.
+        """
+        if differences := self.differences(other):
+            is_namesake = self.name == other.name
+            named = "what has this name now, as after an upgrade" if is_namesake else repr(other.name)
+            raise MismatchedArtifactError(
+                f"{place} was built with the encoder {self.name!r}, not {named} ({'; '.join(differences)})",
+                hint="use the encoder of the index, or build the index again with this one (rag index)",
+            )
 
     def comparable(self) -> dict[str, Any]:
         """The fields that must not change when a build continues; the name may, if the weights are known."""

@@ -47,12 +47,8 @@ def open_stored(encoder: PassageEncoder, source: str | Path, dtype: VectorDtype 
             hint="build it with --index-type SQfp16, or without --reuse",
         )
     differences = embeddings.encoder.differences(encoder.identity)
-    if odd := [line for line in differences if not line.startswith(_QUESTION_SIDE)]:
-        names = f"{embeddings.encoder.name!r}, not of {encoder.identity.name!r}"
-        raise MismatchedArtifactError(
-            f"{place} holds vectors of {names} ({'; '.join(odd)})",
-            hint="use the encoder and the settings of that index",
-        )
+    if any(not line.startswith(_QUESTION_SIDE) for line in differences):
+        embeddings.encoder.check(place, encoder.identity)
     if differences:
         check_passage_vectors(place, passages, embeddings, encoder)
     return StoredVectors(passages, embeddings)

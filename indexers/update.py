@@ -108,9 +108,7 @@ def update_index(
             documents = _next_documents(index, changes, report, max_deleted_share)
             store = build_passages(documents, ledger, source or None)
             files = index.manifest["files"]
-            if ledger.stage("passages")["files"] == {
-                it: files[it] for it in files if it.startswith("passages/")
-            }:
+            if ledger.stage("passages")["files"] == {n: files[n] for n in files if n.startswith("passages/")}:
                 shutil.rmtree(ledger.folder)
             else:
                 report.version = _build(index, store, ledger, encoder, report)

@@ -176,6 +176,8 @@ def retrieve(
     target = Path(out)
     extension_of(target)  # refused before anything is opened
     check_target(target)
+    if limit is not None and limit < 1:
+        raise ConfigError(f"limit is {limit}, expected at least 1, or None for all questions")
     chosen = Filter.parse(filter)
     listed = list(islice(read_questions(questions), limit))
     with Pipeline.open(index, reads=False, **opening) as pipeline:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from rag.core.errors import ConfigError, did_you_mean
 
@@ -37,6 +37,20 @@ class LazyGroup(TyperGroup):
         if args[0].startswith("-"):
             return super().resolve_command(ctx, args)
         return args[0], self.load(args[0]), args[1:]
+
+
+class _StrictCommand(TyperCommand):
+    """A command that refuses an option with two values, of which the parser would take the last."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """See `typer.core.TyperCommand`."""
+        order: list[Any] = self.make_parser(ctx).parse_args(args=[*args])[2]
+        for option in order:
+            takes_one = option.param_type_name == "option" and not (option.multiple or option.is_flag)
+            if takes_one and order.count(option) > 1:
+                hint = "give one value; a list of values has commas, where the help says so"
+                raise ConfigError(f"{option.opts[0]} is given twice", hint=hint)
+        return super().parse_args(ctx, args)
 
 
 def check_name(name: str, entries: Mapping[str, Any], removed: Mapping[str, str] | None = None) -> None:
@@ -71,7 +85,7 @@ def command_with(
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__name__, command.__doc__, command.__annotations__ = name, help, {}
     single = typer.Typer(add_completion=False)
-    single.command(name, **shown)(command)
+    single.command(name, cls=_StrictCommand, **shown)(command)
     made: Any = typer.main.get_command(single)
     made.name = name
     return made

@@ -79,6 +79,10 @@ def evaluate(
     else:
         listed = objects = questions_from(questions)
         source = QuestionSource.of_questions(objects, split=split)
+    if out is not None:  # refused before models are loaded
+        check_target(out, folder=True)
+        if run is None and Path(out).exists():
+            runner.check_folder(Path(out), runner.stated(settings, source))
     stream, checked = tee(listed)
     if not any(q.answers or q.gold_passage_ids or q.gold or q.provenance or q.is_impossible for q in checked):
         hint = "give them in fields called answers and gold_passage_ids"

@@ -73,14 +73,14 @@ def evaluate(
         "format_version": FORMAT_VERSION,
         "kind": "evaluation",
         "profile": settings.profile,
-        "question_set": asdict(source),
-        "settings": settings.model_dump(mode="json"),
+        **stated(settings, source),
         "system": dict(system.identity),
     }
     mark = fingerprint(header)
     with directory_lock(place):
-        if _is_finished(place, mark, header):
+        if check_folder(place, {"fingerprint": mark, **header}):
             return
+        clean_directory(place)
         started = time.monotonic()
         stream = _distinct(islice(questions, settings.limit), settings)
         if settings.sample is not None:
@@ -121,22 +121,30 @@ def _ask(system: System, batch: Sequence[Question], settings: EvaluationSettings
     return [QuestionOutcome(*row[:3], timings_ms, row[3]) for row in rows]
 
 
-def _is_finished(place: Path, mark: str, header: Mapping[str, Any]) -> bool:
-    """Whether the folder has this evaluation already; refuses a folder of anything else."""
+def stated(settings: EvaluationSettings, source: QuestionSource) -> dict[str, Any]:
+    """What an evaluation states of itself before its system is open."""
+    return {"question_set": asdict(source), "settings": settings.model_dump(mode="json")}
+
+
+def check_folder(place: Path, header: Mapping[str, Any]) -> bool:
+    """Refuse a folder of anything else than this evaluation; returns whether it is finished there.
+
+    Args:
+        header: the evaluation's, with its fingerprint, or only what is `stated`.
+    """
     others = [path.name for path in place.iterdir() if not path.name.startswith(".")]
     if others and not {METRICS_NAME, _STATE_NAME, RECORDS_NAME, _PART_NAME} & {*others}:
         raise ConfigError(
             f"{place} holds other files ({', '.join(sorted(others)[:3])}), not an evaluation",
             hint="choose another --out, or an empty folder",
         )
-    clean_directory(place)
     for name in (METRICS_NAME, _STATE_NAME):
         if not (place / name).is_file():
             continue
         earlier = read_json(place / name)
-        if not isinstance(earlier, dict) or earlier.get("fingerprint") != mark:
+        if any(earlier.get(key) != header[key] for key in {"fingerprint"} & {*header} or header):
             parts = ("settings", "question_set", "system")
-            changed = [key for key in parts if earlier.get(key) != header[key]]
+            changed = [key for key in parts if key in header and earlier.get(key) != header[key]]
             values = differences(*({key: side.get(key) for key in changed} for side in (earlier, header)))
             raise MismatchedArtifactError(
                 f"{place} holds an evaluation with other {', '.join(changed) or 'settings'} ({values})",

@@ -111,6 +111,7 @@ def test_wrong_input_is_one_message_without_traceback(
         ("convert a b", "`rag retrieve` writes TREC runs"),
         ("ask Who", "Missing option '--index'"),
         ("evaluate --index x --questions q --out o --ks 1,b", "ks.1 = 'b'"),
+        ("index sample --out x --reuse a --reuse=b", "--reuse is given twice"),
     ],
 )
 def test_a_wrong_option_is_named(

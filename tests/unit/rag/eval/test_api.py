@@ -102,6 +102,8 @@ def test_pipelines_and_own_retrievers_are_evaluated(index: Path, tmp_path: Path)
     assert (mine.figures["top1"].value, mine.figures["top5"].value) == (0.25, 1.0)
     with pytest.raises(MismatchedArtifactError, match="nothing tells"):
         rag.evaluate(index, QUESTIONS, tmp_path / "mine", retriever=Reversed(1), reader=False)
+    with pytest.raises(MismatchedArtifactError, match="other settings"):  # and no index is opened for it
+        rag.evaluate(tmp_path / "none", QUESTIONS, tmp_path / "mine", limit=1)
     with rag.Pipeline.open(index, reader=False) as pipeline:
         assert rag.evaluate(pipeline, QUESTIONS).figures["top5"].value == 1.0
 
