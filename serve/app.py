@@ -19,10 +19,9 @@ from starlette.staticfiles import StaticFiles
 from rag import __version__
 from serve import chat, documents
 from serve.engine import Engine, OpenPipeline, open_pipeline
-from serve.errors import add_error_handlers
+from serve.errors import ErrorOut, add_error_handlers
 from serve.middleware import Gate
 from serve.routes import router
-from serve.schemas import ErrorOut
 from serve.settings import ServeSettings
 
 RUN_PREFIX = "rag-serve-"  # of temporary folders of servers

@@ -27,8 +27,7 @@ from rag.data.text import simple_tokenize
 from rag.policies import GREETING
 from serve.engine import Engine, Job
 from serve.errors import ApiError, invalid_request, refused
-from serve.routes import AppEngine
-from serve.schemas import MAX_QUESTION_CHARS, Text
+from serve.routes import MAX_QUESTION_CHARS, AppEngine, Text
 
 MODEL = "openqa-rag"
 _NO_ANSWER = "No answer found"

@@ -15,7 +15,7 @@ from typing import Annotated, Any, TypeVar
 from urllib.parse import quote
 
 from fastapi import APIRouter, Query, Request
-from pydantic import BaseModel, ConfigDict, Field, Json, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, Json, StringConstraints, ValidationError, field_validator
 from starlette.datastructures import UploadFile
 from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
 
@@ -35,7 +35,6 @@ from readers.protocols import check_lengths
 from serve.engine import SEE_LOG, Engine
 from serve.errors import ApiError, describe, invalid_request
 from serve.routes import AppEngine
-from serve.schemas import Name
 from serve.settings import ServeSettings
 
 log = get_logger(__name__)
@@ -48,6 +47,7 @@ _MOST_METADATA = 10_000  # characters as JSON: they are stored with every passag
 
 _HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"}
 _TEXTS = ("markdown", "rst", "asciidoc", "org", "latex", "text", "csv", "code", "ipynb")
+Name = Annotated[str, StringConstraints(strict=True)]
 _NO_SCRIPTS = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 

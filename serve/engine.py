@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable, Coroutine, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -20,13 +20,13 @@ from starlette.requests import Request
 from rag.core.errors import ConfigError, MismatchedArtifactError, RagError, ReaderError, RetrievalError
 from rag.core.log import get_logger, stage
 from rag.core.manifest import read_manifest
+from rag.core.types import Hit, Passage
 from rag.data.filters import Filter, FilterError
 from rag.opening import OpenSettings
 from serve.batching import ItemFailed, MicroBatcher
 from serve.conversions import Conversions
 from serve.errors import ApiError, invalid_request, refused, shutting_down
 from serve.metrics import ServerMetrics
-from serve.schemas import hit_json
 from serve.settings import ServeSettings
 
 if TYPE_CHECKING:
@@ -279,6 +279,18 @@ class Engine:
             self.metrics.stage_seconds.labels(name).observe(timings_ms[name] / 1000.0)
         self.metrics.questions.labels(job.kind).inc(len(questions))
         return results
+
+
+def passage_json(passage: Passage) -> dict[str, Any]:
+    """A passage by its id, title and text; with location and metadata if it has such."""
+    shown = passage.to_json()
+    return {"passage_id": shown.pop("id"), **shown}
+
+
+def hit_json(hit: Hit, passage: Passage) -> dict[str, Any]:
+    """A passage with its score; with rank and score before re-ranking, if it was re-ranked."""
+    first = {} if hit.first_stage is None else {"first_stage": asdict(hit.first_stage)}
+    return {**passage_json(passage), "score": float(hit.score), **first}
 
 
 def _failure(

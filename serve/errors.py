@@ -6,17 +6,35 @@ The last two are for OpenAI's clients, which expect them.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from prometheus_client import Counter
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 from starlette.types import Scope
 
 from rag.core.text import as_unicode
 from rag.data.filters import FilterError
+
+
+class ErrorBody(BaseModel):
+    """What went wrong and what to do; `type` and `param` are for OpenAI's clients."""
+
+    code: str
+    message: str
+    hint: str
+    request_id: str
+    type: Literal["server_error", "invalid_request_error"]
+    param: None
+
+
+class ErrorOut(BaseModel):
+    """Shape of every error."""
+
+    error: ErrorBody
 
 
 @dataclass(eq=False)

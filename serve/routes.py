@@ -1,4 +1,7 @@
-"""The routes of the API: check the request, pass it to the `Engine`, return the result."""
+"""The routes of the API: check the request, pass it to the `Engine`, return the result.
+
+Answers are described by the dataclasses of `rag.core.types`; their `to_json` leaves out what is empty.
+"""
 
 import fcntl
 import json
@@ -6,16 +9,93 @@ import os
 import time
 import uuid
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, Self
 
 from fastapi import APIRouter, Depends, Query, Request
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 from starlette.responses import JSONResponse, Response
 
+from rag.core.types import AnswerSet
 from rag.data.filters import Filter
 from rag.pipeline import Pipeline
-from serve.engine import Engine, Job
+from serve.engine import Engine, Job, passage_json
 from serve.errors import ApiError, invalid_request
-from serve.schemas import AskOut, AskRequest, FeedbackRequest, RetrieveRequest, passage_json
+
+MAX_QUESTION_CHARS = 1000
+Text = Annotated[
+    str,
+    StringConstraints(strict=True, strip_whitespace=True, min_length=1, max_length=MAX_QUESTION_CHARS),
+]
+
+
+class _Request(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    question: Text | None = Field(None, description="one question", examples=["Where does the Danube rise?"])
+    questions: list[Text] | None = Field(
+        None, min_length=1, max_length=32, description="several questions, answered in this order"
+    )
+    top_k: int = Field(20, ge=1, le=100, strict=True, description="passages to retrieve for each question")
+    filter: dict[str, Any] | None = Field(
+        None,
+        description="only passages that meet all conditions: path (patterns such as guide/*), document, or "
+        'metadata fields; each with a value, a list of values, or bounds such as {"gte": 2020}',
+        examples=[{"path": "guide/*"}],
+    )
+
+    @model_validator(mode="after")
+    def _has_one_form(self) -> Self:
+        if (self.question is None) == (self.questions is None):
+            raise ValueError("give either 'question' (a string) or 'questions' (a list of strings)")
+        return self
+
+    @property
+    def texts(self) -> list[str]:
+        """The questions."""
+        return self.questions or [self.question or ""]
+
+    def shown(self, results: list[dict[str, Any]]) -> dict[str, Any]:
+        """The results in the form of the request: those of several questions, or that of one."""
+        return results[0] if self.questions is None else {"results": results}
+
+
+class AskRequest(_Request):
+    """One question or several."""
+
+    n_best: int = Field(5, ge=1, le=20, strict=True, description="most answers to return for each question")
+
+
+class RetrieveRequest(_Request):
+    """One question or several, for passages without answers."""
+
+
+class FeedbackRequest(BaseModel):
+    """A judgement of one answer: right, wrong, or wrong with a better answer."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    question: Text
+    answer: Text
+    verdict: Literal["right", "wrong"]
+    better_answer: Text | None = None
+    passage_id: Text | None = None
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.better_answer is not None and self.verdict == "right":
+            raise ValueError("a right answer has no 'better_answer'")
+        if any("\0" in text for text in (self.question, self.answer, self.better_answer or "")):
+            raise ValueError("a text holds a NUL character; remove it")
+        return self
+
+
+class Answers(BaseModel):
+    """One entry per question, in the order of the request."""
+
+    results: list[AnswerSet]
+
+
+AskOut = AnswerSet | Answers
 
 
 async def _engine(request: Request) -> Engine:

@@ -13,7 +13,7 @@ from rag.cli.show import format_answer_set
 from rag.core.types import Answer, AnswerSet, Evidence, Location, Passage
 from rag.data.corpus import read_documents
 from rag.data.records import ReadReport
-from serve.schemas import passage_json
+from serve.engine import passage_json
 from tests import document_makers as make
 
 
