@@ -186,10 +186,9 @@ class Index:
             MismatchedArtifactError: names every field that differs.
             ConfigError: the index has no vectors.
         """
-        stored = self.encoder_identity
-        if stored is None:
+        if self.encoder_identity is None:
             raise ConfigError(f"{self.directory} has no vectors", hint="use retriever bm25")
-        stored.check(self.directory, identity)
+        self.encoder_identity.check(self.directory, identity)
 
     def describe(self) -> str:
         """A text about the content of the index and how it was built."""

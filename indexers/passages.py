@@ -155,9 +155,7 @@ class PassageStore:
 
     def _check(self, rows: Sequence[int] | np.ndarray) -> None:
         if len(rows) and (min(rows) < 0 or max(rows) >= self._rows):
-            raise RetrievalError(
-                f"rows {min(rows)}…{max(rows)} are outside of a store of {self._rows} passages"
-            )
+            raise RetrievalError(f"rows {min(rows)}…{max(rows)} are outside of {self._rows} passages")
 
     def row_of(self, passage_id: str) -> int | None:
         """The row of a passage; None if no passage has this id."""

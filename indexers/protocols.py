@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from rag.core.arrays import Bool, Float32, Int64
 from rag.core.errors import ArtifactError, MismatchedArtifactError
 
+_CHECKSUM = re.compile("([0-9a-f]{8})[0-9a-f]{56}")
 _OPTIONAL = ("interaction", "tokenizer_sha256")  # fields of an encoder's identity that may be absent
 
 
@@ -86,11 +88,11 @@ class EncoderIdentity:
             MismatchedArtifactError: names both, and every field that differs.
         """
         if differences := self.differences(other):
-            is_namesake = self.name == other.name
-            named = "what has this name now, as after an upgrade" if is_namesake else repr(other.name)
+            named = "as it is now" if self.name == other.name else repr(other.name)
+            how = _CHECKSUM.sub(r"\1…", "; ".join(differences))
             raise MismatchedArtifactError(
-                f"{place} was built with the encoder {self.name!r}, not {named} ({'; '.join(differences)})",
-                hint="use the encoder of the index, or build the index again with this one (rag index)",
+                f"{place} was built with the encoder {self.name!r}, not {named} ({how})",
+                hint="use the encoder of the index with its settings, or build the index again with this one",
             )
 
     def comparable(self) -> dict[str, Any]:

@@ -110,15 +110,15 @@ def fit_confidence(
     """
     check_target(out, folder=True, is_new=True)
     check_selection_split(questions)
+    drawn = list(islice(read_questions(questions), settings.limit))
+    if settings.sample is not None:
+        drawn = draw_sample(drawn, settings.sample, settings.seed)
     pipeline = Pipeline.open(index, reader=reader, **opening)
     if not isinstance(pipeline.reader, ExtractiveReader):
         raise ConfigError(
             f"{reader} is a {type(pipeline.reader).__name__}, expected an extractive reader",
             hint="leave --reader out, or give a folder of `rag train reader`",
         )
-    drawn = list(islice(read_questions(questions), settings.limit))
-    if settings.sample is not None:
-        drawn = draw_sample(drawn, settings.sample, settings.seed)
     tuning = tune_confidence(pipeline, drawn, pipeline.reader.calibration, settings)
     save_calibrated(reader, out, tuning.calibration)
     return tuning
