@@ -142,7 +142,8 @@ def check_folder(place: Path, header: Mapping[str, Any]) -> bool:
         if not (place / name).is_file():
             continue
         earlier = read_json(place / name)
-        if any(earlier.get(key) != header[key] for key in {"fingerprint"} & {*header} or header):
+        compared = ["fingerprint"] if "fingerprint" in header else [*header]
+        if any(earlier.get(key) != header[key] for key in compared):
             parts = ("settings", "question_set", "system")
             changed = [key for key in parts if key in header and earlier.get(key) != header[key]]
             values = differences(*({key: side.get(key) for key in changed} for side in (earlier, header)))
