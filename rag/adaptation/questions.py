@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from rag.core.types import Passage
-from rag.data.salient import CapitalTagger, find_dates
+from rag.data.salient import find_dates, find_names
 from rag.data.sentences import sentence_spans
 from rag.data.table_text import NO_NAME, table_rows
 
@@ -50,7 +50,6 @@ _ACTS = _words(
     update upgrade upload use verify view watch write zoom
     """
 )
-_TAGGER = CapitalTagger()
 _LINE = re.compile(r"[^\n]+")
 _WORD = re.compile(r"(?<![^\s(\"'`])[\w/~.-](?:[^\s()\"'`,;:]|[:=,](?=\w))*[\w/]")
 _IDENTIFIER = re.compile(r"-{1,2}\w|[/~]\S|\w*[a-z][A-Z]|\w+[._=-]\w|[A-Z_]{3,}\b")
@@ -172,7 +171,7 @@ def _sentences(text: str) -> Iterator[tuple[str, int]]:
 
 def _ask_sentences(passage: Passage, draw: random.Random) -> Iterator[MadeQuestion]:
     for sentence, at in _sentences(passage.text):
-        names = _TAGGER([sentence])[0]
+        names = find_names(sentence)
         kinds = {  # what belongs to an earlier kind is not of a later one
             "identifier": [word.span() for word in _WORD.finditer(sentence) if _CODE.match(word[0])],
             "date": find_dates(sentence),

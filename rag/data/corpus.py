@@ -17,7 +17,7 @@ from rag.data.files.named import is_named, named_documents
 from rag.data.files.question_sets import squad_paragraphs
 from rag.data.files.rows import read_rows
 from rag.data.files.sources import DOCUMENTS, Source, find_sources
-from rag.data.records import BadRecord, CorpusOptions, Document, ReadReport, cell_or_none, rows_of
+from rag.data.records import BadRecord, CorpusOptions, Document, ReadReport, first_lines, rows_of
 
 _MAX_CHARS = 4_000_000  # a longer document is rarely one
 _log = get_logger(__name__)
@@ -70,8 +70,8 @@ def read_sources(
 
     See `read_documents` for the rest.
     """
-    if report.ignored:
-        _log.warning("%s", report.ignored_summary())
+    for line in first_lines(report.ignored):
+        _log.warning("not read: %s", line)
     seen = set[str]()
     for is_file, group in itertools.groupby(sources, key=lambda source: source.format == DOCUMENTS):
         if is_file:
@@ -79,8 +79,8 @@ def read_sources(
         else:
             yield from _read_records(group, options, report, seen)
     report.check(options.max_bad_share, at_end=True)
-    if report.problems:
-        _log.warning("%s", report.faults())
+    for line in first_lines(report.problems):  # each by itself: whoever watches files is told of it once
+        _log.warning("%s", line)
 
 
 def _read_records(
@@ -180,7 +180,7 @@ def _passage(row: Any, number: int, fields: DocumentFields) -> Passage:
         if isinstance(document, BadRecord):
             raise DataError(f"text {number}: {document.reason}, {document.detail}")
         try:
-            metadata = metadata_of_fields(cell_or_none(row.get("metadata")) or {})
+            metadata = metadata_of_fields(row.get("metadata") or {})
         except ValueError as error:
             raise DataError(f"text {number}: its metadata: {error}", hint=METADATA_HINT) from None
         row = Passage(document.id, document.title, document.text, metadata=metadata)

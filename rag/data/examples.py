@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -317,22 +318,18 @@ def _candidate(value: Any, role: Role) -> Candidate:
     passage = passage_of(value)
     if as_unicode(passage.text + passage.title) != passage.text + passage.title:
         raise ValueError("a passage is not valid Unicode")
-    rank, score, target = (value.get(name) for name in ("rank", "score", "target"))
+    rank, score, target = (_number(value, name) for name in ("rank", "score", "target"))
     has_answer = value.get("has_answer", value.get("hasanswer"))  # FiD's files have the second
     return Candidate(
-        passage, role, str(value.get("source") or ""), None if rank is None else int(_number(rank, "rank")),
-        None if score is None else _number(score, "score"),
-        None if target is None else _number(target, "target"),
+        passage, role, str(value.get("source") or ""), None if rank is None else int(rank), score, target,
         None if has_answer is None else bool(has_answer),
     )  # fmt: skip
 
 
-def _number(value: Any, name: str) -> float:
-    try:
-        if math.isfinite(number := float(value)):
-            return number
-    except (TypeError, ValueError):
-        pass
+def _number(fields: Mapping[str, Any], name: str) -> float | None:
+    with suppress(TypeError, ValueError):
+        if (value := fields.get(name)) is None or math.isfinite(value := float(value)):
+            return value
     raise ValueError(f"the {name} of a passage is {value!r}, expected a finite number")
 
 

@@ -17,7 +17,6 @@ from rag.data.files.question_sets import fault_of_question, question_of, squad_p
 from rag.data.records import rows_of
 
 _QRELS = ("query-id", "corpus-id", "score")  # the columns of BEIR's judgements
-Rows = Iterable[tuple[str, int, Any]]  # where a record stands, for messages, its number, and the record
 
 
 def read_questions(path: str | Path) -> Iterator[Question]:
@@ -139,7 +138,7 @@ def draw_sample(questions: Iterable[Question], count: int, seed: int) -> list[Qu
     return [question for _, question in sorted(drawn, key=lambda item: item[0])]
 
 
-def _questions(rows: Rows, path: str) -> Iterator[Question]:
+def _questions(rows: Iterable[files.PlacedRecord], path: str) -> Iterator[Question]:
     """Questions of rows, and of the articles of SQuAD among them; their ids are unique."""
     places: dict[str, str] = {}
     for place, number, row in _squad_rows(rows, path):
@@ -155,7 +154,7 @@ def _questions(rows: Rows, path: str) -> Iterator[Question]:
         raise DataError(f"{path}: no questions in it")
 
 
-def _squad_rows(rows: Rows, path: str) -> Rows:
+def _squad_rows(rows: Iterable[files.PlacedRecord], path: str) -> Iterator[files.PlacedRecord]:
     """The rows, with the questions of SQuAD's articles in place of these.
 
     Their gold passage ids are those that a corpus read from the same file has.

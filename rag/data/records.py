@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any, Literal, NamedTuple, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 from rag.core.errors import DataError
 from rag.core.types import Location, Metadata, Pages, page_at
@@ -49,11 +49,6 @@ class CorpusOptions(BaseModel):
     words: int = Field(default=100, ge=1)
     max_tokens: int = Field(default=256, ge=1)
 
-    @field_validator("metadata", mode="before")
-    @classmethod
-    def _listed(cls, value: Any) -> Any:
-        return [value] if isinstance(value, str) else value or []
-
 
 def rows_of(value: Any, what: str, *, hint: str = "put it in a list") -> list[Any]:
     """The rows of a list, an array, a generator or a data set; those of a table as mappings.
@@ -64,13 +59,13 @@ def rows_of(value: Any, what: str, *, hint: str = "put it in a list") -> list[An
     if hasattr(value, "columns"):
         listed = getattr(value, "to_dicts", None) or getattr(value, "to_pylist", None)
         rows = listed() if listed else value.to_dict("records")
-        return [{name: cell_or_none(value) for name, value in row.items()} for row in rows]
+        return [{name: _cell_or_none(value) for name, value in row.items()} for row in rows]
     if isinstance(value, str | bytes | Mapping | PurePath) or not isinstance(value, Iterable):
         raise DataError(f"{what} is a single {type(value).__name__}, expected a list", hint=hint)
     return list(value)
 
 
-def cell_or_none(value: Any) -> Any:
+def _cell_or_none(value: Any) -> Any:
     """The value, or None for pandas' markers of an empty cell: NaN or NA."""
     is_missing = type(value).__name__ == "NAType" or (isinstance(value, float) and math.isnan(value))
     return None if is_missing else value
@@ -170,24 +165,22 @@ class ReadReport:
             detail = f" ({record.detail})" if record.detail else ""
             self.problems.append(f"{place}: {record.reason}{detail}")
 
-    def ignored_summary(self) -> str:
-        """The first files that were left out, with the reasons."""
-        return _with_first("files that are not read:", self.ignored)
+    def counts(self) -> str:
+        """How many records are usable, and how many are bad for which reason."""
+        noun = "documents" if self.files else "records"
+        if not self.bad:
+            return f"{self.total:,} {noun}, none bad"
+        kinds = ", ".join(f"{count:,} × {reason}" for reason, count in self.reasons.most_common())
+        share = f"{100 * self.bad / self.total:.2f} %"
+        return f"{self.total - self.bad:,} of {self.total:,} {noun}, {self.bad:,} bad ({share}): {kinds}"
 
     def faults(self) -> str:
-        """How many records are usable, how many are bad for which reason, and the first problems."""
-        noun = "documents" if self.files else "records"
-        head = f"{self.total:,} {noun}, none bad"
-        if self.bad:
-            kinds = ", ".join(f"{count:,} × {reason}" for reason, count in self.reasons.most_common())
-            share = f"{100 * self.bad / self.total:.2f} %"
-            head = f"{self.total - self.bad:,} of {self.total:,} {noun}, {self.bad:,} bad ({share}): {kinds}"
-        return _with_first(head, self.problems)
+        """The counts, and the first problems."""
+        return "\n  ".join([self.counts(), *first_lines(self.problems)])
 
     def summary(self) -> str:
-        """The notes, and how many records were read, if any, unless problems were logged, which says it."""
-        has_counts = self.total and not self.problems
-        return "\n".join([*self.notes, self.faults()] if has_counts else self.notes)
+        """The notes, and how many records were read, if any."""
+        return "\n".join([*self.notes, self.counts()] if self.total else self.notes)
 
     def check(self, max_bad_share: float, *, at_end: bool, hint: str = "") -> None:
         """Refuse input that is too damaged: no record is usable, or more than this share of records is bad.
@@ -205,6 +198,7 @@ class ReadReport:
             raise DataError(f"{limit}: {self.faults()}", hint=hint)
 
 
-def _with_first(head: str, lines: Sequence[str]) -> str:
+def first_lines(lines: Sequence[str]) -> list[str]:
+    """The first lines, and how many more there are."""
     more = [f"… and {len(lines) - _MAX_SHOWN:,} more"] if len(lines) > _MAX_SHOWN else []
-    return "\n  ".join([head, *lines[:_MAX_SHOWN], *more])
+    return [*lines[:_MAX_SHOWN], *more]

@@ -4,7 +4,7 @@ Source:
     Guu et al. 2020, "REALM: Retrieval-Augmented Language Model Pre-Training", section 3.4 (salient spans).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import groupby
 
 import numpy as np
@@ -16,6 +16,8 @@ from rag.core.types import Passage
 from rag.data.sentences import STARTERS
 
 CharSpans = list[tuple[int, int]]  # first character and one past the last, ascending, without overlap
+TitleHashes = NDArray[np.uint64]
+NO_TITLES: TitleHashes = np.zeros(0, np.uint64)
 
 WORDS = regex.compile(r"[\p{L}\p{M}\p{N}]+(?:['’\-.][\p{L}\p{M}\p{N}]+)*")
 _MONTH = "(?:January|February|March|April|May|June|July|August|September|October|November|December)"
@@ -35,48 +37,41 @@ def find_dates(sentence: str) -> CharSpans:
     return [match.span() for match in _DATES.finditer(sentence)]
 
 
-def title_hashes(passages: Iterable[Passage]) -> NDArray[np.uint64]:
+def title_hashes(passages: Iterable[Passage]) -> TitleHashes:
     """Sorted 8-byte hashes of a corpus's different titles."""
     titles = (title for title, _ in groupby(passage.title for passage in passages) if title)
     return np.unique(np.fromiter((_title_hash(_PAREN.sub("", title)) for title in titles), np.uint64))
 
 
-class CapitalTagger:
-    """Recognises names by capital letters: runs of capitalised words inside a sentence.
+def find_names(sentence: str, titles: TitleHashes = NO_TITLES) -> CharSpans:
+    """Names by their capital letters: runs of capitalised words inside a sentence.
 
-    At the start of a sentence, where any word is capitalised, a run counts only if it has two words or is a
-    title of the corpus (`title_hashes`).
+    At the start of a sentence, where any word is capitalised, a run counts only if it has two words or is one
+    of the corpus's titles.
 
     Example:
         >>> text = "In Vienna, the Bank of Austria met J. Smith."
-        >>> [text[slice(*span)] for span in CapitalTagger()([text])[0]]
+        >>> [text[slice(*span)] for span in find_names(text)]
         ['Vienna', 'Bank of Austria', 'J. Smith']
     """
-
-    def __init__(self, titles: NDArray[np.uint64] | None = None) -> None:
-        self._titles = np.zeros(0, np.uint64) if titles is None else titles
-
-    def __call__(self, sentences: Sequence[str]) -> list[CharSpans]:
-        """Names in each sentence."""
-        return [list(self._names(sentence)) for sentence in sentences]
-
-    def _names(self, sentence: str) -> Iterable[tuple[int, int]]:
-        begin = next((n for n, character in enumerate(sentence) if character.isalnum()), 0)
-        for match in _NAMES.finditer(sentence):
-            start, end = match.span()
-            is_first = start == begin
-            while (word := WORDS.match(sentence, start, end)) and word[0] in STARTERS:
-                following = WORDS.search(sentence, word.end(), end)
-                start = end if following is None else following.start()
-            name = sentence[start:end]
-            if len(name) > 2 and (not is_first or start > begin or " " in name or self._is_title(name)):
-                yield start, end
-
-    def _is_title(self, name: str) -> bool:
-        hashed = np.uint64(_title_hash(name))
-        place = int(np.searchsorted(self._titles, hashed))
-        return place < len(self._titles) and self._titles[place] == hashed
+    spans = []
+    begin = next((n for n, character in enumerate(sentence) if character.isalnum()), 0)
+    for match in _NAMES.finditer(sentence):
+        start, end = match.span()
+        is_first = start == begin
+        while (word := WORDS.match(sentence, start, end)) and word[0] in STARTERS:
+            following = WORDS.search(sentence, word.end(), end)
+            start = end if following is None else following.start()
+        name = sentence[start:end]
+        if len(name) > 2 and (not is_first or start > begin or " " in name or _is_title(name, titles)):
+            spans.append((start, end))
+    return spans
 
 
-def _title_hash(title: str) -> int:
-    return hash64(title.lower().encode("utf-8", "surrogatepass"))
+def _is_title(name: str, titles: TitleHashes) -> bool:
+    place = np.searchsorted(titles, _title_hash(name))
+    return _title_hash(name) in titles[place : place + 1]
+
+
+def _title_hash(title: str) -> np.uint64:
+    return np.uint64(hash64(title.lower().encode("utf-8", "surrogatepass")))

@@ -18,7 +18,7 @@ from rag.core.arrays import Int64
 from rag.core.errors import ConfigError, DataError
 from rag.core.log import get_logger
 from rag.core.types import Passage
-from rag.data.salient import CapitalTagger, CharSpans, find_dates
+from rag.data.salient import CharSpans, TitleHashes, find_dates, find_names
 from rag.data.selection import check_usable
 from rag.data.sentences import split_sentences
 from rag.runtime.backbone import attention_for, loading, run_backbone, set_dropout
@@ -93,7 +93,7 @@ class SentenceBatches:
 
     Args:
         tokenizer: the reader's tokenizer; it must be a fast one with a mask token.
-        tagger: finds names.
+        titles: hashes of the corpus's titles, by which names are found.
         sentence_tokens: maximum length of a sentence; longer ones are truncated.
         min_words: shorter sentences are passed over.
         examples: gives the passages of every batch; those without anything to mask are left out.
@@ -112,7 +112,7 @@ class SentenceBatches:
         self,
         store: PassageStore,
         tokenizer: Any,
-        tagger: CapitalTagger,
+        titles: TitleHashes,
         examples: Epochs,
         *,
         sentence_tokens: int,
@@ -123,7 +123,7 @@ class SentenceBatches:
     ) -> None:
         self._rows = np.arange(len(store)) if rows is None else rows
         self._recurring, self._mask_token = recurring, mask_token or tokenizer.mask_token
-        self._store, self._tokenizer, self._tagger = store, tokenizer, tagger
+        self._store, self._tokenizer, self._titles = store, tokenizer, titles
         self._sentence_tokens, self._min_words, self._examples = sentence_tokens, min_words, examples
         seed = examples.seed
         sample = self._any(_SAMPLE, generator(seed, 52))
@@ -166,8 +166,7 @@ class SentenceBatches:
             for passage in passages
         ]
         flat = [sentence for sentences in texts for sentence in sentences]
-        names = zip(flat, self._tagger(flat), strict=True)
-        salient = [_apart(find_dates(sentence) + spans) for sentence, spans in names]
+        salient = [_apart(find_dates(sentence) + find_names(sentence, self._titles)) for sentence in flat]
         drawn, first = [], 0
         for passage, after, sentences in zip(passages, following, texts, strict=True):
             for n in draw.permutation(len(sentences)).tolist():

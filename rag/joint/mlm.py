@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from rag.data.salient import CapitalTagger, title_hashes
+from rag.data.salient import title_hashes
 from rag.joint.config import MlmTrainConfig
 from rag.joint.masked import Filled, Filler, MaskedSentence, SentenceBatches
 from rag.joint.span_filler import open_filler
@@ -56,11 +56,11 @@ def _build_run(config: MlmTrainConfig, world: World) -> Method:
 
     # data
     store = open_corpus(config.train_files, config.out / "data", config.split)
-    tagger = CapitalTagger(title_hashes(store))
+    titles = title_hashes(store)
     held_rows = held_out_rows(config, len(store), config.seed)
     rows = np.setdiff1d(np.arange(len(store)), held_rows)
     draw = partial(
-        SentenceBatches, store, reader.tokenizer, tagger,
+        SentenceBatches, store, reader.tokenizer, titles,
         min_words=config.min_words, sentence_tokens=config.sentence_tokens, recurring=True,
     )  # fmt: skip
     batches = draw(rows=rows, examples=Epochs.of(config, len(rows)))

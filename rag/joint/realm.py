@@ -27,7 +27,7 @@ from indexers.index import Index
 from indexers.protocols import EncodesCorpus
 from rag.core.arrays import Int64
 from rag.core.types import Passage, Query
-from rag.data.salient import CapitalTagger, title_hashes
+from rag.data.salient import title_hashes
 from rag.joint.config import RealmTrainConfig
 from rag.joint.finding import LiveIndex, index_refresh
 from rag.joint.masked import Filler, MaskedSentence, SentenceBatches
@@ -86,10 +86,10 @@ def _build_run(config: RealmTrainConfig, index: Index, encode: EncodesCorpus | N
 
     # data
     store = open_corpus(config.train_files or (config.index,), config.out / "data", config.split)
-    tagger = CapitalTagger(title_hashes(index.passages))
+    titles = title_hashes(index.passages)
     drawn = config.batch_size * (_DRAWN if config.answered_within else 1)
     batches = SentenceBatches(
-        store, reader.tokenizer, tagger=tagger, min_words=config.min_words,
+        store, reader.tokenizer, titles=titles, min_words=config.min_words,
         sentence_tokens=config.sentence_tokens, examples=Epochs.of(config, len(store), drawn),
         mask_token=mask_token(retriever.settings.question.weights_dir),
     )  # fmt: skip

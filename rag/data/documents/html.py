@@ -184,7 +184,7 @@ class _Walk:
         self._mark = ""
 
     def _table(self, node: Any) -> None:
-        lines = [row for row in node.css("tr") if _table_of(row) == node.mem_id]
+        lines = [row for part in node.iter() for row in part.iter() if row.tag == "tr"]  # of head, body, foot
         cells = [[cell for cell in row.iter() if cell.tag in ("td", "th")] for row in lines]
         width = max(map(len, cells), default=0)
         may_be_layout = self._is_page or MAY_BE_LAYOUT in node.attributes
@@ -214,12 +214,6 @@ class _Walk:
 def _columns_of(cell: Any) -> list[str]:
     value = cell.attributes.get("colspan") or ""
     return [_inline_text(cell)] * (min(int(value), 100) if value.isdecimal() and int(value) else 1)
-
-
-def _table_of(row: Any) -> int:
-    while row.tag != "table":
-        row = row.parent
-    return int(row.mem_id)
 
 
 def _inline_text(node: Any) -> str:

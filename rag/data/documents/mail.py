@@ -38,16 +38,22 @@ def mailbox(data: bytes, attached: Attached) -> tuple[str, list[Piece]]:
     for part in _SEPARATOR.split(data):
         content = email.message_from_bytes(part, policy=email.policy.default)
         if content.keys():
-            pieces.append(Piece("heading", _header(content, "Subject") or "Message", 1))
-            try:
-                pieces += _pieces(content, attached, 2)
-            except (RagError, MemoryError):
-                raise
-            except Exception as error:  # one damaged message does not cost the others
-                pieces.append(Piece("paragraph", f"(not read: {type(error).__name__})"))
+            pieces += _section(content, attached, 1, "Message")
     if not pieces:
         raise Unreadable("broken file", "export the mailbox again", "no message in it has a header")
     return "", pieces
+
+
+def _section(parsed: MIMEPart, attached: Attached, level: int, untitled: str) -> list[Piece]:
+    """A message among others, under its subject; one that is damaged does not cost the others."""
+    heading = Piece("heading", _header(parsed, "Subject") or untitled, level)
+    try:
+        return [heading, *_pieces(parsed, attached, level + 1)]
+    except (RagError, MemoryError):
+        raise
+    except Exception as error:
+        reason = "nested too deeply" if isinstance(error, RecursionError) else type(error).__name__
+        return [heading, Piece("paragraph", f"(not read: {reason})")]
 
 
 def _pieces(parsed: MIMEPart, attached: Attached, level: int) -> list[Piece]:
@@ -62,9 +68,7 @@ def _pieces(parsed: MIMEPart, attached: Attached, level: int) -> list[Piece]:
     is_attachment = body is None and not parsed.is_multipart()  # such as a PDF that was sent alone
     for part in [parsed] if is_attachment else parsed.iter_attachments():
         if part.get_content_type() == "message/rfc822":
-            inner = part.get_content()
-            pieces.append(Piece("heading", _header(inner, "Subject") or "Attached message", level))
-            pieces += _pieces(inner, attached, level + 1)
+            pieces += _section(part.get_content(), attached, level, "Attached message")
         elif not part.is_multipart():
             ending = mimetypes.guess_extension(part.get_content_type()) or ""
             name = part.get_filename() or f"attachment{ending}"

@@ -89,15 +89,16 @@ def pdf(data: bytes) -> tuple[str, list[Piece], tuple[str, ...]]:
     if not lines:
         remedy = "make its text searchable, for example with `ocrmypdf`"
         raise Unreadable("scanned", remedy, f"{count:,} pages without a character")
-    toc = [
-        (clean(mark.get_title()), mark.level + 1, target.get_index())
+    outline = [
+        (title, mark.level + 1, target.get_index())
         for mark in document.get_toc(max_depth=6)
-        if (target := mark.get_dest()) is not None
+        if (target := mark.get_dest()) is not None and (title := clean(mark.get_title()))
     ]
     labels = _labels(document)
     title = clean(document.get_metadata_value("Title"))
     lines = _without_boilerplate(lines, labels)
-    _mark_headings(lines, [entry for entry in toc if entry[0]])
+    if len(outline) < 2 or _from_outline(lines, outline) < 0.3 * len(outline):
+        _from_sizes(lines)
     notes = []
     if n_empty and n_empty > count // 10:
         notes.append(f"{n_empty} of {count} pages have no characters: empty or scanned")
@@ -132,13 +133,11 @@ def _lines(document: Any, number: int, raw: Any) -> Iterator[_Line]:
     buffer = (ctypes.c_ushort * (n_chars + 1))()
     raw.FPDFText_GetText(text_page.raw, 0, n_chars, buffer)
     page_text = "".join(map(chr, buffer[:n_chars]))  # one character for each of PDFium's, surrogates too
-    boxes = [ctypes.c_double() for _ in range(4)]
     flags = ctypes.c_int()
     name = ctypes.create_string_buffer(128)
     for match in _LINE.finditer(page_text):
         first, last = match.start(), match.end() - 1
-        raw.FPDFText_GetCharBox(text_page, first, *map(ctypes.byref, boxes))
-        left, _, bottom, top = (box.value for box in boxes)
+        left, bottom, _, top = text_page.get_charbox(first)
         is_code = is_bold = True
         for place in {first, (first + last) // 2, last}:
             raw.FPDFText_GetFontInfo(text_page, place, name, len(name), ctypes.byref(flags))
@@ -214,8 +213,7 @@ def _pieces(lines: Sequence[_Line], labels: Sequence[str]) -> Iterator[Piece]:
             yield _piece(block, labels)
             block = []
         block.append(line)
-    if block:
-        yield _piece(block, labels)
+    yield _piece(block, labels)
 
 
 def _continues(last: _Line, line: _Line, block: Sequence[_Line], pitch: float) -> bool:
@@ -267,14 +265,12 @@ def _piece(block: Sequence[_Line], labels: Sequence[str]) -> Piece:
     return Piece("paragraph", text, page=page, next_pages=next_pages)
 
 
-def _mark_headings(lines: Sequence[_Line], outline: Sequence[tuple[str, int, int]]) -> None:
-    """Set `level` of each line of a heading, by title, level and page of the outline's entries."""
-    if len(outline) < 2 or _from_outline(lines, outline) < 0.3 * len(outline):
-        _from_sizes(lines)
-
-
 def _from_outline(lines: Sequence[_Line], outline: Sequence[tuple[str, int, int]]) -> int:
-    """Mark the first lines of each entry's page that read like it; returns how many entries were found."""
+    """Set `level` of the first lines that read like an entry (title, level, page), on its page.
+
+    Returns:
+        The number of entries whose lines were recognised.
+    """
     first: dict[int, int] = {}
     for place, line in enumerate(lines):
         first.setdefault(line.page, place)
@@ -311,13 +307,11 @@ def _letters(text: str) -> str:
 
 
 def _from_sizes(lines: Sequence[_Line]) -> None:
-    """Larger sizes than the body's are levels, the largest first; bold lines alone are the level below."""
+    """Set `level`: sizes above the body's, the largest first; bold lines alone are the level below."""
     sizes: Counter[float] = Counter()
     for line in lines:
         line.level = 0
         sizes[line.size] += len(line.text)
-    if not sizes:
-        return
     body = sizes.most_common(1)[0][0]
     candidates = [line for line in lines if line.size >= 1.12 * body and _may_be(line)]
     larger = sorted({line.size for line in candidates}, reverse=True)

@@ -54,12 +54,8 @@ class DocumentFields:
         self.layout = "no header: the columns are id, text" + ", title" * (len(row) == 3)
         return ["id", "text", "title"][: len(row)]
 
-    def choose(self, names: Sequence[str]) -> None:
-        """Decide which fields become id, title and text; the others are ignored, which `layout` says.
-
-        Raises:
-            DataError: no column holds the text, or a requested one does not exist.
-        """
+    def _choose(self, names: Sequence[str]) -> None:
+        """Decide which fields become id, title and text; the others are ignored, which `layout` says."""
         self._names = listed_names(names)
         for name in self._required:
             if name not in names:
@@ -89,7 +85,7 @@ class DocumentFields:
         if not isinstance(record, Mapping):
             return BadRecord("not an object", f"found {type(record).__name__}")
         if not self.layout:
-            self.choose(list(record))
+            self._choose(list(record))
         ids, titles, texts = self._roles.values()
         id, title = first_of(record, ids)[1], first_of(record, titles)[1] or ""
         text = next((record[name] for name in texts if record.get(name) is not None), None)

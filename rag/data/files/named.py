@@ -10,13 +10,13 @@ from typing import Any
 
 from rag.core.errors import ConfigError, DataError, RagError
 from rag.core.optional import require
+from rag.data.files.rows import PlacedRecord
 
 HF_PREFIX = "hf:"
 IRDS_PREFIX = "irds:"
 _TITLES = ("title", "document_title")
 
 Grades = dict[str, dict[str, int]]  # question id → passage id → grade
-Rows = Iterator[tuple[str, int, Mapping[str, Any]]]  # a record with its place for messages and its number
 
 
 def is_named(path: object) -> bool:
@@ -24,7 +24,7 @@ def is_named(path: object) -> bool:
     return str(path).startswith((HF_PREFIX, IRDS_PREFIX))
 
 
-def named_documents(name: str) -> Rows:
+def named_documents(name: str) -> Iterator[PlacedRecord]:
     """The documents of a data set.
 
     Raises:
@@ -36,7 +36,7 @@ def named_documents(name: str) -> Rows:
     return _numbered(name, _stream(name) if is_hub else map(_document_record, _irds(name, "docs")))
 
 
-def named_questions(name: str) -> tuple[Rows, Grades]:
+def named_questions(name: str) -> tuple[Iterator[PlacedRecord], Grades]:
     """The questions of a data set, and its judgements, if it has any; raises as `named_documents`."""
     if name.startswith(HF_PREFIX):
         return _numbered(name, _stream(name)), {}
@@ -46,7 +46,7 @@ def named_questions(name: str) -> tuple[Rows, Grades]:
     return _numbered(name, map(_question_record, _irds(name, "queries"))), grades
 
 
-def _numbered(name: str, records: Iterable[Mapping[str, Any]]) -> Rows:
+def _numbered(name: str, records: Iterable[Mapping[str, Any]]) -> Iterator[PlacedRecord]:
     return ((f"{name}: record {number}", number, record) for number, record in enumerate(records, start=1))
 
 
@@ -78,23 +78,12 @@ def _irds(name: str, part: str) -> Iterator[Any]:
             raise DataError(f"{name} has no {part}", hint="see https://ir-datasets.com for what it has")
 
 
-def _parse_name(name: str) -> tuple[str, str | None, str | None]:
-    """Split `hf:owner/name[[:config]:split]` into name, configuration and split, None where it has none.
-
-    Example:
-        >>> _parse_name("hf:owner/wiki:20231101.en:train"), _parse_name("hf:owner/wiki:test")
-        (('owner/wiki', '20231101.en', 'train'), ('owner/wiki', None, 'test'))
-    """
+def _stream(name: str) -> Iterator[Mapping[str, Any]]:
+    """Rows of a data set of the hub, or of a folder with data files; without a split, of the only one."""
     place, *parts = name.removeprefix(HF_PREFIX).split(":")
     if not all((place, *parts)) or len(parts) > 2:
         raise ConfigError(f"{name!r} does not name a data set", hint="write hf:owner/name[[:config]:split]")
     configuration, split = [None, None, *parts][-2:]
-    return place, configuration, split
-
-
-def _stream(name: str) -> Iterator[Mapping[str, Any]]:
-    """Rows of a data set of the hub, or of a folder with data files; without a split, of the only one."""
-    place, configuration, split = _parse_name(name)
     with _reading(name):
         import datasets  # takes about a second, and most inputs do not need it
 

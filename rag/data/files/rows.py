@@ -27,7 +27,8 @@ from rag.core.errors import DataError
 from rag.core.files import atomic_path
 from rag.data.records import BadRecord
 
-Rows = Iterator[tuple[int, Any]]  # 1-based number of the line or record, and its value or a bad record
+PlacedRecord = tuple[str, int, Any]  # where it stands, for messages, its number from 1, value or `BadRecord`
+Values = Iterator[tuple[int, Any]]  # records without their places
 Columns = Callable[[list[str]], list[str] | None]  # of a first row: names for the columns, if it has none
 
 _COMPRESSED = (".gz", ".bz2", ".zst", ".xz")
@@ -121,17 +122,13 @@ def read_rows(
     *,
     format: str = "auto",
     otherwise: str = "tsv",
-) -> Iterator[tuple[str, int, Any]]:
-    """The records of a file.
+) -> Iterator[PlacedRecord]:
+    """The records of a file, a line or an element each.
 
     Args:
         columns: names the columns of a table whose first row, which it gets, does not.
         format: one of those of `format_of`, "text" (a record is a line), or "auto".
         otherwise: the format where "auto" cannot tell.
-
-    Yields:
-        The place of a record for messages, the number of its line or record from 1, and its value or a
-        `BadRecord`.
 
     Raises:
         DataError: no such file, or it is damaged as a whole.
@@ -156,7 +153,7 @@ def read_rows(
             yield f"{path}{mark}{number}", number, row
 
 
-def _lines(stream: io.BufferedReader, parse: Callable[[str], Any]) -> Rows:
+def _lines(stream: io.BufferedReader, parse: Callable[[str], Any]) -> Values:
     """The value of each line, without its end (LF or CRLF) and a byte-order mark; blank ones are no records.
 
     A line that does not decode, or that is not JSON, comes as a `BadRecord`, and the next line follows.
@@ -177,7 +174,7 @@ def _lines(stream: io.BufferedReader, parse: Callable[[str], Any]) -> Rows:
         yield number, value
 
 
-def _json_values(stream: io.BufferedReader, source: str) -> Rows:
+def _json_values(stream: io.BufferedReader, source: str) -> Values:
     """The records of a JSON list, or of the list under "data" in an object (SQuAD's; TriviaQA's "Data")."""
     number, head = 0, head_of(stream).lstrip()
     key = None if head.startswith(b"[") else _DATA.search(head)
@@ -206,7 +203,7 @@ def _is_json_lines(head: bytes) -> bool:
     return bool(value) and not any(isinstance(value.get(name), list) for name in ("data", "Data"))
 
 
-def _table_rows(stream: io.BufferedReader, source: str, columns: Columns) -> Rows:
+def _table_rows(stream: io.BufferedReader, source: str, columns: Columns) -> Values:
     """Rows of a table as mappings; a row of another length is a bad record.
 
     The delimiter is a tab if the first line has one, else a semicolon or a comma; quotes are those of CSV. A
@@ -247,7 +244,7 @@ def _table_rows(stream: io.BufferedReader, source: str, columns: Columns) -> Row
             text.detach()
 
 
-def _parquet_rows(path: str) -> Rows:
+def _parquet_rows(path: str) -> Values:
     try:
         with pq.ParquetFile(path, memory_map=True) as file:
             batches = file.iter_batches(batch_size=_BATCH_ROWS)

@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from rag.core.types import Passage
-from rag.data.salient import CapitalTagger
+from rag.data.salient import NO_TITLES
 from rag.joint.masked import MaskedReader, MaskedSentence, SentenceBatches
 from retrievers.examples.batches import Epochs
 from retrievers.examples.corpus import open_corpus
@@ -75,7 +75,7 @@ def test_a_sentence_stands_in_what_another_split_made_of_its_document(
     (tmp_path / "corpus.jsonl").write_text(json.dumps(own))
     store = open_corpus([tmp_path / "corpus.jsonl"], tmp_path / "cut", "none")
     [[sentence]] = SentenceBatches(
-        store, AutoTokenizer.from_pretrained(tiny_bert), tagger=CapitalTagger(), sentence_tokens=32,
+        store, AutoTokenizer.from_pretrained(tiny_bert), titles=NO_TITLES, sentence_tokens=32,
         min_words=4, examples=Epochs(1, 1, epochs=1, seed=1),
     )  # fmt: skip
     assert sentence.stands_in(Passage("1", title, text)) is stands

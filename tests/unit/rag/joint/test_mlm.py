@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rag.core.files import read_json
-from rag.data.salient import CapitalTagger
+from rag.data.salient import NO_TITLES
 from rag.joint.config import MlmTrainConfig
 from rag.joint.masked import MaskedReader, SentenceBatches
 from rag.joint.mlm import held_out_figures, masked_loss, train_mlm
@@ -47,7 +47,7 @@ def sentences(world: Path, out: Path, **more: Any) -> SentenceBatches:
     store = open_corpus([world / "corpus.jsonl"], out, "none")
     return SentenceBatches(
         store, MaskedReader.load(world / "bert", max_tokens=60).tokenizer,
-        tagger=CapitalTagger(np.zeros(0, np.uint64)), sentence_tokens=32, min_words=3,
+        titles=NO_TITLES, sentence_tokens=32, min_words=3,
         **{"examples": Epochs(len(store), 8, epochs=1, seed=1), **more},
     )  # fmt: skip
 

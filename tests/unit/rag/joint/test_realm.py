@@ -13,7 +13,7 @@ from indexers.index import Index
 from indexers.settings import BuildSettings
 from rag.core.errors import ConfigError, DataError
 from rag.core.types import Passage, Query
-from rag.data.salient import CapitalTagger
+from rag.data.salient import NO_TITLES
 from rag.joint import realm
 from rag.joint.config import RealmTrainConfig
 from rag.joint.masked import MaskedReader, MaskedSentence, SentenceBatches
@@ -94,7 +94,7 @@ def sentences(world: Path, out: Path) -> SentenceBatches:
     return SentenceBatches(
         store,
         MaskedReader.load(world / "mlm", max_tokens=60).tokenizer,
-        tagger=CapitalTagger(np.zeros(0, np.uint64)),
+        titles=NO_TITLES,
         sentence_tokens=32,
         min_words=4,
         examples=Epochs(len(store), 8, epochs=2, seed=1),
