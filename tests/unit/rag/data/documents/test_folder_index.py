@@ -30,7 +30,7 @@ def test_an_index_of_files_answers_with_file_page_and_heading(
 
     index = tmp_path / "index"
     assert run("index", tmp_path / "in", "--out", index, "--retriever", "bm25") == 0
-    assert "3 bad" in capsys.readouterr().err
+    assert "3 bad" in capsys.readouterr().out
     for suffix in ("json", "run"):
         assert run("retrieve", "-i", index, "-q", tmp_path / "q.jsonl", "-o", tmp_path / f"o.{suffix}") == 0
     (hit,) = json.loads((tmp_path / "o.json").read_text())[0]["ctxs"]
