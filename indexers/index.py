@@ -244,7 +244,7 @@ def select(passages: PassageStore, filter: Filter, naming: Naming = "unknown") -
         FilterError: no passage has a field of this name.
     """
     mask = np.ones(len(passages), dtype=bool)
-    for condition in filter.conditions:
+    for condition in filter:
         mask &= _matches(passages, condition, naming)
     return Selection(mask)
 

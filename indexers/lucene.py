@@ -35,7 +35,7 @@ from rag.core.errors import (
     ResourceError,
     RetrievalError,
 )
-from rag.core.files import TEMPORARY_MARK, clean_directory, disk_errors, replaced_folder
+from rag.core.files import TEMPORARY_MARK, atomic_path, clean_directory, disk_errors
 from rag.core.log import Progress
 
 FOLDER_NAME = "lucene"
@@ -143,7 +143,7 @@ def build_bm25(
     autoclass = start_java(heap_mib=heap_mib)
     source = place / f".documents{TEMPORARY_MARK}json"
     try:
-        with replaced_folder(folder) as target:
+        with atomic_path(folder, folder=True) as target:
             expected = _write_documents(passages, source, digits)
             arguments = [
                 "-collection", "JsonCollection", "-generator", "DefaultLuceneDocumentGenerator",

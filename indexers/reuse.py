@@ -90,7 +90,7 @@ def reissue_index(source: str | Path, out: str | Path, encoder: PassageEncoder, 
     """
     target = Path(out)
     check_target(target, folder=True, is_new=True)
-    with Index.open(source) as index, atomic_path(target) as temporary:
+    with Index.open(source) as index, atomic_path(target, folder=True) as temporary:
         embeddings = index.require_dense().embeddings
         check_passage_vectors(index.directory, index.passages, embeddings, encoder, seed)
         stages = finished_stages(index.manifest)
@@ -98,7 +98,6 @@ def reissue_index(source: str | Path, out: str | Path, encoder: PassageEncoder, 
         encoded["inputs"]["encoder"] = encoder.identity.comparable()
         encoded["output"]["encoder"] = encoder.identity.to_json()
         stages["dense"]["inputs"]["embeddings"] = fingerprint(encoded["inputs"])[:16]
-        temporary.mkdir()
         ledger = BuildLedger(temporary)
         ledger.adopt(index.data, stages)
         ledger.commit(list(stages))

@@ -18,7 +18,7 @@ from indexers.settings import BuildSettings, IndexKind
 from rag.config import load_config
 from rag.core.errors import ConfigError
 from rag.core.files import check_target
-from rag.data.filters import Filter
+from rag.data.filters import Filter, parse_filter
 from rag.data.records import CorpusFormat, CorpusOptions, ReadReport
 from rag.data.split import split_documents
 
@@ -163,7 +163,7 @@ def retrieve(
         out: *.json: DPR results; *.run or *.trec: a TREC run; *.jsonl: paths of multi-hop search.
         top_k: hits per question.
         limit: number of questions, from the beginning of the file; None means all.
-        filter: which passages may be returned, see `Filter.parse`.
+        filter: which passages may be returned, see `parse_filter`.
         **opening: fields of `OpenSettings` (retriever, fusion, rerank, reader, …).
 
     Returns:
@@ -178,7 +178,7 @@ def retrieve(
     check_target(target)
     if limit is not None and limit < 1:
         raise ConfigError(f"limit is {limit}, expected at least 1, or None for all questions")
-    chosen = Filter.parse(filter)
+    chosen = parse_filter(filter)
     listed = list(islice(read_questions(questions), limit))
     with Pipeline.open(index, reads=False, **opening) as pipeline:
         write_results(pipeline, listed, target, top_k, filter=chosen)

@@ -19,7 +19,7 @@ from rag.core.errors import ConfigError
 from rag.core.log import Timer, stage
 from rag.core.types import AnswerSet, Hit, Passage, Path, Paths, Query, RankedPassages
 from rag.data.corpus import passages_of
-from rag.data.filters import Filter
+from rag.data.filters import Filter, parse_filter
 from rag.data.questions import check_questions
 from rag.opening import OpenSettings, open_models
 from rag.policies import Policy, SearchOnce, run
@@ -171,7 +171,7 @@ class Pipeline:
         """Best passages, best first: of one question, or of each question of a list.
 
         Args:
-            filter: which passages may be returned, such as `{"path": "guide/*"}`; see `Filter.parse`.
+            filter: which passages may be returned, such as `{"path": "guide/*"}`; see `parse_filter`.
 
         Returns:
             `RankedPassages`, pairs of hit and passage; of a list of questions a list of them.
@@ -194,7 +194,7 @@ class Pipeline:
         within: dict[str, Any] = {}
         with self._lock:
             self._require_open()
-            if (conditions := Filter.parse(filter)) is not None:
+            if (conditions := parse_filter(filter)) is not None:
                 with stage(timer, "filter"):
                     within["selected"] = self.index.select(conditions)
             if isinstance(self.retriever, PathRetriever):
@@ -260,7 +260,7 @@ class Pipeline:
             self._require_open()
             self._require_reader()
             results = run(policy or SearchOnce(), batch, search, read, context=context)
-            notice, conditions = "no passage has a word of it", Filter.parse(filter)
+            notice, conditions = "no passage has a word of it", parse_filter(filter)
             with self._lock:
                 if conditions is not None and not len(self.index.select(conditions)):
                     notice = "no passage meets the filter"

@@ -22,7 +22,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from rag.core.text import as_unicode
 from rag.core.types import certainty
-from rag.data.filters import Filter
+from rag.data.filters import parse_filter
 from rag.data.text import simple_tokenize
 from rag.policies import GREETING
 from serve.engine import Engine, Job
@@ -137,7 +137,7 @@ async def chat(body: ChatRequest, request: Request, engine: AppEngine) -> Respon
     counts words and punctuation marks: the readers have no common tokens.
     """
     _model(body.model, engine)
-    conditions = Filter.parse(body.filter)
+    conditions = parse_filter(body.filter)
     message, previous = _last_questions(body.messages)
     try:
         message = _TEXT.validate_python(message)

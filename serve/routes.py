@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_vali
 from starlette.responses import JSONResponse, Response
 
 from rag.core.types import AnswerSet
-from rag.data.filters import Filter
+from rag.data.filters import parse_filter
 from rag.pipeline import Pipeline
 from serve.engine import Engine, Job, passage_json
 from serve.errors import ApiError, invalid_request
@@ -123,7 +123,7 @@ async def ask(body: AskRequest, request: Request, engine: AppEngine) -> Response
     With `question` the result is one object, with `questions` it is `{"results": [...]}`. Offsets of evidence
     count Unicode code points.
     """
-    job = Job("ask", body.top_k, body.n_best, Filter.parse(body.filter))
+    job = Job("ask", body.top_k, body.n_best, parse_filter(body.filter))
     return JSONResponse(body.shown(await engine.run(request, job, body.texts)))
 
 
@@ -134,7 +134,7 @@ async def retrieve(body: RetrieveRequest, request: Request, engine: AppEngine) -
     The result has the `question`, its `hits` (`passage_id`, `title`, `text`, `score` and, where there are
     such, `location`, `metadata` and `first_stage`), `index_version` and `timings_ms`.
     """
-    job = Job("retrieve", body.top_k, filter=Filter.parse(body.filter))
+    job = Job("retrieve", body.top_k, filter=parse_filter(body.filter))
     return JSONResponse(body.shown(await engine.run(request, job, body.texts)))
 
 

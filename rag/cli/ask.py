@@ -31,11 +31,11 @@ def ask(
         n_best: Answers to show at most.
         as_json: Print one JSON object per question.
     """
-    from rag.data.filters import Filter
+    from rag.data.filters import parse_options
     from rag.data.questions import check_questions
 
     check_questions(questions, read, n_best)  # before models are loaded
-    chosen = Filter.parse_options(filter or ())
+    chosen = parse_options(filter or ())
     from rag.pipeline import Pipeline
 
     pipeline = Pipeline.open(index, **opening)
@@ -47,9 +47,9 @@ def ask(
 
 def retrieve(filter: list[str] | None = None, **options: Annotated[Any, _RETRIEVING]) -> None:
     """Search for many questions; writes DPR's results JSON, a TREC run, or MDR's paths, by extension."""
-    from rag.data.filters import Filter
+    from rag.data.filters import parse_options
 
-    count = search(filter=Filter.parse_options(filter or ()), **options)
+    count = search(filter=parse_options(filter or ()), **options)
     typer.echo(f"{count:,} questions × top {options['top_k']} → {options['out']}")
 
 

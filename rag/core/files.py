@@ -79,11 +79,11 @@ def disk_errors(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def atomic_path(path: str | Path) -> Iterator[Path]:
+def atomic_path(path: str | Path, *, folder: bool = False) -> Iterator[Path]:
     """Yield a temporary sibling of `path`; on success it is flushed and renamed over `path`.
 
     A link stays a link: what it points to is replaced. On any exception, Ctrl-C included, the temporary file
-    or directory is removed and `path` is untouched.
+    or folder is removed and `path` is untouched. A `folder` is made, and replaces the whole of one at `path`.
 
     Example:
         >>> target = Path(tempfile.mkdtemp()) / "numbers.txt"
@@ -93,27 +93,21 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
         '1 2 3'
     """
     target = Path(os.path.realpath(path)) if Path(path).is_symlink() else Path(path)
-    check_target(target, folder=target.is_dir())
+    check_target(target, folder=folder)
     with disk_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mktemp(prefix=f".{target.name}{TEMPORARY_MARK}", dir=target.parent))
         try:
+            if folder:
+                temporary.mkdir()
             yield temporary
             fsync_tree(temporary)
+            if folder and target.exists():
+                shutil.rmtree(target)
             os.replace(temporary, target)
             fsync_path(target.parent)
         finally:
             _remove(temporary)
-
-
-@contextmanager
-def replaced_folder(folder: Path) -> Iterator[Path]:
-    """A temporary folder beside `folder`, which replaces it and its content when it is complete."""
-    with atomic_path(folder) as temporary:
-        temporary.mkdir()
-        yield temporary
-        if folder.exists():
-            shutil.rmtree(folder.resolve())
 
 
 def link_or_copy(source: Path, target: Path) -> None:

@@ -142,10 +142,8 @@ def fault_of(document: Document, seen: set[str]) -> BadRecord | None:
         return BadRecord("empty text", f"id {id!r}")
     if len(text) > _MAX_CHARS:
         return BadRecord("document too long", f"id {id!r} has {len(text):,} characters, limit {_MAX_CHARS:,}")
-    if any(as_unicode(value) != value for value in (id, title, text)):
-        return BadRecord("not valid Unicode", f"id {id!r}: save the file as UTF-8")
-    if any("\x00" in value for value in (id, title, text)):
-        return BadRecord("NUL character", f"id {id!r}")
+    if any("\x00" in value or as_unicode(value) != value for value in (id, title, text)):
+        return BadRecord("not valid Unicode, or a NUL character", f"id {id!r}: save the file as UTF-8")
     if id in seen:
         return BadRecord("duplicate id", repr(id))
     seen.add(id)
@@ -166,24 +164,22 @@ def passages_of(texts: Any) -> list[Passage]:
     if not rows:
         raise DataError("no texts were given", hint="pass at least one string or Passage")
     fields = DocumentFields(CorpusOptions(), "row")
-    passages = [_passage(row, number, fields) for number, row in enumerate(rows)]
+    passages = list[Passage]()
+    for number, row in enumerate(rows):
+        if isinstance(row, str):
+            row = Passage(str(number), "", row)
+        elif not isinstance(row, Passage):
+            document = fields.document(row, number)
+            if isinstance(document, BadRecord):
+                raise DataError(f"text {number}: {document.reason}, {document.detail}")
+            try:
+                metadata = metadata_of_fields(row.get("metadata") or {})
+            except ValueError as error:
+                raise DataError(f"text {number}: its metadata: {error}", hint=METADATA_HINT) from None
+            row = Passage(document.id, document.title, document.text, metadata=metadata)
+        if not row.text.strip():
+            raise DataError(f"text {number} is empty", hint="leave it out")
+        passages.append(row)
     if fields.layout:
         _log.info("%s", fields.layout)
     return passages
-
-
-def _passage(row: Any, number: int, fields: DocumentFields) -> Passage:
-    if isinstance(row, str):
-        row = Passage(str(number), "", row)
-    elif not isinstance(row, Passage):
-        document = fields.document(row, number)
-        if isinstance(document, BadRecord):
-            raise DataError(f"text {number}: {document.reason}, {document.detail}")
-        try:
-            metadata = metadata_of_fields(row.get("metadata") or {})
-        except ValueError as error:
-            raise DataError(f"text {number}: its metadata: {error}", hint=METADATA_HINT) from None
-        row = Passage(document.id, document.title, document.text, metadata=metadata)
-    if not row.text.strip():
-        raise DataError(f"text {number} is empty", hint="leave it out")
-    return row

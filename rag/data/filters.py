@@ -54,7 +54,9 @@ class Condition:
             True
         """
         if self.field == "path":
-            return _path_test(map(str, self.values))
+            patterns = (translate(f"{it}*" if str(it).endswith("/") else str(it)) for it in self.values)
+            expression = re.compile("|".join(patterns))
+            return lambda path: path is not None and expression.match(path) is not None
         keys = {_key(value) for value in self.values}
 
         def fits(value: Any) -> bool:
@@ -78,51 +80,46 @@ def _is_within(value: Any, sign: str, bound: Value) -> bool:
     return False
 
 
-@dataclass(frozen=True, slots=True)
-class Filter:
-    """Conditions that a passage must meet all; hashable, so that equal filters are evaluated once."""
+Filter = tuple[Condition, ...]
+"""Conditions that a passage must meet all; hashable, so that equal filters are evaluated once."""
 
-    conditions: tuple[Condition, ...]
 
-    @classmethod
-    def parse(cls, fields: Mapping[str, Any] | Filter | None) -> Filter | None:
-        """Check a filter as JSON writes it; None, and one without conditions, select everything.
+def parse_filter(fields: Mapping[str, Any] | Filter | None) -> Filter | None:
+    """Check a filter as JSON writes it; None, and one without conditions, select everything.
 
-        A field has a value, a list of which one must match, or an object of bounds (gte, gt, lte, lt).
-        """
-        if fields is None or isinstance(fields, Filter):
-            return fields
-        if not isinstance(fields, Mapping):
-            raise FilterError(f"the filter is {fields!r:.60}", hint=_EXPECTED)
-        return cls(tuple(_condition(str(name), value) for name, value in fields.items())) if fields else None
+    A field has a value, a list of which one must match, or an object of bounds (gte, gt, lte, lt).
+    """
+    if fields is None or isinstance(fields, tuple):
+        return fields
+    if not isinstance(fields, Mapping):
+        raise FilterError(f"the filter is {fields!r:.60}", hint=_EXPECTED)
+    return tuple(_condition(str(name), value) for name, value in fields.items()) or None
 
-    @classmethod
-    def parse_options(cls, options: Iterable[str]) -> Filter | None:
-        """The filter of options such as `path=guide/*` and `year>=2020`; a FilterError for others.
 
-        Example:
-            >>> Filter.parse_options(["path=a/*", "path=b/*"]).conditions
-            (Condition(field='path', values=('a/*', 'b/*'), bounds=()),)
-        """
-        fields: dict[str, Any] = {}
-        for option in options:
-            match = _OPTION.fullmatch(option)
-            if match is None:
-                raise FilterError(
-                    f"the filter {option!r} is not of the form FIELD=VALUE",
-                    hint="for example --filter path=guide/* or --filter 'year>=2020'",
-                )
-            name, sign, value = (match[part].strip() for part in ("field", "sign", "value"))
-            condition = fields.setdefault(name, [] if sign == "=" else {})
-            if isinstance(condition, list) != (sign == "=") or _SIGNS.get(sign) in condition:
-                raise FilterError(
-                    f"the filter gives {name!r} two bounds with {sign}, or both values and bounds"
-                )
-            if isinstance(condition, list):
-                condition.append(value)
-            else:
-                condition[_SIGNS[sign]] = value
-        return cls.parse(fields)
+def parse_options(options: Iterable[str]) -> Filter | None:
+    """The filter of options such as `path=guide/*` and `year>=2020`; a FilterError for others.
+
+    Example:
+        >>> parse_options(["path=a/*", "path=b/*"])
+        (Condition(field='path', values=('a/*', 'b/*'), bounds=()),)
+    """
+    fields: dict[str, Any] = {}
+    for option in options:
+        match = _OPTION.fullmatch(option)
+        if match is None:
+            raise FilterError(
+                f"the filter {option!r} is not of the form FIELD=VALUE",
+                hint="for example --filter path=guide/* or --filter 'year>=2020'",
+            )
+        name, sign, value = (match[part].strip() for part in ("field", "sign", "value"))
+        condition = fields.setdefault(name, [] if sign == "=" else {})
+        if isinstance(condition, list) != (sign == "=") or _SIGNS.get(sign) in condition:
+            raise FilterError(f"the filter gives {name!r} two bounds with {sign}, or both values and bounds")
+        if isinstance(condition, list):
+            condition.append(value)
+        else:
+            condition[_SIGNS[sign]] = value
+    return parse_filter(fields)
 
 
 def _condition(name: str, stated: Any) -> Condition:
@@ -152,9 +149,3 @@ def _checked(name: str, value: Any) -> Value:
         raise FilterError(f"the filter gives {name!r} the value {value!r:.60}, expected {expected}")
     plain: Value = value
     return plain
-
-
-def _path_test(patterns: Iterable[str]) -> Callable[[Any], bool]:
-    expressions = (translate(f"{it}*" if it.endswith("/") else it) for it in patterns)
-    expression = re.compile("|".join(expressions))
-    return lambda path: path is not None and expression.match(path) is not None

@@ -14,7 +14,7 @@ from rag.core.types import MAX_TOP_K, Question
 from rag.data.files import rows as files
 from rag.data.files.named import Grades, is_named, named_questions
 from rag.data.files.question_sets import fault_of_question, question_of, squad_paragraphs, table_columns
-from rag.data.records import rows_of
+from rag.data.records import PlacedRecord, rows_of
 
 _QRELS = ("query-id", "corpus-id", "score")  # the columns of BEIR's judgements
 
@@ -138,7 +138,7 @@ def draw_sample(questions: Iterable[Question], count: int, seed: int) -> list[Qu
     return [question for _, question in sorted(drawn, key=lambda item: item[0])]
 
 
-def _questions(rows: Iterable[files.PlacedRecord], path: str) -> Iterator[Question]:
+def _questions(rows: Iterable[PlacedRecord], path: str) -> Iterator[Question]:
     """Questions of rows, and of the articles of SQuAD among them; their ids are unique."""
     places: dict[str, str] = {}
     for place, number, row in _squad_rows(rows, path):
@@ -154,7 +154,7 @@ def _questions(rows: Iterable[files.PlacedRecord], path: str) -> Iterator[Questi
         raise DataError(f"{path}: no questions in it")
 
 
-def _squad_rows(rows: Iterable[files.PlacedRecord], path: str) -> Iterator[files.PlacedRecord]:
+def _squad_rows(rows: Iterable[PlacedRecord], path: str) -> Iterator[PlacedRecord]:
     """The rows, with the questions of SQuAD's articles in place of these.
 
     Their gold passage ids are those that a corpus read from the same file has.

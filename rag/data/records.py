@@ -16,6 +16,7 @@ _MAX_RECORDS, _MAX_SHOWN = 10, 100  # bad records that are named, and problems a
 Kind = Literal["heading", "paragraph", "item", "row", "code"]
 CorpusFormat = Literal["jsonl", "json", "tsv", "csv", "parquet", "documents"]
 CORPUS_FORMATS: tuple[CorpusFormat, ...] = get_args(CorpusFormat)
+PlacedRecord = tuple[str, int, Any]  # where it stands, for messages, its number from 1, value or `BadRecord`
 FILTER_FIELDS = ("path", "document")  # what filters name without metadata: a file's path, a document's id
 
 

@@ -36,9 +36,6 @@ def split_documents(
     Passages of sections have the path of headings as title, others the document's title. Passages of files
     have a location. Ids are `{document id}-{n}`, n from 0, or the document's id where it is not cut.
 
-    Args:
-        count_tokens: returns the number of tokens of a text for the encoder.
-
     Source: Karpukhin et al. 2020, "Dense Passage Retrieval", section 4.1, for "words100".
 
     Example:
@@ -115,9 +112,6 @@ def sections(
     A passage stays within one section, and its title is the path to it: the document's title and the headings
     above. Lists, tables and code stay whole where they fit; longer ones are cut between entries, rows or
     lines, long paragraphs between sentences.
-
-    Args:
-        max_tokens: maximum number of tokens of title and text together.
     """
     path: list[tuple[int, str]] = []  # level and text of the headings above
     body: list[Block] = []
@@ -130,21 +124,16 @@ def sections(
             # a heading with nothing below it is all that its section says
             is_last = is_last and (following is None or following.level <= block.level)
         if is_last:
-            yield from _passages(document, [text for _, text in path], body, max_tokens, count)
+            headings = [text for _, text in path]
+            title = _title(document.title, headings, int(_TITLE_SHARE * max_tokens), count)
+            budget = max(max_tokens - count(title), max_tokens // 2)
+            for parts in _packed(document.text, body, budget, count):
+                start, end = parts[0].start, parts[-1].end
+                yield title, start, end, document.location(start, end, headings)
         if is_heading:
             path.append((block.level, document.text_of(block)))
         if is_heading or is_last:
             body = []
-
-
-def _passages(
-    document: Document, headings: Sequence[str], body: Sequence[Block], max_tokens: int, count: CountTokens
-) -> Iterator[tuple[str, int, int, Location]]:
-    title = _title(document.title, headings, int(_TITLE_SHARE * max_tokens), count)
-    budget = max(max_tokens - count(title), max_tokens // 2)
-    for parts in _packed(document.text, body, budget, count):
-        start, end = parts[0].start, parts[-1].end
-        yield title, start, end, document.location(start, end, headings)
 
 
 def _title(title: str, headings: Sequence[str], budget: int, count: CountTokens) -> str:

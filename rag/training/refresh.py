@@ -27,11 +27,11 @@ from typing import Any
 
 from rag.core.errors import ConfigError, IncompleteArtifactError, ResourceError
 from rag.core.files import (
+    atomic_path,
     atomic_write_json,
     clean_directory,
     directory_lock,
     fsync_tree,
-    replaced_folder,
 )
 from rag.core.log import get_logger, setup_logging
 from rag.runtime.hardware import use_threads
@@ -156,7 +156,7 @@ class Refresh(FitHooks):
         """Write the snapshot, unless an earlier attempt of the same step did, and start a process for it."""
         self._pending, snapshot, device = folder, folder / "snapshot", self._config.refresh_device
         if self._world.is_main and not snapshot.exists():
-            with replaced_folder(snapshot) as temporary:
+            with atomic_path(snapshot, folder=True) as temporary:
                 self._write_snapshot(temporary)
             log.info("snapshot of %s", folder.name)
         if self._world.is_main and device is not None:

@@ -25,12 +25,12 @@ from safetensors.torch import load_file, save_file
 from rag.config import RECIPE_KEY
 from rag.core.errors import ConfigError, DataError, IncompleteArtifactError, MismatchedArtifactError
 from rag.core.files import (
+    atomic_path,
     atomic_write_json,
     atomic_write_text,
     clean_directory,
     directory_lock,
     read_json,
-    replaced_folder,
     sha256_file,
 )
 from rag.core.log import get_logger
@@ -183,7 +183,7 @@ def save_checkpoint(
     }
     files = {"weights": master.state(), "optimizer": moments, "hooks": hooks}
     path = checkpoint_path(out, step)
-    with replaced_folder(path) as temporary:
+    with atomic_path(path, folder=True) as temporary:
         for name, tensors in files.items():
             # a clone each: safetensors refuses tensors that share memory
             cloned = {k: tensor.detach().clone().contiguous() for k, tensor in tensors.items()}

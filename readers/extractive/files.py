@@ -14,7 +14,7 @@ from torch import nn
 from transformers import AutoConfig, AutoTokenizer
 
 from rag.core.errors import ConfigError, MismatchedArtifactError
-from rag.core.files import atomic_path, check_target, replaced_folder, sha256_file
+from rag.core.files import atomic_path, check_target, sha256_file
 from rag.runtime.backbone import loading
 from rag.runtime.model_files import (
     embedded_encoder_dir,
@@ -155,7 +155,7 @@ def save_calibrated(source: str | Path | None, out: Path, calibration: Calibrati
     folder = Path(source or SHIPPED_READER)
     manifest = load_manifest(ReaderManifest, folder).model_copy(update={"calibration": calibration})
     check_target(out, folder=True, is_new=True)
-    with replaced_folder(out) as temporary:
+    with atomic_path(out, folder=True) as temporary:
         shutil.copytree(folder, temporary, dirs_exist_ok=True)
         manifest.save(temporary)
 
@@ -184,7 +184,7 @@ def plain_encoder(source: str | None, out: Path) -> str | None:
     if not folder.exists():
         parts = load_parts(reader)
         encoder: Any = parts.model.encoder
-        with atomic_path(folder) as temporary:
+        with atomic_path(folder, folder=True) as temporary:
             encoder.save_pretrained(temporary)
             parts.tokenizer.save_pretrained(temporary)
     return str(folder.resolve())

@@ -15,7 +15,7 @@ from typing import Any, cast
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from rag.core.files import replaced_folder
+from rag.core.files import atomic_path
 from rag.runtime.model_files import TOWER_NAMES, read_config, tokenizer_file
 from retrievers.encoders.settings import EncoderSettings
 from retrievers.encoders.tokenization import marked_tokenizer
@@ -46,7 +46,7 @@ def write_encoder(
         weights: fp32 by the names of the model's parameters (`question.encoder.…`); others stay as they are.
         settings: how the finished encoder reads texts.
     """
-    with replaced_folder(folder) as temporary:
+    with atomic_path(folder, folder=True) as temporary:
         of_passages, of_questions = (temporary / name for name in TOWER_NAMES[0])
         place = temporary if passage is None else of_questions
         _write_tower(place, question, "question.", weights, settings)

@@ -25,7 +25,7 @@ from scipy.sparse import csr_matrix
 from indexers.protocols import EncoderIdentity
 from rag.core.arrays import Float32, Int32, Int64
 from rag.core.errors import ArtifactError, ConfigError
-from rag.core.files import replaced_folder
+from rag.core.files import atomic_path
 from rag.core.types import Query
 from rag.runtime.model_files import folder_tokenizer, model_folder, read_tensors
 from retrievers.encoders.settings import PAIR, STATIC_LENGTH, read_settings
@@ -165,7 +165,7 @@ def write_static(folder: Path, vectors: Float32, tokenizer: Path) -> None:
         ],
         "config_sentence_transformers.json": {"similarity_fn_name": "cosine"},
     }
-    with replaced_folder(folder) as temporary:
+    with atomic_path(folder, folder=True) as temporary:
         save_file(tensors, temporary / "model.safetensors", metadata={"format": "np"})
         shutil.copyfile(tokenizer, temporary / "tokenizer.json")
         for name, value in written.items():

@@ -18,7 +18,7 @@ from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
 from rag.core.errors import DataError
-from rag.core.files import replaced_folder
+from rag.core.files import atomic_path
 from rag.core.types import Passage
 from rag.data.examples import Example
 from rag.runtime.model_files import save_tokenizer
@@ -195,6 +195,6 @@ def _export(
     folder: Path, model: CrossEncoder, parts: torch.nn.ModuleDict, weights: Mapping[str, torch.Tensor]
 ) -> None:
     parts.float().load_state_dict(dict(weights), strict=False)
-    with replaced_folder(folder) as temporary:
+    with atomic_path(folder, folder=True) as temporary:
         model.network.save_pretrained(temporary)
         save_tokenizer(model.tokenizer, temporary)

@@ -38,14 +38,14 @@ def test_a_folder_is_chosen_and_what_stands_around_a_passage_is_shown(driver, pa
         assert service.filters[-1] is None
         page.all("#folder")[0].send_keys("guide/")
         page.until(lambda: service.filters[-1] is not None)
-        assert service.filters[-1].conditions[0].values == ("guide/",)
+        assert service.filters[-1][0].values == ("guide/",)
         page.settled()
         assert driver.current_url.endswith("&folder=guide%2F")
         page.all("button.around")[0].click()
         page.until(lambda: page.texts(".near"))
         assert page.texts(".near")[0].startswith("The Rhine begins")
         page.open("/?q=Where%20does%20the%20Danube%20rise%3F&folder=moved%2F").settled()
-        assert service.filters[-1].conditions[0].values == ("moved/",)
+        assert service.filters[-1][0].values == ("moved/",)
         assert page.script("return document.getElementById('folder').value") == "moved/"
         assert page.complaints() == []
 

@@ -102,17 +102,14 @@ class DocumentFields:
         joined = text if isinstance(text, str) else _joined(text, title, record)
         if joined is None:
             return BadRecord("text is not text", "expected text, or a list of paragraphs or of sentences")
-        try:
-            return Document(str(id), title, joined, metadata=self._metadata_of(record))
-        except ValueError as error:
-            return BadRecord("metadata that filters cannot compare", str(error))
-
-    def _metadata_of(self, record: Mapping[str, Any]) -> Metadata:
         beside = record.get("metadata")
-        fields = {**(beside if isinstance(beside, Mapping) else {}), **record}
+        fields = {**beside, **record} if isinstance(beside, Mapping) else record
         chosen = {name: fields[name] for name in self._metadata if fields.get(name) not in _EMPTY}
         self._absent -= chosen.keys()
-        return metadata_of_fields(chosen)
+        try:
+            return Document(str(id), title, joined, metadata=metadata_of_fields(chosen))
+        except ValueError as error:
+            return BadRecord("metadata that filters cannot compare", str(error))
 
     def check(self) -> None:
         """Refuse, at the end, a source in which no mapping has a requested field of metadata."""

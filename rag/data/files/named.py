@@ -10,7 +10,7 @@ from typing import Any
 
 from rag.core.errors import ConfigError, DataError, RagError
 from rag.core.optional import require
-from rag.data.files.rows import PlacedRecord
+from rag.data.records import PlacedRecord
 
 HF_PREFIX = "hf:"
 IRDS_PREFIX = "irds:"

@@ -27,6 +27,7 @@ QUESTION_FIELDS = ("question", "query", "input", "text", "Question")
 _ANSWER_FIELDS = ("answers", "answer", "output", "Answer")
 _POSITIVES = ("positive", "positives", "pos", "positive_passages")
 _NEGATIVES = re.compile(r"negatives?|neg|negative_passages|negative_\d+")
+_LISTS = ("answers", "answer", "gold_passage_ids")  # in cells of tables
 _UNKNOWN_ANSWER = "<unk>"  # TriviaQA's test questions
 
 
@@ -44,7 +45,9 @@ def parse_record(record: Any, fallback_id: str = "") -> tuple[Question, dict[str
     if isinstance(record, BadRecord):
         raise ValueError(f"{record.reason}: {record.detail}")
     if isinstance(record, TableRow):
-        record = _of_cells(record)
+        cells = {name.lower(): cell for name, cell in record.items()}
+        lists = {name: parse_cell(cells[name]) for name in _LISTS if cells.get(name)}
+        record = {name: cell for name, cell in cells.items() if cell or name in _POSITIVES} | lists
     if is_list(record) and len(record) >= 2 and all(isinstance(text, str) for text in record):
         record = {"query": record[0], "positive": record[1], "negatives": record[2:]}
     if not isinstance(record, Mapping):
@@ -98,14 +101,6 @@ def _of_pairs(record: Record) -> dict[str, Any]:
 def _contexts(value: Any) -> list[Any]:
     listed = value if is_list(value) else [value]
     return [{"text": item} if isinstance(item, str) else item for item in listed if item]
-
-
-def _of_cells(row: TableRow) -> dict[str, Any]:
-    """The row of a table with lists in cells parsed and empty cells left out."""
-    named = {name.lower(): cell for name, cell in row.items()}
-    record: dict[str, Any] = {name: cell for name, cell in named.items() if cell or name in _POSITIVES}
-    lists = ("answers", "answer", "gold_passage_ids")
-    return record | {name: parse_cell(record[name]) for name in lists if record.get(name)}
 
 
 def parse_cell(cell: str) -> tuple[str, ...]:
@@ -166,7 +161,10 @@ def question_of(record: Any, fallback_id: str) -> Question:
     """
     parsed, rest = parse_record(record, fallback_id)
     answers = tuple(dict.fromkeys(parsed.answers))
-    fields: dict[str, Any] = {"gold_passage_ids": _ids(rest.pop("gold_passage_ids", None))}
+    ids = rest.pop("gold_passage_ids", None) or ()
+    if not isinstance(ids, list | tuple) or not all(isinstance(it, str | int) for it in ids):
+        raise ValueError("gold_passage_ids is not a list of ids")
+    fields: dict[str, Any] = {"gold_passage_ids": tuple(map(str, ids))}
     context = rest.get("context")
     if rest.pop("answers_are_regex", rest.pop("answer_is_regex", None)) is True:
         fields["answer_profile"] = REGEX_PROFILE
@@ -188,7 +186,9 @@ def question_of(record: Any, fallback_id: str) -> Question:
             title = squad_title(title)
             rest |= {} if labels else {"is_impossible": True}
         fields["gold"] = (GoldPassage(Passage("", title, context)),) if context.strip() else ()
-        fields["answer_starts"] = _answer_starts(labels)
+        starts = [row.get("start", row.get("answer_start")) for row in labels if isinstance(row, Mapping)]
+        if all(isinstance(start, int) for start in starts):
+            fields["answer_starts"] = tuple(starts)
         del rest["context"]
     elif "paragraphs" in rest and {"question_decomposition", "answer_aliases"} & rest.keys():
         answers = (*answers, *(rest.pop("answer_aliases", None) or ()))
@@ -201,17 +201,6 @@ def question_of(record: Any, fallback_id: str) -> Question:
     if rest.pop("is_impossible", None) is True:
         answers, fields["is_impossible"] = (), True
     return replace(parsed, answers=answers, meta=rest, **fields)
-
-
-def _answer_starts(labels: Sequence[Any]) -> tuple[int, ...]:
-    starts = [row.get("start", row.get("answer_start")) for row in labels if isinstance(row, Mapping)]
-    return tuple(starts) if all(isinstance(start, int) for start in starts) else ()
-
-
-def _ids(listed: Any) -> tuple[str, ...]:
-    if isinstance(listed, list | tuple | None) and all(isinstance(it, str | int) for it in listed or ()):
-        return tuple(map(str, listed or ()))
-    raise ValueError("gold_passage_ids is not a list of ids")
 
 
 def _passages(listed: Any) -> tuple[GoldPassage, ...]:

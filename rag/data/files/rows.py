@@ -25,9 +25,8 @@ import pyarrow.parquet as pq
 
 from rag.core.errors import DataError
 from rag.core.files import atomic_path
-from rag.data.records import BadRecord
+from rag.data.records import BadRecord, PlacedRecord
 
-PlacedRecord = tuple[str, int, Any]  # where it stands, for messages, its number from 1, value or `BadRecord`
 Values = Iterator[tuple[int, Any]]  # records without their places
 Columns = Callable[[list[str]], list[str] | None]  # of a first row: names for the columns, if it has none
 

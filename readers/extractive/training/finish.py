@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from rag.core.files import atomic_path, atomic_write_json, read_json, replaced_folder
+from rag.core.files import atomic_path, atomic_write_json, read_json
 from rag.data.examples import Example
 from rag.runtime.fast.fast_bert import FastBert, RangeRecorder
 from rag.runtime.model_files import embedded_word_embeddings, save_tokenizer
@@ -55,7 +55,9 @@ def finish(
     export_trained(config.out / "trained", model, weights, tokenizer)
     sets = _serving(config, held_out)
     figures: dict[str, Any] = {}
-    with replaced_folder(config.out / "reader") as folder:  # it appears only with ranking and confidence
+    with atomic_path(
+        config.out / "reader", folder=True
+    ) as folder:  # it appears only with ranking and confidence
         export_int8(folder, model, weights, tokenizer, name=config.name, settings=settings)
         manifest = add_ranges(folder, learnt)
         reader = ExtractiveReader.load(folder, precision=config.precision)

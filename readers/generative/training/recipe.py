@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from rag.core.errors import ConfigError, DataError
-from rag.core.files import replaced_folder
+from rag.core.files import atomic_path
 from rag.core.optional import require
 from rag.data.examples import Example
 from rag.data.selection import hold_out
@@ -209,7 +209,7 @@ def save_reader(
     """
     model = seq2seq.model.float()
     set_weights(seq2seq, weights)
-    with replaced_folder(folder) as temporary:
+    with atomic_path(folder, folder=True) as temporary:
         model.save_pretrained(temporary)
         save_tokenizer(seq2seq.tokenizer, temporary)
         manifest.save(temporary)

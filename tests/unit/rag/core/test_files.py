@@ -20,7 +20,6 @@ from rag.core.files import (
     directory_lock,
     disk_errors,
     read_json,
-    replaced_folder,
 )
 
 
@@ -140,9 +139,9 @@ def test_a_folder_to_write_is_new_or_empty_or_replaced_when_complete(tmp_path: P
     (out / "old").write_text("old")
     with pytest.raises(ConfigError, match="exists and is not empty"):
         check_target(out, folder=True, is_new=True)
-    with pytest.raises(ValueError, match="broken"), replaced_folder(out) as temporary:
+    with pytest.raises(ValueError, match="broken"), atomic_path(out, folder=True) as temporary:
         raise ValueError("broken")
     assert [path.name for path in out.iterdir()] == ["old"]
-    with replaced_folder(out) as temporary:
+    with atomic_path(out, folder=True) as temporary:
         (temporary / "new").write_text("new")
     assert [path.name for path in out.iterdir()] == ["new"]
