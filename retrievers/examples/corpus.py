@@ -34,7 +34,6 @@ def open_corpus(sources: Sequence[Path], folder: Path, split: str = "words100") 
     place = folder / "corpus"
     if not place.is_dir():
         options = load_config(CorpusOptions, overrides={"split": split})
-        with atomic_path(place, folder=True) as temporary:
-            with PassageStoreWriter(temporary) as writer:
-                writer.add_many(split_documents(read_documents(sources), options))
+        with atomic_path(place, folder=True) as temporary, PassageStoreWriter(temporary) as writer:
+            writer.add_many(split_documents(read_documents(sources), options))
     return PassageStore.open(place)
