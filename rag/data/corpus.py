@@ -143,7 +143,7 @@ def fault_of(document: Document, seen: set[str]) -> BadRecord | None:
     if len(text) > _MAX_CHARS:
         return BadRecord("document too long", f"id {id!r} has {len(text):,} characters, limit {_MAX_CHARS:,}")
     if any("\x00" in value or as_unicode(value) != value for value in (id, title, text)):
-        return BadRecord("not valid Unicode, or a NUL character", f"id {id!r}: save the file as UTF-8")
+        return BadRecord("not valid Unicode", f"id {id!r}: save the file as UTF-8, without NUL characters")
     if id in seen:
         return BadRecord("duplicate id", repr(id))
     seen.add(id)

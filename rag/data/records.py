@@ -59,11 +59,13 @@ def rows_of(value: Any, what: str, *, hint: str = "put it in a list") -> list[An
     """
     if hasattr(value, "columns"):
         listed = getattr(value, "to_dicts", None) or getattr(value, "to_pylist", None)
-        rows = listed() if listed else value.to_dict("records")
-        return [{name: _cell_or_none(value) for name, value in row.items()} for row in rows]
+        value = listed() if listed else value.to_dict("records")
     if isinstance(value, str | bytes | Mapping | PurePath) or not isinstance(value, Iterable):
         raise DataError(f"{what} is a single {type(value).__name__}, expected a list", hint=hint)
-    return list(value)
+    return [
+        {name: _cell_or_none(cell) for name, cell in row.items()} if isinstance(row, Mapping) else row
+        for row in value
+    ]
 
 
 def _cell_or_none(value: Any) -> Any:

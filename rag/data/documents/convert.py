@@ -22,7 +22,7 @@ from pathlib import PurePath
 from typing import Any
 
 from rag.core.errors import MissingDependencyError, RagError
-from rag.data.documents import epub, html, mail, odf, office, pandoc, pdf, plain, rst, tables
+from rag.data.documents import archives, html, mail, office, pandoc, pdf, plain, rst, tables
 from rag.data.documents.blocks import MAX_CHARS, Piece, Unreadable, assemble, clean
 from rag.data.documents.kinds import kind_by_name, kind_of
 from rag.data.files.rows import open_binary, strip_compression
@@ -34,8 +34,9 @@ _LATEX_HEADING = re.compile(r"^\\(?:part|chapter|(?:sub)*section)\*?\{(.*)\}\s*$
 _MAX_FRAMES = 20_000  # of converters that walk a tree: pages of a few thousand nested elements exist
 
 _FROM_BYTES: dict[str, Callable[[bytes], tuple[Any, ...]]] = {
-    "pdf": pdf.pdf, "xlsx": tables.workbook, "pptx": office.slides, "docx": office.word, "epub": epub.book,
-    "odt": odf.text, "rtf": partial(pandoc.read, kind="rtf"),  # RTF is in 7-bit characters
+    "pdf": pdf.pdf, "xlsx": tables.workbook, "pptx": office.slides, "docx": office.word,
+    "epub": archives.book, "odt": archives.text,
+    "rtf": partial(pandoc.read, kind="rtf"),  # in 7-bit characters
     "mail": lambda data: mail.message(data, _attached), "mbox": lambda data: mail.mailbox(data, _attached),
 }  # fmt: skip
 _FROM_TEXT: dict[str, Callable[[str], tuple[str, list[Piece]]]] = {
@@ -124,8 +125,14 @@ def _receive(requests: "queue.SimpleQueue[str]") -> None:
 
 
 def _reply(path: str) -> dict[str, Any]:
+    name = strip_compression(path)
     try:
-        return asdict(_convert_file(path))
+        with open(path, "rb") if name == path else open_binary(path) as stream:
+            parts = iter(partial(stream.read, _PIECE), b"")  # one read of all would first take the limit
+            data = b"".join(islice(parts, _MAX_BYTES // _PIECE + 2))
+        if len(data) > _MAX_BYTES:
+            raise Unreadable("too large", "split it", f"more than {_MAX_BYTES:,} bytes")
+        return asdict(convert(data, PurePath(name).name))
     except MissingDependencyError as error:
         return {"missing": error.message, "hint": error.hint}
     except Unreadable as error:
@@ -135,16 +142,6 @@ def _reply(path: str) -> dict[str, Any]:
     except OSError as error:
         reason, detail = "cannot be read", (error.strerror or "", "check its permissions")
     return {"reason": reason, "detail": "; ".join(filter(None, detail))}
-
-
-def _convert_file(path: str) -> Document:
-    plain_name = strip_compression(path)
-    with open(path, "rb") if plain_name == path else open_binary(path) as stream:
-        pieces = iter(partial(stream.read, _PIECE), b"")  # one read of all would first take the limit
-        data = b"".join(islice(pieces, _MAX_BYTES // _PIECE + 2))
-    if len(data) > _MAX_BYTES:
-        raise Unreadable("too large", "split it", f"more than {_MAX_BYTES:,} bytes")
-    return convert(data, PurePath(plain_name).name)
 
 
 if __name__ == "__main__":

@@ -17,15 +17,11 @@ _SHOWN = ("From", "To", "Cc", "Date")
 # the line before each message: sender, time, year
 _SEPARATOR = re.compile(rb"(?:\A|(?<=\n\n)|(?<=\n\r\n))From [^\n]*\d\d:\d\d[^\n]*\d{4}[^\n]*\n")
 
-Attached = Callable[[bytes, str], list[Piece]]
+Attached = Callable[[bytes, str], list[Piece]]  # converts an attachment, by its bytes and file name
 
 
 def message(data: bytes, attached: Attached) -> tuple[str, list[Piece]]:
-    """Title and pieces; the title is the subject.
-
-    Args:
-        attached: converts an attachment, given by its bytes and file name, into pieces.
-    """
+    """Title and pieces; the title is the subject."""
     parsed = email.message_from_bytes(data, policy=email.policy.default)
     if not parsed.keys():
         raise Unreadable("broken file", "save the message again", "it has no header of an e-mail")

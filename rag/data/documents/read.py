@@ -60,11 +60,7 @@ def document_from(line: bytes, name: str) -> Document | BadRecord:
 def convert_files(
     files: Sequence[tuple[str, str]], *, timeout_s: float = 60.0
 ) -> Iterator[Document | BadRecord]:
-    """Convert files, given by path and name, in order; for one that cannot be read, the result is the reason.
-
-    Args:
-        timeout_s: most seconds for one.
-    """
+    """Convert files, given by path and name, in order; the result for one that cannot be read is why."""
     n_processes = min(os.cpu_count() or 1, 8)
     workers = [Converter() for _ in range(n_processes)]
     idle, rest = deque(workers), iter(files)

@@ -212,11 +212,7 @@ def workbook(data: bytes) -> tuple[str, list[Piece], tuple[str, ...]]:
 
 
 def _dense(rows: Iterable[Mapping[int, str]]) -> list[list[str]]:
-    """The rows by columns, without those in which no row has anything, and one empty row for many.
-
-    Args:
-        rows: cells that are not empty, by the number of the column.
-    """
+    """Rows of filled cells by columns, without those that no row fills, and one empty row for many."""
     filled, chars = list[Mapping[int, str]](), 0
     for row in rows:
         if row or (filled and filled[-1]):

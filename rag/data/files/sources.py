@@ -41,9 +41,7 @@ def find_sources(
 ) -> list[Source]:
     """List everything to read, in the order given; the files of a folder by relative path.
 
-    Args:
-        report: gets the names of files in folders that no reader was chosen for, and the folders that may not
-            be read.
+    What is left out of folders, and folders that may not be read, are named in the report.
 
     Raises:
         ConfigError: no inputs, an unknown format name, or a format that cannot be told.

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -123,10 +122,8 @@ def test_links_stay_links(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")  # which points nowhere
     atomic_write_text(tmp_path / "loop", "in its place")
     assert (tmp_path / "loop").read_text() == "in its place"
-    with atomic_path(tmp_path / "folder") as temporary:
-        temporary.mkdir()
+    with atomic_path(tmp_path / "folder", folder=True) as temporary:
         (temporary / "x").touch()
-        shutil.rmtree(tmp_path / "real")
     assert (tmp_path / "folder").is_symlink()
     assert [path.name for path in (tmp_path / "real").iterdir()] == ["x"]
 

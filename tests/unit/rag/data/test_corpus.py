@@ -225,7 +225,7 @@ def test_format_is_found_by_content_or_named(tmp_path: Path) -> None:
         (b'{"id": "x", "title": 5, "text": "a"}', "title is not text", "int"),
         (b'{"id": "x", "text": "caf\xe9 \x96 bar"}', "not valid UTF-8", "byte 0xe9 at offset"),
         (b'{"id": "x", "text": "\\ud800"}', "not valid Unicode", "'x'"),
-        (b'{"id": "x", "text": "a\\u0000b"}', "NUL character", "'x'"),
+        (b'{"id": "x", "text": "a\\u0000b"}', "not valid Unicode", "'x'"),
         (b'{"id": 0, "text": "again"}', "duplicate id", "'0'"),
         (b"[" * 100_000, "malformed JSON", "recursion"),
         (b'{"id": ' + b"9" * 5000 + b', "text": "x"}', "malformed JSON", "digits"),

@@ -1,13 +1,16 @@
-"""OpenDocument texts, as LibreOffice writes them, by way of HTML."""
+"""EPUB books and OpenDocument texts: ZIP archives of XML, which is read as HTML."""
 
+import posixpath
 from html import escape
 from itertools import groupby
+from urllib.parse import unquote
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
 from rag.data.documents import html
 from rag.data.documents.blocks import Piece, Unreadable, clean, first_heading
 from rag.data.documents.kinds import open_archive
+from rag.data.documents.plain import decode
 
 _TEXT, _TABLE, _DRAW, _OFFICE, _STYLE = (
     f"{{urn:oasis:names:tc:opendocument:xmlns:{part}:1.0}}"
@@ -26,6 +29,23 @@ _NAMES = {  # in HTML; a cell that another covers is empty
 _BELOW = (f"{_TEXT}note", f"{_DRAW}frame", f"{_DRAW}custom-shape")  # in a paragraph, read after it
 _CODE = ("code", "preformatted", "source")
 _MAX_BLANKS = 1000
+
+
+def book(data: bytes) -> tuple[str, list[Piece]]:
+    """Title and pieces of a book: its chapters in reading order, without the table of contents."""
+    with open_archive(data) as archive:
+        root = ElementTree.fromstring(archive.read("META-INF/container.xml")).find(".//{*}rootfile")
+        place = root.attrib["full-path"] if root is not None else ""
+        package = ElementTree.fromstring(archive.read(place))
+        title = package.find(".//{*}title")
+        pieces: list[Piece] = []
+        items = {item.attrib.get("id"): item.attrib for item in package.iterfind(".//{*}manifest/{*}item")}
+        for reference in package.iterfind(".//{*}spine/{*}itemref"):
+            item = items.get(reference.attrib.get("idref"), {})
+            name = posixpath.normpath(posixpath.join(posixpath.dirname(place), unquote(item.get("href", ""))))
+            if name in archive.namelist() and "nav" not in item.get("properties", "").split():
+                pieces += html.page(decode(archive.read(name))[0])[1]
+        return clean("".join(title.itertext())) if title is not None else "", pieces
 
 
 def text(data: bytes) -> tuple[str, list[Piece]]:
