@@ -86,7 +86,7 @@ def test_bad_questions_and_settings(pipeline: Pipeline) -> None:
         ({"1": "one"}, "a single dict"),
         (["a", " \n"], "text 1 is empty"),
         ([None], "text 0: not an object, found NoneType"),
-        ([{"text": float("nan")}], "text 0: text is not text, expected text"),
+        ([{"text": float("nan")}], "text 0: missing field, no text"),
         ([{"text": "a", "metadata": "2020"}], "text 0: its metadata: '2020', expected a mapping"),
         ([{"text": "a", "metadata": {"year": {}}}], "text 0: its metadata: 'year'"),
         ([], "no texts were given"),

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,7 @@ def until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None
 
 def test_files_that_appear_change_and_go_are_followed_until_ctrl_c(corpus: tuple[Path, Path]) -> None:
     folder, place = corpus
+    (folder / "bad.pdf").write_bytes(b"%PDF-junk")
     command = [sys.executable, "-m", "rag.cli.main", "index", str(folder), "--update", str(place), "--watch"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     process = subprocess.Popen(
@@ -57,7 +59,9 @@ def test_files_that_appear_change_and_go_are_followed_until_ctrl_c(corpus: tuple
     )  # fmt: skip
     try:
         assert process.stderr is not None
-        assert any("watching" in line for line in process.stderr)
+        assert "bad.pdf: broken file" in "".join(
+            takewhile(lambda line: "watching" not in line, process.stderr)
+        )
         (folder / "zoo.md").write_text("# Zoo\n\nThe giraffe eats.\n")
         until(lambda: found(place, "giraffe") == ["The giraffe eats."], process)
         (folder / "zoo.md").write_text("# Zoo\n\nThe giraffe sleeps.\n")
@@ -73,6 +77,7 @@ def test_files_that_appear_change_and_go_are_followed_until_ctrl_c(corpus: tuple
         process.kill()
     assert process.returncode == 0, complaints
     assert "Traceback" not in complaints
+    assert "bad.pdf" not in complaints  # it is named once, not at every round
     assert [line.partition("version ")[2].partition(", ")[2].strip() for line in lines] == [
         "3 documents, none changed",
         "documents: 1 added, 0 replaced, 0 deleted, 3 kept; 1 passages written",

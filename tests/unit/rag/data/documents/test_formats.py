@@ -1,6 +1,7 @@
 """What each format gives: blocks, titles, pages; and what of a file is no text for people."""
 
 import datetime
+from email.message import EmailMessage
 
 import docx
 import pptx
@@ -207,6 +208,16 @@ def test_mail_with_attachments() -> None:
         ("heading", "p.pdf"), ("paragraph", "(not read: broken file)"), ("heading", "x.bin"),
     ]  # fmt: skip
     assert [block.level for block in converted.blocks if block.kind == "heading"] == [1, 2, 1, 1]
+
+
+def test_an_attached_message_that_is_not_read_does_not_cost_the_others() -> None:
+    inner, outer = EmailMessage(), EmailMessage()
+    inner["Subject"] = "Deep"
+    inner.set_content("<div>" * 20_000 + "x", subtype="html")
+    outer.set_content("Hello.")
+    outer.add_attachment(inner)
+    expected = [("paragraph", "Hello."), ("heading", "Deep"), ("paragraph", "(not read: nested too deeply)")]
+    assert blocks(convert(outer.as_bytes(), "a.eml"))[-3:] == expected
 
 
 def test_a_document_that_is_a_message_by_itself_is_read() -> None:
