@@ -80,8 +80,6 @@ class Progress(tqdm):  # type: ignore[misc]  # tqdm has no types
 
 
 class _Lines:
-    """Writes each state of a bar as a line."""
-
     def write(self, text: str) -> None:
         if line := text.strip():
             sys.stderr.write(line + "\n")

@@ -115,11 +115,6 @@ class Example:
         return tuple(candidate.passage for candidate in self.candidates)
 
     @property
-    def scores(self) -> list[float]:
-        """The scores of all candidates; NaN where unknown."""
-        return [math.nan if candidate.score is None else candidate.score for candidate in self.candidates]
-
-    @property
     def positives(self) -> tuple[Passage, ...]:
         """The passages that answer it, the gold one first."""
         return tuple(candidate.passage for candidate in self.of_role("positive"))
@@ -203,9 +198,6 @@ def read_examples(path: str | Path, *, needs: Needed = "positives") -> Iterator[
 def _ms_marco_texts(triples: Path) -> tuple[dict[str, str], dict[str, str]]:
     """Texts of the questions and of the passages that MS MARCO's triples of ids name, by id; they stand in
     `queries….tsv` and `collection.tsv` beside them.
-
-    Raises:
-        DataError: one of the files is missing.
     """
     questions, passages = set[str](), set[str]()
     for question, *named in _id_rows(triples, "question_id", "positive_id", "negative_id"):

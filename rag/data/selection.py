@@ -44,7 +44,13 @@ def hold_out(
     """
     if validation is None:
         texts = sorted({group(item) for item in items}, key=lambda text: (place_of(text, seed), text))
-        number = _number_held_out(count, len(texts))
+        number, fifth = int(count), len(texts) // 5
+        if 0 < count < 1:
+            number = max(round(count * len(texts)), least_held_out(len(texts)))
+        elif fifth and number > len(texts) // 2:
+            message = "%d of %d questions or articles were to be held out, only a fifth is: %d"
+            get_logger(__name__).warning(message, number, len(texts), fifth)
+            number = fifth
         if number and number >= len(texts):
             raise DataError(
                 f"{number} of {len(texts)} questions or articles are to be held out: none is left to learn",
@@ -60,17 +66,6 @@ def hold_out(
 def least_held_out(groups: int) -> int:
     """The fewest groups that a share holds out: 20, but no more than a tenth."""
     return max(1, min(20, groups // 10))
-
-
-def _number_held_out(count: float, groups: int) -> int:
-    if count < 1:
-        return max(round(count * groups), least_held_out(groups)) if count else 0
-    number, fifth = int(count), groups // 5
-    if number <= groups // 2 or not fifth:
-        return number
-    message = "%d of %d questions or articles were to be held out, only a fifth is: %d"
-    get_logger(__name__).warning(message, number, groups, fifth)
-    return fifth
 
 
 def check_usable(usable: int, looked_at: int, what: str, *, hint: str, few: float = 0.5) -> float:

@@ -200,7 +200,6 @@ def _spans(piece: str) -> list[tuple[int, int]]:
 
 
 def _merged(parts: Iterable[_Part], budget: int) -> list[_Part]:
-    """Neighbouring parts as one where they fit together."""
     merged = list[_Part]()
     for part in parts:
         if merged and merged[-1].tokens + part.tokens <= budget:

@@ -71,7 +71,6 @@ def text(data: bytes) -> tuple[str, list[Piece]]:
 
 
 def _block(element: Element, bases: dict[str, str]) -> str:
-    """An element as HTML."""
     tag = element.tag
     if tag in _NOT_READ:
         return ""

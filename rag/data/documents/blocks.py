@@ -28,15 +28,13 @@ class Piece:
     Attributes:
         kind: "row" is one row of a table and "item" one entry of a list; the text of "code" keeps its lines.
         level: level of a heading, 1 for the outermost.
-        page: label of the page it begins on, "" where there are no pages.
-        next_pages: labels of further pages that it stands on; each begins at a `PAGE_BREAK` in `text`.
+        pages: labels of the pages that it stands on; each after the first begins at a `PAGE_BREAK` in `text`.
     """
 
     kind: Kind
     text: str
     level: int = 0
-    page: str = ""
-    next_pages: tuple[str, ...] = ()
+    pages: tuple[str, ...] = ()
 
 
 class Unreadable(DataError):
@@ -71,7 +69,7 @@ def assemble(title: str, pieces: Iterable[Piece], notes: Iterable[str] = ()) -> 
         parts.append(text)
         blocks.append(Block(piece.kind, at, at + len(text), piece.level))
         begins = [0, *_after_breaks(piece.text, text)]
-        for begin, label in zip(begins, (piece.page, *piece.next_pages), strict=False):
+        for begin, label in zip(begins, piece.pages or ("",), strict=False):
             if label != (pages[-1][1] if pages else ""):
                 pages.append((at + begin, label))
         at += len(text)

@@ -63,7 +63,6 @@ def convert(data: bytes, name: str) -> Document:
 
 
 def _read(data: bytes, name: str) -> tuple[str, list[Piece], tuple[str, ...]]:
-    """Title, pieces and notes of a document."""
     try:
         return _read_as(kind_of(data, name), data)
     except RagError:
@@ -94,7 +93,6 @@ def _read_as(kind: str, data: bytes) -> tuple[str, list[Piece], tuple[str, ...]]
 
 
 def _attached(data: bytes, name: str) -> list[Piece]:
-    """The pieces of an attachment of a known format."""
     is_document = kind_by_name(name) is not None or b"%PDF-" in data[:1024]
     return _read(data, name)[1] if is_document else []
 

@@ -28,7 +28,7 @@ _ANCHORS = re.compile(
 _BLOCKS = frozenset((
     "p", "div", "section", "article", "main", "body", "html", "blockquote", "figure", "figcaption",
     "details", "summary", "address", "center", "fieldset", "form", "hr", "header", "hgroup", "caption",
-    "legend", "td", "th",
+    "legend", "td", "th", "pre", "table", "ul", "ol", "menu", "dl", *_HEADINGS,
 ))  # fmt: skip
 _LAYOUT = "table table, td h1, td h2, td h3, td pre, td ul li ul"  # parts of a table that is none
 _MAX_TABLES = 50  # in each other
@@ -115,20 +115,19 @@ class _Walk:
         tag = node.tag
         if tag == "-text":
             self._inline.append(node.text_content or "")
-        elif tag in _SKIPPED or tag.startswith("-") or _is_hidden(node):
+        if tag in _SKIPPED or tag.startswith("-") or _is_hidden(node):
             return
-        elif tag in _HEADINGS:
+        if tag in _BLOCKS:
             self.flush()
+        if tag in _HEADINGS:
             # some sites put the whole heading into a link to itself
             self._inline.append(_inline_text(node) or node.text(deep=True))
             self.flush("heading", int(tag[1]))
         elif tag == "pre":
-            self.flush()
             code = node.text(deep=True)
             if code.strip():
                 self.pieces.append(Piece("code", code))
         elif tag == "table":
-            self.flush()
             self._table(node)
         elif tag in ("ul", "ol", "menu"):
             self._list(node, ordered=tag == "ol")
@@ -136,15 +135,12 @@ class _Walk:
             self._definitions(node)
         elif tag == "br":
             self._inline.append(" ")
-        elif tag in _BLOCKS:
-            self.flush()
-            self.children(node)
-            self.flush()
         else:
             self.children(node)
+        if tag in _BLOCKS:
+            self.flush()
 
     def _list(self, node: Any, *, ordered: bool) -> None:
-        self.flush()
         if self._is_page and _is_contents(node):
             return
         self._depth += 1
@@ -163,7 +159,6 @@ class _Walk:
 
     def _definitions(self, node: Any) -> None:
         """A term and the first block of its definition are one entry."""
-        self.flush()
         self._depth += 1
         for child in node.iter():
             if child.tag == "dt":
@@ -193,7 +188,6 @@ class _Walk:
             if self._tables > _MAX_TABLES:  # each would be searched again for each around it
                 raise RecursionError
             self.children(node)
-            self.flush()
             self._tables -= 1
             return
         if (caption := node.css_first("caption")) is not None:
@@ -217,7 +211,6 @@ def _columns_of(cell: Any) -> list[str]:
 
 
 def _inline_text(node: Any) -> str:
-    """All text of a node on one line."""
     if node.tag == "-text":
         return node.text_content or ""
     walk = _Walk()

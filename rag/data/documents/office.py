@@ -35,7 +35,6 @@ def _title(document: Any) -> str:
 
 
 def _notes(document: Any) -> _Notes:
-    """Texts of footnotes and endnotes."""
     parse = require("docx.oxml", "docs").parse_xml
     notes = {}
     for kind in ("footnote", "endnote"):
@@ -133,7 +132,7 @@ def slides(data: bytes) -> tuple[str, list[Piece]]:
             body += [Piece("paragraph", line) for line in notes]
         if name or any(piece.text.strip() for piece in body):
             heading = Piece("heading", name or f"Slide {number}", 1)
-            pieces += [replace(piece, page=str(number)) for piece in (heading, *body)]
+            pieces += [replace(piece, pages=(str(number),)) for piece in (heading, *body)]
     return _title(show) or first_heading(pieces), pieces
 
 

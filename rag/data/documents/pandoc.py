@@ -67,12 +67,11 @@ def find_pandoc() -> str | None:
     """The program on the PATH, or the one that the package pypandoc_binary carries; None without either."""
     if program := shutil.which("pandoc"):
         return program
-    try:
+    with suppress(ImportError, OSError):
         import pypandoc
 
         return str(pypandoc.get_pandoc_path())
-    except (ImportError, OSError):
-        return None
+    return None
 
 
 def _die_with_parent() -> None:

@@ -189,7 +189,6 @@ def _edge_mark(line: _Line) -> str:
 
 
 def _largest(lines: Sequence[_Line]) -> str:
-    """The largest writing on the first page, as the title."""
     first = [line for line in lines if line.page == lines[0].page]
     size = max(line.size for line in first)
     grouped = itertools.groupby(first, lambda line: line.size == size)
@@ -236,12 +235,12 @@ def _continues(last: _Line, line: _Line, block: Sequence[_Line], pitch: float) -
 
 
 def _piece(block: Sequence[_Line], labels: Sequence[str]) -> Piece:
-    page = labels[block[0].page]
     if block[0].is_code and not block[0].level:
         left = min(line.left for line in block)  # places on the page show the indentation
         indents = (round((line.left - left) / max(0.6 * line.size, 1)) for line in block)
         texts = (line.text.strip() for line in block)
-        return Piece("code", "\n".join(" " * min(40, n) + it for n, it in zip(indents, texts)), page=page)
+        code = "\n".join(" " * min(40, n) + it for n, it in zip(indents, texts))
+        return Piece("code", code, pages=(labels[block[0].page],))
     text = ""
     pages = [block[0].page]
     for line in block:
@@ -256,21 +255,17 @@ def _piece(block: Sequence[_Line], labels: Sequence[str]) -> Piece:
         else:
             text = f"{text} {part}" if text else part
     text = re.sub(f"[{_HYPHENS}]\\s*", "", text)
+    on_pages = tuple(labels[number] for number in pages)
     if block[0].level:
-        return Piece("heading", text, block[0].level, page)
-    next_pages = tuple(labels[number] for number in pages[1:])
+        return Piece("heading", text, block[0].level, on_pages)
     if match := _ENTRY.match(text):
         mark = match[1] if match[1][-1] in ".)" else "•"
-        return Piece("item", f"{mark} {text[match.end() :]}", page=page, next_pages=next_pages)
-    return Piece("paragraph", text, page=page, next_pages=next_pages)
+        return Piece("item", f"{mark} {text[match.end() :]}", pages=on_pages)
+    return Piece("paragraph", text, pages=on_pages)
 
 
 def _from_outline(lines: Sequence[_Line], outline: Sequence[tuple[str, int, int]]) -> int:
-    """Set `level` of the first lines that read like an entry (title, level, page), on its page.
-
-    Returns:
-        The number of entries whose lines were recognised.
-    """
+    """Set `level` of the first lines on an entry's page that read like it; returns how many entries did."""
     first: dict[int, int] = {}
     for place, line in enumerate(lines):
         first.setdefault(line.page, place)

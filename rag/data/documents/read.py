@@ -102,9 +102,7 @@ class Converter:
             )  # fmt: skip
             if self._niceness:
                 os.setpriority(os.PRIO_PROCESS, self._process.pid, self._niceness)
-        process = self._process
-        assert process.stdin is not None
-        assert process.stdout is not None
+        process: Any = self._process  # its pipes are open
         try:
             request = {"path": os.path.abspath(path), "timeout_s": timeout_s, "memory_mib": memory_mib}
             process.stdin.write(json.dumps(request).encode() + b"\n")

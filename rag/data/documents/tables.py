@@ -10,7 +10,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import groupby, pairwise
+from itertools import groupby, pairwise, zip_longest
 
 from rag.core.optional import require
 from rag.data.documents.blocks import MAX_CHARS, Piece, Unreadable, clean
@@ -156,18 +156,13 @@ def _header_at(block: Sequence[Row], following: Sequence[Row], narrow: int) -> i
     for at, row in enumerate(block):
         size = _size(row)
         if size > narrow and (above == narrow or size >= 2 * above):
-            below = list(block[at + 1 : at + 1 + _SAMPLE] or following[:_SAMPLE])
-            rows_here = (row, *below)
-            used = [n for n in range(max(map(len, rows_here))) if any(_at(cells, n) for cells in rows_here)]
-            names, *values = [[_at(cells, n) for n in used] for cells in rows_here]
+            below = block[at + 1 : at + 1 + _SAMPLE] or following[:_SAMPLE]
+            columns = zip_longest(row, *below, fillvalue="")
+            names, *values = zip(*(column for column in columns if any(map(str.strip, column))), strict=True)
             if is_header(names, values):
                 return at
         above = max(above, size)
     return None
-
-
-def _at(row: Row, column: int) -> str:
-    return row[column].strip() if column < len(row) else ""
 
 
 def _is_title(block: Sequence[Row], at: int | None, following: Sequence[Row], narrow: int) -> bool:

@@ -92,7 +92,6 @@ def _labels(paths: Sequence[str]) -> dict[str, str]:
 
 
 def _format_of(path: Path, *, is_alone: bool) -> str | None:
-    """Format of a file by its name, otherwise by its first bytes; None if neither tells."""
     plain = files.strip_compression(path.name)
     if _WIKI_FILE.search(plain):
         return "jsonl"  # of WikiExtractor's --json, as HotpotQA's abstracts

@@ -102,7 +102,7 @@ class _Reading:
         without an answer, or from the best."""
         ranked: list[tuple[Ranked, bool]] = []
         for chunk, (rows, scores) in zip(self.chunks, self.scored, strict=True):
-            retrieval = [example.scores for example in chunk]
+            retrieval = [[np.nan if c.score is None else c.score for c in e.candidates] for e in chunk]
             pairs = [rows.pairs[row.group] for row in rows.rows]
             holds = np.array([bool(chunk[q].candidates[place].has_answer) for q, place in pairs], bool)
             used = ~holds if emptied else np.ones(len(pairs), bool)

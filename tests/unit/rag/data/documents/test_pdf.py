@@ -69,7 +69,7 @@ def test_labels_that_pages_share_are_numbers_instead() -> None:
 
 @pytest.mark.parametrize("text", ["a  b\fcd", "e\u0301 \f x", "\fx", "x\f"])
 def test_places_of_pages_are_those_of_the_cleaned_text(text: str) -> None:
-    converted = assemble("", [Piece("paragraph", text, page="1", next_pages=("2",)), Piece("code", "c")])
+    converted = assemble("", [Piece("paragraph", text, pages=("1", "2")), Piece("code", "c")])
     (at, label), *others = converted.pages[1:]
     expected = clean(text.split("\f")[1])
     assert (label, converted.text[at:].split("\n")[0]) == ("2", expected)
