@@ -244,13 +244,15 @@ def example_from_json(record: Any, fallback_id: str = "") -> Example:
         ValueError: it has another shape; the message says which.
     """
     question, rest = parse_record(record, fallback_id)
+    if other := next((name for name in ROLES if not isinstance(rest.get(name) or (), list | tuple)), None):
+        raise ValueError(f"{other} is not a list")
     stated = answers_of(rest.get("target") or ())
     return Example(
         question.id,
         question.text,
         question.answers or stated,
-        tuple(_candidate(value, role) for name, role in ROLES.items() for value in _listed(rest, name)),
-        answer_profile=REGEX_PROFILE if rest.get("answers_are_regex") is True else "squad",
+        tuple(_candidate(value, role) for name, role in ROLES.items() for value in rest.get(name) or ()),
+        answer_profile=question.answer_profile,
         target_answer="".join(stated[:1]),
     )
 
@@ -297,13 +299,6 @@ def write_run(path: Path, examples: Iterable[Example]) -> None:
                     )
                 score = -float(rank) if hit.score is None else float(hit.score)
                 file.write(f"{question} Q0 {passage} {rank} {score!r} rag\n")
-
-
-def _listed(record: Mapping[str, Any], name: str) -> Sequence[Any]:
-    values = record.get(name) or ()
-    if isinstance(values, list | tuple):
-        return values
-    raise ValueError(f"{name} is not a list")
 
 
 def _candidate(value: Any, role: Role) -> Candidate:

@@ -119,10 +119,9 @@ def questions_from(rows: Any) -> list[Question]:
     Raises:
         DataError: one is something else, or has no text.
     """
-    listed = enumerate(rows_of(rows, "questions"))
     return [
         row if isinstance(row, Question) else _question(row, f"q{number}", f"question {number}")
-        for number, row in listed
+        for number, row in enumerate(rows_of(rows, "questions"))
     ]
 
 

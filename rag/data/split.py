@@ -80,20 +80,14 @@ def word_blocks(text: str, size: int = 100) -> list[str]:
     As in `psgs_w100` the last block is filled up from the beginning of the text; a text shorter than one
     block stays short. Text without spaces has no words: of more than 200 characters every 20 count as one.
     """
-    words = _words(text)
-    if len(words) > size and (missing := -len(words) % size):
-        words += words[:missing]
-    return ["".join(words[start : start + size]).rstrip(" ") for start in range(0, len(words), size)]
-
-
-def _words(text: str) -> list[str]:
-    """The words of a text with a space behind each; endless ones (Chinese prose, base64) in parts."""
     words = list[str]()
     for word in text.split():
         step = _PART if len(word) > _LONGEST_WORD else len(word)
         words += [word[start : start + step] for start in range(0, len(word), step)]
         words[-1] += " "
-    return words
+    if len(words) > size and (missing := -len(words) % size):
+        words += words[:missing]
+    return ["".join(words[start : start + size]).rstrip(" ") for start in range(0, len(words), size)]
 
 
 class _Part(NamedTuple):
@@ -180,7 +174,10 @@ def _cut_parts(text: str, parts: Sequence[_Part], budget: int, count: CountToken
             yield part
             continue
         piece = text[part.start : part.end]
-        spans = _spans(piece)
+        if "\n" in piece:
+            spans = [match.span() for match in re.finditer(r"[^\n]+", piece)]
+        elif len(spans := list(sentence_spans(piece))) == 1:
+            spans = [match.span() for match in re.finditer(r"[^;]*;+|[^;]+$", piece)]
         if len(spans) == 1:
             spans = [match.span() for match in re.finditer(r"\S{1,100}", piece)]
         smaller = (_Part(part.start + a, part.start + b, count(piece[a:b])) for a, b in spans)
@@ -188,15 +185,6 @@ def _cut_parts(text: str, parts: Sequence[_Part], budget: int, count: CountToken
             span = _Part(start, end, count(text[start:end]))
             is_done = span.tokens <= budget or len(spans) == 1
             yield from [span] if is_done else _cut_parts(text, [span], budget, count)
-
-
-def _spans(piece: str) -> list[tuple[int, int]]:
-    if "\n" in piece:
-        return [match.span() for match in re.finditer(r"[^\n]+", piece)]
-    sentences = sentence_spans(piece)
-    if len(sentences) > 1:
-        return list(sentences)
-    return [match.span() for match in re.finditer(r"[^;]*;+|[^;]+$", piece)]
 
 
 def _merged(parts: Iterable[_Part], budget: int) -> list[_Part]:

@@ -14,8 +14,6 @@ _NUMBER = re.compile(r"[^A-Za-z]*\d[^A-Za-z]*")
 _NAMED = 0.6  # of the cells of a row have a column's name, at least: a passage may begin inside a row
 _LONGEST = 60  # characters of the column's name and of the value, in a row of one cell
 
-_Placed = list[tuple[str, int]]
-
 
 @dataclass(frozen=True, slots=True)
 class TextCell:
@@ -111,9 +109,9 @@ def _lower(upper: Sequence[str], names: Sequence[str], column: int) -> str:
     return above if not own or (above and NO_NAME.fullmatch(own)) else own
 
 
-def _split(line: str, start: int, by: str) -> _Placed:
+def _split(line: str, start: int, by: str) -> list[tuple[str, int]]:
     """The parts of a line without the blanks around them, and their places in the text."""
-    placed: _Placed = []
+    placed = []
     for part in line.split(by):
         placed.append((part.strip(), start + len(part) - len(part.lstrip())))
         start += len(part) + len(by)

@@ -198,11 +198,8 @@ def workbook(data: bytes) -> tuple[str, list[Piece], tuple[str, ...]]:
         if content := list(sheet(_dense(rows))):
             pieces += [Piece("heading", page.title, 1), *content]
         if missing := len(_WITHOUT_VALUE.findall(book._archive.read(page._worksheet_path))):
-            noun = "formula has" if missing == 1 else "formulas have"
-            notes.append(
-                f"sheet {page.title!r}: {missing:,} {noun} no stored value, so these cells are empty; open "
-                "and save it in a spreadsheet program"
-            )
+            remedy = "open and save it in a spreadsheet program"
+            notes.append(f"sheet {page.title!r}: formulas without a stored value: {missing:,}; {remedy}")
     return book.properties.title or "", pieces, tuple(notes)
 
 

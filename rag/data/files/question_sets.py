@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 from rag.core.errors import DataError
 from rag.core.text import as_unicode
-from rag.core.types import GoldPassage, Passage, Question
+from rag.core.types import AnswerProfile, GoldPassage, Passage, Question
 from rag.data.files.fields import first_of, is_list, join_sentences, listed_names, passage_of
 from rag.data.files.rows import TableRow
 from rag.data.records import BadRecord
@@ -71,7 +71,9 @@ def parse_record(record: Any, fallback_id: str = "") -> tuple[Question, dict[str
             answers = () if rest[name] in (None, "") else answers_of(rest[name])
             if name != "output":  # KILT's has the evidence, too
                 del rest[name]
-    return Question(fallback_id if id is None else str(id), text, answers), rest
+    is_regex = rest.pop("answers_are_regex", rest.pop("answer_is_regex", None)) is True
+    profile: AnswerProfile = REGEX_PROFILE if is_regex else "squad"
+    return Question(fallback_id if id is None else str(id), text, answers, answer_profile=profile), rest
 
 
 def fault_of_question(text: Any) -> str:
@@ -166,8 +168,6 @@ def question_of(record: Any, fallback_id: str) -> Question:
         raise ValueError("gold_passage_ids is not a list of ids")
     fields: dict[str, Any] = {"gold_passage_ids": tuple(map(str, ids))}
     context = rest.get("context")
-    if rest.pop("answers_are_regex", rest.pop("answer_is_regex", None)) is True:
-        fields["answer_profile"] = REGEX_PROFILE
     if isinstance(output := rest.pop("output", None), list | Mapping):
         rows = (item for item in rows_of_columns(output) if isinstance(item, Mapping))
         sets = (rows_of_columns(item.get("provenance")) for item in rows)

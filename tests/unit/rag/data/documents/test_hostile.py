@@ -63,7 +63,7 @@ def test_formulas_without_a_value_are_counted(tmp_path: Path) -> None:
     (document,) = read_documents(tmp_path / "use.xlsx", report=report)
     assert "Month: Total" in document.text
     (note,) = report.problems
-    assert "use.xlsx: sheet 'Use': 3 formulas have no stored value" in note
+    assert "use.xlsx: sheet 'Use': formulas without a stored value: 3" in note
 
 
 @pytest.mark.parametrize("name", ["server.log", "server.txt"])
