@@ -16,7 +16,6 @@ _TEXT, _TABLE, _DRAW, _OFFICE, _STYLE = (
     f"{{urn:oasis:names:tc:opendocument:xmlns:{part}:1.0}}"
     for part in ("text", "table", "drawing", "office", "style")
 )
-_TITLE = "{http://purl.org/dc/elements/1.1/}title"
 _NOT_READ = (  # deletions that are still marked, generated lists, comments
     f"{_TEXT}tracked-changes", f"{_TEXT}table-of-content", f"{_TEXT}alphabetical-index",
     f"{_TEXT}illustration-index", f"{_TEXT}table-index", f"{_OFFICE}annotation",
@@ -66,7 +65,7 @@ def text(data: bytes) -> tuple[str, list[Piece]]:
     for kind, group in groupby(html.rendered(_block(body, bases)), lambda piece: piece.kind):
         members = list(group)  # each line of code is a paragraph
         pieces += [Piece(kind, "\n".join(it.text for it in members))] if kind == "code" else members
-    title = ElementTree.fromstring(meta).findtext(f".//{_TITLE}", "")
+    title = ElementTree.fromstring(meta).findtext(".//{*}title", "")
     return clean(title) or first_heading(pieces), pieces
 
 

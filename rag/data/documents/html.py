@@ -211,8 +211,6 @@ def _columns_of(cell: Any) -> list[str]:
 
 
 def _inline_text(node: Any) -> str:
-    if node.tag == "-text":
-        return node.text_content or ""
     walk = _Walk()
     walk.children(node)
     walk.flush()

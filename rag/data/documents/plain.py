@@ -1,6 +1,6 @@
 """Text files, whatever their encoding: plain text, source code, Markdown."""
 
-import codecs
+import json
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -12,8 +12,6 @@ from rag.core.optional import require
 from rag.data.documents import html
 from rag.data.documents.blocks import BULLET, Piece, Unreadable, clean, first_heading
 
-_MARKS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM_UTF32_BE, "utf-32"),
-          (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))  # fmt: skip
 _DECLARED = re.compile(rb"""(?:charset|encoding|coding)\s*[=:]\s*["']?\s*([A-Za-z][\w.:-]+)""")
 _UNDERLINE = re.compile(r"([=\-~^*#])\1{2,}\s*\Z")
 _ENTRY = re.compile(r"\s*([-*+•·–]|\(?\d{1,3}[.)]|\(?[a-z][.)])\s+(?=\S)")
@@ -38,9 +36,8 @@ def decode(data: bytes) -> tuple[str, tuple[str, ...]]:
         >>> decode("café au lait".encode("cp1252"))
         ('café au lait', ('read as Windows-1252',))
     """
-    for mark, name in _MARKS:
-        if data.startswith(mark):
-            return data.decode(name, "replace"), ()
+    if (name := json.detect_encoding(data)) in ("utf-8-sig", "utf-16", "utf-32"):  # by its mark
+        return data.decode(name, "replace"), ()
     if b"\0" in data:
         raise Unreadable("binary data", "remove it, or give it the name of its real format")
     try:

@@ -9,7 +9,6 @@ import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from itertools import islice
 from pathlib import PurePath
 from typing import Any
@@ -49,12 +48,11 @@ def document_from(line: bytes, name: str) -> Document | BadRecord:
         raise MissingDependencyError(f"{name}: {reply['missing']}", hint=reply["hint"])
     if "reason" in reply:
         return BadRecord(**reply)
-    values: dict[str, Any] = {key: tuple(it) if isinstance(it, list) else it for key, it in reply.items()}
-    values["blocks"] = tuple(Block(*block) for block in values["blocks"])
-    values["pages"] = tuple((int(start), str(label)) for start, label in values["pages"])
+    blocks = tuple(Block(*block) for block in reply["blocks"])
+    pages = tuple((int(start), str(label)) for start, label in reply["pages"])
     shown = as_unicode(name)
-    title = values["title"] or PurePath(strip_compression(shown)).stem
-    return replace(Document(**values), id=file_id(name), title=title, path=shown)
+    title = reply["title"] or PurePath(strip_compression(shown)).stem
+    return Document(file_id(name), title, reply["text"], blocks, pages, shown, notes=tuple(reply["notes"]))
 
 
 def convert_files(

@@ -47,13 +47,11 @@ def rst(text: str) -> tuple[str, list[Piece]]:
 
 def _register(text: str) -> None:
     """Make docutils keep the text of roles and directives that it does not know: Sphinx's, or anybody's."""
-    directives = require("docutils.parsers.rst.directives", "docs")
-    roles = require("docutils.parsers.rst.roles", "docs")
-    english = require("docutils.parsers.rst.languages.en", "docs")
-    base = require("docutils.parsers.rst", "docs").Directive
+    parsers = require("docutils.parsers.rst", "docs")
+    directives, roles, english = parsers.directives, parsers.roles, parsers.languages.en
     options = defaultdict(lambda: str, {"class": str})  # any option, as text; docutils wants it not empty
     fields = {"run": _run_directive, "has_content": True, "optional_arguments": 1, "option_spec": options}
-    directive = type("AnyDirective", (base,), {**fields, "final_argument_whitespace": True})
+    directive = type("AnyDirective", (parsers.Directive,), {**fields, "final_argument_whitespace": True})
     for name in set(_DIRECTIVES.findall(text)):
         if name not in english.directives or name in (*_DROPPED, *_CODE):  # Sphinx has more options
             directives.register_directive(name, directive)

@@ -168,6 +168,7 @@ def question_of(record: Any, fallback_id: str) -> Question:
         raise ValueError("gold_passage_ids is not a list of ids")
     fields: dict[str, Any] = {"gold_passage_ids": tuple(map(str, ids))}
     context = rest.get("context")
+    are_pairs = is_list(context) and all(is_list(pair) and len(pair) == 2 for pair in context)
     if isinstance(output := rest.pop("output", None), list | Mapping):
         rows = (item for item in rows_of_columns(output) if isinstance(item, Mapping))
         sets = (rows_of_columns(item.get("provenance")) for item in rows)
@@ -183,7 +184,7 @@ def question_of(record: Any, fallback_id: str) -> Question:
         stated = record.get("answers")
         labels = rows_of_columns(stated) if isinstance(stated, list | Mapping) else []
         if isinstance(stated, Mapping):  # a copy on a hub
-            title = squad_title(title)
+            title = unquote(title).replace("_", " ")
             rest |= {} if labels else {"is_impossible": True}
         fields["gold"] = (GoldPassage(Passage("", title, context)),) if context.strip() else ()
         starts = [row.get("start", row.get("answer_start")) for row in labels if isinstance(row, Mapping)]
@@ -194,9 +195,7 @@ def question_of(record: Any, fallback_id: str) -> Question:
         answers = (*answers, *(rest.pop("answer_aliases", None) or ()))
         answers = () if rest.pop("answerable", None) is False else tuple(dict.fromkeys(answers))
         fields["gold"], fields["context"] = _musique(rest)
-    elif {"supporting_facts", "gold_titles"} & rest.keys() or (
-        is_list(context) and all(is_list(pair) and len(pair) == 2 for pair in context)
-    ):
+    elif are_pairs or {"supporting_facts", "gold_titles"} & rest.keys():
         fields["gold"], fields["context"] = _hops(rest)
     if rest.pop("is_impossible", None) is True:
         answers, fields["is_impossible"] = (), True
@@ -316,12 +315,7 @@ def squad_paragraphs(record: Any) -> list[dict[str, Any]] | None:
         return None
     title = str(record.get("title", ""))
     return [
-        {"id": f"{title}-{number}", "title": squad_title(title), "context": item.get("context"),
-         "qas": item.get("qas") or ()}
+        {"id": f"{title}-{number}", "title": unquote(title).replace("_", " "),
+         "context": item.get("context"), "qas": item.get("qas") or ()}
         for number, item in enumerate(paragraphs)
     ]  # fmt: skip
-
-
-def squad_title(title: str) -> str:
-    """The title of an article as text: without underscores and percent codes."""
-    return unquote(title).replace("_", " ")
