@@ -20,8 +20,7 @@ from pydantic import (
 )  # fmt: skip
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from rag.core.text import as_unicode
-from rag.core.types import certainty
+from rag.core.types import as_unicode, certainty
 from rag.data.filters import parse_filter
 from rag.data.text import simple_tokenize
 from rag.policies import GREETING

@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 from starlette.types import Scope
 
-from rag.core.text import as_unicode
+from rag.core.types import as_unicode
 from rag.data.filters import FilterError
 
 

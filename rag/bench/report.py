@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from rag.core.files import atomic_write_json
+from rag.core.log import text_table
 from rag.core.optional import installed_version
-from rag.core.text import text_table
 from rag.metrics.significance import Interval
 
 _PACKAGES = ("openqa-rag", "torch", "transformers", "faiss-cpu", "numpy", "pyserini")

@@ -69,7 +69,7 @@ def compare(results: list[Path], /, all_pairs: bool = False, report: Path | None
 
 
 def _comparison_table(compared: Sequence[Any]) -> str:
-    from rag.core.text import text_table
+    from rag.core.log import text_table
 
     columns = ["figure", "A", "B", "A", "B", "B-A", "p", "p Holm", "won/tied/lost"]
     rows = []

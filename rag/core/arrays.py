@@ -33,11 +33,7 @@ def ranges(starts: Int64 | int, lengths: Int64) -> Int64:
 
 
 def save_npy(path: Path, values: NDArray[Any]) -> None:
-    """Write `values` atomically as `.npy`.
-
-    Raises:
-        ResourceError: the disk is full or not writable.
-    """
+    """Write `values` atomically as `.npy`."""
     with atomic_path(path) as temporary, open(temporary, "wb") as file:
         np.save(file, np.ascontiguousarray(values), allow_pickle=False)
 
@@ -52,14 +48,12 @@ def load_npy(path: Path, *, dtype: DTypeLike, shape: tuple[int, ...] | None = No
         ArtifactError: the file, named in the message, is missing, truncated, in another format, or of another
             shape or type.
     """
-    problem = ""
     try:
         mapped: Any = open_memmap(path, mode="r")
         if mapped.dtype != np.dtype(dtype) or (shape is not None and mapped.shape != shape):
-            problem = f"holds {mapped.dtype} {mapped.shape}, expected {np.dtype(dtype)} {shape or ''}"
+            raise ValueError(f"holds {mapped.dtype} {mapped.shape}, expected {np.dtype(dtype)} {shape or ''}")
     except (ValueError, OSError, EOFError) as error:
         problem = "is missing" if isinstance(error, FileNotFoundError) else f"is damaged: {error}"
-    if problem:
-        raise ArtifactError(f"{path} {problem}", hint="restore it or rebuild the index")
+        raise ArtifactError(f"{path} {problem}", hint="restore it or rebuild the index") from error
     # A plain array over the same pages: indexing a memmap object costs several times more.
     return np.asarray(mapped)

@@ -61,11 +61,7 @@ def check_target(path: str | Path, *, folder: bool = False, is_new: bool = False
 
 @contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
-    """Turn the errors of a full disk, as the system and libraries report them, into one that names the place.
-
-    Raises:
-        ResourceError: ENOSPC, EDQUOT, EFBIG.
-    """
+    """Turn errors of a full disk, as the system and libraries report them, into one that names the place."""
     try:
         yield
     except Exception as error:
@@ -146,11 +142,7 @@ def atomic_write_json(path: str | Path, value: Any) -> None:
 
 
 def read_json(path: str | Path) -> Any:
-    """Read one JSON file.
-
-    Raises:
-        DataError: if the file is missing or is not JSON; the message names file and position.
-    """
+    """Read one JSON file; a DataError names file and position where it is missing or not JSON."""
     try:
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError as error:

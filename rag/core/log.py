@@ -1,13 +1,13 @@
-"""What a program says while it works: log lines, progress with rate and time left, times by stage."""
+"""What a program says: log lines, progress with rate and time left, times by stage, tables."""
 
 from __future__ import annotations
 
 import logging
 import sys
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 from pythonjsonlogger.core import RESERVED_ATTRS
@@ -23,15 +23,6 @@ def get_logger(name: str) -> logging.Logger:
     return logging.getLogger(name)
 
 
-def _is_new(shown: set[str], record: logging.LogRecord) -> bool:
-    """Whether a record is no warning that came before, word for word, as those of a file read twice."""
-    if record.levelno != logging.WARNING:
-        return True
-    before = len(shown)
-    shown.add(record.getMessage())
-    return len(shown) > before
-
-
 def setup_logging(level: str = "INFO", *, json_lines: bool = False) -> None:
     """Send log records of this process to stderr, replacing earlier handlers.
 
@@ -41,18 +32,19 @@ def setup_logging(level: str = "INFO", *, json_lines: bool = False) -> None:
     handler = logging.StreamHandler(DummyTqdmFile(sys.stderr))  # lines stand above a bar of progress
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S"))
     if json_lines:
-        handler.setFormatter(
-            JsonFormatter(
-                "{levelname}{name}{message}",
-                style="{",
-                timestamp="time",
-                rename_fields={"levelname": "level", "name": "logger", "exc_info": "exception"},
-                reserved_attrs=[*RESERVED_ATTRS, "color_message"],  # uvicorn's message again, for terminals
-                json_ensure_ascii=False,
-            )
-        )
+        names = {"levelname": "level", "name": "logger", "exc_info": "exception"}
+        hidden = [*RESERVED_ATTRS, "color_message"]  # uvicorn's message again, for terminals
+        options: dict[str, Any] = {"timestamp": "time", "rename_fields": names, "reserved_attrs": hidden}
+        shown = "%(levelname)s%(name)s%(message)s"
+        handler.setFormatter(JsonFormatter(shown, json_ensure_ascii=False, **options))
     else:
-        handler.addFilter(partial(_is_new, set()))
+        times = Counter[str]()
+
+        def is_new(record: logging.LogRecord) -> bool:
+            times[record.getMessage()] += record.levelno == logging.WARNING
+            return times[record.getMessage()] <= 1
+
+        handler.addFilter(is_new)
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
@@ -85,8 +77,7 @@ class _Lines:
             sys.stderr.write(line + "\n")
 
 
-Timer = dict[str, float] | None
-"""Wall milliseconds by stage; None where nobody asks for them."""
+Timer = dict[str, float] | None  # wall milliseconds by stage; None where nobody asks for them
 
 
 @contextmanager
@@ -107,3 +98,18 @@ def stage(timer: Timer, name: str) -> Iterator[None]:
         if timer is not None:
             elapsed_ms = (time.perf_counter() - started) * 1000.0
             timer[name] = timer.get(name, 0.0) + elapsed_ms
+
+
+def text_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """The lines of a table: first column left-aligned, the others right-aligned.
+
+    Example:
+        >>> print("\\n".join(text_table(("search", "ms"), [("flat", "1.2"), ("bare", "1.19")])))
+        search    ms
+        flat     1.2
+        bare    1.19
+    """
+    cells = [columns, *rows]
+    first, *widths = (max(map(len, column)) for column in zip(*cells, strict=True))
+    lines = ("  ".join([row[0].ljust(first), *map(str.rjust, row[1:], widths)]) for row in cells)
+    return [line.rstrip() for line in lines]

@@ -10,10 +10,7 @@ DISTRIBUTION = "openqa-rag"
 
 
 def require(module: str, extra: str) -> ModuleType:
-    """Import `module`.
-
-    Raises:
-        MissingDependencyError: it is not installed; the hint names the extra.
+    """Import `module`; where it is not installed, a MissingDependencyError names the extra that brings it.
 
     Example:
         >>> require("json", extra="none").loads("[1]")

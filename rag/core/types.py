@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
@@ -12,6 +11,16 @@ AnswerProfile = Literal["squad", "trec_search"]
 Value = str | int | float | bool
 Metadata = tuple[tuple[str, Value | tuple[Value, ...]], ...]  # names and values; a tuple holds several values
 Pages = tuple[tuple[int, str], ...]  # where in a text each page begins, and its label; in order
+
+
+def as_unicode(text: str) -> str:
+    """The text with question marks for halves of surrogate pairs, which JSON may hold and UTF-8 may not.
+
+    Example:
+        >>> as_unicode("caf\\ud800")
+        'caf?'
+    """
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def page_at(pages: Pages, place: int) -> str:
@@ -40,11 +49,6 @@ class Record:
                 shown[it.name] = dict(value) if it.name == "metadata" else _as_json(value)
         return shown
 
-    def __repr__(self) -> str:
-        """The first of its texts, shortened."""
-        texts = (getattr(self, name) for name in ("text", "question") if hasattr(self, name))
-        return f"{type(self).__name__}({textwrap.shorten(next(texts, ''), 60, placeholder=' …')!r})"
-
 
 def _as_json(value: Any) -> Any:
     if isinstance(value, tuple):
@@ -70,15 +74,11 @@ class Location(Record):
     headings: tuple[str, ...] = ()
     pages: Pages = ()
 
-    def at(self, place: int) -> Location:
-        """The location of what begins at this character of the passage's text."""
-        return replace(self, page=page_at(self.pages, place)) if self.pages else self
-
     def __str__(self) -> str:
         return f"{self.path}, page {self.page}" if self.page else self.path
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, slots=True)
 class Passage(Record):
     """A retrieval unit.
 
@@ -91,7 +91,7 @@ class Passage(Record):
 
     id: str
     title: str
-    text: str
+    text: str = field(repr=False)
     location: Location | None = None
     metadata: Metadata = ()
 
@@ -137,8 +137,7 @@ class Question:
             files); if False, several are steps that are all needed.
         context: the other paragraphs that the set shows with the question (distractors).
         answer_starts: first character of each annotated answer in the text of `gold[0]`, with repetitions.
-        answer_profile: the rules for comparing texts with these answers: "trec_search" where they are regular
-            expressions, as in CuratedTREC; see `rag.data.text`.
+        answer_profile: how texts are compared with these answers: "trec_search" for regular expressions.
         is_impossible: the set states that its paragraph does not answer the question (SQuAD 2).
         provenance: KILT's evidence sets, each a list of places `{wikipedia_id, title, …}`.
         meta: further fields of the source, by which an evaluation may group its figures.
@@ -203,7 +202,7 @@ RankedPassages = Sequence[tuple[Hit, Passage]]  # best first; those of a path in
 Paths = Sequence[RankedPassages]  # of one question, best first
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, slots=True)
 class Evidence(Record):
     """The passage, and the span in it, that supports an answer.
 
@@ -220,7 +219,7 @@ class Evidence(Record):
 
     passage_id: str
     title: str
-    text: str
+    text: str = field(repr=False)
     start: int | None
     end: int | None
     score: float
@@ -229,10 +228,10 @@ class Evidence(Record):
     location: Location | None = None
 
     def __post_init__(self) -> None:
-        if self.location is not None:
+        if self.location is not None and self.location.pages:
             first = self.supporting[0][0] if self.supporting else 0
-            place = self.location.at(first if self.start is None else self.start)
-            object.__setattr__(self, "location", place)
+            page = page_at(self.location.pages, first if self.start is None else self.start)
+            object.__setattr__(self, "location", replace(self.location, page=page))
 
     @classmethod
     def of(cls, passage: Passage, score: float, span: tuple[int, int] | None = None, **more: Any) -> Evidence:
@@ -242,7 +241,7 @@ class Evidence(Record):
         return cls(*named, location=passage.location, **more)
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, slots=True)
 class Answer(Record):
     """A short answer with its evidence.
 
@@ -260,9 +259,9 @@ class Answer(Record):
     text: str
     score: float
     confidence: float
-    evidence: Evidence
-    path: tuple[Evidence, ...] = ()
-    citations: tuple[Evidence, ...] = ()
+    evidence: Evidence = field(repr=False)
+    path: tuple[Evidence, ...] = field(default=(), repr=False)
+    citations: tuple[Evidence, ...] = field(default=(), repr=False)
     is_supported: bool = True
     note: str = ""
 
@@ -284,7 +283,7 @@ def certainty(first: float, none: float) -> Certainty:
     return "likely" if first >= 0.5 else "perhaps"
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, slots=True)
 class AnswerSet(Record):
     """The answers to one question, and how they were obtained.
 
@@ -309,10 +308,6 @@ class AnswerSet(Record):
     failure: str = ""
     notice: str = ""
     kind: Literal["answer", "list", "passage"] = "answer"
-
-    def __repr__(self) -> str:
-        best = repr(self.answers[0].text) if self.is_answered else "no answer"
-        return f"AnswerSet({textwrap.shorten(self.question, 60, placeholder=' …')!r}: {best})"
 
     @property
     def is_answered(self) -> bool:

@@ -9,8 +9,7 @@ from typing import Any
 
 from rag.core.errors import DataError
 from rag.core.log import get_logger
-from rag.core.text import as_unicode
-from rag.core.types import Passage
+from rag.core.types import Passage, as_unicode
 from rag.data.documents.read import convert_files, file_id
 from rag.data.files.fields import METADATA_HINT, DocumentFields, metadata_of_fields
 from rag.data.files.named import is_named, named_documents

@@ -13,8 +13,7 @@ from typing import Any, Literal
 from rag.core.errors import DataError
 from rag.core.files import atomic_path
 from rag.core.log import get_logger
-from rag.core.text import as_unicode
-from rag.core.types import AnswerProfile, Passage, Query
+from rag.core.types import AnswerProfile, Passage, Query, as_unicode
 from rag.data.files import rows as files
 from rag.data.files.fields import passage_of
 from rag.data.files.question_sets import answers_of, parse_record, table_columns

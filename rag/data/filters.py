@@ -11,8 +11,7 @@ from fnmatch import translate
 from typing import Any
 
 from rag.core.errors import ConfigError
-from rag.core.text import as_unicode
-from rag.core.types import Value
+from rag.core.types import Value, as_unicode
 from rag.data.records import FILTER_FIELDS
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from rag.core.errors import ConfigError, DataError
 from rag.core.files import read_json
-from rag.core.text import text_table
+from rag.core.log import text_table
 from rag.data.files.rows import json_records
 from rag.eval.runner import METRICS_NAME, RECORDS_NAME
 from rag.eval.scoring import GROUP_FIGURES

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rag.core.errors import ReaderError
-from rag.core.text import as_unicode
-from rag.core.types import Answer, AnswerSet, Evidence, Passage
+from rag.core.types import Answer, AnswerSet, Evidence, Passage, as_unicode
 from readers.borders import find_span, share_of_words
 
 Style = Literal["short", "cited"]

@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from rag.core.errors import MissingDependencyError
 from rag.core.log import Progress
-from rag.core.text import as_unicode
+from rag.core.types import as_unicode
 from rag.data.files.rows import strip_compression
 from rag.data.records import BadRecord, Block, Document
 

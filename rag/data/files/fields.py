@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeGuard
 
 from rag.core.errors import DataError
-from rag.core.text import as_unicode
-from rag.core.types import Metadata, Passage, Value
+from rag.core.types import Metadata, Passage, Value, as_unicode
 from rag.data.records import FILTER_FIELDS, BadRecord, CorpusOptions, Document
 
 # psgs_w100 and Wikipedia extracts, BEIR, pyserini and Tevatron, KILT

@@ -12,8 +12,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from rag.core.errors import DataError
-from rag.core.text import as_unicode
-from rag.core.types import AnswerProfile, GoldPassage, Passage, Question
+from rag.core.types import AnswerProfile, GoldPassage, Passage, Question, as_unicode
 from rag.data.files.fields import first_of, is_list, join_sentences, listed_names, passage_of
 from rag.data.files.rows import TableRow
 from rag.data.records import BadRecord
