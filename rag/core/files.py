@@ -61,7 +61,11 @@ def check_target(path: str | Path, *, folder: bool = False, is_new: bool = False
 
 @contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
-    """Turn errors of a full disk, as the system and libraries report them, into one that names the place."""
+    """Turn the errors of a full disk, as the system and libraries report them, into one that names the place.
+
+    Raises:
+        ResourceError: ENOSPC, EDQUOT, EFBIG.
+    """
     try:
         yield
     except Exception as error:

@@ -10,7 +10,10 @@ DISTRIBUTION = "openqa-rag"
 
 
 def require(module: str, extra: str) -> ModuleType:
-    """Import `module`; where it is not installed, a MissingDependencyError names the extra that brings it.
+    """Import `module`.
+
+    Raises:
+        MissingDependencyError: it is not installed; the hint names the extra.
 
     Example:
         >>> require("json", extra="none").loads("[1]")
