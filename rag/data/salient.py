@@ -69,8 +69,9 @@ def find_names(sentence: str, titles: TitleHashes = NO_TITLES) -> CharSpans:
 
 
 def _is_title(name: str, titles: TitleHashes) -> bool:
-    place = np.searchsorted(titles, _title_hash(name))
-    return _title_hash(name) in titles[place : place + 1]
+    hashed = _title_hash(name)
+    place = np.searchsorted(titles, hashed)
+    return hashed in titles[place : place + 1]
 
 
 def _title_hash(title: str) -> np.uint64:

@@ -36,6 +36,9 @@ def split_documents(
     Passages of sections have the path of headings as title, others the document's title. Passages of files
     have a location. Ids are `{document id}-{n}`, n from 0, or the document's id where it is not cut.
 
+    Args:
+        count_tokens: returns the number of tokens of a text for the encoder.
+
     Source: Karpukhin et al. 2020, "Dense Passage Retrieval", section 4.1, for "words100".
 
     Example:
