@@ -303,8 +303,8 @@ class AnswerSet(Record):
     answers: tuple[Answer, ...]
     no_answer_confidence: float
     index_version: str = ""
-    timings_ms: Mapping[str, float] = field(default_factory=dict)
-    reading: Mapping[str, int] = field(default_factory=dict)
+    timings_ms: Mapping[str, float] = field(default_factory=dict, repr=False)
+    reading: Mapping[str, int] = field(default_factory=dict, repr=False)
     failure: str = ""
     notice: str = ""
     kind: Literal["answer", "list", "passage"] = "answer"

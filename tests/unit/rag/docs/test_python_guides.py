@@ -73,7 +73,7 @@ def test_the_page_on_python(
     printed = capsys.readouterr().out
     assert "Black Forest" in printed
     assert "Who painted it? no answer" in printed
-    assert "AnswerSet('Where does the Danube rise?': 'in the Black Forest')" in printed
+    assert "AnswerSet(question='Where does the Danube rise?', answers=(Answer(text='in the Black F" in printed
     assert "'examples': 1" in printed
     assert len(Path("found.run").read_text().splitlines()) >= 1
     assert trained[0].learning_rate == 2e-5
