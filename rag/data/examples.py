@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -313,9 +312,12 @@ def _candidate(value: Any, role: Role) -> Candidate:
 
 
 def _number(fields: Mapping[str, Any], name: str) -> float | None:
-    with suppress(TypeError, ValueError):
-        if (value := fields.get(name)) is None or math.isfinite(value := float(value)):
+    value = fields.get(name)
+    try:
+        if value is None or math.isfinite(value := float(value)):
             return value
+    except (TypeError, ValueError):
+        pass
     raise ValueError(f"the {name} of a passage is {value!r}, expected a finite number")
 
 

@@ -47,10 +47,7 @@ _NUMBERING = re.compile(r"(?:chapter|appendix|part|section)?\s*[\dA-Z]+(?:\.\d+)
 
 @dataclass(slots=True)
 class _Line:
-    """A line of a page: its places from the page's left lower corner, and its font size, in points.
-
-    `height` is that of the page; `level` that of a heading, 0 for other lines.
-    """
+    """A line of a page: its places from the page's left lower corner, and its font size, in points."""
 
     text: str
     page: int
@@ -60,8 +57,8 @@ class _Line:
     size: float
     is_code: bool
     is_bold: bool
-    height: float
-    level: int = 0
+    height: float  # of the page
+    level: int = 0  # of a heading; 0 for other lines
 
 
 def pdf(data: bytes) -> tuple[str, list[Piece], tuple[str, ...]]:

@@ -167,7 +167,6 @@ def question_of(record: Any, fallback_id: str) -> Question:
         raise ValueError("gold_passage_ids is not a list of ids")
     fields: dict[str, Any] = {"gold_passage_ids": tuple(map(str, ids))}
     context = rest.get("context")
-    are_pairs = is_list(context) and all(is_list(pair) and len(pair) == 2 for pair in context)
     if isinstance(output := rest.pop("output", None), list | Mapping):
         rows = (item for item in rows_of_columns(output) if isinstance(item, Mapping))
         sets = (rows_of_columns(item.get("provenance")) for item in rows)
@@ -194,7 +193,9 @@ def question_of(record: Any, fallback_id: str) -> Question:
         answers = (*answers, *(rest.pop("answer_aliases", None) or ()))
         answers = () if rest.pop("answerable", None) is False else tuple(dict.fromkeys(answers))
         fields["gold"], fields["context"] = _musique(rest)
-    elif are_pairs or {"supporting_facts", "gold_titles"} & rest.keys():
+    elif {"supporting_facts", "gold_titles"} & rest.keys() or (
+        is_list(context) and all(is_list(pair) and len(pair) == 2 for pair in context)
+    ):
         fields["gold"], fields["context"] = _hops(rest)
     if rest.pop("is_impossible", None) is True:
         answers, fields["is_impossible"] = (), True
