@@ -106,7 +106,7 @@ def test_the_graph_of_lists_finds_the_nearest_ones(
     info = build_faiss(float16, tmp_path, index_type="ivf", probes=clustered(50, 5), threads=1)
     index = faiss_index.open_faiss(tmp_path, info)
     graph = faiss.downcast_index(index.quantizer)
-    assert (type(graph), graph.hnsw.efSearch) == (faiss.IndexHNSWFlat, 128)
+    assert (type(graph), graph.hnsw.efSearch) == (faiss.IndexHNSWSQ, 128)
     _, nearest = brute_force(
         faiss.downcast_index(graph.storage).reconstruct_n(0, graph.ntotal), questions, 16
     )
