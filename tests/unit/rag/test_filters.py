@@ -163,6 +163,7 @@ def test_answers_come_from_selected_passages_alone(
         ({"year": []}, "0 values"),
         ({"year": None}, "value None"),
         ([1], "the filter is"),
+        (("year",), "the filter is"),
         ({"document": "\ud800"}, "value '\\ud800', expected text"),
     ],
 )
