@@ -127,7 +127,7 @@ def _files(path: Path) -> list[Path]:
         return [manifest]
     if path.is_dir() and in_folder(path, "queries.jsonl") is None:
         return [Path(source.path) for source in find_sources([path])]
-    return [file for file in question_files(path) if file.is_file()]
+    return question_files(path) if path.exists() else []
 
 
 def _as_json(value: Any) -> Any:
