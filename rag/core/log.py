@@ -41,8 +41,10 @@ def setup_logging(level: str = "INFO", *, json_lines: bool = False) -> None:
         times = Counter[str]()
 
         def is_new(record: logging.LogRecord) -> bool:
-            times[record.getMessage()] += record.levelno == logging.WARNING
-            return times[record.getMessage()] <= 1
+            if record.levelno != logging.WARNING:
+                return True
+            times[record.getMessage()] += 1
+            return times[record.getMessage()] == 1
 
         handler.addFilter(is_new)
     root = logging.getLogger()
@@ -96,8 +98,7 @@ def stage(timer: Timer, name: str) -> Iterator[None]:
         yield
     finally:
         if timer is not None:
-            elapsed_ms = (time.perf_counter() - started) * 1000.0
-            timer[name] = timer.get(name, 0.0) + elapsed_ms
+            timer[name] = timer.get(name, 0.0) + 1000.0 * (time.perf_counter() - started)
 
 
 def text_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
@@ -111,5 +112,4 @@ def text_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[st
     """
     cells = [columns, *rows]
     first, *widths = (max(map(len, column)) for column in zip(*cells, strict=True))
-    lines = ("  ".join([row[0].ljust(first), *map(str.rjust, row[1:], widths)]) for row in cells)
-    return [line.rstrip() for line in lines]
+    return ["  ".join([row[0].ljust(first), *map(str.rjust, row[1:], widths)]).rstrip() for row in cells]
