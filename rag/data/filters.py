@@ -89,7 +89,7 @@ def parse_filter(fields: Mapping[str, Any] | Filter | None) -> Filter | None:
     A field has a value, a list of which one must match, or an object of bounds (gte, gt, lte, lt).
     """
     if fields is None or (isinstance(fields, tuple) and all(isinstance(it, Condition) for it in fields)):
-        return fields
+        return fields or None
     if not isinstance(fields, Mapping):
         raise FilterError(f"the filter is {fields!r:.60}", hint=_EXPECTED)
     return tuple(_condition(str(name), value) for name, value in fields.items()) or None

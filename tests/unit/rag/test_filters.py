@@ -88,6 +88,7 @@ def test_a_filter_selects_what_its_conditions_say(index: Index) -> None:
         chosen = index.select(parse_filter(given) or ())
         expected = [row for row, p in enumerate(passages) if fits(p, dict(p.metadata))]
         assert chosen.rows.tolist() == expected, given
+    assert parse_filter(()) is parse_filter({}) is None
     assert index.passages[5] == passages[5]
     assert index.folders == ["guide/", "guide/setup/", "notes/"]
     assert index.around("doc7-0", 2) == ([], passages[29:31])  # those of other documents are left out
