@@ -92,7 +92,7 @@ class EncoderIdentity:
             how = _CHECKSUM.sub(r"\1…", "; ".join(differences))
             raise MismatchedArtifactError(
                 f"{place} was built with the encoder {self.name!r}, not {named} ({how})",
-                hint="use the encoder of the index with its settings, or build the index again with this one",
+                hint="use the encoder of the index as it was, or build again with this one (--overwrite)",
             )
 
     def comparable(self) -> dict[str, Any]:
