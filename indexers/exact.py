@@ -17,9 +17,11 @@ _GATHER_BYTES = 64 << 20
 _PAIRS_AT_ONCE = 4
 # Below this OpenMP's threads cost more time than they save, and keep spinning afterwards.
 _PAIRS_WORTH_THREADS = 16_384
-_MATRIX_FROM = 4096  # numbers in the queries from which FAISS multiplies matrices; by its default, 128,000
 _QUERIES_AT_ONCE = 4096  # whose lists of the best are in memory together
 _PICK_ROWS = 4096  # selected rows that are read one by one, without the rows between them
+# Numbers in the queries from which FAISS multiplies matrices; by its default, 128,000. Set once for the whole
+# process: what is trained or searched does not depend on the searches before it.
+faiss.cvar.distance_compute_blas_threshold = 4096
 
 
 def check_queries(queries: Float32, dim: int, top_k: int) -> Float32:
@@ -135,7 +137,6 @@ def _best_rows(
 ) -> Int64:
     """Rows (n, count) of the best, by FAISS's search in each shard."""
     best = faiss.ResultHeap(len(queries), count, keep_max=True)
-    faiss.cvar.distance_compute_blas_threshold = _MATRIX_FROM
 
     def search(block: tuple[Float32, Int64]) -> tuple[Float32, Int64]:
         vectors, rows = block

@@ -69,6 +69,7 @@ def test_many_questions_get_the_scores_and_the_order_that_each_gets_alone(
     float32: EmbeddingShards, float16: EmbeddingShards, top_k: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exact, "_QUERIES_AT_ONCE", 25)
+    monkeypatch.setattr(faiss.cvar, "distance_compute_blas_threshold", 100)  # matrices; pairs for one alone
     queries = clustered(60, 1)
     selected = Selection(np.random.default_rng(3).random(ROWS) < 0.6)
     for embeddings in (float32, float16):
@@ -77,6 +78,7 @@ def test_many_questions_get_the_scores_and_the_order_that_each_gets_alone(
             alone = [exact_search(embeddings, query[None], top_k, rows) for query in queries]
             for part in (0, 1):
                 np.testing.assert_array_equal(together[part], np.concatenate([item[part] for item in alone]))
+    assert faiss.cvar.distance_compute_blas_threshold == 100  # as a search before it does not change another
 
 
 @pytest.mark.parametrize("name", [*INDEX_TYPES, "IVF16,SQ8"])
