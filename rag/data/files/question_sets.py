@@ -162,10 +162,10 @@ def question_of(record: Any, fallback_id: str) -> Question:
     """
     parsed, rest = parse_record(record, fallback_id)
     answers = tuple(dict.fromkeys(parsed.answers))
-    ids = rest.pop("gold_passage_ids", None) or ()
-    if not isinstance(ids, list | tuple) or not all(isinstance(it, str | int) for it in ids):
+    ids = rest.pop("gold_passage_ids", None)
+    if not isinstance(ids, list | tuple | None) or not all(isinstance(it, str | int) for it in ids or ()):
         raise ValueError("gold_passage_ids is not a list of ids")
-    fields: dict[str, Any] = {"gold_passage_ids": tuple(map(str, ids))}
+    fields: dict[str, Any] = {"gold_passage_ids": tuple(map(str, ids or ()))}
     context = rest.get("context")
     if isinstance(output := rest.pop("output", None), list | Mapping):
         rows = (item for item in rows_of_columns(output) if isinstance(item, Mapping))

@@ -128,6 +128,7 @@ _SHAPES = [  # of fields that are other than expected
         ("q.jsonl", b'{"question": " "}\n', r"q\.jsonl:1: the question is empty"),
         ("q.jsonl", b'{"question": "a", "answers": [null]}\n', r"q\.jsonl:1: an answer is not text"),
         ("q.jsonl", b'{"question": "a", "id": 1.5}\n', r"q\.jsonl:1: the id is not text"),
+        ("q.jsonl", b'{"question": "a", "gold_passage_ids": 0}\n', "gold_passage_ids is not a list"),
         (
             "q.jsonl",
             b'{"question": "a", "positive_ctxs": ["p"]}\n',
