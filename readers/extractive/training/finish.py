@@ -55,7 +55,7 @@ def finish(
     export_trained(config.out / "trained", model, weights, tokenizer)
     sets = _serving(config, held_out)
     figures: dict[str, Any] = {}
-    with atomic_path(config.out / "reader", folder=True) as folder:  # with ranking and confidence, or none
+    with atomic_path(config.out / "reader", folder=True) as folder:  # only with ranking and confidence
         export_int8(folder, model, weights, tokenizer, name=config.name, settings=settings)
         manifest = add_ranges(folder, learnt)
         reader = ExtractiveReader.load(folder, precision=config.precision)
