@@ -146,5 +146,4 @@ def _checked(name: str, value: Any) -> Value:
         kinds, expected = str, "text"
     if not isinstance(value, kinds) or value != value or as_unicode(str(value)) != str(value):
         raise FilterError(f"the filter gives {name!r} the value {value!r:.60}, expected {expected}")
-    plain: Value = value
-    return plain
+    return value

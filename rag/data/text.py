@@ -145,6 +145,8 @@ class AnswerMatcher:
     __slots__ = ("_needles", "_patterns", "profile")
 
     def __init__(self, answers: Iterable[str], profile: Profile = "squad") -> None:
+        if profile not in PROFILES:
+            raise ConfigError(f"profile {profile!r} compares no answers", hint=f"use one of {PROFILES}")
         self.profile = profile
         self._patterns: tuple[regex.Pattern[str], ...] = ()
         self._needles: tuple[tuple[str, str], ...] = ()  # (what to find, a cheap necessary condition)

@@ -1,9 +1,11 @@
 """Values computed with the official scripts of SQuAD, HotpotQA, DPR, ORQA and DrQA."""
 
 import unicodedata
+from typing import Any, cast
 
 import pytest
 
+from rag.core.errors import ConfigError
 from rag.data.text import (
     AnswerMatcher,
     exact_match,
@@ -91,6 +93,8 @@ def test_regex_answers() -> None:
     for invalid in ("(", ""):
         assert not exact_match("(", [invalid], "trec_search")
         assert not has_answer([invalid], "(", regex=True)
+    with pytest.raises(ConfigError, match="profile 'regex' compares no answers"):
+        AnswerMatcher(pattern, cast("Any", "regex"))
 
 
 def test_tokens_of_ascii_and_other_text_follow_one_rule() -> None:
