@@ -92,7 +92,7 @@ class EncoderIdentity:
             how = _CHECKSUM.sub(r"\1…", "; ".join(differences))
             raise MismatchedArtifactError(
                 f"{place} was built with the encoder {self.name!r}, not {named} ({how})",
-                hint="use the encoder of the index as it was, or build again with this one (--overwrite)",
+                hint="use that encoder, or build an index of this one (another --out, or --overwrite)",
             )
 
     def comparable(self) -> dict[str, Any]:
