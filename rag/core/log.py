@@ -13,7 +13,6 @@ from typing import Any
 from pythonjsonlogger.core import RESERVED_ATTRS
 from pythonjsonlogger.json import JsonFormatter
 from tqdm import tqdm
-from tqdm.contrib import DummyTqdmFile
 
 _INTERVAL_S = 10.0  # between the lines of progress in a log
 
@@ -26,9 +25,10 @@ def get_logger(name: str) -> logging.Logger:
 def setup_logging(level: str = "INFO", *, json_lines: bool = False) -> None:
     """Send log records of this process to stderr, replacing earlier handlers.
 
-    A command warns once in the same words; a server, whose lines are JSON, each time. Values of `extra=` are
-    fields of JSON.
+    A command warns once in the same words; a server, whose lines are JSON (`extra=` gives fields), each time.
     """
+    from tqdm.contrib import DummyTqdmFile  # brings asyncio and bars of notebooks: for programs alone
+
     handler = logging.StreamHandler(DummyTqdmFile(sys.stderr))  # lines stand above a bar of progress
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S"))
     if json_lines:
