@@ -16,7 +16,7 @@ from rag.data.files.named import is_named, named_documents
 from rag.data.files.question_sets import squad_paragraphs
 from rag.data.files.rows import read_rows
 from rag.data.files.sources import DOCUMENTS, Source, find_sources
-from rag.data.records import BadRecord, CorpusOptions, Document, ReadReport, first_lines, rows_of
+from rag.data.records import MAX_RECORDS, BadRecord, CorpusOptions, Document, ReadReport, first_lines, rows_of
 
 _MAX_CHARS = 4_000_000  # a longer document is rarely one
 _log = get_logger(__name__)
@@ -80,6 +80,8 @@ def read_sources(
     report.check(options.max_bad_share, at_end=True)
     for line in first_lines(report.problems):  # each by itself: whoever watches files is told of it once
         _log.warning("%s", line)
+    if report.bad - report.unread > MAX_RECORDS:  # more than are named
+        _log.warning("%s", report.counts())
 
 
 def _read_records(

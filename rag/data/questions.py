@@ -49,8 +49,7 @@ def read_questions(path: str | Path) -> Iterator[Question]:
         named, grades = named_questions(name)
         return _judged(_questions(named, name), grades, name, name) if grades else _questions(named, name)
     place, *judgements = question_files(path)
-    columns = partial(table_columns, path=str(place))
-    rows = files.read_rows(str(place), columns, otherwise="text")
+    rows = files.read_rows(str(place), partial(table_columns, path=str(place)), otherwise="text")
     questions = _questions(rows, str(place))
     return _judged(questions, read_qrels(judgements[0]), place, judgements[0]) if judgements else questions
 
@@ -68,8 +67,7 @@ def question_files(path: str | Path) -> list[Path]:
         return [queries, place]
     if not place.is_dir():
         return [place]
-    queries = files.in_folder(place, "queries.jsonl")
-    if queries is None:
+    if (queries := files.in_folder(place, "queries.jsonl")) is None:
         raise DataError(f"{path} is a directory without queries.jsonl, expected a file of questions")
     judged = sorted((place / "qrels").glob("*.tsv"))
     if len(judged) > 1:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from rag.core.errors import DataError
 from rag.core.types import Location, Metadata, Pages, page_at
 
-_MAX_RECORDS, _MAX_SHOWN = 10, 100  # bad records that are named, and problems at all
+MAX_RECORDS, _MAX_SHOWN = 10, 100  # bad records that are named, and problems at all
 Kind = Literal["heading", "paragraph", "item", "row", "code"]
 CorpusFormat = Literal["jsonl", "json", "tsv", "csv", "parquet", "documents"]
 CORPUS_FORMATS: tuple[CorpusFormat, ...] = get_args(CorpusFormat)
@@ -164,7 +164,7 @@ class ReadReport:
         self.files += is_file
         self.unread += is_file
         self.reasons[record.reason] += 1
-        if is_file or self.bad - self.unread <= _MAX_RECORDS:
+        if is_file or self.bad - self.unread <= MAX_RECORDS:
             detail = f" ({record.detail})" if record.detail else ""
             self.problems.append(f"{place}: {record.reason}{detail}")
 

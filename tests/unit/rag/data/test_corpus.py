@@ -253,6 +253,12 @@ def test_too_many_bad_records_stop_the_reading_early(tmp_path: Path) -> None:
         assert words in str(caught.value)
 
 
+def test_bad_records_that_are_not_named_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = write(tmp_path / "c.jsonl", b"\n".join([*GOOD, *[b"{"] * 11]))
+    assert len(list(read_documents(path, options=ANY_SHARE))) == len(GOOD)
+    assert (caplog.text.count("malformed JSON ("), caplog.text.count("11 bad")) == (10, 1)
+
+
 def test_windows_files_with_mark_and_line_ends(tmp_path: Path) -> None:
     data = b"\xef\xbb\xbf" + b"\r\n".join(GOOD[:3]) + b"\r\n\r\n"
     for name in ("c.jsonl", "c"):
