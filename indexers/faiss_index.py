@@ -153,7 +153,13 @@ def _train(index: Any, preset: Preset, sample: Float32, seed: int) -> None:
             faiss.extract_index_ivf(index).quantizer.add(centroids)
     if preset.nlist and len(sample) < _CODEWORDS:
         sample = np.resize(sample, (_CODEWORDS, sample.shape[1]))
-    index.train(sample)
+    try:
+        index.train(sample)
+    except RuntimeError as error:
+        raise ConfigError(
+            f"{preset.factory} cannot be trained on {len(sample):,} vectors",
+            hint="give ivf or a type of fewer lists and codes: what is encoded stays; or flat, --overwrite",
+        ) from error
 
 
 def build_faiss(

@@ -51,7 +51,11 @@ def evaluate(
         questions, read = dataset, 0
     options |= {"read": max(read, 1), "reads": read > 0, "split": split, "run": run}
     options["command"] = shlex.join(["rag", *sys.argv[1:]])
-    typer.echo(str(api.evaluate(index, questions, out, **options)))
+    try:
+        typer.echo(str(api.evaluate(index, questions, out, **options)))
+    except KeyboardInterrupt:
+        typer.echo("stopped; the same command continues", err=True)
+        raise
     typer.echo(f"figures, records, predictions and {api.REPORT_NAME} → {out}")
 
 

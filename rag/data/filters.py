@@ -135,7 +135,7 @@ def _condition(name: str, stated: Any) -> Condition:
     if not 0 < len(values) <= _MOST_VALUES or size > _MOST_PATTERN:
         raise FilterError(
             f"the filter gives {name!r} {len(values)} values and patterns of {size} characters",
-            hint=f"at most {_MOST_VALUES} values, and {_MOST_PATTERN} characters of paths; or name documents",
+            hint=f"give 1 to {_MOST_VALUES} values and {_MOST_PATTERN} characters of paths, or documents",
         )
     return Condition(name, values)
 

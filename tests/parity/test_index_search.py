@@ -236,6 +236,8 @@ def test_what_does_not_belong_together_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match="no index type 'annoy'"):
         build_faiss(float32, tmp_path / "x", probes=clustered(5, 1), index_type="annoy")
+    with pytest.raises(ConfigError, match=r"IVF65536,Flat cannot be trained on [\d,]+ vectors"):
+        build_faiss(float32, tmp_path / "y", probes=clustered(5, 1), index_type="IVF65536,Flat", threads=1)
     small = store(tmp_path / "small", clustered(60, 1), "float16")
     info = build_faiss(small, tmp_path / "d", probes=clustered(5, 1), index_type="SQ8", threads=1)
     with pytest.raises(MismatchedArtifactError, match="60 vectors"):

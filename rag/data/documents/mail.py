@@ -20,39 +20,41 @@ _SEPARATOR = re.compile(rb"(?:\A|(?<=\n\n)|(?<=\n\r\n))From [^\n]*\d\d:\d\d[^\n]
 Attached = Callable[[bytes, str], list[Piece]]  # converts an attachment, by its bytes and file name
 
 
-def message(data: bytes, attached: Attached) -> tuple[str, list[Piece]]:
-    """Title and pieces; the title is the subject."""
+def message(data: bytes, attached: Attached) -> tuple[str, list[Piece], list[str]]:
+    """Title, pieces, and notes on attachments that are not read; the title is the subject."""
     parsed = email.message_from_bytes(data, policy=email.policy.default)
     if not parsed.keys():
         raise Unreadable("broken file", "save the message again", "it has no header of an e-mail")
-    return _header(parsed, "Subject"), _pieces(parsed, attached, 1)
+    notes = list[str]()
+    return _header(parsed, "Subject"), _pieces(parsed, attached, 1, notes), notes
 
 
-def mailbox(data: bytes, attached: Attached) -> tuple[str, list[Piece]]:
-    """Title and pieces of an mbox file: each message is a section with its subject as heading."""
-    pieces: list[Piece] = []
+def mailbox(data: bytes, attached: Attached) -> tuple[str, list[Piece], list[str]]:
+    """Title, pieces and notes of an mbox file: each message is a section with its subject as heading."""
+    pieces, notes = list[Piece](), list[str]()
     for part in _SEPARATOR.split(data):
         content = email.message_from_bytes(part, policy=email.policy.default)
         if content.keys():
-            pieces += _section(content, attached, 1, "Message")
+            pieces += _section(content, attached, 1, notes, "Message")
     if not pieces:
         raise Unreadable("broken file", "export the mailbox again", "no message in it has a header")
-    return "", pieces
+    return "", pieces, notes
 
 
-def _section(parsed: MIMEPart, attached: Attached, level: int, untitled: str) -> list[Piece]:
+def _section(parsed: MIMEPart, attached: Attached, level: int, notes: list[str], name: str) -> list[Piece]:
     """A message among others, under its subject; one that is damaged does not cost the others."""
-    heading = Piece("heading", _header(parsed, "Subject") or untitled, level)
+    heading = Piece("heading", _header(parsed, "Subject") or name, level)
     try:
-        return [heading, *_pieces(parsed, attached, level + 1)]
+        return [heading, *_pieces(parsed, attached, level + 1, notes)]
     except (RagError, MemoryError):
         raise
     except Exception as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else type(error).__name__
-        return [heading, Piece("paragraph", f"(not read: {reason})")]
+        notes.append(f"message {heading.text!r}: not read ({reason})")
+        return [heading]
 
 
-def _pieces(parsed: MIMEPart, attached: Attached, level: int) -> list[Piece]:
+def _pieces(parsed: MIMEPart, attached: Attached, level: int, notes: list[str]) -> list[Piece]:
     shown = ((name, _header(parsed, name)) for name in _SHOWN)
     head = "; ".join(f"{name}: {value}" for name, value in shown if value)
     pieces = [Piece("paragraph", head)]
@@ -64,7 +66,7 @@ def _pieces(parsed: MIMEPart, attached: Attached, level: int) -> list[Piece]:
     is_attachment = body is None and not parsed.is_multipart()  # such as a PDF that was sent alone
     for part in [parsed] if is_attachment else parsed.iter_attachments():
         if part.get_content_type() == "message/rfc822":
-            pieces += _section(part.get_content(), attached, level, "Attached message")
+            pieces += _section(part.get_content(), attached, level, notes, "Attached message")
         elif not part.is_multipart():
             ending = mimetypes.guess_extension(part.get_content_type()) or ""
             name = part.get_filename() or f"attachment{ending}"
@@ -72,7 +74,7 @@ def _pieces(parsed: MIMEPart, attached: Attached, level: int) -> list[Piece]:
             try:
                 pieces += _below(attached(_bytes(part), name), level)
             except Unreadable as error:
-                pieces.append(Piece("paragraph", f"(not read: {error.reason})"))
+                notes.append(f"attachment {name}: not read ({error.reason})")
     return pieces
 
 
@@ -93,9 +95,7 @@ def _header(parsed: MIMEPart, name: str) -> str:
 def _text(part: MIMEPart) -> str:
     """A part's text, even if it names no encoding, or one that does not exist or does not fit."""
     try:
-        if part.get_content_charset() is None:
-            return decode(_bytes(part))[0]
-        return str(part.get_content())
+        return str(part.get_content()) if part.get_content_charset() else decode(_bytes(part))[0]
     except (LookupError, ValueError, Unreadable):
         return _bytes(part).decode("utf-8", "replace")
 
