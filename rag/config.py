@@ -65,7 +65,7 @@ def parse_overrides(assignments: Sequence[str]) -> dict[str, Any]:
     """Turn `key=value` strings into a dict; values are read as YAML scalars, lists or maps.
 
     Raises:
-        ConfigError: an assignment has no `=` or an empty key.
+        ConfigError: an assignment has no `=` or an empty key, or a key is given twice.
 
     Example:
         >>> parse_overrides(["lr=2e-5", "steps=100", "name=dpr", "prefix=query: ", "ks=[1, 5]"])
@@ -74,9 +74,9 @@ def parse_overrides(assignments: Sequence[str]) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     for assignment in assignments:
         key, equals, value = assignment.partition("=")
-        if not equals or not key:
+        if not equals or not key or key in settings:
             hint = "for example --set learning_rate=2e-5"
-            raise ConfigError(f"--set {assignment!r}: expected key=value", hint=hint)
+            raise ConfigError(f"--set {assignment!r}: expected key=value, each key once", hint=hint)
         settings[key] = parse_scalar(value)
     return settings
 
