@@ -35,8 +35,7 @@ _MAX_FRAMES = 20_000  # of converters that walk a tree: pages of a few thousand 
 
 _FROM_BYTES: dict[str, Callable[[bytes], tuple[Any, ...]]] = {
     "pdf": pdf.pdf, "xlsx": tables.workbook, "pptx": office.slides, "docx": office.word,
-    "epub": archives.book, "odt": archives.text,
-    "rtf": partial(pandoc.read, kind="rtf"),  # in 7-bit characters
+    "epub": archives.book, "odt": archives.text, "rtf": partial(pandoc.read, kind="rtf"),  # 7-bit characters
     "mail": lambda data: mail.message(data, _attached), "mbox": lambda data: mail.mailbox(data, _attached),
 }  # fmt: skip
 _FROM_TEXT: dict[str, Callable[[str], tuple[str, list[Piece]]]] = {
@@ -92,9 +91,9 @@ def _read_as(kind: str, data: bytes) -> tuple[str, list[Piece], tuple[str, ...]]
         return *plain.text(marked), (*notes, f"read as plain text ({error.detail})")
 
 
-def _attached(data: bytes, name: str) -> list[Piece]:
+def _attached(data: bytes, name: str) -> tuple[list[Piece], tuple[str, ...]]:
     is_document = kind_by_name(name) is not None or b"%PDF-" in data[:1024]
-    return _read(data, name)[1] if is_document else []
+    return _read(data, name)[1:] if is_document else ([], ())
 
 
 def main() -> None:

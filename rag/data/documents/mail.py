@@ -2,11 +2,11 @@
 
 import email
 import email.policy
-import mimetypes
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from email.message import MIMEPart
+from mimetypes import guess_extension
 
 from rag.core.errors import RagError
 from rag.data.documents import html
@@ -17,7 +17,8 @@ _SHOWN = ("From", "To", "Cc", "Date")
 # the line before each message: sender, time, year
 _SEPARATOR = re.compile(rb"(?:\A|(?<=\n\n)|(?<=\n\r\n))From [^\n]*\d\d:\d\d[^\n]*\d{4}[^\n]*\n")
 
-Attached = Callable[[bytes, str], list[Piece]]  # converts an attachment, by its bytes and file name
+# converts an attachment, by its bytes and file name, into pieces and notes
+Attached = Callable[[bytes, str], tuple[list[Piece], Iterable[str]]]
 
 
 def message(data: bytes, attached: Attached) -> tuple[str, list[Piece], list[str]]:
@@ -68,13 +69,13 @@ def _pieces(parsed: MIMEPart, attached: Attached, level: int, notes: list[str]) 
         if part.get_content_type() == "message/rfc822":
             pieces += _section(part.get_content(), attached, level, notes, "Attached message")
         elif not part.is_multipart():
-            ending = mimetypes.guess_extension(part.get_content_type()) or ""
-            name = part.get_filename() or f"attachment{ending}"
-            pieces.append(Piece("heading", name, level))
+            name = part.get_filename() or f"attachment{guess_extension(part.get_content_type()) or ''}"
             try:
-                pieces += _below(attached(_bytes(part), name), level)
+                read, lost = attached(_bytes(part), name)
             except Unreadable as error:
-                notes.append(f"attachment {name}: not read ({error.reason})")
+                read, lost = [], [f"not read ({error.reason})"]
+            pieces += [Piece("heading", name, level), *_below(read, level)]
+            notes += [f"attachment {name}: {note}" for note in lost]
     return pieces
 
 

@@ -222,6 +222,12 @@ def test_an_attached_message_that_is_not_read_does_not_cost_the_others() -> None
     assert converted.notes == ("message 'Deep': not read (nested too deeply)",)
 
 
+def test_an_attachment_keeps_its_own_notes() -> None:
+    inner = make.mail([("p", "Hello.")], "Re: plan", {"p.pdf": b"junk"})
+    outer = make.mail([("p", "See below.")], "Fwd: plan", {"plan.eml": inner})
+    assert convert(outer, "a.eml").notes == ("attachment plan.eml: attachment p.pdf: not read (broken file)",)
+
+
 def test_a_document_that_is_a_message_by_itself_is_read() -> None:
     head = b"From: ann@example.org\nSubject: The plan\nContent-Type: text/markdown\n"
     named = b'Content-Disposition: attachment; filename="plan.md"\n\n# Plan\n\nDo it.\n'
