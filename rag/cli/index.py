@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from indexers.settings import BuildSettings
+from rag.cli.lazy import resumable
 from rag.cli.options import OPENING, Share, options_from, options_of, some
 from rag.commands import index as build
 from rag.commands import resolve_corpus
@@ -70,11 +71,8 @@ def _build(corpus: Sequence[str], out: Path, **options: Any) -> None:
     from rag.data.records import ReadReport
 
     report = ReadReport()
-    try:
+    with resumable():
         place = build(corpus, out, report=report, **options)
-    except KeyboardInterrupt:
-        typer.echo("stopped; the same command continues", err=True)
-        raise
     if summary := report.summary():
         typer.echo(summary)
     with Index.open(place) as opened:

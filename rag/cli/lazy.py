@@ -1,7 +1,8 @@
 """Commands, and groups of commands that are imported when they are used, so that help stays fast."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import typer
@@ -51,6 +52,16 @@ class _StrictCommand(TyperCommand):
                 hint = "give one value; a list of values has commas, where the help says so"
                 raise ConfigError(f"{option.opts[0]} is given twice", hint=hint)
         return super().parse_args(ctx, args)
+
+
+@contextmanager
+def resumable() -> Iterator[None]:
+    """Say at Ctrl-C that the work inside goes on when the command is given again."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo("stopped; the same command continues", err=True)
+        raise
 
 
 def check_name(name: str, entries: Mapping[str, Any], removed: Mapping[str, str] | None = None) -> None:

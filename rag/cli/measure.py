@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 from annotated_types import Ge
 
+from rag.cli.lazy import resumable
 from rag.cli.options import OPENING, options_of, some
 from rag.eval.settings import EvaluationSettings
 
@@ -51,11 +52,8 @@ def evaluate(
         questions, read = dataset, 0
     options |= {"read": max(read, 1), "reads": read > 0, "split": split, "run": run}
     options["command"] = shlex.join(["rag", *sys.argv[1:]])
-    try:
+    with resumable():
         typer.echo(str(api.evaluate(index, questions, out, **options)))
-    except KeyboardInterrupt:
-        typer.echo("stopped; the same command continues", err=True)
-        raise
     typer.echo(f"figures, records, predictions and {api.REPORT_NAME} → {out}")
 
 

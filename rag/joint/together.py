@@ -18,6 +18,7 @@ from indexers.index import Index
 from indexers.protocols import EncodesCorpus
 from indexers.settings import BuildSettings
 from rag.core.errors import ConfigError, DataError
+from rag.data.text import REGEX_PROFILE
 from rag.joint.config import EmdrTrainConfig, JointTrainConfig, RagTrainConfig
 from rag.joint.finding import FixedFinder, LearningFinder, LiveIndex, index_refresh
 from rag.joint.losses import emdr2_loss, rag_loss
@@ -121,7 +122,7 @@ def _build_run(
 
     # data
     questions, held_out = questions_of(config)
-    if any(question.answer_profile == "trec_search" for question in (*questions, *held_out)):
+    if any(question.answer_profile == REGEX_PROFILE for question in (*questions, *held_out)):
         raise DataError(
             "answers are regular expressions, and a generator learns to say strings",
             hint="train on questions with plain answers; `rag train orqa` learns from expressions",
