@@ -146,4 +146,4 @@ def _checked(name: str, value: Any) -> Value:
         kinds, expected = str, "text"
     if not isinstance(value, kinds) or value != value or as_unicode(str(value)) != str(value):
         raise FilterError(f"the filter gives {name!r} the value {value!r:.60}, expected {expected}")
-    return value
+    return str(_key(value)) if isinstance(value, bool) else value  # True equals 1, also as the key of a cache

@@ -89,6 +89,7 @@ def test_a_filter_selects_what_its_conditions_say(index: Index) -> None:
         expected = [row for row, p in enumerate(passages) if fits(p, dict(p.metadata))]
         assert chosen.rows.tolist() == expected, given
     assert parse_filter(()) is parse_filter({}) is None
+    assert parse_filter({"year": 1}) != parse_filter({"year": True})  # one selection each in the cache
     assert index.passages[5] == passages[5]
     assert index.folders == ["guide/", "guide/setup/", "notes/"]
     assert index.around("doc7-0", 2) == ([], passages[29:31])  # those of other documents are left out
@@ -209,6 +210,7 @@ def test_a_filter_that_would_hold_up_everyone_is_refused() -> None:
         (["x>=100"], ("99", "101", 101, None, ("1", "2022")), [0, 1, 1, 0, 1]),
         (["x=2022"], ("2022", 2022, "99", "x", None, ("1", "2022")), [1, 1, 0, 0, 0, 1]),
         (["x=nan", "x=7"], ("nan", float("nan"), 7, 8), [1, 0, 1, 0]),
+        (["x=true"], (True, "true", False, 1), [1, 1, 0, 0]),
     ],
 )
 def test_numbers_and_texts_are_compared_as_people_mean_them(
