@@ -114,7 +114,7 @@ def _update(corpus: Sequence[str], place: Path, *, watch: bool, precision: str, 
 
 
 def _state_of(corpus: Sequence[str], format: str) -> dict[str, tuple[int, int]]:
-    """Size and time of the last change of each file."""
+    """Size of each file, and when its content or its permissions changed last."""
     from rag.core.errors import RagError
     from rag.data.files.sources import find_sources
 
@@ -123,5 +123,5 @@ def _state_of(corpus: Sequence[str], format: str) -> dict[str, tuple[int, int]]:
         for source in find_sources(corpus, format):
             with suppress(OSError):
                 status = os.stat(source.path)
-                state[source.path] = (status.st_size, status.st_mtime_ns)
+                state[source.path] = (status.st_size, status.st_ctime_ns)
     return state
