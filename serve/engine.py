@@ -145,13 +145,17 @@ class Engine:
 
     async def follow_updates(self) -> None:
         """Look for updates that other processes write, and switch to them, until cancelled."""
-        tried = ""  # a version that cannot be opened is not tried again and again
+        seen = None  # a version that cannot be opened is tried once, an index that is gone logged once
         while True:
             await asyncio.sleep(FOLLOW_S)
             version = await self.in_thread(_version_in, self.settings.index)
+            if self.state != "ready" or version == seen:
+                continue
+            seen = version
+            if not version:
+                log.warning("%s holds no readable index; the one in use stays", self.settings.index)
             # no name here for the pipeline in use: it would keep a replaced one in memory
-            if self.state == "ready" and version not in ("", tried, self.require_ready().index_version):
-                tried = version
+            elif version != self.require_ready().index_version:
                 await self.replace()
 
     async def _install(self, pipeline: Pipeline) -> None:

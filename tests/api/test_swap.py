@@ -74,7 +74,8 @@ async def test_a_replaced_index_leaves_memory():
             gc.enable()
 
 
-async def test_an_index_that_cannot_be_opened_again_stays_in_use(caplog):
+async def test_an_index_that_cannot_be_opened_again_stays_in_use(caplog, monkeypatch):
+    monkeypatch.setattr("serve.engine.FOLLOW_S", 0.001)
     opener = Opener()
     app = create_app(settings(), open_pipeline=opener)
     async with running(app=app) as client:
@@ -82,4 +83,7 @@ async def test_an_index_that_cannot_be_opened_again_stays_in_use(caplog):
         await app.state.engine.replace(anew=True)
         assert (await client.get("/readyz")).json()["index_version"] == "v1"
         assert opener.indexes[0].n_closed == 0
-    assert "the one in use stays" in caplog.text
+        await until(lambda: "holds no readable index" in caplog.text)
+        await asyncio.sleep(0.05)
+    assert caplog.text.count("could not be opened; the one in use stays") == 1
+    assert caplog.text.count("holds no readable index; the one in use stays") == 1  # it is gone
