@@ -7,6 +7,7 @@ retrieval: what the folder states is taken from it, and a warning names what had
 
 from __future__ import annotations
 
+import re
 import string
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -35,6 +36,12 @@ MASKS = ("[MASK]", "<mask>")
 COLBERT_MARKERS = ("[unused0]", "[unused1]")  # of questions and passages
 _DPR_MAX_LENGTH = 256
 _MASK = "MultiVectorMask"  # sentence-transformers' module for late interaction
+_MODULES = re.compile(  # those of sentence-transformers that are read here, in their order
+    r"StaticEmbedding( Normalize)?"
+    r"|Transformer( Dense| LayerNorm)* Pooling( Normalize)?"
+    r"|Transformer Pooling( Dense| LayerNorm)*( Normalize)?"
+    rf"|Transformer( Dense| LayerNorm)*( Normalize)? {_MASK}( Normalize)?"
+)
 _LATE_INTERACTION = (
     "write it anew once, as the folder that is read here: sentence_transformers' "
     "MultiVectorEncoder(FOLDER).save_pretrained(DIR)"
@@ -96,7 +103,7 @@ class EncoderSettings:
     """How texts become vectors, and where the weights are; what an encoder's folder records.
 
     Attributes:
-        kind: "sentence-transformers", "dpr", "ance", "transformers" or "model2vec".
+        kind: "sentence-transformers", "dpr", "ance", "transformers" or "static".
         weights_dir: folder of config.json and model.safetensors.
         pooling: one of `POOLINGS`, or `STATIC`.
         normalize: whether vectors get unit length.
@@ -181,12 +188,8 @@ class EncoderSettings:
         """The identity of an encoder of this passage tower, and this question tower if it is another."""
         sides = [self] if question is None else [self, question]
         tokenizers = dict.fromkeys(tokenizer_file(side.weights_dir) for side in sides)
-        files = [
-            file
-            for side in sides
-            for folder in dict.fromkeys([side.weights_dir, *(layer.folder for layer in side.layers)])
-            for file in weight_files(folder)
-        ]
+        folders = [f for side in sides for f in (side.weights_dir, *(layer.folder for layer in side.layers))]
+        files = [file for folder in dict.fromkeys(folders) for file in weight_files(folder)]
         return EncoderIdentity(
             name=name,
             weights_sha256=weights_sha256(files),
@@ -209,11 +212,14 @@ def read_settings(folder: Path) -> EncoderSettings:
     Raises:
         ArtifactError: it is not an encoder, or has parts this program does not know.
     """
+    own = _optional_json(folder / "config_sentence_transformers.json")
+    if own.get("truncate_dim"):
+        raise ArtifactError(f"{folder} cuts its vectors (truncate_dim)", hint="save it with whole vectors")
     if (folder / "modules.json").is_file():
-        return _sentence_transformers(folder)
+        return _sentence_transformers(folder, own)
     config = read_config(folder)
     if config["model_type"] == "model2vec":
-        return _static(folder, folder, kind="model2vec", normalize=bool(config.get("normalize")))
+        return _static(folder, folder, own, normalize=bool(config.get("normalize")))
     if config["model_type"] == "dpr":
         shapes = weight_shapes(folder) if config.get("projection_dim") else {}
         projection = next((name for name in shapes if name.endswith("encode_proj.weight")), None)
@@ -241,91 +247,78 @@ def read_settings(folder: Path) -> EncoderSettings:
     )
 
 
-def _sentence_transformers(folder: Path) -> EncoderSettings:
-    listed = read_json(folder / "modules.json")
-    modules = [m for m in listed if not str(m["type"]).endswith(".Dropout")]  # which acts in training alone
-    kinds = [str(module["type"]).rpartition(".")[2] for module in modules]
-    own = _optional_json(folder / "config_sentence_transformers.json")
+def _sentence_transformers(folder: Path, own: Mapping[str, Any]) -> EncoderSettings:
+    """From modules.json and the modules' folders; `own` is config_sentence_transformers.json."""
     if own.get("model_type") == "CrossEncoder":
         raise ArtifactError(
             f"{folder} is a cross-encoder: it scores pairs and makes no vectors",
             hint=f"order hits with it: --rerank {folder}",
         )
-    if kinds[:1] == ["StaticEmbedding"]:
-        if kinds[1:] not in ([], ["Normalize"]):
-            raise ArtifactError(
-                f"{folder} has the modules {', '.join(kinds)}, expected StaticEmbedding, then nothing or "
-                "Normalize",
-                hint="use a static encoder made of these modules",
-            )
-        weights = folder / str(modules[0].get("path") or "")
-        return _static(folder, weights, kind="sentence-transformers", normalize="Normalize" in kinds)
-    several = _MASK in kinds  # vectors per text
-    if not several and "Pooling" not in kinds:
+    listed = read_json(folder / "modules.json")
+    modules = [m for m in listed if not str(m["type"]).endswith(".Dropout")]  # which acts in training alone
+    kinds = [str(module["type"]).rpartition(".")[2] for module in modules]
+    if _MODULES.fullmatch(" ".join(kinds)) is None:
+        is_pylate = kinds[:1] == ["Transformer"] and "Pooling" not in kinds
         raise ArtifactError(
-            f"{folder} has the modules {', '.join(kinds)}: neither Pooling, which makes one vector of a "
-            f"text, nor {_MASK}, for late interaction",
-            hint=_LATE_INTERACTION,
+            f"{folder} has the modules {', '.join(kinds)}, expected StaticEmbedding, or Transformer with "
+            f"Pooling or {_MASK}, Dense and LayerNorm on one side of it, and Normalize last",
+            hint=_LATE_INTERACTION if is_pylate else "use an encoder made of these modules",
         )
-    place = len(kinds) if several else kinds.index("Pooling")
-    inner = [n for n, kind in enumerate(kinds) if kind in ("Dense", "LayerNorm")]
+    weights_dir = folder / str(modules[0].get("path") or "")
+    if kinds[0] == "StaticEmbedding":
+        return _static(folder, weights_dir, own, normalize="Normalize" in kinds)
     configs = [_optional_json(folder / module["path"] / "config.json") for module in modules]
-    weights_dir = folder / modules[0]["path"]
-    config = read_config(weights_dir)
-    transformer = next(map(_optional_json, sorted(weights_dir.glob("sentence_*_config.json"))), {})
-    stated = str(own.get("similarity_fn_name") or "").lower()
+    transformer = transformer_settings(weights_dir)
     query, passage = _prompts(own)
-    supported = {"Transformer", "Pooling", "Normalize", "Dense", "LayerNorm", _MASK}
-    ends = [kind for kind in kinds if kind != _MASK]
-    is_unusual = set(kinds) - supported or kinds[0] != "Transformer" or kinds.count("Pooling") > 1
+    is_late = _MASK in kinds  # late interaction: several vectors per text
+    similarity = str(own.get("similarity_fn_name") or "").lower()
     refused = {
-        f"has the modules {', '.join(kinds)}, expected Transformer, then Pooling or {_MASK}, with Dense, "
-        "LayerNorm and Normalize": is_unusual,
-        "normalises before another module, expected it last": "Normalize" in ends[:-1],
-        "has layers before and behind Pooling, expected one of both": inner and inner[0] < place < inner[-1],
         "puts every text into its chat template": "message" in (transformer.get("modality_config") or {}),
         "leaves prompts out of pooling": (query or passage)
         and any(settings.get("include_prompt") is False for settings in configs),
-        "cuts its vectors (truncate_dim)": own.get("truncate_dim"),
-        f"compares vectors by {stated!r}, expected cosine or dot": not several
-        and stated not in ("", "cosine", "dot", "dot_score"),
+        f"compares vectors by {similarity!r}, expected cosine or dot": not is_late
+        and similarity not in ("", "cosine", "dot", "dot_score"),
     }
     if reasons := [reason for reason, applies in refused.items() if applies]:
         raise ArtifactError(
             f"{folder} {reasons[0]}", hint="use an encoder without this, or change its folder"
         )
-    limit, is_e5 = position_limit(config), "e5" in folder.name.lower().split("-")
-    stated_length = transformer.get("document_length") or transformer.get("max_seq_length")
+    pooled_at = len(kinds) if is_late else kinds.index("Pooling")
+    layers_at = [n for n, kind in enumerate(kinds) if kind in ("Dense", "LayerNorm")]
+    limit, is_e5 = position_limit(read_config(weights_dir)), "e5" in folder.name.lower().split("-")
     longest = min(_tokenizer_limit(weights_dir), limit)
+    stated_length = transformer.get("document_length") or transformer.get("max_seq_length")
     return EncoderSettings(
         kind="sentence-transformers",
         weights_dir=weights_dir,
-        pooling="tokens" if several else _pooling(folder, configs[place]),
-        normalize="Normalize" in kinds or stated == "cosine",
+        pooling="tokens" if is_late else _pooling(folder, configs[pooled_at]),
+        normalize="Normalize" in kinds or similarity == "cosine",
         max_length=min(int(stated_length or longest), limit),
         query_prefix=query,
         passage_prefix=passage,
         layout=str(own.get("passage_layout") or "{title} {text}"),
-        layers=tuple(_layer(folder / modules[n]["path"], kinds[n], configs[n]) for n in inner),
-        on_tokens=bool(inner) and inner[0] < place,
-        interaction=_interaction(transformer, configs[kinds.index(_MASK)], longest) if several else None,
+        layers=tuple(_layer(folder / modules[n]["path"], kinds[n], configs[n]) for n in layers_at),
+        on_tokens=bool(layers_at) and layers_at[0] < pooled_at,
+        interaction=_interaction(transformer, configs[kinds.index(_MASK)], longest) if is_late else None,
         note=_E5.format(folder.name) if is_e5 and not (query or passage) else "",
     )
 
 
-def _static(folder: Path, inner: Path, *, kind: str, normalize: bool) -> EncoderSettings:
-    own = _optional_json(folder / "config_sentence_transformers.json")
+def _static(folder: Path, weights_dir: Path, own: Mapping[str, Any], *, normalize: bool) -> EncoderSettings:
     config = _optional_json(folder / "config.json")
-    if own.get("truncate_dim"):
-        raise ArtifactError(f"{folder} cuts its vectors (truncate_dim)", hint="save it with whole vectors")
     query, passage = _prompts(own)
     return EncoderSettings(
-        kind=kind, weights_dir=inner, pooling=STATIC,
+        kind=STATIC, weights_dir=weights_dir, pooling=STATIC,
         normalize=normalize or own.get("similarity_fn_name") == "cosine",
         max_length=int(config.get("max_length") or STATIC_LENGTH),
         layout=str(config.get("passage_layout") or "{title} {text}"),
         query_prefix=query, passage_prefix=passage,
     )  # fmt: skip
+
+
+def transformer_settings(folder: Path) -> dict[str, Any]:
+    """What sentence-transformers states beside a network's weights: lengths, lower-casing; {} if nothing."""
+    return next(map(_optional_json, sorted(folder.glob("sentence_*_config.json"))), {})
 
 
 def _prompts(own: Mapping[str, Any]) -> tuple[str, str]:

@@ -10,10 +10,9 @@ from typing import Any
 from tokenizers import AddedToken, normalizers
 
 from rag.core.errors import ConfigError
-from rag.core.files import read_json
 from rag.core.types import Query
 from rag.runtime.model_files import folder_tokenizer
-from retrievers.encoders.settings import MASKS, PAIR, EncoderSettings
+from retrievers.encoders.settings import MASKS, PAIR, EncoderSettings, transformer_settings
 
 
 class PassageLayout:
@@ -188,8 +187,7 @@ def open_tokenizer(folder: Path) -> Any:
     It lower-cases first where the folder says so (`do_lower_case` of old sentence-transformers' folders).
     """
     tokenizer = folder_tokenizer(folder)
-    stated: Any = next(map(read_json, sorted(folder.glob("sentence_*_config.json"))), {})
-    if stated.get("do_lower_case"):
+    if transformer_settings(folder).get("do_lower_case"):
         own = [] if tokenizer.normalizer is None else [tokenizer.normalizer]
         tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *own])
     return tokenizer
