@@ -7,7 +7,7 @@ this step every figure by gold passage would be zero, and would look like a meas
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import count, takewhile
@@ -26,7 +26,6 @@ _SAME = 0.6  # share of the shorter text's shingles
 _QUERY_WORDS = 64
 _REPORT_EVERY = 1024  # passages
 TextSearch = Callable[[Sequence[str], int], list[list[Hit]]]
-_Located = tuple[Passage, list[int], str]  # a quoted passage, its rows, and how they were located
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +51,24 @@ def text_key(text: str) -> str:
     return " ".join(text.split())
 
 
-def overlap_share(one: str, other: str) -> float:
+@dataclass(slots=True)
+class _Quote:
+    """A passage that a question quotes, its rows in the index, and how they were located."""
+
+    question: Question
+    passage: Passage
+    rows: list[int]
+    how: str = "text"
+
+
+def overlap_share(text: str, other: str) -> float:
     """Share of the shorter text's runs of five words that occur in the other, in [0, 1].
 
     Example:
         >>> overlap_share("a b c d e f", "x a b c d e y z")
         0.5
     """
-    sides = [text.lower().split() for text in (one, other)]
+    sides = [side.lower().split() for side in (text, other)]
     runs = [{tuple(w[i : i + _SHINGLE]) for i in range(max(1, len(w) - _SHINGLE + 1))} for w in sides]
     return len(runs[0] & runs[1]) / min(map(len, runs))
 
@@ -149,31 +158,30 @@ class GoldLookup:
 
     def find(self, questions: Sequence[Question]) -> list[GoldPassages]:
         """The gold passages of a block of questions, one result each."""
-        results: list[GoldPassages | list[_Located]] = []
-        missing: list[tuple[list[_Located], int, Question]] = []
-        for question in questions:
+        results: dict[int, GoldPassages] = {}
+        quotes: dict[int, list[_Quote]] = {}
+        for number, question in enumerate(questions):
+            quoted = _quoted(question)
             if rows := self._by_id(question):
-                results.append(GoldPassages(rows, how="id"))
-                continue
-            if not _quoted(question) and (rows := self._by_document(question)):
-                results.append(GoldPassages(rows, how="document"))
-                continue
-            entries = [(passage, self._texts.find(passage), "text") for passage in _quoted(question)]
-            missing += [(entries, place, question) for place, (_, rows, _) in enumerate(entries) if not rows]
-            results.append(entries)
+                results[number] = GoldPassages(rows, how="id")
+            elif not quoted and (rows := self._by_document(question)):
+                results[number] = GoldPassages(rows, how="document")
+            else:
+                quotes[number] = [_Quote(question, each, self._texts.find(each)) for each in quoted]
+        missing = [quote for own in quotes.values() for quote in own if not quote.rows]
         if missing and self._near is not None:
-            queries = [" ".join(entries[n][0].text.split()[:_QUERY_WORDS]) for entries, n, _ in missing]
-            for (entries, place, question), hits in zip(missing, self._near(queries, 10), strict=True):
-                passage = entries[place][0]
-                entries[place] = (passage, self._overlapping(passage, question, hits), "overlap")
-        return [item if isinstance(item, GoldPassages) else _gold_passages(item) for item in results]
+            queries = [" ".join(quote.passage.text.split()[:_QUERY_WORDS]) for quote in missing]
+            for quote, hits in zip(missing, self._near(queries, 10), strict=True):
+                quote.rows, quote.how = self._overlapping(quote, hits), "overlap"
+        results |= {number: _gold_passages(own) for number, own in quotes.items()}
+        return [results[number] for number in range(len(questions))]
 
-    def _overlapping(self, gold: Passage, question: Question, hits: Sequence[Hit]) -> list[int]:
-        matcher = AnswerMatcher(question.answers)
+    def _overlapping(self, quote: _Quote, hits: Sequence[Hit]) -> list[int]:
+        matcher = AnswerMatcher(quote.question.answers)
         ranked: list[tuple[bool, float, int]] = []
         for hit in hits:
             text = self._passages[hit.row].text
-            share = overlap_share(text, gold.text)
+            share = overlap_share(text, quote.passage.text)
             if share >= _SAME:
                 ranked.append((matcher.matches(text), share, -hit.row))
         return [-max(ranked)[2]] if ranked else []
@@ -183,8 +191,9 @@ def _quoted(question: Question) -> list[Passage]:
     return [gold.passage for gold in question.gold if gold.passage.text]
 
 
-def _gold_passages(entries: Iterable[_Located]) -> GoldPassages:
-    there = [(rows, how) for _, rows, how in entries if rows]
-    missing = tuple(passage for passage, rows, _ in entries if not rows)
-    first = tuple(dict.fromkeys(rows[0] for rows, _ in there))
-    return GoldPassages(first, missing, there[0][1] if there else "given" if missing else "none")
+def _gold_passages(quotes: Sequence[_Quote]) -> GoldPassages:
+    located = [quote for quote in quotes if quote.rows]
+    missing = tuple(quote.passage for quote in quotes if not quote.rows)
+    if not located:
+        return GoldPassages((), missing, "given" if missing else "none")
+    return GoldPassages(tuple(dict.fromkeys(quote.rows[0] for quote in located)), missing, located[0].how)
