@@ -7,7 +7,6 @@ import json
 from array import array
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -22,17 +21,14 @@ from indexers.passages import (
     ID_BATCH_ROWS,
     ID_SCHEMA,
     IDS_NAME,
-    LOCATIONS_NAME,
-    METADATA_NAME,
     OPTIONAL_SCHEMAS,
-    PAGES_NAME,
     PASSAGE_SCHEMA,
     ROWS_NAME,
 )
 from rag.core.arrays import save_npy
 from rag.core.errors import DataError
 from rag.core.files import atomic_path, clean_directory, disk_errors, hash64
-from rag.core.types import Location, Passage
+from rag.core.types import Passage
 
 
 def _digest_update(digest: hashlib._Hash, passage: Passage) -> None:
@@ -61,7 +57,7 @@ class PassageStoreWriter:
     Memory grows by 8 bytes per passage. The `with` block ends by sorting the id hashes.
 
     Raises:
-        DataError: on exit, if two passages have the same id; at `add`, for an empty id or invalid Unicode.
+        DataError: on exit, if two passages have the same id; before, for an empty id or invalid Unicode.
     """
 
     def __init__(self, directory: str | Path) -> None:
@@ -85,46 +81,41 @@ class PassageStoreWriter:
     def __len__(self) -> int:
         return len(self._hashes)
 
-    def add(self, passage: Passage) -> None:
-        """Append one passage; its row is the number of passages before it."""
-        if not passage.id:
-            raise DataError(f"passage {len(self)} has an empty id", hint="give each one of its own")
-        try:
-            _digest_update(self._sha, passage)
-        except UnicodeEncodeError as error:
-            raise DataError(f"passage {passage.id!r} holds invalid Unicode ({error})") from error
-        self._hashes.append(hash64(passage.id.encode()))
-        self._batch.append(passage)
-        if len(self._batch) == BATCH_ROWS:
-            self._flush()
-
     def add_many(self, passages: Iterable[Passage]) -> None:
-        """Append passages in order."""
+        """Append passages in order; the row of each is the number of passages before it."""
         for passage in passages:
-            self.add(passage)
+            if not passage.id:
+                raise DataError(f"passage {len(self)} has an empty id", hint="give each one of its own")
+            try:
+                _digest_update(self._sha, passage)
+            except UnicodeEncodeError as error:
+                raise DataError(f"passage {passage.id!r} holds invalid Unicode ({error})") from error
+            self._hashes.append(hash64(passage.id.encode()))
+            self._batch.append(passage)
+            if len(self._batch) == BATCH_ROWS:
+                self._flush()
 
     def _flush(self, *, is_last: bool = False) -> None:
         with disk_errors(self.directory):
             if self._batch:
-                rows = [{"id": it.id, "title": it.title, "text": it.text} for it in self._batch]
+                rows = list(map(_row, self._batch))
                 self._writer.write_batch(_record_batch(rows, PASSAGE_SCHEMA))
-                self._write_optional(LOCATIONS_NAME, [_location_row(it.location) for it in self._batch])
-                self._write_optional(PAGES_NAME, [_pages_row(it.location) for it in self._batch])
-                self._write_optional(METADATA_NAME, [_metadata_row(it) for it in self._batch])
+                for name in OPTIONAL_SCHEMAS:
+                    self._write_optional(name, rows)
                 self._ids += [it.id for it in self._batch]
                 self._batch.clear()
             if self._ids and (is_last or len(self._ids) >= ID_BATCH_ROWS):
                 self._id_writer.write_batch(_record_batch([{"id": id} for id in self._ids], ID_SCHEMA))
                 self._ids.clear()
 
-    def _write_optional(self, name: str, rows: list[dict[str, Any] | None]) -> None:
+    def _write_optional(self, name: str, rows: list[dict[str, Any]]) -> None:
         """Write the rows of one batch; the file begins with the first passage that has something in it."""
         schema = OPTIONAL_SCHEMAS[name]
-        if name not in self._optional and any(rows):
+        if name not in self._optional and any(schema.names[0] in row for row in rows):
             path = self._files.enter_context(atomic_path(self.directory / name))
             self._optional[name] = pa.ipc.new_file(str(path), schema)
             for _ in range((len(self) - 1) // BATCH_ROWS):
-                self._optional[name].write_batch(_record_batch([None] * BATCH_ROWS, schema))
+                self._optional[name].write_batch(_record_batch([{}] * BATCH_ROWS, schema))
         if name in self._optional:
             self._optional[name].write_batch(_record_batch(rows, schema))
 
@@ -172,26 +163,23 @@ def _id_in(reader: pa.RecordBatchFileReader, row: int) -> Any:
     return reader.get_batch(row // BATCH_ROWS).column(0)[row % BATCH_ROWS].as_py()
 
 
-def _location_row(place: Location | None) -> dict[str, Any] | None:
-    return None if place is None else asdict(place)
-
-
-def _pages_row(place: Location | None) -> dict[str, Any] | None:
-    if place is None or not place.pages:
-        return None
-    starts, labels = zip(*place.pages, strict=True)
-    return {"page_starts": starts, "page_labels": labels}
+def _row(passage: Passage) -> dict[str, Any]:
+    """What a passage has for the columns of all files, by their names."""
+    row: dict[str, Any] = {"id": passage.id, "title": passage.title, "text": passage.text}
+    if (place := passage.location) is not None:
+        row |= {"path": place.path, "page": place.page, "headings": place.headings}
+        if place.pages:
+            row["page_starts"], row["page_labels"] = zip(*place.pages, strict=True)
+    if passage.metadata:
+        row["metadata"] = _metadata_json(passage)
+    return row
 
 
 def _metadata_json(passage: Passage) -> str:
     return json.dumps(dict(passage.metadata), ensure_ascii=False)
 
 
-def _metadata_row(passage: Passage) -> dict[str, Any] | None:
-    return {"metadata": _metadata_json(passage)} if passage.metadata else None
-
-
-def _record_batch(rows: Sequence[dict[str, Any] | None], schema: pa.Schema) -> pa.RecordBatch:
-    columns = ([None if row is None else row[field.name] for row in rows] for field in schema)
+def _record_batch(rows: Sequence[dict[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
+    columns = ([row.get(field.name) for row in rows] for field in schema)
     arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
     return pa.record_batch(arrays, schema=schema)
