@@ -108,7 +108,7 @@ class Index:
         """BM25 search, opened (and Java started) on first use; None for a dense-only index."""
         if "bm25" not in self.parts:
             return None
-        return LuceneIndex.open(self.data / "bm25", self.manifest["bm25"])
+        return LuceneIndex(self.data / "bm25", self.manifest["bm25"])
 
     @property
     def source(self) -> dict[str, Any]:
@@ -121,8 +121,15 @@ class Index:
         path = self.data / "passages" / DOCUMENTS_NAME
         if path.exists():
             return read_document_entries(path)
-        is_cut = self.source.get("options", {}).get("split") not in (None, "none")
-        return group_passages((passage.id for passage in self.passages), document_of if is_cut else str)
+        document = document_of if self._naming == "pieces" else str
+        return group_passages((passage.id for passage in self.passages), document)
+
+    @property
+    def _naming(self) -> Naming:
+        split = self.source.get("options", {}).get("split")
+        if split is None:
+            return "unknown"
+        return "whole" if split == "none" else "pieces"
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -145,9 +152,7 @@ class Index:
         """The rows whose passages meet a filter; results of the last filters are cached."""
         selected = self._selections.pop(filter, None)
         if selected is None:
-            split = self.source.get("options", {}).get("split")
-            naming: Naming = "unknown" if split is None else "whole" if split == "none" else "pieces"
-            selected = select(self.passages, filter, naming)
+            selected = select(self.passages, filter, self._naming)
         self._selections[filter] = selected  # the most recently used comes last
         if len(self._selections) > max(2, min(_MOST_FILTERS, _FILTER_BYTES // len(self.passages))):
             del self._selections[next(iter(self._selections))]
@@ -173,11 +178,14 @@ class Index:
         row = self.passages.row_of(passage_id)
         if row is None:
             return [], []
-        first, stop = max(0, row - count), min(len(self.passages), row + count + 1)
-        parts = [self.passages.get_many(range(*part)) for part in ((first, row), (row + 1, stop))]
-        whole = document_of(passage_id)
-        before, after = ([it for it in part if document_of(it.id) == whole] for part in parts)
-        return before, after
+        document = document_of(passage_id)
+
+        def in_document(rows: range) -> list[Passage]:
+            return [it for it in self.passages.get_many(rows) if document_of(it.id) == document]
+
+        before = range(max(0, row - count), row)
+        after = range(row + 1, min(row + count + 1, len(self.passages)))
+        return in_document(before), in_document(after)
 
     def check_encoder(self, identity: EncoderIdentity) -> None:
         """Refuse an encoder whose vectors cannot be compared with the stored ones.
@@ -195,7 +203,7 @@ class Index:
         sizes = {name: entry["size_bytes"] for name, entry in self.manifest["files"].items()}
         lines = [
             f"{self.directory}: version {self.version}, {len(self.passages):,} passages, "
-            f"{_size(sum(sizes.values()))}"
+            f"{_readable_size(sum(sizes.values()))}"
         ]
         for stage in self.manifest["stages"]:
             stage_bytes = sum(size for name, size in sizes.items() if name.startswith(f"{stage}/"))
@@ -204,9 +212,9 @@ class Index:
                 for key, value in self.manifest[stage].items()
                 if key not in ("sha256", "metric", "rows", "dim", "shard_tokens") and value not in ("", None)
             }
-            lines.append(f"  {stage:<11}{_size(stage_bytes):>13}  {_listed(details)}")
+            lines.append(f"  {stage:<11}{_readable_size(stage_bytes):>13}  {_pairs(details)}")
         if self.encoder_identity is not None:
-            lines.append(f"  encoder    {_listed(self.encoder_identity.to_json())}")
+            lines.append(f"  encoder    {_pairs(self.encoder_identity.to_json())}")
         return "\n".join(lines)
 
     def close(self) -> None:
@@ -223,11 +231,11 @@ class Index:
         self.close()
 
 
-def _listed(values: Mapping[str, Any]) -> str:
+def _pairs(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{key} {value!r}" if value == "" else f"{key} {value}" for key, value in values.items())
 
 
-def _size(size_bytes: int) -> str:
+def _readable_size(size_bytes: int) -> str:
     return f"{size_bytes / 1e3:,.1f} kB" if size_bytes < 1e6 else f"{size_bytes / 1e6:,.1f} MB"
 
 
@@ -255,13 +263,13 @@ def _matches(passages: PassageStore, condition: Condition, naming: Naming) -> Bo
         return _of_documents(passages, condition, naming)
     stored = passages.column("path" if name == "path" else "metadata")
     if stored is None:
-        raise _unknown(passages, name)
+        raise _no_such_field(passages, name)
     encoded = stored.combine_chunks().dictionary_encode()
     values: list[Any] = encoded.dictionary.to_pylist()
     if name != "path":
         records = [_fields_of(text) for text in values]
         if not any(name in record for record in records):
-            raise _unknown(passages, name)
+            raise _no_such_field(passages, name)
         values = [record.get(name) for record in records]
     test = condition.test()
     fits = np.array([*map(test, values), False])  # the last entry is for passages without a value
@@ -282,7 +290,7 @@ def _of_documents(passages: PassageStore, condition: Condition, naming: Naming) 
     return np.asarray(np.any([mask.to_numpy(zero_copy_only=False) for mask in masks], axis=0))
 
 
-def _unknown(passages: PassageStore, name: str) -> FilterError:
+def _no_such_field(passages: PassageStore, name: str) -> FilterError:
     stored = passages.column("metadata")
     texts = () if stored is None else pc.unique(stored).drop_null()
     fields = [*["path"] * (passages.column("path") is not None), "document"]

@@ -157,7 +157,7 @@ def build_bm25(
             "k1": k1, "b": b, "rows": rows, "documents": expected, "contents": "title, newline, text",
             "analysis": "english, porter",
         }  # fmt: skip
-        LuceneIndex.open(place, info).close()  # Lucene ends without an error where the disk is full
+        LuceneIndex(place, info).close()  # Lucene ends without an error where the disk is full
     except (OSError, ResourceError):
         raise
     except Exception as error:
@@ -207,13 +207,14 @@ def _first_line(error: Exception) -> str:
 
 
 class LuceneIndex:
-    """BM25 search; Java starts when the first one is made.
+    """BM25 search in the directory that `build_bm25` filled, returning `info`; the first one starts Java.
 
     Raises:
-        ArtifactError: the folder is not a Lucene index.
+        ArtifactError: it holds no Lucene index, or another one.
     """
 
-    def __init__(self, folder: Path, info: Mapping[str, Any]) -> None:
+    def __init__(self, directory: str | Path, info: Mapping[str, Any]) -> None:
+        folder = Path(directory).absolute() / FOLDER_NAME
         self._java = autoclass = start_java(heap_mib=_SEARCH_HEAP_MIB)
         self._list = autoclass("java.util.ArrayList")
         self._occurs = autoclass("org.apache.lucene.search.BooleanClause$Occur")
@@ -224,6 +225,11 @@ class LuceneIndex:
         except Exception as error:
             reason = f"{folder} is not a readable Lucene index: {_first_line(error)}"
             raise ArtifactError(reason, hint="restore it or rebuild the index") from error
+        if self.documents != info["documents"]:
+            raise MismatchedArtifactError(
+                f"{folder} holds {self.documents} documents, expected {info['documents']}",
+                hint="restore it or rebuild the index",
+            )
         self.k1, self.b, self.rows = float(info["k1"]), float(info["b"]), int(info["rows"])
         self._searcher.set_bm25(self.k1, self.b)
         autoclass("org.apache.lucene.search.IndexSearcher").setMaxClauseCount(1 << 16)
@@ -231,18 +237,6 @@ class LuceneIndex:
         self._mapper = autoclass("com.fasterxml.jackson.databind.ObjectMapper")()
         document = autoclass("java.lang.Class").forName("org.apache.lucene.document.Document")
         self._mapper.configOverride(document).setIsIgnoredType(autoclass("java.lang.Boolean")("true"))
-
-    @classmethod
-    def open(cls, directory: str | Path, info: Mapping[str, Any]) -> LuceneIndex:
-        """Open what `build_bm25` wrote into a directory and returned as `info`."""
-        place = Path(directory).absolute()
-        index = cls(place / FOLDER_NAME, info)
-        if index.documents != info["documents"]:
-            raise MismatchedArtifactError(
-                f"{place / FOLDER_NAME} holds {index.documents} documents, expected {info['documents']}",
-                hint="restore it or rebuild the index",
-            )
-        return index
 
     def search(
         self, texts: Sequence[str], top_k: int, selected: Selection | None = None

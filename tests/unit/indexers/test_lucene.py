@@ -34,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_words_of_titles_and_texts_are_found(folder: Path) -> None:
-    index = LuceneIndex.open(folder, INFO)
+    index = LuceneIndex(folder, INFO)
     assert index.documents == len(TEXTS) - 1
     rivers, mountain, stem = index.search(["river vienna", "matterhorn", "mountains flowing"], 5)
     assert [row for row, _ in rivers] == [0, 1]
@@ -49,11 +49,11 @@ def test_control_characters_are_no_words(tmp_path: Path) -> None:
         writer.add_many(Passage(f"p{row}", "", text) for row, text in enumerate(texts))
     info = build_bm25(PassageStore.open(tmp_path / "passages"), tmp_path / "bm25", heap_mib=256)
     assert info["documents"] == 3  # "\x7f" and the space without width are more than the space
-    assert [row for row, _ in LuceneIndex.open(tmp_path / "bm25", info).search(["text"], 5)[0]] == [0]
+    assert [row for row, _ in LuceneIndex(tmp_path / "bm25", info).search(["text"], 5)[0]] == [0]
 
 
 def test_scores_follow_the_formula(folder: Path) -> None:
-    index = LuceneIndex.open(folder, INFO)
+    index = LuceneIndex(folder, INFO)
     (row, score), *rest = index.search(["matterhorn"], 3)[0]
     assert (row, rest) == (4, [])
     n, df, k1, b = index.documents, 1, 0.9, 0.4
@@ -65,7 +65,7 @@ def test_scores_follow_the_formula(folder: Path) -> None:
 
 
 def test_odd_queries_find_nothing_or_something_but_never_fail(folder: Path) -> None:
-    index = LuceneIndex.open(folder, INFO)
+    index = LuceneIndex(folder, INFO)
     odd = ["", "   ", "the of", "\x00", "\ud800", "???", 'AND OR ( " ] ^ ~ vienna', "w-" * 9000]
     odd.append("vienna " * 3000)
     result = index.search(odd, 3)
@@ -81,13 +81,13 @@ def test_missing_and_damaged_folders_are_refused(folder: Path, tmp_path: Path) -
     for path in (tmp_path / "copy/lucene").iterdir():
         path.write_bytes(path.read_bytes()[:10])
     with pytest.raises(ArtifactError, match="lucene"):
-        LuceneIndex.open(tmp_path / "copy", INFO)
+        LuceneIndex(tmp_path / "copy", INFO)
 
 
 def test_nothing_heavy_is_imported_and_nothing_printed(folder: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from indexers.lucene import LuceneIndex;"
-        f"assert LuceneIndex.open(Path({str(folder)!r}), {INFO}).search(['vienna'], 1)[0][0][0] in (0, 1);"
+        f"assert LuceneIndex(Path({str(folder)!r}), {INFO}).search(['vienna'], 1)[0][0][0] in (0, 1);"
         "assert not {'torch', 'transformers', 'openai', 'onnxruntime'} & set(sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
@@ -98,7 +98,7 @@ def test_a_relative_folder_is_that_of_the_working_directory_of_now(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Java runs, in another working directory
-    expected = LuceneIndex.open(folder, INFO).search(["danube"], 3)
+    expected = LuceneIndex(folder, INFO).search(["danube"], 3)
     monkeypatch.chdir(tmp_path)
     build_bm25(PassageStore.open(folder.parent / "passages"), "bm25", heap_mib=256)
-    assert LuceneIndex.open("bm25", INFO).search(["danube"], 3) == expected
+    assert LuceneIndex("bm25", INFO).search(["danube"], 3) == expected
