@@ -136,12 +136,8 @@ def _build_embeddings(
             f"{identity.name} makes one vector per token, type {settings.index_type} needs one per passage",
             hint="build it with `rag index … --index-type plaid`",
         )
-    if identity.dim != encoder.dim:
-        raise ConfigError(
-            f"the encoder's vectors have {encoder.dim} dimensions, but its identity states {identity.dim}"
-        )
     if settings.index_type != "flat":  # refused before hours of encoding
-        create_faiss(preset_for(settings.index_type, len(passages), encoder.dim), encoder.dim)
+        create_faiss(preset_for(settings.index_type, len(passages), identity.dim), identity.dim)
     inputs = {
         "passages": ledger.stage("passages")["output"],
         "encoder": identity.comparable(),
@@ -180,10 +176,7 @@ def save_probes(
 
 def read_probes(embeddings: EmbeddingShards) -> Float32:
     """Probes (n, D) stored beside the embeddings."""
-    path = embeddings.directory / PROBES_NAME
-    size_bytes = path.stat().st_size if path.exists() else 0
-    count = (size_bytes - 128) // (4 * embeddings.dim)
-    return load_npy(path, dtype=np.float32, shape=(count, embeddings.dim))
+    return load_npy(embeddings.directory / PROBES_NAME, dtype=np.float32)
 
 
 def _build_dense(ledger: BuildLedger, settings: BuildSettings) -> None:
@@ -214,16 +207,16 @@ def _nothing_to_index() -> DataError:
 
 def _check_encoder(place: Path, ledger: BuildLedger, settings: BuildSettings, new: EncoderIdentity) -> None:
     """An index has one encoder, and vectors of passages or of tokens."""
-    own: Stage = "embeddings" if settings.has_dense else "tokens"
-    other: Stage = "tokens" if settings.has_dense else "embeddings"
-    if stored := ledger.stage(own).get("output", {}).get("encoder"):
-        EncoderIdentity.from_json(stored).check(place, new)
-    if ledger.stage(other):
-        stored = "token vectors" if settings.has_dense else "one vector per passage"
-        raise MismatchedArtifactError(
-            f"{place} holds {stored}, which are not those of index type {settings.index_type}",
-            hint=f"{PLAID} is the type of token vectors; continue with it, or choose another directory",
-        )
+    kinds: dict[Stage, str] = {"embeddings": "one vector per passage", "tokens": "token vectors"}
+    for stage, vectors in kinds.items():
+        stored = ledger.stage(stage)
+        if stored and stage not in settings.stages:
+            raise MismatchedArtifactError(
+                f"{place} holds {vectors}, which are not those of index type {settings.index_type}",
+                hint=f"{PLAID} is the type of token vectors; continue with it, or choose another directory",
+            )
+        if identity := stored.get("output", {}).get("encoder"):
+            EncoderIdentity.from_json(identity).check(place, new)
 
 
 def _refuse_others_files(place: Path) -> None:
@@ -245,33 +238,40 @@ def build_passages(
     """Store the passages, and the list of documents if these came; always, if the build replaces an index."""
     described = None if source is None else json.loads(json.dumps(source, sort_keys=True, default=str))
     if source is None and not ledger.replaces and ledger.stage("passages").get("finished"):
-        # No description of the source: the passages themselves are compared.
-        count, sha256 = passages_digest(chain.from_iterable(map(_passages_of, content)))
-        if (stored := ledger.stage("passages")["output"]) != {"count": count, "sha256": sha256}:
-            raise MismatchedArtifactError(
-                f"{ledger.place} holds {stored['count']} other passages, now {count} came",
-                hint="choose another --out, or add --overwrite",
-            )
+        _compare_passages(content, ledger)  # which say themselves whether they are others
     elif ledger.begin("passages", {"source": described}, anew=ledger.replaces):
-        directory, has_documents = ledger.path("passages"), False
-        with (
-            PassageStoreWriter(directory) as writer,
-            writing_documents(directory / DOCUMENTS_NAME) as list_document,
-            Progress(None, "passages", "store") as progress,
-        ):
-            for item in content:
-                passages = _passages_of(item)
-                writer.add_many(passages)
-                progress.update(len(passages))
-                if isinstance(item, Put):
-                    list_document(item)
-                    has_documents = True
-            if not len(writer):
-                raise _nothing_to_index()
-        if not has_documents:
-            (directory / DOCUMENTS_NAME).unlink()
-        ledger.finish("passages", {"count": len(writer), "sha256": writer.digest})
+        ledger.finish("passages", _store_passages(content, ledger.path("passages")))
     return PassageStore.open(ledger.path("passages"))
+
+
+def _compare_passages(content: Iterable[Passage | Put], ledger: BuildLedger) -> None:
+    count, sha256 = passages_digest(chain.from_iterable(map(_passages_of, content)))
+    if (stored := ledger.stage("passages")["output"]) != {"count": count, "sha256": sha256}:
+        raise MismatchedArtifactError(
+            f"{ledger.place} holds {stored['count']} other passages, now {count} came",
+            hint="choose another --out, or add --overwrite",
+        )
+
+
+def _store_passages(content: Iterable[Passage | Put], directory: Path) -> dict[str, Any]:
+    has_documents = False
+    with (
+        PassageStoreWriter(directory) as writer,
+        writing_documents(directory / DOCUMENTS_NAME) as list_document,
+        Progress(None, "passages", "store") as progress,
+    ):
+        for item in content:
+            passages = _passages_of(item)
+            writer.add_many(passages)
+            progress.update(len(passages))
+            if isinstance(item, Put):
+                list_document(item)
+                has_documents = True
+        if not len(writer):
+            raise _nothing_to_index()
+    if not has_documents:
+        (directory / DOCUMENTS_NAME).unlink()
+    return {"count": len(writer), "sha256": writer.digest}
 
 
 def _passages_of(item: Passage | Put) -> list[Passage]:

@@ -130,13 +130,12 @@ class EmbeddingShards:
         """
         place = Path(directory)
         header = header or Header.read(place)
-        shapes = [(stop - start, header.dim) for start, stop in map(header.shard_range, range(header.shards))]
-        shards = [
-            load_npy(place / shard_name(shard), dtype=header.dtype, shape=shape)
-            for shard, shape in enumerate(shapes)
-        ]
-        for values in shards:
+        shards = []
+        for shard in range(header.shards):
+            start, stop = header.shard_range(shard)
+            values = load_npy(place / shard_name(shard), dtype=header.dtype, shape=(stop - start, header.dim))
             _advise(values, "MADV_RANDOM")  # `blocks` says otherwise when it reads a whole shard
+            shards.append(values)
         return cls(place, header, shards)
 
     def __len__(self) -> int:
@@ -152,20 +151,24 @@ class EmbeddingShards:
         """Vectors (n, D) float32 of `rows` (n,), in that order; reads only the pages they lie on."""
         rows = np.asarray(rows, dtype=np.int64)
         gathered = np.empty((len(rows), self.dim), self.dtype)
+        if not len(rows):
+            return _as_float32(gathered)
         order = np.argsort(rows, kind="stable")
         ordered = rows[order]
-        if len(ordered) and (ordered[0] < 0 or ordered[-1] >= len(self)):
+        if ordered[0] < 0 or ordered[-1] >= len(self):
             raise DataError(f"rows {ordered[0]}…{ordered[-1]} are outside of the {len(self)} embeddings")
-        touched = np.unique(ordered // self.shard_rows)
-        bounds = np.searchsorted(ordered, np.append(touched, touched[-1:] + 1) * self.shard_rows)
-        parts = list(zip(touched.tolist(), bounds[:-1], bounds[1:], strict=True))
-        for shard, start, stop in parts:
-            if stop - start > self.shard_rows // _MOST_OF_A_SHARD:
-                _advise(self._shards[shard], "MADV_WILLNEED")
+        shards, starts = np.unique(ordered // self.shard_rows, return_index=True)
+        parts = []  # of each shard: its values, the rows within it, and their places in the result
+        for shard, start, stop in zip(shards.tolist(), starts, [*starts[1:], len(ordered)], strict=True):
+            within = ordered[start:stop] - shard * self.shard_rows
+            parts.append((self._shards[shard], within, order[start:stop]))
+        for values, within, _ in parts:
+            if len(within) > self.shard_rows // _MOST_OF_A_SHARD:
+                _advise(values, "MADV_WILLNEED")
             elif self.is_large:
-                _advise(self._shards[shard], "MADV_WILLNEED", ordered[start:stop] - shard * self.shard_rows)
-        for shard, start, stop in parts:
-            gathered[order[start:stop]] = self._shards[shard][ordered[start:stop] - shard * self.shard_rows]
+                _advise(values, "MADV_WILLNEED", within)
+        for values, within, places in parts:
+            gathered[places] = values[within]
         return _as_float32(gathered)
 
     def blocks(self) -> Iterator[tuple[int, Float32]]:

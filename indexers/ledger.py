@@ -94,16 +94,20 @@ class BuildLedger:
         if (place / MANIFEST_NAME).exists() and not overwrites:
             manifest = read_index_manifest(place)
             self.adopt(place / manifest["data"], finished_stages(manifest))
-        self._stages: dict[str, dict[str, Any]] = {}
-        if (path := self.folder / STATE_NAME).exists():
-            try:
-                stages = {name: dict(entry) for name, entry in read_json(path).items()}
-                _ = [(entry["inputs"], entry["finished"]) for entry in stages.values()]
-            except (DataError, KeyError, AttributeError, TypeError, ValueError) as error:
-                raise ArtifactError(f"{path} is damaged", hint=f"delete {self.folder}") from error
-            # Shards of vectors are taken up where there are any; passages, FAISS and Lucene begin anew.
-            resumed = {n for n in ("embeddings", "tokens") if any((self.folder / n).glob("[!.]*"))}
-            self._stages = {n: stage for n, stage in stages.items() if stage["finished"] or n in resumed}
+        self._stages = self._read_state() if (self.folder / STATE_NAME).exists() else {}
+
+    def _read_state(self) -> dict[str, dict[str, Any]]:
+        """The stages of an interrupted build that it can go on with.
+
+        Shards of vectors are taken up where there are any; passages, FAISS and Lucene begin anew.
+        """
+        path = self.folder / STATE_NAME
+        resumed = [name for name in ("embeddings", "tokens") if any((self.folder / name).glob("[!.]*"))]
+        try:
+            stages = {name: {**entry, "inputs": entry["inputs"]} for name, entry in read_json(path).items()}
+            return {name: entry for name, entry in stages.items() if entry["finished"] or name in resumed}
+        except (DataError, KeyError, AttributeError, TypeError, ValueError) as error:
+            raise ArtifactError(f"{path} is damaged", hint=f"delete {self.folder}") from error
 
     def adopt(self, data: Path, stages: Mapping[str, dict[str, Any]]) -> None:
         """Take finished stages of another build, with their files in `data`, for those that are there."""

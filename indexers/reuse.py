@@ -35,12 +35,9 @@ def open_stored(encoder: PassageEncoder, source: str | Path, dtype: VectorDtype 
     """
     place = Path(source)
     with Index.open(place, verify="none") as index:
-        passages, embeddings, files = index.passages, index.embeddings, index.manifest["files"]
-    if embeddings is None:
-        hint = "give an index with dense or hybrid retrieval"
-        raise ConfigError(f"{place} has no vectors to reuse", hint=hint)
-    needed = {name: files[name] for name in files if name.startswith(("passages/", "embeddings/"))}
-    verify_files(index.data, needed)
+        passages, embeddings = index.passages, index.require_dense().embeddings
+    files = index.manifest["files"].items()
+    verify_files(index.data, {n: entry for n, entry in files if n.startswith(("passages/", "embeddings/"))})
     if dtype == "float32" and embeddings.dtype != "float32":
         raise ConfigError(
             f"{place} holds vectors rounded to {embeddings.dtype}, the new index stores float32",

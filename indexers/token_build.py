@@ -194,7 +194,7 @@ class _Build:
         self, shard: int, codec: TokenCodec, sampled: dict[int, np.ndarray], done: Callable[[int], None]
     ) -> None:
         """Write a shard: vectors of the sample as stored, the others encoded."""
-        columns: tuple[list[np.ndarray], ...] = ([], [], [])
+        parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
         start, stop = self.range_of(shard)
         for texts in self.passages.batches(_TEXTS_AT_ONCE, start=start, stop=stop):
             rows = range(start, start + len(texts))
@@ -203,16 +203,13 @@ class _Build:
             if new:
                 vectors, lengths = self._encode(new)
                 encoded = iter(np.split(vectors, np.cumsum(lengths)[:-1]))
-            parts = [sampled[row] if row in sampled else next(encoded) for row in rows]
-            codes, residuals = codec.encode(np.concatenate(parts).astype(np.float32))
-            counts = np.array([len(part) for part in parts], np.uint16)
-            arrays: tuple[np.ndarray, ...] = (codes, residuals, counts)
-            for column, values in zip(columns, arrays, strict=True):
-                column.append(values)
+            tokens = [sampled[row] if row in sampled else next(encoded) for row in rows]  # (L, D) each
+            codes, residuals = codec.encode(np.concatenate(tokens).astype(np.float32))
+            parts.append((codes, residuals, np.array(list(map(len, tokens)), np.uint16)))
             start += len(texts)
             done(len(texts))
-        for name, column in zip(shard_files(shard), columns, strict=True):
-            save_npy(self.directory / name, np.concatenate(column))
+        for name, arrays in zip(shard_files(shard), zip(*parts, strict=True), strict=True):
+            save_npy(self.directory / name, np.concatenate(arrays))
 
     def lengths(self, shard: int) -> np.ndarray:
         """Number of tokens (n,) of each passage of a finished shard."""
