@@ -80,7 +80,7 @@ def disk_errors(path: Path) -> Iterator[None]:
 
 @contextmanager
 def atomic_path(path: str | Path, *, folder: bool = False) -> Iterator[Path]:
-    """Yield a temporary sibling of `path`; on success it is flushed and renamed over `path`.
+    """Yield a temporary place beside `path`; on success it is flushed and renamed over `path`.
 
     A link stays a link: what it points to is replaced. On any exception, Ctrl-C included, the temporary file
     or folder is removed and `path` is untouched. A `folder` is made, and replaces the whole of one at `path`.
@@ -96,18 +96,19 @@ def atomic_path(path: str | Path, *, folder: bool = False) -> Iterator[Path]:
     check_target(target, folder=folder)
     with disk_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mktemp(prefix=f".{target.name}{TEMPORARY_MARK}", dir=target.parent))
+        work = Path(tempfile.mkdtemp(prefix=f".{target.name}{TEMPORARY_MARK}", dir=target.parent))
+        temporary = work / "new"
         try:
             if folder:
                 temporary.mkdir()
             yield temporary
             fsync_tree(temporary)
             if folder and target.exists():
-                shutil.rmtree(target)
+                os.replace(target, work / "old")  # never half removed at its place, whenever it is killed
             os.replace(temporary, target)
             fsync_path(target.parent)
         finally:
-            _remove(temporary)
+            shutil.rmtree(work, ignore_errors=True)
 
 
 def link_or_copy(source: Path, target: Path) -> None:
@@ -122,14 +123,10 @@ def clean_directory(directory: Path) -> None:
     """Make `directory` if it is missing, and remove temporary files that killed writers left in it."""
     directory.mkdir(parents=True, exist_ok=True)
     for entry in directory.glob(f".*{TEMPORARY_MARK}*"):
-        _remove(entry)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
+        if entry.is_dir():
+            shutil.rmtree(entry, ignore_errors=True)
+        else:
+            entry.unlink(missing_ok=True)
 
 
 def atomic_write_text(path: str | Path, text: str, errors: str = "strict") -> None:

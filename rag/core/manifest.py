@@ -37,15 +37,17 @@ def read_manifest(directory: str | Path) -> dict[str, Any]:
             problem = f"{place} holds a build that was interrupted"
             hint = f"give its command again: rag index … --out {place} continues it"
         raise IncompleteArtifactError(problem if place.is_dir() else f"{place}: no such directory", hint=hint)
+    hint = "rebuild the artefact, or point to another directory"
     try:
         manifest = read_json(path)
-        is_newer = manifest["format_version"] > NEWEST_VERSION
-    except (DataError, TypeError, LookupError) as error:
-        hint = "rebuild the artefact, or point to another directory"
-        raise ArtifactError(f"{path} is damaged, or no manifest ({error})", hint=hint) from error
-    if is_newer:
+    except DataError as error:
+        raise ArtifactError(f"the manifest {error.message}", hint=hint) from error
+    version = manifest.get("format_version") if isinstance(manifest, dict) else None
+    if not isinstance(version, int):
+        raise ArtifactError(f"{path} is no manifest of this program: it has no format_version", hint=hint)
+    if version > NEWEST_VERSION:
         raise MismatchedArtifactError(
-            f"{path} has format version {manifest['format_version']}, expected {NEWEST_VERSION} or less",
+            f"{path} has format version {version}, expected {NEWEST_VERSION} or less",
             hint="upgrade the program, or rebuild the artefact",
         )
     return dict(manifest)

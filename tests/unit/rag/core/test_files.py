@@ -142,3 +142,4 @@ def test_a_folder_to_write_is_new_or_empty_or_replaced_when_complete(tmp_path: P
     with atomic_path(out, folder=True) as temporary:
         (temporary / "new").write_text("new")
     assert [path.name for path in out.iterdir()] == ["new"]
+    assert list(tmp_path.iterdir()) == [out]

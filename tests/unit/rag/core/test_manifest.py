@@ -18,8 +18,8 @@ def test_what_is_missing_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        *((text, "manifest") for text in ("", "{", "[]", '{"kind": "index"}', "\x00\xff")),
-        ('{"format_version": "1"}', "manifest"),
+        *((text, r"manifest\.json: not valid JSON") for text in ("", "{", "\x00\xff")),
+        *((text, "it has no format_version\n") for text in ("[]", '{"kind": 1}', '{"format_version": "1"}')),
         (f'{{"format_version": {NEWEST_VERSION + 1}}}', "upgrade"),
     ],
 )
