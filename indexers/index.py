@@ -249,7 +249,7 @@ def select(passages: PassageStore, filter: Filter, naming: Naming = "unknown") -
             too.
 
     Raises:
-        FilterError: no passage has a field of this name.
+        FilterError: no passage has a field of this name, or its values cannot be compared with a bound.
     """
     mask = np.ones(len(passages), dtype=bool)
     for condition in filter:
@@ -270,6 +270,7 @@ def _matches(passages: PassageStore, condition: Condition, naming: Naming) -> Bo
         records = [_fields_of(text) for text in values]
         if not any(name in record for record in records):
             raise _no_such_field(passages, name)
+        condition.check_bounds(record[name] for record in records if name in record)
         values = [record.get(name) for record in records]
     test = condition.test()
     fits = np.array([*map(test, values), False])  # the last entry is for passages without a value

@@ -63,6 +63,14 @@ class Condition:
 
         return lambda value: any(map(fits, value if isinstance(value, tuple) else (value,)))
 
+    def check_bounds(self, values: Iterable[Any]) -> None:
+        """Refuse a bound that no value of the field can be compared with, such as a text among numbers."""
+        listed = [it for value in values for it in (value if isinstance(value, tuple) else (value,))]
+        for sign, bound in self.bounds:
+            if all(_is_within(value, sign, bound) is None for value in listed):
+                what = f"the filter compares {self.field!r} with {bound!r}, its values are as {listed[0]!r}"
+                raise FilterError(what, hint="give a bound of the same kind: a number, or a text")
+
 
 def _key(value: Any) -> Any:
     """The number that a value is or spells, else the value as text."""
@@ -71,12 +79,12 @@ def _key(value: Any) -> Any:
     return str(value).lower() if isinstance(value, bool) else value
 
 
-def _is_within(value: Any, sign: str, bound: Value) -> bool:
-    """Numbers are compared as numbers, two texts (dates) as texts."""
+def _is_within(value: Any, sign: str, bound: Value) -> bool | None:
+    """Numbers are compared as numbers, two texts (dates) as texts; None of a number and a text."""
     for pair in ((_key(value), _key(bound)), (value, bound)):
-        with suppress(TypeError):  # a number and a text
+        with suppress(TypeError):
             return _RANGES[sign](*pair)
-    return False
+    return None
 
 
 Filter = tuple[Condition, ...]
