@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import islice
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -176,8 +177,8 @@ def retrieve(
     target = Path(out)
     extension_of(target)  # refused before anything is opened
     check_target(target)
-    if limit is not None and limit < 1:
-        raise ConfigError(f"limit is {limit}, expected at least 1, or None for all questions")
+    if limit is not None and (not isinstance(limit, Integral) or limit < 1):
+        raise ConfigError(f"limit is {limit!r}, expected at least 1, or None for all questions")
     chosen = parse_filter(filter)
     listed = list(islice(read_questions(questions), limit))
     with Pipeline.open(index, reads=False, **opening) as pipeline:

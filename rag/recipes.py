@@ -95,12 +95,10 @@ def train(recipe: str, out: str | Path, *, config: str | Path | None = None, **s
 def run(config: Any, **encoding: Any) -> Path:
     """Train with a checked configuration, as `train` and the command line do; the finished model's folder.
 
-    A reranker may start from the encoder of a reader.
-
     Args:
         encoding: `encode=`, what encodes the corpus at a refresh; for recipes that have one.
     """
-    if config.recipe == "reranker":
+    if config.recipe == "reranker":  # which may start from the encoder of a reader
         from rag.training.run_folder import refuse_other_content
         from readers.extractive.files import plain_encoder
 
@@ -120,7 +118,7 @@ def read_config(
     The files that it names must be there before any work, but for those in the run's folder.
 
     Raises:
-        ConfigError: it cannot be read, is not valid, or would choose checkpoints on a test set.
+        ConfigError: it cannot be read or is not valid, names a file twice, or selects on a test set.
         DataError: a file does not exist; the hint has the name of setting or option.
         ArtifactError: there is no index in the folder that is named as one.
     """
@@ -131,6 +129,9 @@ def read_config(
         check_selection_split(validation)
     settings = config.model_dump()
     out = settings.pop("out", None)
+    files = [value for name, value in _named_in(settings) if name in ("train_files", "corpus")]
+    if twice := [file for file in files if files.count(file) > 1]:
+        raise ConfigError(f"{twice[0]} is given twice", hint="name each file once")
     for name, value in _named_in(settings):
         path, flag = Path(value), (flags or {}).get(name, name)
         if is_named(path) or (out is not None and path.is_relative_to(out)):

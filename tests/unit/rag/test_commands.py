@@ -60,8 +60,9 @@ def test_index_mine_and_retrieve_write_what_the_commands_write(folder: Path) -> 
 def test_settings_of_jobs_are_checked_before_work(folder: Path) -> None:
     with pytest.raises(ConfigError, match="did you mean 'retriever'"):
         rag.index("corpus.jsonl", "new", retreiver="bm25")
-    with pytest.raises(ConfigError, match="limit is 0"):
-        rag.retrieve("one", "questions.jsonl", "one.run", limit=0)
+    for limit in (0, "5"):
+        with pytest.raises(ConfigError, match=f"limit is {limit!r}"):
+            rag.retrieve("one", "questions.jsonl", "one.run", limit=limit)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="did you mean 'per_question'"):
         rag.mine("one", "questions.jsonl", "out.json", per_queston=3)
     with pytest.raises(ConfigError, match="did you mean 'distill'"):

@@ -50,6 +50,7 @@ def test_wrong_settings_of_every_recipe_are_refused(tmp_path: Path) -> None:
             (*needed, "--set", f"{batch}=3"): f"unknown setting '{batch}'",
             (*needed, "--set", "save_every_s=soon"): "save_every_s = 'soon': ",
             (trained, "nope.json", *needed[2:]): "nope.json: no such file",
+            (*needed[:2], *needed): "two sets" if recipe == "reader" else f"{questions} is given twice",
         }
         if "index" in kind.model_fields:
             wrong[(*needed[:2], "--index", str(tmp_path), *needed[4:])] = "has no manifest.json"
