@@ -113,7 +113,7 @@ def open_models(index: Index, settings: OpenSettings, *, reads: bool) -> tuple[R
         from retrievers.bound import open_bound
 
         searcher = open_bound(index, Path(str(reader)), bound, precision=precision)
-    opened = _open_reader(reader if reads else False, precision, settings.effort)
+    opened = resolve_reader(reader if reads else False, precision, settings.effort)
     if settings.rerank is not None:
         from retrievers.rerank import reranked
 
@@ -148,14 +148,15 @@ def _relevance_of(reader: Any, precision: str) -> ReaderRelevance:
     from readers.extractive.likelihood import ReaderRelevance
     from readers.extractive.reader import ExtractiveReader
 
-    opened = _open_reader(reader, precision, None)
+    opened = resolve_reader(reader, precision)
     if not isinstance(opened, ExtractiveReader):
         what = f"the reader is a {type(opened).__name__}, which cannot re-rank passages"
         raise ConfigError(what, hint="answer with an extractive one, or give a re-ranker's folder")
     return ReaderRelevance(opened)
 
 
-def _open_reader(reader: Any, precision: str, effort: str | None) -> Reader | None:
+def resolve_reader(reader: Any, precision: str = "auto", effort: str | None = None) -> Reader | None:
+    """The reader that a setting names, or that it is; None for False."""
     from readers.open import open_reader
     from readers.protocols import Reader
 
@@ -164,8 +165,7 @@ def _open_reader(reader: Any, precision: str, effort: str | None) -> Reader | No
     if isinstance(reader, Reader):
         return reader
     if not isinstance(reader, str | Path | None):
-        raise ConfigError(
-            f"{type(reader).__name__} is no reader: it has no method `read`", hint="see `rag docs extending`"
-        )
-    settings = {"precision": precision, **({"effort": effort} if effort else {})}
-    return open_reader(reader, **settings)
+        what = f"{type(reader).__name__} is no reader: it has no method `read`"
+        raise ConfigError(what, hint="see `rag docs extending`")
+    settings = {"effort": effort} if effort else {}  # which only extractive readers know
+    return open_reader(reader, precision=precision, **settings)

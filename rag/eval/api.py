@@ -1,9 +1,9 @@
 """Evaluate and compare with one function call each: the Python side of the commands."""
 
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import tee
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,8 @@ from rag.eval.results import Evaluation, load_evaluation, load_evaluations, main
 from rag.eval.settings import EvaluationSettings
 from rag.eval.source import QuestionSource
 from rag.eval.systems import System, gold_reader, open_results, over_gold, system_of
-from rag.opening import OpenSettings
+from rag.opening import OpenSettings, resolve_reader
 from rag.pipeline import Pipeline
-from readers.open import open_reader
 
 REPORT_NAME = "report.html"
 Questions = Any  # a file, or what `questions_from` takes
@@ -75,19 +74,15 @@ def evaluate(
     settings = load_config(EvaluationSettings, overrides=options)
     if isinstance(questions, str | Path):
         source = QuestionSource.of_file(questions, split=split)
-        listed: Iterable[Question] = read_questions(questions)
+        stream = read_questions(questions)
     else:
-        listed = objects = questions_from(questions)
-        source = QuestionSource.of_questions(objects, split=split)
+        listed = questions_from(questions)
+        source, stream = QuestionSource.of_questions(listed, split=split), iter(listed)
     if out is not None:  # refused before models are loaded
         check_target(out, folder=True)
         if run is None and Path(out).exists():
             runner.check_folder(Path(out), runner.stated(settings, source))
-    stream, checked = tee(listed)
-    if not any(q.answers or q.gold_passage_ids or q.gold or q.provenance or q.is_impossible for q in checked):
-        hint = "give them in fields called answers and gold_passage_ids"
-        raise DataError("no question has answers or gold passages", hint=hint)
-    del checked  # else all that the evaluation reads would stay in memory
+    stream = _refuse_unjudged(stream)
     if run is not None:
         opened = Index.open(index) if isinstance(index, str | Path) else index
         opened = opened.index if isinstance(opened, Pipeline) else opened
@@ -109,6 +104,18 @@ def evaluate(
     return replace(evaluation, notes=tuple(notes), holder=holder)
 
 
+def _refuse_unjudged(questions: Iterator[Question]) -> Iterator[Question]:
+    """The same questions; a DataError if none of them says what is right."""
+    first = list[Question]()
+    for question in questions:
+        first.append(question)
+        has_gold = question.gold_passage_ids or question.gold or question.provenance
+        if question.answers or has_gold or question.is_impossible:
+            return chain(first, questions)
+    hint = "give them in fields called answers and gold_passage_ids"
+    raise DataError("no question has answers or gold passages", hint=hint)
+
+
 def _open_system(
     index: Any, opening: dict[str, Any], settings: EvaluationSettings, *, reads: bool
 ) -> tuple[System, PassageStore | None]:
@@ -120,8 +127,10 @@ def _open_system(
         lookup = None if passages is None else passages.find
         return over_gold(system, lookup) if settings.gold else system, passages
     if settings.gold and reads:
-        reading = {name: value for name in ("precision", "effort") if (value := opening.get(name))}
-        return gold_reader(open_reader(opening.get("reader"), **reading)), None
+        chosen = load_config(OpenSettings, overrides=opening)
+        reader = resolve_reader(chosen.reader, chosen.precision, chosen.effort)
+        assert reader is not None  # it is not False
+        return gold_reader(reader), None
     raise ConfigError(
         "no index was given",
         hint="give one, or results to be scored as run, or a reader and gold=True to read gold passages",

@@ -107,11 +107,10 @@ def _aligned(evaluation: Evaluation, first: Evaluation) -> dict[str, Float64]:
     contents, scores = dict[str, tuple[int, int | None]](), dict[str, Any]()
     for record in evaluation.records():
         contents[record["id"]], scores[record["id"]] = _content(record), record["scores"]
-    if odd := sorted({*contents} ^ {*expected}) or [
-        key
-        for key, (question, answers) in expected.items()
-        if contents[key][0] != question or len({contents[key][1], answers} - {None}) > 1
-    ]:
+    odd = sorted({*contents} ^ {*expected})  # asked of one system alone
+    if not odd:
+        odd = [key for key in expected if _differ(contents[key], expected[key])]
+    if odd:
         raise MismatchedArtifactError(
             f"{first.name} and {evaluation.name} were not run on the same questions: {len(odd)} differ, "
             f"for example {odd[0]!r}",
@@ -123,3 +122,8 @@ def _aligned(evaluation: Evaluation, first: Evaluation) -> dict[str, Float64]:
 def _content(record: dict[str, Any]) -> tuple[int, int | None]:
     """Hashes of question and answers; None without answers, as where a run of ids alone was judged."""
     return hash(record["question"]), hash(tuple(record["answers"])) if record["answers"] else None
+
+
+def _differ(a: tuple[int, int | None], b: tuple[int, int | None]) -> bool:
+    """Whether two records are of other questions, or of other answers where both have some."""
+    return a[0] != b[0] or (a[1] != b[1] and None not in (a[1], b[1]))

@@ -127,7 +127,7 @@ def stated(settings: EvaluationSettings, source: QuestionSource) -> dict[str, An
 
 
 def check_folder(place: Path, header: Mapping[str, Any]) -> bool:
-    """Refuse a folder of anything else than this evaluation; returns whether it is finished there.
+    """Refuse a folder of anything else than this evaluation; return whether it is finished there.
 
     Args:
         header: the evaluation's, with its fingerprint, or only what is `stated`.
@@ -138,22 +138,19 @@ def check_folder(place: Path, header: Mapping[str, Any]) -> bool:
             f"{place} holds other files ({', '.join(sorted(others)[:3])}), not an evaluation",
             hint="choose another --out, or an empty folder",
         )
-    for name in (METRICS_NAME, _STATE_NAME):
-        if not (place / name).is_file():
-            continue
-        earlier = read_json(place / name)
-        compared = ["fingerprint"] if "fingerprint" in header else [*header]
-        if any(earlier.get(key) != header[key] for key in compared):
-            parts = ("settings", "question_set", "system")
-            changed = [key for key in parts if key in header and earlier.get(key) != header[key]]
-            values = differences(*({key: side.get(key) for key in changed} for side in (earlier, header)))
-            raise MismatchedArtifactError(
-                f"{place} holds an evaluation with other {', '.join(changed) or 'settings'} ({values})",
-                hint="choose another --out, or delete that directory",
-            )
-        if name == METRICS_NAME:
-            return True
-    return False
+    is_finished = (place / METRICS_NAME).is_file()
+    file = place / (METRICS_NAME if is_finished else _STATE_NAME)
+    earlier = read_json(file) if file.is_file() else header
+    compared = ["fingerprint"] if "fingerprint" in header else [*header]
+    if any(earlier.get(key) != header[key] for key in compared):
+        parts = ("settings", "question_set", "system")
+        changed = [key for key in parts if key in header and earlier.get(key) != header[key]]
+        values = differences(*({key: side.get(key) for key in changed} for side in (earlier, header)))
+        raise MismatchedArtifactError(
+            f"{place} holds an evaluation with other {', '.join(changed) or 'settings'} ({values})",
+            hint="choose another --out, or delete that directory",
+        )
+    return is_finished
 
 
 def _ask_all(
@@ -175,21 +172,18 @@ def _ask_all(
                 f"{question.id if question else 'nothing'!r} there",
                 hint="choose another --out, or delete that directory",
             )
-    started = time.monotonic()
-    with (
-        disk_errors(part),
-        open(part, "a", encoding="utf-8") as file,
-        Progress(settings.sample or settings.limit, "questions", "evaluate", initial=len(done)) as progress,
-    ):
+    started, count = time.monotonic(), settings.sample or settings.limit
+    with Progress(count, "questions", "evaluate", initial=len(done)) as progress:
         while batch := list(islice(stream, settings.batch_size)):
             records = score_outcomes(_ask(system, batch, settings), settings)
             if not (place / _STATE_NAME).exists():
                 atomic_write_json(place / _STATE_NAME, state)
-            for record in records:
-                file.write(json.dumps(record, ensure_ascii=False) + "\n")
-            file.flush()  # what is stopped goes on behind the last batch
+            with disk_errors(part), open(part, "a", encoding="utf-8") as file:  # a stop loses one batch
+                file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
             progress.update(len(batch))
-        os.fsync(file.fileno())
+    if not part.is_file():
+        raise DataError("there are no questions to evaluate", hint="check the question file and --limit")
+    fsync_path(part)
     return time.monotonic() - started
 
 

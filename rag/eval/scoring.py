@@ -143,13 +143,11 @@ def _answer_scores(
         if settings.profile == "hotpot" and question.answers:
             marked = gold_facts(question)
             values = score_hotpot(text, support, question.answers[0], marked)
-            is_judged = support is not None and marked
-            scores |= {name: value for name, value in values.items() if is_judged or "_" not in name}
-        scores["n_best_em"] = float("nan")
-        if question.answers:
-            scores["n_best_em"] = float(
-                any(exact_match(each.text, question.answers, settings.profile) for each in answers.answers)
-            )
+            if support is None or not marked:  # only the answer can be judged
+                values = {name: values[name] for name in ("em", "f1", "prec", "recall")}
+            scores |= values
+        right = [exact_match(each.text, question.answers, settings.profile) for each in answers.answers]
+        scores["n_best_em"] = float(any(right)) if question.answers else float("nan")
         scores["answered"] = float(answers.is_answered)
     if settings.profile == "kilt" and question.provenance and not settings.gold:
         pages = score_pages(_pages(outcome), evidence_sets(question.provenance), settings.ks)
@@ -181,13 +179,13 @@ def _trec_measures(
     """trec_eval measures of the questions that have gold passages, unless the reader gets these."""
     if settings.gold:
         return {}
-    rankings: dict[str, list[tuple[str, float]]] = {}
+    rankings: dict[str, list[str]] = {}
     qrels: dict[str, dict[str, int]] = {}
     for outcome in outcomes:
         kind, keys = gold_keys(outcome.question)
         if keys:
-            names = dict.fromkeys(passage_key(passage, kind) for _, passage in outcome.retrieved)
-            rankings[outcome.question.id] = [(name, 0.0) for name in names]
+            names = [passage_key(passage, kind) for _, passage in outcome.retrieved]
+            rankings[outcome.question.id] = list(dict.fromkeys(names))
             grades = outcome.question.gold_grades
             qrels[outcome.question.id] = {key: grades.get(key, 1) for key in keys}
     return trec_measures(rankings, qrels, settings.measures) if qrels else {}
@@ -298,14 +296,11 @@ def summarise(records: Iterable[Mapping[str, Any]], settings: EvaluationSettings
     """All figures of an evaluation, ready for `metrics.json`.
 
     Args:
-        records: from `score_outcomes`, one per question.
+        records: from `score_outcomes`, one per question; at least one.
 
     Returns:
         "n", "figures" {name: interval}, "curve" (accuracy over k), "calibration", "stages", "groups"
         (of each field, by size: value, "n", "figures"), "latency_ms", "reading".
-
-    Raises:
-        DataError: there are no records.
     """
     scores: list[Mapping[str, float | None]] = []
     confidence, ranks = list[float](), list[float]()
@@ -326,30 +321,30 @@ def summarise(records: Iterable[Mapping[str, Any]], settings: EvaluationSettings
         for name, value in record.get("groups", {}).items():
             groups.setdefault(name, {}).setdefault(value, []).append(row)
         reading.update(record.get("reading", {}))
-    if not (n := len(scores)):
-        raise DataError("there are no questions to evaluate", hint="check the question file and --limit")
-    columns = figure_columns(scores)
-    grouped = {name: columns[name] for name in GROUP_FIGURES if name in columns}
+    n, columns = len(scores), figure_columns(scores)
     return {
         "n": n,
         "figures": _intervals(columns, settings),
         "curve": _accuracy_curve(np.array(ranks), deepest),
         "calibration": measure_calibration(np.array(confidence), columns.get("em", np.full(n, np.nan))),
         "stages": dict(stages.most_common()),
-        "groups": {
-            name: [
-                {
-                    "value": value,
-                    "n": len(rows),
-                    "figures": _intervals({k: column[rows] for k, column in grouped.items()}, settings),
-                }
-                for value, rows in sorted(values.items(), key=lambda item: (-len(item[1]), item[0]))
-            ][:_MAX_GROUPS]
-            for name, values in groups.items()
-        },
+        "groups": {name: _group_figures(values, columns, settings) for name, values in groups.items()},
         "latency_ms": {stage: _percentiles(np.array(values)) for stage, values in latency.items()},
         "reading": {name: round(total / n, 2) for name, total in reading.items()},
     }
+
+
+def _group_figures(
+    rows_by_value: Mapping[str, list[int]], columns: Mapping[str, Float64], settings: EvaluationSettings
+) -> list[dict[str, Any]]:
+    """The figures of the questions with each value of a field, the largest groups first."""
+    shown = {name: columns[name] for name in GROUP_FIGURES if name in columns}
+    by_size = sorted(rows_by_value.items(), key=lambda item: (-len(item[1]), item[0]))
+    groups = []
+    for value, rows in by_size[:_MAX_GROUPS]:
+        figures = _intervals({name: column[rows] for name, column in shown.items()}, settings)
+        groups.append({"value": value, "n": len(rows), "figures": figures})
+    return groups
 
 
 def _intervals(columns: Mapping[str, Float64], settings: EvaluationSettings) -> dict[str, Any]:

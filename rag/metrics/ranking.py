@@ -74,14 +74,14 @@ def average_rank(
 
 
 def trec_measures(
-    rankings: Mapping[str, Sequence[tuple[str, float]]],
+    rankings: Mapping[str, Sequence[str]],
     qrels: Mapping[str, Mapping[str, int]],
     measures: Sequence[str] = DEFAULT_MEASURES,
 ) -> dict[str, dict[str, float]]:
     """Recall, MRR, MAP, nDCG, … of every question by trec_eval's rules.
 
     Args:
-        rankings: question id → (passage id, score), best first; this order counts, not the scores.
+        rankings: question id → passage ids, best first.
         qrels: question id → passage id → grade. Questions without a relevant passage are left out of the
             result; questions without a ranking score 0.
         measures: names in the syntax of ir_measures ("R@20", "RR", "AP", "nDCG@10", "P@5", "Success@5", …).
@@ -90,7 +90,7 @@ def trec_measures(
         measure → question id → value.
 
     Example:
-        >>> scores = trec_measures({"q": [("a", 2.0), ("b", 1.0)]}, {"q": {"b": 1}}, ["RR", "R@1"])
+        >>> scores = trec_measures({"q": ["a", "b"]}, {"q": {"b": 1}}, ["RR", "R@1"])
         >>> scores["RR"]["q"], scores["R@1"]["q"]
         (0.5, 0.0)
     """
@@ -102,12 +102,10 @@ def trec_measures(
     run: dict[str, dict[str, float]] = {}
     for question in judged:
         ranking = rankings.get(question, ())
-        # Scores that fall with the rank keep our order: trec_eval would reorder ties, in single precision.
-        scores = {passage: -float(rank) for rank, (passage, _) in enumerate(ranking)}
-        if len(scores) != len(ranking):
+        if len(set(ranking)) != len(ranking):
             raise DataError(f"question {question!r}: a passage occurs twice in its ranking")
-        if scores:
-            run[question] = scores
+        if ranking:  # trec_eval orders by score, so that scores are made of the ranks
+            run[question] = {passage: -float(rank) for rank, passage in enumerate(ranking)}
     if run:
         names = {measure: name for name, measure in parsed.items()}
         judgements = {question: dict(judged[question]) for question in run}

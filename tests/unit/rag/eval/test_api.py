@@ -13,6 +13,7 @@ from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.types import AnswerSet, GoldPassage, Hit, Passage, Question
 from rag.data.examples import read_examples
 from rag.eval.api import REPORT_NAME
+from tests.pipeline_parts import LastWordsReader
 
 TEXTS = {
     "Danube": "The Danube rises in the Black Forest and ends in the Black Sea.",
@@ -180,6 +181,7 @@ def test_the_gold_passages_alone_are_read_without_an_index(tmp_path: Path) -> No
     assert result.place.is_dir()
     result.holder.cleanup()  # what happens when the object goes
     assert not result.place.exists()
+    assert rag.evaluate(questions=QUESTIONS, gold=True, reader=LastWordsReader()).metrics["n"] == 4
     with pytest.raises(DataError, match="'bare' comes without its gold passage"):
         rag.evaluate(questions=[Question("bare", "why?", ("x",))], gold=True)
 

@@ -125,6 +125,7 @@ def test_bad_requests_are_refused(tmp_path: Path, system: Any, finds: Any, quest
         evaluate(system, [], tmp_path / "a", settings(), source=SOURCE)
     with pytest.raises(DataError, match="have the id"):
         evaluate(system, [questions[0], questions[0]], tmp_path / "b", settings(), source=SOURCE)
+    assert [path.name for path in (tmp_path / "b").iterdir()] == [".lock"]
     with pytest.raises(ConfigError, match="gold passages needs"):
         evaluate(finds, questions, tmp_path / "d", settings(gold=True), source=SOURCE)
     pattern = Question("t", "How high is Mount Everest?", (r"8,?849",), answer_profile="trec_search")
