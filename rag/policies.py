@@ -14,7 +14,7 @@ from itertools import zip_longest
 from typing import Protocol
 
 from rag.core.errors import ConfigError
-from rag.core.types import AnswerSet, Paths, RankedPassages
+from rag.core.types import AnswerSet, Hit, Passage, Paths, RankedPassages
 from readers.llm.prompt import fence_passages
 from readers.llm.reader import Completer
 
@@ -105,10 +105,15 @@ def run(
     states = [State(question, context) for question in questions]
     finished: dict[int, AnswerSet] = {}
     for _ in range(_MOST_STEPS):
-        steps = {n: policy.step(state) for n, state in enumerate(states) if n not in finished}
-        finished |= {n: step.answers for n, step in steps.items() if isinstance(step, Finish)}
-        queries = [(n, query) for n, s in steps.items() if isinstance(s, Search) for query in s.queries]
-        readings = [(n, result) for n, s in steps.items() if isinstance(s, Read) for result in s.searches]
+        queries, readings = list[tuple[int, str]](), list[tuple[int, SearchResult]]()
+        for n, state in enumerate(states):
+            step = policy.step(state) if n not in finished else None
+            if isinstance(step, Finish):
+                finished[n] = step.answers
+            elif isinstance(step, Search):
+                queries += [(n, query) for query in step.queries]
+            elif isinstance(step, Read):
+                readings += [(n, result) for result in step.searches]
         if queries:
             results = zip(queries, *search([query for _, query in queries]), strict=True)
             for (n, query), passages, paths in results:
@@ -187,6 +192,7 @@ class SearchAgain:
 def merged(lists: Sequence[RankedPassages]) -> RankedPassages:
     """The passages of several searches, the best of each in turn, once each; scores are minus their ranks."""
     in_turn = (pair for row in zip_longest(*lists) for pair in row if pair is not None)
-    unique = {passage.id: (hit, passage) for hit, passage in reversed(list(in_turn))}
-    ordered = reversed(list(unique.values()))
-    return [(replace(hit, score=-float(rank)), passage) for rank, (hit, passage) in enumerate(ordered)]
+    unique = dict[str, tuple[Hit, Passage]]()
+    for hit, passage in in_turn:
+        unique.setdefault(passage.id, (hit, passage))
+    return [(replace(hit, score=-float(n)), passage) for n, (hit, passage) in enumerate(unique.values())]

@@ -106,7 +106,7 @@ def test_a_language_model_cannot_search_for_ever(replies: tuple[str, ...]) -> No
 
 def test_passages_of_several_searches_come_in_turn_and_once() -> None:
     a, b, c = (Passage(name, "", name) for name in "abc")
-    lists = [[(Hit(n, p.id, 9.0), p) for n, p in enumerate(result)] for result in ((a, b), (b, c), ())]
+    lists = [[(Hit(n, p.id, 9.0), p) for n, p in enumerate(result)] for result in ((a, b, c), (b, a), ())]
     assert [(p.id, hit.score) for hit, p in merged(lists)] == [("a", 0.0), ("b", -1.0), ("c", -2.0)]
 
 
