@@ -20,7 +20,7 @@ from rag.core.log import Timer, stage
 from rag.core.types import AnswerSet, Hit, Passage, Path, Paths, Query, RankedPassages
 from rag.data.corpus import passages_of
 from rag.data.filters import Filter, parse_filter
-from rag.data.questions import check_questions
+from rag.data.records import check_questions
 from rag.opening import OpenSettings, open_models
 from rag.policies import Policy, SearchOnce, run
 from readers.answer_kinds import count_candidates, present
@@ -260,20 +260,19 @@ class Pipeline:
             self._require_open()
             self._require_reader()
             results = run(policy or SearchOnce(), batch, search, read, context=context)
-            notice, conditions = "no passage has a word of it", parse_filter(filter)
+            reason, conditions = "no passage has a word of it", parse_filter(filter)
             with self._lock:
                 if conditions is not None and not len(self.index.select(conditions)):
-                    notice = "no passage meets the filter"
-        empty = [bool(s.searches) and not any(it.passages for it in s.searches) for s, _ in results]
-        answers = [
-            replace(it, notice=it.notice or notice * is_empty, timings_ms=timer)
-            for (_, it), is_empty in zip(results, empty, strict=True)
-        ]
+                    reason = "no passage meets the filter"
+        answers = []
+        for state, answer in results:
+            is_empty = state.searches and not any(search.passages for search in state.searches)
+            notice = answer.notice or (reason if is_empty else "")
+            answers.append(replace(answer, notice=notice, timings_ms=timer))
         return answers[0] if isinstance(questions, str) else answers
 
     def embed(self, texts: Sequence[str], side: Literal["query", "passage"]) -> Float32:
-        """Vectors (n, D) float32, as the retriever's encoder makes them of questions or of passages without
-        titles.
+        """Vectors (n, D) float32 of questions, or of passages without titles, by the retriever's encoder.
 
         Raises:
             ConfigError: the retriever has no encoder, or one without such vectors.

@@ -59,11 +59,11 @@ class Corpus:
 
         Files that are documents and whose bytes did not change are not converted again.
         """
-        digests = {id: entry.digest for id, entry in stored.items() if not entry.sent}
+        digests = {id: entry.digest for id, entry in stored.items() if entry.digest and not entry.sent}
         ids = set[str]()
 
         def is_stored(file: Source) -> bool:
-            return self._digest(file.path) == digests.get(file_id(file.name)) != ""
+            return self._digest(file.path) == digests.get(file_id(file.name))
 
         for source, document in read_sources(self._sources, self._options, self._report, is_stored):
             if document is None:

@@ -32,7 +32,7 @@ def ask(
         as_json: Print one JSON object per question.
     """
     from rag.data.filters import parse_options
-    from rag.data.questions import check_questions
+    from rag.data.records import check_questions
 
     check_questions(questions, read, n_best)  # before models are loaded
     chosen = parse_options(filter or ())

@@ -73,8 +73,8 @@ def _build(corpus: Sequence[str], out: Path, **options: Any) -> None:
     report = ReadReport()
     with resumable():
         place = build(corpus, out, report=report, **options)
-    if summary := report.summary():
-        typer.echo(summary)
+    for line in [*report.notes, report.counts()] if report.total else report.notes:
+        typer.echo(line)
     with Index.open(place) as opened:
         typer.echo(opened.describe())
     typer.echo(f'\nask it: rag ask "…" --index {place}')

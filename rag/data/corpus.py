@@ -90,16 +90,19 @@ def _read_records(
     for source in sources:
         before = report.total
         fields = DocumentFields(options, source.name)
-        named = named_documents(source.path) if is_named(source.path) else None
-        for place, number, row in named or read_rows(source.path, fields.columns, format=source.format):
+        rows = read_rows(source.path, fields.columns, format=source.format)
+        if is_named(source.path):
+            rows = named_documents(source.path)
+        for place, number, row in rows:
             paragraphs = squad_paragraphs(row)
             for record in [row] if paragraphs is None else paragraphs:
                 item = fields.document(record, number)
-                problem = item if isinstance(item, BadRecord) else fault_of(item, seen)
-                if problem is not None:
-                    report.add_bad(place, problem)
+                if isinstance(item, Document):
+                    item = fault_of(item, seen) or item
+                if isinstance(item, BadRecord):
+                    report.add_bad(place, item)
                     report.check(options.max_bad_share, at_end=False)
-                elif not isinstance(item, BadRecord):
+                else:
                     report.total += 1
                     yield source, item
         fields.check()

@@ -194,9 +194,7 @@ def read_examples(path: str | Path, *, needs: Needed = "positives") -> Iterator[
 
 
 def _ms_marco_texts(triples: Path) -> tuple[dict[str, str], dict[str, str]]:
-    """Texts of the questions and of the passages that MS MARCO's triples of ids name, by id; they stand in
-    `queries….tsv` and `collection.tsv` beside them.
-    """
+    """Texts by id, of the tables beside MS MARCO's triples, of the questions and passages that these name."""
     questions, passages = set[str](), set[str]()
     for question, *named in _id_rows(triples, "question_id", "positive_id", "negative_id"):
         questions.add(question)
@@ -242,14 +240,18 @@ def example_from_json(record: Any, fallback_id: str = "") -> Example:
         ValueError: it has another shape; the message says which.
     """
     question, rest = parse_record(record, fallback_id)
-    if other := next((name for name in ROLES if not isinstance(rest.get(name) or (), list | tuple)), None):
-        raise ValueError(f"{other} is not a list")
+    candidates = list[Candidate]()
+    for name, role in ROLES.items():
+        listed = rest.get(name) or ()
+        if not isinstance(listed, list | tuple):
+            raise ValueError(f"{name} is not a list")
+        candidates += [_candidate(value, role) for value in listed]
     stated = answers_of(rest.get("target") or ())
     return Example(
         question.id,
         question.text,
         question.answers or stated,
-        tuple(_candidate(value, role) for name, role in ROLES.items() for value in rest.get(name) or ()),
+        tuple(candidates),
         answer_profile=question.answer_profile,
         target_answer="".join(stated[:1]),
     )
@@ -257,15 +259,14 @@ def example_from_json(record: Any, fallback_id: str = "") -> Example:
 
 def example_to_json(example: Example) -> dict[str, Any]:
     """The record that `example_from_json` reads back."""
-    head: dict[str, Any] = {"id": example.id} if example.id else {}
-    head |= {"question": example.question, "answers": [*example.answers]}
-    head |= {"answers_are_regex": True} if example.answer_profile == REGEX_PROFILE else {}
-    head |= {"target": example.target_answer} if example.target_answer else {}
+    head: dict[str, Any] = {"id": example.id, "question": example.question, "answers": [*example.answers]}
+    head |= {"answers_are_regex": example.answer_profile == REGEX_PROFILE, "target": example.target_answer}
+    record = {name: value for name, value in head.items() if value or name in ("question", "answers")}
     roles = {candidate.role for candidate in example.candidates}
-    names = ["positive_ctxs", "negative_ctxs", "hard_negative_ctxs"] if roles - {"retrieved"} else []
-    names += ["ctxs"] if "retrieved" in roles or not names else []
-    head |= {name: list(map(_candidate_json, example.of_role(ROLES[name]))) for name in names}
-    return head
+    names = ["positive_ctxs", "negative_ctxs", "hard_negative_ctxs"] if roles - {"retrieved"} else ["ctxs"]
+    if "retrieved" in roles and "ctxs" not in names:
+        names.append("ctxs")
+    return record | {name: list(map(_candidate_json, example.of_role(ROLES[name]))) for name in names}
 
 
 def _candidate_json(candidate: Candidate) -> dict[str, Any]:
@@ -312,13 +313,14 @@ def _candidate(value: Any, role: Role) -> Candidate:
 
 
 def _number(fields: Mapping[str, Any], name: str) -> float | None:
-    value = fields.get(name)
+    stated = fields.get(name)
     try:
-        if value is None or math.isfinite(value := float(value)):
-            return value
+        number = None if stated is None else float(stated)
     except (TypeError, ValueError):
-        pass
-    raise ValueError(f"the {name} of a passage is {value!r}, expected a finite number")
+        number = math.nan
+    if number is not None and not math.isfinite(number):
+        raise ValueError(f"the {name} of a passage is {stated!r}, expected a finite number")
+    return number
 
 
 def _to_learn_from(example: Example, needs: Needed) -> Example:

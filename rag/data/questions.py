@@ -1,19 +1,17 @@
 """Read question sets of every format as `Question` records, with file and line in every error message."""
 
-import math
 import random
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from numbers import Integral
 from pathlib import Path
 from typing import Any
 
-from rag.core.errors import ConfigError, DataError
-from rag.core.types import MAX_TOP_K, Question
+from rag.core.errors import DataError
+from rag.core.types import Question
 from rag.data.files import rows as files
 from rag.data.files.named import Grades, is_named, named_questions
-from rag.data.files.question_sets import fault_of_question, question_of, squad_paragraphs, table_columns
+from rag.data.files.question_sets import question_of, squad_paragraphs, table_columns
 from rag.data.records import PlacedRecord, rows_of
 
 _QRELS = ("query-id", "corpus-id", "score")  # the columns of BEIR's judgements
@@ -86,12 +84,8 @@ def _judged(questions: Iterable[Question], grades: Grades, queries: Any, qrels: 
             is_any_judged = True
             relevant = {id: grade for id, grade in grades[question.id].items() if grade > 0}
             ranked = dict(sorted(relevant.items(), key=lambda pair: -pair[1]))
-            yield replace(
-                question,
-                gold_passage_ids=tuple(ranked),
-                gold_grades=ranked,
-                gold_are_alternatives=True,
-            )
+            judged = replace(question, gold_passage_ids=tuple(ranked), gold_grades=ranked)
+            yield replace(judged, gold_are_alternatives=True)
     if not is_any_judged:
         raise DataError(
             f"{qrels} judges none of the questions of {queries}: the first is {next(iter(grades), 'none')!r}",
@@ -112,11 +106,8 @@ def read_qrels(path: Path) -> Grades:
 
 
 def questions_from(rows: Any) -> list[Question]:
-    """Questions from Python objects: `Question` records, or mappings or a table with the fields of a file.
-
-    Raises:
-        DataError: one is something else, or has no text.
-    """
+    """Questions from Python objects: `Question` records, or mappings or a table with the fields of a file;
+    a DataError if one is something else, or has no text."""
     return [
         row if isinstance(row, Question) else _question(row, f"q{number}", f"question {number}")
         for number, row in enumerate(rows_of(rows, "questions"))
@@ -178,21 +169,3 @@ def _question(record: Any, fallback_id: str, place: str) -> Question:
         raise DataError(f"{place}: {error}") from error
     except (TypeError, LookupError, AttributeError) as error:
         raise DataError(f"{place}: a field has another shape than expected ({error})") from error
-
-
-def check_questions(questions: Iterable[str], top_k: int, n_best: int = 1) -> list[str]:
-    """The questions as a list; refuses those that are empty or not valid text.
-
-    Raises:
-        ConfigError: `top_k` or `n_best` is out of range or no whole number.
-        DataError: the questions are not a list of strings, one is empty, or is no valid Unicode.
-    """
-    checked = rows_of(questions, "questions")
-    for name, number, most in (("n_best", n_best, math.inf), ("top_k", top_k, MAX_TOP_K)):
-        if not isinstance(number, Integral) or isinstance(number, bool) or not 1 <= number <= most:
-            bounds = "at least 1" if most == math.inf else f"1 to {most}"
-            raise ConfigError(f"{name} is {number!r}, expected a whole number, {bounds}")
-    for number, question in enumerate(checked):
-        if fault := fault_of_question(question):
-            raise DataError(f"{f'question {number}' if len(checked) > 1 else 'the question'} {fault}")
-    return checked

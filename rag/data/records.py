@@ -1,16 +1,17 @@
-"""What reading a corpus takes and gives: options, documents, bad records, a report; quick to import."""
+"""Records on their way in: options, documents, checked questions, bad records, a report; quick to import."""
 
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from pathlib import PurePath
 from typing import Any, Literal, NamedTuple, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from rag.core.errors import DataError
-from rag.core.types import Location, Metadata, Pages, page_at
+from rag.core.errors import ConfigError, DataError
+from rag.core.types import MAX_TOP_K, Location, Metadata, Pages, as_unicode, page_at
 
 MAX_RECORDS, _MAX_SHOWN = 10, 100  # bad records that are named, and problems at all
 Kind = Literal["heading", "paragraph", "item", "row", "code"]
@@ -72,6 +73,34 @@ def _cell_or_none(value: Any) -> Any:
     """The value, or None for pandas' markers of an empty cell: NaN or NA."""
     is_missing = type(value).__name__ == "NAType" or (isinstance(value, float) and math.isnan(value))
     return None if is_missing else value
+
+
+def check_questions(questions: Iterable[str], top_k: int, n_best: int = 1) -> list[str]:
+    """The questions as a list; refuses those that are empty or not valid text.
+
+    Raises:
+        ConfigError: `top_k` or `n_best` is out of range or no whole number.
+        DataError: the questions are not a list of strings, one is empty, or is no valid Unicode.
+    """
+    checked = rows_of(questions, "questions")
+    for name, number, most in (("n_best", n_best, math.inf), ("top_k", top_k, MAX_TOP_K)):
+        if not isinstance(number, Integral) or isinstance(number, bool) or not 1 <= number <= most:
+            bounds = "at least 1" if most == math.inf else f"1 to {most}"
+            raise ConfigError(f"{name} is {number!r}, expected a whole number, {bounds}")
+    for number, question in enumerate(checked):
+        if fault := fault_of_question(question):
+            raise DataError(f"{f'question {number}' if len(checked) > 1 else 'the question'} {fault}")
+    return checked
+
+
+def fault_of_question(text: Any) -> str:
+    """Why this cannot be a question, to follow "the question"; "" if it can."""
+    if not isinstance(text, str):
+        return f"is not text, found {type(text).__name__} {text!r:.40}"
+    if not text.strip():
+        return "is empty"
+    is_valid = "\x00" not in text and as_unicode(text) == text
+    return "" if is_valid else f"is not valid Unicode, or has a NUL character: {text!r:.60}"
 
 
 class Block(NamedTuple):
@@ -180,10 +209,6 @@ class ReadReport:
     def faults(self) -> str:
         """The counts, and the first problems."""
         return "\n  ".join([self.counts(), *first_lines(self.problems)])
-
-    def summary(self) -> str:
-        """The notes, and how many records were read, if any."""
-        return "\n".join([*self.notes, self.counts()] if self.total else self.notes)
 
     def check(self, max_bad_share: float, *, at_end: bool, hint: str = "") -> None:
         """Refuse input that is too damaged: no record is usable, or more than this share of records is bad.

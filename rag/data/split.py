@@ -158,7 +158,7 @@ def _packed(text: str, body: Sequence[Block], budget: int, count: CountTokens) -
         if used + size > budget >= size and group:
             last = group[-1]  # "The options are:" goes with the options
             is_lead = text[last.start : last.end].rstrip().endswith(":") and last.tokens <= budget - size
-            yield group[: len(group) - is_lead]
+            yield group[:-1] if is_lead else group
             group, used = ([last], last.tokens) if is_lead else ([], 0)
         for part in whole if size <= budget else _cut_parts(text, whole, budget, count):
             if group and used + part.tokens > budget:

@@ -12,10 +12,10 @@ from typing import Any
 from urllib.parse import unquote
 
 from rag.core.errors import DataError
-from rag.core.types import AnswerProfile, GoldPassage, Passage, Question, as_unicode
+from rag.core.types import AnswerProfile, GoldPassage, Passage, Question
 from rag.data.files.fields import first_of, is_list, join_sentences, listed_names, passage_of
 from rag.data.files.rows import TableRow
-from rag.data.records import BadRecord
+from rag.data.records import BadRecord, fault_of_question
 from rag.data.text import REGEX_PROFILE
 
 Record = Mapping[str, Any]
@@ -73,16 +73,6 @@ def parse_record(record: Any, fallback_id: str = "") -> tuple[Question, dict[str
     is_regex = rest.pop("answers_are_regex", rest.pop("answer_is_regex", None)) is True
     profile: AnswerProfile = REGEX_PROFILE if is_regex else "squad"
     return Question(fallback_id if id is None else str(id), text, answers, answer_profile=profile), rest
-
-
-def fault_of_question(text: Any) -> str:
-    """Why this cannot be a question, to follow "the question"; "" if it can."""
-    if not isinstance(text, str):
-        return f"is not text, found {type(text).__name__} {text!r:.40}"
-    if not text.strip():
-        return "is empty"
-    is_valid = "\x00" not in text and as_unicode(text) == text
-    return "" if is_valid else f"is not valid Unicode, or has a NUL character: {text!r:.60}"
 
 
 def _of_pairs(record: Record) -> dict[str, Any]:
@@ -279,10 +269,7 @@ def table_columns(row: list[str], path: str) -> list[str] | None:
     """The columns of a table of questions or training pairs by its first row, if that does not name them.
 
     They are DPR's question and answers, id and question, pairs or triplets of texts, or the ids of a
-    question, a right and a wrong passage (MS MARCO's `qidpidtriples`).
-
-    Raises:
-        DataError: the columns are others.
+    question, a right and a wrong passage (MS MARCO's `qidpidtriples`); others are a DataError.
     """
     cells = [cell.strip() for cell in row]
     if {"question", "query", "anchor"}.intersection(map(str.lower, cells)):
