@@ -182,8 +182,10 @@ def read_probes(embeddings: EmbeddingShards) -> Float32:
 def _build_dense(ledger: BuildLedger, settings: BuildSettings) -> None:
     """The FAISS index over finished embeddings, measured on the probes; it needs no encoder."""
     choice: dict[str, Any] = {
-        "index_type": settings.index_type, "recall_target": settings.tuned_recall, "seed": settings.seed,
-    }  # fmt: skip
+        "index_type": settings.index_type,
+        "recall_target": settings.tuned_recall,
+        "seed": settings.seed,
+    }
     inputs = {"embeddings": fingerprint(ledger.stage("embeddings")["inputs"])[:16], **choice}
     if ledger.begin("dense", inputs):
         header = Header.of(ledger.stage("embeddings")["output"])

@@ -77,10 +77,8 @@ def exact_scores(embeddings: EmbeddingShards, queries: Float32, candidates: Int6
         ids[:, : part.shape[1]] = places.reshape(part.shape)
         products, some = np.empty(ids.shape, np.float32), np.ascontiguousarray(queries[start : start + step])
         faiss.omp_set_num_threads(threads if ids.size >= _PAIRS_WORTH_THREADS else 1)
-        faiss.fvec_inner_products_by_idx(
-            faiss.swig_ptr(products), faiss.swig_ptr(some), faiss.swig_ptr(vectors), faiss.swig_ptr(ids),
-            vectors.shape[1], len(some), width,
-        )  # fmt: skip
+        pointers = map(faiss.swig_ptr, (products, some, vectors, ids))
+        faiss.fvec_inner_products_by_idx(*pointers, vectors.shape[1], len(some), width)
         np.copyto(scores[start : start + step], products[:, : part.shape[1]], where=part >= 0)
     faiss.omp_set_num_threads(threads)
     return scores

@@ -19,7 +19,7 @@ import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -75,14 +75,14 @@ class Preset:
         over_fetch: candidates that are re-ranked for each result.
     """
 
-    name: str
+    index_type: str
     factory: str
     nlist: int
     training_rows: int
     over_fetch: int
 
 
-def preset_for(name: str, rows: int, dim: int) -> Preset:
+def preset_for(index_type: str, rows: int, dim: int) -> Preset:
     """The parameters of an index type for `rows` vectors of size `dim`.
 
     Example:
@@ -91,19 +91,19 @@ def preset_for(name: str, rows: int, dim: int) -> Preset:
         >>> preset_for("SQ8", 1000, 384).factory
         'SQ8'
     """
-    if name == "flat":
-        return Preset(name, "", 0, 0, 1)
-    if name == "hnsw":
-        return Preset(name, f"HNSW{HNSW_LINKS}_SQ8", 0, min(rows, _CODE_POINTS), 1)
-    if name != "ivf":
-        return Preset(name, name, 0, min(rows, 4 * _CODE_POINTS), 4)
+    if index_type == "flat":
+        return Preset(index_type, "", 0, 0, 1)
+    if index_type == "hnsw":
+        return Preset(index_type, f"HNSW{HNSW_LINKS}_SQ8", 0, min(rows, _CODE_POINTS), 1)
+    if index_type != "ivf":
+        return Preset(index_type, index_type, 0, min(rows, 4 * _CODE_POINTS), 4)
     # 4·√N as a power of two, but at least 39 vectors per list
     nlist = max(1, min(1 << round(math.log2(4 * math.sqrt(max(rows, 1)))), rows // 39))
     # centroids in half precision: as exact, and faster, because more of them fit the cache
     graph = f"(HNSW{HNSW_LINKS}_SQfp16)" if nlist >= _GRAPH_OF_LISTS_FROM else ""
     codes = dim // 2 if dim % 2 == 0 else dim  # of four bits
     training_rows = min(rows, max(_CODE_POINTS, _LIST_POINTS * nlist))
-    return Preset(name, f"IVF{nlist}{graph},PQ{codes}x4fsr", nlist, training_rows, 4)
+    return Preset(index_type, f"IVF{nlist}{graph},PQ{codes}x4fsr", nlist, training_rows, 4)
 
 
 @contextmanager
@@ -126,10 +126,10 @@ def create_faiss(preset: Preset, dim: int, seed: int = 0) -> Any:
         index = faiss.index_factory(dim, preset.factory, faiss.METRIC_INNER_PRODUCT)
     except RuntimeError as error:
         raise ConfigError(
-            f"there is no index type {preset.name!r} for vectors of {dim} numbers",
+            f"there is no index type {preset.index_type!r} for vectors of {dim} numbers",
             hint=f"choose one of {', '.join(INDEX_TYPES)}, or a string of FAISS' index_factory, such as SQ8",
         ) from error
-    if preset.name == "hnsw":
+    if preset.index_type == "hnsw":
         index.hnsw.efConstruction = _EF_CONSTRUCTION
     if (lists := faiss.try_extract_index_ivf(index)) is not None:
         lists = faiss.downcast_index(lists)
@@ -146,10 +146,9 @@ def create_faiss(preset: Preset, dim: int, seed: int = 0) -> Any:
 def _train(index: Any, preset: Preset, sample: Float32, seed: int) -> None:
     if preset.nlist >= _TWO_LEVELS_FROM:
         with suppress(RuntimeError):  # a group of copies of one vector cannot be divided: FAISS trains alone
-            centroids, _ = two_level_clustering(
-                sample, round(math.sqrt(preset.nlist)), preset.nlist, clustering_niter=10, seed=seed,
-                spherical=True, min_points_per_centroid=1,
-            )  # fmt: skip
+            options = {"clustering_niter": 10, "spherical": True, "min_points_per_centroid": 1}
+            groups = round(math.sqrt(preset.nlist))
+            centroids, _ = two_level_clustering(sample, groups, preset.nlist, seed=seed, **options)
             faiss.extract_index_ivf(index).quantizer.add(centroids)
     if preset.nlist and len(sample) < _CODEWORDS:
         sample = np.resize(sample, (_CODEWORDS, sample.shape[1]))
@@ -196,12 +195,17 @@ def build_faiss(
     clean_directory(place)
     (place / LISTS_NAME).unlink(missing_ok=True)
     info: dict[str, Any] = {
-        "index_type": preset.name, "factory": preset.factory, "metric": "inner_product", "rows": rows,
-        "dim": dim, "nlist": preset.nlist, "training_rows": preset.training_rows, "seed": seed, "effort": 0,
-        "over_fetch": preset.over_fetch, "exact_reranking": preset.name != "flat", "probes": len(probes),
+        **asdict(preset),
+        "metric": "inner_product",
+        "rows": rows,
+        "dim": dim,
+        "seed": seed,
+        "effort": 0,
+        "exact_reranking": index_type != "flat",
+        "probes": len(probes),
         "recall_target": recall_target,
-    }  # fmt: skip
-    if preset.name == "flat":
+    }
+    if preset.index_type == "flat":
         (place / FAISS_NAME).unlink(missing_ok=True)
         return {**info, "recall": {str(k): 1.0 for k in RECALL_KS}}
     index = create_faiss(preset, dim, seed)
@@ -209,7 +213,7 @@ def build_faiss(
         _train(index, preset, sample_rows(embeddings, preset.training_rows, seed), seed)
     with (
         _faiss_threads(1 if isinstance(index, faiss.IndexHNSW) else threads),
-        Progress(rows, "vectors", f"faiss {preset.name}") as progress,
+        Progress(rows, "vectors", f"faiss {preset.index_type}") as progress,
     ):
         for _, block in embeddings.blocks():
             index.add(block)
@@ -227,11 +231,9 @@ def build_faiss(
     with _faiss_threads(threads):
         truth, _ = exact_search(embeddings, probes, min(max(RECALL_KS), rows))
         info |= _choose_effort(open_faiss(place, info), embeddings, info, probes, truth)
-    if info["recall"]["100"] < recall_target:
-        _log.warning(
-            "index type %s reaches recall@100 %.3f, the target is %.3f; SQ8 and flat are more exact",
-            preset.name, info["recall"]["100"], recall_target,
-        )  # fmt: skip
+    if (reached := info["recall"]["100"]) < recall_target:
+        message = "index type %s reaches recall@100 %.3f, the target is %.3f; SQ8 and flat are more exact"
+        _log.warning(message, index_type, reached, recall_target)
     return info
 
 

@@ -171,13 +171,11 @@ class BuildLedger:
 
     def finish(self, stage: Stage, output: Mapping[str, Any]) -> None:
         """Mark a stage complete, with the checksums of its files."""
-        present = (path for path in (self.folder / stage).rglob("*") if path.is_file())
-        files = {
-            path.relative_to(self.folder).as_posix(): {
-                "size_bytes": path.stat().st_size, "sha256": sha256_file(path),
-            }
-            for path in sorted(present)
-        }  # fmt: skip
+        files = {}
+        for path in sorted((self.folder / stage).rglob("*")):
+            if path.is_file():
+                entry = {"size_bytes": path.stat().st_size, "sha256": sha256_file(path)}
+                files[path.relative_to(self.folder).as_posix()] = entry
         self._stages[stage] |= {"finished": True, "output": dict(output), "files": files}
         self._save()
 

@@ -145,18 +145,22 @@ def build_bm25(
     try:
         with atomic_path(folder, folder=True) as target:
             expected = _write_documents(passages, source, digits)
-            arguments = [
-                "-collection", "JsonCollection", "-generator", "DefaultLuceneDocumentGenerator",
-                "-input", str(source), "-index", str(target), "-threads", str(threads),
-                # Anserini's own buffer is twice our heap: large corpora would end in an error.
-                "-memoryBuffer", str(max(heap_mib // 4, 16)), "-optimize", "-quiet",
-            ]  # fmt: skip
+            buffer_mib = max(heap_mib // 4, 16)  # Anserini's own is twice our heap
+            options = (
+                "-collection JsonCollection -generator DefaultLuceneDocumentGenerator -optimize -quiet "
+                f"-threads {threads} -memoryBuffer {buffer_mib}"
+            )
+            arguments = [*options.split(), "-input", str(source), "-index", str(target)]
             autoclass("io.anserini.index.IndexCollection").main(arguments)
             (target / "write.lock").unlink(missing_ok=True)
         info = {
-            "k1": k1, "b": b, "rows": rows, "documents": expected, "contents": "title, newline, text",
+            "k1": k1,
+            "b": b,
+            "rows": rows,
+            "documents": expected,
+            "contents": "title, newline, text",
             "analysis": "english, porter",
-        }  # fmt: skip
+        }
         LuceneIndex(place, info).close()  # Lucene ends without an error where the disk is full
     except (OSError, ResourceError):
         raise

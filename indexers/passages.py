@@ -15,6 +15,7 @@ import mmap
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -34,14 +35,12 @@ LOCATIONS_NAME, PAGES_NAME, METADATA_NAME = "locations.arrow", "pages.arrow", "m
 # 64-bit offsets: a batch of very long documents may exceed 2 GiB.
 PASSAGE_SCHEMA = pa.schema([(name, pa.large_string()) for name in ("id", "title", "text")])
 ID_SCHEMA = pa.schema([("id", pa.large_string())])
-_LOCATION_SCHEMA = pa.schema(
-    [("path", pa.string()), ("page", pa.string()), ("headings", pa.list_(pa.string()))]
-)
-_PAGES_SCHEMA = pa.schema([("page_starts", pa.list_(pa.int32())), ("page_labels", pa.list_(pa.string()))])
-_METADATA_SCHEMA = pa.schema([("metadata", pa.string())])
+_TEXTS = pa.list_(pa.string())
 OPTIONAL_SCHEMAS = {
-    LOCATIONS_NAME: _LOCATION_SCHEMA, PAGES_NAME: _PAGES_SCHEMA, METADATA_NAME: _METADATA_SCHEMA,
-}  # fmt: skip
+    LOCATIONS_NAME: pa.schema([("path", pa.string()), ("page", pa.string()), ("headings", _TEXTS)]),
+    PAGES_NAME: pa.schema([("page_starts", pa.list_(pa.int32())), ("page_labels", _TEXTS)]),
+    METADATA_NAME: pa.schema([("metadata", pa.string())]),
+}
 
 
 class PassageStore:
@@ -131,7 +130,7 @@ class PassageStore:
         """
         self._check([row])
         batch, within = divmod(row, self._batch_rows)
-        return _passage(**{name: column[within].as_py() for name, column in self._columns(batch).items()})
+        return _passage({name: column[within].as_py() for name, column in self._columns(batch).items()})
 
     def get_many(self, rows: Sequence[int] | np.ndarray) -> list[Passage]:
         """The passages in `rows`, in that order."""
@@ -202,7 +201,7 @@ class PassageStore:
             columns = self._read(batch)
             values = (column.slice(within, count).to_pylist() for column in columns.values())
             for row in zip(*values, strict=True):
-                yield _passage(**dict(zip(columns, row, strict=True)))
+                yield _passage(dict(zip(columns, row, strict=True)))
             start += count
 
 
@@ -234,14 +233,14 @@ def _read_batch(reader: pa.RecordBatchFileReader, number: int, place: Path) -> p
     return batch
 
 
-def _passage(
-    id: str, title: str, text: str, path: str | None = None, page: str = "", headings: Sequence[str] = (),
-    page_starts: Sequence[int] | None = None, page_labels: Sequence[str] | None = None,
-    metadata: str | None = None,
-) -> Passage:  # fmt: skip
-    pages = tuple(zip(page_starts or (), page_labels or (), strict=True))
-    place = None if path is None else Location(path, page, tuple(headings), pages)
-    return Passage(id, title, text, place, () if metadata is None else metadata_of(metadata))
+def _passage(row: Mapping[str, Any]) -> Passage:
+    """The passage that has these values in the columns of all files."""
+    place = None
+    if (path := row.get("path")) is not None:
+        pages = zip(row.get("page_starts") or (), row.get("page_labels") or (), strict=True)
+        place = Location(path, row["page"], tuple(row["headings"]), tuple(pages))
+    metadata = () if (text := row.get("metadata")) is None else metadata_of(text)
+    return Passage(row["id"], row["title"], row["text"], place, metadata)
 
 
 def metadata_of(text: str) -> Metadata:

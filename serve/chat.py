@@ -10,14 +10,7 @@ from urllib.parse import quote
 
 import numpy as np
 from fastapi import APIRouter, Request
-from pydantic import (
-    BaseModel,
-    Field,
-    StringConstraints,
-    TypeAdapter,
-    ValidationError,
-    field_validator,
-)  # fmt: skip
+from pydantic import BaseModel, Field, StringConstraints, TypeAdapter, ValidationError, field_validator
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from rag.core.types import as_unicode, certainty

@@ -85,9 +85,12 @@ class Engine:
         self._reads = ThreadPoolExecutor(thread_name_prefix="rag-read")
         self._changes = ThreadPoolExecutor(2, thread_name_prefix="rag-change")  # which take long
         self._batcher = partial(
-            MicroBatcher, self._run_batch, max_wait_s=_BATCH_WAIT_S, queue_size=settings.queue_size,
+            MicroBatcher,
+            self._run_batch,
+            max_wait_s=_BATCH_WAIT_S,
+            queue_size=settings.queue_size,
             metrics=self.metrics,
-        )  # fmt: skip
+        )
         self.batcher = self._batcher(max_size=settings.batch_max_size)
         self._readings: MicroBatcher | None = None  # where a model elsewhere reads, which needs no core here
 
@@ -297,9 +300,7 @@ def hit_json(hit: Hit, passage: Passage) -> dict[str, Any]:
     return {**passage_json(passage), "score": float(hit.score), **first}
 
 
-def _failure(
-    failed: ItemFailed, job: Job, questions: list[str], number: int, request_id: str
-) -> ApiError:  # fmt: skip
+def _failure(failed: ItemFailed, job: Job, questions: list[str], number: int, request_id: str) -> ApiError:
     cause = failed.__cause__
     if isinstance(cause, FilterError):  # the client's mistake, which only the index could show
         return invalid_request(cause.message, cause.hint)

@@ -88,10 +88,9 @@ class Gate:
             log.exception("request failed", extra={"request_id": state["request_id"]})
             if status != 0:  # part of the response is sent: break the connection, which is not complete
                 raise
-            error = ApiError(
-                500, "internal_error", "the server failed to answer this request",
-                hint="try again; the server's log has the reason under this request id",
-            )  # fmt: skip
+            message = "the server failed to answer this request"
+            hint = "try again; the server's log has the reason under this request id"
+            error = ApiError(500, "internal_error", message, hint=hint)
             await error_response(error, scope)(scope, receive, send_wrapped)
         finally:
             self.metrics.in_flight.dec()
@@ -103,18 +102,16 @@ class Gate:
         self.metrics.requests.labels(method, route, str(status)).inc()
         self.metrics.request_seconds.labels(route).observe(duration_s)
         client = scope.get("client")
-        access_log.info(
-            "%s %s %d", method, route, status,
-            extra={
-                "request_id": scope["state"]["request_id"],
-                "method": method,
-                "route": route,
-                "status": status,
-                "duration_ms": round(duration_s * 1000.0, 2),
-                "client": client[0] if client else None,
-                **scope["state"]["log_fields"],
-            },
-        )  # fmt: skip
+        fields = {
+            "request_id": scope["state"]["request_id"],
+            "method": method,
+            "route": route,
+            "status": status,
+            "duration_ms": round(duration_s * 1000.0, 2),
+            "client": client[0] if client else None,
+            **scope["state"]["log_fields"],
+        }
+        access_log.info("%s %s %d", method, route, status, extra=fields)
 
     def _path_of(self, scope: Scope) -> str:
         """The route's path with its placeholders, so that clients cannot create new labels."""
