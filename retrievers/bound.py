@@ -61,9 +61,12 @@ def open_bound(
         )
     place = folder / QUESTION_ENCODER
     encoder = BiEncoder.load(
-        place, precision=precision, pooling=identity.pooling, normalize=identity.normalize,
+        place,
+        precision=precision,
+        pooling=identity.pooling,
+        normalize=identity.normalize,
         query_prefix=identity.query_prefix,
-    )  # fmt: skip
+    )
     if encoder.identity.weights_sha256 != weights:
         raise MismatchedArtifactError(
             f"{place} is another question encoder than {folder / 'reader.json'} states",

@@ -135,9 +135,14 @@ class HybridRetriever:
     """
 
     def __init__(
-        self, members: Sequence[Retriever], passages: Passages, *, fusion: Fusion | None = None,
-        depth: int = DEFAULT_DEPTH, matching: PairScorer | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        members: Sequence[Retriever],
+        passages: Passages,
+        *,
+        fusion: Fusion | None = None,
+        depth: int = DEFAULT_DEPTH,
+        matching: PairScorer | None = None,
+    ) -> None:
         self.members = tuple(members)
         self.fusion = default_fusion() if fusion is None else fusion
         self.depth, self.passages, self.matching = depth, passages, matching

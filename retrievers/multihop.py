@@ -79,37 +79,45 @@ class MultiHopRetriever:
             return [], []
         width = max(top_k, self.beam)
         with stage(timer, "hop_1"):
-            first = self._search([Query(question) for question in questions], width, selected)
-            if self.first is not None:
-                other = self.first.search(questions, width, selected=selected)
-                first = [
-                    [replace(hit, score=dense.score) for hit, dense in zip(hits, by_vector, strict=False)]
-                    for hits, by_vector in zip(other, first, strict=True)
-                ]
+            first = self._first_hop(questions, width, selected)
         paths = [[Path((hit,), hit.score) for hit in hits] for hits in first]
-        going = [number for number, begun in enumerate(paths) if begun]
+        growing = [number for number, begun in enumerate(paths) if begun]
         for hop in range(1, self.hops):
-            if not going:
+            if not growing:
                 break
             with stage(timer, f"hop_{hop + 1}"):
-                pairs = [(number, path) for number in going for path in paths[number][: self.beam]]
-                rows = list({hit.row for _, path in pairs for hit in path.hits})
-                texts = dict(zip(rows, self.passages.get_many(rows), strict=True))
-                queries = [
-                    Query(questions[number], tuple(texts[hit.row] for hit in path.hits))
-                    for number, path in pairs
-                ]
-                longer: dict[int, list[Path]] = {number: [] for number in going}
-                for (number, path), hits in zip(
-                    pairs, self._search(queries, self.beam + hop, selected), strict=True
-                ):
-                    longer[number] += _extend(path, hits, self.beam)
-                # The others have no further passage in the corpus.
-                going = [number for number in going if longer[number]]
-                for number in going:
-                    paths[number] = _best(longer[number], width)
+                beams = [(number, path) for number in growing for path in paths[number][: self.beam]]
+                longer = self._continued(questions, beams, self.beam + hop, selected)
+            growing = list(longer)  # the others have no further passage in the corpus
+            for number in growing:
+                paths[number] = _best(longer[number], width)
         hits_of = [hits_of_paths(own, rest, top_k) for own, rest in zip(paths, first, strict=True)]
         return hits_of, [own[:top_k] for own in paths]
+
+    def _first_hop(self, questions: Sequence[str], top_k: int, selected: Selected) -> HitLists:
+        dense = self._search([Query(question) for question in questions], top_k, selected)
+        if self.first is None:
+            return dense
+        hits_of = self.first.search(questions, top_k, selected=selected)
+        return [
+            [replace(hit, score=by_vector.score) for hit, by_vector in zip(hits, own, strict=False)]
+            for hits, own in zip(hits_of, dense, strict=True)
+        ]
+
+    def _continued(
+        self, questions: Sequence[str], beams: Sequence[tuple[int, Path]], top_k: int, selected: Selected
+    ) -> dict[int, list[Path]]:
+        """Paths with one passage more, by the number of their question, from some of the paths so far."""
+        rows = list({hit.row for _, path in beams for hit in path.hits})
+        texts = dict(zip(rows, self.passages.get_many(rows), strict=True))
+        queries = [
+            Query(questions[number], tuple(texts[hit.row] for hit in path.hits)) for number, path in beams
+        ]
+        longer = dict[int, list[Path]]()
+        for (number, path), hits in zip(beams, self._search(queries, top_k, selected), strict=True):
+            if extended := _extend(path, hits, self.beam):
+                longer.setdefault(number, []).extend(extended)
+        return longer
 
     def _search(self, queries: Sequence[Query], top_k: int, selected: Selected) -> HitLists:
         vectors = self.dense.encoder.encode_queries(queries)

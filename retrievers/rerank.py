@@ -158,9 +158,15 @@ class RerankingRetriever:
     """
 
     def __init__(
-        self, first: Retriever, passages: Passages, scorer: PairScorer, *, depth: int = 100,
-        fusion: Fusion | None = None, identity: dict[str, Any] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        first: Retriever,
+        passages: Passages,
+        scorer: PairScorer,
+        *,
+        depth: int = 100,
+        fusion: Fusion | None = None,
+        identity: dict[str, Any] | None = None,
+    ) -> None:
         self.first, self.passages, self.scorer, self.depth = first, passages, scorer, depth
         self.fusion = fusion or DEFAULT_FUSION
         named = identity or {"name": scorer.name}

@@ -143,7 +143,7 @@ def score_examples(examples: Path, out: Path, judge: Judge) -> Mapping[str, Any]
     work, score = out.with_name(out.name + ".scoring"), partial(_score_block, judge=judge)
     with directory_lock(work):
         blocks, questions = BlockFolder(work, run), read_examples(examples, needs="questions")
-        blocks.fill(questions, score, total=total, size=_BLOCK, unit="questions", verb="score")
+        blocks.fill(questions, score, total=total, size=_BLOCK, verb="score")
         counts = dict(blocks.counts())
         report = {"counts": counts, **run}
         if counts["passages"]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
@@ -94,40 +94,16 @@ class BiEncoder:
         # ten as rounding one
         how_queries = "fp32" if precision == "auto" else how
         names = str(name_or_path or EMBEDDED_ENCODER_NAMES[0]).split(TOWER_SEPARATOR, 1)
-        passage_folder, query_folder = tower_folders(model_folder(names[0]))
-        if len(names) > 1:
-            query_folder = tower_folders(model_folder(names[1]))[1]
-        settings = read_settings(passage_folder).override(**changes)
-        shared = query_folder.resolve() == passage_folder.resolve()
-        query_settings = settings
-        if not shared:
-            query_settings = read_settings(query_folder)
-            limit = min(settings.max_length, query_settings.max_length_limit())
-            query_settings = query_settings.override(**{**changes, "max_length": limit})
-            if changes.get("query_prefix") is None and not query_settings.query_prefix:
-                query_settings = query_settings.override(query_prefix=settings.query_prefix or None)
-        if STATIC in (settings.pooling, query_settings.pooling):
-            raise ConfigError(f"{name_or_path}: a static encoder is no tower", hint="give its folder alone")
-        is_settled = changes.get("pooling", "auto") != "auto" or changes.get("query_prefix") is not None
-        notes = set() if is_settled else {settings.note, query_settings.note}
-        for note in sorted(filter(None, notes)):
-            log.warning("%s", note)
-        dims = settings.dim, query_settings.dim
-        if dims[0] != dims[1] or settings.normalize != query_settings.normalize:
-            raise MismatchedArtifactError(
-                f"the vectors of {settings.weights_dir} have {dims[0]} dimensions, normalised: "
-                f"{settings.normalize}; those of {query_settings.weights_dir} have {dims[1]}, normalised: "
-                f"{query_settings.normalize}",
-                hint="give the two towers of one model",
-            )
-        side = other = _Side(settings, where, how)
-        if not shared or how != how_queries:
-            other = _Side(query_settings, where, how_queries)
+        settings, query_settings = _read_sides(names, changes)
+        is_shared = query_settings is settings
+        side = query_side = _Side(settings, where, how)
+        if not is_shared or how != how_queries:
+            query_side = _Side(query_settings, where, how_queries)
         # a name that loads it from any working directory
         name = TOWER_SEPARATOR.join(str(Path(n).resolve() if Path(n).is_dir() else n) for n in names)
-        identity = settings.identity(name, None if shared else query_settings)
+        identity = settings.identity(name, None if is_shared else query_settings)
         size = batch_size if batch_size is not None else (256 if where.startswith("cuda") else 32)
-        return cls(side, other, identity, batch_size=size)
+        return cls(side, query_side, identity, batch_size=size)
 
     @property
     def dim(self) -> int:
@@ -189,19 +165,18 @@ class BiEncoder:
     def _encode(
         self, side: _Side, tokenize: Callable[[slice], list[list[int]]], n: int, *, question: bool = False
     ) -> Vectors:
-        tokenizer = side.tokenizer
-        before, parts = tokenizer.cut[question], [Vectors(torch.empty(0, self.dim))] if not n else []
+        tokenizer, texts = side.tokenizer, "questions" if question else "passages"
+        before = tokenizer.cut[texts]
+        parts = [] if n else [Vectors(torch.empty(0, self.dim))]
         for start in range(0, n, WINDOW_ROWS):
             sequences = tokenize(slice(start, start + WINDOW_ROWS))
             parts.append(self._encode_window(side, sequences, question))
-        if tokenizer.cut[question] and not before:  # only the first time
-            what, limit = "passages", self.identity.max_length
-            if question:
-                what, limit = "questions", tokenizer.question_limit
+        if (cut := tokenizer.cut[texts]) and not before:  # only the first time
             log.warning(
                 "%d of %d %s are longer than the %d tokens that %s reads: their ends do not count "
                 "(later ones are not reported; shorter passages: --split words100)",
-                *(tokenizer.cut[question], n, what, limit, self.identity.name),
+                *(cut, n, texts, tokenizer.question_limit if question else self.identity.max_length),
+                self.identity.name,
             )
         return Vectors.joined(parts)
 
@@ -225,6 +200,35 @@ class BiEncoder:
             self._done(len(rows))
         places = np.argsort([row for rows in batches for row in rows])
         return Vectors.joined(results).take(places.tolist())
+
+
+def _read_sides(names: Sequence[str], changes: Mapping[str, Any]) -> tuple[EncoderSettings, EncoderSettings]:
+    """The settings of passage tower and question tower, which are one object where the tower is shared."""
+    passage_folder, query_folder = tower_folders(model_folder(names[0]))
+    if len(names) > 1:
+        query_folder = tower_folders(model_folder(names[1]))[1]
+    passage = query = read_settings(passage_folder).override(**changes)
+    if query_folder.resolve() != passage_folder.resolve():
+        query = read_settings(query_folder)
+        limit = min(passage.max_length, query.max_length_limit())
+        query = query.override(**{**changes, "max_length": limit})
+        if changes.get("query_prefix") is None and not query.query_prefix:
+            query = query.override(query_prefix=passage.query_prefix or None)
+    if STATIC in (passage.pooling, query.pooling):
+        name = TOWER_SEPARATOR.join(names)
+        raise ConfigError(f"{name}: a static encoder is no tower", hint="give its folder alone")
+    is_settled = changes.get("pooling", "auto") != "auto" or changes.get("query_prefix") is not None
+    for note in sorted({passage.note, query.note}):
+        if note and not is_settled:
+            log.warning("%s", note)
+    if (passage.dim, passage.normalize) != (query.dim, query.normalize):
+        raise MismatchedArtifactError(
+            f"the vectors of {passage.weights_dir} have {passage.dim} dimensions, normalised: "
+            f"{passage.normalize}; those of {query.weights_dir} have {query.dim}, normalised: "
+            f"{query.normalize}",
+            hint="give the two towers of one model",
+        )
+    return passage, query
 
 
 class _Side:

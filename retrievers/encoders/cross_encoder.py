@@ -74,8 +74,6 @@ class CrossEncoder:
             ArtifactError: the model is not there, or is no cross-encoder.
             ConfigError: a setting is not valid.
         """
-        from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
-
         folder, where = model_folder(name_or_path), resolve_device(device)
         stated = read_config(folder)
         layout = str(layout or stated.get(_LAYOUT_KEY) or _LAYOUT)
@@ -84,33 +82,7 @@ class CrossEncoder:
                 "a cross-encoder reads the question as first segment: the passage must be one text",
                 hint=f"give a template such as {_LAYOUT}",
             )
-        weight_files(folder)
-        architecture = (stated.get("architectures") or [""])[0]
-        wrong = f"{folder} is not a cross-encoder that can be loaded"
-        expected = "expected a sequence-classification model of transformers, or an encoder to train"
-        with loading(wrong, hint=expected):
-            config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-            classifies = "SequenceClassification" in architecture
-            if (classifies or not train) and not (classifies and config.num_labels in (1, 2)):
-                raise ArtifactError(
-                    f"{folder} is a {architecture or 'model without architecture'} with {config.num_labels} "
-                    "outputs, expected a SequenceClassification model with 1 or 2",
-                    hint="give a cross-encoder, for example cross-encoder/ms-marco-MiniLM-L6-v2, or train "
-                    "one: rag train reranker",
-                )
-            if not classifies:
-                config.num_labels = 1
-            set_dropout(config, dropout)
-            tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(seed)  # for a new head
-                network, report = AutoModelForSequenceClassification.from_pretrained(
-                    folder, config=config, use_safetensors=True, trust_remote_code=False,
-                    dtype=torch.float32, output_loading_info=True,
-                    attn_implementation=attention_for(config, where) if train else None,
-                )  # fmt: skip
-        missing = report["missing_keys"]
-        refuse_missing(folder, [name for name in missing if classifies or not name.startswith(_HEADS)])
+        network, tokenizer = _read_network(folder, where, train=train, dropout=dropout, seed=seed)
         setattr(network.config, _LAYOUT_KEY, layout)  # saved with the network
         limit, prompt = min(max_length, position_limit(stated)), ""
         if train:
@@ -122,7 +94,7 @@ class CrossEncoder:
                     limit = min(limit, tokenizer.model_max_length)
                     prompt = (own.get("prompts") or {}).get(own.get("default_prompt_name")) or ""
             dtype, base = resolve_precision(precision, where), network.base_model
-            if where == "cpu" and config.model_type in _FAST and FastBert.supports(base.config):
+            if where == "cpu" and network.config.model_type in _FAST and FastBert.supports(base.config):
                 packed = _PackedBase(base, "bf16" if dtype == torch.bfloat16 else "fp32")
                 setattr(network, network.base_model_prefix, packed)
                 dtype = torch.float32  # of the head
@@ -133,9 +105,12 @@ class CrossEncoder:
         """Log-odds (n,) float32 that passage i is relevant to question i, n > 0; and the tokens read."""
         texts, _ = self.layout.render([p.title for p in passages], [p.text for p in passages])
         encoded = self.tokenizer(
-            [self.prompt + question for question in questions], texts,
-            truncation="longest_first", max_length=self.max_length, padding=False,
-        )  # fmt: skip
+            [self.prompt + question for question in questions],
+            texts,
+            truncation="longest_first",
+            max_length=self.max_length,
+            padding=False,
+        )
         lengths = [len(ids) for ids in encoded["input_ids"]]
         plan = plan_batches(lengths, max_rows=_BATCH_ROWS, max_tokens=_BATCH_TOKENS)
         parts = []
@@ -161,6 +136,46 @@ class CrossEncoder:
         with torch.inference_mode():
             logits, _ = self.logits(questions, passages)
         return np.asarray(logits.cpu().numpy(), np.float32)
+
+
+def _read_network(
+    folder: Path, where: str, *, train: bool, dropout: float | None, seed: int
+) -> tuple[Any, Any]:
+    """The network in fp32 on the CPU, with a new head if an encoder is to be trained, and its tokenizer."""
+    from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+
+    weight_files(folder)
+    architecture = (read_config(folder).get("architectures") or [""])[0]
+    classifies = "SequenceClassification" in architecture
+    expected = "expected a sequence-classification model of transformers, or an encoder to train"
+    with loading(f"{folder} is not a cross-encoder that can be loaded", hint=expected):
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        is_cross_encoder = classifies and config.num_labels in (1, 2)
+        if not is_cross_encoder and (classifies or not train):
+            raise ArtifactError(
+                f"{folder} is a {architecture or 'model without architecture'} with {config.num_labels} "
+                "outputs, expected a SequenceClassification model with 1 or 2",
+                hint="give a cross-encoder, for example cross-encoder/ms-marco-MiniLM-L6-v2, or train "
+                "one: rag train reranker",
+            )
+        if not classifies:
+            config.num_labels = 1
+        set_dropout(config, dropout)
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)  # for a new head
+            network, report = AutoModelForSequenceClassification.from_pretrained(
+                folder,
+                config=config,
+                use_safetensors=True,
+                trust_remote_code=False,
+                dtype=torch.float32,
+                output_loading_info=True,
+                attn_implementation=attention_for(config, where) if train else None,
+            )
+    missing = report["missing_keys"]
+    refuse_missing(folder, [name for name in missing if classifies or not name.startswith(_HEADS)])
+    return network, tokenizer
 
 
 class _PackedBase(torch.nn.Module):

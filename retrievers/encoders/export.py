@@ -8,7 +8,7 @@ give the same bytes.
 import copy
 import json
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 from rag.core.files import atomic_path
 from rag.runtime.model_files import TOWER_NAMES, read_config, tokenizer_file
-from retrievers.encoders.settings import EncoderSettings
+from retrievers.encoders.settings import EncoderSettings, transformer_settings
 from retrievers.encoders.tokenization import marked_tokenizer
-from retrievers.encoders.tower import Linear, TowerModel
+from retrievers.encoders.tower import Head, Linear, TowerModel
 
 _TOKENIZER_FILES = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt")
 _CLASSES = {
@@ -58,13 +58,41 @@ def write_encoder(
 def _write_tower(
     folder: Path, tower: TowerModel, prefix: str, weights: Mapping[str, Tensor], settings: EncoderSettings
 ) -> None:
+    _write_weights(folder, tower.bare("encoder", weights, prefix))
+    _write_transformer(folder, tower, settings)
+    head = copy.deepcopy(tower.head)
+    head.load_state_dict(tower.bare("head", weights, prefix))
+    places = [("Transformer", "")]
+    for kind, layer, config in _head_modules(head, settings):
+        place = f"{len(places)}_{kind}"
+        places.append((kind, place))
+        if layer is not None:
+            part = "linear" if isinstance(layer, Linear) else "norm"
+            _write_weights(folder / place, {f"{part}.{k}": v for k, v in layer.state_dict().items()})
+        _write_json(folder / place / "config.json", config)
+    modules = [
+        {"idx": n, "name": str(n), "path": path, "type": f"sentence_transformers.{_CLASSES[kind]}"}
+        for n, (kind, path) in enumerate(places)
+    ]
+    _write_json(folder / "modules.json", modules)
+    own: dict[str, Any] = {
+        "model_type": "SentenceTransformer" if settings.interaction is None else "MultiVectorEncoder",
+        "prompts": {"query": settings.query_prefix, "document": settings.passage_prefix},
+        "default_prompt_name": None,
+        "similarity_fn_name": settings.similarity,
+        "passage_layout": settings.layout,
+    }
+    _write_json(folder / "config_sentence_transformers.json", own)
+
+
+def _write_transformer(folder: Path, tower: TowerModel, settings: EncoderSettings) -> None:
+    """Configuration and tokenizer of the network, and how it reads texts."""
     source, how = tower.settings.weights_dir, settings.interaction
     config = read_config(source)  # as the folder states it: dropout may be another in training
     if config["model_type"] == "dpr":
         config |= {"model_type": "bert"}
     config["architectures"] = [type(tower.encoder).__name__]
     dropped = ("_name_or_path", "dtype", "torch_dtype", "transformers_version", "projection_dim")
-    _write_weights(folder, tower.bare("encoder", weights, prefix))
     _write_json(folder / "config.json", {k: v for k, v in config.items() if k not in dropped})
     if how is not None and how.marked:
         marked_tokenizer(settings).save(str(folder / "tokenizer.json"))
@@ -72,61 +100,44 @@ def _write_tower(
         shutil.copyfile(tokenizer_file(source), folder / "tokenizer.json")  # saved anew it may be another
     for name in filter(lambda name: (source / name).is_file(), _TOKENIZER_FILES):
         shutil.copyfile(source / name, folder / name)
-    reading: dict[str, Any] = {"max_seq_length": settings.max_length, "do_lower_case": False}
-    if stated := next(iter(sorted(source.glob("sentence_*_config.json"))), None):
-        reading["do_lower_case"] = bool(json.loads(stated.read_text(encoding="utf-8")).get("do_lower_case"))
+    lowers = bool(transformer_settings(source).get("do_lower_case"))
+    reading: dict[str, Any] = {"max_seq_length": settings.max_length, "do_lower_case": lowers}
     if how is not None:
-        reading["document_length"], reading["query_length"] = settings.max_length, how.query_tokens
+        reading |= {"document_length": settings.max_length, "query_length": how.query_tokens}
         if how.expanded:
-            reading["query_expansion"] = {
-                "strategy": "fixed", "attend": how.attended, "length": how.query_tokens
-            }  # fmt: skip
+            padding = {"strategy": "fixed", "attend": how.attended, "length": how.query_tokens}
+            reading["query_expansion"] = padding
     _write_json(folder / "sentence_bert_config.json", reading)
-    places = [("Transformer", "")]
 
-    def add(kind: str, layer: nn.Module | None, config: Mapping[str, Any]) -> None:
-        place = f"{len(places)}_{kind}"
-        places.append((kind, place))
-        if layer is not None:
-            part = "linear" if isinstance(layer, Linear) else "norm"
-            _write_weights(folder / place, {f"{part}.{k}": v for k, v in layer.state_dict().items()})
-        _write_json(folder / place / "config.json", config)
 
-    head = copy.deepcopy(tower.head)
-    head.load_state_dict(tower.bare("head", weights, prefix))
-    on_tokens = settings.on_tokens or how is not None
+def _head_modules(
+    head: Head, settings: EncoderSettings
+) -> Iterator[tuple[str, nn.Module | None, dict[str, Any]]]:
+    """The modules behind the network, in order: kind, layer if it has weights, configuration."""
+    is_late = settings.interaction is not None
+    on_tokens = settings.on_tokens or is_late
     per_token = {"module_input_name": "token_embeddings"} if on_tokens else {}
     if not on_tokens:
-        add("Pooling", None, {"embedding_dimension": head.size, "pooling_mode": head.pooling})
+        yield "Pooling", None, {"embedding_dimension": head.size, "pooling_mode": head.pooling}
     for layer in cast(Iterable[Linear | nn.LayerNorm], head.layers):
         if isinstance(layer, Linear):
-            kind = getattr(nn, layer.activation)
-            add("Dense", layer, {
-                "in_features": layer.in_features, "out_features": layer.out_features,
+            activation = getattr(nn, layer.activation)
+            config = {
+                "in_features": layer.in_features,
+                "out_features": layer.out_features,
                 "bias": layer.bias is not None,
-                "activation_function": f"{kind.__module__}.{kind.__name__}", **per_token,
-            })  # fmt: skip
+                "activation_function": f"{activation.__module__}.{activation.__name__}",
+            }
+            yield "Dense", layer, {**config, **per_token}
         else:
-            add("LayerNorm", layer, {"dimension": layer.weight.shape[0]})
-    if how is not None:
-        add("MultiVectorMask", None, {"skiplist_words": list(how.skipped), "skiplist_tasks": ["document"]})
+            yield "LayerNorm", layer, {"dimension": layer.weight.shape[0]}
+    if settings.interaction is not None:
+        skipped = list(settings.interaction.skipped)
+        yield "MultiVectorMask", None, {"skiplist_words": skipped, "skiplist_tasks": ["document"]}
     elif on_tokens:
-        add("Pooling", None, {"embedding_dimension": head.dim, "pooling_mode": head.pooling})
+        yield "Pooling", None, {"embedding_dimension": head.dim, "pooling_mode": head.pooling}
     if settings.normalize:
-        add("Normalize", None, per_token if how is not None else {})
-    modules = [
-        {"idx": n, "name": str(n), "path": path, "type": f"sentence_transformers.{_CLASSES[kind]}"}
-        for n, (kind, path) in enumerate(places)
-    ]
-    _write_json(folder / "modules.json", modules)
-    own: dict[str, Any] = {
-        "model_type": "SentenceTransformer" if how is None else "MultiVectorEncoder",
-        "prompts": {"query": settings.query_prefix, "document": settings.passage_prefix},
-        "default_prompt_name": None,
-        "similarity_fn_name": settings.similarity,
-        "passage_layout": settings.layout,
-    }
-    _write_json(folder / "config_sentence_transformers.json", own)
+        yield "Normalize", None, per_token if is_late else {}
 
 
 def _write_weights(folder: Path, state: Mapping[str, Tensor]) -> None:

@@ -224,10 +224,14 @@ def read_settings(folder: Path) -> EncoderSettings:
         shapes = weight_shapes(folder) if config.get("projection_dim") else {}
         projection = next((name for name in shapes if name.endswith("encode_proj.weight")), None)
         return EncoderSettings(
-            kind="dpr", weights_dir=folder, pooling="cls", normalize=False, layout=PAIR,
+            kind="dpr",
+            weights_dir=folder,
+            pooling="cls",
+            normalize=False,
+            layout=PAIR,
             max_length=min(_DPR_MAX_LENGTH, position_limit(config)),
             layers=(HeadLayer("linear", folder, projection),) if projection else (),
-        )  # fmt: skip
+        )
     limit = min(_tokenizer_limit(folder), position_limit(config), 512)
     has_weights = any(folder.glob("model.safetensors*"))
     names = weight_shapes(folder).keys() if has_weights else ()
@@ -269,20 +273,18 @@ def _sentence_transformers(folder: Path, own: Mapping[str, Any]) -> EncoderSetti
         return _static(folder, weights_dir, own, normalize="Normalize" in kinds)
     configs = [_optional_json(folder / module["path"] / "config.json") for module in modules]
     transformer = transformer_settings(weights_dir)
-    query, passage = _prompts(own)
+    prompts = _prompts(own)
     is_late = _MASK in kinds  # late interaction: several vectors per text
     similarity = str(own.get("similarity_fn_name") or "").lower()
-    refused = {
-        "puts every text into its chat template": "message" in (transformer.get("modality_config") or {}),
-        "leaves prompts out of pooling": (query or passage)
-        and any(settings.get("include_prompt") is False for settings in configs),
-        f"compares vectors by {similarity!r}, expected cosine or dot": not is_late
-        and similarity not in ("", "cosine", "dot", "dot_score"),
-    }
-    if reasons := [reason for reason, applies in refused.items() if applies]:
-        raise ArtifactError(
-            f"{folder} {reasons[0]}", hint="use an encoder without this, or change its folder"
-        )
+    reason = ""
+    if "message" in (transformer.get("modality_config") or {}):
+        reason = "puts every text into its chat template"
+    elif any(prompts.values()) and any(config.get("include_prompt") is False for config in configs):
+        reason = "leaves prompts out of pooling"
+    elif not is_late and similarity not in ("", "cosine", "dot", "dot_score"):
+        reason = f"compares vectors by {similarity!r}, expected cosine or dot"
+    if reason:
+        raise ArtifactError(f"{folder} {reason}", hint="use an encoder without this, or change its folder")
     pooled_at = len(kinds) if is_late else kinds.index("Pooling")
     layers_at = [n for n, kind in enumerate(kinds) if kind in ("Dense", "LayerNorm")]
     limit, is_e5 = position_limit(read_config(weights_dir)), "e5" in folder.name.lower().split("-")
@@ -294,26 +296,26 @@ def _sentence_transformers(folder: Path, own: Mapping[str, Any]) -> EncoderSetti
         pooling="tokens" if is_late else _pooling(folder, configs[pooled_at]),
         normalize="Normalize" in kinds or similarity == "cosine",
         max_length=min(int(stated_length or longest), limit),
-        query_prefix=query,
-        passage_prefix=passage,
+        **prompts,
         layout=str(own.get("passage_layout") or "{title} {text}"),
         layers=tuple(_layer(folder / modules[n]["path"], kinds[n], configs[n]) for n in layers_at),
         on_tokens=bool(layers_at) and layers_at[0] < pooled_at,
         interaction=_interaction(transformer, configs[kinds.index(_MASK)], longest) if is_late else None,
-        note=_E5.format(folder.name) if is_e5 and not (query or passage) else "",
+        note=_E5.format(folder.name) if is_e5 and not any(prompts.values()) else "",
     )
 
 
 def _static(folder: Path, weights_dir: Path, own: Mapping[str, Any], *, normalize: bool) -> EncoderSettings:
     config = _optional_json(folder / "config.json")
-    query, passage = _prompts(own)
     return EncoderSettings(
-        kind=STATIC, weights_dir=weights_dir, pooling=STATIC,
+        kind=STATIC,
+        weights_dir=weights_dir,
+        pooling=STATIC,
         normalize=normalize or own.get("similarity_fn_name") == "cosine",
         max_length=int(config.get("max_length") or STATIC_LENGTH),
         layout=str(config.get("passage_layout") or "{title} {text}"),
-        query_prefix=query, passage_prefix=passage,
-    )  # fmt: skip
+        **_prompts(own),
+    )
 
 
 def transformer_settings(folder: Path) -> dict[str, Any]:
@@ -321,7 +323,7 @@ def transformer_settings(folder: Path) -> dict[str, Any]:
     return next(map(_optional_json, sorted(folder.glob("sentence_*_config.json"))), {})
 
 
-def _prompts(own: Mapping[str, Any]) -> tuple[str, str]:
+def _prompts(own: Mapping[str, Any]) -> dict[str, Any]:
     """Prompts of questions and passages. Empty ones are passed over: sentence-transformers 6 saves an empty
     "document" beside a "passage". Where either has a prompt, the default is that of other tasks."""
     prompts, of_passages = own.get("prompts") or {}, ("document", "passage", "corpus")
@@ -329,7 +331,7 @@ def _prompts(own: Mapping[str, Any]) -> tuple[str, str]:
     has_roles = any(name in prompts for name in ("query", *of_passages))
     default = "" if has_roles else stated.get(own.get("default_prompt_name") or "", "")
     passage = next((stated[name] for name in of_passages if name in stated), default)
-    return stated.get("query", default), passage
+    return {"query_prefix": stated.get("query", default), "passage_prefix": passage}
 
 
 def _interaction(transformer: Mapping[str, Any], mask: Mapping[str, Any], limit: int) -> Interaction:

@@ -3,6 +3,7 @@ of the model's folder.
 """
 
 import string
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -91,7 +92,7 @@ class TextTokenizer:
         query_tokens: maximum length of a query with passages; None: as for questions.
 
     Attributes:
-        cut: numbers of passages and of questions that were truncated so far.
+        cut: numbers of "passages" and of "questions" that were truncated so far.
         question_limit: maximum tokens of a question.
 
     Raises:
@@ -99,7 +100,7 @@ class TextTokenizer:
     """
 
     def __init__(self, settings: EncoderSettings, *, query_tokens: int | None = None) -> None:
-        self.cut = [0, 0]
+        self.cut = Counter[str]()
         self._layout = PassageLayout(settings.layout)
         self._query_prefix, self._passage_prefix = settings.query_prefix, settings.passage_prefix
         how = settings.interaction
@@ -114,7 +115,7 @@ class TextTokenizer:
         """Token ids of passages, in order."""
         first, second = self._layout.render(titles, texts, prefix=self._passage_prefix)
         encodings = _encode(self._passages, first, second)
-        self.cut[0] += sum(bool(each.overflowing) for each in encodings)
+        self.cut["passages"] += sum(bool(each.overflowing) for each in encodings)
         return [each.ids for each in encodings]
 
     def queries(self, queries: Sequence[Query]) -> list[list[int]]:
@@ -127,7 +128,7 @@ class TextTokenizer:
             for number, encoding in zip(longer, whole, strict=True):
                 encodings[number] = encoding
         pairs = zip(encodings, queries, strict=True)
-        self.cut[1] += sum(bool(each.overflowing) and not query.passages for each, query in pairs)
+        self.cut["questions"] += sum(bool(each.overflowing) and not query.passages for each, query in pairs)
         return [each.ids + self._fill * (self.question_limit - len(each.ids)) for each in encodings]
 
 

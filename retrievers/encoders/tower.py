@@ -147,14 +147,15 @@ class TowerModel(nn.Module):
     def __init__(self, encoder: Any, head: Head, settings: EncoderSettings) -> None:
         super().__init__()
         self.encoder, self.head, self.settings = encoder, head, settings
-        how, self.autocast = settings.interaction, False
+        self.autocast = False
         self.unseen: int | None = None
         self.skipped = torch.zeros(0, dtype=torch.int64)
-        if how is not None:
+        if (how := settings.interaction) is not None:
             tokenizer = open_tokenizer(settings.weights_dir)
-            self.unseen = None if how.attended or not how.expanded else mask_id(tokenizer)
-            skipped = filter(lambda token: token is not None, map(tokenizer.token_to_id, how.skipped))
-            self.skipped = torch.tensor(sorted(skipped), dtype=torch.int64)
+            if how.expanded and not how.attended:
+                self.unseen = mask_id(tokenizer)
+            ids = [id for text in how.skipped if (id := tokenizer.token_to_id(text)) is not None]
+            self.skipped = torch.tensor(sorted(ids), dtype=torch.int64)
         config: Any = encoder.config
         self.pad_id = int(getattr(config, "pad_token_id", 0) or 0)
         self.dim = head.dim

@@ -81,10 +81,11 @@ class Epochs:
         size = batch_size or config.batch_size
         made = cls(items, size, epochs=config.epochs, max_batches=config.max_batches, seed=config.seed)
         if made.batch_size < size or (len(made) < _FEW_STEPS and config.max_batches is None):
-            get_logger(__name__).warning(
+            message = (
                 "%d steps of %d examples: raise epochs (now %g) or lower batch_size (now %d), for example "
-                "--set epochs=10 --set batch_size=16", len(made), made.batch_size, config.epochs, size,
-            )  # fmt: skip
+                "--set epochs=10 --set batch_size=16"
+            )
+            get_logger(__name__).warning(message, len(made), made.batch_size, config.epochs, size)
         return made
 
     def __len__(self) -> int:
@@ -221,10 +222,10 @@ class TargetBatches:
         passages, columns = _distinct([candidate.passage for candidate in listed])
         targets = np.full((len(numbers), len(passages)), np.nan, np.float32)
         targets[owners, columns] = [candidate.target for candidate in listed]
-        return RetrieverBatch(
-            [e.query for e in examples], passages, np.full(len(numbers), -1), np.zeros(targets.shape, bool),
-            np.stack([owners, columns]), numbers, targets=targets,
-        )  # fmt: skip
+        drawn, positives = np.stack([owners, columns]), np.full(len(numbers), -1)
+        ignored = np.zeros(targets.shape, bool)
+        queries = [example.query for example in examples]
+        return RetrieverBatch(queries, passages, positives, ignored, drawn, numbers, targets=targets)
 
 
 BatchMaker = Callable[..., RetrieverBatches | TargetBatches]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -24,10 +24,15 @@ from rag.data.text import REGEX_PROFILE, AnswerMatcher
 _FEW = 2000  # a share of fewer questions may hold out next to nothing
 _WINDOW = 1024  # examples in memory at once
 _TAUGHT = ("positive", "hard_negative")  # other passages are stored only with a target
-_SCHEMA = pa.schema({
-    "id": pa.string(), "record": pa.binary(), "has_negatives": pa.bool_(), "is_validation": pa.bool_(),
-    "place": pa.float64(),
-})  # fmt: skip
+_SCHEMA = pa.schema(
+    {
+        "id": pa.string(),
+        "record": pa.binary(),
+        "has_negatives": pa.bool_(),
+        "is_validation": pa.bool_(),
+        "place": pa.float64(),
+    }
+)
 _JSON = TypeAdapter(Example)
 _UNMATCHABLE = frozenset({"yes", "no", "noanswer"})
 
@@ -121,24 +126,10 @@ def split_examples(
     Raises:
         DataError: a file is missing or malformed, or nothing is left to train on or to validate with.
     """
-    from datasets import Dataset
-
-    def read_all(files: Sequence[Path]) -> Iterable[Example]:
-        return chain.from_iterable(read_examples(path, needs=config.needs) for path in files)
-
-    held_out_files = () if config.validation_file is None else (config.validation_file,)
-    files = [*config.train_files, *held_out_files]
-    if missing := [path for path in files if not path.is_file()]:
-        raise DataError(f"{missing[0]}: no such file")
-    place_file = folder / "examples.arrow"
-    if not place_file.is_file():
-        parts = [(read or read_all)(paths) for paths in (config.train_files, held_out_files) if paths]
-        with atomic_path(place_file) as temporary, pa.OSFile(str(temporary), "wb") as sink:
-            _write(sink, *parts, seed=config.seed)
-    dataset = Dataset.from_file(str(place_file))
+    dataset = _stored_examples(config, folder / "examples.arrow", read)
     is_validation, places = (np.asarray(dataset.data.column(name)) for name in ("is_validation", "place"))
 
-    fraction = 0.0 if held_out_files else config.validation_fraction
+    fraction = 0.0 if config.validation_file is not None else config.validation_fraction
     distinct = np.unique(places[~is_validation])
     least = least_held_out(len(distinct))
     if fraction and least < len(distinct) < _FEW:
@@ -149,7 +140,7 @@ def split_examples(
     chosen = np.sort(candidates[np.lexsort((candidates, places[candidates]))[:most]])
     is_double = ~is_held_out & np.isin(places, places[is_validation])
     trained = np.flatnonzero(~is_held_out & ~is_double)
-    if not len(trained) or ((fraction or held_out_files) and not len(chosen)):
+    if not len(trained) or (config.validates and not len(chosen)):
         raise DataError(
             f"of {(~is_validation).sum()} questions {len(trained)} are left to train on, {len(chosen)} are "
             "held out",
@@ -163,6 +154,25 @@ def split_examples(
         highest = np.sort(places[trained])[min(config.train_questions, len(trained)) - 1]
         trained = trained[places[trained] <= highest]
     return ExampleSplit(tuple(ExampleTable(dataset, chosen)), ExampleTable(dataset, trained))
+
+
+def _stored_examples(
+    config: Any, place: Path, read: Callable[[Sequence[Path]], Iterable[Example]] | None
+) -> Any:
+    """The data set of all files, which are read if it is not there yet."""
+    from datasets import Dataset
+
+    def read_all(files: Sequence[Path]) -> Iterable[Example]:
+        return chain.from_iterable(read_examples(path, needs=config.needs) for path in files)
+
+    held_out_files = () if config.validation_file is None else (config.validation_file,)
+    if missing := [path for path in (*config.train_files, *held_out_files) if not path.is_file()]:
+        raise DataError(f"{missing[0]}: no such file")
+    if not place.is_file():
+        parts = [(read or read_all)(paths) for paths in (config.train_files, held_out_files) if paths]
+        with atomic_path(place) as temporary, pa.OSFile(str(temporary), "wb") as sink:
+            _write(sink, *parts, seed=config.seed)
+    return Dataset.from_file(str(place))
 
 
 def _write(
@@ -183,14 +193,14 @@ def _row(example: Example, seed: int) -> dict[str, Any]:
         if key not in candidates and (c.role in _TAUGHT or c.target is not None):
             target = None if c.target is None else targets.pop(key[1:], None)
             candidates[key] = Candidate(_bare(c.passage), c.role, target=target)
-    stored = Example(
-        example.id, example.question, example.answers, tuple(candidates.values()),
-        tuple(map(_bare, example.context)), answer_profile=example.answer_profile,
-    )  # fmt: skip
+    context = tuple(map(_bare, example.context))
+    stored = replace(example, candidates=tuple(candidates.values()), context=context)
     return {
-        "id": example.id, "record": _JSON.dump_json(stored), "has_negatives": bool(stored.negatives),
+        "id": example.id,
+        "record": _JSON.dump_json(stored),
+        "has_negatives": bool(stored.negatives),
         "place": place_of(example.question, seed),
-    }  # fmt: skip
+    }
 
 
 def _content(passage: Passage) -> tuple[str, str]:

@@ -72,11 +72,9 @@ def hop_examples(
         for number, order in enumerate(orders[::step]):
             path = [golds[at] for at in order]
             for hop in range(len(golds)):
+                id, context = f"{question.id}#{number}.{hop}", tuple(path[:hop])
                 right = tuple(Candidate(passage, "positive") for passage in path[hop:])
-                yield Example(
-                    f"{question.id}#{number}.{hop}", question.text, question.answers, (*right, *wrong),
-                    tuple(path[:hop]),
-                )  # fmt: skip
+                yield Example(id, question.text, question.answers, (*right, *wrong), context)
     log = get_logger(__name__)
     for what, count in sorted(counts.items()):
         (log.warning if what.startswith("left out") else log.info)("%s: %d", what, count)

@@ -39,20 +39,25 @@ class BlockFolder:
         return self.folder / f"block-{number:06d}.{ending}"
 
     def fill(
-        self, items: Iterable[Any], make: Callable[..., Iterable[Example]], *,
-        total: int, size: int, unit: str, verb: str,
-    ) -> None:  # fmt: skip
+        self,
+        items: Iterable[Any],
+        make: Callable[..., Iterable[Example]],
+        *,
+        total: int,
+        size: int,
+        verb: str,
+    ) -> None:
         """Write the blocks that are missing: `make` gets a block's items, and `counts` to add to.
 
         Args:
-            items: all items, `total` in number, `size` per block.
-            unit, verb: words for messages, such as "questions" and "mine".
+            items: for all questions, `total` in number, `size` per block.
+            verb: what is done with them, such as "mine", for messages.
         """
         done = min(total, self.finished * size)
         if done:
-            get_logger(__name__).info("%s: %d %s are done already", self.folder, done, unit)
+            get_logger(__name__).info("%s: %d questions are done already", self.folder, done)
         todo = islice(items, done, None)
-        with Progress(total, unit, verb, initial=done) as progress:
+        with Progress(total, "questions", verb, initial=done) as progress:
             while block := list(islice(todo, size)):
                 counts: Counter[str] = Counter()
                 examples = make(block, counts=counts)

@@ -87,7 +87,7 @@ def mine(
             "sample": sample,
         }
         blocks = BlockFolder(work, run)
-        blocks.fill(read(), miner.mine, total=total, size=BLOCK_QUESTIONS, unit="questions", verb="mine")
+        blocks.fill(read(), miner.mine, total=total, size=BLOCK_QUESTIONS, verb="mine")
         counts = blocks.counts()
         if not counts["examples"]:
             blocks.remove()
@@ -244,11 +244,10 @@ def candidates_by_rank(retrieved: Mapping[str, Sequence[Hit]], ranks: Iterable[i
         for source, hits in retrieved.items():
             for hit in hits[rank - 1 : rank]:
                 present = merged.get(hit.row)
-                merged[hit.row] = (
-                    Proposal(hit.row, source, rank, hit.score)
-                    if present is None
-                    else replace(present, source=f"{present.source}+{source}")
-                )
+                if present is None:
+                    merged[hit.row] = Proposal(hit.row, source, rank, hit.score)
+                else:
+                    merged[hit.row] = replace(present, source=f"{present.source}+{source}")
     return list(merged.values())
 
 

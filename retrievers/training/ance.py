@@ -104,12 +104,9 @@ def _method(
             hint="set refresh_every_steps, or mine negatives with `rag mine`",
         )
     batches = contrastive_batches(config, data)
-    refresh = Refresh(
-        config, refresh_negatives,
-        snapshot_writer(config, run.model, run.master.state, max_length=config.longest_query),
-        partial(take_up_negatives, batches, index.passages),
-        world=run.world, encode=encode,
-    )  # fmt: skip
+    write = snapshot_writer(config, run.model, run.master.state, max_length=config.longest_query)
+    take_up = partial(take_up_negatives, batches, index.passages)
+    refresh = Refresh(config, refresh_negatives, write, take_up, world=run.world, encode=encode)
     objective = pairwise_objective if config.loss == "pairwise" else in_batch_objective
     origin = f"mined anew with the model itself every {every} steps" if every else "of the file"
     facts = {"training questions": len(data), "negatives": origin}

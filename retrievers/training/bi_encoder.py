@@ -200,9 +200,11 @@ def _side(config: BiEncoderConfig, folder: Path, tokens: int) -> EncoderSettings
     is_unset = config.pooling == "auto" and stored.kind == "transformers"
     names = ("normalize", "on_tokens", "query_prefix", "passage_prefix", "layout")
     return stored.override(
-        pooling="cls" if is_unset else config.pooling, max_length=tokens, query_tokens=config.question_tokens,
+        pooling="cls" if is_unset else config.pooling,
+        max_length=tokens,
+        query_tokens=config.question_tokens,
         **{name: getattr(config, name) for name in names},
-    )  # fmt: skip
+    )
 
 
 def encoder_form(config: BiEncoderConfig, model: BiEncoderModel) -> EncoderSettings:

@@ -97,11 +97,9 @@ class IctBatches:
                 hint="raise batch_size, cut the corpus into longer passages, or lower min_words",
             )
         questions = [Query(sentence) for sentence, _ in pairs]
-        count = len(pairs)
-        return RetrieverBatch(
-            questions, [passage for _, passage in pairs], np.arange(count), np.zeros((count, count), bool),
-            np.zeros((2, 0), np.int64), rows,
-        )  # fmt: skip
+        passages = [passage for _, passage in pairs]
+        ignored, drawn = np.zeros((len(pairs), len(pairs)), bool), np.zeros((2, 0), np.int64)
+        return RetrieverBatch(questions, passages, np.arange(len(pairs)), ignored, drawn, rows)
 
 
 def draw_pairs(
@@ -149,10 +147,8 @@ def _method(config: IctTrainConfig, run: BiEncoderRun) -> Method:
     rows = np.setdiff1d(np.arange(len(store)), held_rows)
     pairs = draw_pairs(store.get_many(held_rows), config.keep_sentence, config.min_words, config.seed, 33)
     held_out = [Example.labelled(rest.id, sentence, (), [rest]) for sentence, rest in pairs]
-    batches = IctBatches(
-        store, rows, Epochs.of(config, len(rows)), keep_sentence=config.keep_sentence,
-        min_words=config.min_words,
-    )  # fmt: skip
+    epochs = Epochs.of(config, len(rows))
+    batches = IctBatches(store, rows, epochs, keep_sentence=config.keep_sentence, min_words=config.min_words)
     facts = {"passages": len(store)}
     return run.method(batches, run.loss(in_batch_objective), held_out, facts, make_batches=_held_out_batches)
 

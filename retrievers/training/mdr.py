@@ -105,8 +105,9 @@ def _method(config: MdrTrainConfig, run: BiEncoderRun) -> Method:
     index = Index.open(config.index) if bank is None and config.index is not None else bank
     split = run.split_examples(
         partial(_hops, config, None if index is None else passage_finder(index.passages)),
-        per_question=_MOST_EXAMPLES, fixes_vectors=not is_against_index,
-    )  # fmt: skip
+        per_question=_MOST_EXAMPLES,
+        fixes_vectors=not is_against_index,
+    )
     data = split.training
     batches, facts = hop_batches(config, data), {"training examples (hops)": len(data)}
     method = partial(run.method, held_out=split.held_out, facts=facts, make_batches=hop_batches)
@@ -129,10 +130,10 @@ def _method(config: MdrTrainConfig, run: BiEncoderRun) -> Method:
 
 def hop_batches(config: MdrTrainConfig, data: ExampleTable, *, once: bool = False) -> HopBatches:
     """Batches of all hops of `config.batch_size` questions."""
+    epochs = HopEpochs.of(config, data.ids, once=once)
     return HopBatches(
-        data, HopEpochs.of(config, data.ids, once=once), hard_negatives=config.hard_negatives,
-        mask_false_negatives=config.mask_false_negatives,
-    )  # fmt: skip
+        data, epochs, hard_negatives=config.hard_negatives, mask_false_negatives=config.mask_false_negatives
+    )
 
 
 def index_step(

@@ -93,19 +93,19 @@ class BiEncoderRun:
         evaluate: Callable[[], Mapping[str, float]] | None = dict if held_out else None
         if self.world.is_main and held_out:
             evaluate = partial(HeldOutScores(config, held_out, make_batches, objective), model)
+        hooks, card = hooks or FitHooks(), encoder_card(form)
+        facts = {**facts, "held-out questions": len(held_out), "questions per step": batches.batch_size}
         return Method(
-            model, self.master, batches, loss, export, encoder_card(form), evaluate=evaluate,
-            hooks=hooks or FitHooks(),
-            facts={**facts, "held-out questions": len(held_out), "questions per step": batches.batch_size},
-        )  # fmt: skip
+            model, self.master, batches, loss, export, card, evaluate=evaluate, hooks=hooks, facts=facts
+        )
 
 
 def contrastive_batches(config: Any, data: ExampleTable, *, once: bool = False) -> RetrieverBatches:
     """Batches of positives and hard negatives, as a `ContrastiveConfig` says."""
+    epochs = Epochs.of(config, len(data), once=once)
     return RetrieverBatches(
-        data, Epochs.of(config, len(data), once=once), hard_negatives=config.hard_negatives,
-        mask_false_negatives=config.mask_false_negatives,
-    )  # fmt: skip
+        data, epochs, hard_negatives=config.hard_negatives, mask_false_negatives=config.mask_false_negatives
+    )
 
 
 def learn_from_examples(
@@ -117,12 +117,9 @@ def learn_from_examples(
 ) -> Method:
     """The recipe of bi-encoders that learn from training examples: examples → batches → loss → validation."""
     split = run.split_examples()
-    data, held_out = split.training, split.held_out
-    batches = make_batches(config, data)
-    return run.method(
-        batches, run.loss(objective), held_out, {"training questions": len(data)},
-        make_batches=make_batches, objective=objective,
-    )  # fmt: skip
+    batches, loss = make_batches(config, split.training), run.loss(objective)
+    facts = {"training questions": len(split.training)}
+    return run.method(batches, loss, split.held_out, facts, make_batches=make_batches, objective=objective)
 
 
 def train_bi_encoder(

@@ -105,9 +105,14 @@ def train_reranker(config: RerankerTrainConfig) -> Path:
 def _method(config: RerankerTrainConfig, world: World) -> Method:
     # model
     model = CrossEncoder.load(
-        config.question_encoder, device=world.device, max_length=config.passage_tokens, layout=config.layout,
-        train=True, dropout=config.dropout, seed=config.seed,
-    )  # fmt: skip
+        config.question_encoder,
+        device=world.device,
+        max_length=config.passage_tokens,
+        layout=config.layout,
+        train=True,
+        dropout=config.dropout,
+        seed=config.seed,
+    )
     network = _named_parts(model.network.to(world.device))
     master = MasterWeights(network, config.precision)
 
@@ -123,16 +128,19 @@ def _method(config: RerankerTrainConfig, world: World) -> Method:
         )
     chosen = Epochs.of(config, len(examples))
     return Method(
-        network, master, GroupBatches(examples, chosen, config.hard_negatives),
+        network,
+        master,
+        GroupBatches(examples, chosen, config.hard_negatives),
         lambda batch: _step(model, batch, world),
         export=lambda weights: _export(config.out / "cross-encoder", model, network, weights),
         card=Card("retrievers.training", "reranker.md"),
         evaluate=partial(_measure, model, held_out) if held_out else None,
         facts={
-            "questions with hard negatives": len(examples), "held-out questions": len(held_out),
+            "questions with hard negatives": len(examples),
+            "held-out questions": len(held_out),
             "questions per step": chosen.batch_size,
         },
-    )  # fmt: skip
+    )
 
 
 def _named_parts(network: Any) -> torch.nn.ModuleDict:

@@ -201,7 +201,9 @@ def _method(config: StaticTrainConfig, index: Index, world: World) -> Method:
         return {"average_rank": pool_rank(encoder, held_out)}
 
     return Method(
-        model, MasterWeights(model, config.precision), StaticBatches(questions, sentences),
+        model,
+        MasterWeights(model, config.precision),
+        StaticBatches(questions, sentences),
         partial(_loss, model, tokens),
         export=lambda weights: write_static(
             config.out / "encoder", weights["tokens"].numpy(), tokenizer_file(tokens.folder)
@@ -209,11 +211,14 @@ def _method(config: StaticTrainConfig, index: Index, world: World) -> Method:
         card=Card("retrievers.training", "static.md", {"teacher": identity.name}),
         evaluate=measure if held_out else None,
         facts={
-            "teacher": Path(identity.name).name, "tokens": tokens.size, "dimensions": dim,
-            "passages of the corpus": len(corpus), "held-out questions": len(held_out),
+            "teacher": Path(identity.name).name,
+            "tokens": tokens.size,
+            "dimensions": dim,
+            "passages of the corpus": len(corpus),
+            "held-out questions": len(held_out),
             "training questions": len(split.training),
         },
-    )  # fmt: skip
+    )
 
 
 def _loss(model: TokenVectors, tokens: StaticTokenizer, parts: Sequence[RetrieverBatch]) -> Loss:
