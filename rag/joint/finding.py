@@ -83,9 +83,14 @@ def index_refresh(
         config, model, lambda: part(master.state(), "retriever"), max_length=config.passage_tokens
     )
     return Refresh(
-        config, encode_snapshot, write_snapshot, live_index.take_up, world=world, encode=encode,
+        config,
+        encode_snapshot,
+        write_snapshot,
+        live_index.take_up,
+        world=world,
+        encode=encode,
         begins_with_result=True,
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,10 +157,9 @@ class FixedFinder:
         results = self._retriever.search([question.text for question in questions], 1)
         usable = [question for question, hits in zip(questions, results, strict=True) if hits]
         if questions:
-            check_usable(
-                len(usable), len(questions), "questions have a passage that is retrieved for them", few=1.0,
-                hint="check that index and questions are of one language",
-            )  # fmt: skip
+            what = "questions have a passage that is retrieved for them"
+            hint = "check that index and questions are of one language"
+            check_usable(len(usable), len(questions), what, few=1.0, hint=hint)
         return usable
 
     def find(self, questions: Sequence[Question]) -> Retrieved:

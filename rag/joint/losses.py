@@ -42,9 +42,15 @@ class JointLoss:
 
 
 def rag_loss(
-    marginal: Marginal, seq2seq: Seq2Seq, rows: Rows, answers: Sequence[Sequence[int]], scores: Tensor,
-    *, smoothing: float = 0.0, batch_tokens: int = 8192,
-) -> JointLoss:  # fmt: skip
+    marginal: Marginal,
+    seq2seq: Seq2Seq,
+    rows: Rows,
+    answers: Sequence[Sequence[int]],
+    scores: Tensor,
+    *,
+    smoothing: float = 0.0,
+    batch_tokens: int = 8192,
+) -> JointLoss:
     """RAG: −log p(y|x), differentiable in the generator and, through the scores, in the retriever.
 
     Args:
@@ -65,9 +71,14 @@ def rag_loss(
 
 
 def emdr2_loss(
-    marginal: Marginal, seq2seq: Seq2Seq, rows: Rows, answers: Sequence[Sequence[int]], scores: Tensor,
-    *, batch_tokens: int = 8192,
-) -> JointLoss:  # fmt: skip
+    marginal: Marginal,
+    seq2seq: Seq2Seq,
+    rows: Rows,
+    answers: Sequence[Sequence[int]],
+    scores: Tensor,
+    *,
+    batch_tokens: int = 8192,
+) -> JointLoss:
     """EMDR²: the reader fuses the passages, the retriever learns how useful each is alone.
 
     Args:

@@ -126,14 +126,13 @@ class SentenceBatches:
         self._store, self._tokenizer, self._titles = store, tokenizer, titles
         self._sentence_tokens, self._min_words, self._examples = sentence_tokens, min_words, examples
         seed = examples.seed
-        sample = self._any(_SAMPLE, generator(seed, 52))
+        sample = self._random_rows(_SAMPLE, generator(seed, 52))
         usable = len(self._draw(sample, generator(seed, 53)))
-        self.usable = check_usable(
-            usable, len(sample), "passages have a sentence with anything to mask", few=_FEW,
-            hint="give passages with names, dates or titles",
-        )  # fmt: skip
+        what = "passages have a sentence with anything to mask"
+        hint = "give passages with names, dates or titles"
+        self.usable = check_usable(usable, len(sample), what, few=_FEW, hint=hint)
 
-    def _any(self, count: int, draw: np.random.Generator) -> Int64:
+    def _random_rows(self, count: int, draw: np.random.Generator) -> Int64:
         """Some of the rows, ascending."""
         chosen = draw.choice(len(self._rows), min(count, len(self._rows)), replace=False)
         return np.sort(self._rows[chosen])
@@ -151,43 +150,42 @@ class SentenceBatches:
         for _ in range(_TRIES):
             if drawn := self._draw(rows, draw):
                 return drawn
-            rows = self._any(len(rows), draw)
+            rows = self._random_rows(len(rows), draw)
         raise DataError(
             f"batch {number}: nothing to mask in {_TRIES} draws of {len(rows)} passages",
             hint="raise batch_size, or give passages with names, dates or titles",
         )
 
     def _draw(self, rows: Int64, draw: np.random.Generator) -> list[MaskedSentence]:
-        passages, following = (
-            self._store.get_many(numbers % len(self._store)) for numbers in (rows, rows + 1)
-        )
-        texts = [
-            [s for s in split_sentences(passage.text) if len(s.split()) >= self._min_words]
-            for passage in passages
-        ]
-        flat = [sentence for sentences in texts for sentence in sentences]
-        salient = [_apart(find_dates(sentence) + find_names(sentence, self._titles)) for sentence in flat]
-        drawn, first = [], 0
-        for passage, after, sentences in zip(passages, following, texts, strict=True):
-            for n in draw.permutation(len(sentences)).tolist():
-                rest, spans = passage.text.replace(sentences[n], " ", 1), salient[first + n]
+        """One masked sentence of each of these passages that has anything to mask."""
+        passages = self._store.get_many(rows)
+        following = self._store.get_many((rows + 1) % len(self._store))
+        drawn = []
+        for passage, after in zip(passages, following, strict=True):
+            sentences = [s for s in split_sentences(passage.text) if len(s.split()) >= self._min_words]
+            for number in draw.permutation(len(sentences)).tolist():
+                sentence = sentences[number]
+                rest = passage.text.replace(sentence, " ", 1)
+                spans = _without_overlaps(find_dates(sentence) + find_names(sentence, self._titles))
                 if self._recurring:
-                    spans = [s for s in spans if sentences[n][slice(*s)] in rest] or spans
+                    spans = [span for span in spans if sentence[slice(*span)] in rest] or spans
                 if not spans:
                     continue
-                masked = self._mask(sentences[n], spans[int(draw.integers(len(spans)))])
+                masked = self._mask(sentence, spans[int(draw.integers(len(spans)))])
                 if masked is not None:
                     drawn.append(replace(masked, title=passage.title, rest=rest, after=after.text))
                     break
-            first += len(sentences)
         return drawn
 
     def _mask(self, text: str, span: tuple[int, int]) -> MaskedSentence | None:
         """None if the sentence has too many masks or they lie in the part that is truncated."""
         encoded = self._tokenizer(
-            text, add_special_tokens=False, return_offsets_mapping=True, truncation=True,
+            text,
+            add_special_tokens=False,
+            return_offsets_mapping=True,
+            truncation=True,
             max_length=self._sentence_tokens,
-        )  # fmt: skip
+        )
         (start, stop), offsets = span, np.array(encoded["offset_mapping"]).reshape(-1, 2)
         ids, inside = np.array(encoded["input_ids"]), (offsets[:, 0] < stop) & (offsets[:, 1] > start)
         places = np.flatnonzero(inside)
@@ -207,13 +205,13 @@ def _holds(words: Sequence[str], run: Sequence[str]) -> bool:
     return not run or f" {' '.join(run)} " in f" {' '.join(words)} "
 
 
-def _apart(spans: CharSpans) -> CharSpans:
+def _without_overlaps(spans: CharSpans) -> CharSpans:
     """The spans without those that overlap an earlier one."""
-    apart: CharSpans = []
+    separate: CharSpans = []
     for start, end in sorted(spans):
-        if not apart or start >= apart[-1][1]:
-            apart.append((start, end))
-    return apart
+        if not separate or start >= separate[-1][1]:
+            separate.append((start, end))
+    return separate
 
 
 TokenLists = Sequence[Sequence[Sequence[int]]]
@@ -289,9 +287,13 @@ class MaskedReader(Filler):
             config = AutoConfig.from_pretrained(folder)
             set_dropout(config, dropout)
             model, report = AutoModelForMaskedLM.from_pretrained(
-                folder, config=config, use_safetensors=True, dtype=torch.float32,
-                attn_implementation=attention_for(config, device), output_loading_info=True,
-            )  # fmt: skip
+                folder,
+                config=config,
+                use_safetensors=True,
+                dtype=torch.float32,
+                attn_implementation=attention_for(config, device),
+                output_loading_info=True,
+            )
             tokenizer = AutoTokenizer.from_pretrained(folder, use_fast=True)
         limit = position_limit(config.to_dict())
         if max_tokens > limit:
@@ -328,12 +330,12 @@ class MaskedReader(Filler):
         owner, slot = np.nonzero(np.arange(max(counts)) < np.array(counts)[:, None])  # (N,) masks
         place = np.concatenate([sentence.places for sentence in sentences]) + len(mark.before)
         target = np.concatenate([sentence.targets for sentence in sentences])
-        each = len(passages[0])  # K
-        b, t, at, original = (
-            torch.from_numpy(np.repeat(part, each)).to(device) for part in (owner, slot, place, target)
-        )  # (N·K,)
-        k = torch.arange(each, device=device).repeat(len(owner))
+        n_passages = len(passages[0])  # K
+        b, t, position, original = (
+            torch.from_numpy(np.repeat(part, n_passages)).to(device) for part in (owner, slot, place, target)
+        )  # (N·K,) each mask beside each passage: its sentence, number, position in a row and token
+        k = torch.arange(n_passages, device=device).repeat(len(owner))
         fill_in = self.model.cls if hasattr(self.model, "cls") else self.model.lm_head
-        logp = fill_in(hidden[b * each + k, at]).float().log_softmax(-1)  # (N·K, V)
+        logp = fill_in(hidden[b * n_passages + k, position]).float().log_softmax(-1)  # (N·K, V)
         values = logp.gather(1, original[:, None])[:, 0]
-        return values.new_zeros(len(sentences), each, max(counts)).index_put((b, k, t), values)
+        return values.new_zeros(len(sentences), n_passages, max(counts)).index_put((b, k, t), values)

@@ -60,9 +60,14 @@ def _build_run(config: MlmTrainConfig, world: World) -> Method:
     held_rows = held_out_rows(config, len(store), config.seed)
     rows = np.setdiff1d(np.arange(len(store)), held_rows)
     draw = partial(
-        SentenceBatches, store, reader.tokenizer, titles,
-        min_words=config.min_words, sentence_tokens=config.sentence_tokens, recurring=True,
-    )  # fmt: skip
+        SentenceBatches,
+        store,
+        reader.tokenizer,
+        titles,
+        min_words=config.min_words,
+        sentence_tokens=config.sentence_tokens,
+        recurring=True,
+    )
     batches = draw(rows=rows, examples=Epochs.of(config, len(rows)))
     held_out: list[MaskedSentence] = []
     if len(held_rows):
@@ -70,12 +75,15 @@ def _build_run(config: MlmTrainConfig, world: World) -> Method:
         watched = draw(rows=held_rows, examples=once)
         held_out = [sentence for number in range(len(watched)) for sentence in watched[number]]
     return Method(
-        reader, master, batches, lambda batch: masked_loss(reader, batch, world),
+        model=reader,
+        master=master,
+        batches=batches,
+        loss=lambda batch: masked_loss(reader, batch, world),
         export=lambda weights: reader.save(config.out / "mlm", weights),
         card=Card("rag.joint", "mlm.md", {"start": config.reader}),
         evaluate=partial(held_out_figures, reader, held_out) if held_out else None,
         facts={"passages": len(rows), "held-out sentences": len(held_out)},
-    )  # fmt: skip
+    )
 
 
 def masked_loss(reader: Filler, batch: Sequence[MaskedSentence], world: World) -> Loss:

@@ -34,7 +34,7 @@ from rag.data.selection import check_usable
 from rag.data.text import exact_match
 from rag.joint.config import OrqaTrainConfig
 from rag.joint.finding import LiveIndex
-from rag.joint.questions import answer_rank, questions_of
+from rag.joint.questions import JUDGED, answer_rank, questions_of, retrieval_figures
 from rag.runtime.model_files import position_limit
 from rag.runtime.seeds import generator
 from rag.training.distributed import World
@@ -53,9 +53,7 @@ from retrievers.examples.batches import Epochs
 from retrievers.examples.data import answer_matcher
 from retrievers.training.bi_encoder import BiEncoderModel, adopt_index, load_model, score_rows
 from retrievers.training.recipe import encoder_card, export_frozen, frozen_form
-from retrievers.training.validation import retrieval_scores
 
-_SHOWN_TOP = 20  # passages of a held-out question that are judged
 _SAMPLE = 500  # training questions looked up before training
 _NEVER = -1000.0  # null bias of a reader that was never shown passages without an answer
 
@@ -111,9 +109,12 @@ def _build_run(config: OrqaTrainConfig, index: Index, world: World) -> Method:
     # model
     retriever = load_model(config, world.device, freeze_passages=True)
     reader, tokenizer = start_model(
-        config.reader, longest=config.reader_tokens, seed=config.seed, dropout=config.reader_dropout,
+        config.reader,
+        longest=config.reader_tokens,
+        seed=config.seed,
+        dropout=config.reader_dropout,
         freeze_word_embeddings=config.freeze_word_embeddings,
-    )  # fmt: skip
+    )
     module = nn.ModuleDict({"retriever": retriever, "reader": reader.to(world.device)})
     master = MasterWeights(module, config.precision)
 
@@ -128,14 +129,23 @@ def _build_run(config: OrqaTrainConfig, index: Index, world: World) -> Method:
         with Index.open(config.out / "index") as reissued:
             encoder = reissued.require_dense().encoder.to_json()
         export_int8(
-            config.out / "reader", reader, part(weights, "reader"), tokenizer,
-            name=f"{config.name}-reader", settings=task.settings,
-            calibration=Calibration(null_bias=_NEVER), retriever={"kind": "dense", "encoder": encoder},
-        )  # fmt: skip
+            config.out / "reader",
+            reader,
+            part(weights, "reader"),
+            tokenizer,
+            name=f"{config.name}-reader",
+            settings=task.settings,
+            calibration=Calibration(null_bias=_NEVER),
+            retriever={"kind": "dense", "encoder": encoder},
+        )
 
     return Method(
-        module, master, Epochs.of(config, len(questions)), task.loss, export,
-        encoder_card(frozen_form(config, retriever)),
+        model=module,
+        master=master,
+        batches=Epochs.of(config, len(questions)),
+        loss=task.loss,
+        export=export,
+        card=encoder_card(frozen_form(config, retriever)),
         evaluate=partial(task.measure, held_out) if held_out else None,
         facts={
             "training questions": len(questions),
@@ -143,7 +153,7 @@ def _build_run(config: OrqaTrainConfig, index: Index, world: World) -> Method:
             "questions with an answer among the first passages, in percent": round(100 * share, 1),
             "passages of the index": len(index.passages),
         },
-    )  # fmt: skip
+    )
 
 
 class _Task:
@@ -163,10 +173,12 @@ class _Task:
         self.index, self.live_index, self.questions, self.tokens = index, LiveIndex(index), questions, tokens
         limit = position_limit(reader.encoder.config.to_dict())
         self.settings = ReaderSettings(
-            max_tokens=min(config.reader_tokens, limit), question_tokens=config.reader_question_tokens,
-            title_tokens=config.title_tokens, max_answer_tokens=config.max_answer_tokens,
+            max_tokens=min(config.reader_tokens, limit),
+            question_tokens=config.reader_question_tokens,
+            title_tokens=config.title_tokens,
+            max_answer_tokens=config.max_answer_tokens,
             score_weight=retriever.scale,
-        )  # fmt: skip
+        )
         self._template = pair_template(tokenizer)
 
     def loss(self, chosen: Int64) -> Loss:
@@ -184,9 +196,12 @@ class _Task:
             examples=len(chosen),
             tokens=tokens + sum(map(len, ids)),
             parts={
-                "early": early, "full": full, "found": float(answered.any(1).mean()), "read": read_right,
+                "early": early,
+                "full": full,
+                "found": float(answered.any(1).mean()),
+                "read": read_right,
             },
-        )  # fmt: skip
+        )
 
     def answered(self, number: int, rows: Int64) -> Bool:
         """(C,) which passages hold an answer of training question `number`; −1 holds none."""
@@ -214,11 +229,12 @@ class _Task:
         empty = replace(windows[0], text_from=0, text_to=0)  # for texts without a token
         chosen_rows = [first.get(group, empty) for group in range(len(pairs))]
         ids, mask, types, text = row_tensors(self._template, chosen_rows)
-        right = torch.zeros(*ids.shape, self.config.max_answer_tokens, dtype=torch.bool)
-        for group, (place, passage) in enumerate(pairs):
+        longest = self.config.max_answer_tokens
+        right = torch.zeros(*ids.shape, longest, dtype=torch.bool)  # (B·K, L, W)
+        for group, (place, number) in enumerate(pairs):
             row, question = chosen_rows[group], self.questions[int(chosen[place])]
-            places = answer_matcher(question.answers, question.answer_profile).places(passages[passage].text)
-            for begin, last in texts.located(passage, places, right.shape[-1]):
+            matcher = answer_matcher(question.answers, question.answer_profile)
+            for begin, last in texts.located(number, matcher.places(passages[number].text), longest):
                 if row.text_from + last < row.text_to:
                     right[group, row.text_from + begin, last - begin] = True
         device = retrieval.device
@@ -243,12 +259,9 @@ class _Task:
         self.retriever.train()
         rows = self.live_index.search(vectors, self.config.early)
         usable = sum(self.answered(int(n), row).any() for n, row in zip(sample, rows, strict=True))
-        return check_usable(
-            int(usable), count,
-            f"training questions have an answer among their first {self.config.early} passages",
-            hint="check that the answers are of this corpus, or "
-            "start from a better retriever: `rag train ict`",
-        )  # fmt: skip
+        what = f"training questions have an answer among their first {self.config.early} passages"
+        hint = "check that the answers are of this corpus, or start from a better retriever: `rag train ict`"
+        return check_usable(int(usable), count, what, hint=hint)
 
     @torch.no_grad()
     def measure(self, questions: Sequence[Question]) -> dict[str, float]:
@@ -256,11 +269,11 @@ class _Task:
         retriever = self.retriever.eval()
         vectors = retriever.ask([Query(question.text) for question in questions])
         k = self.config.read
-        rows = self.live_index.search(vectors, max(_SHOWN_TOP, k))
+        rows = self.live_index.search(vectors, max(JUDGED, k))
         scores = score_rows(retriever, self.index, vectors, rows) / retriever.scale
         passages = self.live_index.passages_of(rows)
-        first = [listed[:_SHOWN_TOP] for listed in passages]
-        figures = retrieval_scores(list(map(answer_rank, questions, first)))
+        first = [listed[:JUDGED] for listed in passages]
+        figures = retrieval_figures(list(map(answer_rank, questions, first)))
         reader = ExtractiveReader(self.reader.eval(), self.tokenizer, self.settings, device=retriever.device)
         read = reader.read(
             [question.text for question in questions],
@@ -273,4 +286,4 @@ class _Task:
             and exact_match(result.answers[0].text, question.answers, question.answer_profile)
             for question, result in zip(questions, read, strict=True)
         )
-        return {"em": 100.0 * right / len(questions), **{k: v for k, v in figures.items() if k != "top100"}}
+        return {"em": 100.0 * right / len(questions), **figures}

@@ -1,6 +1,6 @@
 """Training and held-out questions with answers, for recipes that need no gold passages."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from pathlib import Path
 
@@ -8,9 +8,12 @@ from rag.core.errors import DataError
 from rag.core.types import Passage, Question
 from rag.data.questions import draw_sample, read_questions
 from rag.data.selection import hold_out
-from rag.metrics.ranking import first_true
+from rag.metrics.ranking import first_true, rank_figures
 from retrievers.examples.data import answer_matcher
 from retrievers.training.config import QuestionsConfig
+
+_TOP_KS = (1, 5, 20)
+JUDGED = _TOP_KS[-1]  # passages of a held-out question that are judged
 
 
 def questions_of(config: QuestionsConfig) -> tuple[list[Question], list[Question]]:
@@ -53,3 +56,14 @@ def answer_rank(question: Question, passages: Iterable[Passage]) -> int | None:
     """Place, from 1, of the first passage that holds an answer."""
     matcher = answer_matcher(question.answers, question.answer_profile)
     return first_true([matcher.matches(passage.text) for passage in passages])
+
+
+def retrieval_figures(ranks: Sequence[int | None]) -> dict[str, float]:
+    """MRR and top-k accuracy in percent, from the ranks of the first passages that hold an answer.
+
+    Example:
+        >>> retrieval_figures([1, 4, None, 2])
+        {'mrr': 43.75, 'top1': 25.0, 'top5': 75.0, 'top20': 75.0}
+    """
+    figures = rank_figures(ranks, _TOP_KS)
+    return {name: 100.0 * float(figures[name].sum()) / max(1, len(ranks)) for name in ("mrr", *figures)}

@@ -89,10 +89,14 @@ def _build_run(config: RealmTrainConfig, index: Index, encode: EncodesCorpus | N
     titles = title_hashes(index.passages)
     drawn = config.batch_size * (_DRAWN if config.answered_within else 1)
     batches = SentenceBatches(
-        store, reader.tokenizer, titles=titles, min_words=config.min_words,
-        sentence_tokens=config.sentence_tokens, examples=Epochs.of(config, len(store), drawn),
+        store,
+        reader.tokenizer,
+        titles=titles,
+        min_words=config.min_words,
+        sentence_tokens=config.sentence_tokens,
+        examples=Epochs.of(config, len(store), drawn),
         mask_token=mask_token(retriever.settings.question.weights_dir),
-    )  # fmt: skip
+    )
     live_index = LiveIndex(index)
     vectors = index.embeddings if frozen else None
     task = RealmTask(config, retriever, reader, live_index, world, vectors)
@@ -110,14 +114,19 @@ def _build_run(config: RealmTrainConfig, index: Index, encode: EncodesCorpus | N
             export_model(config.out / "encoder", retriever, own, form)
 
     return Method(
-        module, master, batches, task.loss, export, encoder_card(form),
+        model=module,
+        master=master,
+        batches=batches,
+        loss=task.loss,
+        export=export,
+        card=encoder_card(form),
         hooks=hooks,
         facts={
             "passages with sentences": len(store),
             "with something to mask, in percent": round(100 * batches.usable, 1),
             "passages of the index": len(index.passages),
         },
-    )  # fmt: skip
+    )
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from rag.core.types import Question
 from rag.joint.config import JointTrainConfig
 from rag.joint.finding import Finder, Retrieved
 from rag.joint.losses import JointLoss
-from rag.joint.questions import answer_rank
+from rag.joint.questions import JUDGED, answer_rank, retrieval_figures
 from rag.runtime.seeds import generator as random_numbers
 from rag.training.distributed import World
 from rag.training.fit import Loss
@@ -22,12 +22,9 @@ from readers.generative.reader import GenerativeReader
 from readers.generative.settings import GeneratorSettings, encode_rows
 from retrievers.examples.batches import Epochs
 from retrievers.examples.data import answer_matcher
-from retrievers.training.validation import retrieval_scores
 
 Objective = Callable[[Seq2Seq, list[list[list[int]]], list[list[int]], Tensor], JointLoss]
 """Generator, rows of tokens, answers, scores (B, K) → the loss; see `rag.joint.losses`."""
-
-_DEPTH = 20  # passages of held-out questions that are judged
 
 
 class JointBatch(NamedTuple):
@@ -88,14 +85,14 @@ class JointTask:
         chosen = [questions[number] for number in batch.numbers[share].tolist()]
         retrieved = self.finder.find(chosen)
         learned = self._read(chosen, retrieved, batch.answers[share])
-        parts = _retrieval_figures(chosen, retrieved, learned.weights)
         shares = {"reader": float(learned.reader.detach()), "retriever": float(learned.retriever.detach())}
+        for name, mean in _means(chosen, retrieved, learned.weights).items():
+            shares[name] = mean * len(chosen)
         return Loss(
             (learned.reader + learned.retriever) / total,
             examples=len(chosen),
             tokens=sum(len(p.text.split()) for passages in retrieved.passages for p in passages),
-            parts={name: value / total for name, value in shares.items()}
-            | {name: value * len(chosen) / total for name, value in parts.items()},
+            parts={name: share / total for name, share in shares.items()},
         )
 
     @torch.no_grad()
@@ -110,7 +107,7 @@ class JointTask:
         for begin in range(0, len(questions), self.config.batch_size):
             part = questions[begin : begin + self.config.batch_size]
             retrieved = self.finder.find(part)
-            ranks += map(answer_rank, part, self.finder.best(part, _DEPTH))
+            ranks += map(answer_rank, part, self.finder.best(part, JUDGED))
             scores = [
                 (row[: len(passages)] / self.finder.scale).tolist()
                 for row, passages in zip(retrieved.scores, retrieved.passages, strict=True)
@@ -121,15 +118,12 @@ class JointTask:
             nats += [-value for value in likely]
             texts += [r.answers[0].text if r.answers else None for r in reader.read(*inputs, 1)]
         self.module.train(training)
-        ranking = {n: v for n, v in retrieval_scores(ranks).items() if n != "top100"}
         rules = [question.answer_profile for question in questions]
         figures = answer_scores(texts, [question.answers for question in questions], rules)
-        return {**figures, "nll": sum(nats) / len(nats), **ranking}
+        return {**figures, "nll": sum(nats) / len(nats), **retrieval_figures(ranks)}
 
 
-def _retrieval_figures(
-    questions: Sequence[Question], retrieved: Retrieved, weights: Tensor
-) -> dict[str, float]:
+def _means(questions: Sequence[Question], retrieved: Retrieved, weights: Tensor) -> dict[str, float]:
     """Means over questions: "found" (an answer among the passages), "p_gold" (the prior on passages that hold
     one), "posterior_gold" (what the reader makes of it)."""
     scores = retrieved.scores.detach().float().cpu()

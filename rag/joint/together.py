@@ -36,6 +36,7 @@ from retrievers.bound import QUESTION_ENCODER, binding
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.open import named_kind, open_retriever
 from retrievers.training.bi_encoder import (
+    BiEncoderModel,
     adopt_index,
     encoder_form,
     export_model,
@@ -141,33 +142,47 @@ def _build_run(
     task = JointTask(config, module, seq2seq, settings, finder, objective, world)
     batches = JointBatches(config, questions)
 
-    def export(weights: Weights) -> None:
-        manifest = GeneratorManifest(name=config.name, settings=settings)
-
-        def bind(folder: Path) -> None:
-            bound: dict[str, Any] = {"kind": kind}
-            if retriever is not None:  # bind the reader to the index whose passages it was trained with
-                identity, own = index.require_dense().encoder, part(weights, "retriever")
-                form = replace(encoder_form(config, retriever), max_length=config.passage_tokens)
-                if not frozen:
-                    export_model(config.out / "encoder", retriever, own, form)
-                    encoder = BiEncoder.load(config.out / "encoder", device=world.device)
-                    flat = BuildSettings(index_type="flat")
-                    build_index(iter(index.passages), config.out / "index", encoder=encoder, settings=flat)
-                    identity = encoder.identity
-                export_model(folder / QUESTION_ENCODER, retriever, own, form, only="question")
-                bound = binding(folder, identity)
-            manifest.model_copy(update={"retriever": bound}).save(folder)
-
-        save_reader(config.out / "reader", seq2seq, part(weights, "generator"), manifest, add=bind)
-
     return Method(
-        module, master, batches, lambda batch: task.loss(batch, batches.questions), export,
-        reader_card(settings),
+        model=module,
+        master=master,
+        batches=batches,
+        loss=lambda batch: task.loss(batch, batches.questions),
+        export=partial(_export, config, index, kind, retriever, seq2seq, settings),
+        card=reader_card(settings),
         evaluate=partial(task.measure, held_out) if held_out else None,
         hooks=hooks,
         facts={"questions": len(batches.questions), "held-out questions": len(held_out)},
-    )  # fmt: skip
+    )
+
+
+def _export(
+    config: JointTrainConfig,
+    index: Index,
+    kind: str,
+    retriever: BiEncoderModel | None,
+    seq2seq: Seq2Seq,
+    settings: GeneratorSettings,
+    weights: Weights,
+) -> None:
+    """Write the reader, bound to the search that it was trained with; end to end also encoder and index."""
+
+    def bind(folder: Path) -> None:
+        bound: dict[str, Any] = {"kind": kind}
+        if retriever is not None:  # bind the reader to the index whose passages it was trained with
+            identity, own = index.require_dense().encoder, part(weights, "retriever")
+            form = replace(encoder_form(config, retriever), max_length=config.passage_tokens)
+            if config.document_side != "frozen":
+                export_model(config.out / "encoder", retriever, own, form)
+                encoder = BiEncoder.load(config.out / "encoder", device=retriever.device)
+                flat = BuildSettings(index_type="flat")
+                build_index(iter(index.passages), config.out / "index", encoder=encoder, settings=flat)
+                identity = encoder.identity
+            export_model(folder / QUESTION_ENCODER, retriever, own, form, only="question")
+            bound = binding(folder, identity)
+        manifest.model_copy(update={"retriever": bound}).save(folder)
+
+    manifest = GeneratorManifest(name=config.name, settings=settings)
+    save_reader(config.out / "reader", seq2seq, part(weights, "generator"), manifest, add=bind)
 
 
 def _load_generator(
@@ -175,10 +190,12 @@ def _load_generator(
 ) -> tuple[Seq2Seq, GeneratorSettings]:
     """The generator, and how it reads."""
     stated = {
-        "template": config.template, "passage_tokens": config.reader_passage_tokens,
-        "question_tokens": config.reader_question_tokens, "answer_tokens": config.answer_tokens,
+        "template": config.template,
+        "passage_tokens": config.reader_passage_tokens,
+        "question_tokens": config.reader_question_tokens,
+        "answer_tokens": config.answer_tokens,
         "batch_tokens": config.batch_tokens,
-    }  # fmt: skip
+    }
     stated = {name: value for name, value in stated.items() if value is not None}
     # What was trained to read passages together reads no more of them; RAG takes each by itself.
     most = config.top_k if reads["mode"] == "fid" else GeneratorSettings().max_passages

@@ -19,14 +19,11 @@ def first_true(flags: Sequence[bool]) -> int | None:
     return next((rank for rank, flag in enumerate(flags, start=1) if flag), None)
 
 
-def rank_figures(
-    ranks: Sequence[int | None], ks: Iterable[int], *, depth: int | None = None
-) -> dict[str, Float64]:
+def rank_figures(ranks: Sequence[int | None], ks: Iterable[int]) -> dict[str, Float64]:
     """Top-k accuracy and reciprocal rank of every question.
 
     Args:
         ranks: (n,) 1-based rank of each question's first right passage; None where there is none.
-        depth: ranks beyond it count as None; no limit by default.
 
     Returns:
         "top{k}" for every k and "mrr", each (n,).
@@ -37,8 +34,6 @@ def rank_figures(
         ([1.0, 0.0, 0.0], [1.0, 1.0, 0.0], [1.0, 0.25, 0.0])
     """
     rank_of = np.array([math.inf if rank is None else rank for rank in ranks], dtype=np.float64)
-    if depth is not None:
-        rank_of = np.where(rank_of <= depth, rank_of, math.inf)
     return {**{f"top{k}": (rank_of <= k).astype(np.float64) for k in check_ks(ks)}, "mrr": 1.0 / rank_of}
 
 

@@ -9,7 +9,7 @@ import torch
 from rag.core.arrays import Float32
 from rag.core.types import Query
 from rag.data.examples import Example
-from rag.metrics.ranking import average_rank, rank_figures
+from rag.metrics.ranking import average_rank
 from rag.training.distributed import World
 from retrievers.encoders.tokenization import TextTokenizer
 from retrievers.examples.batches import BatchMaker
@@ -18,7 +18,6 @@ from retrievers.training.bi_encoder import BiEncoderModel, encoder_form
 from retrievers.training.losses import Objective
 from retrievers.training.step import contrastive_step
 
-TOP_KS = (1, 5, 20, 100)
 POOL_NEGATIVES, POOL_QUESTIONS = 30, 10_000  # as in the published average rank
 
 
@@ -40,17 +39,6 @@ def pool_rank(encoder: Any, examples: Sequence[Example]) -> float:
             rows.setdefault((negative.passage.title, negative.passage.text), len(rows))
     vectors = encoder.encode_passages([title for title, _ in rows], [text for _, text in rows])
     return average_rank(encoder.encode_queries([e.query for e in examples]), vectors, positives)
-
-
-def retrieval_scores(ranks: Sequence[int | None]) -> dict[str, float]:
-    """Top-k accuracy and MRR (of the best 100) in percent, from 1-based ranks of the first right passage.
-
-    Example:
-        >>> retrieval_scores([1, 4, None, 2])["mrr"], retrieval_scores([1, 4, None, 2])["top1"]
-        (43.75, 25.0)
-    """
-    figures = rank_figures(ranks, TOP_KS, depth=TOP_KS[-1])
-    return {name: 100.0 * float(figures[name].sum()) / max(1, len(ranks)) for name in ("mrr", *figures)}
 
 
 class ModelEncoder:

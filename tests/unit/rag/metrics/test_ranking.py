@@ -70,19 +70,14 @@ def test_bad_requests_are_refused() -> None:
         rank_figures([1], [0])
 
 
-@given(
-    st.lists(st.one_of(st.none(), st.integers(1, 12)), max_size=8),
-    st.sets(st.integers(1, 8), min_size=1),
-    st.one_of(st.none(), st.integers(1, 12)),
-)
-def test_figures_of_ranks(ranks: list[int | None], ks: set[int], depth: int | None) -> None:
-    figures = rank_figures(ranks, ks, depth=depth)
+@given(st.lists(st.one_of(st.none(), st.integers(1, 12)), max_size=8), st.sets(st.integers(1, 8), min_size=1))
+def test_figures_of_ranks(ranks: list[int | None], ks: set[int]) -> None:
+    figures = rank_figures(ranks, ks)
     assert set(figures) == {"mrr", *(f"top{k}" for k in ks)}
     for number, rank in enumerate(ranks):
-        seen = rank if rank is not None and (depth is None or rank <= depth) else None
-        assert figures["mrr"][number] == (1 / seen if seen else 0.0)
+        assert figures["mrr"][number] == (1 / rank if rank else 0.0)
         for k in ks:
-            assert figures[f"top{k}"][number] == float(seen is not None and seen <= k)
+            assert figures[f"top{k}"][number] == float(rank is not None and rank <= k)
 
 
 def test_a_collapsed_or_broken_encoder_does_not_rank_perfectly() -> None:
