@@ -53,10 +53,14 @@ def run_encode_benchmark(
     documents, options = read_documents(corpus, format=format), CorpusOptions.model_validate({"split": split})
     passages = list(islice(split_documents(documents, options), n))
     settings = {
-        "corpus": corpus, "passages": len(passages), "split": split,
-        "encoder": encoder or "all-MiniLM-L6-v2", "batch_size": batch_size, "rounds": rounds,
+        "corpus": corpus,
+        "passages": len(passages),
+        "split": split,
+        "encoder": encoder or "all-MiniLM-L6-v2",
+        "batch_size": batch_size,
+        "rounds": rounds,
         "device": device,
-    }  # fmt: skip
+    }
     report = Report("encode", settings)
     runs, max_length = _runs(passages, encoder, batch_size, chosen, device)
     report.notes.append(f"at most {batch_size} texts per batch and {max_length} tokens per text for all")

@@ -80,9 +80,14 @@ def run_read_benchmark(
     ranked = pipeline.retrieve([question.text for question in drawn], top_k)
     pipeline.close()
     settings = {
-        "index": index, "questions": questions, "sample": len(drawn), "top_k": top_k,
-        "reader": reader or "shipped", "retriever": retriever, "batch_size": batch_size,
-    }  # fmt: skip
+        "index": index,
+        "questions": questions,
+        "sample": len(drawn),
+        "top_k": top_k,
+        "reader": reader or "shipped",
+        "retriever": retriever,
+        "batch_size": batch_size,
+    }
     report = Report("read", settings)
     contestants = {
         ", ".join([effort, each][: len(precision)]): _Contestant(_ours(reader, each, effort))
@@ -99,9 +104,9 @@ def _ours(source: str | None, precision: str, effort: str) -> _Read:
     opened = open_reader(source, precision=precision, effort=effort)
 
     def read(questions: Sequence[str], ranked: Sequence[RankedPassages]) -> list[tuple[str, int | None]]:
-        passages = [[passage for _, passage in one] for one in ranked]
+        passages = [[passage for _, passage in hits] for hits in ranked]
         results = opened.read(
-            questions, passages, [[hit.score for hit, _ in one] for one in ranked], n_best=1
+            questions, passages, [[hit.score for hit, _ in hits] for hits in ranked], n_best=1
         )
         return [
             (result.answers[0].text if result.answers else "", result.reading.get("token_layers"))
@@ -118,57 +123,77 @@ def _measure(
     batch_size: int,
 ) -> None:
     """Contestants take turns question by question, then batch by batch, every second time in reverse."""
-    for one in contestants.values():  # warm up
-        one.read([drawn[0].text], ranked[:1])
+    for contestant in contestants.values():  # warm up
+        contestant.read([drawn[0].text], ranked[:1])
     sizes = sorted({1, batch_size})
     with Progress(len(sizes) * len(drawn), "questions", "read") as progress:
         for size in sizes:
             for turn, begin in enumerate(range(0, len(drawn), size)):
                 part, hits = drawn[begin : begin + size], ranked[begin : begin + size]
-                for one in list(contestants.values())[:: 1 if turn % 2 == 0 else -1]:
+                for contestant in list(contestants.values())[:: 1 if turn % 2 == 0 else -1]:
                     started, cpu_before = time.perf_counter(), time.process_time()
-                    answers = one.read([question.text for question in part], hits)
+                    answers = contestant.read([question.text for question in part], hits)
                     seconds = (time.perf_counter() - started) / len(part)
                     cpu_s = time.process_time() - cpu_before
                     if size == 1:
                         [(answer, cost)] = answers
-                        one.right.append(exact_match(answer, part[0].answers, part[0].answer_profile))
-                        one.costs += [] if cost is None else [cost]
-                        one.alone_s.append(seconds)
-                        one.alone_cpu_s.append(cpu_s)
+                        contestant.right.append(exact_match(answer, part[0].answers, part[0].answer_profile))
+                        contestant.costs += [] if cost is None else [cost]
+                        contestant.alone_s.append(seconds)
+                        contestant.alone_cpu_s.append(cpu_s)
                     else:
-                        one.batched_s += [seconds] * len(part)
+                        contestant.batched_s += [seconds] * len(part)
                 progress.update(len(part))
 
 
 def _fill(report: Report, contestants: dict[str, _Contestant], first: str) -> None:
     base, rows = contestants[first], []
-    for name, one in contestants.items():
-        p50, p95 = (1000 * float(np.quantile(one.alone_s, q)) for q in (0.5, 0.95))
-        faster, em = _mean_ratio(base.alone_s, one.alone_s), bootstrap(np.array(one.right, float))[0]
-        cpu = latency_interval(one.alone_cpu_s, 50)
-        cpu_share = _mean_ratio(one.alone_cpu_s, base.alone_cpu_s)
-        share = float(np.mean(one.costs) / np.mean(base.costs)) if one.costs else None
-        batched_ms = 1000 * float(np.mean(one.batched_s)) if one.batched_s else None
-        batched = float(np.mean(base.batched_s) / np.mean(one.batched_s)) if one.batched_s else None
+    for name, own in contestants.items():
+        p50, p95 = (1000 * float(np.quantile(own.alone_s, q)) for q in (0.5, 0.95))
+        faster, em = _mean_ratio(base.alone_s, own.alone_s), bootstrap(np.array(own.right, float))[0]
+        cpu = latency_interval(own.alone_cpu_s, 50)
+        cpu_share = _mean_ratio(own.alone_cpu_s, base.alone_cpu_s)
+        share = float(np.mean(own.costs) / np.mean(base.costs)) if own.costs else None
+        batched_ms = 1000 * float(np.mean(own.batched_s)) if own.batched_s else None
+        batched = float(np.mean(base.batched_s) / np.mean(own.batched_s)) if own.batched_s else None
         figures: dict[str, Any] = {
-            "ms": 1000 * float(np.mean(one.alone_s)), "p50_ms": p50, "p95_ms": p95,
-            "cpu_p50_s": cpu, "cpu_share": cpu_share,
-            "batched_ms": batched_ms, "faster": faster, "em": em,
-            "batched_faster": batched, "token_layers": share,
-        }  # fmt: skip
+            "ms": 1000 * float(np.mean(own.alone_s)),
+            "p50_ms": p50,
+            "p95_ms": p95,
+            "cpu_p50_s": cpu,
+            "cpu_share": cpu_share,
+            "batched_ms": batched_ms,
+            "faster": faster,
+            "em": em,
+            "batched_faster": batched,
+            "token_layers": share,
+        }
         row = [
-            name, f"{figures['ms']:.0f}", f"{p95:.0f}", "–" if batched_ms is None else f"{batched_ms:.0f}",
-            f"{cpu.times(1000):.0f}", f"{cpu_share:.2f}",
-            f"{faster:.2f}", "–" if batched is None else f"{batched:.2f}",
-            "–" if share is None else f"{100 * share:.0f} %", f"{em.times(100):.1f}",
-        ]  # fmt: skip
+            name,
+            f"{figures['ms']:.0f}",
+            f"{p95:.0f}",
+            "–" if batched_ms is None else f"{batched_ms:.0f}",
+            f"{cpu.times(1000):.0f}",
+            f"{cpu_share:.2f}",
+            f"{faster:.2f}",
+            "–" if batched is None else f"{batched:.2f}",
+            "–" if share is None else f"{100 * share:.0f} %",
+            f"{em.times(100):.1f}",
+        ]
         report.figures[name] = figures
         rows.append(tuple(row))
     columns = [
-        "effort", "ms a question", "p95", "in batches", "median processor ms", f"/ {first}",
-        f"× {first}", "in batches", "token-layers", "EM",
-    ]  # fmt: skip
+        "effort",
+        "ms a question",
+        "p95",
+        "in batches",
+        "median processor ms",
+        f"/ {first}",
+        f"× {first}",
+        "in batches",
+        "token-layers",
+        "EM",
+    ]
     title = "reading [95 % bootstrap interval over questions]"
     report.add_table(title, columns, rows)
 

@@ -30,16 +30,16 @@ def cut(records: list[Record], words: int) -> tuple[list[Record], list[Record]]:
             text, name = context[begin:end], f"{len(bounds) - 1}-{place}"
             passages.setdefault(text, {"id": name, "title": record["title"], "text": text})
     questions = []
-    for one in records:
-        spans = [(a["start"], a["start"] + len(a["text"])) for a in one["answers"]]
+    for record in records:
+        spans = [(a["start"], a["start"] + len(a["text"])) for a in record["answers"]]
         gold = [
-            passages[one["context"][begin:end]]["id"]
-            for begin, end in bounds[one["context"]]
+            passages[record["context"][begin:end]]["id"]
+            for begin, end in bounds[record["context"]]
             if any(begin <= first and last <= end for first, last in spans)
         ]
-        answers = [a["text"] for a in one["answers"]]
+        answers = [a["text"] for a in record["answers"]]
         questions.append(
-            {"id": one["id"], "question": one["question"], "answers": answers, "gold_passage_ids": gold}
+            {"id": record["id"], "question": record["question"], "answers": answers, "gold_passage_ids": gold}
         )
     return list(passages.values()), questions
 

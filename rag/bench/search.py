@@ -63,7 +63,8 @@ def time_searches(
 
         return run
 
-    timings = time_interleaved({name: search(one) for name, one in searchers.items()}, rounds=rounds)
+    runs = {name: search(searcher) for name, searcher in searchers.items()}
+    timings = time_interleaved(runs, rounds=rounds)
     return {name: [s / repeats for s in values] for name, values in timings.items()}
 
 

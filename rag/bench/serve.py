@@ -47,9 +47,15 @@ def run_serve_benchmark(
     named = {"--retriever": retriever, "--precision": precision, "--reader": reader}
     arguments = [word for name, value in named.items() if value for word in (name, value)]
     settings = {
-        "index": index, "questions": questions, "requests": requests, "rounds": rounds, "top_k": top_k,
-        "retriever": retriever, "reader": reader or "shipped", "precision": precision,
-    }  # fmt: skip
+        "index": index,
+        "questions": questions,
+        "requests": requests,
+        "rounds": rounds,
+        "top_k": top_k,
+        "retriever": retriever,
+        "reader": reader or "shipped",
+        "precision": precision,
+    }
     report = Report("serve", settings)
     runs: dict[tuple[str, int], list[LoadResult]] = {
         (name, count): [] for count in clients for name in ("batching", "one by one")

@@ -30,8 +30,8 @@ _INSTRUCTIONS = (
 )
 _SCHEME = "passage://"
 _BEARS = "the question asks for yes or no, which the reader cannot tell: the evidence bears on it"
-Given = ParamSpec("Given")
-Made = TypeVar("Made")
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
 
 class SearchResult(BaseModel):
@@ -101,11 +101,11 @@ def create_mcp_server(pipeline: Pipeline, *, top_k: int = 10, snippet_chars: int
     )
     only_reads = ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False)
 
-    def explained(tool: Callable[Given, Made]) -> Callable[Given, Made]:
+    def explained(tool: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
         """Errors that are meant to be read reach the model as they are."""
 
         @wraps(tool)
-        def wrapped(*args: Given.args, **kwargs: Given.kwargs) -> Made:
+        def wrapped(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
             try:
                 return tool(*args, **kwargs)
             except RagError as error:
