@@ -194,7 +194,7 @@ class Pipeline:
         within: dict[str, Any] = {}
         with self._lock:
             self._require_open()
-            if (conditions := parse_filter(filter)) is not None:
+            if filter is not None and (conditions := parse_filter(filter)) is not None:
                 with stage(timer, "filter"):
                     within["selected"] = self.index.select(conditions)
             if isinstance(self.retriever, PathRetriever):
@@ -260,9 +260,9 @@ class Pipeline:
             self._require_open()
             self._require_reader()
             results = run(policy or SearchOnce(), batch, search, read, context=context)
-            reason, conditions = "no passage has a word of it", parse_filter(filter)
+            reason = "no passage has a word of it"
             with self._lock:
-                if conditions is not None and not len(self.index.select(conditions)):
+                if filter and not len(self.index.select(parse_filter(filter) or ())):
                     reason = "no passage meets the filter"
         answers = []
         for state, answer in results:
