@@ -14,9 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from rag.core.arrays import Float64
-from rag.core.errors import ConfigError, DataError
+from rag.core.errors import DataError
 
 _LEVEL = 0.95
+_BOOTSTRAP, _PERMUTATIONS = 2000, 9_999  # resamples of each
 _BATCH_CELLS = 2_000_000  # numbers in memory while resampling: 16 MB of float64
 
 
@@ -52,12 +53,11 @@ class Interval:
         return cls(**numbers)
 
 
-def bootstrap(values: npt.ArrayLike, *, resamples: int = 2000, seed: int = 0) -> list[Interval]:
+def bootstrap(values: npt.ArrayLike, *, seed: int = 0) -> list[Interval]:
     """Percentile bootstrap interval of the mean of every column.
 
     Args:
         values: (n,) or (n, m), one row per question; NaN where a figure is undefined for a question.
-        resamples: number of resampled question sets, at least 1,000.
 
     Example:
         >>> figure = bootstrap([0.0, 1.0, 1.0, 1.0] * 100)[0]
@@ -71,8 +71,6 @@ def bootstrap(values: npt.ArrayLike, *, resamples: int = 2000, seed: int = 0) ->
     from scipy.stats import binomtest
     from scipy.stats import bootstrap as resample
 
-    if resamples < 1000:
-        raise ConfigError(f"{resamples} bootstrap resamples are too few, expected at least 1000")
     table = np.asarray(values, dtype=np.float64)
     intervals = []
     for column in (table[:, None] if table.ndim == 1 else table).T:
@@ -82,9 +80,14 @@ def bootstrap(values: npt.ArrayLike, *, resamples: int = 2000, seed: int = 0) ->
             ends = binomtest(round(mean) * n, n).proportion_ci(_LEVEL, "exact")
         elif n > 1:
             ends = resample(
-                (defined,), np.mean, n_resamples=resamples, batch=max(1, _BATCH_CELLS // n),
-                confidence_level=_LEVEL, method="percentile", rng=seed,
-            ).confidence_interval  # fmt: skip
+                (defined,),
+                np.mean,
+                n_resamples=_BOOTSTRAP,
+                batch=max(1, _BATCH_CELLS // n),
+                confidence_level=_LEVEL,
+                method="percentile",
+                rng=seed,
+            ).confidence_interval
         else:
             ends = (mean, mean)
         low, high = map(float, ends)
@@ -112,12 +115,12 @@ def _paired(a: npt.ArrayLike, b: npt.ArrayLike) -> Float64:
     return difference[~np.isnan(difference)]
 
 
-def randomisation_test(a: npt.ArrayLike, b: npt.ArrayLike, *, resamples: int = 9_999) -> float:
+def randomisation_test(a: npt.ArrayLike, b: npt.ArrayLike) -> float:
     """Two-sided p-value of the paired randomisation test on the difference of means.
 
     Under the hypothesis that the systems are exchangeable, the sign of each question's difference is a coin
-    flip. Up to 13 differing questions all sign patterns are enumerated; otherwise `resamples` are drawn, and
-    the p-value is never zero.
+    flip. Up to 13 differing questions all sign patterns are enumerated; otherwise 9,999 are drawn, and the
+    p-value is never zero.
 
     Example:
         >>> randomisation_test([0, 0, 0, 0], [1, 1, 1, 1])
@@ -132,9 +135,13 @@ def randomisation_test(a: npt.ArrayLike, b: npt.ArrayLike, *, resamples: int = 9
     if len(difference) < 2:
         return 1.0
     result = permutation_test(
-        (difference,), np.mean, permutation_type="samples", n_resamples=resamples,
-        batch=max(1, _BATCH_CELLS // len(difference)), rng=0,
-    )  # fmt: skip
+        (difference,),
+        np.mean,
+        permutation_type="samples",
+        n_resamples=_PERMUTATIONS,
+        batch=max(1, _BATCH_CELLS // len(difference)),
+        rng=0,
+    )
     return float(result.pvalue)
 
 

@@ -43,14 +43,16 @@ def render_card(
 
     environment = Environment(
         loader=ChoiceLoader([PackageLoader(card.package), PackageLoader("rag.training")]),
-        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
-    )  # fmt: skip
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
     environment.filters |= {"cell": _cell, "model": model_name}
     settings = {RECIPE_KEY: config.recipe, **_nameless(config.model_dump(exclude=_LEFT_OUT))}
-    return environment.get_template(card.template).render(
-        **card.values, config=config, facts=facts, figures=figures,
-        settings=json.dumps(settings, indent=2, ensure_ascii=False),
-    )  # fmt: skip
+    shown = json.dumps(settings, indent=2, ensure_ascii=False)
+    template = environment.get_template(card.template)
+    return template.render(**card.values, config=config, facts=facts, figures=figures, settings=shown)
 
 
 def model_name(place: str | Path | None) -> str:

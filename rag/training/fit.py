@@ -187,17 +187,7 @@ def fit(method: Method, config: TrainConfig, world: World) -> tuple[int, Weights
             # batch, forward, loss, backward
             first = step * config.accumulate
             numbers = range(first, min(first + config.accumulate, len(batches)))
-            counts: dict[str, float] = defaultdict(float)
-            for number in numbers:
-                # the same dropout in a resumed run
-                torch.manual_seed(int(generator(config.seed, number, world.rank).integers(1 << 62)))
-                loss = method.loss(batches[number])
-                loss.compute_gradients(master.gather_gradients)
-                shares: dict[str, float | torch.Tensor] = {
-                    "_loss": loss.value, "_examples": loss.examples, "_tokens": loss.tokens, **loss.parts
-                }  # fmt: skip
-                for name, share in shares.items():
-                    counts[name] += float(share.detach() if isinstance(share, torch.Tensor) else share)
+            counts = _accumulate(method, numbers, config.seed, world)
             counts["_stop"] = float(interrupt.is_set())  # in whichever process
             counts = _sum_counts(counts, world)
             _combine_gradients(master, world, len(numbers))
@@ -239,11 +229,8 @@ def fit(method: Method, config: TrainConfig, world: World) -> tuple[int, Weights
             # save
             is_due = time.monotonic() - saved > config.save_every_s
             if world.is_main and (is_due or stop or is_best or step == total_steps):
-                extra = hooks.extra_state()
-                tensors = {k: v for k, v in extra.items() if isinstance(v, torch.Tensor)}
-                values = {k: v for k, v in extra.items() if k not in tensors}
-                state = {**run_log.state(), **best, "hooks": values}
-                save_checkpoint(config.out, step, master, optimizer, state, tensors)
+                state = {**run_log.state(), **best}
+                save_checkpoint(config.out, step, master, optimizer, state, hooks.extra_state())
                 hooks.on_checkpoint()
                 saved = time.monotonic()
             if stop:
@@ -281,11 +268,7 @@ def _stop_requests() -> Iterator[threading.Event]:
 
 
 def _selecting(scores: Mapping[str, float], config: TrainConfig) -> float:
-    """The score that selects weights, larger is better; one that is not a number is never best.
-
-    Raises:
-        ConfigError: there is no score of that name.
-    """
+    """The score that selects weights, larger is better; one that is not a number is never best."""
     if config.select_by not in scores:
         raise ConfigError(
             f"weights are selected by {config.select_by!r}, but a validation measures {', '.join(scores)}",
@@ -314,6 +297,20 @@ def _scores(method: Method, start: Tensors, share: float, world: World) -> dict[
             master.load(trained)
         method.model.train()
     return dict(world.broadcast_object(scores))
+
+
+def _accumulate(method: Method, numbers: range, seed: int, world: World) -> dict[str, float]:
+    """Add up the gradients of a step's batches; returns this process's sums of losses, examples, …"""
+    sums: dict[str, float] = defaultdict(float)
+    for number in numbers:
+        # the same dropout in a resumed run
+        torch.manual_seed(int(generator(seed, number, world.rank).integers(1 << 62)))
+        loss = method.loss(method.batches[number])
+        loss.compute_gradients(method.master.gather_gradients)
+        shares = {"_examples": loss.examples, "_tokens": loss.tokens, **loss.parts, "_loss": loss.value}
+        for name, share in shares.items():
+            sums[name] += float(share.detach() if isinstance(share, torch.Tensor) else share)
+    return sums
 
 
 def _sum_counts(counts: dict[str, float], world: World) -> dict[str, float]:

@@ -26,13 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from rag.core.errors import ConfigError, IncompleteArtifactError, ResourceError
-from rag.core.files import (
-    atomic_path,
-    atomic_write_json,
-    clean_directory,
-    directory_lock,
-    fsync_tree,
-)
+from rag.core.files import atomic_path, atomic_write_json, clean_directory, directory_lock, fsync_tree
 from rag.core.log import get_logger, setup_logging
 from rag.runtime.hardware import use_threads
 from rag.training.distributed import World

@@ -109,11 +109,15 @@ def claim_run(config: TrainConfig, out: Path) -> None:
 
 def _checksums(config: TrainConfig, free: Collection[str]) -> dict[str, str]:
     """SHA-256 by path of data (of an index its manifest's) and of models' weights; version of `index`."""
-    settings = [value for name, value in config if name not in {"index", *free}]
-    paths = [path for value in settings for path in (value if isinstance(value, tuple) else (value,))]
-    files = [file for path in paths if isinstance(path, Path) for file in _files(path)]
-    models = [Path(path) for path in paths if isinstance(path, str) and os.path.isdir(path)]
-    towers = {folder for model in models for folder in tower_folders(model)}
+    files, towers = list[Path](), set[Path]()
+    for name, value in config:
+        for path in value if isinstance(value, tuple) else (value,):
+            if name in {"index", *free}:
+                continue
+            if isinstance(path, Path):
+                files += _files(path)
+            elif isinstance(path, str) and os.path.isdir(path):
+                towers.update(tower_folders(Path(path)))
     files += sorted(file for folder in towers for file in folder.glob("*.safetensors"))
     index = getattr(config, "index", None)
     versions = {} if index is None else {"index": read_manifest(index)["version"]}
@@ -168,33 +172,34 @@ def save_checkpoint(
     master: MasterWeights,
     optimizer: torch.optim.Optimizer,
     state: Mapping[str, Any],
-    hooks: Mapping[str, torch.Tensor],
-) -> Path:
+    hooks: Mapping[str, Any],
+) -> None:
     """Write the checkpoint of `step` atomically, and delete those that are needed no more.
 
     Args:
         state: `best_step` in it names the checkpoint with the best score, which is not deleted.
-        hooks: tensors of the recipe's hooks.
+        hooks: state of the recipe's hooks: tensors, and JSON values.
     """
     moments = {
         f"{name}//{key}": value
         for name, tensor in zip(master.names, master.master, strict=True)
         for key, value in optimizer.state.get(tensor, {}).items()
     }
-    files = {"weights": master.state(), "optimizer": moments, "hooks": hooks}
+    tensors = {name: value for name, value in hooks.items() if isinstance(value, torch.Tensor)}
+    values = {name: value for name, value in hooks.items() if name not in tensors}
+    files = {"weights": master.state(), "optimizer": moments, "hooks": tensors}
     path = checkpoint_path(out, step)
     with atomic_path(path, folder=True) as temporary:
-        for name, tensors in files.items():
+        for name, content in files.items():
             # a clone each: safetensors refuses tensors that share memory
-            cloned = {k: tensor.detach().clone().contiguous() for k, tensor in tensors.items()}
+            cloned = {key: tensor.detach().clone().contiguous() for key, tensor in content.items()}
             save_file(cloned, temporary / f"{name}.safetensors")
-        (temporary / _STATE).write_text(json.dumps({**state, "step": step}), encoding="utf-8")
+        (temporary / _STATE).write_text(json.dumps({**state, "hooks": values, "step": step}), "utf-8")
     newest = complete_checkpoints(out)[-_NEWEST:]
     best = [read_checkpoint(checkpoint, "state")["best_step"] for checkpoint in newest]
     needed = {*newest, *(checkpoint_path(out, number) for number in best if number is not None)}
     for old in {*(out / CHECKPOINTS).glob("step-*")} - needed:
         shutil.rmtree(old, ignore_errors=True)
-    return path
 
 
 def load_checkpoint(checkpoint: Path, master: MasterWeights, optimizer: torch.optim.Optimizer) -> None:
@@ -218,13 +223,13 @@ def load_checkpoint(checkpoint: Path, master: MasterWeights, optimizer: torch.op
         optimizer.state[parameters[name]][key] = value.to(parameters[name].device)
 
 
-def read_metrics(path: Path, until: int | None = None) -> list[dict[str, Any]]:
-    """Records of a metrics.jsonl, at most those up to step `until`; a torn last line is passed over."""
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """Records of a metrics.jsonl; a torn last line is passed over."""
     records: list[dict[str, Any]] = []
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         with suppress(json.JSONDecodeError):
             records.append(json.loads(line))
-    return [record for record in records if until is None or record["step"] <= until]
+    return records
 
 
 class RunLog:
@@ -244,7 +249,7 @@ class RunLog:
         self._counters = self._reported = state.get("counters", {"examples": 0, "tokens": 0, "seconds": 0.0})
         self._means: dict[str, tuple[float, int]] = dict(state.get("sums", {}))  # totals, numbers of steps
         if writes:
-            earlier = read_metrics(self._path, until=step)
+            earlier = [record for record in read_metrics(self._path) if record["step"] <= step]
             atomic_write_text(self._path, "".join(json.dumps(record) + "\n" for record in earlier))
 
     def record(
