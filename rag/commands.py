@@ -107,10 +107,10 @@ def index(
     with encoding_at(ray) as encoding:
         if stored is not None:
             encoding["encode"] = partial(encode_corpus, stored=stored)
+        source = read.describe()
         build_index(
-            puts, place, encoder=loaded, settings=build, source=read.describe(), overwrite=overwrite,
-            **encoding,
-        )  # fmt: skip
+            puts, place, encoder=loaded, settings=build, source=source, overwrite=overwrite, **encoding
+        )
     if stored is not None:
         report.notes.insert(0, f"{stored.reused:,} vectors taken over")
     return place

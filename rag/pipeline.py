@@ -185,9 +185,8 @@ class Pipeline:
         return lists[0] if isinstance(questions, str) else lists
 
     def retrieve_paths(
-        self, questions: Sequence[str], top_k: int = 20, *, filter: FilterLike = None,
-        timer: Timer = None,
-    ) -> tuple[list[RankedPassages], list[Paths]]:  # fmt: skip
+        self, questions: Sequence[str], top_k: int = 20, *, filter: FilterLike = None, timer: Timer = None
+    ) -> tuple[list[RankedPassages], list[Paths]]:
         """The result of `retrieve`, and the paths of each question, best first, if there are any."""
         texts = check_questions(questions, top_k)
         paths: list[list[Path]] = [[] for _ in texts]
@@ -206,17 +205,16 @@ class Pipeline:
                 return fetched, [[self._fetch(path.hits) for path in own] for own in paths]
 
     def read(
-        self, questions: Sequence[str], passages: Sequence[RankedPassages], n_best: int,
-        paths: Sequence[Paths] = (),
-    ) -> list[AnswerSet]:  # fmt: skip
-        """Answers from retrieved passages, or from paths of them; questions without passages get none.
+        self, questions: Sequence[str], ranked: Sequence[RankedPassages], n_best: int, paths: Sequence[Paths]
+    ) -> list[AnswerSet]:
+        """Answers from the passages and paths of `retrieve_paths`; questions without passages get none.
 
         Raises:
             ConfigError: the pipeline has no reader.
         """
-        each, reader = paths or [()] * len(questions), self._require_reader()
+        reader = self._require_reader()
         with self._reading:
-            return read_answers(reader, questions, passages, each, n_best, self.index_version)
+            return read_answers(reader, questions, ranked, paths, n_best, self.index_version)
 
     def _require_reader(self) -> Reader:
         if self.reader is None:

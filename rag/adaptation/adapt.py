@@ -27,9 +27,14 @@ _LOOKED_AT = 20  # passages per question, at most
 
 
 def adapt(
-    index: str | Path, out: str | Path, *, config: str | Path | None = None,
-    training: Mapping[str, Any] | None = None, questions: int = 2000, seed: int = DEFAULT_SEED,
-) -> Path:  # fmt: skip
+    index: str | Path,
+    out: str | Path,
+    *,
+    config: str | Path | None = None,
+    training: Mapping[str, Any] | None = None,
+    questions: int = 2000,
+    seed: int = DEFAULT_SEED,
+) -> Path:
     """Make questions from an index's passages and train its encoder on all of them: `rag adapt`.
 
     Writes `questions.json`, which `rag train` reads too, and a resumable run; returns its encoder's folder.

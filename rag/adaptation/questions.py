@@ -10,18 +10,13 @@ from typing import Literal, NamedTuple
 
 from rag.core.types import Passage
 from rag.data.salient import find_dates, find_names
-from rag.data.sentences import sentence_spans
+from rag.data.sentences import sentence_spans, word_set
 from rag.data.table_text import NO_NAME, table_rows
-
-
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
 
 _NUMBER = re.compile(
     r"(?<![\w.,-])[$€£]?\d+(?:[.,]\d+)*(?:\s?%| (?:per ?cent|(?:thousand|million|billion)))?(?![\w-])"
 )
-_LEANS = _words(  # on what stands before, or are no names: alone such a sentence or term asks for nothing
+_LEANS = word_set(  # on what stands before, or are no names: alone such a sentence or term asks for nothing
     """
     it this that these those he she they his her its their we our i you your such here there then thus however
     and but or so also both because if when where while one set confirm note notes example result default
@@ -38,7 +33,7 @@ _ITEM = re.compile(r"\s*(?:[-*•▪–]\s+|\d{1,2}[.)]\s+)?[`*_\"]*(?P<term>[^\
                    r"(?::|–|—| - )\s+(?P<text>[^\n]{2,})")  # fmt: skip
 _WHAT = ("What is {0}?", "What does {0} mean?", "what is {0}")
 _VALUE = ("What is the {0}?", "{0}", "What {0} is given?")
-_ACTS = _words(
+_ACTS = word_set(
     """
     access activate add adjust allow answer apply assign back call cancel change charge check choose clean
     clear close configure connect control convert copy create customize cut delete disable disconnect
@@ -65,7 +60,7 @@ _LONGEST_LABEL, _LONGEST_VALUE = 14, 8  # words of a table's cells
 
 _SETTING = re.compile(r"(?=.*[A-Za-z]{2})[\w.-]*[._A-Z=-][\w.=-]*")
 _DEFAULT = re.compile(r"[Dd]efault(?: value)?(?:s to| is|:) (?:the )?[\"'(]?([^\s;\"')]*[\w/%])")
-_NO_DEFAULT = _words("to not a an on the that determined used set taken usually")
+_NO_DEFAULT = word_set("to not a an on the that determined used set taken usually")
 _ABBREVIATION = re.compile(r"((?:[A-Z][\w-]+ ){2,5})\(([A-Z]{2,6})\)")
 # {0} is what is asked about, {1} the command or document
 _MEANING = {

@@ -56,9 +56,11 @@ def load_command(name: str) -> Any:
 
 app = group_of(
     "Open-domain question answering that retrieves: index a corpus, ask with evidence, train, evaluate.",
-    {name: entry[1:] for name, entry in _COMMANDS.items()}, load_command,
-    pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]},
-)  # fmt: skip
+    {name: entry[1:] for name, entry in _COMMANDS.items()},
+    load_command,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 
 
 def _print_version(is_set: bool) -> None:

@@ -133,9 +133,16 @@ def options_of(
 
 
 def make_option(
-    name: str, kind: Any, default: Any, help: str = "", panel: str = "Settings", flags: Sequence[str] = (), *,
-    is_argument: bool = False, is_partial: bool = False,
-) -> tuple[Any, Any]:  # fmt: skip
+    name: str,
+    kind: Any,
+    default: Any,
+    help: str = "",
+    panel: str = "Settings",
+    flags: Sequence[str] = (),
+    *,
+    is_argument: bool = False,
+    is_partial: bool = False,
+) -> tuple[Any, Any]:
     """Annotation and default of an option, or of an argument, for a value of this kind.
 
     Numbers, choices and files are typer's; lists of words or numbers have commas; all else is read as YAML.

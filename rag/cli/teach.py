@@ -48,9 +48,12 @@ def mine(
 
 
 def score(
-    examples: Path, out: Path, signal: SignalName = "span-likelihood", reader: str | None = None,
+    examples: Path,
+    out: Path,
+    signal: SignalName = "span-likelihood",
+    reader: str | None = None,
     **models: Annotated[Any, some(OPENING, "precision")],
-) -> None:  # fmt: skip
+) -> None:
     """Score each question's passages with a reader; `rag train distill` learns from the scores.
 
     Run the same command again to continue a killed run where it stopped.

@@ -121,5 +121,7 @@ def _reader_sets(questions: Sequence[str] | None, negatives: Sequence[str] | Non
 
 app = group_of(
     "Train models, one subcommand per recipe; one of your own: rag train FILE.py:Class …",
-    _ENTRIES, recipe_command, add_completion=False,
-)  # fmt: skip
+    _ENTRIES,
+    recipe_command,
+    add_completion=False,
+)

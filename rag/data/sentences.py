@@ -6,11 +6,12 @@ from collections.abc import Sequence
 Spans = tuple[tuple[int, int], ...]
 
 
-def _words(text: str) -> frozenset[str]:
+def word_set(text: str) -> frozenset[str]:
+    """The words of a list that is written as text."""
     return frozenset(text.split())
 
 
-_ABBREVIATIONS = _words(
+_ABBREVIATIONS = word_set(
     """
     mr mrs ms dr prof rev fr sr jr st mt ft gen col maj capt cmdr lt sgt cpl pvt adm gov sen rep pres hon
     messrs mme mlle supt det insp dept univ assn bros inc ltd co corp plc vs v cf viz approx ca c est fl
@@ -22,14 +23,14 @@ _ABBREVIATIONS = _words(
 # Ordinary words too: abbreviations only before a number.
 _BEFORE_NUMBERS = ("no", "nos", "art", "sec", "ch", "p", "pp", "mar", "sat", "sun", "mon", "op")
 # Words that hardly continue a name: after one of `_MAY_END` they begin a sentence.
-STARTERS = _words(
+STARTERS = word_set(
     """
     The A An In On At It He She They We This That These Those His Her Its Their There When While Although
     However After Before As For From By If But And Since During Some Many Most Several Under With Today
     Later
     """
 )
-_MAY_END = _words("u.s u.k u.n d.c etc a.m p.m inc ltd co corp plc jr sr ph.d m.d al")
+_MAY_END = word_set("u.s u.k u.n d.c etc a.m p.m inc ltd co corp plc jr sr ph.d m.d al")
 _BOUNDARY = re.compile(r"""(?:[.!?…]+["'”’)\]]*(?=\s)|[。！？]+[」』”’）]*)\s*""")
 _NEXT = re.compile(r"""["'“‘(\[]*(\w)""")
 _LAST_WORD = re.compile(r"[^\s(\[\"'“‘]*$")

@@ -78,9 +78,11 @@ def _as_example(question: Question, hits: RankedPassages) -> Example:
     matcher = AnswerMatcher(answers, profile) if answers else None
     candidates = (
         Candidate(
-            passage, "retrieved", score=hit.score,
+            passage,
+            "retrieved",
+            score=hit.score,
             has_answer=None if matcher is None else matcher.matches(passage.text),
         )
         for hit, passage in hits
-    )  # fmt: skip
+    )
     return Example(question.id, question.text, answers, tuple(candidates), answer_profile=profile)

@@ -10,12 +10,7 @@ from pydantic import Field, model_validator
 from rag.data.examples import Needed
 from rag.training.config import RefreshedConfig, TrainConfig
 from readers.generative.settings import Marginal
-from retrievers.training.config import (
-    BiEncoderConfig,
-    CorpusConfig,
-    HeldOutConfig,
-    QuestionsConfig,
-)
+from retrievers.training.config import BiEncoderConfig, CorpusConfig, HeldOutConfig, QuestionsConfig
 
 DocumentSide = Literal["frozen", "reencode"]
 

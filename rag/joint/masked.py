@@ -22,12 +22,7 @@ from rag.data.salient import CharSpans, TitleHashes, find_dates, find_names
 from rag.data.selection import check_usable
 from rag.data.sentences import split_sentences
 from rag.runtime.backbone import attention_for, loading, run_backbone, set_dropout
-from rag.runtime.model_files import (
-    model_folder,
-    position_limit,
-    save_tokenizer,
-    weight_files,
-)
+from rag.runtime.model_files import model_folder, position_limit, save_tokenizer, weight_files
 from rag.runtime.seeds import generator
 from readers.extractive.layout import pair_template, row_tensors
 from retrievers.examples.batches import Epochs

@@ -35,13 +35,7 @@ from readers.generative.training.recipe import reader_card, save_reader
 from retrievers.bound import QUESTION_ENCODER, binding
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.open import named_kind, open_retriever
-from retrievers.training.bi_encoder import (
-    BiEncoderModel,
-    adopt_index,
-    encoder_form,
-    export_model,
-    load_model,
-)
+from retrievers.training.bi_encoder import BiEncoderModel, adopt_index, encoder_form, export_model, load_model
 
 
 def train_rag(config: RagTrainConfig, *, encode: EncodesCorpus | None = None) -> Path:

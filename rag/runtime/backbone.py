@@ -90,9 +90,13 @@ def load_backbone(
             # sentence encoders of T5 come without the decoder that AutoModel would look for
             auto = AutoModelForTextEncoding if named.endswith("EncoderModel") else AutoModel
             model, report = auto.from_pretrained(
-                folder, config=config, use_safetensors=True, trust_remote_code=False,
-                output_loading_info=True, **how,
-            )  # fmt: skip
+                folder,
+                config=config,
+                use_safetensors=True,
+                trust_remote_code=False,
+                output_loading_info=True,
+                **how,
+            )
             missing = report["missing_keys"]
     refuse_missing(folder, missing)
     if getattr(config, "is_encoder_decoder", False):

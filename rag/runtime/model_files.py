@@ -10,12 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rag.core.errors import (
-    ArtifactError,
-    MismatchedArtifactError,
-    MissingDependencyError,
-    ResourceError,
-)
+from rag.core.errors import ArtifactError, MismatchedArtifactError, MissingDependencyError, ResourceError
 from rag.core.files import read_json, sha256_file
 
 if TYPE_CHECKING:
