@@ -152,38 +152,39 @@ class QuestionRanker:
         tables = TableMatch(
             self._content, {p: passage.text for p, passage in passages.items()} if weight else {}
         )
-        values = scores.spans.astype(np.float64)[:, : None if tables else usual]  # (r, K)
-        if settings.select and len(rows):
-            # the best span of each passage scores its selection logit, its other spans less by what they lack
-            relevance, best = np.full((2, int(place.max()) + 1), -np.inf)
-            np.maximum.at(relevance, place, scores.relevances.astype(np.float64))
-            np.maximum.at(best, place, values[:, 0])
-            values = values - best[place][:, None] + relevance[place][:, None]
-        n_spans = values.shape[1]
-        if self._is_yes_no:
-            values = np.concatenate([values, scores.words], axis=1)
-        values = values + self._prior[place][:, None]
+        n_spans = scores.spans.shape[1] if tables else min(usual, scores.spans.shape[1])
+        values = self._values(place, scores, n_spans)
         row_of, rank_of = np.nonzero(np.isfinite(values))
         flat = values[row_of, rank_of]
         order = np.lexsort((rank_of, place[row_of], -flat))[: 6 * settings.candidates]
-        spans: list[Span] = []
         gains: dict[Span, float] = {}
         for at, number, score in zip(
             row_of[order], rank_of[order].tolist(), flat[order].tolist(), strict=True
         ):
             passage = int(place[at])
             if number >= n_spans:
-                span, gain = Span(("yes", "no")[number - n_spans], score, passage), 0.0
-            else:
-                text, spot = self._cut(rows[at], scores.starts[at, number], scores.ends[at, number])
-                span, gain = Span(text, score, passage, spot), weight * tables(passage, *spot)
-            if gain or number < usual or number >= n_spans:
-                span = replace(span, score=score + gain)
-                gains[span] = gain
-                spans.append(span)
-        ordered = distinct(sorted(spans, key=lambda span: -span.score), settings)
+                gains[Span(("yes", "no")[number - n_spans], score, passage)] = 0.0
+                continue
+            text, spot = self._cut(rows[at], scores.starts[at, number], scores.ends[at, number])
+            gain = weight * tables(passage, *spot)
+            if gain or number < usual:
+                gains[Span(text, score + gain, passage, spot)] = gain
+        ordered = distinct(sorted(gains, key=lambda span: -span.score), settings)
         of_first = gains[ordered[0]] if ordered else 0.0
         return [replace(span, score=span.score - of_first) for span in ordered]
+
+    def _values(self, place: Int64, scores: RowScores, n_spans: int) -> Float64:
+        """Scores (r, K) of the best spans of each row, then of "yes" and "no" if these are answers."""
+        values = scores.spans.astype(np.float64)[:, :n_spans]
+        if self._settings.select and len(place):
+            # the best span of each passage scores its selection logit, its other spans less by what they lack
+            relevance, best = np.full((2, int(place.max()) + 1), -np.inf)
+            np.maximum.at(relevance, place, scores.relevances.astype(np.float64))
+            np.maximum.at(best, place, values[:, 0])
+            values = values - best[place][:, None] + relevance[place][:, None]
+        if self._is_yes_no:
+            values = np.concatenate([values, scores.words], axis=1)
+        return np.asarray(values + self._prior[place][:, None], np.float64)
 
     def _cut(self, row: Row, start: int, end: int) -> tuple[str, tuple[int, int]]:
         """The answer from token `start` to token `end` of a row, and its place in the passage."""

@@ -74,10 +74,12 @@ def continuations(tokenizer: Any) -> Bool:
 def tokenize_texts(tokenizer: Any, texts: Sequence[str]) -> TokenizedTexts:
     """Tokenise without special tokens, equal texts once (a fast Hugging Face tokenizer: it gives offsets)."""
     numbers = {text: number for number, text in enumerate(dict.fromkeys(texts))}
-    encoded = tokenizer(
-        list(numbers), add_special_tokens=False, return_offsets_mapping=True, return_attention_mask=False,
-        return_token_type_ids=False, verbose=False,
-    ) if texts else {"input_ids": [], "offset_mapping": []}  # fmt: skip
+    encoded: Any = {"input_ids": [], "offset_mapping": []}
+    if texts:
+        unused = {"return_attention_mask": False, "return_token_type_ids": False}
+        encoded = tokenizer(
+            list(numbers), add_special_tokens=False, return_offsets_mapping=True, verbose=False, **unused
+        )
     tokens = [encoded["input_ids"][numbers[text]] for text in texts]
     offsets = [encoded["offset_mapping"][numbers[text]] for text in texts]
     bounds = np.cumsum([0, *map(len, tokens)], dtype=np.int64)

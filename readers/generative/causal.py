@@ -81,12 +81,8 @@ class Causal(Seq2Seq):
         parts = [layer.keys for layer in cache.layers] + [layer.values for layer in cache.layers]
         return torch.stack(parts).permute(1, 3, 0, 2, 4).flatten(2)
 
-    def logits(self, memory: Memory, labels: Tensor) -> Tensor:
-        """Logits (R, T, V) for each label, float32 at least; teacher forcing, see `token_log_probs`."""
-        inputs = self.decoder_inputs(labels)
-        behind = self._behind(memory, inputs.shape[1])
-        logits = self.model(input_ids=inputs, use_cache=True, **behind).logits
-        return logits if logits.dtype == torch.float64 else logits.float()
+    def _forced(self, memory: Memory, inputs: Tensor) -> dict[str, Any]:
+        return {"input_ids": inputs, "use_cache": True, **self._behind(memory, inputs.shape[1])}
 
     def answer_ids(self, text: str) -> list[int]:
         """Token ids of an answer, as they follow the prompt."""

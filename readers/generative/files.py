@@ -98,10 +98,9 @@ def _load(name_or_path: str | Path, dropout: float | None, train_on: str | None)
     hint = "the checkpoint is damaged or cut short: copy the whole folder again"
     with loading(f"{name_or_path}: the weights cannot be read", hint=hint, kind=IncompleteArtifactError):
         kind: Any = AutoModelForCausalLM if is_causal else AutoModelForSeq2SeqLM
-        model, report = kind.from_pretrained(
-            name_or_path, config=config, output_loading_info=True, dtype=torch.float32,
-            attn_implementation=attention_for(config, train_on) if train_on else None,
-        )  # fmt: skip
+        attention = attention_for(config, train_on) if train_on else None
+        options = {"config": config, "attn_implementation": attention, "dtype": torch.float32}
+        model, report = kind.from_pretrained(name_or_path, output_loading_info=True, **options)
     refuse_missing(Path(name_or_path), [*report["missing_keys"], *map(str, report["mismatched_keys"])])
     embedded = model.get_input_embeddings().weight.shape[0]
     if len(tokenizer) > embedded:

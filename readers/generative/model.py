@@ -165,11 +165,9 @@ class Seq2Seq:
         Args:
             search: further arguments of transformers' `generate`, which decodes greedily, or by beam search.
         """
-        rows = self.model.generate(
-            **self._inputs(memory, beams), num_beams=beams, num_return_sequences=beams,
-            max_new_tokens=len(self.prefix) + answer_tokens + 1, **search,
-        )  # fmt: skip
         begin = 1 + len(self.prefix)
+        search |= {"num_beams": beams, "num_return_sequences": beams, "max_new_tokens": begin + answer_tokens}
+        rows = self.model.generate(**self._inputs(memory, beams), **search)
         answers = [row[begin : [*row, self.end].index(self.end, 1)][:answer_tokens] for row in rows.tolist()]
         return [answers[b * beams : (b + 1) * beams] for b in range(len(memory))]
 
@@ -197,9 +195,12 @@ class Seq2Seq:
 
     def logits(self, memory: Memory, labels: Tensor) -> Tensor:
         """Logits (R, T, V) for each label, float32 at least; teacher forcing, see `token_log_probs`."""
-        inputs = self.decoder_inputs(labels)
-        logits = self.model(**_encoded(memory), decoder_input_ids=inputs, use_cache=False).logits
+        logits = self.model(**self._forced(memory, self.decoder_inputs(labels))).logits
         return logits if logits.dtype == torch.float64 else logits.float()
+
+    def _forced(self, memory: Memory, inputs: Tensor) -> dict[str, Any]:
+        """Arguments of the model that reads these tokens (R, T) after the passages."""
+        return {**_encoded(memory), "decoder_input_ids": inputs, "use_cache": False}
 
     def words(self, ids: Sequence[int]) -> str:
         """The text of an answer."""
@@ -211,9 +212,8 @@ class Seq2Seq:
 
 
 def _encoded(memory: Memory) -> dict[str, Any]:
-    return {
-        "encoder_outputs": BaseModelOutput(last_hidden_state=memory.states), "attention_mask": memory.mask,
-    }  # fmt: skip
+    encoded = BaseModelOutput(last_hidden_state=memory.states)
+    return {"encoder_outputs": encoded, "attention_mask": memory.mask}
 
 
 def longest_row(model: Any) -> int | None:

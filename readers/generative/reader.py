@@ -48,12 +48,7 @@ class GenerativeReader:
 
     @classmethod
     def load(
-        cls,
-        name_or_path: str | Path,
-        *,
-        precision: str = "auto",
-        device: str = "auto",
-        **changes: Any,
+        cls, name_or_path: str | Path, *, precision: str = "auto", device: str = "auto", **changes: Any
     ) -> GenerativeReader:
         """Load a folder of `rag train generator`, or a model of transformers; see `open_reader`.
 
@@ -135,39 +130,41 @@ class GenerativeReader:
         self, marginal: Marginal, memory: Memory, priors: Sequence[torch.Tensor]
     ) -> Iterator[tuple[list[Hypothesis], float | None]]:
         settings = self.settings
-        decoded = decode(
-            self.seq2seq, memory.apart(), priors, marginal=marginal,
-            answer_tokens=settings.answer_tokens, beams=settings.beams,
-        )  # fmt: skip
+        lengths = {"answer_tokens": settings.answer_tokens, "beams": settings.beams}
+        decoded = decode(self.seq2seq, memory.apart(), priors, marginal=marginal, **lengths)
         for hypotheses in decoded:
             yield [h for h in hypotheses if self.seq2seq.words(h.ids)], None
 
     def _fused(self, memory: Memory) -> Iterator[tuple[list[Hypothesis], float | None]]:
         """Each row's different answers, and the score of its "no answer", which is left out of them."""
-        settings, answers = self.settings, []
-        silent = None if settings.no_answer is None else normalize_answer(settings.no_answer)
-        for beams in self.seq2seq.generate(
-            memory, answer_tokens=settings.answer_tokens, beams=settings.beams
-        ):
-            texts: dict[str, list[int]] = {}
-            for ids in beams:
-                text = self.seq2seq.words(ids)
-                if text and normalize_answer(text) != silent:
-                    texts.setdefault(text, ids)
-            answers.append(list(texts.values()))
+        settings = self.settings
+        generated = self.seq2seq.generate(memory, answer_tokens=settings.answer_tokens, beams=settings.beams)
+        answers = [self._different(beams) for beams in generated]
         null = [] if self._no_answer is None else [self._no_answer]
-        pairs = [(row, ids) for row, mine in enumerate(answers) for ids in (*mine, *null)]
-        scores: list[float] = []
+        scores = self._log_probs(memory, [[*own, *null] for own in answers])
+        for own in answers:
+            hypotheses = [Hypothesis(tuple(ids), next(scores), ()) for ids in own]
+            yield hypotheses, next(scores) if null else None
+
+    def _different(self, beams: Sequence[list[int]]) -> list[list[int]]:
+        """The answers of a row's beams, one of each text, without "no answer"."""
+        silent = self.settings.no_answer and normalize_answer(self.settings.no_answer)
+        texts: dict[str, list[int]] = {}
+        for ids in beams:
+            text = self.seq2seq.words(ids)
+            if text and normalize_answer(text) != silent:
+                texts.setdefault(text, ids)
+        return list(texts.values())
+
+    def _log_probs(self, memory: Memory, answers: Sequence[Sequence[list[int]]]) -> Iterator[float]:
+        """log p(answer | question, passages) of the answers of each row, row by row."""
+        pairs = [(row, ids) for row, own in enumerate(answers) for ids in own]
         for begin in range(0, len(pairs), len(memory)):
             part = pairs[begin : begin + len(memory)]
             labels = self.seq2seq.targets([ids for _, ids in part])
             with torch.inference_mode():
                 logp = self.seq2seq.token_log_probs(memory.rows([row for row, _ in part]), labels)
-            scores += logp.sum(1).tolist()
-        left = iter(scores)
-        for mine in answers:
-            hypotheses = [Hypothesis(tuple(ids), next(left), ()) for ids in mine]
-            yield hypotheses, next(left) if null else None
+            yield from logp.sum(1).tolist()
 
 
 def _likelihoods(ranked: Ranked) -> tuple[Float64, float]:

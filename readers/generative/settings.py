@@ -89,9 +89,8 @@ def encode_rows(
     ]
     if not texts:
         return [[] for _ in questions]
-    flat = iter(
-        tokenizer(texts, truncation=True, max_length=settings.passage_tokens, verbose=False)["input_ids"]
-    )
+    limit = {"truncation": True, "max_length": settings.passage_tokens}
+    flat = iter(tokenizer(texts, verbose=False, **limit)["input_ids"])
     return [[list(next(flat)) for _ in own] for own in passages]
 
 

@@ -48,7 +48,9 @@ class LocalModel:
         ends = getattr(model.generation_config, "eos_token_id", None)
         ends = tokenizer.eos_token_id if ends is None else ends
         pad = first_token(tokenizer.pad_token_id, ends)
-        model.generation_config = GenerationConfig(eos_token_id=ends, pad_token_id=pad)
+        model.generation_config = GenerationConfig(
+            eos_token_id=ends, pad_token_id=pad, output_logits=True, return_dict_in_generate=True
+        )
 
     def fits(self, messages: Sequence[dict[str, str]], max_tokens: int) -> bool:
         """Whether messages and reply fit into the model's positions."""
@@ -59,10 +61,8 @@ class LocalModel:
         """The greedy continuation, and its log-probability."""
         prompt = self._prompt(messages)
         ids = torch.tensor([prompt], device=self._model.device)
-        output = self._model.generate(
-            ids, attention_mask=torch.ones_like(ids), max_new_tokens=max_tokens, do_sample=False,
-            output_logits=True, return_dict_in_generate=True,
-        )  # fmt: skip
+        mask = torch.ones_like(ids)
+        output = self._model.generate(ids, attention_mask=mask, max_new_tokens=max_tokens)
         reply = output.sequences[0, len(prompt) :]
         logp = torch.stack(output.logits)[:, 0].float().log_softmax(-1)  # (T, V)
         text = self._tokenizer.decode(reply, skip_special_tokens=True).strip()

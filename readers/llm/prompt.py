@@ -10,7 +10,7 @@ import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from rag.core.errors import ReaderError
 from rag.core.types import Answer, AnswerSet, Evidence, Passage, as_unicode
@@ -101,18 +101,33 @@ def parse_reply(text: str) -> tuple[Statement, ...]:
         ((), ())
     """
     text = _THOUGHT.sub("", as_unicode(text)).strip()  # a reply cut inside an emoji ends in half a character
+    if (answer := _json_answer(text)) is not None:
+        return _short_reply(answer["answer"], answer.get("passages"))
+    words = " ".join(text.replace("```", " ").replace("**", "").split())
+    if not words or '"answer"' in words or re.match(r"\{|\[(?!\d{1,4}[],;])", words):
+        raise _malformed(f"expected an answer, or a JSON object with one, found {text[:120]!r}")
+    if _is_refusal(_CITED.sub("", words)):
+        return ()
+    statements = _cited_statements(words)
+    if len(statements) == 1:  # a few words are no sentence
+        statements = [(_without_stop(statements[0][0]), statements[0][1])]
+    return tuple(statements)
+
+
+def _json_answer(text: str) -> dict[str, Any] | None:
+    """The first JSON object in a text that has an answer."""
     for brace in re.finditer(r"\{", text):
         try:
             value, _ = json.JSONDecoder().raw_decode(text, brace.start())
         except (ValueError, RecursionError):  # no JSON, or numbers or nesting beyond Python's limits
             continue
         if isinstance(value, dict) and "answer" in value:
-            return _short_reply(value["answer"], value.get("passages"))
-    words = " ".join(text.replace("```", " ").replace("**", "").split())
-    if not words or '"answer"' in words or re.match(r"\{|\[(?!\d{1,4}[],;])", words):
-        raise _malformed(f"expected an answer, or a JSON object with one, found {text[:120]!r}")
-    if _is_refusal(_CITED.sub("", words)):
-        return ()
+            return value
+    return None
+
+
+def _cited_statements(words: str) -> list[Statement]:
+    """The statements of a reply, each ended by its citations, or by the reply's end."""
     statements: list[Statement] = []
     begin = prefix.end() if (prefix := _PREFIX.match(words)) else 0
     for cited in re.finditer(rf"(?:{_CITED.pattern})+([.!?])?|\Z", words):
@@ -125,9 +140,7 @@ def parse_reply(text: str) -> tuple[Statement, ...]:
             text, earlier = statements[-1]
             statements[-1] = text, tuple(dict.fromkeys((*earlier, *numbers)))
         begin = cited.end()
-    if len(statements) == 1:  # a few words are no sentence
-        statements = [(_without_stop(statements[0][0]), statements[0][1])]
-    return tuple(statements)
+    return statements
 
 
 def _malformed(what: str) -> ReaderError:
@@ -159,10 +172,7 @@ def _short_reply(answer: object, passages: object) -> tuple[Statement, ...]:
 
 
 def to_result(
-    question: str,
-    statements: Sequence[Statement],
-    log_p: float | None,
-    read: Sequence[tuple[Passage, float]],
+    question: str, statements: Sequence[Statement], log_p: float | None, read: Sequence[tuple[Passage, float]]
 ) -> AnswerSet:
     """The reply as an answer with evidence and all its citations.
 
@@ -192,9 +202,8 @@ def to_result(
     unsupported = [text for text, of in statements if not _is_supported(text, of, passages, is_quotable)]
     quoted = [place for place in cited if place in quoting]
     evidence = next(iter([*quoted, *(quoting if unsupported else ()), *cited, *quoting]), None)
-    if evidence is None and not named and is_quotable and share_of_words(answer, []) == 0:
-        shares = [share_of_words(answer, [f"{p.title} {p.text}"]) for p in passages]
-        evidence = shares.index(max(shares)) if max(shares, default=0.0) >= _SUPPORTED_SHARE else None
+    if evidence is None and not named and is_quotable:
+        evidence = _most_worded(answer, passages)
     if evidence is None:
         return AnswerSet(question, (), 1.0)
     if wrong := [str(number) for number in named if not 1 <= number <= len(passages)]:
@@ -219,6 +228,14 @@ def to_result(
         note="; ".join(notes),
     )
     return AnswerSet(question, (stated,), 1.0 - probability if unsupported else 0.0)
+
+
+def _most_worded(answer: str, passages: Sequence[Passage]) -> int | None:
+    """The passage with most of the answer's words, if it has half of them, and there are any but "the"."""
+    if not passages or share_of_words(answer, []) > 0:
+        return None
+    shares = [share_of_words(answer, [f"{p.title} {p.text}"]) for p in passages]
+    return shares.index(max(shares)) if max(shares) >= _SUPPORTED_SHARE else None
 
 
 def _is_supported(

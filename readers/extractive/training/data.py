@@ -61,14 +61,12 @@ def read_set(part: TrainingSet, *, serving: bool = False) -> list[Example]:
             )
         if serving:
             questions = [question for question in questions if question.text in retrieved]
-    return [
-        Example(
-            q.id, q.text, q.answers,
-            tuple(_candidates(q, retrieved.get(q.text, ()), serving, part.window_words)),
-            answer_profile=q.answer_profile, answer_starts=q.answer_starts,
-        )
-        for q in questions
-    ]  # fmt: skip
+    examples = []
+    for q in questions:
+        candidates = tuple(_candidates(q, retrieved.get(q.text, ()), serving, part.window_words))
+        example = Example(q.id, q.text, q.answers, candidates, answer_profile=q.answer_profile)
+        examples.append(replace(example, answer_starts=q.answer_starts))
+    return examples
 
 
 def _shortened(part: TrainingSet, question: Question) -> Question:
@@ -213,13 +211,17 @@ def load_examples(
     questions: list[TrainingQuestion] = []
     for n, ((place, example), (positives, negatives)) in enumerate(zip(numbered, roles, strict=True)):
         kind = answer_type(example) if sets[place][0].labelled else UNLABELLED
-        right = [(numbers[_key(candidate)], places) for candidate, places in positives]
-        spans = [(number, tuple(texts.located(number, at, _MAX_ANSWER_TOKENS))) for number, at in right]
-        spans = [(number, own) for number, own in spans if own or kind != SPAN]
+        passages, spans = list[int](), list[tuple[tuple[int, int], ...]]()
+        for candidate, places in positives:
+            number = numbers[_key(candidate)]
+            located = tuple(texts.located(number, places, _MAX_ANSWER_TOKENS))
+            if located or kind != SPAN:
+                passages.append(number)
+                spans.append(located)
         if spans or (negatives and not example.answers):
-            passages = (*(number for number, _ in spans), *(numbers[_key(each)] for each in negatives))
-            answers = tuple(own for _, own in spans)
-            questions.append(TrainingQuestion(tokenized.tokens(n), place, kind, passages, answers))
+            passages += [numbers[_key(candidate)] for candidate in negatives]
+            tokens = tokenized.tokens(n)
+            questions.append(TrainingQuestion(tokens, place, kind, tuple(passages), tuple(spans)))
     if len(questions) < len(numbered):
         get_logger(__name__).warning(
             "%d of %d questions left out: no passage of theirs holds an answer of at most %d tokens",

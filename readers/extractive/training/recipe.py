@@ -58,10 +58,8 @@ def _method(config: ReaderTrainConfig, world: World) -> Method:
     )
     teacher = None
     if config.teacher is not None:
-        teacher = Teacher.load(
-            config.teacher, tokenizer, precision=config.precision, device=world.device,
-            passage_head=passage_head,
-        )  # fmt: skip
+        where = {"precision": config.precision, "device": world.device}
+        teacher = Teacher.load(config.teacher, tokenizer, passage_head=passage_head, **where)
     master = MasterWeights(model.to(world.device), config.precision)
 
     # data
@@ -96,18 +94,16 @@ def _method(config: ReaderTrainConfig, world: World) -> Method:
     def export(weights: Weights) -> dict[str, Any]:
         return finish(config, model, weights, tokenizer, held_out, settings, shown)
 
-    return Method(
-        model, master, ReaderBatches(rows, config),
-        lambda batch: reader_loss(model, batch, config, world.device, teacher), export,
-        Card("readers.extractive.training", "reader.md", {"load_manifest": manifest}),
-        evaluate=evaluate if watched else None,
-        facts={
-            "sets": ", ".join(part.label for part in config.train),
-            "training questions": len(rows),
-            "held-out questions": sum(map(len, held_out.values())),
-            "passages": len(rows.texts),
-        },
-    )  # fmt: skip
+    facts = {
+        "sets": ", ".join(part.label for part in config.train),
+        "training questions": len(rows),
+        "held-out questions": sum(map(len, held_out.values())),
+        "passages": len(rows.texts),
+    }
+    loss = partial(reader_loss, model, config=config, device=world.device, teacher=teacher)
+    batches, measure = ReaderBatches(rows, config), evaluate if watched else None
+    card = Card("readers.extractive.training", "reader.md", {"load_manifest": manifest})
+    return Method(model, master, batches, loss, export, card, evaluate=measure, facts=facts)
 
 
 def reader_loss(
@@ -126,10 +122,11 @@ def reader_loss(
     value = start.new_zeros(())
     if labelled.any():
         spans = (moved[name][labelled] for name in ("allowed", "starts", "ends", "acceptable"))
-        value = labelled.float().mean() * span_loss(
-            start[labelled], end[labelled], *spans, has_answer=moved["has_answer"][labelled],
-            normalisation=config.normalisation,
-        )  # fmt: skip
+        has_answer = moved["has_answer"][labelled]
+        loss = span_loss(
+            start[labelled], end[labelled], *spans, has_answer=has_answer, normalisation=config.normalisation
+        )
+        value = labelled.float().mean() * loss
     if config.selection_weight:
         relevance = output.relevance.view(groups, per_group)  # (B, P)
         selection = marginal_loss(relevance, torch.ones_like(positive), positive)

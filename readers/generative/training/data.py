@@ -108,17 +108,12 @@ class GeneratorBatches:
         return min(int(self._ends[-1]), self._config.max_batches or int(self._ends[-1]))
 
     def __getitem__(self, number: int) -> GeneratorBatch:
-        config, total = self._config, len(self._examples)
+        config = self._config
         place = int(np.searchsorted(self._ends, number, side="right"))
         stage = config.stages[place]
         draw = generator(config.seed, 3, number)
-        begin = (number - (self._ends[place - 1] if place else 0)) * stage.batch_size
-        epochs = range(begin // total, (begin + stage.batch_size - 1) // total + 1)
-        orders = [generator(config.seed, 2, place, epoch).permutation(total) for epoch in epochs]
-        first = begin - epochs[0] * total
         questions, passages, targets = [], [], []
-        for index in np.concatenate(orders)[first : first + stage.batch_size].tolist():
-            example = self._examples[index]
+        for example in self._examples_of(number, place):
             places, holding = choose_passages(example, stage, draw), _holding(example)
             answer = example.answers[int(draw.integers(len(example.answers)))]
             if config.no_answer is not None and holding.isdisjoint(places):
@@ -128,6 +123,15 @@ class GeneratorBatches:
             targets.append(self._seq2seq.answer_ids(answer)[: self._settings.answer_tokens])
         settings = self._settings.model_copy(update={"passage_tokens": stage.passage_tokens})
         return GeneratorBatch(encode_rows(self._seq2seq.tokenizer, settings, questions, passages), targets)
+
+    def _examples_of(self, number: int, place: int) -> list[Example]:
+        """The examples of a batch of a stage, whose passes over the examples are permutations, end to end."""
+        size, total = self._config.stages[place].batch_size, len(self._examples)
+        begin = (number - (self._ends[place - 1] if place else 0)) * size
+        epochs = range(begin // total, (begin + size - 1) // total + 1)
+        orders = [generator(self._config.seed, 2, place, epoch).permutation(total) for epoch in epochs]
+        first = begin - epochs[0] * total
+        return [self._examples[n] for n in np.concatenate(orders)[first : first + size].tolist()]
 
 
 def choose_passages(example: Example, stage: GeneratorStage, draw: np.random.Generator) -> list[int]:

@@ -96,15 +96,14 @@ def _method(config: GeneratorTrainConfig, world: World) -> Method:
         save_reader(config.out / "reader", seq2seq, weights, manifest)
         return {**figures, "questions": float(len(held_out))}
 
-    return Method(
-        model, master, batches, lambda batch: batch_loss(seq2seq, batch, config.batch_tokens, world),
-        export, reader_card(settings), evaluate=evaluate,
-        facts={
-            "training questions": len(examples),
-            "held-out questions": len(held_out),
-            "parameters, in millions": round(model.num_parameters() / 1e6, 1),
-        },
-    )  # fmt: skip
+    facts = {
+        "training questions": len(examples),
+        "held-out questions": len(held_out),
+        "parameters, in millions": round(model.num_parameters() / 1e6, 1),
+    }
+    loss = partial(batch_loss, seq2seq, batch_tokens=config.batch_tokens, world=world)
+    card = reader_card(settings)
+    return Method(model, master, batches, loss, export, card, evaluate=evaluate, facts=facts)
 
 
 def batch_loss(seq2seq: Seq2Seq, batch: GeneratorBatch, batch_tokens: int, world: World) -> Loss:
@@ -148,10 +147,8 @@ def _start(
     (reader, tokenizer), settings = loaded, GeneratorSettings(**layout)
     seen = examples[:_SEEN]
     rows = encode_rows(tokenizer, settings, [e.question for e in seen], [e.passages[:1] for e in seen])
-    seq2seq = warm_start(
-        reader, tokenizer, [row for [row] in rows],
-        decoder_layers=config.decoder_layers, dropout=config.dropout, device=device,
-    )  # fmt: skip
+    shape: dict[str, Any] = {"decoder_layers": config.decoder_layers, "dropout": config.dropout}
+    seq2seq = warm_start(reader, tokenizer, [row for [row] in rows], **shape, device=device)
     check_rows(seq2seq.model, settings)
     return seq2seq, settings
 
