@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from indexers.settings import INDEX_KINDS, Part
 from rag.config import Config, load_config, parse_overrides
@@ -15,6 +14,7 @@ from retrievers.first_stage import DenseRetriever, LateInteractionRetriever, Spa
 from retrievers.hybrid import Fusion, HybridRetriever, default_fusion
 from retrievers.multihop import HopOptions, MultiHopRetriever
 from retrievers.protocols import Retriever, TextEncoder
+from retrievers.rerank import RerankingRetriever
 
 if TYPE_CHECKING:
     from indexers.index import Index
@@ -144,19 +144,29 @@ def _hybrid(index: Index, encoder: BiEncoder | StaticEncoder, fusion: Fusion | N
 
 
 def over_index(retriever: Retriever, index: Index) -> Retriever:
-    """A retriever with the loaded models of this one, over another version of its index."""
-    if isinstance(retriever, LateInteractionRetriever):
-        raise ConfigError("token vectors belong to one version of an index", hint="reload it")
-    made = copy.copy(retriever)
-    renewed: dict[str, Any] = {"passages": index.passages, "vectors": index.dense, "terms": index.lucene}
-    for name, value in vars(retriever).items():
-        if name in renewed:
-            setattr(made, name, renewed[name])
-        elif name in ("first", "dense") and value is not None:
-            setattr(made, name, over_index(value, index))
-        elif name == "members":
-            made.members = tuple(over_index(member, index) for member in value)  # type: ignore[attr-defined]
-    return made
+    """A retriever with the loaded models of this one, over another version of its index.
+
+    Raises:
+        ConfigError: it searches token vectors, which belong to one version, or is of an unknown kind.
+    """
+    old, passages = retriever, index.passages
+    if isinstance(old, DenseRetriever):
+        return DenseRetriever(index.require_dense().vectors, passages, old.encoder)
+    if isinstance(old, SparseRetriever):
+        return _bm25(index)
+    if isinstance(old, HybridRetriever):
+        members = [over_index(member, index) for member in old.members]
+        return HybridRetriever(members, passages, fusion=old.fusion, depth=old.depth, matching=old.matching)
+    if isinstance(old, MultiHopRetriever):
+        first = None if old.first is None else over_index(old.first, index)
+        dense = DenseRetriever(index.require_dense().vectors, passages, old.dense.encoder)
+        return MultiHopRetriever(dense, passages, first=first, hops=old.hops, beam=old.beam)
+    if isinstance(old, RerankingRetriever):
+        first = over_index(old.first, index)
+        return RerankingRetriever(
+            first, passages, old.scorer, depth=old.depth, fusion=old.fusion, identity=old.identity
+        )
+    raise ConfigError(f"a {type(old).__name__} belongs to one version of an index", hint="reload it")
 
 
 def _missing(kind: str, index: Index) -> list[Part]:

@@ -9,10 +9,12 @@ from indexers.protocols import EncoderIdentity
 from rag.core.errors import ConfigError, MismatchedArtifactError, RetrievalError
 from rag.core.types import Hit, Passage
 from retrievers.encoders.bi_encoder import BiEncoder
-from retrievers.first_stage import DenseRetriever, SparseRetriever
+from retrievers.first_stage import DenseRetriever, LateInteractionRetriever, SparseRetriever
 from retrievers.hybrid import Fusion, HybridRetriever
-from retrievers.open import open_encoder, open_retriever
+from retrievers.multihop import MultiHopRetriever
+from retrievers.open import open_encoder, open_retriever, over_index
 from retrievers.protocols import Retriever
+from retrievers.rerank import RerankingRetriever
 from tests.unit.retrievers.conftest import Flat, Store
 
 STORE = Store(Passage(name, "", "") for name in "dcba")
@@ -114,6 +116,21 @@ def test_auto_takes_what_the_index_has(tiny_bert):
         open_retriever(both, "multihop:bean=7", encoder=encoder)
     with pytest.raises(ConfigError, match="no dense part"):
         open_encoder(index())
+
+
+def test_another_version_of_an_index_is_searched_by_the_same_models():
+    judge = SimpleNamespace(name="judge", score=lambda questions, passages: np.arange(len(passages)))
+
+    def retrievers(vectors):
+        near, words = DenseRetriever(Flat(vectors), STORE, Encoder()), SparseRetriever(Terms(), STORE)
+        both = HybridRetriever([near, words], STORE)
+        return [both, MultiHopRetriever(near, STORE, first=both), RerankingRetriever(both, STORE, judge)]
+
+    newer = index(dense=Flat(VECTORS[::-1]), lucene=Terms())
+    for old, expected in zip(retrievers(VECTORS), retrievers(VECTORS[::-1]), strict=True):
+        assert over_index(old, newer).search(["x"], 3) == expected.search(["x"], 3) != old.search(["x"], 3)
+    with pytest.raises(ConfigError, match="one version of an index"):
+        over_index(LateInteractionRetriever(None, STORE, None), newer)
 
 
 def test_an_index_opens_its_encoder_with_the_settings_it_was_built_with(tiny, tiny_bert, tmp_path):
