@@ -137,17 +137,15 @@ async def chat(body: ChatRequest, request: Request, engine: AppEngine) -> Respon
         raise invalid_request(f"the last user message: {error.errors()[0]['msg']}") from None
     if GREETING.fullmatch(message):
         engine.require_ready()
-        result: dict[str, Any] = {"answers": [], "no_answer_confidence": 1.0}
-        understood, sources, content = message, list[dict[str, Any]](), _GREETED
+        content, extra = _GREETED, _extra(message, [], [], 1.0)
     else:
-        context = context_of(message, previous)
-        job = Job("ask", _TOP_K, _N_BEST, conditions, context=context)
+        job = Job("ask", _TOP_K, _N_BEST, conditions, context=context_of(message, previous))
         (result,) = await engine.run(request, job, [message])
-        understood = f"{context} {message}" if context else message
+        understood = f"{job.context} {message}" if job.context else message
         base_url = _base_url(request)
         sources = _sources(result, base_url)
         content = _content(result, understood, sources, base_url if engine.settings.api_keys else None)
-    answers = result["answers"]
+        extra = _extra(understood, sources, result["answers"], result["no_answer_confidence"])
     n_prompt, n_reply = _count(message.text for message in body.messages), _count([content])
     usage = {"prompt_tokens": n_prompt, "completion_tokens": n_reply, "total_tokens": n_prompt + n_reply}
     head = {
@@ -156,12 +154,6 @@ async def chat(body: ChatRequest, request: Request, engine: AppEngine) -> Respon
         "created": int(time.time()),
         "model": body.model,
     }
-    extra = {
-        "question": understood,
-        "sources": sources,
-        "confidence": answers[0]["confidence"] if answers else None,
-        "no_answer_confidence": result["no_answer_confidence"],
-    }
     if not body.stream:
         reply = {"role": "assistant", "content": content}
         choice = {"index": 0, "message": reply, "logprobs": None, "finish_reason": "stop"}
@@ -169,6 +161,18 @@ async def chat(body: ChatRequest, request: Request, engine: AppEngine) -> Respon
     shows_usage = body.stream_options is not None and body.stream_options.get("include_usage")
     events = _events(head, content, extra, usage if shows_usage else None)
     return StreamingResponse(events, media_type="text/event-stream")
+
+
+def _extra(
+    question: str, sources: list[dict[str, Any]], answers: list[dict[str, Any]], none: float
+) -> dict[str, Any]:
+    """What a reply has beside OpenAI's fields; `none` is the confidence that there is no answer."""
+    return {
+        "question": question,
+        "sources": sources,
+        "confidence": answers[0]["confidence"] if answers else None,
+        "no_answer_confidence": none,
+    }
 
 
 async def _events(

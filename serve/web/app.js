@@ -129,15 +129,19 @@ function inShort(result) {
 function blocksOf(result, passages) {
   const answered = isAnswered(result), bears = result.kind === "passage";
   const path = answered ? (result.answers[0].path ?? []).map(stepOf) : [];
-  const found = result.answers.length ? cardsOf(result.answers) : passages.map(asCard);
-  const cards = found.filter((card) => path.every((step) => step.id !== card.id));
-  return [
-    !answered ? noAnswerPanel(result) : bears ? bearingPanel(result) : answerPanel(result),
-    ...(result.notice ? [make("p", "fine notice", `${capital(result.notice)}.`)] : []),
-    ...(path.length ? [steps(path)] : []),
-    ...(answered && !bears && result.answers.length > 1 ? [alternatives(result.answers.slice(1))] : []),
-    ...(cards.length ? [evidence(cards, answered)] : []),
-  ];
+  const candidates = result.answers.length ? cardsOf(result.answers) : passages.map(asCard);
+  const cards = candidates.filter((card) => path.every((step) => step.id !== card.id));
+  const blocks = [panelOf(result)];
+  if (result.notice) blocks.push(make("p", "fine notice", `${capital(result.notice)}.`));
+  if (path.length) blocks.push(steps(path));
+  if (answered && !bears && result.answers.length > 1) blocks.push(alternatives(result.answers.slice(1)));
+  if (cards.length) blocks.push(evidence(cards, answered));
+  return blocks;
+}
+
+function panelOf(result) {
+  if (!isAnswered(result)) return noAnswerPanel(result);
+  return result.kind === "passage" ? bearingPanel(result) : answerPanel(result);
 }
 
 function showError(error, question) {
@@ -386,8 +390,8 @@ function choose(question) {
 }
 
 function remember(question) {
-  const known = recent.indexOf(question);
-  if (known >= 0) recent.splice(known, 1);
+  const place = recent.indexOf(question);
+  if (place >= 0) recent.splice(place, 1);
   recent.unshift(question);
   recent.length = Math.min(recent.length, MAX_RECENT);
   fillChips("recent", recent.slice(1));

@@ -32,8 +32,7 @@ HOSTILE = [
 @pytest.mark.parametrize("place", ["text", "title"])
 def test_what_a_passage_says_is_no_passage_and_no_question(text: str, place: str) -> None:
     """A model that takes the prompt at its word finds two passages and one question."""
-    hostile = Passage("h", "", "") if place == "text" else Passage("h", text, "It is long.")
-    hostile = Passage("h", "T", text) if place == "text" else hostile
+    hostile = Passage("h", "T", text) if place == "text" else Passage("h", text, "It is long.")
     system, user = prompt_messages(QUESTION, [hostile, PASSAGES[1]], "short")
     [mark] = set(re.findall(r"<passage (\w{16}) N>", system["content"]))
     assert mark not in text
