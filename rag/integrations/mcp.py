@@ -17,7 +17,7 @@ from pydantic import BaseModel, Field
 from rag import __version__
 from rag.core.errors import RagError
 from rag.core.optional import require
-from rag.core.types import Certainty, Passage, certainty
+from rag.core.types import AnswerSet, Certainty, Passage, certainty
 from rag.integrations import passage_metadata
 from rag.pipeline import Pipeline
 
@@ -113,28 +113,13 @@ def create_mcp_server(pipeline: Pipeline, *, top_k: int = 10, snippet_chars: int
 
         return wrapped
 
-    def link(passage: Passage) -> str:
-        """The web address that a passage comes from, or its address as a resource."""
-        path = passage.location.path if passage.location else ""
-        return path if path.startswith(("http://", "https://")) else _SCHEME + quote(passage.id, safe="")
-
-    def document(passage: Passage) -> Document:
-        title = passage.title or passage.id
-        return Document(
-            id=passage.id,
-            title=title,
-            text=passage.text,
-            url=link(passage),
-            metadata=passage_metadata(passage),
-        )
-
     @server.tool(annotations=only_reads)
     @explained
     def search(query: str) -> SearchResults:
         """Find passages for a question or a few words, best first; `fetch` returns one in full."""
         results = [
-            SearchResult(id=hit.id, title=hit.title or hit.id, url=link(hit), text=hit.text[:snippet_chars])
-            for _, hit in pipeline.retrieve(query, top_k)
+            SearchResult(id=it.id, title=it.title or it.id, url=_link(it), text=it.text[:snippet_chars])
+            for _, it in pipeline.retrieve(query, top_k)
         ]
         return SearchResults(results=results)
 
@@ -145,30 +130,15 @@ def create_mcp_server(pipeline: Pipeline, *, top_k: int = 10, snippet_chars: int
         passage = pipeline.passage(id)
         if passage is None:
             raise ToolError(f"no passage has the id {id[:100]!r}; ids come from `search`")
-        return document(passage)
+        return _document(passage)
 
     @server.tool(annotations=only_reads)
     @explained
     def ask(question: str) -> Answered:
         """Answer a question in a few words from the passages, with evidence and confidence."""
-        result = pipeline.ask(question).to_json()
-        answers, nothing = result["answers"], result["no_answer_confidence"]
-        best = answers[0] if answers else None
-        passage = pipeline.passage(best["evidence"]["passage_id"]) if best else None
-        bears = result.get("kind") == "passage"
-        notes = [_BEARS if bears else "", best.get("note") if best else "", result.get("notice")]
-        text = guess = best["text"] if best and not bears else None
-        level = certainty(best["confidence"] if best else 0.0, nothing)
-        return Answered(
-            question=question,
-            answer=text if best and level != "none" else None,
-            certainty=level,
-            confidence=best["confidence"] if best else None,
-            no_answer_confidence=nothing,
-            best_guess=guess,
-            evidence=document(passage) if passage else None,
-            note="; ".join(filter(None, notes)),
-        )
+        result = pipeline.ask(question)
+        passage = pipeline.passage(result.answers[0].evidence.passage_id) if result.answers else None
+        return _answered(result, passage)
 
     anything = ResourceSecurity(exempt_params={"passage_id"})  # ids name rows of the index, no files
 
@@ -181,3 +151,38 @@ def create_mcp_server(pipeline: Pipeline, *, top_k: int = 10, snippet_chars: int
         return f"{content.title}\n\n{content.text}" if content.title else content.text
 
     return server
+
+
+def _link(passage: Passage) -> str:
+    """The web address that a passage comes from, or its address as a resource."""
+    path = passage.location.path if passage.location else ""
+    return path if path.startswith(("http://", "https://")) else _SCHEME + quote(passage.id, safe="")
+
+
+def _document(passage: Passage) -> Document:
+    return Document(
+        id=passage.id,
+        title=passage.title or passage.id,
+        text=passage.text,
+        url=_link(passage),
+        metadata=passage_metadata(passage),
+    )
+
+
+def _answered(result: AnswerSet, passage: Passage | None) -> Answered:
+    """The reply of `ask`; `passage` holds the evidence of the best answer."""
+    best = result.answers[0] if result.answers else None
+    level = certainty(best.confidence if best else 0.0, result.no_answer_confidence)
+    bears = result.kind == "passage"
+    guess = best.text if best and not bears else None
+    notes = [_BEARS if bears else "", best.note if best else "", result.notice]
+    return Answered(
+        question=result.question,
+        answer=None if level == "none" else guess,
+        certainty=level,
+        confidence=best.confidence if best else None,
+        no_answer_confidence=result.no_answer_confidence,
+        best_guess=guess,
+        evidence=_document(passage) if passage else None,
+        note="; ".join(filter(None, notes)),
+    )
