@@ -222,7 +222,7 @@ def _with_texts(row: Mapping[str, str], questions: Mapping[str, str], texts: Map
 def _id_rows(path: Path, *names: str) -> Iterator[Sequence[str]]:
     """Cells of a table of MS MARCO, which has no header and quotes nothing."""
     for place, _, row in files.read_rows(str(path), lambda _: list(names), format="tsv"):
-        yield tuple(files.good(row, place).values())
+        yield tuple(files.refuse_bad(row, place).values())
 
 
 def write_examples(path: str | Path, examples: Iterable[Example]) -> int:

@@ -98,7 +98,7 @@ def read_qrels(path: Path) -> Grades:
     grades: Grades = {}
     for place, _, row in files.read_rows(str(path), format="tsv"):
         try:
-            question, passage, grade = (files.good(row, place)[name] for name in _QRELS)
+            question, passage, grade = (files.refuse_bad(row, place)[name] for name in _QRELS)
             grades.setdefault(question, {})[passage] = int(grade.removesuffix(".0"))
         except (KeyError, ValueError) as error:
             raise DataError(f"{place}: {row!r:.50}, expected {', '.join(_QRELS)}, a whole number") from error
@@ -149,7 +149,7 @@ def _squad_rows(rows: Iterable[PlacedRecord], path: str) -> Iterator[PlacedRecor
     """
     count = 0
     for place, number, row in rows:
-        paragraphs = squad_paragraphs(files.good(row, place))
+        paragraphs = squad_paragraphs(files.refuse_bad(row, place))
         if paragraphs is None:
             yield place, number, row
         for paragraph in paragraphs or ():

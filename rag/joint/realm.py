@@ -12,7 +12,7 @@ Source:
     Guu et al. 2020, "REALM: Retrieval-Augmented Language Model Pre-Training", sections 3 and 4.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -50,6 +50,7 @@ from retrievers.training.bi_encoder import (
 )
 from retrievers.training.recipe import encoder_card, export_frozen, frozen_form
 
+_Text = tuple[str, str]  # title and text of a passage
 _FIGURES = ("utility", "null", "found", "p_gold", "posterior_gold")
 _SPARE = 8  # further passages to retrieve, in place of those that are excluded
 _DRAWN = 4  # sentences drawn for each that is trained on, where only sentences that can be filled in are
@@ -103,7 +104,7 @@ def _build_run(config: RealmTrainConfig, index: Index, encode: EncodesCorpus | N
     hooks = FitHooks()
     if not frozen:
         hooks = index_refresh(config, live_index, retriever, master, world=world, encode=encode)
-    form = (frozen_form if frozen else encoder_form)(config, retriever)
+    form = frozen_form(config, retriever) if frozen else encoder_form(config, retriever)
 
     def export(weights: Weights) -> None:
         reader.save(config.out / "mlm", part(weights, "reader"))
@@ -199,7 +200,7 @@ class RealmTask:
             if any(sentence.words in p.text and not sentence.stands_in(p) for p in passages)
         ]
 
-    def retrieve(self, sentences: Sequence[MaskedSentence]) -> tuple[Tensor, Int64, list[tuple[str, str]]]:
+    def retrieve(self, sentences: Sequence[MaskedSentence]) -> tuple[Tensor, Int64, list[_Text]]:
         """Retrieve the passages of each sentence and score them with the current model.
 
         Passages that contain the sentence, and duplicates, are left out. Where no passage is left, the null
@@ -209,16 +210,16 @@ class RealmTask:
             Scores (B, K), the null document first, −inf in empty places; indices (B, K) into the third item;
             the titles and texts of the distinct passages, the null document first.
         """
-        model, n_passages = self.retriever, self.config.documents - 1
-        questions = model.ask([Query(sentence.query) for sentence in sentences])  # (B, D)
+        n_passages = self.config.documents - 1
+        questions = self.retriever.ask([Query(sentence.query) for sentence in sentences])  # (B, D)
         retrieved = self.live_index.search(questions, n_passages + _SPARE)
-        stored: dict[tuple[str, str], int] = {}  # a row of the index with this title and text
-        places: dict[tuple[str, str], int] = {("", ""): 0}
+        stored: dict[_Text, int] = {}  # a row of the index with this title and text
+        places: dict[_Text, int] = {("", ""): 0}
         rows = np.zeros((len(sentences), n_passages + 1), np.int64)
         empty = np.zeros(rows.shape, bool)
         candidates = self.live_index.passages_of(retrieved)
         for number, (sentence, own) in enumerate(zip(sentences, candidates, strict=True)):
-            listed: dict[tuple[str, str], None] = {}
+            listed: dict[_Text, None] = {}
             for row, passage in zip(retrieved[number].tolist(), own, strict=False):  # rows may end with −1
                 if len(listed) < n_passages and not sentence.stands_in(passage):
                     listed[passage.title, passage.text] = None
@@ -227,11 +228,15 @@ class RealmTask:
                 rows[number, slot] = places.setdefault(key, len(places))
             empty[number, 1 + len(listed) :] = True
             empty[number, 0] = not self.config.null_document and bool(listed)
-        passages = list(places)
-        encoded = passages if self.vectors is None else passages[:1]
-        vectors = model.read([Passage("", title, text) for title, text in encoded])  # (U, D)
-        if self.vectors is not None:
-            fixed = self.vectors.rows(np.array([stored[key] for key in passages[1:]], np.int64))
-            vectors = torch.cat([vectors.float(), torch.from_numpy(fixed).to(vectors.device)])
+        vectors = self._vectors(list(places), stored)
         chosen = torch.from_numpy(np.where(empty, -1, rows))
-        return listed_scores(questions, vectors, chosen, model.scale), rows, passages
+        return listed_scores(questions, vectors, chosen, self.retriever.scale), rows, list(places)
+
+    def _vectors(self, passages: Sequence[_Text], stored: Mapping[_Text, int]) -> Tensor:
+        """(U, D) vectors of passages, the null document first: encoded now, or those of the index by row."""
+        encoded = passages if self.vectors is None else passages[:1]
+        vectors = self.retriever.read([Passage("", title, text) for title, text in encoded])
+        if self.vectors is None:
+            return vectors
+        fixed = self.vectors.rows(np.array([stored[key] for key in passages[1:]], np.int64))
+        return torch.cat([vectors.float(), torch.from_numpy(fixed).to(vectors.device)])

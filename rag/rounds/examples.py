@@ -164,8 +164,7 @@ def matcher_of(example: Example) -> AnswerMatcher:
 
 
 def to_judge(example: Example) -> Example:
-    """The example with the answer to be generated as `target_answer`: the first, or of regular expressions
-    what they match most often in its passages; "" if nothing is known."""
+    """The example with a `target_answer`: its first answer, or what its expressions match most often."""
     answer = next(iter(example.answers), "")
     if example.answer_profile == REGEX_PROFILE:
         answer = most_matched(matcher_of(example), (c.passage.text for c in example.candidates))
@@ -224,7 +223,9 @@ def guided_examples(
             continue
         matcher, listed = AnswerMatcher(answers, example.answer_profile), example.candidates
         holding = [place for place, hit in enumerate(listed) if matcher.matches(hit.passage.text)]
-        chosen = {p for most, first in settings.rules for p in [n for n in holding if n < first][:most]}
+        chosen = set[int]()
+        for most, first in settings.rules:  # at most so many of so many first passages
+            chosen.update([place for place in holding if place < first][:most])
         if not chosen:
             counts["no passage holds an answer"] += 1
             continue

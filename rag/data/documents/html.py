@@ -179,8 +179,8 @@ class _Walk:
         self._mark = ""
 
     def _table(self, node: Any) -> None:
-        lines = [row for part in node.iter() for row in part.iter() if row.tag == "tr"]  # of head, body, foot
-        cells = [[cell for cell in row.iter() if cell.tag in ("td", "th")] for row in lines]
+        rows = [row for part in node.iter() for row in part.iter() if row.tag == "tr"]  # of head, body, foot
+        cells = [[cell for cell in row.iter() if cell.tag in ("td", "th")] for row in rows]
         width = max(map(len, cells), default=0)
         may_be_layout = self._is_page or MAY_BE_LAYOUT in node.attributes
         if not width or (may_be_layout and (width < 2 or node.css_first(_LAYOUT) is not None)):
@@ -193,16 +193,16 @@ class _Walk:
         if (caption := node.css_first("caption")) is not None:
             self._inline.append(_inline_text(caption))
             self.flush()
-        spread = [[text for cell in row for text in _columns_of(cell)] for row in cells]
-        heads = [bool(row) and all(cell.tag == "th" for cell in row) for row in cells]
-        first = heads.index(False) if False in heads else 0
-        if first:
-            columns = zip_longest(*spread[:first], fillvalue="")
+        texts = [[text for cell in row for text in _columns_of(cell)] for row in cells]
+        are_heads = [bool(row) and all(cell.tag == "th" for cell in row) for row in cells]
+        n_heads = are_heads.index(False) if False in are_heads else 0
+        if n_heads:
+            columns = zip_longest(*texts[:n_heads], fillvalue="")
             header = [" ".join(dict.fromkeys(filter(None, names))) for names in columns]
-            self.pieces += tables.rows(spread[first:], header)
+            self.pieces += tables.rows(texts[n_heads:], header)
         else:
             tags = {cell.tag for row in cells for cell in row}  # without "th" the header is guessed
-            self.pieces += tables.rows(spread) if "th" in tags else tables.grid(spread)
+            self.pieces += tables.rows(texts) if "th" in tags else tables.grid(texts)
 
 
 def _columns_of(cell: Any) -> list[str]:

@@ -94,15 +94,15 @@ def pdf(data: bytes) -> tuple[str, list[Piece], tuple[str, ...]]:
     labels = _labels(document)
     title = clean(document.get_metadata_value("Title"))
     lines = _without_boilerplate(lines, labels)
-    if len(outline) < 2 or _from_outline(lines, outline) < 0.3 * len(outline):
-        _from_sizes(lines)
+    if len(outline) < 2 or _mark_outline(lines, outline) < 0.3 * len(outline):
+        _mark_by_size(lines)
     notes = []
     if n_empty and n_empty > count // 10:
         notes.append(f"{n_empty} of {count} pages have no characters: empty or scanned")
     if n_broken:
         notes.append(f"{n_broken} of {count} pages are damaged")
     if not title or _TITLE_JUNK.search(title):
-        title = _largest(lines)
+        title = _title_by_size(lines)
     return title, list(_pieces(lines, labels)), tuple(notes)
 
 
@@ -185,7 +185,7 @@ def _edge_mark(line: _Line) -> str:
     return f"{round(line.top / 8)} " + re.sub(r"\d+|\b[ivxlc]+\b", "#", clean(line.text).lower())
 
 
-def _largest(lines: Sequence[_Line]) -> str:
+def _title_by_size(lines: Sequence[_Line]) -> str:
     first = [line for line in lines if line.page == lines[0].page]
     size = max(line.size for line in first)
     grouped = itertools.groupby(first, lambda line: line.size == size)
@@ -196,12 +196,11 @@ def _largest(lines: Sequence[_Line]) -> str:
 
 def _pieces(lines: Sequence[_Line], labels: Sequence[str]) -> Iterator[Piece]:
     """Join lines to headings, code, entries of lists and paragraphs."""
-    steps = Counter(
-        round((first.bottom - second.bottom) / first.size, 1)
-        for first, second in itertools.pairwise(lines)
-        if first.page == second.page and first.size == second.size
-        and 0.8 < (first.bottom - second.bottom) / first.size < 3
-    )  # fmt: skip
+    steps = Counter[float]()
+    for first, second in itertools.pairwise(lines):
+        step = (first.bottom - second.bottom) / first.size
+        if first.page == second.page and first.size == second.size and 0.8 < step < 3:
+            steps[round(step, 1)] += 1
     pitch = steps.most_common(1)[0][0] if steps else 1.2  # from a line to the next, in font sizes
     block: list[_Line] = []
     for line in lines:
@@ -261,7 +260,7 @@ def _piece(block: Sequence[_Line], labels: Sequence[str]) -> Piece:
     return Piece("paragraph", text, pages=on_pages)
 
 
-def _from_outline(lines: Sequence[_Line], outline: Sequence[tuple[str, int, int]]) -> int:
+def _mark_outline(lines: Sequence[_Line], outline: Sequence[tuple[str, int, int]]) -> int:
     """Set `level` of the first lines on an entry's page that read like it; returns how many entries did."""
     first: dict[int, int] = {}
     for place, line in enumerate(lines):
@@ -273,7 +272,7 @@ def _from_outline(lines: Sequence[_Line], outline: Sequence[tuple[str, int, int]
             continue
         at = max(at, start) if lines[min(at, len(lines) - 1)].page <= page else start
         for place in range(at, bisect_right(lines, page, key=attrgetter("page"))):
-            if n_lines := _match(lines, place, letters):
+            if n_lines := _count_heading_lines(lines, place, letters):
                 for line in lines[place : place + n_lines]:
                     line.level = level
                 n_marked, at = n_marked + 1, place + n_lines
@@ -281,7 +280,7 @@ def _from_outline(lines: Sequence[_Line], outline: Sequence[tuple[str, int, int]
     return n_marked
 
 
-def _match(lines: Sequence[_Line], place: int, title: str) -> int:
+def _count_heading_lines(lines: Sequence[_Line], place: int, title: str) -> int:
     """Number of lines from `place` on that are the heading, 0 if none; `title` may lack their numbering."""
     letters = ""
     for n_lines, line in enumerate(lines[place : place + _MAX_HEADING_LINES], start=1):
@@ -298,28 +297,28 @@ def _letters(text: str) -> str:
     return re.sub(r"[\W_]+", "", text.casefold())
 
 
-def _from_sizes(lines: Sequence[_Line]) -> None:
+def _mark_by_size(lines: Sequence[_Line]) -> None:
     """Set `level`: sizes above the body's, the largest first; bold lines alone are the level below."""
     sizes: Counter[float] = Counter()
     for line in lines:
         line.level = 0
         sizes[line.size] += len(line.text)
     body = sizes.most_common(1)[0][0]
-    candidates = [line for line in lines if line.size >= 1.12 * body and _may_be(line)]
+    candidates = [line for line in lines if line.size >= 1.12 * body and _may_be_heading(line)]
     larger = sorted({line.size for line in candidates}, reverse=True)
     n_bold = sum(len(line.text) for line in lines if line.is_bold)
-    levels = {size: min(place, _MAX_LEVELS) for place, size in enumerate(larger, start=1)}
     for line in candidates:
-        line.level = levels[line.size]
+        line.level = min(larger.index(line.size) + 1, _MAX_LEVELS)
     if n_bold < 0.2 * sum(sizes.values()):
         below = min(len(larger), _MAX_LEVELS) + 1
         for before, line in zip([None, *lines], lines):
             starts = before is None or before.page != line.page or before.text.rstrip()[-1:] in (*".:!?", "")
-            if line.is_bold and not line.level and line.size >= body and _may_be(line, most=80) and starts:
+            is_marked = line.is_bold and not line.level and line.size >= body
+            if is_marked and starts and _may_be_heading(line, most=80):
                 line.level = below
 
 
-def _may_be(line: _Line, most: int = _MAX_HEADING_CHARS) -> bool:
+def _may_be_heading(line: _Line, most: int = _MAX_HEADING_CHARS) -> bool:
     text = line.text.strip()
     letters = sum(character.isalpha() for character in text)
     is_short = letters >= 2 and len(text) <= most and letters > len(text) / 3

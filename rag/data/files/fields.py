@@ -50,7 +50,7 @@ class DocumentFields:
         is_data = any(map(str.isdigit, row[0])) and not self._required
         if not is_data or len(row) not in (2, 3) or len(row[1]) < len("".join(row[2:])):
             return None
-        self.layout = "no header: the columns are id, text" + ", title" * (len(row) == 3)
+        self.layout = "no header: the columns are id, text" + (", title" if len(row) == 3 else "")
         return ["id", "text", "title"][: len(row)]
 
     def _choose(self, names: Sequence[str]) -> None:
@@ -193,7 +193,8 @@ def join_sentences(sentences: Iterable[str]) -> str:
     """Join sentences, with a space where neither side has one."""
     text = ""
     for sentence in filter(None, sentences):
-        text += " " * bool(text and not (text[-1].isspace() or sentence[0].isspace())) + sentence
+        has_space = not text or text[-1].isspace() or sentence[0].isspace()
+        text += sentence if has_space else f" {sentence}"
     return text.strip()
 
 

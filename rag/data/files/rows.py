@@ -252,7 +252,7 @@ def _parquet_rows(path: str) -> Values:
         raise DataError(f"{path} is not a readable Parquet file: {error}") from error
 
 
-def good(value: Any, place: str) -> Any:
+def refuse_bad(value: Any, place: str) -> Any:
     """The value; a bad record is raised as a DataError."""
     if isinstance(value, BadRecord):
         raise DataError(f"{place}: {value.reason} ({value.detail})")
@@ -262,17 +262,18 @@ def good(value: Any, place: str) -> Any:
 def json_records(path: str | Path) -> Iterator[dict[str, Any]]:
     """The objects of a file of JSON lines; a DataError names the place of another value."""
     for place, _, value in read_rows(str(path), format="jsonl"):
-        if not isinstance(good(value, place), dict):
+        if not isinstance(refuse_bad(value, place), dict):
             raise DataError(f"{place}: expected an object, found {type(value).__name__}")
         yield value
 
 
 def write_json_lines(path: Path, items: Iterable[Mapping[str, Any]], *, listed: bool = False) -> int:
     """Write one object per line, with `listed` as one JSON list; returns their number."""
-    count, between = 0, ",\n" if listed else "\n"
+    count, separator = 0, ",\n" if listed else "\n"
     with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8", newline="\n") as file:
         file.write("[\n" if listed else "")
-        for count, item in enumerate(items, start=1):
-            file.write(between * (count > 1) + json.dumps(item, ensure_ascii=False, allow_nan=False))
-        file.write("\n" * (count > 0) + ("]\n" if listed else ""))
+        for item in items:
+            file.write((separator if count else "") + json.dumps(item, ensure_ascii=False, allow_nan=False))
+            count += 1
+        file.write(("\n" if count else "") + ("]\n" if listed else ""))
     return count
