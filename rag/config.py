@@ -125,7 +125,8 @@ def load_config(
         ConfigError: lists every wrong key (with the nearest right one) and every wrong value; or says that
             `source` is for another recipe.
     """
-    settings, recipe = _read_source(source) if source is not None else {}, getattr(kind, RECIPE_KEY, "")
+    settings = {} if source is None else _read_source(source)
+    recipe = getattr(kind, RECIPE_KEY, "")
     stated = settings.pop(RECIPE_KEY, None) or recipe
     named = preset_names(recipe) if recipe else []
     presets = f"presets for {recipe}: {', '.join(named) or 'none'}"
@@ -141,7 +142,7 @@ def load_config(
         lines = []
         for issue in error.errors():
             is_of_source = not chosen.keys() & issue["loc"][:1] and settings.keys() & issue["loc"][:1]
-            lines.append(f"{source}: " * bool(is_of_source) + _explain(kind, issue, flags or {}))
+            lines.append((f"{source}: " if is_of_source else "") + _explain(kind, issue, flags or {}))
         hint = ""
         if recipe and any(issue["type"] == "missing" for issue in error.errors()):
             hint = f"`rag train {recipe} --help` says what each setting is"

@@ -65,10 +65,12 @@ class OpenSettings(BaseModel):
         from retrievers.protocols import Retriever
         from retrievers.rerank import parse_rerank
 
-        if value is not None and info.field_name == "fusion":
-            return str(Fusion.parse(str(value)))
-        if isinstance(value, str):
-            (parse_kind if info.field_name == "retriever" else parse_rerank)(value)
+        if info.field_name == "fusion":
+            return None if value is None else str(Fusion.parse(str(value)))
+        if info.field_name == "rerank" and isinstance(value, str):
+            parse_rerank(value)
+        elif info.field_name == "retriever" and isinstance(value, str):
+            parse_kind(value)
         elif info.field_name == "retriever" and not isinstance(value, Retriever):
             what = f"retriever is {value!r:.40}, expected a name or a Retriever"
             raise ConfigError(what, hint="for example hybrid")
@@ -137,10 +139,8 @@ def _check_scores(reader: str, trained_with: Mapping[str, Any], searched: str, i
         if not (differences := stored.differences(encoder)):
             return
         trained, searched = f"the encoder {encoder.name}", f"{index.directory} ({'; '.join(differences)})"
-    get_logger(__name__).warning(
-        "%s was trained with the scores of %s; those of %s are not comparable, so expect worse answers",
-        *(reader, trained, searched),
-    )
+    warning = "%s was trained with the scores of %s; those of %s are not comparable, so expect worse answers"
+    get_logger(__name__).warning(warning, reader, trained, searched)
 
 
 def _relevance_of(reader: Any, precision: str) -> ReaderRelevance:

@@ -41,8 +41,8 @@ def ask(
     pipeline = Pipeline.open(index, **opening)
     for question in questions:  # one by one: each is shown at once, with its own time
         result = pipeline.ask(question, top_k=read, n_best=n_best, filter=chosen).to_json()
-        line = json.dumps(result, ensure_ascii=False) if as_json else ""
-        typer.echo(line or format_answer_set(result, colour=sys.stdout.isatty()))
+        as_text = format_answer_set(result, colour=sys.stdout.isatty())
+        typer.echo(json.dumps(result, ensure_ascii=False) if as_json else as_text)
 
 
 def retrieve(filter: list[str] | None = None, **options: Annotated[Any, _RETRIEVING]) -> None:

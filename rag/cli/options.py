@@ -147,35 +147,35 @@ def make_option(
 
     Numbers, choices and files are typer's; lists of words or numbers have commas; all else is read as YAML.
     """
-    shared, more = _SHARED.get(name, ("", {}))
-    more = {**_bounds(kind), **more}
-    usual = more.pop("flags", ())
-    flags = flags or usual
-    plain = get_type_hints(type("", (), {"__annotations__": {name: kind}}))[name]
-    kinds = get_args(plain) if get_origin(plain) in (Union, UnionType) else (plain,)
+    usual_help, shared = _SHARED.get(name, ("", {}))
+    help, extra = help or usual_help, {**_bounds(kind), **shared}
+    usual_flags = extra.pop("flags", ())
+    flags = flags or usual_flags
+    shown = get_type_hints(type("", (), {"__annotations__": {name: kind}}))[name]  # without its `Annotated`
+    kinds = get_args(shown) if get_origin(shown) in (Union, UnionType) else (shown,)
     inner, *others = [it for it in kinds if it is not NoneType]
     flag = f"--{name.replace('_', '-')}"
     if inner in _LISTS and not is_partial:
-        more |= {"parser": _split, "metavar": "A,B,…"}
-        plain, default = str, ",".join(map(str, default))
-    elif get_origin(inner) is tuple and get_args(inner)[0] is Path and not others:
-        plain, panel = list[str] | None, DATA
-    elif inner is Any:
-        plain = str | None
+        extra |= {"parser": _split, "metavar": "A,B,…"}
+        shown, default = str, ",".join(map(str, default))
+    elif get_origin(inner) is tuple and get_args(inner)[0] is Path and not others:  # given once or more often
+        shown, panel = list[str] | None, DATA
+    elif inner is Any:  # a name here; in Python also an object
+        shown = str | None
     elif {inner, *others} == {str, Path}:
-        plain = str
+        shown = str
     elif others or not (inner in (int, float, str, bool, Path) or get_origin(inner) in (Literal, list)):
-        plain, more = str | None, {**more, "parser": parse_scalar, "metavar": "YAML"}
+        shown, extra = str | None, {**extra, "parser": parse_scalar, "metavar": "YAML"}
     elif inner is Path and is_partial:
-        plain, panel = str | None, DATA
-    elif get_origin(inner) is Literal:
-        more.pop("metavar", None)
-    elif inner is bool and not flags:
+        shown, panel = str | None, DATA
+    elif get_origin(inner) is Literal:  # typer shows the choices
+        extra.pop("metavar", None)
+    elif inner is bool and not flags:  # what is on by default can be switched off
         flags = (flag,) if default is False else (f"{flag}/--no{flag[1:]}",)
     if is_argument:
-        return Annotated[plain, typer.Argument(help=help or shared, **more)], default
+        return Annotated[shown, typer.Argument(help=help, **extra)], default
     panel = panel if is_partial else _PANELS.get(name, panel)
-    return Annotated[plain, typer.Option(*flags, help=help or shared, rich_help_panel=panel, **more)], default
+    return Annotated[shown, typer.Option(*flags, help=help, rich_help_panel=panel, **extra)], default
 
 
 def _bounds(kind: Any) -> dict[str, Any]:

@@ -82,7 +82,7 @@ def recipe_command(name: str) -> Any:
     recipe, spelled = recipe_class(name), {**_FLAGS, **_FLAGS_OF.get(name, {})}
     options = options_of(recipe, panel=TRAINING, flags=spelled, is_partial=True)
     options = dict(sorted(options.items(), key=lambda it: it[1][0].__metadata__[0].rich_help_panel != DATA))
-    more = {"reader": ("train", "negatives")}.get(name, ("ray",) * (name in _REFRESHED))
+    more = {"reader": ("train", "negatives"), **dict.fromkeys(_REFRESHED, ("ray",))}.get(name, ())
     options |= some(options_from(_common), *more, "config", "set_", "threads", "out")
     flags = {each: spelled.get(each, (f"--{each.replace('_', '-')}",))[0] for each in options}
 

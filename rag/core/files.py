@@ -70,7 +70,7 @@ def disk_errors(path: Path) -> Iterator[None]:
         yield
     except Exception as error:
         reported = re.search(r"\(os error (\d+)\)", str(error))  # the form in which safetensors reports it
-        code = error.errno if isinstance(error, OSError) else int(reported[1]) if reported else None
+        code = int(reported[1]) if reported else getattr(error, "errno", None)
         unnumbered = re.search("write error|requested and .+ written", str(error))  # of FAISS and NumPy
         if code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or unnumbered:
             hint = "free some space and run the same command again; finished parts are kept"

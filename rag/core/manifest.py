@@ -90,7 +90,8 @@ def differences(before: Mapping[str, Any], after: Mapping[str, Any], *, prefix: 
             old = old if isinstance(old, list) else []  # the files of an index that was updated are no list
             others = [item for item in (*old, *new) if item not in old or item not in new]
             names = dict.fromkeys(str(it.get("name") if isinstance(it, dict) else it) for it in others)
-            changed.append(f"{prefix}{key}: others are {', '.join([*names][:3])}{', …' * (len(names) > 3)}")
+            shown = [*names][:3] + (["…"] if len(names) > 3 else [])
+            changed.append(f"{prefix}{key}: others are {', '.join(shown)}")
         else:
             changed.append(f"{prefix}{key}: {old!r:.100}, now {new!r:.100}")
     return "; ".join(changed)

@@ -269,7 +269,7 @@ class Answer(Record):
 Certainty = Literal["likely", "perhaps", "none"]
 
 
-def certainty(first: float, none: float) -> Certainty:
+def certainty(answer: float, no_answer: float) -> Certainty:
     """How an answer is presented, by its confidence and the confidence of "no answer".
 
     It is "none" (present "no answer") or "likely" if that is likelier than not.
@@ -278,9 +278,9 @@ def certainty(first: float, none: float) -> Certainty:
         >>> certainty(0.9, 0.05), certainty(0.3, 0.4), certainty(0.1, 0.6)
         ('likely', 'perhaps', 'none')
     """
-    if none > 0.5 or first <= 0:
+    if no_answer > 0.5 or answer <= 0:
         return "none"
-    return "likely" if first >= 0.5 else "perhaps"
+    return "likely" if answer >= 0.5 else "perhaps"
 
 
 @dataclass(frozen=True, slots=True)

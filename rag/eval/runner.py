@@ -118,7 +118,7 @@ def _ask(system: System, batch: Sequence[Question], settings: EvaluationSettings
     if system.read is not None:
         timings_ms["read"] = (ended - searched) * share_ms
     rows = zip(batch, retrieved, answers, paths, strict=True)
-    return [QuestionOutcome(*row[:3], timings_ms, row[3]) for row in rows]
+    return [QuestionOutcome(*row, timings_ms) for row in rows]
 
 
 def stated(settings: EvaluationSettings, source: QuestionSource) -> dict[str, Any]:

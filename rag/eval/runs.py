@@ -64,7 +64,8 @@ def write_results(
         write_json_lines(out, (_paths_json(question, paths[:top_k]) for question, _, paths in searched()))
     else:
         examples = (_as_example(question, hits) for question, hits, _ in searched())
-        (write_examples if suffix == "json" else write_run)(out, examples)
+        write = write_examples if suffix == "json" else write_run
+        write(out, examples)
 
 
 def _paths_json(question: Question, paths: Paths) -> dict[str, Any]:

@@ -42,15 +42,15 @@ class QuestionOutcome:
     Attributes:
         retrieved: hits with passages, best first.
         answers: None if the system only retrieves.
+        paths: hits with passages of each path, the best path first; empty if the retriever finds none.
         timings_ms: wall milliseconds by stage: the batch's time divided by its questions.
-        paths: hits with passages of each path, the best path first, if the retriever finds paths.
     """
 
     question: Question
     retrieved: RankedPassages
     answers: AnswerSet | None
+    paths: Paths
     timings_ms: Mapping[str, float]
-    paths: Paths = ()
 
 
 def score_outcomes(outcomes: Sequence[QuestionOutcome], settings: EvaluationSettings) -> list[dict[str, Any]]:

@@ -93,16 +93,16 @@ def has_tested_torch() -> bool:
     """
     is_tested = torch.__version__.startswith(_TESTED_TORCH)
     if not is_tested:
-        get_logger(__name__).warning(
-            "torch is %s, the fast CPU kernels are tested with %s*: models compute with torch's own, slower",
-            *(torch.__version__, _TESTED_TORCH),
-        )
+        what = "torch is %s, the fast kernels are tested with %s*: models compute with torch's own, slower"
+        get_logger(__name__).warning(what, torch.__version__, _TESTED_TORCH)
     return is_tested
 
 
 def resolve_device(device: str = "auto") -> str:
     """Turn "auto" into "cuda" if there is a GPU, else "cpu"; other values are returned as they are."""
-    return device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+    if device != "auto":
+        return device
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def resolve_precision(precision: str, device: str = "cpu") -> torch.dtype:

@@ -70,10 +70,12 @@ def claimed(config: TrainConfig) -> Iterator[World]:
 
 def refuse_other_content(out: Path) -> None:
     """Refuse a file, and the folder of an index or a model, which have files of the same names as a run."""
-    is_index = (out / MANIFEST_NAME).is_file() or (out / BUILDING_DIR).is_dir()
-    is_model = (out / _CONFIG).is_file() and "out" not in read_json(out / _CONFIG)  # where a run's folder is
-    if is_index or is_model or out.is_file():
-        content = "an index" if is_index else "a model" if is_model else "a file"
+    content = "a file" if out.is_file() else ""
+    if (out / MANIFEST_NAME).is_file() or (out / BUILDING_DIR).is_dir():
+        content = "an index"
+    elif (out / _CONFIG).is_file() and "out" not in read_json(out / _CONFIG):  # where a run's folder is
+        content = "a model"
+    if content:
         raise ConfigError(f"{out} holds {content}, not a run", hint="choose an empty or a new directory")
 
 
@@ -275,8 +277,8 @@ class RunLog:
         loss, norm, rate = (shown.pop(name) for name in ("loss", "norm", "rate"))
         if self._writes:
             log.info(
-                "step %d/%d  loss %.4f  norm %.2f  lr %.2e  %.1f examples/s  %.0f tokens/s%s",
-                *(step, self._total, loss, norm, rate, examples / seconds, tokens / seconds, _shown(shown)),
+                f"step {step}/{self._total}  loss {loss:.4f}  norm {norm:.2f}  lr {rate:.2e}  "
+                f"{examples / seconds:.1f} examples/s  {tokens / seconds:.0f} tokens/s{_shown(shown)}"
             )
 
     def scores(self, step: int, scores: Mapping[str, float], *, note: str = "") -> None:
