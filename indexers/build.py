@@ -217,6 +217,9 @@ def _check_encoder(place: Path, ledger: BuildLedger, settings: BuildSettings, ne
                 f"{place} holds {vectors}, which are not those of index type {settings.index_type}",
                 hint=f"{PLAID} is the type of token vectors; continue with it, or choose another directory",
             )
+        folder = ledger.path(stage)
+        if (folder / HEADER_NAME).is_file():  # beside the shards of a build that was interrupted
+            Header.read(folder).encoder.check(place, new)
         if identity := stored.get("output", {}).get("encoder"):
             EncoderIdentity.from_json(identity).check(place, new)
 

@@ -1,5 +1,6 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -144,9 +145,13 @@ def test_the_wrong_encoder_is_refused_by_field(tmp_path: Path, encoder: Any) -> 
     other = EncoderIdentity("other", "beef", dim=32, pooling="cls")
     with pytest.raises(MismatchedArtifactError, match=r"weights_sha256.*pooling: 'mean' != 'cls'"):
         index.check_encoder(other)
+    stopped = SimpleNamespace(identity=encoder.identity, dim=encoder.dim, encode_passages=None)
+    with pytest.raises(TypeError):
+        build_index(corpus(20), tmp_path / "half", encoder=stopped, settings=SMALL)
     encoder.identity = other
-    with pytest.raises(MismatchedArtifactError, match=r"not 'other' \(weights[\s\S]*--overwrite"):
-        build_index(corpus(20), tmp_path / "i", encoder=encoder, settings=SMALL)
+    for name in ("i", "half"):
+        with pytest.raises(MismatchedArtifactError, match=r"not 'other' \(weights[\s\S]*--overwrite"):
+            build_index(corpus(20), tmp_path / name, encoder=encoder, settings=SMALL)
 
 
 def _files(place: Path) -> list[str]:
