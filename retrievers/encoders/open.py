@@ -91,7 +91,12 @@ def load_like(
 ) -> BiEncoder | StaticEncoder:
     """Load the encoder an artefact was made with, from another `source` if given, with the same settings.
 
-    The caller compares identities: the weights may be others.
+    The caller compares identities: the weights may be others, or the encoder of another kind.
     """
+    options = identity.options()
+    if isinstance(source, str | Path):
+        own = _of_passages(source).pooling
+        if STATIC in (own, identity.pooling):  # a network and a static encoder do not pool alike
+            options["pooling"] = own
     place = identity.name if source is None else source
-    return load_encoder(place, precision=precision, device=device, **identity.options())
+    return load_encoder(place, precision=precision, device=device, **options)

@@ -141,3 +141,5 @@ def test_an_index_opens_its_encoder_with_the_settings_it_was_built_with(tiny, ti
     other = tiny.bert(tmp_path / "other", seed=5)
     with pytest.raises(MismatchedArtifactError, match="weights_sha256"):
         open_encoder(index(identity=built.identity), encoder=other)
+    with pytest.raises(MismatchedArtifactError, match="pooling: 'cls' != 'static'"):
+        open_encoder(index(identity=built.identity), encoder="static")
