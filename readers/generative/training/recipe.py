@@ -102,8 +102,7 @@ def _method(config: GeneratorTrainConfig, world: World) -> Method:
         "parameters, in millions": round(model.num_parameters() / 1e6, 1),
     }
     loss = partial(batch_loss, seq2seq, batch_tokens=config.batch_tokens, world=world)
-    card = reader_card(settings)
-    return Method(model, master, batches, loss, export, card, evaluate=evaluate, facts=facts)
+    return Method(model, master, batches, loss, export, reader_card(settings), evaluate=evaluate, facts=facts)
 
 
 def batch_loss(seq2seq: Seq2Seq, batch: GeneratorBatch, batch_tokens: int, world: World) -> Loss:
