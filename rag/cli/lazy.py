@@ -51,7 +51,11 @@ class _StrictCommand(TyperCommand):
             if takes_one and order.count(option) > 1:
                 hint = "give one value; a list of values has commas, where the help says so"
                 raise ConfigError(f"{option.opts[0]} is given twice", hint=hint)
-        return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except typer.BadParameter as error:
+            error.message = error.message.removeprefix("Value error, ")  # pydantic's
+            raise
 
 
 @contextmanager

