@@ -208,7 +208,7 @@ class _Task:
         there = np.flatnonzero(rows >= 0)
         answered = np.zeros(len(rows), bool)
         question = self.questions[number]
-        matcher = answer_matcher(question.answers, question.answer_profile)
+        matcher = answer_matcher(question)
         passages = self.index.passages.get_many(rows[there])
         answered[there] = [matcher.matches(passage.text) for passage in passages]
         return answered
@@ -233,7 +233,7 @@ class _Task:
         right = torch.zeros(*ids.shape, longest, dtype=torch.bool)  # (B·K, L, W)
         for group, (place, number) in enumerate(pairs):
             row, question = chosen_rows[group], self.questions[int(chosen[place])]
-            matcher = answer_matcher(question.answers, question.answer_profile)
+            matcher = answer_matcher(question)
             for begin, last in texts.located(number, matcher.places(passages[number].text), longest):
                 if row.text_from + last < row.text_to:
                     right[group, row.text_from + begin, last - begin] = True

@@ -54,7 +54,7 @@ def answered(path: str | Path) -> list[Question]:
 
 def answer_rank(question: Question, passages: Iterable[Passage]) -> int | None:
     """Place, from 1, of the first passage that holds an answer."""
-    matcher = answer_matcher(question.answers, question.answer_profile)
+    matcher = answer_matcher(question)
     return first_true([matcher.matches(passage.text) for passage in passages])
 
 

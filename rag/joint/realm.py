@@ -164,13 +164,7 @@ class RealmTask:
         logp = self.reader(sentences, listed)  # (B, K, T)
         lengths = torch.tensor([len(sentence.places) for sentence in sentences], device=logp.device)
         value = answer_log_likelihood("sequence", scores, logp)  # (B,) log p(y|x)
-        holds = torch.tensor(  # (B, K) the masked words; the null document never does
-            [
-                [place > 0 and sentence.words in passages[place][1] for place in places]
-                for sentence, places in zip(sentences, rows.tolist(), strict=True)
-            ],
-            device=scores.device,
-        )
+        holds = _holding_words(sentences, rows, passages).to(scores.device)  # (B, K)
         with torch.no_grad():
             prior, posterior = scores.softmax(1), (scores + logp.sum(2)).softmax(1)
             figures: dict[str, Any] = {
@@ -240,3 +234,12 @@ class RealmTask:
             return vectors
         fixed = self.vectors.rows(np.array([stored[key] for key in passages[1:]], np.int64))
         return torch.cat([vectors.float(), torch.from_numpy(fixed).to(vectors.device)])
+
+
+def _holding_words(sentences: Sequence[MaskedSentence], rows: Int64, passages: Sequence[_Text]) -> Tensor:
+    """(B, K) bool: which passages hold the masked words; the null document, of place 0, never does."""
+    holding = [
+        [place > 0 and sentence.words in passages[place][1] for place in places]
+        for sentence, places in zip(sentences, rows.tolist(), strict=True)
+    ]
+    return torch.tensor(holding)

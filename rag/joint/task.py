@@ -129,7 +129,7 @@ def _means(questions: Sequence[Question], retrieved: Retrieved, weights: Tensor)
     scores = retrieved.scores.detach().float().cpu()
     holds = torch.zeros(scores.shape)
     for b, (question, passages) in enumerate(zip(questions, retrieved.passages, strict=True)):
-        matcher = answer_matcher(question.answers, question.answer_profile)
+        matcher = answer_matcher(question)
         holds[b, : len(passages)] = torch.tensor([matcher.matches(p.text) for p in passages]).float()
     return {
         "found": float((holds.sum(1) > 0).float().mean()),

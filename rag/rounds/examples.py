@@ -77,7 +77,8 @@ class Judge(NamedTuple):
             ends = np.cumsum([len(e.candidates) for e in examples])[:-1]
             return np.split(np.clip(logits, -_SURE, _SURE), ends)
         questions, passages = [e.question for e in examples], [e.passages for e in examples]
-        likelihoods = span_log_likelihood(self.model, questions, passages, list(map(matcher_of, examples)))
+        matchers = list(map(answer_matcher, examples))
+        likelihoods = span_log_likelihood(self.model, questions, passages, matchers)
         return [np.logaddexp(values, np.log(_SMALLEST)) for values in likelihoods]
 
 
@@ -158,16 +159,11 @@ def score_examples(examples: Path, out: Path, judge: Judge) -> Mapping[str, Any]
     return report
 
 
-def matcher_of(example: Example) -> AnswerMatcher:
-    """Finds an example's answers in texts."""
-    return answer_matcher(example.answers, example.answer_profile)
-
-
 def to_judge(example: Example) -> Example:
     """The example with a `target_answer`: its first answer, or what its expressions match most often."""
     answer = next(iter(example.answers), "")
     if example.answer_profile == REGEX_PROFILE:
-        answer = most_matched(matcher_of(example), (c.passage.text for c in example.candidates))
+        answer = most_matched(answer_matcher(example), (c.passage.text for c in example.candidates))
     return replace(example, target_answer=answer)
 
 
@@ -188,7 +184,7 @@ def _score_block(examples: Sequence[Example], judge: Judge, counts: Counter[str]
         counts["all passages alike"] += len(set(readable.tolist())) == 1
         counts["without answers"] += needs_answers and not read.target_answer
         if read.target_answer:
-            matches = map(matcher_of(example).matches, (passage.text for passage in example.passages))
+            matches = map(answer_matcher(example).matches, (passage.text for passage in example.passages))
             counts["no passage holds an answer"] += not any(matches)
         candidates = (
             replace(candidate, target=round(target, 6) if np.isfinite(target) else None)

@@ -142,9 +142,10 @@ def _train(
 
 def _index(config: RoundsConfig, folder: Path, encoder: Path) -> Path:
     """The passages of the first index under the new encoder, with BM25 if it has that."""
-    for out in (folder / "retriever" / "index", folder / "index"):
-        if (out / MANIFEST_NAME).exists():
-            return out
+    out = folder / "index"
+    for built in (folder / "retriever" / "index", out):
+        if (built / MANIFEST_NAME).exists():
+            return built
     loaded = BiEncoder.load(encoder)
     with Index.open(config.index) as source:
         settings = BuildSettings(

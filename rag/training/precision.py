@@ -95,8 +95,8 @@ class MasterWeights:
             [(0.001, 2), (1e-05, 1), (0.1, 1)]
         """
         peaks = {"": rate, **(rates or {})}
-        fitting = {name: [p for p in peaks if f"{name}.".startswith(f"{p}.")] for name in self.names}
-        if unused := sorted(set(peaks).difference([""], *fitting.values())):
+        prefixes = {name: [p for p in peaks if f"{name}.".startswith(f"{p}.")] for name in self.names}
+        if unused := sorted(set(peaks).difference([""], *prefixes.values())):
             parts = sorted({name.partition(".")[0] for name in self.names})
             raise ConfigError(
                 f"a learning rate is given for {', '.join(unused)}, but no trained parameter has such a name",
@@ -104,7 +104,7 @@ class MasterWeights:
             )
         members = defaultdict[tuple[float, str], list[torch.Tensor]](list)
         for name, tensor in zip(self.names, self.master, strict=True):
-            prefix = max(fitting[name], key=len, default="")
+            prefix = max(prefixes[name], key=len, default="")
             members[weight_decay if tensor.ndim > 1 else 0.0, prefix].append(tensor)
         return [
             {"params": tensors, "weight_decay": decay, "peak": peaks[prefix]}

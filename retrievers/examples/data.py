@@ -16,7 +16,7 @@ from rag.core.arrays import Int64
 from rag.core.errors import DataError
 from rag.core.files import atomic_path
 from rag.core.log import get_logger
-from rag.core.types import AnswerProfile, Passage
+from rag.core.types import AnswerProfile, Passage, Question
 from rag.data.examples import Candidate, Example, read_examples
 from rag.data.selection import least_held_out, place_of
 from rag.data.text import REGEX_PROFILE, AnswerMatcher
@@ -47,9 +47,10 @@ def matchable_answers(answers: Sequence[str], profile: AnswerProfile) -> tuple[s
     return tuple(a for a in answers if profile == REGEX_PROFILE or a.strip().lower() not in _UNMATCHABLE)
 
 
-def answer_matcher(answers: Sequence[str], profile: AnswerProfile) -> AnswerMatcher:
-    """Finds `matchable_answers` in passages."""
-    return AnswerMatcher(matchable_answers(answers, profile), profile)
+def answer_matcher(question: Question | Example) -> AnswerMatcher:
+    """Finds the `matchable_answers` of a question in passages."""
+    profile = question.answer_profile
+    return AnswerMatcher(matchable_answers(question.answers, profile), profile)
 
 
 class ExampleTable:

@@ -129,7 +129,7 @@ class Miner:
         counts["questions"] += len(questions)
         examples = []
         for number, (question, gold) in enumerate(zip(questions, self._gold.find(questions), strict=True)):
-            matcher = answer_matcher(question.answers, question.answer_profile)
+            matcher = answer_matcher(question)
             own = {source: lists[number] for source, lists in hits.items()}
             ranked = [hit.row for hit in own[self._sources[0]]]
             if gold.how == "none" and settings.weak_positives:
@@ -179,7 +179,7 @@ class Miner:
             below = below_margin(proposals, scores[1:], float(scores[0]), settings.margin)
             counts["removed margin"] += len(proposals) - len(below)
             proposals = below
-        matcher = answer_matcher(example.answers, example.answer_profile)
+        matcher = answer_matcher(example)
         allowed = NegativeFilter(matcher, rows, [passage.text for passage in example.positives])
         negatives: list[Candidate] = []
         for proposal in proposals:

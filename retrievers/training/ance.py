@@ -157,7 +157,7 @@ def mine_negatives(
             for number, (example, ranked) in enumerate(zip(block, retrieved, strict=True), start):
                 rows = [row for row in ranked.tolist() if row >= 0]
                 allowed = NegativeFilter(
-                    answer_matcher(example.answers, example.answer_profile),
+                    answer_matcher(example),
                     {row for passage in example.positives for row in texts.find(passage)},
                     [passage.text for passage in example.positives],
                 )

@@ -62,7 +62,7 @@ def text(data: bytes) -> tuple[str, list[Piece]]:
     styles = content.iter(f"{_STYLE}style")
     bases = {it.get(f"{_STYLE}name", ""): it.get(f"{_STYLE}parent-style-name", "") for it in styles}
     pieces = list[Piece]()
-    for kind, group in groupby(html.rendered(_block(body, bases)), lambda piece: piece.kind):
+    for kind, group in groupby(html.pieces_of(_block(body, bases)), lambda piece: piece.kind):
         members = list(group)  # each line of code is a paragraph
         pieces += [Piece(kind, "\n".join(it.text for it in members))] if kind == "code" else members
     title = ElementTree.fromstring(meta).findtext(".//{*}title", "")

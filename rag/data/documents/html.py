@@ -44,9 +44,9 @@ def page(text: str) -> tuple[str, list[Piece]]:
     text = _CLOSED.sub(r"<\1\2></\1>", text)  # a whole element of XHTML; to HTML it would never end
     tree = require("selectolax.lexbor", "docs").LexborHTMLParser(text)
     title = clean(tree.css_first("title").text()) if tree.css_first("title") is not None else ""
-    whole = _walked(tree.body)
+    whole = _walk(tree.body)
     least = _MAIN_SHARE * _n_letters(whole)
-    parts = map(_walked, [*tree.css("main, [role=main]"), *tree.css("article")[:1]])
+    parts = map(_walk, [*tree.css("main, [role=main]"), *tree.css("article")[:1]])
     pieces = next((part for part in parts if _n_letters(part) > least), whole)
     return title or first_heading(pieces), pieces
 
@@ -55,12 +55,12 @@ def _n_letters(pieces: Iterable[Piece]) -> int:
     return sum(len(piece.text) for piece in pieces)
 
 
-def rendered(text: str) -> list[Piece]:
+def pieces_of(text: str) -> list[Piece]:
     """Pieces of HTML that a renderer wrote: its tables hold data, and its lists of links are text."""
-    return _walked(require("selectolax.lexbor", "docs").LexborHTMLParser(text).body, is_page=False)
+    return _walk(require("selectolax.lexbor", "docs").LexborHTMLParser(text).body, is_page=False)
 
 
-def rendered_page(text: str, *, has_title: bool) -> tuple[str, list[Piece]]:
+def pandoc_page(text: str, *, has_title: bool) -> tuple[str, list[Piece]]:
     """Title and pieces of a page that pandoc wrote; with `has_title` its title is the first heading, too."""
     tree = require("selectolax.lexbor", "docs").LexborHTMLParser(text)
     title = tree.css_first("#title-block-header .title")
@@ -68,11 +68,11 @@ def rendered_page(text: str, *, has_title: bool) -> tuple[str, list[Piece]]:
     for part in tree.css("#title-block-header"):
         part.decompose()
     pieces = [Piece("heading", name, 1)] if name and has_title else []
-    pieces += _walked(tree.body, is_page=False)
+    pieces += _walk(tree.body, is_page=False)
     return name or first_heading(pieces), pieces
 
 
-def closed(text: str) -> str:
+def close_elements(text: str) -> str:
     """HTML that stands in another format, with every element closed; its tables may be layout."""
     body = require("selectolax.lexbor", "docs").LexborHTMLParser(text).body
     for table in body.css("table") if body is not None else ():
@@ -80,10 +80,10 @@ def closed(text: str) -> str:
     return "" if body is None else "".join(child.html or "" for child in body.iter(include_text=True))
 
 
-def _walked(root: Any, is_page: bool = True) -> list[Piece]:
+def _walk(root: Any, is_page: bool = True) -> list[Piece]:
     walk = _Walk(is_page)
     if root is not None:  # the body of a frameset
-        walk.children(root)
+        walk.visit_children(root)
     walk.flush()
     return walk.pieces
 
@@ -107,11 +107,11 @@ class _Walk:
         mark, self._mark = self._mark, ""
         self.pieces.append(Piece(kind or ("item" if self._depth else "paragraph"), mark + text, level))
 
-    def children(self, node: Any) -> None:
+    def visit_children(self, node: Any) -> None:
         for child in node.iter(include_text=True):
-            self.node(child)
+            self.visit(child)
 
-    def node(self, node: Any) -> None:
+    def visit(self, node: Any) -> None:
         tag = node.tag
         if tag == "-text":
             self._inline.append(node.text_content or "")
@@ -136,7 +136,7 @@ class _Walk:
         elif tag == "br":
             self._inline.append(" ")
         else:
-            self.children(node)
+            self.visit_children(node)
         if tag in _BLOCKS:
             self.flush()
 
@@ -149,11 +149,11 @@ class _Walk:
             if child.tag == "li" and not _is_hidden(child):
                 self._mark = f"{number}. " if ordered else BULLET
                 number += 1
-                self.children(child)
+                self.visit_children(child)
                 self.flush()
                 self._mark = ""
             elif child.tag != "li":
-                self.node(child)
+                self.visit(child)
         self.flush()
         self._depth -= 1
 
@@ -165,11 +165,11 @@ class _Walk:
                 self._mark = f"{self._mark.removesuffix(': ')}, " if self._mark else ""
                 self._mark += f"{_inline_text(child)}: "
             elif child.tag == "dd":
-                self.children(child)
+                self.visit_children(child)
                 self.flush()
                 self._term_alone()
             else:  # HTML allows groups
-                self.node(child)
+                self.visit(child)
         self._term_alone()
         self._depth -= 1
 
@@ -187,7 +187,7 @@ class _Walk:
             self._tables += 1
             if self._tables > _MAX_TABLES:  # each would be searched again for each around it
                 raise RecursionError
-            self.children(node)
+            self.visit_children(node)
             self._tables -= 1
             return
         if (caption := node.css_first("caption")) is not None:
@@ -212,7 +212,7 @@ def _columns_of(cell: Any) -> list[str]:
 
 def _inline_text(node: Any) -> str:
     walk = _Walk()
-    walk.children(node)
+    walk.visit_children(node)
     walk.flush()
     return " ".join(clean(piece.text.removeprefix(BULLET)) for piece in walk.pieces)
 

@@ -53,7 +53,7 @@ def _run(program: str, source: str, data: bytes) -> tuple[str, list[Piece]]:
     if done.returncode:
         reason = " ".join(done.stderr.decode("utf-8", "replace").split())
         raise Unreadable("broken file", "save it as DOCX, PDF or HTML", f"pandoc: {reason[:120].rstrip('.')}")
-    title, pieces = html.rendered_page(done.stdout.decode("utf-8", "replace"), has_title=source == "asciidoc")
+    title, pieces = html.pandoc_page(done.stdout.decode("utf-8", "replace"), has_title=source == "asciidoc")
     return title.lower() if source in ("man", "mdoc") and title.isupper() else title, pieces
 
 

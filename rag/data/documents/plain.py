@@ -138,7 +138,7 @@ def front_matter(text: str) -> tuple[str, str]:
 def markdown(text: str) -> tuple[str, list[Piece]]:
     """Title and pieces; the title is that of the front matter, else the first heading."""
     title, body = front_matter(text)
-    pieces = [_tidied(piece) for piece in html.rendered(_parser().render(body))]
+    pieces = [_tidied(piece) for piece in html.pieces_of(_parser().render(body))]
     return title or first_heading(pieces), pieces
 
 
@@ -149,7 +149,7 @@ def _parser() -> Any:
     parser.add_render_rule(
         "html_inline", lambda _, tokens, at, *rest: " " if tokens[at].content.startswith("<br") else ""
     )
-    parser.add_render_rule("html_block", lambda _, tokens, at, *rest: html.closed(tokens[at].content))
+    parser.add_render_rule("html_block", lambda _, tokens, at, *rest: html.close_elements(tokens[at].content))
     parser.normalizeLink = str  # no target of a link is shown
     return parser.enable(["table", "strikethrough"])
 

@@ -41,7 +41,7 @@ def rst(text: str) -> tuple[str, list[Piece]]:
     core = require("docutils.core", "docs")
     tree = core.publish_doctree(text, settings_overrides=_SETTINGS)
     _simplify(tree)
-    pieces = html.rendered(core.publish_from_doctree(tree, writer="html4", settings_overrides=_SETTINGS))
+    pieces = html.pieces_of(core.publish_from_doctree(tree, writer="html4", settings_overrides=_SETTINGS))
     return first_heading(pieces), pieces
 
 

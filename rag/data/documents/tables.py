@@ -192,7 +192,7 @@ def workbook(data: bytes) -> tuple[str, list[Piece], tuple[str, ...]]:
             continue
         page.reset_dimensions()  # some programs write wrong ones, and rows would be cut by them
         rows = (
-            {column: text for column, value in enumerate(row) if (text := _shown(value))} if row else {}
+            {column: text for column, value in enumerate(row or ()) if (text := _shown(value))}
             for row in page.iter_rows(values_only=True)
         )
         if content := list(sheet(_dense(rows))):

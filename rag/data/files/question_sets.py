@@ -157,17 +157,17 @@ def question_of(record: Any, fallback_id: str) -> Question:
         raise ValueError("gold_passage_ids is not a list of ids")
     fields: dict[str, Any] = {"gold_passage_ids": tuple(map(str, ids or ()))}
     context = rest.get("context")
-    if isinstance(output := rest.pop("output", None), list | Mapping):
+    if isinstance(output := rest.pop("output", None), list | Mapping):  # KILT
         rows = (item for item in rows_of_columns(output) if isinstance(item, Mapping))
         sets = (rows_of_columns(item.get("provenance")) for item in rows)
         fields["provenance"] = tuple(tuple(places) for places in sets if places)
-    if isinstance(rest.get("positive_ctxs"), list):
+    if isinstance(rest.get("positive_ctxs"), list):  # DPR
         gold = _passages(rest.pop("positive_ctxs"))
         ids = tuple(item.passage.id for item in gold if item.passage.id)
         fields["gold_passage_ids"] = fields["gold_passage_ids"] or ids
         others = _passages(rest.get("hard_negative_ctxs"))
         fields |= {"gold": gold, "gold_are_alternatives": True, "context": others}
-    elif isinstance(context, str) and rest.get("supporting_facts") is None:
+    elif isinstance(context, str) and rest.get("supporting_facts") is None:  # SQuAD
         title = str(rest.pop("title", None) or "")
         stated = record.get("answers")
         labels = rows_of_columns(stated) if isinstance(stated, list | Mapping) else []
@@ -179,11 +179,11 @@ def question_of(record: Any, fallback_id: str) -> Question:
         if all(isinstance(start, int) for start in starts):
             fields["answer_starts"] = tuple(starts)
         del rest["context"]
-    elif "paragraphs" in rest and {"question_decomposition", "answer_aliases"} & rest.keys():
+    elif "paragraphs" in rest and {"question_decomposition", "answer_aliases"} & rest.keys():  # MuSiQue
         answers = (*answers, *(rest.pop("answer_aliases", None) or ()))
         answers = () if rest.pop("answerable", None) is False else tuple(dict.fromkeys(answers))
         fields["gold"], fields["context"] = _musique(rest)
-    elif {"supporting_facts", "gold_titles"} & rest.keys() or (
+    elif {"supporting_facts", "gold_titles"} & rest.keys() or (  # HotpotQA, 2WikiMultiHopQA
         is_list(context) and all(is_list(pair) and len(pair) == 2 for pair in context)
     ):
         fields["gold"], fields["context"] = _hops(rest)

@@ -148,13 +148,13 @@ def _files(folder: Path, report: ReadReport) -> dict[str, str]:
     Links to documents are followed within the folder only; an index in the folder is no part of its corpus.
     """
 
-    def closed(error: OSError) -> None:
+    def note_closed(error: OSError) -> None:
         reason = BadRecord("no permission", "this folder may not be read")
         report.add_bad(str(error.filename), reason, is_file=True)
 
     format_of: dict[str, str] = {}
     inside = folder.resolve()
-    for place, folders, names in os.walk(folder, onerror=closed):
+    for place, folders, names in os.walk(folder, onerror=note_closed):
         folders[:] = [it for it in sorted(folders) if _is_visible(it) and not is_index(Path(place, it))]
         for path in (Path(place, name) for name in sorted(names) if _is_visible(name)):
             if path.is_file():
