@@ -149,18 +149,16 @@ class QuestionRanker:
         """
         settings, usual = self._settings, self._settings.spans_per_window
         weight = settings.table_weight
-        tables = TableMatch(
-            self._content, {p: passage.text for p, passage in passages.items()} if weight else {}
-        )
+        texts = {p: passage.text for p, passage in passages.items()} if weight else {}
+        tables = TableMatch(self._content, texts)
         n_spans = scores.spans.shape[1] if tables else min(usual, scores.spans.shape[1])
         values = self._values(place, scores, n_spans)
         row_of, rank_of = np.nonzero(np.isfinite(values))
         flat = values[row_of, rank_of]
         order = np.lexsort((rank_of, place[row_of], -flat))[: 6 * settings.candidates]
         gains: dict[Span, float] = {}
-        for at, number, score in zip(
-            row_of[order], rank_of[order].tolist(), flat[order].tolist(), strict=True
-        ):
+        best = row_of[order], rank_of[order].tolist(), flat[order].tolist()
+        for at, number, score in zip(*best, strict=True):
             passage = int(place[at])
             if number >= n_spans:
                 gains[Span(("yes", "no")[number - n_spans], score, passage)] = 0.0

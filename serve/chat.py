@@ -137,7 +137,8 @@ async def chat(body: ChatRequest, request: Request, engine: AppEngine) -> Respon
         raise invalid_request(f"the last user message: {error.errors()[0]['msg']}") from None
     if GREETING.fullmatch(message):
         engine.require_ready()
-        content, extra = _GREETED, _extra(message, [], [], 1.0)
+        content = _GREETED
+        extra = _extra(message, [], [], 1.0)
     else:
         job = Job("ask", _TOP_K, _N_BEST, conditions, context=context_of(message, previous))
         (result,) = await engine.run(request, job, [message])

@@ -165,7 +165,8 @@ class BiEncoder:
     def _encode(
         self, side: _Side, tokenize: Callable[[slice], list[list[int]]], n: int, *, question: bool = False
     ) -> Vectors:
-        tokenizer, texts = side.tokenizer, "questions" if question else "passages"
+        tokenizer = side.tokenizer
+        texts = "questions" if question else "passages"
         before = tokenizer.cut[texts]
         parts = [] if n else [Vectors(torch.empty(0, self.dim))]
         for start in range(0, n, WINDOW_ROWS):

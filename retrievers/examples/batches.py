@@ -222,9 +222,10 @@ class TargetBatches:
         passages, columns = _distinct([candidate.passage for candidate in listed])
         targets = np.full((len(numbers), len(passages)), np.nan, np.float32)
         targets[owners, columns] = [candidate.target for candidate in listed]
-        drawn, positives = np.stack([owners, columns]), np.full(len(numbers), -1)
-        ignored = np.zeros(targets.shape, bool)
         queries = [example.query for example in examples]
+        positives = np.full(len(numbers), -1)
+        ignored = np.zeros(targets.shape, bool)
+        drawn = np.stack([owners, columns])
         return RetrieverBatch(queries, passages, positives, ignored, drawn, numbers, targets=targets)
 
 

@@ -72,7 +72,8 @@ def hop_examples(
         for number, order in enumerate(orders[::step]):
             path = [golds[at] for at in order]
             for hop in range(len(golds)):
-                id, context = f"{question.id}#{number}.{hop}", tuple(path[:hop])
+                id = f"{question.id}#{number}.{hop}"
+                context = tuple(path[:hop])
                 right = tuple(Candidate(passage, "positive") for passage in path[hop:])
                 yield Example(id, question.text, question.answers, (*right, *wrong), context)
     log = get_logger(__name__)

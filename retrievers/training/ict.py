@@ -98,7 +98,8 @@ class IctBatches:
             )
         questions = [Query(sentence) for sentence, _ in pairs]
         passages = [passage for _, passage in pairs]
-        ignored, drawn = np.zeros((len(pairs), len(pairs)), bool), np.zeros((2, 0), np.int64)
+        ignored = np.zeros((len(pairs), len(pairs)), bool)
+        drawn = np.zeros((2, 0), np.int64)
         return RetrieverBatch(questions, passages, np.arange(len(pairs)), ignored, drawn, rows)
 
 

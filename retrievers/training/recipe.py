@@ -93,7 +93,8 @@ class BiEncoderRun:
         evaluate: Callable[[], Mapping[str, float]] | None = dict if held_out else None
         if self.world.is_main and held_out:
             evaluate = partial(HeldOutScores(config, held_out, make_batches, objective), model)
-        hooks, card = hooks or FitHooks(), encoder_card(form)
+        card = encoder_card(form)
+        hooks = hooks or FitHooks()
         facts = {**facts, "held-out questions": len(held_out), "questions per step": batches.batch_size}
         return Method(
             model, self.master, batches, loss, export, card, evaluate=evaluate, hooks=hooks, facts=facts
@@ -117,7 +118,8 @@ def learn_from_examples(
 ) -> Method:
     """The recipe of bi-encoders that learn from training examples: examples → batches → loss → validation."""
     split = run.split_examples()
-    batches, loss = make_batches(config, split.training), run.loss(objective)
+    batches = make_batches(config, split.training)
+    loss = run.loss(objective)
     facts = {"training questions": len(split.training)}
     return run.method(batches, loss, split.held_out, facts, make_batches=make_batches, objective=objective)
 

@@ -101,7 +101,8 @@ def _method(config: ReaderTrainConfig, world: World) -> Method:
         "passages": len(rows.texts),
     }
     loss = partial(reader_loss, model, config=config, device=world.device, teacher=teacher)
-    batches, measure = ReaderBatches(rows, config), evaluate if watched else None
+    batches = ReaderBatches(rows, config)
+    measure = evaluate if watched else None
     card = Card("readers.extractive.training", "reader.md", {"load_manifest": manifest})
     return Method(model, master, batches, loss, export, card, evaluate=measure, facts=facts)
 
