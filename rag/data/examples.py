@@ -305,11 +305,11 @@ def _candidate(value: Any, role: Role) -> Candidate:
     if as_unicode(passage.text + passage.title) != passage.text + passage.title:
         raise ValueError("a passage is not valid Unicode")
     rank, score, target = (_number(value, name) for name in ("rank", "score", "target"))
+    place = None if rank is None else int(rank)
     has_answer = value.get("has_answer", value.get("hasanswer"))  # FiD's files have the second
-    return Candidate(
-        passage, role, str(value.get("source") or ""), None if rank is None else int(rank), score, target,
-        None if has_answer is None else bool(has_answer),
-    )  # fmt: skip
+    if has_answer is not None:
+        has_answer = bool(has_answer)
+    return Candidate(passage, role, str(value.get("source") or ""), place, score, target, has_answer)
 
 
 def _number(fields: Mapping[str, Any], name: str) -> float | None:

@@ -4,13 +4,13 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import PurePath
+from subprocess import DEVNULL, PIPE, Popen
 from typing import Any
 from urllib.parse import quote
 
@@ -89,15 +89,13 @@ class Converter:
 
     def __init__(self, niceness: int = 0) -> None:
         self._niceness = niceness
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Popen[bytes] | None = None
 
     def convert(self, path: str, name: str, timeout_s: float, memory_mib: int = 4096) -> Document | BadRecord:
         """Send one request and wait for its reply; see `convert_files`."""
         if self._process is None or self._process.poll() is not None:
-            self._process = subprocess.Popen(
-                CONVERTER, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-            )  # fmt: skip
+            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+            self._process = Popen(CONVERTER, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, env=environment)
             if self._niceness:
                 os.setpriority(os.PRIO_PROCESS, self._process.pid, self._niceness)
         process: Any = self._process  # its pipes are open

@@ -158,7 +158,8 @@ def _header_at(block: Sequence[Row], following: Sequence[Row], narrow: int) -> i
         if size > narrow and (above == narrow or size >= 2 * above):
             below = block[at + 1 : at + 1 + _SAMPLE] or following[:_SAMPLE]
             columns = zip_longest(row, *below, fillvalue="")
-            names, *values = zip(*(column for column in columns if any(map(str.strip, column))), strict=True)
+            filled = [column for column in columns if any(map(str.strip, column))]
+            names, *values = zip(*filled, strict=True)
             if is_header(names, values):
                 return at
         above = max(above, size)

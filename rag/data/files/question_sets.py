@@ -301,8 +301,8 @@ def squad_paragraphs(record: Any) -> list[dict[str, Any]] | None:
     ):
         return None
     title = str(record.get("title", ""))
-    return [
-        {"id": f"{title}-{number}", "title": unquote(title).replace("_", " "),
-         "context": item.get("context"), "qas": item.get("qas") or ()}
-        for number, item in enumerate(paragraphs)
-    ]  # fmt: skip
+    rows = []
+    for number, item in enumerate(paragraphs):
+        names = {"id": f"{title}-{number}", "title": unquote(title).replace("_", " ")}
+        rows.append({**names, "context": item.get("context"), "qas": item.get("qas") or ()})
+    return rows

@@ -123,9 +123,12 @@ class FastBert:
         }
         if ranges is None:
             return _Layer(
-                qkv=Linear(*qkv, dtype), attention_out=Linear(*out, dtype),
-                up=Linear(*up, dtype, gelu=True), down=Linear(*down, dtype), **norms,
-            )  # fmt: skip
+                qkv=Linear(*qkv, dtype),
+                attention_out=Linear(*out, dtype),
+                up=Linear(*up, dtype, gelu=True),
+                down=Linear(*down, dtype),
+                **norms,
+            )
         return _Layer(
             qkv=CalibratedLinear(*qkv, *ranges[f"{number}.attention"], dtype=dtype),
             attention_out=RowLinear(*out),
@@ -229,10 +232,8 @@ class RangeRecorder(FastBert):
 def _norm(state: Mapping[str, Tensor], name: str, config: Any) -> Any:
     """LayerNorm in fp32."""
     weight, bias = (state[f"{name}.{part}"].detach().float().clone() for part in ("weight", "bias"))
-    return partial(
-        functional.layer_norm, normalized_shape=weight.shape, weight=weight, bias=bias,
-        eps=config.layer_norm_eps,
-    )  # fmt: skip
+    eps = config.layer_norm_eps
+    return partial(functional.layer_norm, normalized_shape=weight.shape, weight=weight, bias=bias, eps=eps)
 
 
 def _softmax_product(q: Tensor, k: Tensor, v: Tensor, unseen: Tensor | None = None) -> Tensor:
