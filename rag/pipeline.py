@@ -193,7 +193,7 @@ class Pipeline:
         within: dict[str, Any] = {}
         with self._lock:
             self._require_open()
-            if filter is not None and (conditions := parse_filter(filter)) is not None:
+            if (conditions := parse_filter(filter)) is not None:
                 with stage(timer, "filter"):
                     within["selected"] = self.index.select(conditions)
             if isinstance(self.retriever, PathRetriever):

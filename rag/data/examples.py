@@ -291,9 +291,10 @@ def write_run(path: Path, examples: Iterable[Example]) -> None:
         for example in examples:
             for rank, hit in enumerate(example.candidates, start=1):
                 question, passage = example.id, hit.passage.id
-                if any(id.split() != [id] for id in (question, passage)):
+                if odd := [id for id in (question, passage) if id.split() != [id]]:
+                    fault = "is empty" if "" in odd else "holds white space"
                     raise DataError(
-                        f"question {question!r}, passage {passage!r}: an id is empty or holds white space",
+                        f"question {question!r}, passage {passage!r}: an id {fault}",
                         hint="write JSON instead of a run, or give ids without spaces",
                     )
                 score = -float(rank) if hit.score is None else float(hit.score)
