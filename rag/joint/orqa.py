@@ -190,7 +190,7 @@ class _Task:
         answered = np.stack([self.answered(n, row) for n, row in zip(chosen.tolist(), rows, strict=True)])
         early = early_loss(retrieval, torch.from_numpy(answered).to(retrieval.device))
         first = rows[:, : self.config.read]
-        full, read_right, tokens = self._read(chosen, first, retrieval[:, : self.config.read])
+        full, read_right, tokens = self._reader_loss(chosen, first, retrieval[:, : self.config.read])
         return Loss(
             early + full,
             examples=len(chosen),
@@ -213,7 +213,7 @@ class _Task:
         answered[there] = [matcher.matches(passage.text) for passage in passages]
         return answered
 
-    def _read(self, chosen: Int64, rows: Int64, retrieval: Tensor) -> tuple[Tensor, float, int]:
+    def _reader_loss(self, chosen: Int64, rows: Int64, retrieval: Tensor) -> tuple[Tensor, float, int]:
         """The reader's loss, the share of questions with a right span, and how many tokens it took."""
         shape = rows.shape  # (B, K)
         unique, inverse = np.unique(np.maximum(rows, 0), return_inverse=True)

@@ -85,23 +85,23 @@ class SpanFiller(Filler):
         Args:
             learning: read the passages without the words too, for the objective.
         """
-        work = list(self._work(sentences, passages, learning))
+        readings = list(self._readings(sentences, passages, learning))
         device, shape = next(self.parameters()).device, (len(sentences), len(passages[0]))
         longest = max(len(sentence.places) for sentence in sentences)
         copied = torch.full(shape, -torch.inf, device=device)
         objective = torch.zeros(shape, device=device)
-        if work:
-            b = torch.tensor([reading.sentence for reading in work], device=device)
-            k = torch.tensor([reading.passage for reading in work], device=device)
-            holds = torch.tensor([len(reading.first) > 0 for reading in work], device=device)
-            right, absent = self._spans(work)
+        if readings:
+            b = torch.tensor([reading.sentence for reading in readings], device=device)
+            k = torch.tensor([reading.passage for reading in readings], device=device)
+            holds = torch.tensor([len(reading.first) > 0 for reading in readings], device=device)
+            right, absent = self._spans(readings)
             copied = copied.index_put((b, k), torch.where(holds, right, -torch.inf))
             objective = objective.index_put((b, k), torch.where(holds, right, absent))
         logp = torch.logaddexp(copied + self._log_copy, torch.full_like(copied, self._log_guess))
         pad = (0, longest - 1)  # the values stand at the first of T places
         return Filled(*(nn.functional.pad(values[..., None], pad) for values in (logp, objective)))
 
-    def _work(
+    def _readings(
         self, sentences: Sequence[MaskedSentence], passages: TokenLists, learning: bool
     ) -> Iterator[_Reading]:
         for b, (sentence, listed) in enumerate(zip(sentences, passages, strict=True)):
@@ -114,10 +114,10 @@ class SpanFiller(Filler):
                     first = starts + row.text_from
                     yield _Reading(b, k, row, first, first + len(sentence.targets) - 1)
 
-    def _spans(self, work: Sequence[_Reading]) -> tuple[Tensor, Tensor]:
+    def _spans(self, readings: Sequence[_Reading]) -> tuple[Tensor, Tensor]:
         """(R,) log-probability of the right spans, of no use where there are none, and of "not here"."""
         device = next(self.parameters()).device
-        ids, mask, types, text = row_tensors(self._mark, [reading.row for reading in work])
+        ids, mask, types, text = row_tensors(self._mark, [reading.row for reading in readings])
         text[:, self._mark.cls_position] = True
         logits = self.model(ids.to(device), mask.to(device), types.to(device))
         outside = ~text.to(device)
@@ -125,11 +125,15 @@ class SpanFiller(Filler):
             values.float().masked_fill(outside, -torch.inf).log_softmax(-1)
             for values in (logits.start, logits.end)
         )
-        owners = np.repeat(np.arange(len(work)), [len(reading.first) for reading in work])
-        places = owners, np.concatenate([r.first for r in work]), np.concatenate([r.last for r in work])
+        owners = np.repeat(np.arange(len(readings)), [len(reading.first) for reading in readings])
+        places = (
+            owners,
+            np.concatenate([r.first for r in readings]),
+            np.concatenate([r.last for r in readings]),
+        )
         owner, first, last = (torch.from_numpy(part).to(device) for part in places)
         span = (start[owner, first] + end[owner, last]).exp()
-        right = span.new_zeros(len(work)).index_add(0, owner, span).clamp_min(1e-30).log()
+        right = span.new_zeros(len(readings)).index_add(0, owner, span).clamp_min(1e-30).log()
         cls = self._mark.cls_position
         return right, start[:, cls] + end[:, cls]
 

@@ -68,7 +68,9 @@ class JointTask:
     objective: Objective
     world: World
 
-    def _read(self, questions: Sequence[Question], retrieved: Retrieved, answers: Sequence[str]) -> JointLoss:
+    def _joint_loss(
+        self, questions: Sequence[Question], retrieved: Retrieved, answers: Sequence[str]
+    ) -> JointLoss:
         texts = [question.text for question in questions]
         rows = encode_rows(self.seq2seq.tokenizer, self.settings, texts, retrieved.passages)
         targets = [self.seq2seq.answer_ids(answer)[: self.settings.answer_tokens] for answer in answers]
@@ -84,7 +86,7 @@ class JointTask:
         share = self.world.share(total)
         chosen = [questions[number] for number in batch.numbers[share].tolist()]
         retrieved = self.finder.find(chosen)
-        learned = self._read(chosen, retrieved, batch.answers[share])
+        learned = self._joint_loss(chosen, retrieved, batch.answers[share])
         shares = {"reader": float(learned.reader.detach()), "retriever": float(learned.retriever.detach())}
         for name, mean in _means(chosen, retrieved, learned.weights).items():
             shares[name] = mean * len(chosen)

@@ -64,8 +64,8 @@ def train(
         step, weights = fit(method, config, world)
         if world.is_main:
             records = read_metrics(config.out / "metrics.jsonl")
-            scores = (record.items() for record in records if record["step"] == step)
-            measured = {k[5:]: v for items in scores for k, v in items if k.startswith("eval/")}
+            chosen = [pair for record in records if record["step"] == step for pair in record.items()]
+            measured = {k.removeprefix("eval/"): v for k, v in chosen if k.startswith("eval/")}
             figures = method.export({**method.master.frozen, **weights}) or measured
             atomic_write_json(config.out / "figures.json", {"step": step, "figures": figures})
             card = render_card(config, method.card, {**method.facts, "steps": step}, figures)
