@@ -156,8 +156,7 @@ def _explain(kind: type[BaseModel], issue: Any, flags: Mapping[str, str]) -> str
     if issue["type"] == "missing":
         return flags.get(path, f"{path} (--set {path}=…)") + " is not given"
     if issue["type"] == "extra_forbidden":
-        names = list(kind.model_fields)
-        hint = did_you_mean(issue["loc"][-1], names, "there are " + ", ".join(names))
+        hint = did_you_mean(issue["loc"][-1], kind.model_fields, "there are " + ", ".join(kind.model_fields))
         return f"unknown setting {path!r}; {hint}"
     problem = re.sub("^Input should be (.+?)(, unable to .+|, got .+)?$", r"expected \1", issue["msg"])
     problem = problem.removeprefix("Value error, ")

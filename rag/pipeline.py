@@ -32,6 +32,7 @@ from retrievers.open import encoder_of
 from retrievers.protocols import PathRetriever, Retriever
 from retrievers.rerank import RerankingRetriever
 
+Questions = str | Sequence[str]  # one, or several as one batch
 FilterLike = Mapping[str, Any] | Filter | None
 
 
@@ -165,9 +166,8 @@ class Pipeline:
         return self.index.passages.find(passage_id)
 
     def retrieve(
-        self, questions: str | Sequence[str], top_k: int = 20, *, filter: FilterLike = None,
-        timer: Timer = None,
-    ) -> Any:  # fmt: skip
+        self, questions: Questions, top_k: int = 20, *, filter: FilterLike = None, timer: Timer = None
+    ) -> Any:
         """Best passages, best first: of one question, or of each question of a list.
 
         Args:
@@ -225,9 +225,15 @@ class Pipeline:
         return list(zip(hits, self.index.passages.get_many([hit.row for hit in hits]), strict=True))
 
     def ask(
-        self, questions: str | Sequence[str], *, top_k: int = 20, n_best: int = 5, filter: FilterLike = None,
-        policy: Policy | None = None, context: str = "",
-    ) -> Any:  # fmt: skip
+        self,
+        questions: Questions,
+        *,
+        top_k: int = 20,
+        n_best: int = 5,
+        filter: FilterLike = None,
+        policy: Policy | None = None,
+        context: str = "",
+    ) -> Any:
         """Answer one question, or several as one batch.
 
         Args:

@@ -31,7 +31,6 @@ RECIPES = {  # name → module of its class, summary; in the order of the help
     "rag": ("rag.joint.config", "Question encoder and generator, by the likelihood of answers (RAG)."),
     "emdr2": ("rag.joint.config", "Retriever and Fusion-in-Decoder reader (EMDR²)."),
 }
-ENTRY_POINTS = "openqa_rag.recipes"
 _INPUTS = frozenset({"train_files", "validation_file", "index", "questions", "retrieved"})
 
 
@@ -51,7 +50,7 @@ def recipe_class(name: str) -> Any:
     file, _, attribute = name.rpartition(":")
     if file.endswith(".py"):
         return _class_of_file(Path(file), attribute)
-    for point in entry_points(group=ENTRY_POINTS, name=name):
+    for point in entry_points(group="openqa_rag.recipes", name=name):
         return point.load()
     hint = did_you_mean(name, RECIPES, f"recipes: {', '.join(RECIPES)}; or FILE.py:Class")
     raise ConfigError(f"there is no recipe {name!r}", hint=hint)

@@ -10,7 +10,6 @@ from typing import Any
 
 from indexers.documents import Put, record_digest
 from indexers.index import Index
-from indexers.protocols import EncoderIdentity
 from indexers.update import Change, DocumentEntries, OpenEncoder, Unchanged, UpdateReport, update_index
 from rag.core.errors import ConfigError, DataError
 from rag.core.files import sha256_file
@@ -100,7 +99,7 @@ class IndexUpdater:
         self.place = Path(index)
         self._source = encoder
         self._open: OpenEncoder = cache(lambda identity: load_like(identity, encoder, precision=precision))
-        self._budget = cache(self._passage_budget)
+        self._budget = cache(passage_budget)
 
     def follow(
         self,
@@ -157,18 +156,15 @@ class IndexUpdater:
         report.present = present
         return report
 
-    def _passage_budget(self, identity: EncoderIdentity | None) -> tuple[int, Callable[[str], int]]:
-        """Most tokens of a passage for the encoder of the index, and a function that counts them."""
-        name, length = (identity.name, identity.max_length) if identity else (None, None)
-        return passage_budget(self._source if isinstance(self._source, str | Path) else name, length)
-
     def _cutter(self) -> tuple[Mapping[str, Any], Cut]:
         """What the index was made from, and how it cuts documents; the first one opens a tokenizer."""
         with Index.open(self.place, verify="none") as index:
             source, identity = index.source, index.encoder_identity
+        name, length = (identity.name, identity.max_length) if identity else (None, None)
+        encoder = self._source if isinstance(self._source, str | Path) else name
 
         def cut(document: Document) -> Iterable[Passage]:
-            max_tokens, count = self._budget(identity)
+            max_tokens, count = self._budget(encoder, length)
             options = CorpusOptions(**{"max_tokens": max_tokens, **source.get("options", {})})
             return split_documents([document], options, count)
 
