@@ -308,8 +308,7 @@ def _candidate(value: Any, role: Role) -> Candidate:
     rank, score, target = (_number(value, name) for name in ("rank", "score", "target"))
     place = None if rank is None else int(rank)
     has_answer = value.get("has_answer", value.get("hasanswer"))  # FiD's files have the second
-    if has_answer is not None:
-        has_answer = bool(has_answer)
+    has_answer = None if has_answer is None else bool(has_answer)
     return Candidate(passage, role, str(value.get("source") or ""), place, score, target, has_answer)
 
 

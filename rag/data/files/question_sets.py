@@ -168,17 +168,7 @@ def question_of(record: Any, fallback_id: str) -> Question:
         others = _passages(rest.get("hard_negative_ctxs"))
         fields |= {"gold": gold, "gold_are_alternatives": True, "context": others}
     elif isinstance(context, str) and rest.get("supporting_facts") is None:  # SQuAD
-        title = str(rest.pop("title", None) or "")
-        stated = record.get("answers")
-        labels = rows_of_columns(stated) if isinstance(stated, list | Mapping) else []
-        if isinstance(stated, Mapping):  # a copy on a hub
-            title = unquote(title).replace("_", " ")
-            rest |= {} if labels else {"is_impossible": True}
-        fields["gold"] = (GoldPassage(Passage("", title, context)),) if context.strip() else ()
-        starts = [row.get("start", row.get("answer_start")) for row in labels if isinstance(row, Mapping)]
-        if all(isinstance(start, int) for start in starts):
-            fields["answer_starts"] = tuple(starts)
-        del rest["context"]
+        fields |= _squad_fields(rest, record.get("answers"))
     elif "paragraphs" in rest and {"question_decomposition", "answer_aliases"} & rest.keys():  # MuSiQue
         answers = (*answers, *(rest.pop("answer_aliases", None) or ()))
         answers = () if rest.pop("answerable", None) is False else tuple(dict.fromkeys(answers))
@@ -190,6 +180,21 @@ def question_of(record: Any, fallback_id: str) -> Question:
     if rest.pop("is_impossible", None) is True:
         answers, fields["is_impossible"] = (), True
     return replace(parsed, answers=answers, meta=rest, **fields)
+
+
+def _squad_fields(rest: dict[str, Any], stated: Any) -> dict[str, Any]:
+    """The paragraph that a question of SQuAD is asked of, and where the stated answers begin in it."""
+    title, context = str(rest.pop("title", None) or ""), rest.pop("context")
+    labels = rows_of_columns(stated) if isinstance(stated, list | Mapping) else []
+    if isinstance(stated, Mapping):  # a copy on a hub
+        title = unquote(title).replace("_", " ")
+        if not labels:
+            rest["is_impossible"] = True
+    fields: dict[str, Any] = {"gold": (GoldPassage(Passage("", title, context)),) if context.strip() else ()}
+    starts = [row.get("start", row.get("answer_start")) for row in labels if isinstance(row, Mapping)]
+    if all(isinstance(start, int) for start in starts):
+        fields["answer_starts"] = tuple(starts)
+    return fields
 
 
 def _passages(listed: Any) -> tuple[GoldPassage, ...]:

@@ -116,11 +116,7 @@ def format_of(head: bytes, name: str) -> str | None:
 
 
 def read_rows(
-    path: str,
-    columns: Columns = lambda row: None,
-    *,
-    format: str = "auto",
-    otherwise: str = "tsv",
+    path: str, columns: Columns = lambda row: None, *, format: str = "auto", otherwise: str = "tsv"
 ) -> Iterator[PlacedRecord]:
     """The records of a file, a line or an element each.
 
