@@ -108,6 +108,8 @@ def atomic_path(path: str | Path, *, folder: bool = False) -> Iterator[Path]:
             os.replace(temporary, target)
             fsync_path(target.parent)
         finally:
+            if (work / "old").exists() and not target.exists():  # stopped between the two
+                os.replace(work / "old", target)
             shutil.rmtree(work, ignore_errors=True)
 
 

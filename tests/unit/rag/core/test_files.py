@@ -128,7 +128,9 @@ def test_links_stay_links(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "real").iterdir()] == ["x"]
 
 
-def test_a_folder_to_write_is_new_or_empty_or_replaced_when_complete(tmp_path: Path) -> None:
+def test_a_folder_to_write_is_new_or_empty_or_replaced_when_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out = tmp_path / "out"
     for _ in ("missing", "empty"):
         check_target(out, folder=True, is_new=True)
@@ -138,6 +140,11 @@ def test_a_folder_to_write_is_new_or_empty_or_replaced_when_complete(tmp_path: P
         check_target(out, folder=True, is_new=True)
     with pytest.raises(ValueError, match="broken"), atomic_path(out, folder=True) as temporary:
         raise ValueError("broken")
+    with monkeypatch.context() as patched:  # stopped with the old folder aside, the new one not in its place
+        stops, replace = iter((False, True, False)), os.replace
+        patched.setattr(os, "replace", lambda *places: sys.exit(1) if next(stops) else replace(*places))
+        with pytest.raises(SystemExit), atomic_path(out, folder=True):
+            pass
     assert [path.name for path in out.iterdir()] == ["old"]
     with atomic_path(out, folder=True) as temporary:
         (temporary / "new").write_text("new")
