@@ -146,9 +146,15 @@ def create_faiss(preset: Preset, dim: int, seed: int = 0) -> Any:
 def _train(index: Any, preset: Preset, sample: Float32, seed: int) -> None:
     if preset.nlist >= _TWO_LEVELS_FROM:
         with suppress(RuntimeError):  # a group of copies of one vector cannot be divided: FAISS trains alone
-            options = {"clustering_niter": 10, "spherical": True, "min_points_per_centroid": 1}
-            groups = round(math.sqrt(preset.nlist))
-            centroids, _ = two_level_clustering(sample, groups, preset.nlist, seed=seed, **options)
+            centroids, _ = two_level_clustering(
+                sample,
+                round(math.sqrt(preset.nlist)),
+                preset.nlist,
+                clustering_niter=10,
+                seed=seed,
+                spherical=True,
+                min_points_per_centroid=1,
+            )
             faiss.extract_index_ivf(index).quantizer.add(centroids)
     if preset.nlist and len(sample) < _CODEWORDS:
         sample = np.resize(sample, (_CODEWORDS, sample.shape[1]))

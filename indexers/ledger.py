@@ -102,12 +102,16 @@ class BuildLedger:
         Shards of vectors are taken up where there are any; passages, FAISS and Lucene begin anew.
         """
         path = self.folder / STATE_NAME
-        resumed = [name for name in ("embeddings", "tokens") if any((self.folder / name).glob("[!.]*"))]
+        hint = f"delete {self.folder}"
         try:
-            stages = {name: {**entry, "inputs": entry["inputs"]} for name, entry in read_json(path).items()}
-            return {name: entry for name, entry in stages.items() if entry["finished"] or name in resumed}
-        except (DataError, KeyError, AttributeError, TypeError, ValueError) as error:
-            raise ArtifactError(f"{path} is damaged", hint=f"delete {self.folder}") from error
+            stages = read_json(path)
+        except DataError as error:
+            raise ArtifactError(f"{path} is damaged", hint=hint) from error
+        entries = stages.values() if isinstance(stages, dict) else [stages]
+        if not all(isinstance(entry, dict) and {"inputs", "finished"} <= entry.keys() for entry in entries):
+            raise ArtifactError(f"{path} is damaged", hint=hint)
+        resumed = [name for name in ("embeddings", "tokens") if any((self.folder / name).glob("[!.]*"))]
+        return {name: entry for name, entry in stages.items() if entry["finished"] or name in resumed}
 
     def adopt(self, data: Path, stages: Mapping[str, dict[str, Any]]) -> None:
         """Take finished stages of another build, with their files in `data`, for those that are there."""

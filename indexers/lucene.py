@@ -145,7 +145,8 @@ def build_bm25(
     try:
         with atomic_path(folder, folder=True) as target:
             expected = _write_documents(passages, source, digits)
-            buffer_mib = max(heap_mib // 4, 16)  # Anserini's own is twice our heap
+            # Anserini's own buffer is twice our heap: large corpora would end in an error.
+            buffer_mib = max(heap_mib // 4, 16)
             options = (
                 "-collection JsonCollection -generator DefaultLuceneDocumentGenerator -optimize -quiet "
                 f"-threads {threads} -memoryBuffer {buffer_mib}"

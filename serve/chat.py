@@ -138,7 +138,7 @@ async def chat(body: ChatRequest, request: Request, engine: AppEngine) -> Respon
     if GREETING.fullmatch(message):
         engine.require_ready()
         content = _GREETED
-        extra = _extra(message, [], [], 1.0)
+        extra = _extra(message, sources=[], answers=[], no_answer_confidence=1.0)
     else:
         job = Job("ask", _TOP_K, _N_BEST, conditions, context=context_of(message, previous))
         (result,) = await engine.run(request, job, [message])
@@ -165,14 +165,17 @@ async def chat(body: ChatRequest, request: Request, engine: AppEngine) -> Respon
 
 
 def _extra(
-    question: str, sources: list[dict[str, Any]], answers: list[dict[str, Any]], none: float
+    question: str,
+    sources: list[dict[str, Any]],
+    answers: list[dict[str, Any]],
+    no_answer_confidence: float,
 ) -> dict[str, Any]:
-    """What a reply has beside OpenAI's fields; `none` is the confidence that there is no answer."""
+    """What a reply has beside OpenAI's fields."""
     return {
         "question": question,
         "sources": sources,
         "confidence": answers[0]["confidence"] if answers else None,
-        "no_answer_confidence": none,
+        "no_answer_confidence": no_answer_confidence,
     }
 
 

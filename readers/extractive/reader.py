@@ -245,18 +245,13 @@ def read_waves(
                 is_open[question] = p[:1].sum() < effort.enough[wave]  # without any answer 0
     for question in range(n_questions):
         mine = (owner == question) & (ranks < ends[-1])
-        reading = _reading(ranks[mine], lengths[mine], layers[mine], depth)
-        if not is_limited[question]:
-            del reading["over_limit"]
+        read, whole = (len(np.unique(ranks[mine & (layers >= least)])) for least in (1, depth))
+        cost = int(lengths[mine] @ layers[mine])
+        reading = {"passages": read, "dropped": read - whole, "token_layers": cost}
+        if is_limited[question]:
+            reading["over_limit"] = len(np.unique(ranks[mine])) - read
         ranked[question] = replace(ranked[question], reading=reading)
     return ranked
-
-
-def _reading(ranks: Int64, lengths: Int64, layers: Int64, depth: int) -> dict[str, int]:
-    """What was read of a question's rows (R,), see `Ranked`, by the layers that each went through."""
-    offered, read, whole = (len(np.unique(ranks[layers >= least])) for least in (0, 1, depth))
-    cost = int(lengths @ layers)
-    return {"passages": read, "dropped": read - whole, "token_layers": cost, "over_limit": offered - read}
 
 
 def _fits(part: Int64, owner: Int64, ranks: Int64, cost: Int64, left: Int64) -> Bool:

@@ -129,10 +129,10 @@ class GenerativeReader:
     def _mixed(
         self, marginal: Marginal, memory: Memory, priors: Sequence[torch.Tensor]
     ) -> Iterator[tuple[list[Hypothesis], float | None]]:
-        settings = self.settings
-        lengths = {"answer_tokens": settings.answer_tokens, "beams": settings.beams}
-        decoded = decode(self.seq2seq, memory.apart(), priors, marginal=marginal, **lengths)
-        for hypotheses in decoded:
+        answer_tokens, beams = self.settings.answer_tokens, self.settings.beams
+        for hypotheses in decode(
+            self.seq2seq, memory.apart(), priors, marginal=marginal, answer_tokens=answer_tokens, beams=beams
+        ):
             yield [h for h in hypotheses if self.seq2seq.words(h.ids)], None
 
     def _fused(self, memory: Memory) -> Iterator[tuple[list[Hypothesis], float | None]]:

@@ -89,8 +89,8 @@ def encode_rows(
     ]
     if not texts:
         return [[] for _ in questions]
-    limit = {"truncation": True, "max_length": settings.passage_tokens}
-    flat = iter(tokenizer(texts, verbose=False, **limit)["input_ids"])
+    encoded = tokenizer(texts, truncation=True, max_length=settings.passage_tokens, verbose=False)
+    flat = iter(encoded["input_ids"])
     return [[list(next(flat)) for _ in own] for own in passages]
 
 

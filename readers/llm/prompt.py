@@ -203,7 +203,7 @@ def to_result(
     quoted = [place for place in cited if place in quoting]
     evidence = next(iter([*quoted, *(quoting if unsupported else ()), *cited, *quoting]), None)
     if evidence is None and not named and is_quotable:
-        evidence = _most_worded(answer, passages)
+        evidence = _passage_with_words(answer, passages)
     if evidence is None:
         return AnswerSet(question, (), 1.0)
     if wrong := [str(number) for number in named if not 1 <= number <= len(passages)]:
@@ -230,8 +230,8 @@ def to_result(
     return AnswerSet(question, (stated,), 1.0 - probability if unsupported else 0.0)
 
 
-def _most_worded(answer: str, passages: Sequence[Passage]) -> int | None:
-    """The passage with most of the answer's words, if it has half of them, and there are any but "the"."""
+def _passage_with_words(answer: str, passages: Sequence[Passage]) -> int | None:
+    """Place of the passage with most of the answer's words; None if it has few, or the answer has none."""
     if not passages or share_of_words(answer, []) > 0:
         return None
     shares = [share_of_words(answer, [f"{p.title} {p.text}"]) for p in passages]

@@ -173,12 +173,12 @@ class BiEncoder:
             sequences = tokenize(slice(start, start + WINDOW_ROWS))
             parts.append(self._encode_window(side, sequences, question))
         if (cut := tokenizer.cut[texts]) and not before:  # only the first time
-            log.warning(
+            limit = tokenizer.question_limit if question else self.identity.max_length
+            message = (
                 "%d of %d %s are longer than the %d tokens that %s reads: their ends do not count "
-                "(later ones are not reported; shorter passages: --split words100)",
-                *(cut, n, texts, tokenizer.question_limit if question else self.identity.max_length),
-                self.identity.name,
+                "(later ones are not reported; shorter passages: --split words100)"
             )
+            log.warning(message, cut, n, texts, limit, self.identity.name)
         return Vectors.joined(parts)
 
     def _encode_window(self, side: _Side, sequences: list[list[int]], question: bool) -> Vectors:

@@ -63,9 +63,11 @@ def read_set(part: TrainingSet, *, serving: bool = False) -> list[Example]:
             questions = [question for question in questions if question.text in retrieved]
     examples = []
     for q in questions:
-        candidates = tuple(_candidates(q, retrieved.get(q.text, ()), serving, part.window_words))
-        example = Example(q.id, q.text, q.answers, candidates, answer_profile=q.answer_profile)
-        examples.append(replace(example, answer_starts=q.answer_starts))
+        shown = tuple(_candidates(q, retrieved.get(q.text, ()), serving, part.window_words))
+        example = Example(
+            q.id, q.text, q.answers, shown, answer_profile=q.answer_profile, answer_starts=q.answer_starts
+        )
+        examples.append(example)
     return examples
 
 

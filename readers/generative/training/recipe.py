@@ -146,8 +146,10 @@ def _start(
     (reader, tokenizer), settings = loaded, GeneratorSettings(**layout)
     seen = examples[:_SEEN]
     rows = encode_rows(tokenizer, settings, [e.question for e in seen], [e.passages[:1] for e in seen])
-    shape: dict[str, Any] = {"decoder_layers": config.decoder_layers, "dropout": config.dropout}
-    seq2seq = warm_start(reader, tokenizer, [row for [row] in rows], **shape, device=device)
+    first = [row for [row] in rows]
+    seq2seq = warm_start(
+        reader, tokenizer, first, decoder_layers=config.decoder_layers, dropout=config.dropout, device=device
+    )
     check_rows(seq2seq.model, settings)
     return seq2seq, settings
 

@@ -82,6 +82,7 @@ def test_hits_behind_the_depth_follow_in_their_order_and_are_not_judged(folders:
     scores = [hit.score for hit in hits]
     assert scores == sorted(scores, reverse=True)
     np.testing.assert_allclose(np.diff(scores[2:]), -1.0, atol=1e-5)
+    assert retriever.search([], 3) == []
 
 
 class Given:

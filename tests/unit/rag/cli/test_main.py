@@ -103,7 +103,10 @@ def test_wrong_input_is_one_message_without_traceback(
     ("arguments", "words"),
     [
         ("idnex", "there is no command 'idnex'\n  → did you mean 'index'?"),
-        ("index sample --out x --retriever sparse", "'--retriever': 'sparse' is not one of 'dense'"),
+        (
+            "index sample --out x --retriever sparse",
+            "'--retriever': 'sparse' is not one of 'dense', 'bm25', 'hybrid'",
+        ),
         ("index sample --out x --index-type sq8", "not flat, hnsw, ivf, plaid or a string of FAISS"),
         ("evaluate --index x --questions q --out o --seed -1", "'--seed': Input should be greater than or"),
         ("ask Who --encoder x --index i", "--index-encoder"),
