@@ -270,7 +270,8 @@ def _matches(passages: PassageStore, condition: Condition, naming: Naming) -> Bo
         records = [_fields_of(text) for text in values]
         if not any(name in record for record in records):
             raise _no_such_field(passages, name)
-        condition.check_bounds(record[name] for record in records if name in record)
+        if condition.bounds:
+            condition.check_bounds(record[name] for record in records if name in record)
         values = [record.get(name) for record in records]
     test = condition.test()
     fits = np.array([*map(test, values), False])  # the last entry is for passages without a value

@@ -39,10 +39,11 @@ def ask(
     from rag.pipeline import Pipeline
 
     pipeline = Pipeline.open(index, **opening)
+    colour = sys.stdout.isatty()
     for question in questions:  # one by one: each is shown at once, with its own time
         result = pipeline.ask(question, top_k=read, n_best=n_best, filter=chosen).to_json()
-        as_text = format_answer_set(result, colour=sys.stdout.isatty())
-        typer.echo(json.dumps(result, ensure_ascii=False) if as_json else as_text)
+        line = json.dumps(result, ensure_ascii=False) if as_json else format_answer_set(result, colour=colour)
+        typer.echo(line)
 
 
 def retrieve(filter: list[str] | None = None, **options: Annotated[Any, _RETRIEVING]) -> None:

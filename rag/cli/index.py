@@ -14,7 +14,7 @@ from rag.cli.lazy import resumable
 from rag.cli.options import OPENING, Share, options_from, options_of, some
 from rag.commands import index as build
 from rag.commands import resolve_corpus
-from rag.data.records import CorpusOptions
+from rag.data.records import CorpusOptions, ReadReport
 
 _FROM_BUILD = options_from(build, panel="Data")
 _BUILDING = {
@@ -68,13 +68,14 @@ def index(
 
 def _build(corpus: Sequence[str], out: Path, **options: Any) -> None:
     from indexers.index import Index
-    from rag.data.records import ReadReport
 
     report = ReadReport()
     with resumable():
         place = build(corpus, out, report=report, **options)
-    for line in [*report.notes, report.counts()] if report.total else report.notes:
-        typer.echo(line)
+    for note in report.notes:
+        typer.echo(note)
+    if report.total:
+        typer.echo(report.counts())
     with Index.open(place) as opened:
         typer.echo(opened.describe())
     typer.echo(f'\nask it: rag ask "…" --index {place}')

@@ -113,8 +113,7 @@ def _explain(error: Exception) -> tuple[str, int]:
         return "error: out of memory\n  → try a smaller --index-type, see `rag docs indexing`", 6
     if isinstance(error, OSError) and error.filename:
         hint = "check the path, what lies there and its permissions; --debug shows what needed it"
-        message = f"error: {error.filename}: {str(error.strerror).lower()}\n  → {hint}"
-        return message, ResourceError.exit_code
+        return f"error: {error.filename}: {str(error.strerror).lower()}\n  → {hint}", ResourceError.exit_code
     return f"unexpected error: {type(error).__name__}: {error}\n  → add --debug to see where", 70
 
 

@@ -57,7 +57,7 @@ _PANELS = {  # of parameters that have one of their own, whatever their command'
     **dict.fromkeys(("filter", "top_k", "batch_size"), SEARCH),
     **dict.fromkeys(("read", "reader", "effort", "signal", "gold"), READING),
     **dict.fromkeys(("out", "merge", "overwrite", "n_best", "report", "as_json"), OUTPUT),
-    **dict.fromkeys(("update", "watch", "interval", "max_deleted_share"), "Updates"),
+    **dict.fromkeys(("update", "watch", "max_deleted_share"), "Updates"),
     **dict.fromkeys(("encoder", "pooling", "max_length", "precision"), "Models"),
 }
 _LISTS = (Sequence[int], tuple[int, ...], Sequence[str], tuple[str, ...])

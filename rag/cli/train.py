@@ -48,7 +48,7 @@ _USES = {  # what a finished model is called, and the command that uses it; {1}:
     ),
 }
 _ENCODER = "encoder → {0}\nuse it: rag index … --encoder {0}"
-_WITH_INDEX = "encoder → {0}\nuse it: rag ask … --index {1}, the passages as this encoder encodes them"
+_WITH_INDEX = "encoder → {0}\nuse it: rag ask … --index {1}  (its passages are encoded with this encoder)"
 _RESUMED = (
     "Ctrl-C or a crash loses at most a few minutes: the same command resumes from the last checkpoint. "
     "With several GPUs: torchrun --nproc-per-node N -m rag.cli.main train …"

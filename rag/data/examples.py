@@ -194,7 +194,7 @@ def read_examples(path: str | Path, *, needs: Needed = "positives") -> Iterator[
 
 
 def _ms_marco_texts(triples: Path) -> tuple[dict[str, str], dict[str, str]]:
-    """Texts by id, of the tables beside MS MARCO's triples, of the questions and passages that these name."""
+    """The questions and passages that MS MARCO's triples name, by id, from the tables beside them."""
     questions, passages = set[str](), set[str]()
     for question, *named in _id_rows(triples, "question_id", "positive_id", "negative_id"):
         questions.add(question)
@@ -263,9 +263,8 @@ def example_to_json(example: Example) -> dict[str, Any]:
     head |= {"answers_are_regex": example.answer_profile == REGEX_PROFILE, "target": example.target_answer}
     record = {name: value for name, value in head.items() if value or name in ("question", "answers")}
     roles = {candidate.role for candidate in example.candidates}
-    names = ["positive_ctxs", "negative_ctxs", "hard_negative_ctxs"] if roles - {"retrieved"} else ["ctxs"]
-    if "retrieved" in roles and "ctxs" not in names:
-        names.append("ctxs")
+    judged = ["positive_ctxs", "negative_ctxs", "hard_negative_ctxs"] if roles - {"retrieved"} else []
+    names = [*judged, "ctxs"] if "retrieved" in roles or not judged else judged
     return record | {name: list(map(_candidate_json, example.of_role(ROLES[name]))) for name in names}
 
 

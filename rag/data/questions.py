@@ -84,8 +84,9 @@ def _judged(questions: Iterable[Question], grades: Grades, queries: Any, qrels: 
             is_any_judged = True
             relevant = {id: grade for id, grade in grades[question.id].items() if grade > 0}
             ranked = dict(sorted(relevant.items(), key=lambda pair: -pair[1]))
-            judged = replace(question, gold_passage_ids=tuple(ranked), gold_grades=ranked)
-            yield replace(judged, gold_are_alternatives=True)
+            yield replace(
+                question, gold_passage_ids=tuple(ranked), gold_grades=ranked, gold_are_alternatives=True
+            )
     if not is_any_judged:
         raise DataError(
             f"{qrels} judges none of the questions of {queries}: the first is {next(iter(grades), 'none')!r}",

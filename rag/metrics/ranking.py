@@ -99,7 +99,7 @@ def trec_measures(
         ranking = rankings.get(question, ())
         if len(set(ranking)) != len(ranking):
             raise DataError(f"question {question!r}: a passage occurs twice in its ranking")
-        if ranking:  # trec_eval orders by score, so that scores are made of the ranks
+        if ranking:  # scores that fall with the rank: trec_eval orders by them, and ties in its own way
             run[question] = {passage: -float(rank) for rank, passage in enumerate(ranking)}
     if run:
         names = {measure: name for name, measure in parsed.items()}

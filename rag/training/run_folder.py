@@ -113,9 +113,9 @@ def _checksums(config: TrainConfig, free: Collection[str]) -> dict[str, str]:
     """SHA-256 by path of data (of an index its manifest's) and of models' weights; version of `index`."""
     files, towers = list[Path](), set[Path]()
     for name, value in config:
+        if name == "index" or name in free:
+            continue
         for path in value if isinstance(value, tuple) else (value,):
-            if name in {"index", *free}:
-                continue
             if isinstance(path, Path):
                 files += _files(path)
             elif isinstance(path, str) and os.path.isdir(path):

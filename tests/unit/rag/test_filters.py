@@ -16,7 +16,7 @@ from indexers.protocols import Selection
 from indexers.settings import BuildSettings
 from rag.core.types import Hit, Location, Passage, Question
 from rag.data.corpus import read_documents
-from rag.data.filters import FilterError, parse_filter, parse_options
+from rag.data.filters import Condition, FilterError, parse_filter, parse_options
 from rag.data.records import CorpusOptions, Document
 from rag.data.split import split_documents
 from rag.eval.runs import write_results
@@ -89,6 +89,7 @@ def test_a_filter_selects_what_its_conditions_say(index: Index) -> None:
         expected = [row for row, p in enumerate(passages) if fits(p, dict(p.metadata))]
         assert chosen.rows.tolist() == expected, given
     assert parse_filter(()) is parse_filter({}) is None
+    Condition("tags", bounds=(("gte", 1),)).check_bounds([(), ()])  # of empty lists: selects nothing
     assert parse_filter({"year": 1}) != parse_filter({"year": True})  # one selection each in the cache
     assert index.passages[5] == passages[5]
     assert index.folders == ["guide/", "guide/setup/", "notes/"]
