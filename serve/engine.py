@@ -365,5 +365,5 @@ def _version_in(folder: Path) -> str:
     """The version of the index in a folder; "" if its manifest cannot be read."""
     try:
         return str(read_manifest(folder).get("version", ""))
-    except RagError:
+    except (RagError, OSError):  # also of a file system that is away for a while
         return ""

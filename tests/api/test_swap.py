@@ -74,10 +74,11 @@ async def test_a_replaced_index_leaves_memory():
             gc.enable()
 
 
-async def test_an_index_that_cannot_be_opened_again_stays_in_use(caplog, monkeypatch):
+async def test_an_index_that_cannot_be_opened_again_stays_in_use(caplog, monkeypatch, tmp_path):
     monkeypatch.setattr("serve.engine.FOLLOW_S", 0.001)
+    (tmp_path / "manifest.json").mkdir()  # a file that cannot be read
     opener = Opener()
-    app = create_app(settings(), open_pipeline=opener)
+    app = create_app(settings(index=tmp_path), open_pipeline=opener)
     async with running(app=app) as client:
         opener.fails = True
         await app.state.engine.replace(anew=True)
