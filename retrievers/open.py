@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 from indexers.settings import INDEX_KINDS, Part
 from rag.config import Config, load_config, parse_overrides
-from rag.core.errors import ConfigError, did_you_mean
+from rag.core.errors import ConfigError, MismatchedArtifactError, did_you_mean
 from rag.core.log import get_logger
 from rag.runtime.model_files import PACKAGED, STATIC_ENCODER
 from retrievers.first_stage import DenseRetriever, LateInteractionRetriever, SparseRetriever
@@ -147,7 +147,8 @@ def over_index(retriever: Retriever, index: Index) -> Retriever:
     """A retriever with the loaded models of this one, over another version of its index.
 
     Raises:
-        ConfigError: it searches token vectors, which belong to one version, or is of an unknown kind.
+        ConfigError: the index lacks a part that it needs.
+        MismatchedArtifactError: its kind belongs to one version, as does what searches token vectors.
     """
     old, passages = retriever, index.passages
     if isinstance(old, DenseRetriever):
@@ -166,7 +167,8 @@ def over_index(retriever: Retriever, index: Index) -> Retriever:
         return RerankingRetriever(
             first, passages, old.scorer, depth=old.depth, fusion=old.fusion, identity=old.identity
         )
-    raise ConfigError(f"a {type(old).__name__} belongs to one version of an index", hint="reload it")
+    reason = f"a {type(old).__name__} belongs to one version of an index"
+    raise MismatchedArtifactError(reason, hint="open the new version with its models")
 
 
 def _missing(kind: str, index: Index) -> list[Part]:

@@ -142,7 +142,7 @@ class Engine:
 
     def _opened(self, anew: bool) -> Pipeline:
         if not anew:
-            with suppress(MismatchedArtifactError):  # it has another encoder now
+            with suppress(MismatchedArtifactError):  # models and all have to be opened
                 return open_newer(self.require_ready())
         return self._open(self.settings)
 
@@ -339,7 +339,7 @@ def open_newer(pipeline: Pipeline) -> Pipeline:
     """The version of a pipeline's index that is on disk now, with the same models.
 
     Raises:
-        MismatchedArtifactError: the index belongs to another encoder now.
+        MismatchedArtifactError: the index has another encoder now, or its retriever cannot move to another.
         RagError: the index is damaged.
     """
     from indexers.index import Index

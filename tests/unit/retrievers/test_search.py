@@ -129,7 +129,7 @@ def test_another_version_of_an_index_is_searched_by_the_same_models():
     newer = index(dense=Flat(VECTORS[::-1]), lucene=Terms())
     for old, expected in zip(retrievers(VECTORS), retrievers(VECTORS[::-1]), strict=True):
         assert over_index(old, newer).search(["x"], 3) == expected.search(["x"], 3) != old.search(["x"], 3)
-    with pytest.raises(ConfigError, match="one version of an index"):
+    with pytest.raises(MismatchedArtifactError, match="one version of an index"):
         over_index(LateInteractionRetriever(None, STORE, None), newer)
 
 
