@@ -173,17 +173,17 @@ def _ask_all(
                 hint="choose another --out, or delete that directory",
             )
     started, count = time.monotonic(), settings.sample or settings.limit
-    with Progress(count, "questions", "evaluate", initial=len(done)) as progress:
+    with disk_errors(part), Progress(count, "questions", "evaluate", initial=len(done)) as progress:
         while batch := list(islice(stream, settings.batch_size)):
             records = score_outcomes(_ask(system, batch, settings), settings)
             if not (place / _STATE_NAME).exists():
                 atomic_write_json(place / _STATE_NAME, state)
-            with disk_errors(part), open(part, "a", encoding="utf-8") as file:  # a stop loses one batch
+            with open(part, "a", encoding="utf-8") as file:  # a stop loses one batch
                 file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
             progress.update(len(batch))
-    if not part.is_file():
-        raise DataError("there are no questions to evaluate", hint="check the question file and --limit")
-    fsync_path(part)
+        if not part.is_file():
+            raise DataError("there are no questions to evaluate", hint="check the question file and --limit")
+        fsync_path(part)
     return time.monotonic() - started
 
 
