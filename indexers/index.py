@@ -295,10 +295,10 @@ def _of_documents(passages: PassageStore, condition: Condition, naming: Naming) 
 def _no_such_field(passages: PassageStore, name: str) -> FilterError:
     stored = passages.column("metadata")
     texts = () if stored is None else pc.unique(stored).drop_null()
-    fields = [*["path"] * (passages.column("path") is not None), "document"]
+    fields = ["document"] if passages.column("path") is None else ["path", "document"]
     fields += [field for text in texts for field in _fields_of(text)]
     return FilterError(
-        f"the filter names the field {name!r}, which no passage of this index has; there are "
-        f"{', '.join(dict.fromkeys(fields))}",
+        f"the filter names the field {name!r}, which no passage of this index has "
+        f"(fields: {', '.join(dict.fromkeys(fields))})",
         hint=f"index the corpus again with --metadata {name} if its records have this field",
     )

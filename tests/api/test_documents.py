@@ -143,7 +143,7 @@ async def test_documents_have_metadata_that_filters_name(index: Path) -> None:
         unknown = {"question": "zebra", "filter": {"lnag": "en"}}
         reply = await client.post("/v1/retrieve", json=unknown, headers=KEY)
         assert reply.status_code == 422
-        assert "there are path, document, year, lang" in reply.json()["error"]["message"]
+        assert "(fields: path, document, year, lang)" in reply.json()["error"]["message"]
 
 
 @pytest.mark.parametrize(
