@@ -70,7 +70,7 @@ class UpdateReport:
         if not self.is_changed:
             return f"{self.kept:,} documents, none changed"
         counts = (f"{getattr(self, name):,} {name}" for name in ("added", "replaced", "deleted", "kept"))
-        vectors = f", of which {self.reused:,} had their vectors" * bool(self.reused)
+        vectors = f", of which {self.reused:,} had their vectors" if self.reused else ""
         return f"documents: {', '.join(counts)}; {self.passages:,} passages written{vectors}"
 
 
