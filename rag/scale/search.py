@@ -124,8 +124,9 @@ class ShardedIndex:
 
     def _start(self, number: int) -> Any:
         node = on_node(self._nodes[self._turns[number] % len(self._nodes)])
-        resources = {"num_cpus": 0, "memory": _RESERVED_BYTES, "max_restarts": 0}
-        kind = self._ray.remote(PartSearch).options(**resources, scheduling_strategy=node)
+        kind = self._ray.remote(PartSearch).options(
+            num_cpus=0, memory=_RESERVED_BYTES, max_restarts=0, scheduling_strategy=node
+        )
         return kind.remote(*self._place, *self._parts[number])
 
     def _ask(self, timeout_s: float, method: str, *arguments: Any) -> list[Any]:
