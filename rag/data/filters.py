@@ -68,7 +68,7 @@ class Condition:
         listed = [it for value in values for it in (value if isinstance(value, tuple) else (value,))]
         for sign, bound in self.bounds:
             if listed and all(_is_within(value, sign, bound) is None for value in listed):
-                what = f"the filter compares {self.field!r} with {bound!r}, its values are as {listed[0]!r}"
+                what = f"the filter compares {self.field!r} with {bound!r}, but a value is {listed[0]!r}"
                 raise FilterError(what, hint="give a bound of the same kind: a number, or a text")
 
 
