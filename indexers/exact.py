@@ -7,8 +7,8 @@ import faiss
 import numpy as np
 
 from indexers.embeddings import EmbeddingShards
-from indexers.protocols import Selection
-from rag.core.arrays import Float32, Int64
+from indexers.protocols import Selection, VectorIndex
+from rag.core.arrays import Float32, Float64, Int64
 from rag.core.errors import RetrievalError
 
 # Candidates fetched beyond what is asked, so that rounding and ties at the cut are settled by exact scores.
@@ -184,6 +184,19 @@ class FlatIndex:
     ) -> tuple[Float32, Int64]:
         """See `VectorIndex.search`."""
         return exact_search(self._embeddings, queries, top_k, selected)
+
+
+def recalls_at(index: VectorIndex, queries: Float32, truth: Float32, k: int) -> Float64:
+    """(n,) share of each query's true best `k` that `index` returns; equal scores count as equal.
+
+    Args:
+        queries: (n, D).
+        truth: exact scores (n, K), best first; K may be less than `k` in a small corpus.
+    """
+    depth = min(k, truth.shape[1])
+    scores, _ = index.search(queries, depth)
+    threshold = truth[:, depth - 1 : depth]
+    return np.asarray((scores >= threshold - 1e-6 * np.abs(threshold)).mean(axis=1), np.float64)
 
 
 def sample_rows(embeddings: EmbeddingShards, count: int, seed: int) -> Float32:

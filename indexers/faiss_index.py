@@ -35,6 +35,7 @@ from indexers.exact import (
     check_selected,
     exact_scores,
     exact_search,
+    recalls_at,
     sample_rows,
     select_best,
 )
@@ -211,7 +212,7 @@ def build_faiss(
         "probes": len(probes),
         "recall_target": recall_target,
     }
-    if preset.index_type == "flat":
+    if index_type == "flat":
         (place / FAISS_NAME).unlink(missing_ok=True)
         return {**info, "recall": {str(k): 1.0 for k in RECALL_KS}}
     index = create_faiss(preset, dim, seed)
@@ -219,7 +220,7 @@ def build_faiss(
         _train(index, preset, sample_rows(embeddings, preset.training_rows, seed), seed)
     with (
         _faiss_threads(1 if isinstance(index, faiss.IndexHNSW) else threads),
-        Progress(rows, "vectors", f"faiss {preset.index_type}") as progress,
+        Progress(rows, "vectors", f"faiss {index_type}") as progress,
     ):
         for _, block in embeddings.blocks():
             index.add(block)
@@ -253,7 +254,7 @@ def _choose_effort(
         for effort in _efforts(index, info["nlist"]):
             settings = {"effort": effort, "over_fetch": over_fetch}
             dense = FaissIndex(index, embeddings, {**info, **settings})
-            recall = {str(k): round(recall_at(dense, probes, truth, k), 4) for k in RECALL_KS}
+            recall = {str(k): round(float(recalls_at(dense, probes, truth, k).mean()), 4) for k in RECALL_KS}
             settings["recall"] = recall
             if (worst := min(recall.values())) >= info["recall_target"]:
                 return settings
@@ -271,19 +272,6 @@ def _efforts(index: Any, nlist: int) -> Sequence[int]:
         doubled = [first << n for n in range(nlist.bit_length()) if first << n < nlist]
         return [*doubled, nlist]
     return _GRAPH_EFFORTS if isinstance(index, faiss.IndexHNSW) else (0,)
-
-
-def recall_at(index: VectorIndex, probes: Float32, truth: Float32, k: int) -> float:
-    """Share of the true best `k` that `index` returns; equal scores count as equal.
-
-    Args:
-        probes: queries (n, D).
-        truth: exact scores (n, K), best first; K may be less than `k` in a small corpus.
-    """
-    depth = min(k, truth.shape[1])
-    scores, _ = index.search(probes, depth)
-    threshold = truth[:, depth - 1 : depth]
-    return float((scores >= threshold - 1e-6 * np.abs(threshold)).mean())
 
 
 def search_parameters(index: Any, effort: int, count: int, selected: Selection | None = None) -> Any:

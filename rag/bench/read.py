@@ -147,7 +147,8 @@ def _measure(
 
 
 def _fill(report: Report, contestants: dict[str, _Contestant], first: str) -> None:
-    base, rows = contestants[first], []
+    base = contestants[first]
+    columns, rows = list[str](), list[list[str]]()
     for name, own in contestants.items():
         p50, p95 = (1000 * float(np.quantile(own.alone_s, q)) for q in (0.5, 0.95))
         faster, em = _mean_ratio(base.alone_s, own.alone_s), bootstrap(np.array(own.right, float))[0]
@@ -168,32 +169,21 @@ def _fill(report: Report, contestants: dict[str, _Contestant], first: str) -> No
             "batched_faster": batched,
             "token_layers": share,
         }
-        row = [
-            name,
-            f"{figures['ms']:.0f}",
-            f"{p95:.0f}",
-            "–" if batched_ms is None else f"{batched_ms:.0f}",
-            f"{cpu.times(1000):.0f}",
-            f"{cpu_share:.2f}",
-            f"{faster:.2f}",
-            "–" if batched is None else f"{batched:.2f}",
-            "–" if share is None else f"{100 * share:.0f} %",
-            f"{em.times(100):.1f}",
+        cells = [
+            ("effort", name),
+            ("ms a question", f"{figures['ms']:.0f}"),
+            ("p95", f"{p95:.0f}"),
+            ("in batches", "–" if batched_ms is None else f"{batched_ms:.0f}"),
+            ("median processor ms", f"{cpu.times(1000):.0f}"),
+            (f"/ {first}", f"{cpu_share:.2f}"),
+            (f"× {first}", f"{faster:.2f}"),
+            ("in batches", "–" if batched is None else f"{batched:.2f}"),
+            ("token-layers", "–" if share is None else f"{100 * share:.0f} %"),
+            ("EM", f"{em.times(100):.1f}"),
         ]
         report.figures[name] = figures
-        rows.append(tuple(row))
-    columns = [
-        "effort",
-        "ms a question",
-        "p95",
-        "in batches",
-        "median processor ms",
-        f"/ {first}",
-        f"× {first}",
-        "in batches",
-        "token-layers",
-        "EM",
-    ]
+        rows.append([text for _, text in cells])
+        columns = [column for column, _ in cells]
     title = "reading [95 % bootstrap interval over questions]"
     report.add_table(title, columns, rows)
 

@@ -188,11 +188,11 @@ class Bare:
 
 
 def _recalls(index: VectorIndex, queries: Float32, truth: Float32, k: int) -> Float32:
-    """(n,) share of the true best `k` found; equal scores count as equal."""
-    threshold = truth[:, k - 1 : k] - 1e-6 * np.abs(truth[:, k - 1 : k])
-    starts = range(0, len(queries), 64)
-    scores = np.concatenate([index.search(queries[start : start + 64], k)[0] for start in starts])
-    return (scores >= threshold).mean(axis=1).astype(np.float32)
+    from indexers.exact import recalls_at
+
+    parts = (slice(start, start + 64) for start in range(0, len(queries), 64))
+    recalls = [recalls_at(index, queries[part], truth[part], k) for part in parts]
+    return np.concatenate(recalls).astype(np.float32)
 
 
 def _fill(
