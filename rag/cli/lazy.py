@@ -54,7 +54,7 @@ class _StrictCommand(TyperCommand):
         try:
             return super().parse_args(ctx, args)
         except typer.BadParameter as error:
-            error.message = error.message.removeprefix("Value error, ")  # pydantic's
+            error.message = error.message.removeprefix("Value error, ")  # typer checks by pydantic
             raise
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +82,7 @@ class CrossEncoder:
                 "a cross-encoder reads the question as first segment: the passage must be one text",
                 hint=f"give a template such as {_LAYOUT}",
             )
-        network, tokenizer = _read_network(folder, where, train=train, dropout=dropout, seed=seed)
+        network, tokenizer = _read_network(folder, stated, where, train=train, dropout=dropout, seed=seed)
         setattr(network.config, _LAYOUT_KEY, layout)  # saved with the network
         limit, prompt = min(max_length, position_limit(stated)), ""
         if train:
@@ -139,13 +139,13 @@ class CrossEncoder:
 
 
 def _read_network(
-    folder: Path, where: str, *, train: bool, dropout: float | None, seed: int
+    folder: Path, stated: Mapping[str, Any], where: str, *, train: bool, dropout: float | None, seed: int
 ) -> tuple[Any, Any]:
     """The network in fp32 on the CPU, with a new head if an encoder is to be trained, and its tokenizer."""
     from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
     weight_files(folder)
-    architecture = (read_config(folder).get("architectures") or [""])[0]
+    architecture = (stated.get("architectures") or [""])[0]
     classifies = "SequenceClassification" in architecture
     expected = "expected a sequence-classification model of transformers, or an encoder to train"
     with loading(f"{folder} is not a cross-encoder that can be loaded", hint=expected):
