@@ -1,1 +1,3 @@
-"""Everything on disk that is searched: passages, embeddings, FAISS and Lucene indexes; and the planner."""
+"""Everything on disk that is searched: passages, embeddings, FAISS and Lucene indexes; and the
+planner.
+"""

@@ -1,8 +1,10 @@
-"""Build an index: passages → embeddings → FAISS (token vectors) → Lucene → manifest, each stage alone or all.
+"""Build an index: passages → embeddings → FAISS (token vectors) → Lucene → manifest, each stage
+alone or all.
 
-The directory is locked during the build. Every stage is resumable: finished shards are kept, an interrupted
-stage continues behind them, and the manifest is written last. All files have the same bytes however often the
-build was interrupted, except Lucene's files and the manifest's entries for these.
+The directory is locked during the build. Every stage is resumable: finished shards are kept, an
+interrupted stage continues behind them, and the manifest is written last. All files have the same
+bytes however often the build was interrupted, except Lucene's files and the manifest's entries for
+these.
 """
 
 import json
@@ -50,8 +52,8 @@ def build_index(
     """Build an index directory, or continue one that was interrupted.
 
     Args:
-        content: passages, or documents cut into passages; read lazily, and not at all if `source` says that
-            they are stored.
+        content: passages, or documents cut into passages; read lazily, and not at all if `source`
+            says that they are stored.
         source: identifies the passages (paths, sizes, split settings). Without it a rerun reads the
             passages again and compares their checksum.
         encode: encodes the passages, in this process or elsewhere.
@@ -77,7 +79,8 @@ def build_index(
     settings, place = settings or BuildSettings(), Path(out)
     if settings.has_encoder and encoder is None:
         raise ConfigError(
-            f"retriever {settings.retriever!r} needs an encoder", hint="pass one, or choose retriever bm25"
+            f"retriever {settings.retriever!r} needs an encoder",
+            hint="pass one, or choose retriever bm25",
         )
     if place.is_dir():
         _refuse_others_files(place)  # first, because the lock adds a file
@@ -113,13 +116,20 @@ def build_stages(
     if "tokens" in stages:
         model = cast("TokenEncoder", encoder)
         shards = {"shard_rows": settings.shard_rows, "seed": settings.seed}
-        if ledger.begin("tokens", {**inputs, **shards, "encoder": model.identity.comparable(), "bits": BITS}):
+        if ledger.begin(
+            "tokens", {**inputs, **shards, "encoder": model.identity.comparable(), "bits": BITS}
+        ):
             ledger.finish("tokens", build_tokens(store, ledger.path("tokens"), model, **shards))
     if "bm25" in stages:
-        weights, threads = {"k1": settings.k1, "b": settings.b}, settings.threads or os.cpu_count() or 1
+        weights, threads = (
+            {"k1": settings.k1, "b": settings.b},
+            settings.threads or os.cpu_count() or 1,
+        )
         if ledger.begin("bm25", {**inputs, **weights}):
             heap_mib, place = settings.java_heap_mib, ledger.path("bm25")
-            ledger.finish("bm25", build_bm25(store, place, **weights, threads=threads, heap_mib=heap_mib))
+            ledger.finish(
+                "bm25", build_bm25(store, place, **weights, threads=threads, heap_mib=heap_mib)
+            )
 
 
 def _build_embeddings(
@@ -149,7 +159,9 @@ def _build_embeddings(
     if not ledger.begin("embeddings", inputs):
         return
     directory = ledger.path("embeddings")
-    shards = encode(directory, passages, encoder, settings.stored_dtype, shard_rows=settings.shard_rows)
+    shards = encode(
+        directory, passages, encoder, settings.stored_dtype, shard_rows=settings.shard_rows
+    )
     if not (directory / PROBES_NAME).exists():
         save_probes(directory, passages, encoder, settings.probes, settings.seed)
     (directory / HEADER_NAME).unlink()  # the manifest says it
@@ -161,7 +173,8 @@ def save_probes(
 ) -> None:
     """Store vectors of pieces of ten words from random passages beside the embeddings.
 
-    They are as long as questions, and not in the index as such. With them the FAISS stage needs no encoder.
+    They are as long as questions, and not in the index as such. With them the FAISS stage needs no
+    encoder.
     """
     generator = np.random.default_rng(seed)
     rows = np.sort(generator.choice(len(passages), min(count, len(passages)), replace=False))
@@ -191,7 +204,9 @@ def _build_dense(ledger: BuildLedger, settings: BuildSettings) -> None:
         header = Header.of(ledger.stage("embeddings")["output"])
         embeddings = EmbeddingShards.open(ledger.path("embeddings"), header)
         probes, threads = read_probes(embeddings), settings.threads
-        info = build_faiss(embeddings, ledger.path("dense"), probes=probes, threads=threads, **choice)
+        info = build_faiss(
+            embeddings, ledger.path("dense"), probes=probes, threads=threads, **choice
+        )
         ledger.finish("dense", info)
 
 
@@ -204,10 +219,14 @@ def _refuse_empty(content: Iterable[Passage | Put]) -> Iterator[Passage | Put]:
 
 
 def _nothing_to_index() -> DataError:
-    return DataError("there are no passages to index", hint="check the corpus and the split settings")
+    return DataError(
+        "there are no passages to index", hint="check the corpus and the split settings"
+    )
 
 
-def _check_encoder(place: Path, ledger: BuildLedger, settings: BuildSettings, new: EncoderIdentity) -> None:
+def _check_encoder(
+    place: Path, ledger: BuildLedger, settings: BuildSettings, new: EncoderIdentity
+) -> None:
     """An index has one encoder, and vectors of passages or of tokens."""
     kinds: dict[Stage, str] = {"embeddings": "one vector per passage", "tokens": "token vectors"}
     for stage, vectors in kinds.items():
@@ -226,7 +245,9 @@ def _check_encoder(place: Path, ledger: BuildLedger, settings: BuildSettings, ne
 
 def _refuse_others_files(place: Path) -> None:
     def is_own(entry: Path) -> bool:
-        return entry.name in _OWN or entry.name.startswith(DATA_PREFIX) or TEMPORARY_MARK in entry.name
+        return (
+            entry.name in _OWN or entry.name.startswith(DATA_PREFIX) or TEMPORARY_MARK in entry.name
+        )
 
     with disk_errors(place):
         foreign = sorted(entry.name for entry in place.iterdir() if not is_own(entry))
@@ -240,8 +261,12 @@ def _refuse_others_files(place: Path) -> None:
 def build_passages(
     content: Iterable[Passage | Put], ledger: BuildLedger, source: Mapping[str, Any] | None
 ) -> PassageStore:
-    """Store the passages, and the list of documents if these came; always, if the build replaces an index."""
-    described = None if source is None else json.loads(json.dumps(source, sort_keys=True, default=str))
+    """Store the passages, and the list of documents if these came; always, if the build replaces an
+    index.
+    """
+    described = (
+        None if source is None else json.loads(json.dumps(source, sort_keys=True, default=str))
+    )
     if source is None and not ledger.replaces and ledger.stage("passages").get("finished"):
         _compare_passages(content, ledger)  # which say themselves whether they are others
     elif ledger.begin("passages", {"source": described}, anew=ledger.replaces):
@@ -291,7 +316,9 @@ def settings_of_stages(manifest: Mapping[str, Any]) -> BuildSettings:
         "bm25": ("k1", "b"),
     }
     inputs = manifest["inputs"]
-    values = {name: inputs[stage][name] for stage in names if stage in inputs for name in names[stage]}
+    values = {
+        name: inputs[stage][name] for stage in names if stage in inputs for name in names[stage]
+    }
     parts = tuple(part for part in ("dense", "bm25") if part in inputs)
     kind = next(kind for kind, needed in INDEX_KINDS.items() if needed == parts)
     return BuildSettings(retriever=kind, **values)

@@ -1,4 +1,5 @@
-"""The documents of an index: their ids, digests of their files or records, the rows of their passages.
+"""The documents of an index: their ids, digests of their files or records, the rows of their
+passages.
 
 The table is stored beside the passages, so that an update reads only the documents that changed.
 """
@@ -23,7 +24,12 @@ from rag.data.records import Document
 DOCUMENTS_NAME = "documents.arrow"
 _BATCH_ROWS = 65_536
 _SCHEMA = pa.schema(
-    [("id", pa.large_string()), ("digest", pa.string()), ("passages", pa.int32()), ("sent", pa.bool_())]
+    [
+        ("id", pa.large_string()),
+        ("digest", pa.string()),
+        ("passages", pa.int32()),
+        ("sent", pa.bool_()),
+    ]
 )
 
 
@@ -57,7 +63,8 @@ class Put:
 
 @contextmanager
 def writing_documents(path: Path) -> Iterator[Callable[[Put], None]]:
-    """A function that lists documents, in the order of their passages; memory holds the last few of them.
+    """A function that lists documents, in the order of their passages; memory holds the last few of
+    them.
 
     Example:
         >>> import tempfile
@@ -76,7 +83,12 @@ def writing_documents(path: Path) -> Iterator[Callable[[Put], None]]:
             rows.clear()
 
         def list_document(put: Put) -> None:
-            entry = {"id": put.id, "digest": put.digest, "passages": len(put.passages), "sent": put.sent}
+            entry = {
+                "id": put.id,
+                "digest": put.digest,
+                "passages": len(put.passages),
+                "sent": put.sent,
+            }
             rows.append(entry)
             if len(rows) >= _BATCH_ROWS:
                 write()
@@ -95,20 +107,36 @@ def read_document_entries(path: Path) -> dict[str, DocumentEntry]:
         with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
             rows = reader.read_all().select(_SCHEMA.names).to_pylist()
     except (pa.ArrowInvalid, KeyError, OSError) as error:
-        raise ArtifactError(f"{path} is damaged: {error}", hint="restore it or rebuild the index") from error
+        raise ArtifactError(
+            f"{path} is damaged: {error}", hint="restore it or rebuild the index"
+        ) from error
     firsts = itertools.accumulate((row["passages"] for row in rows), initial=0)
-    return {row["id"]: DocumentEntry(**row, first=first) for row, first in zip(rows, firsts, strict=False)}
+    return {
+        row["id"]: DocumentEntry(**row, first=first)
+        for row, first in zip(rows, firsts, strict=False)
+    }
 
 
 def record_digest(document: Document) -> str:
     """Hex digest of a record's content."""
     # the third place was that of sentences: digests of older indexes stay what they were
-    content = [document.title, document.text, [], *([document.metadata] if document.metadata else [])]
-    return hashlib.blake2b(json.dumps(content).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    content = [
+        document.title,
+        document.text,
+        [],
+        *([document.metadata] if document.metadata else []),
+    ]
+    return hashlib.blake2b(
+        json.dumps(content).encode("utf-8", "surrogatepass"), digest_size=16
+    ).hexdigest()
 
 
-def group_passages(passage_ids: Iterable[str], document_of: Callable[[str], str]) -> dict[str, DocumentEntry]:
-    """The documents of an index that lists none: neighbouring passages of one, with unknown digests."""
+def group_passages(
+    passage_ids: Iterable[str], document_of: Callable[[str], str]
+) -> dict[str, DocumentEntry]:
+    """The documents of an index that lists none: neighbouring passages of one, with unknown
+    digests.
+    """
     entries, row = dict[str, DocumentEntry](), 0
     for id, group in itertools.groupby(passage_ids, document_of):
         count = sum(1 for _ in group)

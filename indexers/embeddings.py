@@ -1,10 +1,12 @@
-"""Passage embeddings: a series of `.npy` files (shards), one by one; a shard that is there is finished.
+"""Passage embeddings: a series of `.npy` files (shards), one by one; a shard that is there is
+finished.
 
-Each is written beside its place and renamed, so a killed run loses at most the shard it was working on. Until
-they are part of an index, whose manifest says it, `embeddings.json` says what they are.
+Each is written beside its place and renamed, so a killed run loses at most the shard it was working
+on. Until they are part of an index, whose manifest says it, `embeddings.json` says what they are.
 
-float16 halves the disk and keeps 11 significant bits: for unit vectors an inner product moves by less than
-5e-4 in the worst case and about 1e-5 in practice. "Exact" search is then exact for what is stored.
+float16 halves the disk and keeps 11 significant bits: for unit vectors an inner product moves by
+less than 5e-4 in the worst case and about 1e-5 in practice. "Exact" search is then exact for what
+is stored.
 """
 
 from __future__ import annotations
@@ -25,13 +27,20 @@ from indexers.passages import PassageStore
 from indexers.protocols import EncoderIdentity, PassageEncoder
 from indexers.settings import SHARD_ROWS, VectorDtype
 from rag.core.arrays import Bool, Float32, Int64, load_npy, save_npy
-from rag.core.errors import ArtifactError, DataError, IncompleteArtifactError, MismatchedArtifactError
+from rag.core.errors import (
+    ArtifactError,
+    DataError,
+    IncompleteArtifactError,
+    MismatchedArtifactError,
+)
 from rag.core.files import atomic_path, atomic_write_json, clean_directory, link_or_copy, read_json
 from rag.core.log import Progress
 from rag.core.manifest import differences
 
 _TEXTS_AT_ONCE = 4096
-_LARGE_BYTES = 1 << 31  # from which the pages of rows are asked for side by side before they are read
+_LARGE_BYTES = (
+    1 << 31
+)  # from which the pages of rows are asked for side by side before they are read
 _MOST_OF_A_SHARD = 8  # one wanted row in so many: the whole shard is read ahead
 HEADER_NAME = "embeddings.json"
 _KEY = np.dtype([("high", "<u8"), ("low", "<u8")])
@@ -69,7 +78,9 @@ class Header:
             if header.dtype not in get_args(VectorDtype):
                 raise ValueError(f"dtype {header.dtype!r}")
         except (KeyError, TypeError, ValueError) as error:
-            raise ArtifactError(f"{HEADER_NAME} is damaged: {error}", hint="rebuild the index") from error
+            raise ArtifactError(
+                f"{HEADER_NAME} is damaged: {error}", hint="rebuild the index"
+            ) from error
         return header
 
     @classmethod
@@ -122,8 +133,8 @@ class EmbeddingShards:
         """Map all shards and check their headers.
 
         Args:
-            header: what the manifest of an index says of its shards; by default what `embeddings.json` says,
-                in a folder by itself.
+            header: what the manifest of an index says of its shards; by default what
+                `embeddings.json` says, in a folder by itself.
 
         Raises:
             ArtifactError: a file is missing, truncated or in another format; the message names it.
@@ -133,7 +144,9 @@ class EmbeddingShards:
         shards = []
         for shard in range(header.shards):
             start, stop = header.shard_range(shard)
-            values = load_npy(place / shard_name(shard), dtype=header.dtype, shape=(stop - start, header.dim))
+            values = load_npy(
+                place / shard_name(shard), dtype=header.dtype, shape=(stop - start, header.dim)
+            )
             _advise(values, "MADV_RANDOM")  # `blocks` says otherwise when it reads a whole shard
             shards.append(values)
         return cls(place, header, shards)
@@ -142,13 +155,17 @@ class EmbeddingShards:
         return self.header.rows
 
     def part(self, first: int, stop: int) -> tuple[int, EmbeddingShards]:
-        """The first row of shard file `first`, and the shard files first … stop - 1 by themselves."""
+        """The first row of shard file `first`, and the shard files first … stop - 1 by
+        themselves.
+        """
         start, end = self.header.shard_range(first)[0], self.header.shard_range(stop - 1)[1]
         header = replace(self.header, rows=end - start)
         return start, EmbeddingShards(self.directory, header, self._shards[first:stop])
 
     def rows(self, rows: Int64) -> Float32:
-        """Vectors (n, D) float32 of `rows` (n,), in that order; reads only the pages they lie on."""
+        """Vectors (n, D) float32 of `rows` (n,), in that order; reads only the pages they lie
+        on.
+        """
         rows = np.asarray(rows, dtype=np.int64)
         gathered = np.empty((len(rows), self.dim), self.dtype)
         if not len(rows):
@@ -156,10 +173,14 @@ class EmbeddingShards:
         order = np.argsort(rows, kind="stable")
         ordered = rows[order]
         if ordered[0] < 0 or ordered[-1] >= len(self):
-            raise DataError(f"rows {ordered[0]}…{ordered[-1]} are outside of the {len(self)} embeddings")
+            raise DataError(
+                f"rows {ordered[0]}…{ordered[-1]} are outside of the {len(self)} embeddings"
+            )
         shards, starts = np.unique(ordered // self.shard_rows, return_index=True)
         parts = []  # of each shard: its values, the rows within it, and their places in the result
-        for shard, start, stop in zip(shards.tolist(), starts, [*starts[1:], len(ordered)], strict=True):
+        for shard, start, stop in zip(
+            shards.tolist(), starts, [*starts[1:], len(ordered)], strict=True
+        ):
             within = ordered[start:stop] - shard * self.shard_rows
             parts.append((self._shards[shard], within, order[start:stop]))
         for values, within, _ in parts:
@@ -172,7 +193,9 @@ class EmbeddingShards:
         return _as_float32(gathered)
 
     def blocks(self) -> Iterator[tuple[int, Float32]]:
-        """(first row, vectors (n, D) float32) of every shard in order; float32 shards are not copied."""
+        """(first row, vectors (n, D) float32) of every shard in order; float32 shards are not
+        copied.
+        """
         for shard, values in enumerate(self._shards):
             _advise(values, "MADV_WILLNEED")
             yield shard * self.shard_rows, _as_float32(values)
@@ -185,8 +208,8 @@ def _advise(
 ) -> None:
     """Say how a mapped array will be read: row by row, or all of it, or some rows (n,), soon.
 
-    A cold disk gives 640 scattered rows some tenfold as fast without reading on behind each, and five times
-    as fast again when their pages are asked for side by side.
+    A cold disk gives 640 scattered rows some tenfold as fast without reading on behind each, and
+    five times as fast again when their pages are asked for side by side.
     """
     base: Any = getattr(values.base, "_mmap", None)
     if base is None:
@@ -230,7 +253,9 @@ def begin_shards(directory: Path, header: Header) -> list[tuple[int, int, int]]:
             )
     else:
         atomic_write_json(directory / HEADER_NAME, header.to_json())
-    shards = (shard for shard in range(header.shards) if not (directory / shard_name(shard)).is_file())
+    shards = (
+        shard for shard in range(header.shards) if not (directory / shard_name(shard)).is_file()
+    )
     return [(shard, *header.shard_range(shard)) for shard in shards]
 
 
@@ -264,7 +289,8 @@ def store_shard(directory: Path, shard: int, vectors: Float32) -> None:
 class StoredVectors:
     """Vectors of passages in an earlier index, so that only new or changed ones are encoded.
 
-    A passage whose title and text are there gets its vector from there; ids do not matter, nor the order.
+    A passage whose title and text are there gets its vector from there; ids do not matter, nor the
+    order.
 
     Attributes:
         reused: number of passages of the corpus encoded last whose vector was there.
@@ -337,7 +363,8 @@ def encode_corpus(
     shard_rows: int = SHARD_ROWS,
     stored: StoredVectors | None = None,
 ) -> EmbeddingShards:
-    """Encode passages, showing progress; after a kill the next call continues behind the finished shards.
+    """Encode passages, showing progress; after a kill the next call continues behind the finished
+    shards.
 
     Args:
         shard_rows: rows per shard, the most that a killed attempt loses.
@@ -360,7 +387,9 @@ def encode_corpus(
                 vectors = stored.vectors(start, stop)
                 if is_new.any():
                     new = passages.get_many(np.flatnonzero(is_new) + start)
-                    vectors[is_new] = made_by.encode_passages([p.title for p in new], [p.text for p in new])
+                    vectors[is_new] = made_by.encode_passages(
+                        [p.title for p in new], [p.text for p in new]
+                    )
             store_shard(place, shard, vectors)
             if made_by is encoder:  # it does not report its batches itself
                 progress.update(int(is_new.sum()))

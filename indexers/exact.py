@@ -1,4 +1,6 @@
-"""Exact inner products over memory-mapped embeddings: brute-force search, and re-ranking of candidates."""
+"""Exact inner products over memory-mapped embeddings: brute-force search, and re-ranking of
+candidates.
+"""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +13,8 @@ from indexers.protocols import Selection, VectorIndex
 from rag.core.arrays import Float32, Float64, Int64
 from rag.core.errors import RetrievalError
 
-# Candidates fetched beyond what is asked, so that rounding and ties at the cut are settled by exact scores.
+# Candidates fetched beyond what is asked, so that rounding and ties at the cut are settled by exact
+# scores.
 CANDIDATE_MARGIN = 16
 _GATHER_BYTES = 64 << 20
 _PAIRS_AT_ONCE = 4
@@ -19,7 +22,8 @@ _PAIRS_AT_ONCE = 4
 _PAIRS_WORTH_THREADS = 16_384
 _QUERIES_AT_ONCE = 4096  # whose lists of the best are in memory together
 _PICK_ROWS = 4096  # selected rows that are read one by one, without the rows between them
-# Numbers in the queries from which FAISS multiplies matrices; by its default, 128,000. Set once for the whole
+# Numbers in the queries from which FAISS multiplies matrices; by its default, 128,000. Set once for
+# the whole
 # process: what is trained or searched does not depend on the searches before it.
 faiss.cvar.distance_compute_blas_threshold = 4096
 
@@ -37,14 +41,17 @@ def check_queries(queries: Float32, dim: int, top_k: int) -> Float32:
             hint="use the encoder the index was built with",
         )
     if not np.isfinite(values).all():
-        raise RetrievalError("a query vector holds NaN or infinity", hint="check the encoder's weights")
+        raise RetrievalError(
+            "a query vector holds NaN or infinity", hint="check the encoder's weights"
+        )
     if top_k < 1:
         raise RetrievalError(f"top_k is {top_k}, expected at least 1")
     return values
 
 
 def select_best(scores: Float32, rows: Int64, top_k: int) -> tuple[Float32, Int64]:
-    """The best `top_k` of candidates (n, M), best first, ties by row, missing (row -1, score -inf) last.
+    """The best `top_k` of candidates (n, M), best first, ties by row, missing (row -1, score -inf)
+    last.
 
     Example:
         >>> s, r = select_best(np.float32([[1, 3, 3, -np.inf]]), np.array([[4, 9, 2, -1]]), 5)
@@ -62,9 +69,10 @@ def select_best(scores: Float32, rows: Int64, top_k: int) -> tuple[Float32, Int6
 def exact_scores(embeddings: EmbeddingShards, queries: Float32, candidates: Int64) -> Float32:
     """Inner products (n, M) of queries (n, D) with candidate rows (n, M); -inf where the row is -1.
 
-    The score of a pair depends on its two vectors only, not on the batch or the position: equal passages
-    get equal scores, and a query gets the same result alone and in a batch. FAISS sums a remainder of four
-    pairs in another order, so each query's list is filled up to a multiple of four.
+    The score of a pair depends on its two vectors only, not on the batch or the position: equal
+    passages get equal scores, and a query gets the same result alone and in a batch. FAISS sums a
+    remainder of four pairs in another order, so each query's list is filled up to a multiple of
+    four.
     """
     scores = np.full(candidates.shape, -np.inf, dtype=np.float32)
     width = -(-candidates.shape[1] // _PAIRS_AT_ONCE) * _PAIRS_AT_ONCE
@@ -75,7 +83,10 @@ def exact_scores(embeddings: EmbeddingShards, queries: Float32, candidates: Int6
         rows, places = np.unique(np.maximum(part, 0), return_inverse=True)
         vectors, ids = embeddings.rows(rows), np.zeros((len(part), width), np.int64)
         ids[:, : part.shape[1]] = places.reshape(part.shape)
-        products, some = np.empty(ids.shape, np.float32), np.ascontiguousarray(queries[start : start + step])
+        products, some = (
+            np.empty(ids.shape, np.float32),
+            np.ascontiguousarray(queries[start : start + step]),
+        )
         faiss.omp_set_num_threads(threads if ids.size >= _PAIRS_WORTH_THREADS else 1)
         pointers = map(faiss.swig_ptr, (products, some, vectors, ids))
         faiss.fvec_inner_products_by_idx(*pointers, vectors.shape[1], len(some), width)
@@ -87,7 +98,9 @@ def exact_scores(embeddings: EmbeddingShards, queries: Float32, candidates: Int6
 def exact_search(
     embeddings: EmbeddingShards, queries: Float32, top_k: int, selected: Selection | None = None
 ) -> tuple[Float32, Int64]:
-    """Brute force over all embeddings, shard by shard; see `VectorIndex.search` for arguments and result."""
+    """Brute force over all embeddings, shard by shard; see `VectorIndex.search` for arguments and
+    result.
+    """
     queries = check_queries(queries, embeddings.dim, top_k)
     total = len(embeddings) if selected is None else len(check_selected(selected, len(embeddings)))
     if total == 0 or not len(queries):
@@ -101,7 +114,8 @@ def exact_search(
     scores, rows = _candidates(embeddings, queries, count, selected)
     best, best_rows = select_best(scores, rows, top_k)
     tied = np.flatnonzero(best[:, last] <= scores.min(axis=1))
-    # Copies of a passage may tie beyond the margin: more candidates decide which of them come first.
+    # Copies of a passage may tie beyond the margin: more candidates decide which of them come
+    # first.
     while len(tied) and count < total:
         count = min(4 * count, total)
         scores, rows = _candidates(embeddings, queries[tied], count, selected)
@@ -125,7 +139,10 @@ def _candidates(
 ) -> tuple[Float32, Int64]:
     """Exact scores and rows (n, count) of the best, in any order."""
     starts = range(0, len(queries), _QUERIES_AT_ONCE)
-    parts = [_best_rows(embeddings, queries[it : it + _QUERIES_AT_ONCE], count, selected) for it in starts]
+    parts = [
+        _best_rows(embeddings, queries[it : it + _QUERIES_AT_ONCE], count, selected)
+        for it in starts
+    ]
     rows = np.concatenate(parts)
     return exact_scores(embeddings, queries, rows), rows
 
@@ -150,7 +167,9 @@ def _best_rows(
             best.add_result(scores, rows)
     else:
         # FAISS divides work by queries only; with few of them, shards are divided instead.
-        with ThreadPoolExecutor(threads, initializer=faiss.omp_set_num_threads, initargs=(1,)) as pool:
+        with ThreadPoolExecutor(
+            threads, initializer=faiss.omp_set_num_threads, initargs=(1,)
+        ) as pool:
             for scores, rows in pool.map(search, blocks):
                 best.add_result(scores, rows)
     best.finalize()
@@ -171,7 +190,9 @@ def _selected_blocks(
 
 
 class FlatIndex:
-    """Exact search straight from the memory-mapped float32 embeddings, without a second copy of them."""
+    """Exact search straight from the memory-mapped float32 embeddings, without a second copy of
+    them.
+    """
 
     def __init__(self, embeddings: EmbeddingShards) -> None:
         self._embeddings, self.dim = embeddings, embeddings.dim

@@ -1,4 +1,5 @@
-"""FAISS over memory-mapped embeddings: built block by block, measured, searched with exact re-ranking.
+"""FAISS over memory-mapped embeddings: built block by block, measured, searched with exact
+re-ranking.
 
 | type | what is searched                                    | bytes per vector | for                        |
 |------|-----------------------------------------------------|------------------|----------------------------|
@@ -6,13 +7,15 @@
 | hnsw | graph (32 links per node) over 8-bit codes          | D + 272          | lowest latency, slow build |
 | ivf  | inverted lists of 4-bit product codes, 32 at a time | D/4 + 8          | millions of passages       |
 
-Any other type is read by FAISS' own `index_factory`, such as "SQ8" or "OPQ64,IVF4096,PQ64x4fs". Files are
-mapped into memory, which several processes share.
+Any other type is read by FAISS' own `index_factory`, such as "SQ8" or "OPQ64,IVF4096,PQ64x4fs".
+Files are mapped into memory, which several processes share.
 
-Files in the directory: `faiss.index` (absent for `flat`, which searches the embeddings themselves), for
-blocked lists (`ivf`) also `faiss.lists`. Type, parameters, search settings and recall stand in the manifest.
+Files in the directory: `faiss.index` (absent for `flat`, which searches the embeddings themselves),
+for blocked lists (`ivf`) also `faiss.lists`. Type, parameters, search settings and recall stand in
+the manifest.
 
-Source: André et al. 2017, "Accelerated Nearest Neighbor Search with Quick ADC", for the codes of `ivf`.
+Source: André et al. 2017, "Accelerated Nearest Neighbor Search with Quick ADC", for the codes of
+    `ivf`.
 """
 
 import logging
@@ -43,7 +46,12 @@ from indexers.mapped_lists import LISTS_NAME, move_lists, open_lists
 from indexers.protocols import Selection, VectorIndex
 from indexers.settings import INDEX_TYPES
 from rag.core.arrays import Float32, Int64
-from rag.core.errors import ArtifactError, ConfigError, IncompleteArtifactError, MismatchedArtifactError
+from rag.core.errors import (
+    ArtifactError,
+    ConfigError,
+    IncompleteArtifactError,
+    MismatchedArtifactError,
+)
 from rag.core.files import atomic_path, clean_directory
 from rag.core.log import Progress
 
@@ -52,14 +60,24 @@ HNSW_LINKS = 32
 _EF_CONSTRUCTION = 160  # of a graph
 _TWO_LEVELS_FROM = 1024  # lists, from which they are clustered in two levels
 _GRAPH_OF_LISTS_FROM = 4096  # lists, from which a graph finds those nearest to a vector
-_LISTS_LINKING, _LISTS_EFFORT = 80, 128  # its efConstruction, efSearch: FAISS's 40, 16 miss 7 % of the lists
+_LISTS_LINKING, _LISTS_EFFORT = (
+    80,
+    128,
+)  # its efConstruction, efSearch: FAISS's 40, 16 miss 7 % of the lists
 _LIST_POINTS = 64  # training vectors for each inverted list
 _CODE_POINTS = 65_536  # training vectors for codes
 RECALL_KS = (1, 10, 100)
 _COMPARE_ALL = 50_000  # selected rows of which every one is compared
 _LEAST_SHARE = 16  # the same where one row in this many is selected, or fewer
 _MOST_ROWS = 0.75  # share of selected rows from which a search is not repeated with more width
-_GRAPH_EFFORTS = (128, 256, 512, 1024, 2048, 4096)  # efSearch, the first that reaches the target is taken
+_GRAPH_EFFORTS = (
+    128,
+    256,
+    512,
+    1024,
+    2048,
+    4096,
+)  # efSearch, the first that reaches the target is taken
 _STANDS_STILL = 0.002  # least gain in recall by twice the effort
 _CODEWORDS = 16  # of codes of four bits; training needs as many vectors
 _log = logging.getLogger(__name__)
@@ -138,7 +156,8 @@ def create_faiss(preset: Preset, dim: int, seed: int = 0) -> Any:
         if preset.nlist >= _GRAPH_OF_LISTS_FROM:
             faiss.downcast_index(lists.quantizer).hnsw.efConstruction = _LISTS_LINKING
         if (codes := getattr(lists, "pq", None)) is not None:
-            # Sixteen thousand vectors and ten rounds settle 16 or 256 centroids of a few numbers each.
+            # Sixteen thousand vectors and ten rounds settle 16 or 256 centroids of a few numbers
+            # each.
             codes.cp.seed, codes.cp.niter = seed, 10
             codes.cp.min_points_per_centroid, codes.cp.max_points_per_centroid = 1, 64
     return index
@@ -146,7 +165,9 @@ def create_faiss(preset: Preset, dim: int, seed: int = 0) -> Any:
 
 def _train(index: Any, preset: Preset, sample: Float32, seed: int) -> None:
     if preset.nlist >= _TWO_LEVELS_FROM:
-        with suppress(RuntimeError):  # a group of copies of one vector cannot be divided: FAISS trains alone
+        with suppress(
+            RuntimeError
+        ):  # a group of copies of one vector cannot be divided: FAISS trains alone
             centroids, _ = two_level_clustering(
                 sample,
                 round(math.sqrt(preset.nlist)),
@@ -178,10 +199,12 @@ def build_faiss(
     seed: int = 0,
     threads: int | None = None,
 ) -> dict[str, Any]:
-    """Build and measure a dense index, with the same bytes every time: graphs are built on one core.
+    """Build and measure a dense index, with the same bytes every time: graphs are built on one
+    core.
 
-    Its effort (lists or graph nodes that a search looks at) is the first, doubled each time, whose recall@1,
-    @10 and @100 reach `recall_target` on the probes; if none does, the last, with a warning.
+    Its effort (lists or graph nodes that a search looks at) is the first, doubled each time, whose
+    recall@1, @10 and @100 reach `recall_target` on the probes; if none does, the last, with a
+    warning.
 
     Args:
         embeddings: vectors to index; never all in memory as float32.
@@ -239,22 +262,33 @@ def build_faiss(
         truth, _ = exact_search(embeddings, probes, min(max(RECALL_KS), rows))
         info |= _choose_effort(open_faiss(place, info), embeddings, info, probes, truth)
     if (reached := info["recall"]["100"]) < recall_target:
-        message = "index type %s reaches recall@100 %.3f, the target is %.3f; SQ8 and flat are more exact"
+        message = (
+            "index type %s reaches recall@100 %.3f, the target is %.3f; SQ8 and flat are more exact"
+        )
         _log.warning(message, index_type, reached, recall_target)
     return info
 
 
 def _choose_effort(
-    index: Any, embeddings: EmbeddingShards, info: Mapping[str, Any], probes: Float32, truth: Float32
+    index: Any,
+    embeddings: EmbeddingShards,
+    info: Mapping[str, Any],
+    probes: Float32,
+    truth: Float32,
 ) -> dict[str, Any]:
-    """The first effort, over-fetch and their recall that reach the target; the last ones if none does."""
+    """The first effort, over-fetch and their recall that reach the target; the last ones if none
+    does.
+    """
     settings: dict[str, Any] = {}
     for over_fetch in (info["over_fetch"], 4 * info["over_fetch"]):
         before = 0.0
         for effort in _efforts(index, info["nlist"]):
             settings = {"effort": effort, "over_fetch": over_fetch}
             dense = FaissIndex(index, embeddings, {**info, **settings})
-            recall = {str(k): round(float(recalls_at(dense, probes, truth, k).mean()), 4) for k in RECALL_KS}
+            recall = {
+                str(k): round(float(recalls_at(dense, probes, truth, k).mean()), 4)
+                for k in RECALL_KS
+            }
             settings["recall"] = recall
             if (worst := min(recall.values())) >= info["recall_target"]:
                 return settings
@@ -274,7 +308,9 @@ def _efforts(index: Any, nlist: int) -> Sequence[int]:
     return _GRAPH_EFFORTS if isinstance(index, faiss.IndexHNSW) else (0,)
 
 
-def search_parameters(index: Any, effort: int, count: int, selected: Selection | None = None) -> Any:
+def search_parameters(
+    index: Any, effort: int, count: int, selected: Selection | None = None
+) -> Any:
     """Search settings for one call; settings on the index itself would be shared by threads."""
     if isinstance(index, faiss.IndexPreTransform):
         inner = search_parameters(faiss.downcast_index(index.index), effort, count, selected)
@@ -290,13 +326,17 @@ def search_parameters(index: Any, effort: int, count: int, selected: Selection |
 
 
 def open_faiss(directory: Path, info: Mapping[str, Any]) -> Any:
-    """FAISS's index in a directory, mapped into memory; an ArtifactError if it is damaged or does not fit."""
+    """FAISS's index in a directory, mapped into memory; an ArtifactError if it is damaged or does
+    not fit.
+    """
     path = directory / FAISS_NAME
     if not path.is_file():
         raise IncompleteArtifactError(f"{path} is missing", hint="run the stage that builds it")
     try:
         is_blocked = info.get("mapped_lists")
-        index = open_lists(path) if is_blocked else faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
+        index = (
+            open_lists(path) if is_blocked else faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
+        )
     except (RuntimeError, MemoryError) as error:
         raise ArtifactError(f"{path} is damaged", hint="restore it or rebuild the index") from error
     if (index.ntotal, index.d) != (info["rows"], info["dim"]):
@@ -324,8 +364,9 @@ class FaissIndex:
     ) -> tuple[Float32, Int64]:
         """See `VectorIndex.search`; scores are exact inner products with the stored embeddings.
 
-        Of few selected rows every one is compared. With more, the search widens by the share of rows that are
-        not selected and, where these are many, until one twice as wide gives the same result.
+        Of few selected rows every one is compared. With more, the search widens by the share of
+        rows that are not selected and, where these are many, until one twice as wide gives the same
+        result.
         """
         queries = check_queries(queries, self.dim, top_k)
         if selected is None:
@@ -347,24 +388,37 @@ class FaissIndex:
     ) -> tuple[Float32, Int64]:
         """One search with `width` times the tuned effort and candidates."""
         if self._count(top_k, width) >= (len(self) if selected is None else len(selected)):
-            return exact_search(self._embeddings, queries, top_k, selected)  # FAISS has nothing to choose
+            return exact_search(
+                self._embeddings, queries, top_k, selected
+            )  # FAISS has nothing to choose
 
         rows = self._candidates(queries, top_k, width, selected)
         scores, best = select_best(exact_scores(self._embeddings, queries, rows), rows, top_k)
         lacking = np.flatnonzero(best[:, -1] < 0)
-        if len(lacking):  # as in a graph whose links lead from copies of a passage to other copies alone
-            scores[lacking], best[lacking] = exact_search(self._embeddings, queries[lacking], top_k, selected)
+        if len(
+            lacking
+        ):  # as in a graph whose links lead from copies of a passage to other copies alone
+            scores[lacking], best[lacking] = exact_search(
+                self._embeddings, queries[lacking], top_k, selected
+            )
         return scores, best
 
     def _count(self, top_k: int, width: int) -> int:
-        """Number of candidates that are fetched for `top_k` results; more than there are rows, perhaps."""
+        """Number of candidates that are fetched for `top_k` results; more than there are rows,
+        perhaps.
+        """
         return width * top_k * self._over_fetch + CANDIDATE_MARGIN
 
-    def _candidates(self, queries: Float32, top_k: int, width: int, selected: Selection | None) -> Int64:
-        """Rows (n, count) of the candidates at the first effort that gives enough; row -1: no more."""
+    def _candidates(
+        self, queries: Float32, top_k: int, width: int, selected: Selection | None
+    ) -> Int64:
+        """Rows (n, count) of the candidates at the first effort that gives enough; row -1: no
+        more.
+        """
         count, effort = min(self._count(top_k, width), len(self)), self._effort * width
         if self._lists:
-            # Tuned for the first hundred results: for two hundred and more, lists are searched in proportion.
+            # Tuned for the first hundred results: for two hundred and more, lists are searched in
+            # proportion.
             tuned = width * self._count(max(RECALL_KS), 1)
             effort = min(effort * max(1, count // tuned), self._lists)
         while True:
@@ -375,7 +429,9 @@ class FaissIndex:
             effort = min(2 * effort, self._lists)
 
 
-def open_dense(directory: Path, embeddings: EmbeddingShards, info: Mapping[str, Any]) -> VectorIndex:
+def open_dense(
+    directory: Path, embeddings: EmbeddingShards, info: Mapping[str, Any]
+) -> VectorIndex:
     """Open what `build_faiss` wrote into a directory and returned as `info`.
 
     Raises:

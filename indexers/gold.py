@@ -1,7 +1,8 @@
-"""Locate the gold passages of questions in an index, by id, text or overlap; for evaluation and mining.
+"""Locate the gold passages of questions in an index, by id, text or overlap; for evaluation and
+mining.
 
-A question set names its paragraphs by its own ids, or only quotes them; an index has other ids. Without
-this step every figure by gold passage would be zero, and would look like a measurement.
+A question set names its paragraphs by its own ids, or only quotes them; an index has other ids.
+Without this step every figure by gold passage would be zero, and would look like a measurement.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ class GoldPassages:
     """The gold passages of a question in an index.
 
     Attributes:
-        rows: rows of the gold passages, in the order of the question; of several copies of a text the one
-            with the same title, else the first.
+        rows: rows of the gold passages, in the order of the question; of several copies of a text
+            the one with the same title, else the first.
         missing: gold passages that the question set quotes and the index does not hold.
-        how: how the first passage was located: "id", "text" or "overlap"; "document" if the question names
-            documents, of which these are all passages; "given" if the question quotes passages and the index
-            lacks all of them; "none" if the question names none.
+        how: how the first passage was located: "id", "text" or "overlap"; "document" if the
+            question names documents, of which these are all passages; "given" if the question
+            quotes passages and the index lacks all of them; "none" if the question names none.
     """
 
     rows: tuple[int, ...] = ()
@@ -69,7 +70,9 @@ def overlap_share(text: str, other: str) -> float:
         0.5
     """
     sides = [side.lower().split() for side in (text, other)]
-    runs = [{tuple(w[i : i + _SHINGLE]) for i in range(max(1, len(w) - _SHINGLE + 1))} for w in sides]
+    runs = [
+        {tuple(w[i : i + _SHINGLE]) for i in range(max(1, len(w) - _SHINGLE + 1))} for w in sides
+    ]
     return len(runs[0] & runs[1]) / min(map(len, runs))
 
 
@@ -80,7 +83,9 @@ class CorpusTexts:
         of: function that returns the key of a passage; for `find` it must be the text.
     """
 
-    def __init__(self, passages: PassageStore, of: Callable[[Passage], str] = attrgetter("text")) -> None:
+    def __init__(
+        self, passages: PassageStore, of: Callable[[Passage], str] = attrgetter("text")
+    ) -> None:
         self._passages, hashes = passages, array("Q")
         with Progress(len(passages), "passages", "read corpus") as progress:
             for batch in passages.batches(_REPORT_EVERY):
@@ -108,7 +113,9 @@ class CorpusTexts:
 
     def _range(self, text: str) -> tuple[int, int]:
         key = np.uint64(_hash(text))
-        return int(np.searchsorted(self._hashes, key)), int(np.searchsorted(self._hashes, key, side="right"))
+        return int(np.searchsorted(self._hashes, key)), int(
+            np.searchsorted(self._hashes, key, side="right")
+        )
 
 
 def _hash(text: str) -> int:
@@ -118,11 +125,11 @@ def _hash(text: str) -> int:
 class GoldLookup:
     """Finds the gold passages of questions.
 
-    A gold id counts only if the passage under it has the gold text, where the set quotes one: ids of two
-    corpora may clash. An id of a document that was split stands for all its passages, `{id}-0`, `{id}-1`, ….
-    Next, a passage with the same text is taken; next, one that overlaps it (the paragraph
-    cut or cleaned in another way), found by searching for the text, preferably one that holds an answer.
-    All alternatives (DPR's positives) are looked up, not only the first.
+    A gold id counts only if the passage under it has the gold text, where the set quotes one: ids
+    of two corpora may clash. An id of a document that was split stands for all its passages,
+    `{id}-0`, `{id}-1`, …. Next, a passage with the same text is taken; next, one that overlaps it
+    (the paragraph cut or cleaned in another way), found by searching for the text, preferably one
+    that holds an answer. All alternatives (DPR's positives) are looked up, not only the first.
 
     Args:
         near: searches passages for texts; without it no overlaps are found.
@@ -139,7 +146,9 @@ class GoldLookup:
         """Rows of the gold ids that the index has."""
         quoted = _quoted(question)
         ids = question.gold_passage_ids or tuple(passage.id for passage in quoted if passage.id)
-        rows = dict.fromkeys(row for name in ids if (row := self._passages.row_of(name)) is not None)
+        rows = dict.fromkeys(
+            row for name in ids if (row := self._passages.row_of(name)) is not None
+        )
         if not quoted:
             return tuple(rows)
         return tuple(
@@ -196,4 +205,6 @@ def _gold_passages(quotes: Sequence[_Quote]) -> GoldPassages:
     missing = tuple(quote.passage for quote in quotes if not quote.rows)
     if not located:
         return GoldPassages((), missing, "given" if missing else "none")
-    return GoldPassages(tuple(dict.fromkeys(quote.rows[0] for quote in located)), missing, located[0].how)
+    return GoldPassages(
+        tuple(dict.fromkeys(quote.rows[0] for quote in located)), missing, located[0].how
+    )

@@ -66,7 +66,8 @@ class Index:
         self.passages = PassageStore.open(self.data / "passages")
         if len(self.passages) != manifest["passages"]["count"]:
             raise MismatchedArtifactError(
-                f"{self.passages.directory} has {len(self.passages)} passages", hint="rebuild the index"
+                f"{self.passages.directory} has {len(self.passages)} passages",
+                hint="rebuild the index",
             )
         if "tokens" in self.parts:
             described = {**manifest["tokens"], "encoder": manifest["encoder"]}
@@ -82,12 +83,13 @@ class Index:
 
         Args:
             verify: "size" checks the size of every file, and checksums, smallest files first, until
-                `QUICK_CHECK_BYTES` are read; "deep" checks every checksum; "none" trusts the directory.
-                Headers are always checked.
+                `QUICK_CHECK_BYTES` are read; "deep" checks every checksum; "none" trusts the
+                directory. Headers are always checked.
 
         Raises:
             IncompleteArtifactError: the build is not finished.
-            ArtifactError: a file is missing, truncated, changed or in another format; the message names it.
+            ArtifactError: a file is missing, truncated, changed or in another format; the message
+                names it.
             MismatchedArtifactError: files do not belong together, or a newer version wrote them.
         """
         place = Path(directory)
@@ -117,7 +119,9 @@ class Index:
 
     @cached_property
     def documents(self) -> dict[str, DocumentEntry]:
-        """The documents by id, in the order of the index; without a list of them they have no digests."""
+        """The documents by id, in the order of the index; without a list of them they have no
+        digests.
+        """
         path = self.data / "passages" / DOCUMENTS_NAME
         if path.exists():
             return read_document_entries(path)
@@ -145,7 +149,9 @@ class Index:
     def require_dense(self) -> DensePart:
         """The dense part; a ConfigError if there is none."""
         if self.dense is None or self.embeddings is None or self.encoder_identity is None:
-            raise ConfigError(f"{self.directory} has no vectors", hint="build it with --retriever dense")
+            raise ConfigError(
+                f"{self.directory} has no vectors", hint="build it with --retriever dense"
+            )
         return DensePart(self.dense, self.embeddings, self.encoder_identity)
 
     def select(self, filter: Filter) -> Selection:
@@ -160,8 +166,8 @@ class Index:
 
     @cached_property
     def folders(self) -> list[str]:
-        """The folders that the passages' files lie in, each with a slash at its end; none if there are more
-        than `_MOST_FOLDERS`.
+        """The folders that the passages' files lie in, each with a slash at its end; none if there
+        are more than `_MOST_FOLDERS`.
 
         A search page offers them as filters: `{"path": "guide/"}` selects everything in the folder.
         """
@@ -210,7 +216,8 @@ class Index:
             details = {
                 key: value
                 for key, value in self.manifest[stage].items()
-                if key not in ("sha256", "metric", "rows", "dim", "shard_tokens") and value not in ("", None)
+                if key not in ("sha256", "metric", "rows", "dim", "shard_tokens")
+                and value not in ("", None)
             }
             lines.append(f"  {stage:<11}{_readable_size(stage_bytes):>13}  {_pairs(details)}")
         if self.encoder_identity is not None:
@@ -232,7 +239,9 @@ class Index:
 
 
 def _pairs(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{key} {value!r}" if value == "" else f"{key} {value}" for key, value in values.items())
+    return ", ".join(
+        f"{key} {value!r}" if value == "" else f"{key} {value}" for key, value in values.items()
+    )
 
 
 def _readable_size(size_bytes: int) -> str:
@@ -242,14 +251,16 @@ def _readable_size(size_bytes: int) -> str:
 def select(passages: PassageStore, filter: Filter, naming: Naming = "unknown") -> Selection:
     """The rows whose passages meet all conditions; perhaps none.
 
-    Values are compared once per distinct value; a metadata object usually belongs to several passages.
+    Values are compared once per distinct value; a metadata object usually belongs to several
+    passages.
 
     Args:
-        naming: "unknown" takes an id that looks like a piece of a document for one, and for a whole document
-            too.
+        naming: "unknown" takes an id that looks like a piece of a document for one, and for a whole
+            document too.
 
     Raises:
-        FilterError: no passage has a field of this name, or its values cannot be compared with a bound.
+        FilterError: no passage has a field of this name, or its values cannot be compared with a
+            bound.
     """
     mask = np.ones(len(passages), dtype=bool)
     for condition in filter:
@@ -275,7 +286,9 @@ def _matches(passages: PassageStore, condition: Condition, naming: Naming) -> Bo
         values = [record.get(name) for record in records]
     test = condition.test()
     fits = np.array([*map(test, values), False])  # the last entry is for passages without a value
-    return np.asarray(fits[pc.fill_null(encoded.indices, len(values)).to_numpy(zero_copy_only=False)])
+    return np.asarray(
+        fits[pc.fill_null(encoded.indices, len(values)).to_numpy(zero_copy_only=False)]
+    )
 
 
 def _fields_of(text: Any) -> dict[str, Any]:
@@ -283,7 +296,9 @@ def _fields_of(text: Any) -> dict[str, Any]:
 
 
 def _of_documents(passages: PassageStore, condition: Condition, naming: Naming) -> Bool:
-    """A passage belongs to the document that its id begins with, or bears the document's id itself."""
+    """A passage belongs to the document that its id begins with, or bears the document's id
+    itself.
+    """
     ids = passages.column("id")
     documents = pa.array([str(value) for value in condition.values], pa.large_string())
     names = {"whole": ids, "pieces": pc.replace_substring_regex(ids, r"-\d+$", "")}  # of documents

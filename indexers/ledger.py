@@ -1,8 +1,9 @@
 """The stages of a build: what each was made from, what came out, and the folder of their files.
 
-An index directory holds `manifest.json`, which says everything about the index, and one folder `data-…` with
-its files. A build fills the folder `building`, an update `updating`; `state.json` in it says which stages are
-finished. When all are, the folder is renamed, and the manifest, replaced last, makes it the index's data.
+An index directory holds `manifest.json`, which says everything about the index, and one folder
+`data-…` with its files. A build fills the folder `building`, an update `updating`; `state.json` in
+it says which stages are finished. When all are, the folder is renamed, and the manifest, replaced
+last, makes it the index's data.
 """
 
 from __future__ import annotations
@@ -29,19 +30,29 @@ from rag.core.files import (
     read_json,
     sha256_file,
 )
-from rag.core.manifest import BUILDING_DIR, MANIFEST_NAME, NEWEST_VERSION, differences, read_manifest
+from rag.core.manifest import (
+    BUILDING_DIR,
+    MANIFEST_NAME,
+    NEWEST_VERSION,
+    differences,
+    read_manifest,
+)
 
 UPDATING_DIR, DATA_PREFIX, STATE_NAME = "updating", "data-", "state.json"
 
 
 def finished_stages(manifest: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The stages of a finished index as a `BuildLedger` has them: inputs, output and files of each."""
+    """The stages of a finished index as a `BuildLedger` has them: inputs, output and files of
+    each.
+    """
     stages = {}
     for stage in manifest["stages"]:
         output = dict(manifest[stage])
         if stage in ("embeddings", "tokens"):
             output["encoder"] = manifest["encoder"]
-        files = {name: entry for name, entry in manifest["files"].items() if name.startswith(f"{stage}/")}
+        files = {
+            name: entry for name, entry in manifest["files"].items() if name.startswith(f"{stage}/")
+        }
         inputs = dict(manifest["inputs"][stage])
         stages[stage] = {"inputs": inputs, "finished": True, "output": output, "files": files}
     return stages
@@ -49,7 +60,9 @@ def finished_stages(manifest: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 def manifest_checksum(manifest: Mapping[str, Any]) -> str:
     """Hex sha256 of an index manifest without its own checksum and format version."""
-    return fingerprint({key: manifest[key] for key in manifest.keys() - {"checksum", "format_version"}})
+    return fingerprint(
+        {key: manifest[key] for key in manifest.keys() - {"checksum", "format_version"}}
+    )
 
 
 def read_index_manifest(place: Path) -> dict[str, Any]:
@@ -77,8 +90,8 @@ def read_index_manifest(place: Path) -> dict[str, Any]:
 class BuildLedger:
     """The stages of one build; the caller has the lock of the directory.
 
-    A stage of the index that is there with equal inputs is taken over by hard links. With other inputs, a
-    build is refused, and a build that `replaces` the index makes the stage anew.
+    A stage of the index that is there with equal inputs is taken over by hard links. With other
+    inputs, a build is refused, and a build that `replaces` the index makes the stage anew.
 
     Attributes:
         folder: where the build's files lie; made when there is work.
@@ -86,7 +99,12 @@ class BuildLedger:
     """
 
     def __init__(
-        self, place: Path, folder: str = BUILDING_DIR, *, replaces: bool = False, overwrites: bool = False
+        self,
+        place: Path,
+        folder: str = BUILDING_DIR,
+        *,
+        replaces: bool = False,
+        overwrites: bool = False,
     ) -> None:
         self.place, self.folder, self.replaces = place, place / folder, replaces
         self._clean_up(overwrites)
@@ -108,13 +126,21 @@ class BuildLedger:
         except DataError as error:
             raise ArtifactError(f"{path} is damaged", hint=hint) from error
         entries = stages.values() if isinstance(stages, dict) else [stages]
-        if not all(isinstance(entry, dict) and {"inputs", "finished"} <= entry.keys() for entry in entries):
+        if not all(
+            isinstance(entry, dict) and {"inputs", "finished"} <= entry.keys() for entry in entries
+        ):
             raise ArtifactError(f"{path} is damaged", hint=hint)
-        resumed = [name for name in ("embeddings", "tokens") if any((self.folder / name).glob("[!.]*"))]
-        return {name: entry for name, entry in stages.items() if entry["finished"] or name in resumed}
+        resumed = [
+            name for name in ("embeddings", "tokens") if any((self.folder / name).glob("[!.]*"))
+        ]
+        return {
+            name: entry for name, entry in stages.items() if entry["finished"] or name in resumed
+        }
 
     def adopt(self, data: Path, stages: Mapping[str, dict[str, Any]]) -> None:
-        """Take finished stages of another build, with their files in `data`, for those that are there."""
+        """Take finished stages of another build, with their files in `data`, for those that are
+        there.
+        """
         self._data, self.previous = data, dict(stages)
 
     def _clean_up(self, overwrites: bool) -> None:
@@ -123,7 +149,9 @@ class BuildLedger:
         has_manifest = (self.place / MANIFEST_NAME).exists() and not overwrites
         for folder in self.place.glob(f"{DATA_PREFIX}*"):
             is_current = has_manifest and read_manifest(self.place).get("data") == folder.name
-            if (folder / STATE_NAME).exists() and not is_current:  # killed before its manifest was there
+            if (
+                folder / STATE_NAME
+            ).exists() and not is_current:  # killed before its manifest was there
                 if has_manifest or overwrites or self.folder.exists():
                     shutil.rmtree(folder)
                 else:
@@ -135,7 +163,9 @@ class BuildLedger:
             remove_unused(self.place)
 
     def stage(self, name: Stage) -> dict[str, Any]:
-        """A stage of this build or of the index: inputs, and when finished output and files; empty if new."""
+        """A stage of this build or of the index: inputs, and when finished output and files; empty
+        if new.
+        """
         return self._stages.get(name) or self.previous.get(name) or {}
 
     def path(self, stage: Stage) -> Path:
@@ -164,7 +194,9 @@ class BuildLedger:
         return True
 
     def _mismatch(self, stage: str, changed: str, *, is_whole: bool) -> MismatchedArtifactError:
-        hint = "continue with the same inputs and settings, choose another --out, or add --overwrite"
+        hint = (
+            "continue with the same inputs and settings, choose another --out, or add --overwrite"
+        )
         if changed.startswith("source.files: ") and "; " not in changed:
             hint = "it is not finished: give the files that it was begun with, or add --overwrite"
             if is_whole:
@@ -193,13 +225,19 @@ class BuildLedger:
             if stage not in self._stages:
                 self._take_over(stage)
         entries = {stage: self._stages[stage] for stage in STAGES if stage in stages}
-        manifest: dict[str, Any] = {"kind": "index", "stages": list(entries), "metric": "inner_product"}
+        manifest: dict[str, Any] = {
+            "kind": "index",
+            "stages": list(entries),
+            "metric": "inner_product",
+        }
         for stage, entry in entries.items():
             manifest[stage] = dict(entry["output"])
             if (encoder := manifest[stage].pop("encoder", None)) is not None:
                 manifest["encoder"] = encoder
         manifest["inputs"] = {stage: entry["inputs"] for stage, entry in entries.items()}
-        files = {name: entry for stage in entries.values() for name, entry in stage["files"].items()}
+        files = {
+            name: entry for stage in entries.values() for name, entry in stage["files"].items()
+        }
         manifest["files"] = dict(sorted(files.items()))
         # of passages, documents, encoder and settings, whatever the bytes of Lucene's files
         settings = {name: value for name, value in manifest["inputs"].items() if name != "passages"}
@@ -216,7 +254,9 @@ class BuildLedger:
             os.rename(self.folder, target)
             fsync_path(self.place)
         manifest["checksum"] = manifest_checksum(manifest)
-        atomic_write_json(self.place / MANIFEST_NAME, {"format_version": NEWEST_VERSION, **manifest})
+        atomic_write_json(
+            self.place / MANIFEST_NAME, {"format_version": NEWEST_VERSION, **manifest}
+        )
         return str(manifest["version"])
 
     def _take_over(self, stage: str) -> None:
@@ -230,7 +270,9 @@ class BuildLedger:
 
 
 def remove_unused(place: Path) -> None:
-    """Remove files of earlier versions that no reader holds, and the state of the build of this one."""
+    """Remove files of earlier versions that no reader holds, and the state of the build of this
+    one.
+    """
     current = read_manifest(place).get("data")
     if current is None:
         return
@@ -241,7 +283,8 @@ def remove_unused(place: Path) -> None:
 
 
 def hold_folder(folder: Path, owner: object) -> Callable[[], object]:
-    """Keep other processes from removing a folder until the result is called, or `owner` is collected.
+    """Keep other processes from removing a folder until the result is called, or `owner` is
+    collected.
 
     Raises:
         ArtifactError: there is no such folder.
@@ -249,7 +292,9 @@ def hold_folder(folder: Path, owner: object) -> Callable[[], object]:
     try:
         descriptor = os.open(folder, os.O_RDONLY)
     except OSError as error:
-        raise ArtifactError(f"{folder} is missing", hint="restore it or rebuild the index") from error
+        raise ArtifactError(
+            f"{folder} is missing", hint="restore it or rebuild the index"
+        ) from error
     with suppress(OSError):  # a file system without locks
         fcntl.flock(descriptor, fcntl.LOCK_SH)
     return weakref.finalize(owner, os.close, descriptor)
@@ -268,7 +313,8 @@ def _is_in_use(folder: Path) -> bool:
 
 
 def verify_files(place: Path, files: Mapping[str, Any], *, read_bytes: float = math.inf) -> None:
-    """Compare files with their table in a manifest: sizes, and checksums, of the smallest files first.
+    """Compare files with their table in a manifest: sizes, and checksums, of the smallest files
+    first.
 
     Args:
         read_bytes: checksums are compared until so many bytes are read.

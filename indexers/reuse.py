@@ -1,4 +1,6 @@
-"""Take vectors of a finished index into the build of another corpus, or under a newer question side."""
+"""Take vectors of a finished index into the build of another corpus, or under a newer question
+side.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +23,15 @@ _FARTHEST = 0.1  # of a vector's length: float16 and bf16 stay below it, another
 _QUESTION_SIDE = ("weights_sha256", "name", "query_prefix")
 
 
-def open_stored(encoder: PassageEncoder, source: str | Path, dtype: VectorDtype = "float16") -> StoredVectors:
+def open_stored(
+    encoder: PassageEncoder, source: str | Path, dtype: VectorDtype = "float16"
+) -> StoredVectors:
     """The vectors of a finished index with dense retrieval, whose checksums are verified.
 
     Args:
         encoder: gives passages the vectors that this index holds.
-        dtype: type of the numbers to be stored: vectors rounded to float16 are not used for float32.
+        dtype: type of the numbers to be stored: vectors rounded to float16 are not used for
+            float32.
 
     Raises:
         ArtifactError: the index is unfinished or damaged.
@@ -37,7 +42,9 @@ def open_stored(encoder: PassageEncoder, source: str | Path, dtype: VectorDtype 
     with Index.open(place, verify="none") as index:
         passages, embeddings = index.passages, index.require_dense().embeddings
     files = index.manifest["files"].items()
-    verify_files(index.data, {n: entry for n, entry in files if n.startswith(("passages/", "embeddings/"))})
+    verify_files(
+        index.data, {n: entry for n, entry in files if n.startswith(("passages/", "embeddings/"))}
+    )
     if dtype == "float32" and embeddings.dtype != "float32":
         raise ConfigError(
             f"{place} holds vectors rounded to {embeddings.dtype}, the new index stores float32",
@@ -52,9 +59,15 @@ def open_stored(encoder: PassageEncoder, source: str | Path, dtype: VectorDtype 
 
 
 def check_passage_vectors(
-    place: Path, passages: PassageStore, embeddings: EmbeddingShards, encoder: PassageEncoder, seed: int = 0
+    place: Path,
+    passages: PassageStore,
+    embeddings: EmbeddingShards,
+    encoder: PassageEncoder,
+    seed: int = 0,
 ) -> None:
-    """Refuse an encoder that gives passages other vectors than the index holds, tested on a sample."""
+    """Refuse an encoder that gives passages other vectors than the index holds, tested on a
+    sample.
+    """
     count = min(_CHECKED_PASSAGES, len(passages))
     rows = np.sort(np.random.default_rng(seed).choice(len(passages), count, replace=False))
     stored = embeddings.rows(rows)
@@ -65,7 +78,9 @@ def check_passage_vectors(
             f"the vectors in {place} have {stored.shape[1]} dimensions, those of {encoder.identity.name} "
             f"have {computed.shape[1]}"
         )
-    apart = np.linalg.norm(computed - stored, axis=1) / np.maximum(np.linalg.norm(stored, axis=1), 1e-30)
+    apart = np.linalg.norm(computed - stored, axis=1) / np.maximum(
+        np.linalg.norm(stored, axis=1), 1e-30
+    )
     if apart.max() > _FARTHEST:
         raise MismatchedArtifactError(
             f"{encoder.identity.name} gives passages of {place} other vectors ({apart.max():.0%} apart)",
@@ -73,13 +88,16 @@ def check_passage_vectors(
         )
 
 
-def reissue_index(source: str | Path, out: str | Path, encoder: PassageEncoder, *, seed: int = 0) -> Path:
-    """Write an index with the vectors of `source` that states `encoder`, whose question side was trained on.
+def reissue_index(
+    source: str | Path, out: str | Path, encoder: PassageEncoder, *, seed: int = 0
+) -> Path:
+    """Write an index with the vectors of `source` that states `encoder`, whose question side was
+    trained on.
 
     Args:
         out: new directory; it shares the files with `source` where the file system allows it.
-        encoder: its passage tower must be the one `source` was built with; a sample of passages is encoded
-            as a check.
+        encoder: its passage tower must be the one `source` was built with; a sample of passages is
+            encoded as a check.
 
     Raises:
         ConfigError: `source` has no vectors, or `out` exists.

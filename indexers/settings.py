@@ -31,8 +31,8 @@ class BuildSettings(Config):
 
     Attributes:
         retriever: what the index can be searched by: vectors, BM25, or both (hybrid).
-        index_type: flat, hnsw, ivf or a string of FAISS' index_factory, see `rag docs indexing`; plaid is for
-            an encoder with one vector per token (ColBERT).
+        index_type: flat, hnsw, ivf or a string of FAISS' index_factory, see `rag docs indexing`;
+            plaid is for an encoder with one vector per token (ColBERT).
         shard_rows: passages per embedding shard; an interrupted build loses at most one shard.
         k1: term frequency saturation of BM25.
         b: length normalisation of BM25.
@@ -58,7 +58,9 @@ class BuildSettings(Config):
     @field_validator("index_type")
     @classmethod
     def _check_type(cls, value: str) -> str:
-        if value not in (*INDEX_TYPES, PLAID) and not value[:1].isupper():  # as every string of FAISS begins
+        if (
+            value not in (*INDEX_TYPES, PLAID) and not value[:1].isupper()
+        ):  # as every string of FAISS begins
             names = ", ".join((*INDEX_TYPES, PLAID))
             raise ValueError(f"not {names} or a string of FAISS' index_factory, such as SQ8")
         return value
@@ -98,7 +100,11 @@ class BuildSettings(Config):
         """The recall that a lossy type searches for."""
         if self.recall_target is not None:
             return self.recall_target
-        return HYBRID_RECALL if self.retriever == "hybrid" and "IVF" in self.index_type.upper() else RECALL
+        return (
+            HYBRID_RECALL
+            if self.retriever == "hybrid" and "IVF" in self.index_type.upper()
+            else RECALL
+        )
 
     @property
     def stored_dtype(self) -> VectorDtype:

@@ -1,9 +1,9 @@
 """Build token vectors on disk: encode, compress and list by centroid, shard by shard.
 
-Files in the directory: `centroids.npy`, `buckets.npy`, for each shard of passages `codes-00000.npy`,
-`residuals-00000.npy` and, written last, `lengths-00000.npy`; `lists.npy` (the passages of every centroid, end
-to end) with `list_ends.npy`. During the build also `sample.npy` and `sample_rows.npy` (row, tokens): passages
-that were encoded for the centroids.
+Files in the directory: `centroids.npy`, `buckets.npy`, for each shard of passages
+`codes-00000.npy`, `residuals-00000.npy` and, written last, `lengths-00000.npy`; `lists.npy` (the
+passages of every centroid, end to end) with `list_ends.npy`. During the build also `sample.npy` and
+`sample_rows.npy` (row, tokens): passages that were encoded for the centroids.
 """
 
 import logging
@@ -39,8 +39,8 @@ class TokenEncoder(Protocol):
         """The identity of the encoder."""
 
     def passage_tokens(self, titles: Sequence[str], texts: Sequence[str]) -> Any:
-        """Vectors of passages, in order: `values` (T, D) float32, all concatenated, and `lengths` (n,), the
-        number of each; None: one each. Equal calls give equal bytes.
+        """Vectors of passages, in order: `values` (T, D) float32, all concatenated, and `lengths`
+        (n,), the number of each; None: one each. Equal calls give equal bytes.
         """
 
 
@@ -64,8 +64,9 @@ def build_tokens(
 ) -> dict[str, Any]:
     """Encode, compress and list; finished shards of an interrupted build are kept.
 
-    A random sample of passages is encoded first, for centroids and buckets: 32 tokens for each centroid. Its
-    vectors are kept for their shards. All are rounded to half precision before they are compressed.
+    A random sample of passages is encoded first, for centroids and buckets: 32 tokens for each
+    centroid. Its vectors are kept for their shards. All are rounded to half precision before they
+    are compressed.
 
     Args:
         shard_rows: passages per shard, the most a killed run can lose.
@@ -158,7 +159,9 @@ class _Build:
             self._draw_sample(order)
         values, count = self._load(_SAMPLE_NAME), len(self._load(_SAMPLE_ROWS_NAME))
         tokens = len(values) / count * len(self.passages)  # of the corpus
-        _log.info("%s: %d tokens of %d passages train the centroids", self.directory, len(values), count)
+        _log.info(
+            "%s: %d tokens of %d passages train the centroids", self.directory, len(values), count
+        )
         sample = values[draw.permutation(len(values))].astype(np.float32)
         codec = train_codec(sample, centroid_count(tokens))
         save_npy(self.directory / CENTROIDS_NAME, codec.centroids.astype(np.float16))
@@ -176,7 +179,9 @@ class _Build:
                 parts.append(values)
                 counts.append(np.stack([rows, lengths], 1))
                 at, tokens = at + len(rows), tokens + len(values)
-                in_all = tokens / at * len(self.passages)  # tokens of the corpus, by the mean so far
+                in_all = (
+                    tokens / at * len(self.passages)
+                )  # tokens of the corpus, by the mean so far
                 needed = max(float(_SAMPLED_TOKENS), 1.1 * TRAINING_TOKENS * centroid_count(in_all))
                 progress.update(len(values))
         save_npy(self.directory / _SAMPLE_NAME, np.concatenate(parts))
@@ -191,7 +196,11 @@ class _Build:
         return dict(zip(rows.tolist(), parts, strict=True))
 
     def write(
-        self, shard: int, codec: TokenCodec, sampled: dict[int, np.ndarray], done: Callable[[int], None]
+        self,
+        shard: int,
+        codec: TokenCodec,
+        sampled: dict[int, np.ndarray],
+        done: Callable[[int], None],
     ) -> None:
         """Write a shard: vectors of the sample as stored, the others encoded."""
         parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
@@ -203,7 +212,9 @@ class _Build:
             if new:
                 vectors, lengths = self._encode(new)
                 encoded = iter(np.split(vectors, np.cumsum(lengths)[:-1]))
-            tokens = [sampled[row] if row in sampled else next(encoded) for row in rows]  # (L, D) each
+            tokens = [
+                sampled[row] if row in sampled else next(encoded) for row in rows
+            ]  # (L, D) each
             codes, residuals = codec.encode(np.concatenate(tokens).astype(np.float32))
             parts.append((codes, residuals, np.array(list(map(len, tokens)), np.uint16)))
             start += len(texts)
@@ -214,10 +225,14 @@ class _Build:
     def lengths(self, shard: int) -> np.ndarray:
         """Number of tokens (n,) of each passage of a finished shard."""
         start, stop = self.range_of(shard)
-        return load_npy(self.directory / shard_files(shard)[2], dtype=np.uint16, shape=(stop - start,))
+        return load_npy(
+            self.directory / shard_files(shard)[2], dtype=np.uint16, shape=(stop - start,)
+        )
 
     def list_passages(self, codec: TokenCodec) -> int:
-        """Write the inverted lists; returns their total length. Reads the codes twice, shard by shard."""
+        """Write the inverted lists; returns their total length. Reads the codes twice, shard by
+        shard.
+        """
         count, total = len(codec.centroids), len(self.passages)
 
         def pairs(shard: int) -> np.ndarray:
@@ -235,7 +250,8 @@ class _Build:
             for shard in range(self.shards):
                 own = pairs(shard)
                 each = np.bincount(own // total, minlength=count)
-                # A shard's pairs of one centroid lie together, and go behind those of earlier shards.
+                # A shard's pairs of one centroid lie together, and go behind those of earlier
+                # shards.
                 lists[ranges(filled, each)] = own % total
                 filled += each
             lists.flush()

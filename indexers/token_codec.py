@@ -1,7 +1,8 @@
 """Compress token vectors: the nearest of many centroids, and the residual in two bits per number.
 
-Cut-offs assign a residual to a bucket, whose mean stands for it; both are per dimension and learnt from
-tokens that were not used for the centroids. Vectors are normalised to unit length again when they are read.
+Cut-offs assign a residual to a bucket, whose mean stands for it; both are per dimension and learnt
+from tokens that were not used for the centroids. Vectors are normalised to unit length again when
+they are read.
 
 Source: Santhanam et al. 2022, "ColBERTv2: Effective and Efficient Retrieval via Lightweight Late
     Interaction", section 3.3.
@@ -49,7 +50,8 @@ def code_dtype(centroids: int) -> np.dtype[Any]:
 
 
 class _Finder:
-    """Finds the nearest centroid; of more than 1,024 it compares a sixteenth, chosen by the vector's group.
+    """Finds the nearest centroid; of more than 1,024 it compares a sixteenth, chosen by the
+    vector's group.
 
     Args:
         centroids: (C, D) float32.
@@ -61,7 +63,9 @@ class _Finder:
         if count > _SCANNED_WHOLE:
             self.groups = _spherical_means(centroids, 1 << round(math.log2(math.sqrt(count))))
             looked = max(_SCANNED_WHOLE, count // 16)
-            self.members = [np.argpartition(-(centroids @ g), looked - 1)[:looked] for g in self.groups]
+            self.members = [
+                np.argpartition(-(centroids @ g), looked - 1)[:looked] for g in self.groups
+            ]
 
     def __call__(self, vectors: Float32) -> Int64:
         """Centroids (T,) of vectors (T, D)."""
@@ -80,11 +84,14 @@ class _Finder:
 def _best(vectors: Float32, centroids: Float32) -> Int64:
     """Rows (T,) of the centroids with the largest inner product."""
     starts = range(0, max(1, len(vectors)), _ROWS_AT_ONCE)
-    return np.concatenate([(vectors[a : a + _ROWS_AT_ONCE] @ centroids.T).argmax(1) for a in starts])
+    return np.concatenate(
+        [(vectors[a : a + _ROWS_AT_ONCE] @ centroids.T).argmax(1) for a in starts]
+    )
 
 
 def _spherical_means(points: Float32, count: int) -> Float32:
-    """Spherical k-means: unit vectors (count, D), each the direction of the mean of its nearest points.
+    """Spherical k-means: unit vectors (count, D), each the direction of the mean of its nearest
+    points.
 
     It starts from the first points, which come in random order.
     """
@@ -95,7 +102,9 @@ def _spherical_means(points: Float32, count: int) -> Float32:
         used, firsts = np.unique(codes[order], return_index=True)
         sums = np.add.reduceat(points[order], firsts)  # (used, D)
         lengths = np.linalg.norm(sums, axis=1, keepdims=True)
-        centroids[used] = np.where(lengths > 1e-6, sums / np.maximum(lengths, 1e-6), centroids[used])
+        centroids[used] = np.where(
+            lengths > 1e-6, sums / np.maximum(lengths, 1e-6), centroids[used]
+        )
     return centroids
 
 
@@ -114,7 +123,9 @@ def train_codec(sample: Float32, count: int) -> TokenCodec:
     centroids = _spherical_means(points, count).astype(np.float16).astype(np.float32)
     vectors = sample[:held_out] if held_out else points
     residuals = vectors - centroids[_Finder(centroids)(vectors)]  # (R, D)
-    cuts = np.quantile(residuals, np.arange(1, _LEVELS) / _LEVELS, axis=0).astype(np.float32)  # (3, D)
+    cuts = np.quantile(residuals, np.arange(1, _LEVELS) / _LEVELS, axis=0).astype(
+        np.float32
+    )  # (3, D)
     edges = np.vstack([residuals.min(0)[None], cuts, residuals.max(0)[None]])
     buckets = (residuals[None] > cuts[:, None]).sum(0)  # (R, D)
     means_of = np.empty((_LEVELS, dim), np.float32)
@@ -160,7 +171,9 @@ class TokenCodec:
 
     @cached_property
     def _table(self) -> Float32:
-        """(bytes · 256, numbers per byte): the values that each byte stands for at each position."""
+        """(bytes · 256, numbers per byte): the values that each byte stands for at each
+        position.
+        """
         dim, places = self.centroids.shape[1], self.packed_bytes * _PER_BYTE
         values = np.zeros((_LEVELS, places), np.float32)
         values[:, :dim] = self.buckets[_LEVELS - 1 :]
@@ -179,8 +192,12 @@ class TokenCodec:
         shifted <<= _SHIFTS.astype(np.uint8)
         return codes.astype(code_dtype(len(self.centroids))), np.bitwise_or.reduce(shifted, axis=2)
 
-    def similarities(self, codes: NDArray[Any], packed: NDArray[np.uint8], query: Float32) -> Float32:
-        """Inner products (T, q) of restored unit vectors with vectors (q, D), a thousand tokens at a time."""
+    def similarities(
+        self, codes: NDArray[Any], packed: NDArray[np.uint8], query: Float32
+    ) -> Float32:
+        """Inner products (T, q) of restored unit vectors with vectors (q, D), a thousand tokens at
+        a time.
+        """
         products = np.empty((len(codes), len(query)), np.float32)
         count, dim = min(len(codes), _TOKENS_AT_ONCE), self.centroids.shape[1]
         # Buffers, used for every block: they stay in the processor's cache.
@@ -190,7 +207,11 @@ class TokenCodec:
         for start in range(0, len(codes), _TOKENS_AT_ONCE):
             some = slice(start, start + _TOKENS_AT_ONCE)
             count = len(codes[some])
-            places, values, centroids = all_places[:count], all_values[:count], all_centroids[:count]
+            places, values, centroids = (
+                all_places[:count],
+                all_values[:count],
+                all_centroids[:count],
+            )
             np.copyto(places, packed[some])
             places += 256 * np.arange(self.packed_bytes)
             # `take` is several times as fast with `out` and without checks

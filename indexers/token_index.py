@@ -1,14 +1,16 @@
 """Search in compressed token vectors: cells, then centroids, then the vectors themselves.
 
-Each vector of a question opens the cells of its nearest centroids. A passage in one of them scores, for that
-vector, as much as the best of its open cells; any other passage as much as the best closed cell. This is
-MaxSim over centroids, with everything below the closed cells pruned. The best `ndocs` passages get MaxSim
-over all their centroids, and the best quarter of these MaxSim over their decompressed vectors: the final
-score.
+Each vector of a question opens the cells of its nearest centroids. A passage in one of them scores,
+for that vector, as much as the best of its open cells; any other passage as much as the best closed
+cell. This is MaxSim over centroids, with everything below the closed cells pruned. The best `ndocs`
+passages get MaxSim over all their centroids, and the best quarter of these MaxSim over their
+decompressed vectors: the final score.
 
-Source: Santhanam et al. 2022, "PLAID: An Efficient Engine for Late Interaction Retrieval", section 4.
+Source: Santhanam et al. 2022, "PLAID: An Efficient Engine for Late Interaction Retrieval", section
+    4.
 
-Note: the paper reads all centroids of every passage in an open cell, with one threshold for all vectors.
+Note: the paper reads all centroids of every passage in an open cell, with one threshold for all
+    vectors.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ from rag.core.arrays import Float32, Int64, load_npy, ranges
 from rag.core.errors import MismatchedArtifactError, RetrievalError
 
 NPROBE = 4
-# Passages for which the smallest number of candidates is enough; the largest multiple of that number.
+# Passages for which the smallest number of candidates is enough; the largest multiple of that
+# number.
 _USUAL, _WIDEST = 25_000, 8.0
 _PASSAGES_AT_ONCE = 2048  # decompressed together
 _LEAST = 1e-6  # added to the score of every passage in an open cell
@@ -38,7 +41,8 @@ _LEAST = 1e-6  # added to the score of every passage in an open cell
 def default_ndocs(top_k: int, passages: int) -> int:
     """Default number of passages whose centroids are all compared.
 
-    Four times as many as are decompressed; more in large corpora, where more passages have similar centroids.
+    Four times as many as are decompressed; more in large corpora, where more passages have similar
+    centroids.
     """
     wider = min(max(passages / _USUAL, 1.0) ** 0.5, _WIDEST)
     return int(wider * max(512, 16 * top_k))
@@ -46,7 +50,9 @@ def default_ndocs(top_k: int, passages: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Shard:
-    """One mapped shard: codes (T,), residuals (T, bytes), the first token of each passage (rows + 1,)."""
+    """One mapped shard: codes (T,), residuals (T, bytes), the first token of each passage (rows +
+    1,).
+    """
 
     codes: Any
     residuals: Any
@@ -70,14 +76,22 @@ class TokenIndex:
         self.directory, self.info = directory, info
         self.encoder = EncoderIdentity.from_json(info["encoder"])
         if info["bits"] != BITS:
-            raise MismatchedArtifactError(f"{directory} has {info['bits']} bits", hint="rebuild the index")
+            raise MismatchedArtifactError(
+                f"{directory} has {info['bits']} bits", hint="rebuild the index"
+            )
         count, self.dim = int(info["centroids"]), int(info["dim"])
-        buckets = load_npy(directory / BUCKETS_NAME, dtype=np.float32, shape=(2 ** (BITS + 1) - 1, self.dim))
+        buckets = load_npy(
+            directory / BUCKETS_NAME, dtype=np.float32, shape=(2 ** (BITS + 1) - 1, self.dim)
+        )
         centroids = load_npy(directory / CENTROIDS_NAME, dtype=np.float16, shape=(count, self.dim))
         self.codec = TokenCodec(centroids.astype(np.float32), buckets)
         self._ends = load_npy(directory / ENDS_NAME, dtype=np.int64, shape=(count,))
-        self._lists = load_npy(directory / LISTS_NAME, dtype=np.uint32, shape=(info["list_entries"],))
-        self._shards = [self._map(shard, tokens) for shard, tokens in enumerate(info["shard_tokens"])]
+        self._lists = load_npy(
+            directory / LISTS_NAME, dtype=np.uint32, shape=(info["list_entries"],)
+        )
+        self._shards = [
+            self._map(shard, tokens) for shard, tokens in enumerate(info["shard_tokens"])
+        ]
 
     def _map(self, shard: int, tokens: int) -> _Shard:
         codes, residuals, lengths = (self.directory / name for name in shard_files(shard))
@@ -114,14 +128,15 @@ class TokenIndex:
             lengths: (B,), number of vectors of each question.
             top_k: results wanted per question.
             nprobe: cells opened for each vector; more where these hold fewer than `top_k` passages.
-            ndocs: passages whose centroids are all compared; a quarter of them is decompressed. At least four
-                times `top_k`; `default_ndocs` if None. Where no more may be returned, all are decompressed,
-                whatever cells they are in.
+            ndocs: passages whose centroids are all compared; a quarter of them is decompressed. At
+                least four times `top_k`; `default_ndocs` if None. Where no more may be returned,
+                all are decompressed, whatever cells they are in.
             selected: the rows that may be returned; None: all.
 
         Returns:
-            Scores (B, top_k) float32 of the decompressed vectors and rows (B, top_k) int64, best first,
-            ties by row. Where there are fewer results, the last places have row -1 and score -inf.
+            Scores (B, top_k) float32 of the decompressed vectors and rows (B, top_k) int64, best
+            first, ties by row. Where there are fewer results, the last places have row -1 and score
+            -inf.
 
         Raises:
             RetrievalError: a question without vectors, wrong shape, or values that are not finite.
@@ -144,7 +159,9 @@ class TokenIndex:
     def _search(
         self, query: Float32, top_k: int, nprobe: int, ndocs: int, selected: Selection | None
     ) -> tuple[Float32, Int64]:
-        """Scores and rows of the candidates of a question (q, D), at least `top_k` if there are so many."""
+        """Scores and rows of the candidates of a question (q, D), at least `top_k` if there are so
+        many.
+        """
         allowed = len(self) if selected is None else len(check_selected(selected, len(self)))
         if allowed <= ndocs:
             every = np.arange(len(self)) if selected is None else selected.rows
@@ -152,24 +169,31 @@ class TokenIndex:
         # With a selection as many cells as hold, on average, equally many rows.
         nprobe = min(nprobe * -(-len(self) // allowed), len(self.codec.centroids))
         gained = self._in_open_cells(query, nprobe, selected)
-        while np.count_nonzero(gained) < top_k and nprobe < len(self.codec.centroids):  # too few cells
+        while np.count_nonzero(gained) < top_k and nprobe < len(
+            self.codec.centroids
+        ):  # too few cells
             nprobe = min(2 * nprobe, len(self.codec.centroids))
             gained = self._in_open_cells(query, nprobe, selected)
         rows = np.flatnonzero(gained > 0.0)  # on booleans this is five times as fast
         if len(rows) > ndocs:
             rows = _largest(rows, gained[rows], ndocs)
         if len(rows) > ndocs // 4:
-            rows = _largest(rows, self._of_centroids(self.codec.centroids @ query.T, rows), ndocs // 4)
+            rows = _largest(
+                rows, self._of_centroids(self.codec.centroids @ query.T, rows), ndocs // 4
+            )
         return self.exact(query, rows), rows
 
     def _in_open_cells(self, query: Float32, nprobe: int, selected: Selection | None) -> Float32:
-        """(N,): how much each passage that may be returned scores above one in no open cell, else 0.
+        """(N,): how much each passage that may be returned scores above one in no open cell, else
+        0.
 
         Args:
             query: (q, D).
         """
         count = min(nprobe + 1, len(self.codec.centroids))
-        values, cells = faiss.knn(query, self.codec.centroids, count, metric=faiss.METRIC_INNER_PRODUCT)
+        values, cells = faiss.knn(
+            query, self.codec.centroids, count, metric=faiss.METRIC_INNER_PRODUCT
+        )
         floor = values[:, -1] - _LEAST  # upper bound of the closed cells' scores
         gained, best = np.zeros(len(self), np.float32), np.zeros(len(self), np.float32)
         for vector in range(len(query)):
@@ -181,11 +205,15 @@ class TokenIndex:
                 [self._lists[a:b] for a, b in zip(begins.tolist(), ends.tolist(), strict=True)]
             )
             best[rows] = np.repeat(scores - floor[vector], ends - begins)
-            gained[rows] = gained[rows] + best[rows]  # a passage in several cells gets the same sum each time
+            gained[rows] = (
+                gained[rows] + best[rows]
+            )  # a passage in several cells gets the same sum each time
         return gained if selected is None else gained * selected.mask
 
     def _tokens(self, rows: Int64) -> tuple[list[tuple[_Shard, Int64]], Int64]:
-        """Shards and positions of the tokens of sorted `rows`; the number of tokens of each row (n,)."""
+        """Shards and positions of the tokens of sorted `rows`; the number of tokens of each row
+        (n,).
+        """
         per_shard = int(self.info["shard_rows"])
         tokens, counts = list[tuple[_Shard, Int64]](), list[Int64]()
         for number in np.unique(rows // per_shard).tolist():
@@ -203,13 +231,17 @@ class TokenIndex:
         return _max_sim(similar, lengths, codes)
 
     def exact(self, query: Float32, rows: Int64) -> Float32:
-        """MaxSim (n,) of a question's vectors (q, D) with the decompressed ones of sorted `rows`."""
+        """MaxSim (n,) of a question's vectors (q, D) with the decompressed ones of sorted
+        `rows`.
+        """
         scores = np.empty(len(rows), np.float32)
         for start in range(0, len(rows), _PASSAGES_AT_ONCE):
             some = slice(start, start + _PASSAGES_AT_ONCE)
             tokens, lengths = self._tokens(rows[some])
             codes = np.concatenate([shard.codes.take(places) for shard, places in tokens])
-            residuals = np.concatenate([shard.residuals.take(places, axis=0) for shard, places in tokens])
+            residuals = np.concatenate(
+                [shard.residuals.take(places, axis=0) for shard, places in tokens]
+            )
             scores[some] = _max_sim(self.codec.similarities(codes, residuals, query), lengths)
         return scores
 
@@ -222,8 +254,9 @@ def _largest(rows: Int64, scores: Float32, count: int) -> Int64:
 def _max_sim(similar: Float32, lengths: Int64, codes: NDArray[Any] | None = None) -> Float32:
     """MaxSim scores (n,) of passages whose tokens are concatenated.
 
-    The first tokens of all passages are compared, then the second ones, of fewer and fewer passages: no array
-    is larger than one number per passage and vector, and it stays in the processor's cache.
+    The first tokens of all passages are compared, then the second ones, of fewer and fewer
+    passages: no array is larger than one number per passage and vector, and it stays in the
+        processor's cache.
 
     Args:
         similar: similarities (T, q) of every token, or with `codes` (C, q) of every centroid.

@@ -1,8 +1,9 @@
 """Bring an index up to date: its next version is a rebuild that takes over what did not change.
 
-Passages of unchanged documents are copied from the version that is there, known vectors too, and whole files
-of them are shared by hard links; Lucene and FAISS are built anew. Nothing that readers use is changed: a
-crash leaves the old version or the new one, and a process that has the old one open goes on with it.
+Passages of unchanged documents are copied from the version that is there, known vectors too, and
+whole files of them are shared by hard links; Lucene and FAISS are built anew. Nothing that readers
+use is changed: a crash leaves the old version or the new one, and a process that has the old one
+open goes on with it.
 """
 
 from __future__ import annotations
@@ -69,7 +70,9 @@ class UpdateReport:
     def __str__(self) -> str:
         if not self.is_changed:
             return f"{self.kept:,} documents, none changed"
-        counts = (f"{getattr(self, name):,} {name}" for name in ("added", "replaced", "deleted", "kept"))
+        counts = (
+            f"{getattr(self, name):,} {name}" for name in ("added", "replaced", "deleted", "kept")
+        )
         vectors = f", of which {self.reused:,} had their vectors" if self.reused else ""
         return f"documents: {', '.join(counts)}; {self.passages:,} passages written{vectors}"
 
@@ -102,13 +105,18 @@ def update_index(
                     f"{place} has a vector per token (index type plaid), which cannot be updated",
                     hint="build it again with --overwrite; other index types can be updated",
                 )
-            report, ledger = UpdateReport(index.version), BuildLedger(place, UPDATING_DIR, replaces=True)
+            report, ledger = (
+                UpdateReport(index.version),
+                BuildLedger(place, UPDATING_DIR, replaces=True),
+            )
             # A later build sees that the files are not those of the first one.
             source = {**index.source, **({"files": "updated"} if "files" in index.source else {})}
             documents = _next_documents(index, changes, report, max_deleted_share)
             store = build_passages(documents, ledger, source or None)
             files = index.manifest["files"]
-            if ledger.stage("passages")["files"] == {n: files[n] for n in files if n.startswith("passages/")}:
+            if ledger.stage("passages")["files"] == {
+                n: files[n] for n in files if n.startswith("passages/")
+            }:
                 shutil.rmtree(ledger.folder)
             else:
                 report.version = _build(index, store, ledger, encoder, report)
@@ -164,7 +172,11 @@ class _LazyEncoder:
     """The encoder of an index with vectors, opened when the first passage is to be encoded."""
 
     def __init__(self, index: Index, open_encoder: OpenEncoder) -> None:
-        self._index, self._open, self._encoder = index, open_encoder, cast("PassageEncoder | None", None)
+        self._index, self._open, self._encoder = (
+            index,
+            open_encoder,
+            cast("PassageEncoder | None", None),
+        )
         _, embeddings, self.identity = index.require_dense()
         self.dim = embeddings.dim
 
@@ -177,7 +189,11 @@ class _LazyEncoder:
 
 
 def _build(
-    index: Index, store: PassageStore, ledger: BuildLedger, encoder: OpenEncoder, report: UpdateReport
+    index: Index,
+    store: PassageStore,
+    ledger: BuildLedger,
+    encoder: OpenEncoder,
+    report: UpdateReport,
 ) -> str:
     """Build the next version over its passages and make it the index; returns its version."""
     settings = settings_of_stages(index.manifest)

@@ -1,4 +1,5 @@
-"""Open-domain question answering that retrieves: build an index, ask with evidence, train, evaluate.
+"""Open-domain question answering that retrieves: build an index, ask with evidence, train,
+evaluate.
 
 Names are imported when first used, so `import rag` costs nothing.
 
@@ -23,10 +24,26 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "Answer", "AnswerSet", "Evidence", "Hit", "Passage", "Path", "Pipeline", "Question", "RagError",
-    "__version__", "adapt", "compare", "evaluate", "index", "mine", "retrieve", "train", "train_rounds",
+    "Answer",
+    "AnswerSet",
+    "Evidence",
+    "Hit",
+    "Passage",
+    "Path",
+    "Pipeline",
+    "Question",
+    "RagError",
+    "__version__",
+    "adapt",
+    "compare",
+    "evaluate",
+    "index",
+    "mine",
+    "retrieve",
+    "train",
+    "train_rounds",
     "update",
-]  # fmt: skip
+]
 _HOMES = {
     **dict.fromkeys(("index", "retrieve", "train_rounds", "update"), "rag.commands"),
     **dict.fromkeys(("compare", "evaluate"), "rag.eval.api"),

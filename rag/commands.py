@@ -1,7 +1,8 @@
-"""The commands as functions, which the command line calls: `rag.index`, `rag.update`, `rag.retrieve`, …
+"""The commands as functions, which the command line calls: `rag.index`, `rag.update`,
+`rag.retrieve`, …
 
-All raise a ConfigError for a setting that is unknown or does not fit, and a DataError for a file that cannot
-be read, before any work.
+All raise a ConfigError for a setting that is unknown or does not fit, and a DataError for a file
+that cannot be read, before any work.
 """
 
 from __future__ import annotations
@@ -47,9 +48,10 @@ def index(
 
     Args:
         corpus: files, folders, "hf:owner/name", or "sample".
-        retriever: what it can be searched by: hybrid (vectors and BM25), dense (vectors alone) or bm25.
-        encoder: hub name, folder, all-MiniLM-L6-v2, static, "PASSAGES + QUESTIONS"; default: minilm-qa. In
-            Python also an object, see `indexers.protocols.PassageEncoder`.
+        retriever: what it can be searched by: hybrid (vectors and BM25), dense (vectors alone) or
+            bm25.
+        encoder: hub name, folder, all-MiniLM-L6-v2, static, "PASSAGES + QUESTIONS"; default:
+            minilm-qa. In Python also an object, see `indexers.protocols.PassageEncoder`.
         precision: number format in which it computes.
         pooling: how token vectors become the vector of a text.
         max_length: most tokens per passage; default: the encoder's.
@@ -58,8 +60,8 @@ def index(
         ray: address of a Ray cluster that encodes the passages (HOST:PORT, or auto).
         format: format of the corpus; auto looks at names and first bytes.
         report: counts what was read, bad records included.
-        **settings: fields of `BuildSettings` (index_type, …), and of `CorpusOptions` (text_field, split, …):
-            how documents are read and cut.
+        **settings: fields of `BuildSettings` (index_type, …), and of `CorpusOptions` (text_field,
+            split, …): how documents are read and cut.
 
     Returns:
         `out`.
@@ -99,17 +101,29 @@ def index(
         loaded = load_encoder(encoder, precision=precision, pooling=pooling, max_length=max_length)
     if reuse:
         if loaded is None or not build.has_dense:
-            raise ConfigError("--reuse takes over one vector per passage, and this build makes none")
+            raise ConfigError(
+                "--reuse takes over one vector per passage, and this build makes none"
+            )
         if place.resolve() == Path(reuse).resolve():
-            raise ConfigError(f"--reuse and --out are both {out}", hint="build into a new directory")
+            raise ConfigError(
+                f"--reuse and --out are both {out}", hint="build into a new directory"
+            )
         stored = open_stored(loaded, reuse, build.stored_dtype)
-    puts = (change for change in read.changes({}) if isinstance(change, Put))  # nothing is stored yet
+    puts = (
+        change for change in read.changes({}) if isinstance(change, Put)
+    )  # nothing is stored yet
     with encoding_at(ray) as encoding:
         if stored is not None:
             encoding["encode"] = partial(encode_corpus, stored=stored)
         source = read.describe()
         build_index(
-            puts, place, encoder=loaded, settings=build, source=source, overwrite=overwrite, **encoding
+            puts,
+            place,
+            encoder=loaded,
+            settings=build,
+            source=source,
+            overwrite=overwrite,
+            **encoding,
         )
     if stored is not None:
         report.notes.insert(0, f"{stored.reused:,} vectors taken over")
@@ -136,11 +150,12 @@ def update(
 ) -> UpdateReport:
     """Bring an index up to date with its corpus as it is now; only new passages are encoded.
 
-    Open readers keep their version; a crash leaves the old one or the new. Documents by themselves are put
-    and deleted by `rag.updates.IndexUpdater`, whose arguments and errors these are.
+    Open readers keep their version; a crash leaves the old one or the new. Documents by themselves
+    are put and deleted by `rag.updates.IndexUpdater`, whose arguments and errors these are.
 
     Args:
-        corpus: what the index was built from; documents that are gone from it, and were not put, are deleted.
+        corpus: what the index was built from; documents that are gone from it, and were not put,
+            are deleted.
         **options: those of `IndexUpdater.follow` (max_deleted_share, …).
     """
     from rag.updates import IndexUpdater
@@ -196,20 +211,23 @@ def train_rounds(
     training: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> list[dict[str, Any]]:
-    """Train a retriever in rounds of searching, labelling and training: the function of `rag rounds`.
+    """Train a retriever in rounds of searching, labelling and training: the function of `rag
+    rounds`.
 
     Args:
-        recipe: distill: a dense retriever learns a reader's scores (DKRR and its kin); colbert: a ColBERT
-            model learns which passages hold an answer.
+        recipe: distill: a dense retriever learns a reader's scores (DKRR and its kin); colbert: a
+            ColBERT model learns which passages hold an answer.
         index: index that the first round searches.
         questions: questions with answers; gold passages are not needed.
         out: folder of the run; an unfinished one is resumed.
-        config: training settings, a file or preset; default: distill-small or colbert-small, by recipe.
+        config: training settings, a file or preset; default: distill-small or colbert-small, by
+            recipe.
         training: settings of `rag.train` with this recipe, which override `config`.
         **settings: fields of `RoundsConfig` (rounds, top_k, reader, …).
 
     Returns:
-        A row for each round, see `run_rounds`; `out / "rounds.json"` names the best round's encoder.
+        A row for each round, see `run_rounds`; `out / "rounds.json"` names the best round's
+        encoder.
     """
     from rag.recipes import read_config, recipe_class
     from rag.rounds.config import RoundsConfig
@@ -217,7 +235,9 @@ def train_rounds(
     place = Path(out)
     # each round sets its own training files
     paths = {"out": str(place), "train_files": [str(place / "round-1")]}
-    trained = read_config(recipe_class(recipe), config or f"{recipe}-small", {**(training or {}), **paths})
+    trained = read_config(
+        recipe_class(recipe), config or f"{recipe}-small", {**(training or {}), **paths}
+    )
     named = {"method": recipe, "out": place, "index": index, "questions": str(questions)}
     checked = read_config(RoundsConfig, None, {**settings, **named})
     from rag.rounds.rounds import run_rounds

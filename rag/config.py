@@ -1,4 +1,6 @@
-"""Configuration: one frozen, flat model per command, unknown keys refused with the nearest match."""
+"""Configuration: one frozen, flat model per command, unknown keys refused with the nearest
+match.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +25,12 @@ DEFAULT_SEED = 13  # of every command
 class Config(BaseModel):
     """Base of every configuration: frozen, typed, no unknown keys.
 
-    A class for one recipe names it in the class variable `recipe`; a file may name it in a key `recipe`, and
-    then loads into that class alone.
+    A class for one recipe names it in the class variable `recipe`; a file may name it in a key
+    `recipe`, and then loads into that class alone.
 
     Attributes:
-        free: settings that may differ when a run is resumed, because its steps do not depend on them.
+        free: settings that may differ when a run is resumed, because its steps do not depend on
+            them.
 
     Example:
         >>> class Training(Config):
@@ -46,8 +49,13 @@ class Config(BaseModel):
         """A single file or name where several may be given."""
         if not isinstance(settings, Mapping):
             return settings
-        several = {n for n, field in cls.model_fields.items() if get_origin(field.annotation) is tuple}
-        return {k: (v,) if k in several and isinstance(v, str | Path) else v for k, v in settings.items()}
+        several = {
+            n for n, field in cls.model_fields.items() if get_origin(field.annotation) is tuple
+        }
+        return {
+            k: (v,) if k in several and isinstance(v, str | Path) else v
+            for k, v in settings.items()
+        }
 
     def replaced(self, **settings: Any) -> Self:
         """A copy with other values, which are checked (pydantic.ValidationError)."""
@@ -82,7 +90,9 @@ def parse_overrides(assignments: Sequence[str]) -> dict[str, Any]:
 
 
 def parse_scalar(text: str) -> Any:
-    """A YAML value; lists and maps need their brackets, and `100:50` is text, not a number to base 60."""
+    """A YAML value; lists and maps need their brackets, and `100:50` is text, not a number to base
+    60.
+    """
     try:
         value = float(text) if "e" in text.lower() and text[:1].isdigit() else yaml.safe_load(text)
     except (ValueError, yaml.YAMLError):
@@ -122,8 +132,8 @@ def load_config(
         flags: the command line's options for settings, for messages.
 
     Raises:
-        ConfigError: lists every wrong key (with the nearest right one) and every wrong value; or says that
-            `source` is for another recipe.
+        ConfigError: lists every wrong key (with the nearest right one) and every wrong value; or
+            says that `source` is for another recipe.
     """
     settings = {} if source is None else _read_source(source)
     recipe = getattr(kind, RECIPE_KEY, "")
@@ -141,8 +151,12 @@ def load_config(
     except ValidationError as error:
         lines = []
         for issue in error.errors():
-            is_of_source = not chosen.keys() & issue["loc"][:1] and settings.keys() & issue["loc"][:1]
-            lines.append((f"{source}: " if is_of_source else "") + _explain(kind, issue, flags or {}))
+            is_of_source = (
+                not chosen.keys() & issue["loc"][:1] and settings.keys() & issue["loc"][:1]
+            )
+            lines.append(
+                (f"{source}: " if is_of_source else "") + _explain(kind, issue, flags or {})
+            )
         hint = ""
         if recipe and any(issue["type"] == "missing" for issue in error.errors()):
             hint = f"`rag train {recipe} --help` says what each setting is"
@@ -156,9 +170,13 @@ def _explain(kind: type[BaseModel], issue: Any, flags: Mapping[str, str]) -> str
     if issue["type"] == "missing":
         return flags.get(path, f"{path} (--set {path}=…)") + " is not given"
     if issue["type"] == "extra_forbidden":
-        hint = did_you_mean(issue["loc"][-1], kind.model_fields, "there are " + ", ".join(kind.model_fields))
+        hint = did_you_mean(
+            issue["loc"][-1], kind.model_fields, "there are " + ", ".join(kind.model_fields)
+        )
         return f"unknown setting {path!r}; {hint}"
-    problem = re.sub("^Input should be (.+?)(, unable to .+|, got .+)?$", r"expected \1", issue["msg"])
+    problem = re.sub(
+        "^Input should be (.+?)(, unable to .+|, got .+)?$", r"expected \1", issue["msg"]
+    )
     problem = problem.removeprefix("Value error, ")
     if isinstance(value, Mapping | Config):  # settings that do not go together
         return f"{path}: {problem}" if path else problem

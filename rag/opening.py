@@ -1,4 +1,6 @@
-"""What opens a pipeline: settings, quick to import for a command's help, and the models that they name."""
+"""What opens a pipeline: settings, quick to import for a command's help, and the models that they
+name.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +26,15 @@ _OWN = "its own question encoder"
 class OpenSettings(BaseModel):
     """What opens a pipeline, declared once for `Pipeline.open`, the commands and the server.
 
-    `retriever`, `index_encoder` and `reader` also take objects: a `retrievers.protocols.Retriever`, a
-    `TextEncoder` with an identity and a `readers.protocols.Reader`. The encoder must have the weights that
-    the index names.
+    `retriever`, `index_encoder` and `reader` also take objects: a `retrievers.protocols.Retriever`,
+    a `TextEncoder` with an identity and a `readers.protocols.Reader`. The encoder must have the
+    weights that the index names.
 
     Attributes:
         retriever: auto, dense, colbert, bm25, hybrid or multihop; options follow a colon, as in
             multihop:beam=10.
-        fusion: how hybrid retrieval fuses its lists: "std:DENSE,BM25", "minmax:…", "raw:…", "rrf60:…".
+        fusion: how hybrid retrieval fuses its lists: "std:DENSE,BM25", "minmax:…", "raw:…",
+            "rrf60:…".
         rerank: what re-ranks the first hits: "reader", or a ColBERT or cross-encoder folder;
             FOLDER,depth=100,fusion=std:1,0.5.
         index_encoder: folder or hub name of the index's encoder, if it has moved.
@@ -77,7 +80,9 @@ class OpenSettings(BaseModel):
         return value
 
 
-def open_models(index: Index, settings: OpenSettings, *, reads: bool) -> tuple[Retriever, Reader | None]:
+def open_models(
+    index: Index, settings: OpenSettings, *, reads: bool
+) -> tuple[Retriever, Reader | None]:
     """Open retriever and reader; the reader is None if none is wanted.
 
     Raises:
@@ -93,7 +98,9 @@ def open_models(index: Index, settings: OpenSettings, *, reads: bool) -> tuple[R
     fusion = None if settings.fusion is None else Fusion.parse(settings.fusion)
     has_file = isinstance(reader, str | Path) and reader and (Path(reader) / READER_FILE).exists()
     trained_with = (read_reader_file(Path(reader)).get("retriever") if has_file else None) or {}
-    bound = trained_with if trained_with and "kind" not in trained_with else None  # its question encoder's
+    bound = (
+        trained_with if trained_with and "kind" not in trained_with else None
+    )  # its question encoder's
     if reader and bound is None and not reads:
         raise ConfigError(
             f"{reader} is to search and not to read, but there is no question encoder in it",
@@ -103,8 +110,12 @@ def open_models(index: Index, settings: OpenSettings, *, reads: bool) -> tuple[R
         bound = None
     extra = [name for name in ("index_encoder", "fusion") if getattr(settings, name) is not None]
     if extra and (bound or not isinstance(retriever, str)):
-        owner = f"{reader} brings its own question encoder" if bound else "the retriever is an object"
-        raise ConfigError(f"{owner}: {extra[0]} cannot be set", hint="leave it out, or name the retriever")
+        owner = (
+            f"{reader} brings its own question encoder" if bound else "the retriever is an object"
+        )
+        raise ConfigError(
+            f"{owner}: {extra[0]} cannot be set", hint="leave it out, or name the retriever"
+        )
     if not isinstance(retriever, str):
         searcher: Retriever = retriever
     elif bound is None:
@@ -120,15 +131,21 @@ def open_models(index: Index, settings: OpenSettings, *, reads: bool) -> tuple[R
         from retrievers.rerank import reranked
 
         judge = partial(_relevance_of, opened or reader or None, precision)
-        searcher = reranked(searcher, index.passages, settings.rerank, precision=precision, reader=judge)
+        searcher = reranked(
+            searcher, index.passages, settings.rerank, precision=precision, reader=judge
+        )
     if trained_with and isinstance(retriever, str) and counts_scores(opened):
         searched = _OWN if bound else named_kind(retriever, index)
         _check_scores(str(reader), trained_with, searched, index)
     return searcher, opened
 
 
-def _check_scores(reader: str, trained_with: Mapping[str, Any], searched: str, index: Index) -> None:
-    """Warn where a reader that counts scores in gets those of another kind of search or another encoder."""
+def _check_scores(
+    reader: str, trained_with: Mapping[str, Any], searched: str, index: Index
+) -> None:
+    """Warn where a reader that counts scores in gets those of another kind of search or another
+    encoder.
+    """
     from indexers.protocols import EncoderIdentity
 
     trained, stored = trained_with.get("kind", _OWN), index.encoder_identity
@@ -138,7 +155,10 @@ def _check_scores(reader: str, trained_with: Mapping[str, Any], searched: str, i
         encoder = EncoderIdentity.from_json(trained_with["encoder"])
         if not (differences := stored.differences(encoder)):
             return
-        trained, searched = f"the encoder {encoder.name}", f"{index.directory} ({'; '.join(differences)})"
+        trained, searched = (
+            f"the encoder {encoder.name}",
+            f"{index.directory} ({'; '.join(differences)})",
+        )
     warning = "%s was trained with the scores of %s; those of %s are not comparable, so expect worse answers"
     get_logger(__name__).warning(warning, reader, trained, searched)
 
@@ -155,7 +175,9 @@ def _relevance_of(reader: Any, precision: str) -> ReaderRelevance:
     return ReaderRelevance(opened)
 
 
-def resolve_reader(reader: Any, precision: str = "auto", effort: str | None = None) -> Reader | None:
+def resolve_reader(
+    reader: Any, precision: str = "auto", effort: str | None = None
+) -> Reader | None:
     """The reader that a setting names, or that it is; None for False."""
     from readers.open import open_reader
     from readers.protocols import Reader

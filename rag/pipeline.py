@@ -45,18 +45,21 @@ class Pipeline:
         reader: question + passages → answer spans; None for retrieval only.
 
     Attributes:
-        reads_at_once: questions that a reader elsewhere takes at a time; 0: it runs in this process.
+        reads_at_once: questions that a reader elsewhere takes at a time; 0: it runs in this
+            process.
 
-    Thread safety: any thread may call any method. Questions of several threads are answered one after
-    another, since one question already uses all cores (but not where a model elsewhere reads); give a list
-    to answer them as one batch.
+    Thread safety: any thread may call any method. Questions of several threads are answered one
+    after another, since one question already uses all cores (but not where a model elsewhere
+    reads); give a list to answer them as one batch.
     """
 
     def __init__(self, index: Index, retriever: Retriever, reader: Reader | None) -> None:
         self.index, self.retriever, self.reader = index, retriever, reader
         self._lock = threading.RLock()
         self.reads_at_once = int(getattr(reader, "reads_at_once", 0))
-        self._reading: AbstractContextManager[object] = nullcontext() if self.reads_at_once else self._lock
+        self._reading: AbstractContextManager[object] = (
+            nullcontext() if self.reads_at_once else self._lock
+        )
         self._holder: tempfile.TemporaryDirectory[str] | None = None
         self._is_closed = False
 
@@ -65,8 +68,10 @@ class Pipeline:
         """Open an index directory; nothing else is needed.
 
         Args:
-            index: a directory written by `rag index`, or an open index, which the pipeline then owns.
-            reads: False only searches, if need be with the question encoder that the reader brings with it.
+            index: a directory written by `rag index`, or an open index, which the pipeline then
+                owns.
+            reads: False only searches, if need be with the question encoder that the reader brings
+                with it.
             **options: fields of `OpenSettings`; `reader=False` opens none.
 
         Raises:
@@ -90,9 +95,10 @@ class Pipeline:
         """Index texts and open the result.
 
         Args:
-            texts: passages as strings, `Passage` records, or mappings with the fields that `rag index` knows
-                (id, title, text, and others) and `metadata` for filters, from a list, a generator, or a data
-                set; also a DataFrame or an Arrow table of such rows. They are kept whole: `rag.index` cuts.
+            texts: passages as strings, `Passage` records, or mappings with the fields that `rag
+                index` knows (id, title, text, and others) and `metadata` for filters, from a list,
+                a generator, or a data set; also a DataFrame or an Arrow table of such rows. They
+                are kept whole: `rag.index` cuts.
             out: where the index goes; a directory that lives as long as the pipeline by default.
             encoder: encoder of the passages, as `index_encoder` of `open`; by default `minilm-qa`.
 
@@ -149,7 +155,9 @@ class Pipeline:
             "fusion": str(fusion) if fusion else None,
             "matching": bool(getattr(first, "matching", None)),
             "rerank": None if judging is None else judging.identity,
-            "question_encoder": getattr(getattr(self.retriever, "encoder", None), "questions_sha256", None),
+            "question_encoder": getattr(
+                getattr(self.retriever, "encoder", None), "questions_sha256", None
+            ),
             "effort": effort if effort != "full" else None,
         }
         return {
@@ -166,18 +174,25 @@ class Pipeline:
         return self.index.passages.find(passage_id)
 
     def retrieve(
-        self, questions: Questions, top_k: int = 20, *, filter: FilterLike = None, timer: Timer = None
+        self,
+        questions: Questions,
+        top_k: int = 20,
+        *,
+        filter: FilterLike = None,
+        timer: Timer = None,
     ) -> Any:
         """Best passages, best first: of one question, or of each question of a list.
 
         Args:
-            filter: which passages may be returned, such as `{"path": "guide/*"}`; see `parse_filter`.
+            filter: which passages may be returned, such as `{"path": "guide/*"}`; see
+                `parse_filter`.
 
         Returns:
             `RankedPassages`, pairs of hit and passage; of a list of questions a list of them.
 
         Raises:
-            ConfigError: `top_k` is not in 1..1000, a filter's field is unknown, or the pipeline is closed.
+            ConfigError: `top_k` is not in 1..1000, a filter's field is unknown, or the pipeline is
+                closed.
             DataError: a question is empty.
         """
         batch = [questions] if isinstance(questions, str) else questions
@@ -185,9 +200,16 @@ class Pipeline:
         return lists[0] if isinstance(questions, str) else lists
 
     def retrieve_paths(
-        self, questions: Sequence[str], top_k: int = 20, *, filter: FilterLike = None, timer: Timer = None
+        self,
+        questions: Sequence[str],
+        top_k: int = 20,
+        *,
+        filter: FilterLike = None,
+        timer: Timer = None,
     ) -> tuple[list[RankedPassages], list[Paths]]:
-        """The result of `retrieve`, and the paths of each question, best first, if there are any."""
+        """The result of `retrieve`, and the paths of each question, best first, if there are
+        any.
+        """
         texts = check_questions(questions, top_k)
         paths: list[list[Path]] = [[] for _ in texts]
         within: dict[str, Any] = {}
@@ -197,7 +219,9 @@ class Pipeline:
                 with stage(timer, "filter"):
                     within["selected"] = self.index.select(conditions)
             if isinstance(self.retriever, PathRetriever):
-                hit_lists, paths = self.retriever.search_both(texts, int(top_k), timer=timer, **within)
+                hit_lists, paths = self.retriever.search_both(
+                    texts, int(top_k), timer=timer, **within
+                )
             else:
                 hit_lists = self.retriever.search(texts, int(top_k), timer=timer, **within)
             with stage(timer, "fetch_passages"):
@@ -205,9 +229,14 @@ class Pipeline:
                 return fetched, [[self._fetch(path.hits) for path in own] for own in paths]
 
     def read(
-        self, questions: Sequence[str], ranked: Sequence[RankedPassages], n_best: int, paths: Sequence[Paths]
+        self,
+        questions: Sequence[str],
+        ranked: Sequence[RankedPassages],
+        n_best: int,
+        paths: Sequence[Paths],
     ) -> list[AnswerSet]:
-        """Answers from the passages and paths of `retrieve_paths`; questions without passages get none.
+        """Answers from the passages and paths of `retrieve_paths`; questions without passages get
+        none.
 
         Raises:
             ConfigError: the pipeline has no reader.
@@ -218,7 +247,9 @@ class Pipeline:
 
     def _require_reader(self) -> Reader:
         if self.reader is None:
-            raise ConfigError("this pipeline is without a reader", hint="use retrieve(), or give a reader")
+            raise ConfigError(
+                "this pipeline is without a reader", hint="use retrieve(), or give a reader"
+            )
         return self.reader
 
     def _fetch(self, hits: Sequence[Hit]) -> RankedPassages:
@@ -239,15 +270,20 @@ class Pipeline:
         Args:
             top_k: passages to read.
             n_best: answers to return at most.
-            filter: which passages may be read, see `retrieve`; if it selects none, `notice` says so.
-            policy: decides when to search and read, see `rag.policies`; None: search once, and read.
-            context: the question before, if these follow up on it ("When was it published?"): passages are
-                searched for with both, and read for the question alone.
+            filter: which passages may be read, see `retrieve`; if it selects none, `notice` says
+                so.
+            policy: decides when to search and read, see `rag.policies`; None: search once, and
+                read.
+            context: the question before, if these follow up on it ("When was it published?"):
+                passages are searched for with both, and read for the question alone.
 
         Returns:
-            One `AnswerSet`, or one per question in the order given. Timings are those of the whole batch.
+            One `AnswerSet`, or one per question in the order given. Timings are those of the whole
+            batch.
         """
-        batch = check_questions([questions] if isinstance(questions, str) else questions, top_k, n_best)
+        batch = check_questions(
+            [questions] if isinstance(questions, str) else questions, top_k, n_best
+        )
         timer: dict[str, float] = {}
 
         def search(queries: Sequence[str]) -> tuple[list[RankedPassages], list[Paths]]:
@@ -255,7 +291,9 @@ class Pipeline:
 
         def read(texts: Sequence[str], lists: Any, paths: Sequence[Paths]) -> list[AnswerSet]:
             with stage(timer, "read"):
-                answers = self.read(texts, lists, count_candidates(self.reader, texts, n_best), paths)
+                answers = self.read(
+                    texts, lists, count_candidates(self.reader, texts, n_best), paths
+                )
             if any(paths):
                 answers = list(map(with_paths, answers, paths))
             return [present(self.reader, each, n_best) for each in answers]
@@ -276,14 +314,17 @@ class Pipeline:
         return answers[0] if isinstance(questions, str) else answers
 
     def embed(self, texts: Sequence[str], side: Literal["query", "passage"]) -> Float32:
-        """Vectors (n, D) float32 of questions, or of passages without titles, by the retriever's encoder.
+        """Vectors (n, D) float32 of questions, or of passages without titles, by the retriever's
+        encoder.
 
         Raises:
             ConfigError: the retriever has no encoder, or one without such vectors.
         """
         encoder = encoder_of(self.retriever)
         if encoder is None:
-            raise ConfigError("this pipeline searches without an encoder", hint="open an index with vectors")
+            raise ConfigError(
+                "this pipeline searches without an encoder", hint="open an index with vectors"
+            )
         with self._lock:
             self._require_open()
             if side == "query":
@@ -291,7 +332,9 @@ class Pipeline:
             return encoder.encode_passages([""] * len(texts), texts)
 
     def close(self) -> None:
-        """Release what the index holds open once running questions are answered; delete a temporary index."""
+        """Release what the index holds open once running questions are answered; delete a temporary
+        index.
+        """
         with self._lock:
             self._is_closed = True
             self.index.close()

@@ -1,8 +1,9 @@
 """Policies decide what happens next: search on, read, or answer.
 
-Above retriever and reader stands one loop, `run`. It asks a policy about the state of each question, does
-what the policy says for all questions together, and asks again until every question is answered. A policy
-knows neither the retriever nor the reader: `Pipeline.ask(…, policy=…)` takes any object with a `step`.
+Above retriever and reader stands one loop, `run`. It asks a policy about the state of each
+question, does what the policy says for all questions together, and asks again until every question
+is answered. A policy knows neither the retriever nor the reader: `Pipeline.ask(…, policy=…)` takes
+any object with a `step`.
 """
 
 from __future__ import annotations
@@ -131,7 +132,8 @@ def run(
 
 
 class SearchOnce:
-    """Search, by one hop or several as the retriever does, and read what was found for the question alone.
+    """Search, by one hop or several as the retriever does, and read what was found for the question
+    alone.
 
     A greeting is no question: nothing is searched.
     """
@@ -155,7 +157,8 @@ _NEXT_SEARCH = re.compile(r"^\W*search:\s*(\S.*)$", re.IGNORECASE | re.MULTILINE
 
 
 class SearchAgain:
-    """A language model says after each search what else to look for; then everything that was found is read.
+    """A language model says after each search what else to look for; then everything that was found
+    is read.
 
     Args:
         model: continues a chat, such as `completer` of a language model's reader.
@@ -166,7 +169,8 @@ class SearchAgain:
     Knowledge-Intensive Multi-Step Questions" (IRCoT), section 3.
 
     Note:
-        The paper searches for each sentence of a chain of thought; here the model words the query itself.
+        The paper searches for each sentence of a chain of thought; here the model words the query
+        itself.
     """
 
     def __init__(self, model: Completer, *, most: int = 2, shown: int = 8) -> None:
@@ -182,7 +186,10 @@ class SearchAgain:
         if len(state.searches) <= self._most:
             shown = [passage for _, passage in everything[: self._shown]]
             task, passages = fence_passages(state.query, shown)
-            messages = [{"role": "system", "content": task + _TASK}, {"role": "user", "content": passages}]
+            messages = [
+                {"role": "system", "content": task + _TASK},
+                {"role": "user", "content": passages},
+            ]
             request = _NEXT_SEARCH.search(self._model.complete(messages, 64).text)
             if request and request[1] not in [search.query for search in state.searches]:
                 return Search((request[1],))
@@ -190,9 +197,13 @@ class SearchAgain:
 
 
 def merged(lists: Sequence[RankedPassages]) -> RankedPassages:
-    """The passages of several searches, the best of each in turn, once each; scores are minus their ranks."""
+    """The passages of several searches, the best of each in turn, once each; scores are minus their
+    ranks.
+    """
     in_turn = (pair for row in zip_longest(*lists) for pair in row if pair is not None)
     unique = dict[str, tuple[Hit, Passage]]()
     for hit, passage in in_turn:
         unique.setdefault(passage.id, (hit, passage))
-    return [(replace(hit, score=-float(n)), passage) for n, (hit, passage) in enumerate(unique.values())]
+    return [
+        (replace(hit, score=-float(n)), passage) for n, (hit, passage) in enumerate(unique.values())
+    ]

@@ -16,19 +16,46 @@ from rag.data.files.named import is_named
 
 RECIPES = {  # name → module of its class, summary; in the order of the help
     "dpr": ("retrievers.training.dpr", "A dense retriever with in-batch and hard negatives (DPR)."),
-    "ance": ("retrievers.training.ance", "A dense retriever with negatives that it retrieves itself (ANCE)."),
-    "mdr": ("retrievers.training.mdr", "A multi-hop retriever (MDR); search with --retriever multihop."),
+    "ance": (
+        "retrievers.training.ance",
+        "A dense retriever with negatives that it retrieves itself (ANCE).",
+    ),
+    "mdr": (
+        "retrievers.training.mdr",
+        "A multi-hop retriever (MDR); search with --retriever multihop.",
+    ),
     "ict": ("retrievers.training.ict", "A dense retriever from passages alone (ICT)."),
-    "distill": ("retrievers.training.distill", "A dense retriever towards a reader's scores (DKRR)."),
-    "static": ("retrievers.training.static", "A static encoder, a vector per token, from any encoder."),
+    "distill": (
+        "retrievers.training.distill",
+        "A dense retriever towards a reader's scores (DKRR).",
+    ),
+    "static": (
+        "retrievers.training.static",
+        "A static encoder, a vector per token, from any encoder.",
+    ),
     "colbert": ("retrievers.training.colbert", "A retriever with a vector per token (ColBERT)."),
-    "reranker": ("retrievers.training.reranker", "A cross-encoder that re-ranks what a search finds."),
-    "reader": ("readers.extractive.training.config", "An extractive reader, from questions with answers."),
-    "generator": ("readers.generative.training.config", "A reader that generates its answers (FiD)."),
+    "reranker": (
+        "retrievers.training.reranker",
+        "A cross-encoder that re-ranks what a search finds.",
+    ),
+    "reader": (
+        "readers.extractive.training.config",
+        "An extractive reader, from questions with answers.",
+    ),
+    "generator": (
+        "readers.generative.training.config",
+        "A reader that generates its answers (FiD).",
+    ),
     "orqa": ("rag.joint.config", "Question encoder and span reader from answers alone (ORQA)."),
-    "mlm": ("rag.joint.config", "An encoder that predicts masked names and dates, REALM's first reader."),
+    "mlm": (
+        "rag.joint.config",
+        "An encoder that predicts masked names and dates, REALM's first reader.",
+    ),
     "realm": ("rag.joint.config", "A retriever, by predicting masked names and dates (REALM)."),
-    "rag": ("rag.joint.config", "Question encoder and generator, by the likelihood of answers (RAG)."),
+    "rag": (
+        "rag.joint.config",
+        "Question encoder and generator, by the likelihood of answers (RAG).",
+    ),
     "emdr2": ("rag.joint.config", "Retriever and Fusion-in-Decoder reader (EMDR²)."),
 }
 _INPUTS = frozenset({"train_files", "validation_file", "index", "questions", "retrieved"})
@@ -38,8 +65,8 @@ def recipe_class(name: str) -> Any:
     """The class of a recipe: a `TrainConfig` with a method `train_model`, which returns a folder.
 
     Args:
-        name: one of `RECIPES`, an entry point of the group "openqa_rag.recipes" of an installed package, or
-            "FILE.py:Class".
+        name: one of `RECIPES`, an entry point of the group "openqa_rag.recipes" of an installed
+            package, or "FILE.py:Class".
 
     Raises:
         ConfigError: there is no such recipe.
@@ -60,7 +87,9 @@ def _class_of_file(file: Path, attribute: str) -> Any:
     name = f"recipe_{file.stem}_{fingerprint(str(file.resolve()))[:8]}"
     if name not in sys.modules:
         if not file.is_file():
-            raise ConfigError(f"{file}: no such file", hint="give a recipe of one's own as FILE.py:Class")
+            raise ConfigError(
+                f"{file}: no such file", hint="give a recipe of one's own as FILE.py:Class"
+            )
         spec: Any = spec_from_file_location(name, file)
         sys.modules[name] = module = module_from_spec(spec)
         spec.loader.exec_module(module)
@@ -71,7 +100,9 @@ def _class_of_file(file: Path, attribute: str) -> Any:
     return recipe
 
 
-def train(recipe: str, out: str | Path, *, config: str | Path | None = None, **settings: Any) -> Path:
+def train(
+    recipe: str, out: str | Path, *, config: str | Path | None = None, **settings: Any
+) -> Path:
     """Train with a recipe, or resume the run that `out` holds.
 
     Args:
@@ -92,7 +123,8 @@ def train(recipe: str, out: str | Path, *, config: str | Path | None = None, **s
 
 
 def run(config: Any, **encoding: Any) -> Path:
-    """Train with a checked configuration, as `train` and the command line do; the finished model's folder.
+    """Train with a checked configuration, as `train` and the command line do; the finished model's
+    folder.
 
     Args:
         encoding: `encode=`, what encodes the corpus at a refresh; for recipes that have one.
@@ -102,7 +134,9 @@ def run(config: Any, **encoding: Any) -> Path:
         from readers.extractive.files import plain_encoder
 
         refuse_other_content(config.out)  # before the encoder is written into it
-        config = config.replaced(question_encoder=plain_encoder(config.question_encoder, config.out))
+        config = config.replaced(
+            question_encoder=plain_encoder(config.question_encoder, config.out)
+        )
     return Path(config.train_model(**encoding))
 
 
@@ -117,7 +151,8 @@ def read_config(
     The files that it names must be there before any work, but for those in the run's folder.
 
     Raises:
-        ConfigError: it cannot be read or is not valid, names a file twice, or selects on a test set.
+        ConfigError: it cannot be read or is not valid, names a file twice, or selects on a test
+            set.
         DataError: a file does not exist; the hint has the name of setting or option.
         ArtifactError: there is no index in the folder that is named as one.
     """
@@ -145,7 +180,11 @@ def read_config(
 def _named_in(settings: Any, name: str = "") -> Iterator[tuple[str, str | Path]]:
     """Setting and value of all input files and indexes."""
     if isinstance(settings, Mapping | list | tuple):
-        pairs = settings.items() if isinstance(settings, Mapping) else ((name, value) for value in settings)
+        pairs = (
+            settings.items()
+            if isinstance(settings, Mapping)
+            else ((name, value) for value in settings)
+        )
         for key, value in pairs:
             yield from _named_in(value, str(key))
     elif isinstance(settings, Path) or (isinstance(settings, str) and name in _INPUTS):

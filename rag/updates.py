@@ -10,7 +10,14 @@ from typing import Any
 
 from indexers.documents import Put, record_digest
 from indexers.index import Index
-from indexers.update import Change, DocumentEntries, OpenEncoder, Unchanged, UpdateReport, update_index
+from indexers.update import (
+    Change,
+    DocumentEntries,
+    OpenEncoder,
+    Unchanged,
+    UpdateReport,
+    update_index,
+)
 from rag.core.errors import ConfigError, DataError
 from rag.core.files import sha256_file
 from rag.core.types import Passage
@@ -33,7 +40,12 @@ class Corpus:
     """
 
     def __init__(
-        self, inputs: Sequence[str | Path], format: str, options: CorpusOptions, cut: Cut, report: ReadReport
+        self,
+        inputs: Sequence[str | Path],
+        format: str,
+        options: CorpusOptions,
+        cut: Cut,
+        report: ReadReport,
     ) -> None:
         self._options, self._cut, self._report = options, cut, report
         self._sources = find_sources([str(item) for item in inputs], format, report)
@@ -45,7 +57,9 @@ class Corpus:
         for source in self._sources:
             entry = {"name": source.path, "format": source.format}
             if Path(source.path).is_file():
-                entry["name"] = source.name if source.format == DOCUMENTS else Path(source.path).name
+                entry["name"] = (
+                    source.name if source.format == DOCUMENTS else Path(source.path).name
+                )
                 entry["sha256"] = self._digest(source.path)
             files.append(entry)
         # the size of sections is decided by the encoder, and records have none
@@ -54,11 +68,14 @@ class Corpus:
         return {"files": files, "options": options}
 
     def changes(self, stored: DocumentEntries) -> Iterator[Change]:
-        """Every document, in the corpus's order, and after these the stored ones that were put by themselves.
+        """Every document, in the corpus's order, and after these the stored ones that were put by
+        themselves.
 
         Files that are documents and whose bytes did not change are not converted again.
         """
-        digests = {id: entry.digest for id, entry in stored.items() if entry.digest and not entry.sent}
+        digests = {
+            id: entry.digest for id, entry in stored.items() if entry.digest and not entry.sent
+        }
         ids = set[str]()
 
         def is_stored(file: Source) -> bool:
@@ -77,7 +94,9 @@ class Corpus:
             if stored:
                 ids.add(change.id)
             yield change
-        yield from (Unchanged(entry.id) for entry in stored.values() if entry.sent and entry.id not in ids)
+        yield from (
+            Unchanged(entry.id) for entry in stored.values() if entry.sent and entry.id not in ids
+        )
 
 
 def _digest(path: str) -> str:
@@ -88,7 +107,8 @@ def _digest(path: str) -> str:
 
 
 class IndexUpdater:
-    """Updates one index again and again; its encoder is loaded once, when a passage is first to be encoded.
+    """Updates one index again and again; its encoder is loaded once, when a passage is first to be
+    encoded.
 
     Args:
         index: directory of the index.
@@ -98,7 +118,9 @@ class IndexUpdater:
     def __init__(self, index: str | Path, encoder: Any = None, precision: str = "auto") -> None:
         self.place = Path(index)
         self._source = encoder
-        self._open: OpenEncoder = cache(lambda identity: load_like(identity, encoder, precision=precision))
+        self._open: OpenEncoder = cache(
+            lambda identity: load_like(identity, encoder, precision=precision)
+        )
         self._budget = cache(passage_budget)
 
     def follow(
@@ -134,7 +156,9 @@ class IndexUpdater:
                 f"{report.problems[0]}, and its documents would be deleted",
                 hint="change its permissions; nothing was changed",
             )
-        return update_index(self.place, documents.changes, self._open, max_deleted_share=max_deleted_share)
+        return update_index(
+            self.place, documents.changes, self._open, max_deleted_share=max_deleted_share
+        )
 
     def cut(self, documents: Iterable[Document]) -> list[Put]:
         """Documents for `change`, in passages as the index has them."""
@@ -149,7 +173,9 @@ class IndexUpdater:
         def changes(stored: DocumentEntries) -> Iterator[Change]:
             nonlocal present
             present = frozenset(stored) & {*puts, *gone}
-            yield from (puts.get(id) or Unchanged(id) for id in stored if id in puts or id not in gone)
+            yield from (
+                puts.get(id) or Unchanged(id) for id in stored if id in puts or id not in gone
+            )
             yield from (put for id, put in puts.items() if id not in stored)
 
         report = update_index(self.place, changes, self._open)
@@ -157,7 +183,9 @@ class IndexUpdater:
         return report
 
     def _cutter(self) -> tuple[Mapping[str, Any], Cut]:
-        """What the index was made from, and how it cuts documents; the first one opens a tokenizer."""
+        """What the index was made from, and how it cuts documents; the first one opens a
+        tokenizer.
+        """
         with Index.open(self.place, verify="none") as index:
             source, identity = index.source, index.encoder_identity
         name, length = (identity.name, identity.max_length) if identity else (None, None)

@@ -1,7 +1,8 @@
 """Kinds of answers where one span is none: lists, and sentences for yes or no.
 
-Who asks for several things gets the whole list that the best span stands in. Who asks for yes or no gets
-the sentences that bear on it: the "yes" and "no" of the readers here are right no more often than guesses.
+Who asks for several things gets the whole list that the best span stands in. Who asks for yes or no
+gets the sentences that bear on it: the "yes" and "no" of the readers here are right no more often
+than guesses.
 """
 
 from collections import Counter
@@ -22,7 +23,9 @@ _YES_NO = regex.compile(
     r"(?!.*\bor\b)",
     regex.IGNORECASE | regex.DOTALL,
 )
-_MANY = r"(?:two|three|four|five|six|seven|eight|nine|ten|\d+|several|some|all|main|various|different)"
+_MANY = (
+    r"(?:two|three|four|five|six|seven|eight|nine|ten|\d+|several|some|all|main|various|different)"
+)
 _SEVERAL = regex.compile(
     rf"\W*(?:(?:please )?(?:list|name|enumerate|give)(?: me)? (?:the|{_MANY})\b(?!.*\b(?:name|number) of\b)"
     rf"|(?:(?:in|on|of|for|from|by|with) )?(?:which|what|who) (?:(?:are|were) (?:the|{_MANY})|{_MANY})\b)",
@@ -33,7 +36,9 @@ _ITEM = regex.compile(rf"{_LIST_MARKER}\S")
 
 
 def count_candidates(reader: object, questions: Sequence[str], n_best: int) -> int:
-    """How many answers to read for `n_best` to be shown: all candidates if they become sentences."""
+    """How many answers to read for `n_best` to be shown: all candidates if they become
+    sentences.
+    """
     settings = getattr(reader, "settings", None)
     if not isinstance(settings, ReaderSettings) or not any(map(asks_yes_no, questions)):
         return n_best
@@ -52,9 +57,15 @@ def present(reader: object, result: AnswerSet, n_best: int) -> AnswerSet:
     if asks_yes_no(result.question):
         return replace(result, answers=_as_sentences(result)[:n_best], kind="passage")
     answers = result.answers[:n_best]
-    if answers and asks_several(result.question) and (start := answers[0].evidence.start) is not None:
+    if (
+        answers
+        and asks_several(result.question)
+        and (start := answers[0].evidence.start) is not None
+    ):
         text = answers[0].evidence.text
-        if (place := list_around(text, start)) is not None:  # the whole list that the best answer stands in
+        if (
+            place := list_around(text, start)
+        ) is not None:  # the whole list that the best answer stands in
             whole = _placed(answers[0], place)
             return replace(result, answers=(whole, *answers[1:]), kind="list")
     return replace(result, answers=answers)
@@ -68,8 +79,8 @@ def _placed(answer: Answer, place: tuple[int, int]) -> Answer:
 def _as_sentences(result: AnswerSet) -> tuple[Answer, ...]:
     """The sentences in which answers begin, each once; answers without a place are left out.
 
-    The confidence that there is an answer is divided among them, in proportion to the sum of confidences of
-    the spans that begin in each.
+    The confidence that there is an answer is divided among them, in proportion to the sum of
+    confidences of the spans that begin in each.
     """
     best: dict[tuple[str, int], Answer] = {}
     shares: Counter[tuple[str, int]] = Counter()
@@ -82,11 +93,14 @@ def _as_sentences(result: AnswerSet) -> tuple[Answer, ...]:
             best.setdefault(place, _placed(answer, sentence))
             shares[place] += answer.confidence  # type: ignore[assignment]
     scale = (1.0 - result.no_answer_confidence) / (sum(shares.values()) or 1.0)
-    return tuple(replace(best[place], confidence=share * scale) for place, share in shares.most_common())
+    return tuple(
+        replace(best[place], confidence=share * scale) for place, share in shares.most_common()
+    )
 
 
 def asks_yes_no(question: str) -> bool:
-    """Whether a question asks for yes or no: it opens with an auxiliary verb, and offers no choice with "or".
+    """Whether a question asks for yes or no: it opens with an auxiliary verb, and offers no choice
+    with "or".
 
     Example:
         >>> questions = "Does it run?", "Was Ann or Bob first?", "Can you tell me why?", "Who is he?"
@@ -124,4 +138,6 @@ def list_around(text: str, start: int) -> tuple[int, int] | None:
         first -= 1
     while last < len(lines) and is_item[last]:
         last += 1
-    return (lines[first].start(), lines[last - 1].end()) if last - first > 1 and last > place else None
+    return (
+        (lines[first].start(), lines[last - 1].end()) if last - first > 1 and last > place else None
+    )

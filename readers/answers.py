@@ -16,14 +16,19 @@ _MEASURED = 64  # questions that are measured at a time
 
 
 def counts_scores(reader: object) -> bool:
-    """Whether a reader uses retrieval scores: as p(z|x) (RAG), or added to its own scores (ORQA)."""
+    """Whether a reader uses retrieval scores: as p(z|x) (RAG), or added to its own scores
+    (ORQA).
+    """
     settings = getattr(reader, "settings", None)
-    return getattr(settings, "marginal", None) is not None or getattr(settings, "score_weight", 0.0) > 0.0
+    return (
+        getattr(settings, "marginal", None) is not None
+        or getattr(settings, "score_weight", 0.0) > 0.0
+    )
 
 
 def search_scores(reader: object, retrieved: RankedPassages) -> list[float]:
-    """The score of each passage to give to a reader: the first stage's to one that uses retrieval scores,
-    because a re-ranker's are on another scale.
+    """The score of each passage to give to a reader: the first stage's to one that uses retrieval
+    scores, because a re-ranker's are on another scale.
     """
     counts = counts_scores(reader)
     return [(hit.first_stage if counts and hit.first_stage else hit).score for hit, _ in retrieved]
@@ -41,7 +46,8 @@ def read_answers(
 
     Args:
         reader: any reader; one with `reads_paths` gets `hop_scores`, and `from_paths=True`.
-        retrieved: passages to read for each question, best first; without passages there is no answer.
+        retrieved: passages to read for each question, best first; without passages there is no
+            answer.
         paths: paths for each question, best first; paths of one passage add nothing.
     """
     of_paths = [any(len(path) > 1 for path in own) for own in paths]
@@ -52,7 +58,9 @@ def read_answers(
             continue
         texts = [questions[n] for n in numbers]
         # what is too long must not cost a question its answer
-        shown = [[replace(p, text=p.text[:MAX_PASSAGE_CHARS]) for _, p in retrieved[n]] for n in numbers]
+        shown = [
+            [replace(p, text=p.text[:MAX_PASSAGE_CHARS]) for _, p in retrieved[n]] for n in numbers
+        ]
         if several and getattr(reader, "reads_paths", False):
             scores = [hop_scores(questions[n], retrieved[n], paths[n]) for n in numbers]
             results = reader.read(texts, shown, scores, n_best, from_paths=True)  # type: ignore[call-arg]
@@ -87,7 +95,9 @@ def answer_scores(
 def reading_scores(
     reader: Reader, examples: Sequence[Example], passages: Sequence[Sequence[Passage]]
 ) -> dict[str, float]:
-    """`answer_scores` of a reader that reads these passages of each example, all with equal scores."""
+    """`answer_scores` of a reader that reads these passages of each example, all with equal
+    scores.
+    """
     texts: list[str | None] = []
     for begin in range(0, len(examples), _MEASURED):
         own = passages[begin : begin + _MEASURED]
@@ -98,7 +108,9 @@ def reading_scores(
 
 
 def _as_retrieved(answer: Answer, retrieved: RankedPassages) -> Answer:
-    """The answer with the search's scores and whole passages in its evidence, not those it was read with."""
+    """The answer with the search's scores and whole passages in its evidence, not those it was read
+    with.
+    """
     pairs = {passage.id: (hit, passage) for hit, passage in retrieved}
 
     def whole(evidence: Evidence) -> Evidence:

@@ -1,6 +1,8 @@
-"""Places of answers in a text: where a generated one stands, and where one that was marked begins and ends.
+"""Places of answers in a text: where a generated one stands, and where one that was marked begins
+and ends.
 
-A reader of spans may cut tokens, or mark more than one unit of a text: `whole_tokens`, then `one_unit`.
+A reader of spans may cut tokens, or mark more than one unit of a text: `whole_tokens`, then
+`one_unit`.
 """
 
 import unicodedata
@@ -20,8 +22,9 @@ _FUNCTION_WORDS = frozenset(
 def find_span(answer: str, text: str) -> tuple[int, int] | None:
     """Start and end of the first occurrence of `answer` in `text` as whole words; None without one.
 
-    Words and punctuation must be equal; white space between them, case and accents are ignored, because
-    models' tokenizers change them ("1,000" comes back as "1 , 000"). An exact occurrence is preferred.
+    Words and punctuation must be equal; white space between them, case and accents are ignored,
+    because models' tokenizers change them ("1,000" comes back as "1 , 000"). An exact occurrence is
+    preferred.
 
     Example:
         >>> find_span("black forest", "It rises in the Black  Forest.")
@@ -44,7 +47,8 @@ def find_span(answer: str, text: str) -> tuple[int, int] | None:
 
 
 def share_of_words(answer: str, texts: Iterable[str]) -> float:
-    """Share of the answer's words, without function words, that occur in any of the texts; 1 without words.
+    """Share of the answer's words, without function words, that occur in any of the texts; 1
+    without words.
 
     Example:
         >>> share_of_words("It rises in Germany and Austria", ["It rises in Germany."])
@@ -56,7 +60,9 @@ def share_of_words(answer: str, texts: Iterable[str]) -> float:
 
 
 def is_function_word(text: str) -> bool:
-    """Whether a text is such a word alone ("The"); in capitals it is none: "IT", "WHO", "OR" are names."""
+    """Whether a text is such a word alone ("The"); in capitals it is none: "IT", "WHO", "OR" are
+    names.
+    """
     return text.lower() in _FUNCTION_WORDS and (len(text) == 1 or not text.isupper())
 
 
@@ -73,8 +79,9 @@ def _folded(text: str) -> str:
 
 _CURRENCIES, _AFTER = tuple("$€£¥"), " \n\t.,;:!?)\"'"
 _LONGEST = 200  # characters before and after a span that are looked at
-_WHOLE = regex.compile(  # signs that mean nothing in part: the first kind that fits at a place counts
-    r"""[\w.+-]+@[\w-]+(?:\.[\w-]+)+                                    # e-mail address
+_WHOLE = (
+    regex.compile(  # signs that mean nothing in part: the first kind that fits at a place counts
+        r"""[\w.+-]+@[\w-]+(?:\.[\w-]+)+                                    # e-mail address
     |[a-z][a-z+.-]*://[^\s<>"']*[\w/]                                  # web address
     |(?<![\w-])--?[A-Za-z][\w-]*(?:=[^\s,;)"']*[^\s,;.)"'])?            # option of a command
     |(?<![\w/])(?:~|\.{1,2})?(?:/[\w.+@%~-]*[\w%-]){1,}/?              # path
@@ -83,11 +90,14 @@ _WHOLE = regex.compile(  # signs that mean nothing in part: the first kind that 
     |(?<![^\s(|:])-\d+\b|(?<![^\s(\[`"'])\.[a-z][\w-]*            # negative number, hidden file
     |\b\w+_\w+|\b[A-Za-z]\w*(?:(?:\.(?=[a-z_])|::|->)\w+)+(?:\(\))?     # name in code or of a file
     """,
-    regex.VERBOSE,
+        regex.VERBOSE,
+    )
 )
 
 _BLANK_LINE = regex.compile(r"\n\s*\n")
-_ROW = regex.compile(r" \| |^\s*\||\|\s*$|^[^;:\n]{1,60}: [^;\n]*; [^;:\n]{1,60}: ")  # a row of a table
+_ROW = regex.compile(
+    r" \| |^\s*\||\|\s*$|^[^;:\n]{1,60}: [^;\n]*; [^;:\n]{1,60}: "
+)  # a row of a table
 _NEXT_CELL = regex.compile(r"; [^;:\n]{1,60}: ")
 _PART = regex.compile(r"(?=[^\n|]*\w)[^\s|](?:[^\n|]*[^\s|])?")
 
@@ -104,7 +114,9 @@ def whole_tokens(text: str, start: int, end: int) -> tuple[int, int]:
     if not (before[-1:].strip(" \n\t(\"'") or before[:1] in _CURRENCIES or after.strip(_AFTER)):
         return start, end  # the usual case, without a search
     first = max((text.rfind(blank, 0, start) for blank in " \n\t"), default=-1) + 1
-    last = min((place for blank in " \n\t" if (place := text.find(blank, end)) >= 0), default=len(text))
+    last = min(
+        (place for blank in " \n\t" if (place := text.find(blank, end)) >= 0), default=len(text)
+    )
     first, last = max(first - 2, start - _LONGEST, 0), min(last, end + _LONGEST)
     for token in _WHOLE.finditer(text, first, last):  # a price may have a blank after its sign
         if token.start() < start < token.end():
@@ -115,7 +127,8 @@ def whole_tokens(text: str, start: int, end: int) -> tuple[int, int]:
 
 
 def one_unit(text: str, start: int, end: int) -> tuple[int, int]:
-    """The first part of a span that has a word and crosses no blank line and no border of a table's cell.
+    """The first part of a span that has a word and crosses no blank line and no border of a table's
+    cell.
 
     Example:
         >>> text = "| r | read |\\n| l | lookup |"

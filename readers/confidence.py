@@ -1,4 +1,6 @@
-"""From a question's ranked candidates to probabilities of its answers and of "no answer", and their fits."""
+"""From a question's ranked candidates to probabilities of its answers and of "no answer", and their
+fits.
+"""
 
 from collections.abc import Callable, Sequence
 
@@ -9,12 +11,15 @@ from rag.core.errors import DataError
 from readers.manifest import Calibration
 from readers.ranking import Ranked
 
-# Of `Ranked.features`: those that tell whether the first answer is right, and whether passages hold any.
+# Of `Ranked.features`: those that tell whether the first answer is right, and whether passages hold
+# any.
 RIGHT_FEATURES, ABSENT_FEATURES = (0, 1, 2, 3), (1, 4)
 _PULL = 1e-4  # keeps fitted parameters finite where the outcomes are separated perfectly
 
 
-def confidences(scores: Float64, null: float | None, calibration: Calibration) -> tuple[Float64, float]:
+def confidences(
+    scores: Float64, null: float | None, calibration: Calibration
+) -> tuple[Float64, float]:
     r"""Probabilities of the candidates and of "no answer here".
 
         p_i = exp(z_i / T) / (Σ_j exp(z_j / T) + exp(z_0 / T + b)),  p_0 likewise
@@ -37,14 +42,15 @@ def confidences(scores: Float64, null: float | None, calibration: Calibration) -
 
 
 def likelihoods(ranked: Ranked, calibration: Calibration) -> tuple[Float64, float]:
-    r"""Probabilities of a question's candidates, and the probability that the passages read hold no answer.
+    r"""Probabilities of a question's candidates, and the probability that the passages read hold no
+    answer.
 
     They are those of `confidences`, unless the calibration has a logistic regression for each:
 
         p_1 = σ(right · (1, s)),  p_0 = σ(absent · (1, s))
 
-    with s the `RIGHT_FEATURES` and the `ABSENT_FEATURES` of the question. The other candidates share what
-    remains as in `confidences`, none being likelier than the first.
+    with s the `RIGHT_FEATURES` and the `ABSENT_FEATURES` of the question. The other candidates
+    share what remains as in `confidences`, none being likelier than the first.
     """
     p, p_null = confidences(ranked.scores, ranked.null, calibration)
     if calibration.right is None or not ranked.answers:
@@ -62,7 +68,9 @@ def chance(fitted: Sequence[float], features: Float64) -> float:
     return 1.0 / (1.0 + float(np.exp(-bias - features @ np.array(slopes))))
 
 
-def fit_calibration(scores: Float64, correct: Bool, nulls: Float64, weights: Float64) -> Calibration:
+def fit_calibration(
+    scores: Float64, correct: Bool, nulls: Float64, weights: Float64
+) -> Calibration:
     r"""Temperature T and null bias b that make held-out outcomes most likely.
 
         minimise −Σ_q w_q log Σ_{i ∈ right(q)} p_i(q; T, b) + 10⁻⁴·((log T)² + b²)
@@ -80,44 +88,57 @@ def fit_calibration(scores: Float64, correct: Bool, nulls: Float64, weights: Flo
         DataError: a score is NaN.
 
     Source:
-        Guo et al. 2017, "On Calibration of Modern Neural Networks", section 4.2 (temperature scaling).
+        Guo et al. 2017, "On Calibration of Modern Neural Networks", section 4.2 (temperature
+        scaling).
     """
     from scipy.special import logsumexp
 
     everything = np.column_stack([scores, nulls])  # (Q, N + 1)
     if np.isnan(everything).any():
-        raise DataError("scores of held-out questions are NaN", hint="train again with a lower learning_rate")
+        raise DataError(
+            "scores of held-out questions are NaN", hint="train again with a lower learning_rate"
+        )
     right = np.column_stack([correct, ~correct.any(axis=1)])
     unit = np.eye(everything.shape[1])[-1]
 
     def losses(parameters: Float64) -> Float64:
         logits = everything / np.exp(parameters[0]) + parameters[1] * unit
-        return np.asarray(logsumexp(logits, axis=1) - logsumexp(np.where(right, logits, -np.inf), axis=1))
+        return np.asarray(
+            logsumexp(logits, axis=1) - logsumexp(np.where(right, logits, -np.inf), axis=1)
+        )
 
     log_temperature, bias = _least(losses, 2, weights)
     return Calibration(
-        temperature=round(float(np.exp(log_temperature)), 4), null_bias=round(bias, 4), questions=len(scores)
+        temperature=round(float(np.exp(log_temperature)), 4),
+        null_bias=round(bias, 4),
+        questions=len(scores),
     )
 
 
 def fit_chance(features: Float64, happened: Bool, weights: Float64) -> tuple[float, ...]:
-    r"""Logistic regression: bias a and slopes b of p = σ(a + b·s) that make the outcomes most likely.
+    r"""Logistic regression: bias a and slopes b of p = σ(a + b·s) that make the outcomes most
+    likely.
 
     Args:
-        features, happened, weights: (Q, n) s, and for each question (Q,) the outcome and its weight.
+        features, happened, weights: (Q, n) s, and for each question (Q,) the outcome and its
+            weight.
 
     Source:
         Platt 1999, "Probabilistic Outputs for Support Vector Machines", with several scores.
     """
     inputs = np.column_stack([np.ones(len(features)), features])  # (Q, n + 1)
-    fitted = _least(lambda parameters: _surprise(inputs @ parameters, happened), inputs.shape[1], weights)
+    fitted = _least(
+        lambda parameters: _surprise(inputs @ parameters, happened), inputs.shape[1], weights
+    )
     return tuple(round(value, 4) for value in fitted)
 
 
 def fit_shift(logits: Float64, happened: Bool) -> tuple[float, float]:
-    r"""Shift a and slope b of p = σ(a + b·z), to correct nearly calibrated probabilities with logits z.
+    r"""Shift a and slope b of p = σ(a + b·z), to correct nearly calibrated probabilities with
+    logits z.
 
-    Few questions move them little: a has a normal prior around 0 with deviation 1, b around 1 with 0.3.
+    Few questions move them little: a has a normal prior around 0 with deviation 1, b around 1 with
+    0.3.
 
     Args:
         logits, happened: (Q,) z, and what was the case.
@@ -138,9 +159,13 @@ def _surprise(logits: Float64, happened: Bool) -> Float64:
 
 
 def _least(losses: Callable[[Float64], Float64], count: int, weights: Float64) -> list[float]:
-    """The `count` parameters where the weighted mean of losses is least, pulled a little towards 0."""
+    """The `count` parameters where the weighted mean of losses is least, pulled a little towards
+    0.
+    """
     from scipy.optimize import minimize  # a third of a second, and needed to fit alone
 
     share = weights / weights.sum()
-    best = minimize(lambda x: float(share @ losses(x) + _PULL * (x @ x)), np.zeros(count), method="BFGS")
+    best = minimize(
+        lambda x: float(share @ losses(x) + _PULL * (x @ x)), np.zeros(count), method="BFGS"
+    )
     return [float(value) for value in best.x]

@@ -7,7 +7,12 @@ from typing import Any, Literal, TypeVar
 from pydantic import Field, ValidationError
 
 from rag.config import Config
-from rag.core.errors import ArtifactError, DataError, IncompleteArtifactError, MismatchedArtifactError
+from rag.core.errors import (
+    ArtifactError,
+    DataError,
+    IncompleteArtifactError,
+    MismatchedArtifactError,
+)
 from rag.core.files import atomic_write_json, read_json, sha256_file
 
 READER_FILE = "reader.json"
@@ -15,7 +20,8 @@ _UNCHECKED = (READER_FILE, "README.md")
 
 
 class Calibration(Config):
-    """Temperature and null bias that turn scores into probabilities; 1 and 0 if they were not fitted.
+    """Temperature and null bias that turn scores into probabilities; 1 and 0 if they were not
+    fitted.
 
     Attributes:
         right: bias and slopes of `RIGHT_FEATURES`: how likely the first answer is right.
@@ -36,9 +42,10 @@ class Manifest(Config):
     Attributes:
         name: for reports.
         calibration: turns scores into probabilities.
-        retriever: what a reader that counts the search's scores in was trained with, see `retrievers.open`
-            and `retrievers.bound`.
-        checksums: sha256 of each file beside it: weights, configuration and tokenizer are one reader.
+        retriever: what a reader that counts the search's scores in was trained with, see
+            `retrievers.open` and `retrievers.bound`.
+        checksums: sha256 of each file beside it: weights, configuration and tokenizer are one
+            reader.
     """
 
     format_version: Literal[1] = 1
@@ -49,9 +56,15 @@ class Manifest(Config):
 
     def save(self, folder: Path) -> None:
         """Write `reader.json` into `folder`, after all other files."""
-        files = (path for path in sorted(folder.iterdir()) if path.is_file() and path.name not in _UNCHECKED)
+        files = (
+            path
+            for path in sorted(folder.iterdir())
+            if path.is_file() and path.name not in _UNCHECKED
+        )
         checksums = {path.name: sha256_file(path) for path in files}
-        atomic_write_json(folder / READER_FILE, {**self.model_dump(mode="json"), "checksums": checksums})
+        atomic_write_json(
+            folder / READER_FILE, {**self.model_dump(mode="json"), "checksums": checksums}
+        )
 
 
 ManifestT = TypeVar("ManifestT", bound=Manifest)
@@ -65,7 +78,9 @@ def read_reader_file(folder: Path) -> dict[str, Any]:
     """
     path, hint = folder / READER_FILE, "copy the whole folder again"
     if not path.exists():
-        raise IncompleteArtifactError(f"{folder} has no {READER_FILE}", hint="finish `rag train` first")
+        raise IncompleteArtifactError(
+            f"{folder} has no {READER_FILE}", hint="finish `rag train` first"
+        )
     try:
         data = read_json(path)
     except DataError as error:
@@ -80,7 +95,8 @@ def load_manifest(kind: type[ManifestT], folder: Path) -> ManifestT:
 
     Raises:
         IncompleteArtifactError: there is none.
-        ArtifactError: it is damaged, of another kind of reader, or of another version of this program.
+        ArtifactError: it is damaged, of another kind of reader, or of another version of this
+            program.
     """
     try:
         return kind.model_validate(read_reader_file(folder))
@@ -95,7 +111,8 @@ def load_manifest(kind: type[ManifestT], folder: Path) -> ManifestT:
 
 
 def check_files(checksums: Mapping[str, str], folder: Path, *needed: str) -> None:
-    """Check the files of a reader against the checksums in its `reader.json`, before they are loaded.
+    """Check the files of a reader against the checksums in its `reader.json`, before they are
+    loaded.
 
     Args:
         needed: files that it must have, beside the tokenizer.
@@ -105,7 +122,9 @@ def check_files(checksums: Mapping[str, str], folder: Path, *needed: str) -> Non
     """
     for name in dict.fromkeys(("tokenizer.json", *needed, *checksums)):
         if not (folder / name).is_file():
-            raise IncompleteArtifactError(f"{folder}: {name} is missing", hint="copy the whole folder again")
+            raise IncompleteArtifactError(
+                f"{folder}: {name} is missing", hint="copy the whole folder again"
+            )
         if (actual := sha256_file(folder / name)) != checksums.get(name):
             raise MismatchedArtifactError(
                 f"{folder / name} has sha256 {actual}, {READER_FILE} names {checksums.get(name, 'none')}",

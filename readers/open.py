@@ -1,7 +1,7 @@
 """Open a reader of any kind by its name.
 
-The kind of a source is recognised by its scheme (`openai:…`), by the `kind` in a folder's `reader.json`, or
-by the architecture in its `config.json`.
+The kind of a source is recognised by its scheme (`openai:…`), by the `kind` in a folder's
+`reader.json`, or by the architecture in its `config.json`.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,8 @@ from readers.manifest import READER_FILE, read_reader_file
 from readers.protocols import Reader
 
 _SCHEME = "openai:"
-_OPENERS = {  # imported only when they are called, with the source and the arguments of `open_reader`
+# imported only when they are called, with the source and the arguments of `open_reader`
+_OPENERS = {
     "extractive": "readers.extractive.reader:ExtractiveReader.load",
     "endpoint": "readers.llm.endpoint:open_endpoint",
     "llm": "readers.llm.local:open_local",
@@ -39,7 +40,8 @@ def reader_kind(source: str | Path | None) -> str:
     """Which kind a source is; None is the reader that ships with the package.
 
     Raises:
-        ArtifactError: there is no such source, or it is no reader; the message states what was found.
+        ArtifactError: there is no such source, or it is no reader; the message states what was
+            found.
     """
     if source is None:
         return "extractive"
@@ -62,7 +64,11 @@ def reader_kind(source: str | Path | None) -> str:
             hint=f"give {_EXPECTED}",
         )
     names = read_config(folder).get("architectures") or ["a model without a named architecture"]
-    kinds = [kind for end, kind in _ARCHITECTURES.items() if any(str(name).endswith(end) for name in names)]
+    kinds = [
+        kind
+        for end, kind in _ARCHITECTURES.items()
+        if any(str(name).endswith(end) for name in names)
+    ]
     if kinds:
         return kinds[0]
     raise ArtifactError(
@@ -72,13 +78,18 @@ def reader_kind(source: str | Path | None) -> str:
 
 
 def open_reader(
-    source: str | Path | None = None, *, precision: str = "auto", device: str = "auto", **settings: Any
+    source: str | Path | None = None,
+    *,
+    precision: str = "auto",
+    device: str = "auto",
+    **settings: Any,
 ) -> Reader:
     """Open a reader of any kind.
 
     Args:
         source: None for the reader that ships with the package; a folder, a Hugging Face name, or
-            `openai:BASE_URL#MODEL`. Settings may follow a language model's folder: `DIR#passages=5`.
+            `openai:BASE_URL#MODEL`. Settings may follow a language model's folder:
+            `DIR#passages=5`.
         precision: "auto", "fp32", "bf16" or "int8".
         device: "auto", "cpu" or "cuda".
 

@@ -1,11 +1,13 @@
-"""Multi-hop questions: reading the passages of paths, and explaining answers by paths and supporting facts.
+"""Multi-hop questions: reading the passages of paths, and explaining answers by paths and
+supporting facts.
 
-Passages are read separately; the position of a passage on its paths tells how likely it contains the answer.
+Passages are read separately; the position of a passage on its paths tells how likely it contains
+the answer.
 
-Supporting facts are sentences, of the passages read, that support the answer, chosen by a rule. It takes two
-passages that together contain the rare words of the question, that mention each other's titles, whose titles
-occur in the question, and in which the reader found its answer; and of these two the sentences with the same
-signs.
+Supporting facts are sentences, of the passages read, that support the answer, chosen by a rule. It
+takes two passages that together contain the rare words of the question, that mention each other's
+titles, whose titles occur in the question, and in which the reader found its answer; and of these
+two the sentences with the same signs.
 """
 
 import math
@@ -20,17 +22,21 @@ from rag.core.arrays import Bool, Float64
 from rag.core.types import Answer, AnswerSet, Evidence, Paths, RankedPassages
 from rag.data.sentences import sentence_spans
 
-# In units of ln(1 + rank of the path), and the weight of a passage's rank by them, which tells more than a
+# In units of ln(1 + rank of the path), and the weight of a passage's rank by them, which tells more
+# than a
 # search's. Chosen on 291 questions of HotpotQA that no reader had learnt from.
 _LEADS_ON, _NAMED, PATH_WEIGHT = 0.6, 0.5, 6.0
 
 
 def hop_scores(question: str, retrieved: RankedPassages, paths: Paths) -> list[float]:
-    """Score each passage by how likely it is to hold the answer, from the paths alone; higher is likelier.
+    """Score each passage by how likely it is to hold the answer, from the paths alone; higher is
+    likelier.
 
-        −ln(1 + rank of its best path) − 0.6·[it is not the last on that path] − 0.5·[the question names it]
+        −ln(1 + rank of its best path) − 0.6·[it is not the last on that path] − 0.5·[the question
+        names it]
 
-    A passage that is not the last of its path seldom contains the answer, nor does one named in the question.
+    A passage that is not the last of its path seldom contains the answer, nor does one named in the
+    question.
 
     Example:
         >>> from rag.core.types import Hit, Passage
@@ -44,7 +50,8 @@ def hop_scores(question: str, retrieved: RankedPassages, paths: Paths) -> list[f
         for place, (_, passage) in enumerate(path, start=1):
             standing.setdefault(passage.id, math.log1p(rank) + _LEADS_ON * (place < len(path)))
     return [
-        -standing.get(passage.id, math.log1p(len(paths))) - _NAMED * is_named(passage.title, question)
+        -standing.get(passage.id, math.log1p(len(paths)))
+        - _NAMED * is_named(passage.title, question)
         for _, passage in retrieved
     ]
 
@@ -71,7 +78,9 @@ def with_paths(answers: AnswerSet, paths: Paths) -> AnswerSet:
         Danube ['The Danube rises in Germany.']
         Germany ['The capital of Germany is Berlin.']
     """
-    return replace(answers, answers=tuple(_explained(answers.question, a, paths) for a in answers.answers))
+    return replace(
+        answers, answers=tuple(_explained(answers.question, a, paths) for a in answers.answers)
+    )
 
 
 def _explained(question: str, answer: Answer, paths: Paths) -> Answer:
@@ -105,7 +114,8 @@ def _explained(question: str, answer: Answer, paths: Paths) -> Answer:
     return replace(answer, path=tuple(steps))
 
 
-# Weights of the signs, chosen on 480 questions of HotpotQA kept for training, 20 passages each, and rounded;
+# Weights of the signs, chosen on 480 questions of HotpotQA kept for training, 20 passages each, and
+# rounded;
 # that of paths later, on 291 questions of HotpotQA that no reader was trained on.
 _SCORE = 0.6  # a passage's retrieval score, scaled to 0 … 1 among the passages of the question
 _CONFIDENCE = 0.4  # the reader's confidence in its answers from the passage
@@ -115,7 +125,9 @@ _COVERAGE = 3.0  # the share of the question's rare words that the two contain t
 _PATH = 0.2  # less per ln(1 + rank) of the two among the paths of a multi-hop retriever
 _SENTENCE_ANSWER = 0.45  # a sentence contains the answer; its share of rare words weighs 1
 _SENTENCE_LINK = 0.5  # a sentence contains the other passage's title
-_THRESHOLD = 0.7  # from which a sentence is a supporting fact; the best sentence of a passage always is
+_THRESHOLD = (
+    0.7  # from which a sentence is a supporting fact; the best sentence of a passage always is
+)
 
 
 def _words(text: str) -> list[str]:
@@ -143,7 +155,8 @@ class FactPassage:
         sentences: its text, split into sentences.
         score: retrieval score.
         confidence: sum of the reader's confidences in answers from this passage.
-        answer_sentence: number of the sentence with the best of all answers, None if that is elsewhere.
+        answer_sentence: number of the sentence with the best of all answers, None if that is
+            elsewhere.
     """
 
     title: str
@@ -174,12 +187,16 @@ def choose_facts(
     lines = [[_words(sentence) for sentence in passage.sentences] for passage in passages]
     sought = [word for word in dict.fromkeys(words) if word not in _STOP_WORDS]
     bags = [{*_words(p.title), *chain(*own)} for own, p in zip(lines, passages, strict=True)]
-    present = np.array([[word in bag for word in sought] for bag in bags], bool).reshape(len(bags), -1)
+    present = np.array([[word in bag for word in sought] for bag in bags], bool).reshape(
+        len(bags), -1
+    )
     # weights that sum to 1 (or 0): a word of few passages tells more
     rarity = np.maximum(np.log((len(bags) + 1) / (present.sum(0) + 0.5)), 0.0)
     rarity = rarity / (float(rarity.sum()) or 1.0)
     mentions = [  # for each passage (S, K): whether its sentence names the title of another
-        np.array([[_within(title, line) for title in titles] for line in own], bool).reshape(-1, len(titles))
+        np.array([[_within(title, line) for title in titles] for line in own], bool).reshape(
+            -1, len(titles)
+        )
         for own in lines
     ]
     pair = [0]
@@ -189,7 +206,9 @@ def choose_facts(
         pair = _best_pair(passages, in_question, mentions, coverage, paths)
     facts = []
     for number, other in zip(pair, pair[::-1], strict=True):  # one passage alone is its own other
-        values = np.array([rarity[[word in line for word in sought]].sum() for line in lines[number]])
+        values = np.array(
+            [rarity[[word in line for word in sought]].sum() for line in lines[number]]
+        )
         values[[not line for line in lines[number]]] = -np.inf  # a blank sentence keeps its number
         if (at := passages[number].answer_sentence) is not None:
             values[at] += _SENTENCE_ANSWER
@@ -219,7 +238,9 @@ def _best_pair(
         for first, second in pairwise(paths[number]):
             ranks[first, second] = ranks[second, first] = math.log1p(number)
     single = _SCORE * scaled + _CONFIDENCE * confidence + _TITLE * in_question
-    values = single[:, None] + single + _LINK * (names | names.T) + _COVERAGE * coverage - _PATH * ranks
+    values = (
+        single[:, None] + single + _LINK * (names | names.T) + _COVERAGE * coverage - _PATH * ranks
+    )
     values[(titles[:, None] == titles) | np.tri(len(titles), dtype=bool)] = -np.inf
     if np.isneginf(values).all():
         return [int(np.argmax(single))]
@@ -227,7 +248,9 @@ def _best_pair(
 
 
 def _name(title: str) -> list[str]:
-    """Words of a title, without what tells it from others of that name: "Mercury (planet)" → "mercury"."""
+    """Words of a title, without what tells it from others of that name: "Mercury (planet)" →
+    "mercury".
+    """
     return _words(re.sub(r"\s*\([^()]*\)$", "", title))
 
 

@@ -29,15 +29,18 @@ class Reader(Protocol):
             n_best: maximum number of answers per question.
 
         Returns:
-            B results in the order of the questions; index version and timings are the caller's to add.
-            Without passages, or with empty ones only: no answers and a no-answer confidence of 1.
+            B results in the order of the questions; index version and timings are the caller's to
+            add. Without passages, or with empty ones only: no answers and a no-answer confidence of
+            1.
 
         Raises:
             ConfigError, DataError: see `check_request`.
         """
 
 
-def check_request(questions: Sequence[str], passages: PassageLists, scores: ScoreLists, n_best: int) -> None:
+def check_request(
+    questions: Sequence[str], passages: PassageLists, scores: ScoreLists, n_best: int
+) -> None:
     """Refuse invalid arguments of `Reader.read`.
 
     Raises:
@@ -55,7 +58,9 @@ def check_request(questions: Sequence[str], passages: PassageLists, scores: Scor
         if not question.strip():
             raise DataError("a question is blank")
         if len(question) > MAX_QUESTION_CHARS:
-            raise DataError(f"a question has {len(question)} characters, more than {MAX_QUESTION_CHARS}")
+            raise DataError(
+                f"a question has {len(question)} characters, more than {MAX_QUESTION_CHARS}"
+            )
         if len(own) != len(ranks):
             raise ConfigError(f"{len(own)} passages but {len(ranks)} scores for {question[:60]!r}")
         check_lengths(own)

@@ -16,7 +16,10 @@ from readers.extractive.layout import Row, RowScores, TokenizedTexts
 from readers.extractive.settings import ReaderSettings
 from readers.table_match import TableMatch, content_words
 
-_NEAR, _FURTHER = 15, 20.0  # words on each side of an answer; margin of a first answer without a second
+_NEAR, _FURTHER = (
+    15,
+    20.0,
+)  # words on each side of an answer; margin of a first answer without a second
 _BORDERS = ":|-–—=_ "  # between the cells of a table in plain text
 
 Pair = tuple[int, int]
@@ -25,8 +28,8 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class PassageRows:
-    """The passages of a list of questions as rows for the network: windows of the pairs, the passage of each
-    pair, and the tokens of these passages' texts."""
+    """The passages of a list of questions as rows for the network: windows of the pairs, the
+    passage of each pair, and the tokens of these passages' texts."""
 
     questions: Sequence[str]
     pairs: list[Pair]
@@ -46,8 +49,8 @@ class Span:
 
     Attributes:
         passage_index: number of its passage in the question's list.
-        place: first character of that passage's text and one past the last; None if the answer does not stand
-            there literally ("yes", or the words of a generator).
+        place: first character of that passage's text and one past the last; None if the answer does
+            not stand there literally ("yes", or the words of a generator).
     """
 
     text: str
@@ -61,12 +64,15 @@ class Ranked:
     """One question's different answers, best first, and its null score (None: the model has none).
 
     Attributes:
-        features: (5,) what predicts whether the first answer is right; empty without answers. 0: by how much
-            it scores above the second; 1: in its passage, by how much the best span scores above "not here";
-            2: the passage logit of its passage, 0 for a network without it; 3: logarithm of the answer's
+        features: (5,) what predicts whether the first answer is right; empty without answers. 0: by
+            how much it scores above the second; 1: in its passage, by how much the best span scores
+            above "not here";
+            2: the passage logit of its passage, 0 for a network without it; 3: logarithm of the
+                answer's
             length in words plus 1; 4: share of the question's content words in and near the answer.
-        reading: what was read for it, if that is counted: "passages", how many of these were "dropped" early,
-            "token_layers", and the passages left unread because of the effort's limit ("over_limit").
+        reading: what was read for it, if that is counted: "passages", how many of these were
+            "dropped" early, "token_layers", and the passages left unread because of the effort's
+            limit ("over_limit").
     """
 
     answers: Sequence[Span]
@@ -112,13 +118,19 @@ class QuestionRanker:
         self._content = content_words(rows.questions[question])
         self._is_yes_no = settings.answer_types and asks_yes_no(rows.questions[question])
         scores = np.asarray(retrieval, np.float64)
-        self._prior = retrieval_prior(scores, settings.retrieval_weight) + settings.score_weight * scores
+        self._prior = (
+            retrieval_prior(scores, settings.retrieval_weight) + settings.score_weight * scores
+        )
 
     def rank(self, numbers: Int64, scores: RowScores) -> Ranked:
-        """The answers from the rows with these numbers, ascending, and the network's scores of them."""
+        """The answers from the rows with these numbers, ascending, and the network's scores of
+        them.
+        """
         rows = [self._rows.rows[number] for number in numbers]
         place = np.array([self._rows.pairs[row.group][1] for row in rows], np.int64)
-        passages = {at: self._rows.passages[row.group] for at, row in zip(place.tolist(), rows, strict=True)}
+        passages = {
+            at: self._rows.passages[row.group] for at, row in zip(place.tolist(), rows, strict=True)
+        }
         answers = self._answers(rows, place, passages, scores)
         if not answers:
             return Ranked([], None)
@@ -127,7 +139,9 @@ class QuestionRanker:
         near = passages[answers[0].passage_index].text
         if answers[0].place is not None:
             start, end = answers[0].place
-            near = " ".join([*near[:start].split()[-_NEAR:], answers[0].text, *near[end:].split()[:_NEAR]])
+            near = " ".join(
+                [*near[:start].split()[-_NEAR:], answers[0].text, *near[end:].split()[:_NEAR]]
+            )
         features = [
             min(answers[0].score - answers[1].score, _FURTHER) if len(answers) > 1 else _FURTHER,
             max(margins.max(), -_FURTHER),
@@ -135,17 +149,20 @@ class QuestionRanker:
             np.log1p(len(answers[0].text.split())),
             len(self._content & content_words(near)) / max(1, len(self._content)),
         ]
-        # DPR readers were not trained to say that a passage holds no answer; of windows the least counts
+        # DPR readers were not trained to say that a passage holds no answer; of windows the least
+        # counts
         null = None if self._settings.select else float(scores.nulls[of_first].min())
         return Ranked(answers, null, np.array(features, np.float64))
 
     def _answers(
         self, rows: Sequence[Row], place: Int64, passages: Mapping[int, Passage], scores: RowScores
     ) -> list[Span]:
-        """The different answers of all rows, best first; `place` tells which passage each row belongs to.
+        """The different answers of all rows, best first; `place` tells which passage each row
+        belongs to.
 
-        Cells of fitting rows and columns score more, and further spans count only in such cells. In the end
-        all scores are lowered by what the first gained: how likely it is does not grow by that.
+        Cells of fitting rows and columns score more, and further spans count only in such cells. In
+        the end all scores are lowered by what the first gained: how likely it is does not grow by
+        that.
         """
         settings, usual = self._settings, self._settings.spans_per_window
         weight = settings.table_weight
@@ -172,10 +189,13 @@ class QuestionRanker:
         return [replace(span, score=span.score - of_first) for span in ordered]
 
     def _values(self, place: Int64, scores: RowScores, n_spans: int) -> Float64:
-        """Scores (r, K) of the best spans of each row, then of "yes" and "no" if these are answers."""
+        """Scores (r, K) of the best spans of each row, then of "yes" and "no" if these are
+        answers.
+        """
         values = scores.spans.astype(np.float64)[:, :n_spans]
         if self._settings.select and len(place):
-            # the best span of each passage scores its selection logit, its other spans less by what they lack
+            # the best span of each passage scores its selection logit, its other spans less by what
+            # they lack
             relevance, best = np.full((2, int(place.max()) + 1), -np.inf)
             np.maximum.at(relevance, place, scores.relevances.astype(np.float64))
             np.maximum.at(best, place, values[:, 0])
@@ -191,13 +211,16 @@ class QuestionRanker:
         marked = int(offsets[start + shift, 0]), int(offsets[end + shift, 1])
         begin, stop = one_unit(text, *whole_tokens(text, *marked))
         answer = text[begin:stop]
-        begin += len(answer) - len(answer.lstrip())  # SentencePiece's tokens hold the blank before a word
+        begin += len(answer) - len(
+            answer.lstrip()
+        )  # SentencePiece's tokens hold the blank before a word
         answer = answer.strip()
         return answer, (begin, begin + len(answer))
 
 
 def retrieval_prior(scores: Float64, weight: float) -> Float64:
-    """−weight·ln(1 + rank) of passages, rank 0 for the highest retrieval score; equal scores share one.
+    """−weight·ln(1 + rank) of passages, rank 0 for the highest retrieval score; equal scores share
+    one.
 
     Ranks are used because BM25, cosine and fused scores have different scales.
 
@@ -209,10 +232,11 @@ def retrieval_prior(scores: Float64, weight: float) -> Float64:
 
 
 def distinct(ordered: Sequence[Span], settings: ReaderSettings) -> list[Span]:
-    """Different answers, best first, from spans that come best first; at most `settings.candidates`.
+    """Different answers, best first, from spans that come best first; at most
+    `settings.candidates`.
 
-    A span is dropped if it has the normalised text of a better one, overlaps a better one in the same
-    passage, or is nothing but the border of a table's cell or a function word.
+    A span is dropped if it has the normalised text of a better one, overlaps a better one in the
+    same passage, or is nothing but the border of a table's cell or a function word.
     """
     unique: dict[str, Span] = {}
     for span in ordered:

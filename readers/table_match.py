@@ -1,7 +1,7 @@
 """How well the cells of tables fit a question, by the words of their rows and columns.
 
-A reader trained on prose does not see that a value belongs to what stands left of it and above it. Cells
-whose row and column hold the question's words therefore rank higher.
+A reader trained on prose does not see that a value belongs to what stands left of it and above it.
+Cells whose row and column hold the question's words therefore rank higher.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ def content_words(text: str) -> frozenset[str]:
 
 
 def _stem(word: str) -> str:
-    ending = next((e for e in ("ing", "ed", "es", "s") if word.endswith(e) and len(word) >= len(e) + 3), "")
+    ending = next(
+        (e for e in ("ing", "ed", "es", "s") if word.endswith(e) and len(word) >= len(e) + 3), ""
+    )
     return word.removesuffix(ending)
 
 
@@ -56,7 +58,9 @@ class TableMatch:
         counts = Counter(word for row in rows for word in content & content_words(row.line))
         columns = " ".join({cell.column for row in rows for cell in row.cells})
         self._is_empty = not counts and content.isdisjoint(content_words(columns))
-        self._weights = {word: math.log((len(rows) + 1) / (count + 0.5)) for word, count in counts.items()}
+        self._weights = {
+            word: math.log((len(rows) + 1) / (count + 0.5)) for word, count in counts.items()
+        }
         self._whole = math.fsum(self._weights.values()) or 1.0
 
     def __bool__(self) -> bool:
@@ -64,11 +68,12 @@ class TableMatch:
         return not self._is_empty
 
     def __call__(self, place: int, start: int, end: int) -> float:
-        """How well the cell fits that characters `start` to `end` of a passage's text are in, from 0 to 3.
+        """How well the cell fits that characters `start` to `end` of a passage's text are in, from
+        0 to 3.
 
-        r + c + r·c, where r is the share of the question's words that the row holds outside of the cell, rare
-        words weighing more, and c the share of the words of the column's name that the question holds. 0
-        outside of tables.
+        r + c + r·c, where r is the share of the question's words that the row holds outside of the
+        cell, rare words weighing more, and c the share of the words of the column's name that the
+        question holds. 0 outside of tables.
 
         Example:
             >>> text = " | 2019 | 2018\\nSales | 5 | 4\\nCosts | 3 | 2"
@@ -83,8 +88,12 @@ class TableMatch:
         if cell is None:
             return 0.0
         line, begin = rows[number].line, rows[number].start
-        shared = self._content & content_words(f"{line[: cell.start - begin]} {line[cell.end - begin :]}")
-        of_row = math.fsum(self._weights[word] for word in shared) / self._whole  # in whatever order
+        shared = self._content & content_words(
+            f"{line[: cell.start - begin]} {line[cell.end - begin :]}"
+        )
+        of_row = (
+            math.fsum(self._weights[word] for word in shared) / self._whole
+        )  # in whatever order
         names = content_words(cell.column)
         of_column = len(self._content & names) / max(1, len(names))
         return of_row + of_column + of_row * of_column

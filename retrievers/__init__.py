@@ -1,1 +1,3 @@
-"""Retrieval, question → hits: encoders, dense, sparse and hybrid search. Importing it loads nothing heavy."""
+"""Retrieval, question → hits: encoders, dense, sparse and hybrid search. Importing it loads nothing
+heavy.
+"""

@@ -46,7 +46,8 @@ def open_bound(
         weights = str(description["questions_sha256"])
     except (KeyError, TypeError) as error:
         raise ArtifactError(
-            f"{folder}: reader.json does not describe its question encoder ({error})", hint="train it again"
+            f"{folder}: reader.json does not describe its question encoder ({error})",
+            hint="train it again",
         ) from error
     if index.dense is None or index.encoder_identity is None:
         raise ConfigError(

@@ -1,4 +1,6 @@
-"""First-stage retrieval by one index: vectors, vectors of tokens, or BM25; hits with the index's scores."""
+"""First-stage retrieval by one index: vectors, vectors of tokens, or BM25; hits with the index's
+scores.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +29,20 @@ class DenseRetriever:
         self.vectors, self.passages, self.encoder = vectors, passages, encoder
 
     def search(
-        self, questions: Sequence[str], top_k: int, *, timer: Timer = None, selected: Selected = None
+        self,
+        questions: Sequence[str],
+        top_k: int,
+        *,
+        timer: Timer = None,
+        selected: Selected = None,
     ) -> HitLists:
         """Best passages of each question; see `Retriever.search`."""
         if not questions:
             return []
         with stage(timer, "encode_question"):
-            queries = self.encoder.encode_queries([Query(question) for question in questions])  # (B, D)
+            queries = self.encoder.encode_queries(
+                [Query(question) for question in questions]
+            )  # (B, D)
         with stage(timer, "search_dense"):
             return self.search_vectors(queries, top_k, selected)
 
@@ -52,7 +61,12 @@ class LateInteractionRetriever:
         self.tokens, self.passages, self.encoder = tokens, passages, encoder
 
     def search(
-        self, questions: Sequence[str], top_k: int, *, timer: Timer = None, selected: Selected = None
+        self,
+        questions: Sequence[str],
+        top_k: int,
+        *,
+        timer: Timer = None,
+        selected: Selected = None,
     ) -> HitLists:
         """Best passages of each question; see `Retriever.search`."""
         if not questions:
@@ -61,7 +75,9 @@ class LateInteractionRetriever:
             vectors = self.encoder.question_tokens(questions)
             values, lengths = np.asarray(vectors.values, np.float32), np.asarray(vectors.lengths)
         with stage(timer, "search_tokens"):
-            return to_hits(*self.tokens.search(values, lengths, top_k, selected=selected), self.passages)
+            return to_hits(
+                *self.tokens.search(values, lengths, top_k, selected=selected), self.passages
+            )
 
 
 class SparseRetriever:
@@ -71,7 +87,12 @@ class SparseRetriever:
         self.terms, self.passages = terms, passages
 
     def search(
-        self, questions: Sequence[str], top_k: int, *, timer: Timer = None, selected: Selected = None
+        self,
+        questions: Sequence[str],
+        top_k: int,
+        *,
+        timer: Timer = None,
+        selected: Selected = None,
     ) -> HitLists:
         """Best passages of each question; see `Retriever.search`."""
         if not questions:
@@ -81,19 +102,26 @@ class SparseRetriever:
             rows = np.fromiter((row for pairs in results for row, _ in pairs), dtype=np.int64)
             ids = iter(self.passages.ids(rows))
             return [
-                sorted((Hit(int(row), next(ids), float(score)) for row, score in pairs), key=Hit.sort_key)
+                sorted(
+                    (Hit(int(row), next(ids), float(score)) for row, score in pairs),
+                    key=Hit.sort_key,
+                )
                 for pairs in results
             ]
 
 
 def to_hits(scores: Float32, rows: Int64, passages: Passages) -> HitLists:
-    """Hits from scores (B, K) and rows (B, K), leaving out rows of -1; ties are ordered by passage id."""
+    """Hits from scores (B, K) and rows (B, K), leaving out rows of -1; ties are ordered by passage
+    id.
+    """
     is_hit = rows >= 0  # (B, K)
     ids = iter(passages.ids(rows[is_hit]))
     lists = []
     for row_list, score_list in zip(rows.tolist(), scores.tolist(), strict=True):
         hits = [
-            Hit(row, next(ids), score) for row, score in zip(row_list, score_list, strict=True) if row >= 0
+            Hit(row, next(ids), score)
+            for row, score in zip(row_list, score_list, strict=True)
+            if row >= 0
         ]
         lists.append(sorted(hits, key=Hit.sort_key))
     return lists

@@ -15,7 +15,9 @@ from rag.core.types import Hit
 from retrievers.protocols import HitLists, PairScorer, Passages, Retriever, Selected
 
 DEFAULT_DEPTH = 200
-_MATCHED = 60  # first hits whose words are matched; those behind them hardly ever reach the first 20
+_MATCHED = (
+    60  # first hits whose words are matched; those behind them hardly ever reach the first 20
+)
 _NUMBER = r"\d+(?:\.\d+)?"
 _SPEC = re.compile(
     rf"(?:rrf(?P<k>{_NUMBER})?|(?P<name>minmax|std|raw)):(?P<weights>{_NUMBER}(?:,{_NUMBER})*)"
@@ -26,15 +28,18 @@ _SPEC = re.compile(
 class Fusion:
     """A method of fusing several ranked lists.
 
-    Reciprocal-rank fusion ("rrf"): S(p) = Σ_l w_l / (k + rank_l(p)), ranks from 1; a list without p adds 0.
+    Reciprocal-rank fusion ("rrf"): S(p) = Σ_l w_l / (k + rank_l(p)), ranks from 1; a list without p
+    adds 0.
 
-    The others are weighted sums: S(p) = Σ_l w_l · s_l(p); where list l has no p, s_l(p) is the least score in
-    l. "raw" takes the scores as they are; "minmax" brings every list to 0…1 first; "std" brings the first
-    (dense scores, whose scale depends on the encoder) to mean 0 and deviation 1 and leaves the others (BM25)
-    unchanged, so that a list with widely spread scores has more influence.
+    The others are weighted sums: S(p) = Σ_l w_l · s_l(p); where list l has no p, s_l(p) is the
+    least score in l. "raw" takes the scores as they are; "minmax" brings every list to 0…1 first;
+    "std" brings the first (dense scores, whose scale depends on the encoder) to mean 0 and
+    deviation 1 and leaves the others (BM25) unchanged, so that a list with widely spread scores has
+    more influence.
 
-    Source: Cormack, Clarke and Büttcher, "Reciprocal Rank Fusion outperforms Condorcet and individual Rank
-        Learning Methods", SIGIR 2009 (k = 60); the minimum rule is that of pyserini's hybrid searcher.
+    Source: Cormack, Clarke and Büttcher, "Reciprocal Rank Fusion outperforms Condorcet and
+        individual Rank Learning Methods", SIGIR 2009 (k = 60); the minimum rule is that of
+        pyserini's hybrid searcher.
 
     Example:
         >>> dense = [Hit(0, "a", 0.9), Hit(1, "b", 0.5)]
@@ -49,8 +54,8 @@ class Fusion:
 
     @classmethod
     def parse(cls, spec: str) -> Fusion:
-        """Read "std:1,0.6", "minmax:0.7,0.3", "raw:1,0.02" or "rrf60:1,1": the method, then the lists'
-        weights; the number after "rrf" is k.
+        """Read "std:1,0.6", "minmax:0.7,0.3", "raw:1,0.02" or "rrf60:1,1": the method, then the
+        lists' weights; the number after "rrf" is k.
 
         Example:
             >>> Fusion.parse("rrf20:1,0.5")
@@ -82,7 +87,9 @@ class Fusion:
         _, first, place = np.unique(rows, return_index=True, return_inverse=True)
         totals = np.zeros(len(first))  # (U,) one per distinct passage
         of_lists = np.split(place, np.cumsum([len(hits) for hits in hit_lists])[:-1])
-        for number, (hits, mine, weight) in enumerate(zip(hit_lists, of_lists, self.weights, strict=True)):
+        for number, (hits, mine, weight) in enumerate(
+            zip(hit_lists, of_lists, self.weights, strict=True)
+        ):
             if self.method == "rrf":
                 totals[mine] += weight / (self.k + np.arange(1, len(hits) + 1))
             elif hits:
@@ -117,8 +124,8 @@ def default_fusion(*, is_static: bool = False) -> Fusion:
     Chosen on 600 training questions each of SQuAD, NQ, HotpotQA, WebQuestions and CuratedTREC.
 
     Args:
-        is_static: the dense vectors are those of a static encoder: BM25 weighs 1.5, as chosen on 1,200
-            training questions of NQ, WebQuestions and CuratedTREC.
+        is_static: the dense vectors are those of a static encoder: BM25 weighs 1.5, as chosen on
+            1,200 training questions of NQ, WebQuestions and CuratedTREC.
     """
     return Fusion("std", (1.0, 1.5 if is_static else 0.6))
 
@@ -130,8 +137,8 @@ class HybridRetriever:
         members: retrievers over these passages, usually dense and sparse.
         fusion: the method, with weights in the order of `members`; `default_fusion` if None.
         depth: hits taken from each member; never fewer than `top_k`, and no more than `passages`.
-        matching: a scorer of the words of the first 60 hits' passages (of `top_k` if more are wanted), whose
-            scores are added to the fused ones; None: the fused scores decide alone.
+        matching: a scorer of the words of the first 60 hits' passages (of `top_k` if more are
+            wanted), whose scores are added to the fused ones; None: the fused scores decide alone.
     """
 
     def __init__(
@@ -146,7 +153,9 @@ class HybridRetriever:
         self.members = tuple(members)
         self.fusion = default_fusion() if fusion is None else fusion
         self.depth, self.passages, self.matching = depth, passages, matching
-        self._pool = ThreadPoolExecutor(max(len(self.members) - 1, 1), thread_name_prefix="rag-search")
+        self._pool = ThreadPoolExecutor(
+            max(len(self.members) - 1, 1), thread_name_prefix="rag-search"
+        )
         if len(self.members) != len(self.fusion.weights):
             raise ConfigError(
                 f"{len(self.members)} retrievers, but {len(self.fusion.weights)} weights ({self.fusion})",
@@ -154,9 +163,16 @@ class HybridRetriever:
             )
 
     def search(
-        self, questions: Sequence[str], top_k: int, *, timer: Timer = None, selected: Selected = None
+        self,
+        questions: Sequence[str],
+        top_k: int,
+        *,
+        timer: Timer = None,
+        selected: Selected = None,
     ) -> HitLists:
-        """Best passages of each question; see `Retriever.search`. The members search side by side."""
+        """Best passages of each question; see `Retriever.search`. The members search side by
+        side.
+        """
         depth = max(1, min(max(self.depth, top_k), len(self.passages)))
 
         def search(member: Retriever) -> HitLists:
@@ -169,12 +185,15 @@ class HybridRetriever:
             wait(others)
         lists = [first, *(other.result() for other in others)]
         with stage(timer, "fuse"):
-            fused = self.fusion.fuse(lists, top_k if self.matching is None else max(top_k, _MATCHED))
+            fused = self.fusion.fuse(
+                lists, top_k if self.matching is None else max(top_k, _MATCHED)
+            )
         if self.matching is None:
             return fused
         with stage(timer, "match"):
             return [
-                self._matched(question, hits)[:top_k] for question, hits in zip(questions, fused, strict=True)
+                self._matched(question, hits)[:top_k]
+                for question, hits in zip(questions, fused, strict=True)
             ]
 
     def _matched(self, question: str, hits: Sequence[Hit]) -> list[Hit]:

@@ -1,7 +1,8 @@
 """Multi-hop retrieval: every hop searches with the question and the passages of the hops before it.
 
-A path of passages p1 … pn scores Σ_t ⟨E(q, p1 … p(t−1)), E(pt)⟩: the query of the first hop is the question,
-that of every later hop the question with the passages so far. A beam of paths is kept between hops.
+A path of passages p1 … pn scores Σ_t ⟨E(q, p1 … p(t−1)), E(pt)⟩: the query of the first hop is the
+question, that of every later hop the question with the passages so far. A beam of paths is kept
+between hops.
 """
 
 from __future__ import annotations
@@ -38,15 +39,16 @@ class MultiHopRetriever:
 
     Args:
         dense: dense retriever over the index.
-        first: retriever of the first passages; None: `dense`. Its n-th hit gets the score of the n-th hit of
-            `dense`, because scores of different kinds cannot be added.
+        first: retriever of the first passages; None: `dense`. Its n-th hit gets the score of the
+            n-th hit of `dense`, because scores of different kinds cannot be added.
         hops, beam: see `HopOptions`.
 
-    Source: Xiong et al. 2021, "Answering Complex Open-Domain Questions with Multi-Hop Dense Retrieval".
+    Source: Xiong et al. 2021, "Answering Complex Open-Domain Questions with Multi-Hop Dense
+        Retrieval".
 
     Note:
-        Unlike in the published code a path holds no passage twice, two orders of the same passages are one
-        path (the better order), and there may be any number of hops.
+        Unlike in the published code a path holds no passage twice, two orders of the same passages
+        are one path (the better order), and there may be any number of hops.
     """
 
     def __init__(
@@ -62,18 +64,30 @@ class MultiHopRetriever:
         self.hops, self.beam = hops, beam
 
     def search(
-        self, questions: Sequence[str], top_k: int, *, timer: Timer = None, selected: Selected = None
+        self,
+        questions: Sequence[str],
+        top_k: int,
+        *,
+        timer: Timer = None,
+        selected: Selected = None,
     ) -> HitLists:
         """The list of passages of `search_both`; see `Retriever.search`."""
         return self.search_both(questions, top_k, timer=timer, selected=selected)[0]
 
     def search_both(
-        self, questions: Sequence[str], top_k: int, *, timer: Timer = None, selected: Selected = None
+        self,
+        questions: Sequence[str],
+        top_k: int,
+        *,
+        timer: Timer = None,
+        selected: Selected = None,
     ) -> tuple[HitLists, list[list[Path]]]:
-        """For each question a list of passages, and at most `top_k` paths, best first and of equal length.
+        """For each question a list of passages, and at most `top_k` paths, best first and of equal
+        length.
 
-        The list has the passages of the best paths, then the other hits of the first hop. All passages of a
-        path come together, with its score. With a selection, every passage of a path belongs to it.
+        The list has the passages of the best paths, then the other hits of the first hop. All
+        passages of a path come together, with its score. With a selection, every passage of a path
+        belongs to it.
         """
         if not questions:
             return [], []
@@ -86,7 +100,9 @@ class MultiHopRetriever:
             if not growing:
                 break
             with stage(timer, f"hop_{hop + 1}"):
-                beams = [(number, path) for number in growing for path in paths[number][: self.beam]]
+                beams = [
+                    (number, path) for number in growing for path in paths[number][: self.beam]
+                ]
                 longer = self._continued(questions, beams, self.beam + hop, selected)
             growing = list(longer)  # the others have no further passage in the corpus
             for number in growing:
@@ -105,13 +121,20 @@ class MultiHopRetriever:
         ]
 
     def _continued(
-        self, questions: Sequence[str], beams: Sequence[tuple[int, Path]], top_k: int, selected: Selected
+        self,
+        questions: Sequence[str],
+        beams: Sequence[tuple[int, Path]],
+        top_k: int,
+        selected: Selected,
     ) -> dict[int, list[Path]]:
-        """Paths with one passage more, by the number of their question, from some of the paths so far."""
+        """Paths with one passage more, by the number of their question, from some of the paths so
+        far.
+        """
         rows = list({hit.row for _, path in beams for hit in path.hits})
         texts = dict(zip(rows, self.passages.get_many(rows), strict=True))
         queries = [
-            Query(questions[number], tuple(texts[hit.row] for hit in path.hits)) for number, path in beams
+            Query(questions[number], tuple(texts[hit.row] for hit in path.hits))
+            for number, path in beams
         ]
         longer = dict[int, list[Path]]()
         for (number, path), hits in zip(beams, self._search(queries, top_k, selected), strict=True):
@@ -127,8 +150,8 @@ class MultiHopRetriever:
 def hits_of_paths(paths: Iterable[Path], rest: Iterable[Hit], top_k: int) -> list[Hit]:
     """The passages of paths as one list, for users of lists: no passage twice, scores never rise.
 
-    Within a path, the passage that the question alone ranks highest comes first: it is the right one for
-    questions that need only one.
+    Within a path, the passage that the question alone ranks highest comes first: it is the right
+    one for questions that need only one.
 
     Example:
         >>> a, b, c = (Hit(row, name, 0.5) for row, name in enumerate("abc"))
@@ -155,9 +178,13 @@ def _extend(path: Path, hits: Iterable[Hit], most: int) -> list[Path]:
 
 
 def _best(paths: Sequence[Path], most: int) -> list[Path]:
-    """The best paths, best first, ties by passage ids; of paths with equal passages only the best order."""
+    """The best paths, best first, ties by passage ids; of paths with equal passages only the best
+    order.
+    """
     distinct: dict[frozenset[int], Path] = {}
-    for path in sorted(paths, key=lambda path: (-path.score, [hit.passage_id for hit in path.hits])):
+    for path in sorted(
+        paths, key=lambda path: (-path.score, [hit.passage_id for hit in path.hits])
+    ):
         distinct.setdefault(frozenset(hit.row for hit in path.hits), path)
         if len(distinct) == most:
             break

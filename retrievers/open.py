@@ -1,4 +1,6 @@
-"""Open a retriever over an index: the kinds of retrievers, the parts each needs, and their options."""
+"""Open a retriever over an index: the kinds of retrievers, the parts each needs, and their
+options.
+"""
 
 from __future__ import annotations
 
@@ -58,8 +60,8 @@ def parse_kind(text: str) -> tuple[str, Config]:
 
 
 def named_kind(text: str, index: Index) -> str:
-    """The kind of retriever and its options; "auto" is the first of `_AUTO` for which the index has all
-    parts. Raises what `parse_kind` does."""
+    """The kind of retriever and its options; "auto" is the first of `_AUTO` for which the index has
+    all parts. Raises what `parse_kind` does."""
     name, _ = parse_kind(text)
     return text if name != "auto" else next(kind for kind in _AUTO if not _missing(kind, index))
 
@@ -83,7 +85,9 @@ def open_retriever(
     """
     name, options = parse_kind(named_kind(kind, index))
     if missing := _missing(name, index):
-        enough = next((kind for kind, parts in INDEX_KINDS.items() if set(KINDS[name]) <= set(parts)), "")
+        enough = next(
+            (kind for kind, parts in INDEX_KINDS.items() if set(KINDS[name]) <= set(parts)), ""
+        )
         raise ConfigError(
             f"{name} retrieval needs a {' and a '.join(missing)} index; this one has "
             f"{' and '.join(index.parts) or 'neither'}",
@@ -109,7 +113,9 @@ def open_retriever(
         )
     first = _hybrid(index, loaded, fusion) if is_hybrid else None
     dense = DenseRetriever(index.require_dense().vectors, index.passages, loaded)
-    return MultiHopRetriever(dense, index.passages, first=first, hops=options.hops, beam=options.beam)
+    return MultiHopRetriever(
+        dense, index.passages, first=first, hops=options.hops, beam=options.beam
+    )
 
 
 def _bm25(index: Index) -> SparseRetriever:
@@ -124,9 +130,11 @@ def _by_vectors(index: Index, encoder: BiEncoder | StaticEncoder) -> Retriever:
     return DenseRetriever(index.require_dense().vectors, index.passages, encoder)
 
 
-def _hybrid(index: Index, encoder: BiEncoder | StaticEncoder, fusion: Fusion | None) -> HybridRetriever:
-    """Vectors and BM25, fused; with the encoder of the package and the usual fusion, words of the best hits
-    are matched too: the weights of these scores were fitted for it."""
+def _hybrid(
+    index: Index, encoder: BiEncoder | StaticEncoder, fusion: Fusion | None
+) -> HybridRetriever:
+    """Vectors and BM25, fused; with the encoder of the package and the usual fusion, words of the
+    best hits are matched too: the weights of these scores were fitted for it."""
     from retrievers.encoders.static import StaticEncoder
 
     usual = default_fusion(is_static=isinstance(encoder, StaticEncoder))
@@ -148,7 +156,8 @@ def over_index(retriever: Retriever, index: Index) -> Retriever:
 
     Raises:
         ConfigError: the index lacks a part that it needs.
-        MismatchedArtifactError: its kind belongs to one version, as does what searches token vectors.
+        MismatchedArtifactError: its kind belongs to one version, as does what searches token
+            vectors.
     """
     old, passages = retriever, index.passages
     if isinstance(old, DenseRetriever):
@@ -157,7 +166,9 @@ def over_index(retriever: Retriever, index: Index) -> Retriever:
         return _bm25(index)
     if isinstance(old, HybridRetriever):
         members = [over_index(member, index) for member in old.members]
-        return HybridRetriever(members, passages, fusion=old.fusion, depth=old.depth, matching=old.matching)
+        return HybridRetriever(
+            members, passages, fusion=old.fusion, depth=old.depth, matching=old.matching
+        )
     if isinstance(old, MultiHopRetriever):
         first = None if old.first is None else over_index(old.first, index)
         dense = DenseRetriever(index.require_dense().vectors, passages, old.dense.encoder)
@@ -172,9 +183,13 @@ def over_index(retriever: Retriever, index: Index) -> Retriever:
 
 
 def _missing(kind: str, index: Index) -> list[Part]:
-    """Parts that the index lacks for a kind; a fusion with BM25 takes token vectors for dense ones."""
+    """Parts that the index lacks for a kind; a fusion with BM25 takes token vectors for dense
+    ones.
+    """
     instead = "tokens" if kind == "hybrid" and "tokens" in index.parts else "dense"
-    return [part for part in KINDS[kind] if (instead if part == "dense" else part) not in index.parts]
+    return [
+        part for part in KINDS[kind] if (instead if part == "dense" else part) not in index.parts
+    ]
 
 
 def encoder_of(retriever: Retriever) -> TextEncoder | None:
@@ -182,7 +197,11 @@ def encoder_of(retriever: Retriever) -> TextEncoder | None:
     if (encoder := getattr(retriever, "encoder", None)) is not None:
         return cast("TextEncoder", encoder)
     parts = (getattr(retriever, name, None) for name in ("dense", "first"))
-    encoders = (encoder_of(part) for part in (*parts, *getattr(retriever, "members", ())) if part is not None)
+    encoders = (
+        encoder_of(part)
+        for part in (*parts, *getattr(retriever, "members", ()))
+        if part is not None
+    )
     return next((encoder for encoder in encoders if encoder is not None), None)
 
 

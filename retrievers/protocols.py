@@ -1,4 +1,6 @@
-"""Interfaces of retrievers (questions in, hits out) and of their parts: encoder, passages by row."""
+"""Interfaces of retrievers (questions in, hits out) and of their parts: encoder, passages by
+row.
+"""
 
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
@@ -20,7 +22,9 @@ class TextEncoder(PassageEncoder, Protocol):
     """Encodes both sides, as `BiEncoder` does."""
 
     def encode_queries(self, queries: Sequence[Query]) -> Float32:
-        """Vectors (n, D) float32 of questions, each with the passages of its earlier hops, in order."""
+        """Vectors (n, D) float32 of questions, each with the passages of its earlier hops, in
+        order.
+        """
 
 
 class Passages(Protocol):
@@ -51,14 +55,20 @@ class Retriever(Protocol):
     """Finds passages for questions."""
 
     def search(
-        self, questions: Sequence[str], top_k: int, *, timer: Timer = None, selected: Selected = None
+        self,
+        questions: Sequence[str],
+        top_k: int,
+        *,
+        timer: Timer = None,
+        selected: Selected = None,
     ) -> HitLists:
         """Best passages of each question, best first, ties by passage id.
 
         Args:
             top_k: most hits per question; there are fewer if fewer passages match or exist.
             timer: gets the time of each stage.
-            selected: the passages that may be returned; None: all. It changes no score of a passage.
+            selected: the passages that may be returned; None: all. It changes no score of a
+                passage.
 
         Returns:
             B lists of hits in the order of the questions.
@@ -70,6 +80,13 @@ class PathRetriever(Retriever, Protocol):
     """A retriever that also finds paths: sequences of passages that together answer a question."""
 
     def search_both(
-        self, questions: Sequence[str], top_k: int, *, timer: Timer = None, selected: Selected = None
+        self,
+        questions: Sequence[str],
+        top_k: int,
+        *,
+        timer: Timer = None,
+        selected: Selected = None,
     ) -> tuple[HitLists, list[list[Path]]]:
-        """The result of `search`, and the best paths of each question, best first, at most `top_k`."""
+        """The result of `search`, and the best paths of each question, best first, at most
+        `top_k`.
+        """

@@ -1,4 +1,6 @@
-"""Re-ranking: order a retriever's first hits by a slower model's scores, fused with the retriever's."""
+"""Re-ranking: order a retriever's first hits by a slower model's scores, fused with the
+retriever's.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ from rag.runtime.model_files import model_folder, weight_files, weights_sha256
 from retrievers.hybrid import Fusion
 from retrievers.protocols import HitLists, PairScorer, Passages, PathRetriever, Retriever, Selected
 
-# The re-ranker's scores in standard deviations; chosen on 500 training questions of SQuAD that were held out.
+# The re-ranker's scores in standard deviations; chosen on 500 training questions of SQuAD that were
+# held out.
 DEFAULT_FUSION = Fusion("std", (1.0, 0.5))
 _READER = "reader"
 _PAIRS_AT_ONCE = 3200
@@ -52,7 +55,9 @@ class LateInteraction:
         contents = [(passage.title, passage.text) for passage in passages]
         numbers = {content: number for number, content in enumerate(dict.fromkeys(contents))}
         queries = self.encoder.question_tokens(list(places))
-        tokens = self.encoder.passage_tokens([title for title, _ in numbers], [text for _, text in numbers])
+        tokens = self.encoder.passage_tokens(
+            [title for title, _ in numbers], [text for _, text in numbers]
+        )
         scores = np.empty(len(passages), np.float32)
         for number, own in enumerate(places.values()):
             listed = tokens.take([numbers[contents[place]] for place in own])
@@ -65,8 +70,8 @@ class RerankOptions(Config):
 
     Attributes:
         depth: hits of the first stage that are re-ranked; further ones follow in their order.
-        fusion: weights of the re-ranker's scores and of the first stage's, as `Fusion.parse` reads them;
-            "raw:1,0" is the re-ranker alone.
+        fusion: weights of the re-ranker's scores and of the first stage's, as `Fusion.parse` reads
+            them; "raw:1,0" is the re-ranker alone.
     """
 
     depth: int = Field(default=100, ge=1)
@@ -76,7 +81,9 @@ class RerankOptions(Config):
     @classmethod
     def _check_fusion(cls, value: str) -> str:
         if (weights := len(Fusion.parse(value).weights)) != 2:
-            raise ValueError(f"{weights} weights, expected two: the re-ranker's and the first stage's")
+            raise ValueError(
+                f"{weights} weights, expected two: the re-ranker's and the first stage's"
+            )
         return value
 
 
@@ -93,7 +100,9 @@ def parse_rerank(text: str) -> tuple[str, RerankOptions]:
     name, _, stated = text.partition(",")
     if not name.strip():
         raise ConfigError(f"rerank is {text!r}", hint="give a folder; its files say what it is")
-    parts = [part for part in re.split(r",(?=[^,]*=)", stated) if part]  # the value of fusion contains commas
+    parts = [
+        part for part in re.split(r",(?=[^,]*=)", stated) if part
+    ]  # the value of fusion contains commas
     try:
         options = load_config(RerankOptions, overrides=parse_overrides(parts))
     except ConfigError as error:
@@ -122,9 +131,13 @@ def reranked(
         scorer = reader()
         identity = {"kind": _READER, "name": scorer.name}
     else:
-        raise ConfigError("there is no reader to re-rank with", hint="search with `rag.pipeline.Pipeline`")
+        raise ConfigError(
+            "there is no reader to re-rank with", hint="search with `rag.pipeline.Pipeline`"
+        )
     fusion = Fusion.parse(options.fusion)
-    return RerankingRetriever(first, passages, scorer, depth=options.depth, fusion=fusion, identity=identity)
+    return RerankingRetriever(
+        first, passages, scorer, depth=options.depth, fusion=fusion, identity=identity
+    )
 
 
 def _open_scorer(name: str, precision: str) -> tuple[PairScorer, dict[str, Any]]:
@@ -143,18 +156,20 @@ def _open_scorer(name: str, precision: str) -> tuple[PairScorer, dict[str, Any]]
 
 
 class RerankingRetriever:
-    """Re-orders a retriever's hits by a model's scores fused with the retriever's; ties by passage id.
+    """Re-orders a retriever's hits by a model's scores fused with the retriever's; ties by passage
+    id.
 
     Args:
         first: the retriever; its ranks and scores are kept in `Hit.first_stage`.
         scorer: scores the hits of `first`.
-        depth: hits that are scored; where more are wanted, the others follow in the order of `first`.
+        depth: hits that are scored; where more are wanted, the others follow in the order of
+            `first`.
         fusion: the method, with the re-ranker's weight first; `DEFAULT_FUSION` if None.
         identity: description of the re-ranker, for reports.
 
     Source:
-        The sum of both scores: Lin, Nogueira and Yates 2021, "Pretrained Transformers for Text Ranking: BERT
-        and Beyond", section 3.2.2.
+        The sum of both scores: Lin, Nogueira and Yates 2021, "Pretrained Transformers for Text
+        Ranking: BERT and Beyond", section 3.2.2.
     """
 
     def __init__(
@@ -173,7 +188,12 @@ class RerankingRetriever:
         self.identity = {**named, "depth": depth, "fusion": str(self.fusion)}
 
     def search(
-        self, questions: Sequence[str], top_k: int, *, timer: Timer = None, selected: Selected = None
+        self,
+        questions: Sequence[str],
+        top_k: int,
+        *,
+        timer: Timer = None,
+        selected: Selected = None,
     ) -> HitLists:
         """Best passages of each question; see `Retriever.search`."""
         deepest = max(1, min(max(self.depth, top_k), len(self.passages)))
@@ -194,14 +214,19 @@ class RerankingRetriever:
             judged = self.scorer.score(repeated, texts) if texts else np.zeros(0, np.float32)
             scores += np.split(judged, np.cumsum([len(hits) for hits in block])[:-1])
         return [
-            sorted((replace(h, score=float(s)) for h, s in zip(hits, own, strict=True)), key=Hit.sort_key)
+            sorted(
+                (replace(h, score=float(s)) for h, s in zip(hits, own, strict=True)),
+                key=Hit.sort_key,
+            )
             for hits, own in zip(lists, scores, strict=True)
         ]
 
     def _joined(self, best: Sequence[Hit], ranked: Sequence[Hit]) -> list[Hit]:
-        """The fused hits, and behind them those that were not scored: their scores fall as the first stage's
-        do; all with their places in that stage."""
+        """The fused hits, and behind them those that were not scored: their scores fall as the
+        first stage's do; all with their places in that stage."""
         last = ranked[self.depth - 1].score if len(ranked) > self.depth else 0.0
-        behind = [replace(hit, score=best[-1].score + hit.score - last) for hit in ranked[self.depth :]]
+        behind = [
+            replace(hit, score=best[-1].score + hit.score - last) for hit in ranked[self.depth :]
+        ]
         places = {hit.row: FirstStage(rank, hit.score) for rank, hit in enumerate(ranked, 1)}
         return [replace(hit, first_stage=places[hit.row]) for hit in (*best, *behind)]

@@ -41,8 +41,8 @@ def create_app(
     """The server as an ASGI application; its life span can be run once.
 
     Args:
-        open_pipeline: opens the index in the settings, on a thread, at start and at each reload; `/readyz`
-            answers 503 until that is done.
+        open_pipeline: opens the index in the settings, on a thread, at start and at each reload;
+            `/readyz` answers 503 until that is done.
         on_load_error: called on the event loop if the index cannot be opened at start.
         opens_first: whether no connection is accepted before the index is open.
         folder: what all workers of the server share; a temporary one by default.
@@ -60,7 +60,10 @@ def create_app(
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         engine.batcher.start()
-        tasks = [asyncio.create_task(work) for work in (engine.load(on_load_error), engine.follow_updates())]
+        tasks = [
+            asyncio.create_task(work)
+            for work in (engine.load(on_load_error), engine.follow_updates())
+        ]
         if opens_first:
             await tasks[0]
         try:
@@ -94,7 +97,9 @@ def create_app(
 
 
 def _page_routes(settings: ServeSettings) -> list[BaseRoute]:
-    """Routes of the page, of the API's description, their files, and the settings that the page shows."""
+    """Routes of the page, of the API's description, their files, and the settings that the page
+    shows.
+    """
 
     async def page(request: Request) -> Response:
         return FileResponse(_WEB / _PAGES[request.url.path])
@@ -110,14 +115,19 @@ def _page_routes(settings: ServeSettings) -> list[BaseRoute]:
                 "files": settings.files is not None,
                 "feedback": settings.feedback_file is not None,
                 # names of files are for those with a key
-                "folders": pipeline.index.folders if pipeline is not None and not settings.api_keys else [],
+                "folders": pipeline.index.folders
+                if pipeline is not None and not settings.api_keys
+                else [],
                 "read_only": engine.read_only(),
             }
         )
 
     routes = {**dict.fromkeys(_PAGES, page), "/page.json": page_settings}
     return [
-        *(Route(path, answer, methods=["GET"], include_in_schema=False) for path, answer in routes.items()),
+        *(
+            Route(path, answer, methods=["GET"], include_in_schema=False)
+            for path, answer in routes.items()
+        ),
         # Swagger UI without its content delivery network
         Mount("/static", StaticFiles(directory=_WEB, packages=[("fastapi_offline", "static")])),
     ]

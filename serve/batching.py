@@ -1,4 +1,6 @@
-"""An asyncio micro-batcher in front of worker threads: questions that arrive together run together."""
+"""An asyncio micro-batcher in front of worker threads: questions that arrive together run
+together.
+"""
 
 import asyncio
 import time
@@ -19,7 +21,9 @@ Result = dict[str, Any]
 
 
 class ItemFailed(Exception):
-    """An item failed; `number` is its position among those submitted with it, `__cause__` the reason."""
+    """An item failed; `number` is its position among those submitted with it, `__cause__` the
+    reason.
+    """
 
     def __init__(self, number: int, cause: BaseException) -> None:
         super().__init__(f"item {number} failed")
@@ -38,11 +42,12 @@ class _Entry:
 class MicroBatcher:
     """Collects items and runs them in batches on worker threads, of which there is one by default.
 
-    An idle worker takes all waiting items at once, so a lone caller never waits. While it is busy, items
-    queue up. When a batch has just finished, its clients are likely to send their next questions immediately:
-    the next batch then waits for about as many items as were running, but never longer than `max_wait_s`
-    after the worker became free. Only items with equal keys share a batch; the oldest goes first. If a batch
-    fails, its items are run again one by one, so that one bad item fails alone.
+    An idle worker takes all waiting items at once, so a lone caller never waits. While it is busy,
+    items queue up. When a batch has just finished, its clients are likely to send their next
+    questions immediately: the next batch then waits for about as many items as were running, but
+    never longer than `max_wait_s` after the worker became free. Only items with equal keys share a
+    batch; the oldest goes first. If a batch fails, its items are run again one by one, so that one
+    bad item fails alone.
 
     Args:
         run: `run(key, items) -> results`, one result or error per item; called on a worker thread.
@@ -73,7 +78,10 @@ class MicroBatcher:
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="rag-model")
         self._free = asyncio.Semaphore(workers)
         self._running: set[_Entry] = set()
-        self._expected, self._free_at = 1, time.monotonic()  # items of the next batch; when a worker was free
+        self._expected, self._free_at = (
+            1,
+            time.monotonic(),
+        )  # items of the next batch; when a worker was free
 
     def start(self) -> None:
         """Start dispatching; call it on the running event loop."""
@@ -96,13 +104,17 @@ class MicroBatcher:
         if len(self.queue) + len(items) > self.queue_size:
             raise refused("overloaded", "too many questions are waiting", _RETRY_S)
         loop = asyncio.get_running_loop()
-        entries = [_Entry(key, number, item, loop.create_future()) for number, item in enumerate(items)]
+        entries = [
+            _Entry(key, number, item, loop.create_future()) for number, item in enumerate(items)
+        ]
         self._set_queue([*self.queue, *entries])
         self._changed.set()
         try:
             return await asyncio.gather(*(entry.future for entry in entries))
         finally:  # cancelled, timed out, or one item failed: the other results are not needed
-            unread = {entry for entry in entries if not entry.future.done() or entry.future.cancelled()}
+            unread = {
+                entry for entry in entries if not entry.future.done() or entry.future.cancelled()
+            }
             for entry in unread:
                 entry.future.cancel()
             if unread:
@@ -190,8 +202,8 @@ class MicroBatcher:
         self._free.release()
 
     def _run_safely(self, batch: list[_Entry]) -> Sequence[Result | BaseException]:
-        """Run the batch on the worker thread, or its items one by one if it fails; errors take a result's
-        place.
+        """Run the batch on the worker thread, or its items one by one if it fails; errors take a
+        result's place.
         """
         try:
             results = self._run(batch[0].key, [entry.item for entry in batch])

@@ -10,7 +10,14 @@ from urllib.parse import quote
 
 import numpy as np
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, Field, StringConstraints, TypeAdapter, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    Field,
+    StringConstraints,
+    TypeAdapter,
+    ValidationError,
+    field_validator,
+)
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from rag.core.types import as_unicode, certainty
@@ -70,7 +77,9 @@ class ChatRequest(BaseModel):
     stream: bool | None = False
     stream_options: dict[str, Any] | None = None
     n: Literal[1] | None = None
-    filter: dict[str, Any] | None = Field(None, description="as in /v1/ask; not of OpenAI's protocol")
+    filter: dict[str, Any] | None = Field(
+        None, description="as in /v1/ask; not of OpenAI's protocol"
+    )
 
 
 class EmbeddingsRequest(BaseModel):
@@ -121,12 +130,13 @@ def _model(name: str, engine: Engine) -> dict[str, Any]:
 async def chat(body: ChatRequest, request: Request, engine: AppEngine) -> Response:
     """The answer with marks [n] and footnotes, or plainly that none was found.
 
-    For a question that follows up ("and its population?"), passages are searched for together with the one
-    before it, and read for it alone; the reply shows both. A greeting is no question.
+    For a question that follows up ("and its population?"), passages are searched for together with
+    the one before it, and read for it alone; the reply shows both. A greeting is no question.
 
-    Beside OpenAI's fields, the reply has `question` as it was searched for, `sources` (the passages, numbered
-    as the marks, with page and link as in the footnotes), `confidence` and `no_answer_confidence`. `usage`
-    counts words and punctuation marks: the readers have no common tokens.
+    Beside OpenAI's fields, the reply has `question` as it was searched for, `sources` (the
+    passages, numbered as the marks, with page and link as in the footnotes), `confidence` and
+    `no_answer_confidence`. `usage` counts words and punctuation marks: the readers have no common
+    tokens.
     """
     _model(body.model, engine)
     conditions = parse_filter(body.filter)
@@ -145,10 +155,16 @@ async def chat(body: ChatRequest, request: Request, engine: AppEngine) -> Respon
         understood = f"{job.context} {message}" if job.context else message
         base_url = _base_url(request)
         sources = _sources(result, base_url)
-        content = _content(result, understood, sources, base_url if engine.settings.api_keys else None)
+        content = _content(
+            result, understood, sources, base_url if engine.settings.api_keys else None
+        )
         extra = _extra(understood, sources, result["answers"], result["no_answer_confidence"])
     n_prompt, n_reply = _count(message.text for message in body.messages), _count([content])
-    usage = {"prompt_tokens": n_prompt, "completion_tokens": n_reply, "total_tokens": n_prompt + n_reply}
+    usage = {
+        "prompt_tokens": n_prompt,
+        "completion_tokens": n_reply,
+        "total_tokens": n_prompt + n_reply,
+    }
     head = {
         "id": f"chatcmpl-{request.state.request_id}",
         "object": "chat.completion.chunk" if body.stream else "chat.completion",
@@ -182,7 +198,9 @@ def _extra(
 async def _events(
     head: dict[str, Any], content: str, extra: dict[str, Any], usage: dict[str, int] | None
 ) -> AsyncIterator[str]:
-    """Server-sent events: the reply line by line, then the sources; the end mark closes the stream."""
+    """Server-sent events: the reply line by line, then the sources; the end mark closes the
+    stream.
+    """
 
     def event(delta: dict[str, str], reason: str | None = None, **more: Any) -> str:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}
@@ -214,7 +232,8 @@ def _last_questions(messages: list[ChatMessage]) -> tuple[str, str]:
 
 
 def context_of(question: str, previous: str) -> str:
-    """The question that this one follows up on; "" if it stands alone, or both are too long together.
+    """The question that this one follows up on; "" if it stands alone, or both are too long
+    together.
 
     Example:
         >>> context_of("And its population?", "What is the capital of France?")
@@ -239,9 +258,13 @@ def _sources(result: dict[str, Any], base_url: str) -> list[dict[str, Any]]:
         for answer in answers
         for passage in (answer.get("citations") or answer.get("path") or [answer["evidence"]])
     ]
-    passages = {each["passage_id"]: each for each in (*(answer["evidence"] for answer in answers), *cited)}
+    passages = {
+        each["passage_id"]: each for each in (*(answer["evidence"] for answer in answers), *cited)
+    }
     in_order = dict.fromkeys([*(passage["passage_id"] for passage in cited), *passages])
-    return [_source(number, passages[name], base_url) for number, name in enumerate(in_order, start=1)]
+    return [
+        _source(number, passages[name], base_url) for number, name in enumerate(in_order, start=1)
+    ]
 
 
 def _source(number: int, passage: dict[str, Any], base_url: str) -> dict[str, Any]:
@@ -249,14 +272,17 @@ def _source(number: int, passage: dict[str, Any], base_url: str) -> dict[str, An
     path = location.get("path", "")
     is_web = path.startswith(("https://", "http://"))
     link = path if is_web else f"{base_url}v1/passages/{quote(passage['passage_id'])}"
-    shown = {name: passage[name] for name in ("passage_id", "title", "text", "start", "end", "score")}
+    shown = {
+        name: passage[name] for name in ("passage_id", "title", "text", "start", "end", "score")
+    }
     return {"number": number, **shown, "page": location.get("page", ""), "link": link}
 
 
 def _content(
     result: dict[str, Any], understood: str, sources: list[dict[str, Any]], locked_url: str | None
 ) -> str:
-    """The reply in Markdown: the answer in the first line, then what was understood, then the footnotes.
+    """The reply in Markdown: the answer in the first line, then what was understood, then the
+    footnotes.
 
     Addresses below `locked_url` need an API key, which a link cannot send: they are no links.
     """
@@ -266,14 +292,14 @@ def _content(
     if not answers:
         parts = [f"{_NO_ANSWER}: no passage seems to hold one."]
     elif level == "none":
-        guess = (
-            f"Best guess: {_in_one_line(answers[0]['text'])}{marks} ({answers[0]['confidence']:.0%} sure)."
-        )
+        guess = f"Best guess: {_in_one_line(answers[0]['text'])}{marks} ({answers[0]['confidence']:.0%} sure)."
         parts = [f"{_NO_ANSWER} in the passages ({nothing:.0%} sure of that).", guess]
     elif result.get("kind") == "passage":
         parts = [f"{_BEARS}{marks}:", f"> {_in_one_line(answers[0]['text'])}"]
     else:
-        parts = [(_PERHAPS if level == "perhaps" else "") + _in_one_line(answers[0]["text"]) + marks]
+        parts = [
+            (_PERHAPS if level == "perhaps" else "") + _in_one_line(answers[0]["text"]) + marks
+        ]
     if answers and answers[0].get("note"):
         parts.append(f"Note: {answers[0]['note']}.")
     if result.get("notice"):
@@ -291,7 +317,9 @@ def _footnote(source: dict[str, Any], locked_url: str | None) -> str:
     name = re.sub(r"([\\\[\]<>])", r"\\\1", name)
     if locked_url is not None and source["link"].startswith(locked_url):
         return f"[{source['number']}] {name}"
-    return f"[{source['number']}] [{name}](<{source['link'].replace('>', '%3E').replace('<', '%3C')}>)"
+    return (
+        f"[{source['number']}] [{name}](<{source['link'].replace('>', '%3E').replace('<', '%3C')}>)"
+    )
 
 
 def _in_one_line(text: str) -> str:
@@ -305,7 +333,9 @@ def _count(texts: Iterable[str]) -> int:
 
 @router.post("/v1/embeddings", tags=["chat"])
 async def embeddings(body: EmbeddingsRequest, request: Request, engine: AppEngine) -> Response:
-    """The vectors that the index's encoder makes; their inner product with those of passages is the score."""
+    """The vectors that the index's encoder makes; their inner product with those of passages is the
+    score.
+    """
     _model(body.model, engine)
     encoded = await engine.run(request, Job("embed", side=body.input_type), body.input)
     if len({result["index_version"] for result in encoded}) > 1:  # perhaps with another encoder
@@ -318,6 +348,9 @@ async def embeddings(body: EmbeddingsRequest, request: Request, engine: AppEngin
     shown: list[Any] = vectors.tolist()
     if body.encoding_format == "base64":
         shown = [base64.b64encode(vector.astype("<f4").tobytes()).decode() for vector in vectors]
-    data = [{"object": "embedding", "index": number, "embedding": each} for number, each in enumerate(shown)]
+    data = [
+        {"object": "embedding", "index": number, "embedding": each}
+        for number, each in enumerate(shown)
+    ]
     usage = dict.fromkeys(("prompt_tokens", "total_tokens"), _count(body.input))
     return JSONResponse({"object": "list", "data": data, "model": body.model, "usage": usage})

@@ -1,4 +1,6 @@
-"""What uvicorn's connections lack: a deadline for the headers of a request, and a limit on their number."""
+"""What uvicorn's connections lack: a deadline for the headers of a request, and a limit on their
+number.
+"""
 
 import asyncio
 import logging
@@ -19,13 +21,17 @@ BACKLOG = 1024  # connections that the system keeps until they are accepted
 
 
 def most_connections() -> int:
-    """Connections of this process that leave descriptors for the files of indexes and for converters."""
+    """Connections of this process that leave descriptors for the files of indexes and for
+    converters.
+    """
     descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return descriptors - min(320, descriptors // 2)
 
 
 class GuardedProtocol(H11Protocol):
-    """HTTP/1.1 with a deadline for headers; of too many connections the one idle for longest is closed."""
+    """HTTP/1.1 with a deadline for headers; of too many connections the one idle for longest is
+    closed.
+    """
 
     _due: asyncio.TimerHandle | None = None
     _idle_since = 0.0
@@ -37,10 +43,14 @@ class GuardedProtocol(H11Protocol):
         if len(self.connections) > most_connections():
             log.warning("a connection was closed to make room; %d are open", len(self.connections))
             idle = [
-                other for other in self.connections if isinstance(other, GuardedProtocol) and other._is_idle
+                other
+                for other in self.connections
+                if isinstance(other, GuardedProtocol) and other._is_idle
             ]
             oldest = min(idle, key=lambda other: other._idle_since)  # perhaps this one
-            self.connections.discard(oldest)  # now, before it is lost, so that the next one is another
+            self.connections.discard(
+                oldest
+            )  # now, before it is lost, so that the next one is another
             oldest.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -71,7 +81,9 @@ class GuardedProtocol(H11Protocol):
         return self.cycle is None or self.cycle.response_complete
 
     def _watch(self) -> None:
-        """Begin to wait for headers, or end to; uvicorn itself closes connections that send nothing more."""
+        """Begin to wait for headers, or end to; uvicorn itself closes connections that send nothing
+        more.
+        """
         if not self._is_idle:
             if self._due is not None:
                 self._due.cancel()
@@ -86,7 +98,9 @@ class GuardedProtocol(H11Protocol):
 
 
 class OncePerMinute(logging.Filter):
-    """Drops lines about connections, which clients can cause at will, that came in the minute before."""
+    """Drops lines about connections, which clients can cause at will, that came in the minute
+    before.
+    """
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,6 @@
-"""Convert uploaded files, each upload in a process of its own, a few at a time in the whole server."""
+"""Convert uploaded files, each upload in a process of its own, a few at a time in the whole
+server.
+"""
 
 import asyncio
 import fcntl
@@ -27,7 +29,8 @@ class Conversions:
     """Converts uploads; reads of passages and questions share no thread with them.
 
     Args:
-        folder: holds a lock file per slot, which all workers of the server share, and files being converted.
+        folder: holds a lock file per slot, which all workers of the server share, and files being
+            converted.
         slots: uploads converted at a time.
 
     Attributes:
@@ -40,14 +43,14 @@ class Conversions:
         self._threads = ThreadPoolExecutor(thread_name_prefix="rag-convert")
 
     async def convert(self, key: str, files: Sequence[tuple[str, bytes]]) -> Uploaded:
-        """The documents of files, named, with their content; and remarks: why the other files cannot be read
-        ("unreadable"), what conversion lost ("notes").
+        """The documents of files, named, with their content; and remarks: why the other files
+        cannot be read ("unreadable"), what conversion lost ("notes").
 
         Cancelling this call ends the conversion.
 
         Raises:
-            ApiError: 422: no file can be read, or one has no usable name; 501: the server lacks the package
-                for a format; 503: too many uploads, of this key or of all.
+            ApiError: 422: no file can be read, or one has no usable name; 501: the server lacks the
+                package for a format; 503: too many uploads, of this key or of all.
         """
         for name, _ in files:
             is_short = len(name.encode("utf-8", "replace")) <= 255
@@ -107,7 +110,9 @@ class Conversions:
                     documents.append(item)
                     remarks["notes"] += [f"{name}: {note}" for note in item.notes]
         except MissingDependencyError as error:
-            raise ApiError(501, "missing_package", "the server lacks a package", hint=error.hint) from error
+            raise ApiError(
+                501, "missing_package", "the server lacks a package", hint=error.hint
+            ) from error
         finally:
             converter.close()
         return documents, remarks

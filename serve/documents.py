@@ -1,7 +1,8 @@
 """Documents over HTTP: send, delete and list them, show their files.
 
 A change is on disk and in use when its answer comes.
-One change of an index is made at a time; while another process writes it, changes wait for its lock.
+One change of an index is made at a time; while another process writes it, changes wait for its
+lock.
 """
 
 import asyncio
@@ -15,9 +16,23 @@ from typing import Annotated, Any, TypeVar
 from urllib.parse import quote
 
 from fastapi import APIRouter, Query, Request
-from pydantic import BaseModel, ConfigDict, Field, Json, StringConstraints, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    Json,
+    StringConstraints,
+    ValidationError,
+    field_validator,
+)
 from starlette.datastructures import UploadFile
-from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.responses import (
+    FileResponse,
+    JSONResponse,
+    PlainTextResponse,
+    RedirectResponse,
+    Response,
+)
 
 from indexers.update import UpdateReport
 from rag.core.errors import ConfigError, DataError, RagError, ResourceError
@@ -40,7 +55,9 @@ from serve.settings import ServeSettings
 log = get_logger(__name__)
 Body = TypeVar("Body")
 router = APIRouter()
-_updater = lru_cache(1)(IndexUpdater)  # with an encoder of its own: another thread has the questions'
+_updater = lru_cache(1)(
+    IndexUpdater
+)  # with an encoder of its own: another thread has the questions'
 _LOCK_WAIT_S, _RETRY_S = 30.0, 0.5
 _MOST_LISTED = 1000
 _MOST_METADATA = 10_000  # characters as JSON: they are stored with every passage
@@ -55,7 +72,9 @@ class _Described(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     metadata: dict[str, Any] = Field(
-        {}, description="fields that filters can name", examples=[{"year": 2020, "tags": ["guide", "linux"]}]
+        {},
+        description="fields that filters can name",
+        examples=[{"year": 2020, "tags": ["guide", "linux"]}],
     )
 
     @field_validator("metadata")
@@ -63,7 +82,9 @@ class _Described(BaseModel):
     def _can_be_compared(cls, value: dict[str, Any]) -> dict[str, Any]:
         metadata = dict(metadata_of_fields(value))
         if (size := len(json.dumps(metadata, ensure_ascii=False))) > _MOST_METADATA:
-            raise ValueError(f"{size:,} characters, at most {_MOST_METADATA:,} are stored with every passage")
+            raise ValueError(
+                f"{size:,} characters, at most {_MOST_METADATA:,} are stored with every passage"
+            )
         return metadata
 
 
@@ -99,7 +120,9 @@ _BODIES = {"application/json": {"schema": _JSON}, "multipart/form-data": {"schem
 def _check_access(engine: Engine, *, changes: bool = True) -> None:
     """Refuse access to documents without API keys, and changes where the server cannot write."""
     if not engine.settings.api_keys:
-        message = "documents cannot be read or changed over HTTP because this server has no API keys"
+        message = (
+            "documents cannot be read or changed over HTTP because this server has no API keys"
+        )
         raise ApiError(403, "documents_disabled", message, hint="set RAG_SERVE_API_KEYS")
     engine.require_ready()
     if changes and (reason := engine.read_only()):
@@ -115,11 +138,11 @@ def _check_access(engine: Engine, *, changes: bool = True) -> None:
 async def send(request: Request, engine: AppEngine) -> Response:
     """Documents as JSON, or files (PDF, Office, HTML, Markdown, …) as form fields of any name.
 
-    The id of a file is its name; a document takes the place of the one with its id. `metadata` are fields
-    that filters can name: text, numbers, true and false, or lists of these; in a form it is a field with a
-    JSON object, for all of its files. The answer comes when the documents are on disk and searched. Sending
-    the same again changes nothing. Of several files those that cannot be read are named (`unreadable`), the
-    others added; `notes` says what conversion lost.
+    The id of a file is its name; a document takes the place of the one with its id. `metadata` are
+    fields that filters can name: text, numbers, true and false, or lists of these; in a form it is
+    a field with a JSON object, for all of its files. The answer comes when the documents are on
+    disk and searched. Sending the same again changes nothing. Of several files those that cannot be
+    read are named (`unreadable`), the others added; `notes` says what conversion lost.
     """
     _check_access(engine)  # before anything is read
     if request.headers.get("content-type", "").startswith("multipart/form-data"):
@@ -142,7 +165,9 @@ def _problem(documents: Sequence[Document]) -> str:
         fault = fault_of(document, seen)
         if fault is not None:
             return f"documents.{number}: {fault.reason} ({fault.detail})"
-        if any(char < " " or char == "\x7f" for char in document.id):  # no path of a URL could name it
+        if any(
+            char < " " or char == "\x7f" for char in document.id
+        ):  # no path of a URL could name it
             return f"documents.{number}: control character (id {document.id!r})"
     return ""
 
@@ -165,10 +190,16 @@ async def _uploaded(request: Request, engine: Engine) -> tuple[list[Document], d
         if len(dict(fields)) < len(fields):
             raise invalid_request("a field of the form is given twice", "give metadata once")
         body = validated(FilesRequest.model_validate, dict(fields))
-        files = [value for _, value in form.multi_items() if isinstance(value, UploadFile) and value.filename]
+        files = [
+            value
+            for _, value in form.multi_items()
+            if isinstance(value, UploadFile) and value.filename
+        ]
         if not files:
             raise invalid_request("the form has no file", "curl -F file=@guide.pdf")
-        contents = [(Path(str(file.filename).replace("%22", '"')).name, await file.read()) for file in files]
+        contents = [
+            (Path(str(file.filename).replace("%22", '"')).name, await file.read()) for file in files
+        ]
     metadata = tuple(body.metadata.items())
     converting = engine.conversions.convert(request.state.api_key, contents)
     documents, remarks = await engine.while_connected(request, converting, limit_s=None)
@@ -180,20 +211,33 @@ def validated(validate: Callable[[Any], Body], value: Any) -> Body:
     """The body that a model's function makes of a value.
 
     Raises:
-        ApiError: 422; the message names the first field that is wrong, by its row, and what is expected.
+        ApiError: 422; the message names the first field that is wrong, by its row, and what is
+            expected.
     """
     try:
         return validate(value)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"]))
-        if first["type"] in ("missing", "string_type") and where.endswith((".id", ".text", ".title")):
-            what = "missing" if first["type"] == "missing" else f"found {type(first['input']).__name__}"
-            raise invalid_request(f"{where}: {what}, expected text", "nothing was changed") from None
-        raise invalid_request(describe(first), METADATA_HINT if "metadata" in where else "") from None
+        if first["type"] in ("missing", "string_type") and where.endswith(
+            (".id", ".text", ".title")
+        ):
+            what = (
+                "missing"
+                if first["type"] == "missing"
+                else f"found {type(first['input']).__name__}"
+            )
+            raise invalid_request(
+                f"{where}: {what}, expected text", "nothing was changed"
+            ) from None
+        raise invalid_request(
+            describe(first), METADATA_HINT if "metadata" in where else ""
+        ) from None
 
 
-async def _change(engine: Engine, documents: Sequence[Document], deleted: Sequence[str]) -> UpdateReport:
+async def _change(
+    engine: Engine, documents: Sequence[Document], deleted: Sequence[str]
+) -> UpdateReport:
     """Make these changes and use the index that has them.
 
     Raises:
@@ -204,7 +248,9 @@ async def _change(engine: Engine, documents: Sequence[Document], deleted: Sequen
         async with engine.write_lock:
             while True:
                 try:
-                    changed = await engine.in_background(_update, engine.settings, documents, deleted)
+                    changed = await engine.in_background(
+                        _update, engine.settings, documents, deleted
+                    )
                     break
                 except ResourceError:
                     if time.monotonic() > deadline:
@@ -216,7 +262,9 @@ async def _change(engine: Engine, documents: Sequence[Document], deleted: Sequen
         raise _refusal(error) from None
 
 
-def _update(settings: ServeSettings, documents: Sequence[Document], deleted: Sequence[str]) -> UpdateReport:
+def _update(
+    settings: ServeSettings, documents: Sequence[Document], deleted: Sequence[str]
+) -> UpdateReport:
     updater = _updater(settings.index, settings.index_encoder, settings.precision)
     try:
         puts = updater.cut(documents)
@@ -240,9 +288,14 @@ def _refusal(error: RagError) -> ApiError:
 
 
 def _list(pipeline: Pipeline) -> dict[str, dict[str, Any]]:
-    """The documents of an index as they are shown, by their ids; `sent` are those that came over HTTP."""
+    """The documents of an index as they are shown, by their ids; `sent` are those that came over
+    HTTP.
+    """
     entries = pipeline.index.documents
-    return {id: {"id": id, "passages": entry.passages, "sent": entry.sent} for id, entry in entries.items()}
+    return {
+        id: {"id": id, "passages": entry.passages, "sent": entry.sent}
+        for id, entry in entries.items()
+    }
 
 
 @router.get("/v1/documents", tags=["documents"])
@@ -251,7 +304,8 @@ async def listing(
     after: str | None = None,
     limit: Annotated[int, Query(ge=1, le=_MOST_LISTED)] = 100,
 ) -> Response:
-    """Ids and numbers of passages, in the order of the index, `limit` of them after the document `after`.
+    """Ids and numbers of passages, in the order of the index, `limit` of them after the document
+    `after`.
 
     `next` is the value of `after` for the documents that follow; null at the end.
     """
@@ -269,7 +323,9 @@ async def listing(
 
 @router.delete("/v1/documents/{document_id:path}", tags=["documents"])
 async def delete(document_id: str, engine: AppEngine) -> Response:
-    """Delete a document's passages from the index; if there is no such document, `deleted` is false."""
+    """Delete a document's passages from the index; if there is no such document, `deleted` is
+    false.
+    """
     _check_access(engine)
     report = await _change(engine, (), [document_id])
     shown = {"deleted": document_id in report.present, "index_version": report.version}
@@ -280,8 +336,8 @@ async def delete(document_id: str, engine: AppEngine) -> Response:
 async def file(path: str, engine: AppEngine, page: str = "") -> Response:
     """The file that a passage's location names, where the server has its folder.
 
-    PDF, HTML and text are shown by a browser, HTML without its scripts; other files are downloaded. `page`
-    is the label of a page of a PDF: the answer redirects to it. Of a document that was sent,
+    PDF, HTML and text are shown by a browser, HTML without its scripts; other files are downloaded.
+    `page` is the label of a page of a PDF: the answer redirects to it. Of a document that was sent,
     the text is shown.
     """
     folder = engine.settings.files
@@ -312,7 +368,9 @@ async def file(path: str, engine: AppEngine, page: str = "") -> Response:
 
 
 def _indexed(pipeline: Pipeline, path: str) -> tuple[bool, list[Passage]]:
-    """Whether the document that the index made of this file came over HTTP, and its passages; [] if none."""
+    """Whether the document that the index made of this file came over HTTP, and its passages; [] if
+    none.
+    """
     entry = pipeline.index.documents.get(file_id(path))
     if entry is None:
         return False, []

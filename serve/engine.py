@@ -1,4 +1,6 @@
-"""The engine accepts questions, has them answered in batches, and tracks whether the server is ready."""
+"""The engine accepts questions, has them answered in batches, and tracks whether the server is
+ready.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,13 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from starlette.requests import Request
 
-from rag.core.errors import ConfigError, MismatchedArtifactError, RagError, ReaderError, RetrievalError
+from rag.core.errors import (
+    ConfigError,
+    MismatchedArtifactError,
+    RagError,
+    ReaderError,
+    RetrievalError,
+)
 from rag.core.log import get_logger, stage
 from rag.core.manifest import read_manifest
 from rag.core.types import Hit, Passage
@@ -41,7 +49,10 @@ FOLLOW_S = 2.0  # between two looks for an update of the index
 _BATCH_WAIT_S = 0.008  # longest wait for a batch to fill up
 _CLOSE_S = 5.0  # for what no request waits for any more
 _FAILURES: tuple[tuple[type[Exception], tuple[int, str, str]], ...] = (
-    (ReaderError, (502, "reader_failed", "the model that reads the passages did not give an answer")),
+    (
+        ReaderError,
+        (502, "reader_failed", "the model that reads the passages did not give an answer"),
+    ),
     (RetrievalError, (500, "retrieval_failed", "the search for passages failed")),
     (Exception, (500, "internal_error", "the server failed to answer this request")),
 )
@@ -49,8 +60,8 @@ _FAILURES: tuple[tuple[type[Exception], tuple[int, str, str]], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The task for a question, which may follow up on `context`, or for a text to encode as one `side` of
-    the encoder; only equal jobs share a batch.
+    """The task for a question, which may follow up on `context`, or for a text to encode as one
+    `side` of the encoder; only equal jobs share a batch.
     """
 
     kind: Literal["ask", "retrieve", "embed"]
@@ -69,8 +80,9 @@ class Engine:
         folder: of this run, for files that all workers of the server share.
 
     Attributes:
-        pipeline: in use by new requests; None while loading. Running requests finish on the one with which
-            they started; the index of one that was replaced is closed once none refers to it any more.
+        pipeline: in use by new requests; None while loading. Running requests finish on the one
+            with which they started; the index of one that was replaced is closed once none refers
+            to it any more.
     """
 
     def __init__(self, settings: ServeSettings, open_pipeline: OpenPipeline, folder: Path) -> None:
@@ -92,10 +104,14 @@ class Engine:
             metrics=self.metrics,
         )
         self.batcher = self._batcher(max_size=settings.batch_max_size)
-        self._readings: MicroBatcher | None = None  # where a model elsewhere reads, which needs no core here
+        self._readings: MicroBatcher | None = (
+            None  # where a model elsewhere reads, which needs no core here
+        )
 
     async def load(self, on_error: Callable[[Exception], object]) -> None:
-        """Open the index and become ready; on failure the state is "failed", and the log has the reason."""
+        """Open the index and become ready; on failure the state is "failed", and the log has the
+        reason.
+        """
         try:
             pipeline = await self.in_background(self._open, self.settings)
         except Exception as error:
@@ -114,18 +130,20 @@ class Engine:
             self.state = "ready"
 
     def read_only(self) -> str:
-        """Why documents cannot be changed; "" if they can, or if that is off because there are no keys."""
+        """Why documents cannot be changed; "" if they can, or if that is off because there are no
+        keys.
+        """
         folder = self.settings.index
         may_write = not self.settings.api_keys or not folder.exists() or os.access(folder, os.W_OK)
         return "" if may_write else "its folder is read-only for this server"
 
     async def replace(self, *, anew: bool = False) -> None:
-        """Switch to the version of the index that is on disk now; if it cannot be opened, the one in use
-        stays, and the log has the reason.
+        """Switch to the version of the index that is on disk now; if it cannot be opened, the one
+        in use stays, and the log has the reason.
 
         Args:
-            anew: also open its models anew, and the same version again; else those in use are kept if they
-                belong to the index.
+            anew: also open its models anew, and the same version again; else those in use are kept
+                if they belong to the index.
         """
         async with self._reload_lock:
             if self.state != "ready":
@@ -148,7 +166,9 @@ class Engine:
 
     async def follow_updates(self) -> None:
         """Look for updates that other processes write, and switch to them, until cancelled."""
-        seen = None  # a version that cannot be opened is tried once, an index that is gone logged once
+        seen = (
+            None  # a version that cannot be opened is tried once, an index that is gone logged once
+        )
         while True:
             await asyncio.sleep(FOLLOW_S)
             version = await self.in_thread(_version_in, self.settings.index)
@@ -169,10 +189,14 @@ class Engine:
         versions = {"index_version": pipeline.index_version, "previous_index_version": previous}
         log.info("index in use: %s", self.settings.index.resolve(), extra=versions)
         if previous is not None:
-            await self.in_background(gc.collect)  # which closes the index of a pipeline that refers to itself
+            await self.in_background(
+                gc.collect
+            )  # which closes the index of a pipeline that refers to itself
 
     async def close(self) -> None:
-        """Refuse new questions, finish the accepted ones, release the index; a second call does nothing."""
+        """Refuse new questions, finish the accepted ones, release the index; a second call does
+        nothing.
+        """
         if self.state == "stopping":
             return
         self.state = "stopping"
@@ -182,11 +206,15 @@ class Engine:
         self.pipeline = None
 
     async def in_thread(self, function: Callable[..., Result], *args: object) -> Result:
-        """Call a short `function` on a thread; it runs to its end even if the caller is cancelled."""
+        """Call a short `function` on a thread; it runs to its end even if the caller is
+        cancelled.
+        """
         return await asyncio.wrap_future(self._reads.submit(function, *args))
 
     async def in_background(self, function: Callable[..., Result], *args: object) -> Result:
-        """The same for a long one, which opens or writes an index; it takes no thread from the short ones."""
+        """The same for a long one, which opens or writes an index; it takes no thread from the
+        short ones.
+        """
         return await asyncio.wrap_future(self._changes.submit(function, *args))
 
     def require_ready(self) -> Pipeline:
@@ -199,7 +227,9 @@ class Engine:
         if self.state == "stopping":
             raise shutting_down()
         if self.state == "failed":
-            raise refused("load_failed", "the index could not be opened", 30, "see the server's log")
+            raise refused(
+                "load_failed", "the index could not be opened", 30, "see the server's log"
+            )
         if pipeline is None or self.state == "loading":
             raise refused("not_ready", "the index is still being loaded", 2)
         return pipeline
@@ -208,8 +238,8 @@ class Engine:
         """Results for questions as JSON values, in order; timings include the wait in the queue.
 
         Raises:
-            ApiError: 503 if not ready or full; 500 or 502 if a question fails, with its number; 499 and 504
-                as `while_connected`.
+            ApiError: 503 if not ready or full; 500 or 502 if a question fails, with its number; 499
+                and 504 as `while_connected`.
         """
         self.require_ready()
         fields = request.state.log_fields
@@ -230,7 +260,9 @@ class Engine:
         """
         working, gone = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(request))
         try:
-            await asyncio.wait({working, gone}, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                {working, gone}, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED
+            )
             if working.done():
                 return working.result()
             if gone.done():
@@ -242,9 +274,13 @@ class Engine:
             gone.cancel()
             await asyncio.gather(working, gone, return_exceptions=True)
 
-    async def _batched(self, job: Job, questions: list[str], request_id: str) -> list[dict[str, Any]]:
+    async def _batched(
+        self, job: Job, questions: list[str], request_id: str
+    ) -> list[dict[str, Any]]:
         batcher = self._readings if job.kind == "ask" and self._readings else self.batcher
-        step = batcher.max_size if job.kind == "embed" else len(questions)  # others' turn in between
+        step = (
+            batcher.max_size if job.kind == "embed" else len(questions)
+        )  # others' turn in between
         results, start = list[tuple[dict[str, Any], float]](), 0
         try:
             for start in range(0, len(questions), step):
@@ -256,19 +292,30 @@ class Engine:
             for result, wait_s in results
         ]
 
-    def _run_batch(self, job: Hashable, questions: list[str]) -> list[dict[str, Any] | BaseException]:
+    def _run_batch(
+        self, job: Hashable, questions: list[str]
+    ) -> list[dict[str, Any] | BaseException]:
         """Run one batch on a worker thread; a question that failed has an error as its result."""
         assert isinstance(job, Job)
         pipeline = self.pipeline
-        assert pipeline is not None  # questions are accepted once there is one, and finished before it goes
+        assert (
+            pipeline is not None
+        )  # questions are accepted once there is one, and finished before it goes
         results: list[dict[str, Any] | BaseException]
         if job.kind == "ask":
             answer_sets = pipeline.ask(
-                questions, top_k=job.top_k, n_best=job.n_best, filter=job.filter, context=job.context
+                questions,
+                top_k=job.top_k,
+                n_best=job.n_best,
+                filter=job.filter,
+                context=job.context,
             )
             timings_ms = answer_sets[0].timings_ms
             self.metrics.no_answers.inc(sum(not answers.is_answered for answers in answer_sets))
-            results = [ReaderError(each.failure) if each.failure else each.to_json() for each in answer_sets]
+            results = [
+                ReaderError(each.failure) if each.failure else each.to_json()
+                for each in answer_sets
+            ]
         else:
             timer: dict[str, float] = {}
             if job.kind == "embed":
@@ -278,7 +325,9 @@ class Engine:
                 with stage(timer, "retrieve"):
                     ranked = pipeline.retrieve(questions, job.top_k, filter=job.filter, timer=timer)
                 hits = [[hit_json(*pair) for pair in pairs] for pairs in ranked]
-                shown = [{"question": q, "hits": own} for q, own in zip(questions, hits, strict=True)]
+                shown = [
+                    {"question": q, "hits": own} for q, own in zip(questions, hits, strict=True)
+                ]
             timings_ms = {name: round(value, 3) for name, value in timer.items()}
             shared = {"index_version": pipeline.index_version, "timings_ms": timings_ms}
             results = [{**result, **shared} for result in shown]
@@ -300,13 +349,17 @@ def hit_json(hit: Hit, passage: Passage) -> dict[str, Any]:
     return {**passage_json(passage), "score": float(hit.score), **first}
 
 
-def _failure(failed: ItemFailed, job: Job, questions: list[str], number: int, request_id: str) -> ApiError:
+def _failure(
+    failed: ItemFailed, job: Job, questions: list[str], number: int, request_id: str
+) -> ApiError:
     cause = failed.__cause__
     if isinstance(cause, FilterError):  # the client's mistake, which only the index could show
         return invalid_request(cause.message, cause.hint)
     if job.kind == "embed" and isinstance(cause, ConfigError):
         log.warning("a text could not be encoded: %s", cause, extra={"request_id": request_id})
-        hint = "an encoder with one vector per text makes them; a reader's own one, of questions alone"
+        hint = (
+            "an encoder with one vector per text makes them; a reader's own one, of questions alone"
+        )
         return invalid_request(f"this index makes no vectors of input_type {job.side!r}", hint)
     status, code, message = next(failure for kind, failure in _FAILURES if isinstance(cause, kind))
     fields = {"request_id": request_id, "code": code, "question_number": number}
@@ -339,7 +392,8 @@ def open_newer(pipeline: Pipeline) -> Pipeline:
     """The version of a pipeline's index that is on disk now, with the same models.
 
     Raises:
-        MismatchedArtifactError: the index has another encoder now, or its retriever cannot move to another.
+        MismatchedArtifactError: the index has another encoder now, or its retriever cannot move to
+            another.
         RagError: the index is damaged.
     """
     from indexers.index import Index

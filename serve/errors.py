@@ -1,4 +1,5 @@
-"""One JSON shape for every error: `{"error": {"code", "message", "hint", "request_id", "type", "param"}}`.
+"""One JSON shape for every error: `{"error": {"code", "message", "hint", "request_id", "type",
+"param"}}`.
 
 The last two are for OpenAI's clients, which expect them.
 """
@@ -39,7 +40,9 @@ class ErrorOut(BaseModel):
 
 @dataclass(eq=False)
 class ApiError(Exception):
-    """An error to send to the client; its texts are written for clients and contain nothing internal."""
+    """An error to send to the client; its texts are written for clients and contain nothing
+    internal.
+    """
 
     status: int
     code: str
@@ -54,7 +57,10 @@ def invalid_request(message: str, hint: str = "") -> ApiError:
 
 
 def refused(
-    code: str, message: str, retry_after_s: int, hint: str = "try again after the time in Retry-After"
+    code: str,
+    message: str,
+    retry_after_s: int,
+    hint: str = "try again after the time in Retry-After",
 ) -> ApiError:
     """The error for a request that is refused to protect the server."""
     return ApiError(503, code, message, hint, {"Retry-After": str(retry_after_s)})
@@ -84,7 +90,8 @@ def add_error_handlers(app: FastAPI, rejected: Counter) -> None:
     """Answer errors of the framework (validation, unknown paths and methods) in this shape.
 
     Args:
-        rejected: counts requests that are refused, or that failed in time or in search, by their code.
+        rejected: counts requests that are refused, or that failed in time or in search, by their
+            code.
     """
 
     async def on_error(request: Request, error: Exception) -> Response:
@@ -104,14 +111,19 @@ def add_error_handlers(app: FastAPI, rejected: Counter) -> None:
 
 
 def _from_http(request: Request, error: HTTPException) -> ApiError:
-    path, hint = request.url.path[:200], "GET /openapi.json lists the paths and methods of this server"
+    path, hint = (
+        request.url.path[:200],
+        "GET /openapi.json lists the paths and methods of this server",
+    )
     if error.status_code == 404:
         message = f"there is nothing at {path}"
         if path == "/v1/admin/reload":
             hint = "a new index is taken up by itself; SIGHUP opens index and models anew"
     elif error.status_code == 405:
         message = f"{request.method} is not possible at {path}"
-    elif error.status_code == 400 and request.headers.get("content-type", "").startswith("multipart/"):
+    elif error.status_code == 400 and request.headers.get("content-type", "").startswith(
+        "multipart/"
+    ):
         message = f"the form could not be read: {str(error.detail)[:200]}"
         hint = "send files as form fields, such as curl -F file=@guide.pdf"
     elif error.status_code == 400:

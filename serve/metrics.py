@@ -1,4 +1,6 @@
-"""Prometheus metrics: of this process, or of all workers of a server through files that they share."""
+"""Prometheus metrics: of this process, or of all workers of a server through files that they
+share.
+"""
 
 import os
 from functools import partial
@@ -7,7 +9,9 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.multiprocess import MultiProcessCollector
 
-SHARED_FOLDER = "PROMETHEUS_MULTIPROC_DIR"  # the library's variable, set before a worker imports the library
+SHARED_FOLDER = (
+    "PROMETHEUS_MULTIPROC_DIR"  # the library's variable, set before a worker imports the library
+)
 _LATENCY_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _SIZES = (1, 2, 4, 8, 16, 32, 64)
 
@@ -26,7 +30,9 @@ class ServerMetrics:
         self.requests = counter("rag_requests", "Requests answered", ["method", "route", "status"])
         self.request_seconds = seconds("rag_request_seconds", "Wall time of a request", ["route"])
         self.in_flight = gauge("rag_requests_in_flight", "Requests being answered")
-        self.rejected = counter("rag_rejected", "Requests refused to protect the server", ["reason"])
+        self.rejected = counter(
+            "rag_rejected", "Requests refused to protect the server", ["reason"]
+        )
         self.questions = counter("rag_questions", "Questions run", ["kind"])
         self.no_answers = counter("rag_no_answers", "Questions for which no answer was found")
         self.stage_seconds = seconds(

@@ -40,18 +40,22 @@ _SECURITY_HEADERS = {
 class Gate:
     """The only layer around the routes.
 
-    A valid `X-Request-ID` is kept, otherwise one is made; it is returned, logged, and part of every error. An
-    unhandled exception is logged with its traceback and answered with a plain 500; a request that is still
-    running when the server stops is answered with 503. Paths under `/v1/` need an API key if there are any;
-    log and metrics name it by its place in the settings. Bodies are read whole, within limits of size and
-    time.
+    A valid `X-Request-ID` is kept, otherwise one is made; it is returned, logged, and part of every
+    error. An unhandled exception is logged with its traceback and answered with a plain 500; a
+    request that is still running when the server stops is answered with 503. Paths under `/v1/`
+    need an API key if there are any; log and metrics name it by its place in the settings. Bodies
+    are read whole, within limits of size and time.
 
     Args:
         routes: further paths that log and metrics may name, beside those of the application.
     """
 
     def __init__(
-        self, app: ASGIApp, settings: ServeSettings, metrics: ServerMetrics, routes: Sequence[BaseRoute]
+        self,
+        app: ASGIApp,
+        settings: ServeSettings,
+        metrics: ServerMetrics,
+        routes: Sequence[BaseRoute],
     ) -> None:
         self.app, self.settings, self.metrics, self.routes = app, settings, metrics, routes
 
@@ -86,7 +90,9 @@ class Gate:
                 await error_response(shutting_down(), scope)(scope, receive, send_wrapped)
         except Exception:
             log.exception("request failed", extra={"request_id": state["request_id"]})
-            if status != 0:  # part of the response is sent: break the connection, which is not complete
+            if (
+                status != 0
+            ):  # part of the response is sent: break the connection, which is not complete
                 raise
             message = "the server failed to answer this request"
             hint = "try again; the server's log has the reason under this request id"
@@ -115,7 +121,10 @@ class Gate:
 
     def _path_of(self, scope: Scope) -> str:
         """The route's path with its placeholders, so that clients cannot create new labels."""
-        for route in (*self.routes, *scope["app"].routes):  # also of a request that reached no route
+        for route in (
+            *self.routes,
+            *scope["app"].routes,
+        ):  # also of a request that reached no route
             if isinstance(route, Route | Mount) and route.matches(scope)[0] is not Match.NONE:
                 return route.path
         return "unmatched"
@@ -136,7 +145,9 @@ class Gate:
             return
         if body is None:
             return  # the client disconnected
-        messages: Iterator[Message] = iter([{"type": "http.request", "body": body, "more_body": False}])
+        messages: Iterator[Message] = iter(
+            [{"type": "http.request", "body": body, "more_body": False}]
+        )
 
         async def replay() -> Message:
             return next(messages, None) or await receive()
@@ -144,7 +155,9 @@ class Gate:
         await self.app(scope, replay, send)
 
     def _key(self, headers: Headers) -> str:
-        """The place in the settings of the key, which is `Authorization: Bearer KEY` or `X-API-Key: KEY`."""
+        """The place in the settings of the key, which is `Authorization: Bearer KEY` or `X-API-Key:
+        KEY`.
+        """
         scheme, _, bearer = headers.get("authorization", "").partition(" ")
         key = bearer.strip(" \t") if scheme.lower() == "bearer" else ""
         key = key or headers.get("x-api-key", "")  # one character per byte
@@ -162,7 +175,10 @@ class Gate:
         limit = self.settings.max_upload_bytes if is_upload else _MAX_BODY_BYTES
         refused = functools.partial(ApiError, headers={"Connection": "close"})
         too_large = refused(
-            413, "body_too_large", f"the body is larger than {limit} bytes", hint="send less in one request"
+            413,
+            "body_too_large",
+            f"the body is larger than {limit} bytes",
+            hint="send less in one request",
         )
         declared = headers.get("content-length", "")
         if declared.isascii() and declared.isdigit() and int(declared[:20]) > limit:
@@ -180,5 +196,7 @@ class Gate:
                         raise too_large
         except TimeoutError:
             late = f"the body did not arrive within {self.settings.timeout_s:g} s"
-            raise refused(408, "request_timeout", late, hint="send it faster, or in one piece") from None
+            raise refused(
+                408, "request_timeout", late, hint="send it faster, or in one piece"
+            ) from None
         return bytes(body)

@@ -1,6 +1,7 @@
 """The routes of the API: check the request, pass it to the `Engine`, return the result.
 
-Answers are described by the dataclasses of `rag.core.types`; their `to_json` leaves out what is empty.
+Answers are described by the dataclasses of `rag.core.types`; their `to_json` leaves out what is
+empty.
 """
 
 import fcntl
@@ -24,18 +25,24 @@ from serve.errors import ApiError, invalid_request
 MAX_QUESTION_CHARS = 1000
 Text = Annotated[
     str,
-    StringConstraints(strict=True, strip_whitespace=True, min_length=1, max_length=MAX_QUESTION_CHARS),
+    StringConstraints(
+        strict=True, strip_whitespace=True, min_length=1, max_length=MAX_QUESTION_CHARS
+    ),
 ]
 
 
 class _Request(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    question: Text | None = Field(None, description="one question", examples=["Where does the Danube rise?"])
+    question: Text | None = Field(
+        None, description="one question", examples=["Where does the Danube rise?"]
+    )
     questions: list[Text] | None = Field(
         None, min_length=1, max_length=32, description="several questions, answered in this order"
     )
-    top_k: int = Field(20, ge=1, le=100, strict=True, description="passages to retrieve for each question")
+    top_k: int = Field(
+        20, ge=1, le=100, strict=True, description="passages to retrieve for each question"
+    )
     filter: dict[str, Any] | None = Field(
         None,
         description="only passages that meet all conditions: path (patterns such as guide/*), document, or "
@@ -62,7 +69,9 @@ class _Request(BaseModel):
 class AskRequest(_Request):
     """One question or several."""
 
-    n_best: int = Field(5, ge=1, le=20, strict=True, description="most answers to return for each question")
+    n_best: int = Field(
+        5, ge=1, le=20, strict=True, description="most answers to return for each question"
+    )
 
 
 class RetrieveRequest(_Request):
@@ -107,7 +116,9 @@ async def _engine(request: Request) -> Engine:
 async def _without_query(request: Request) -> None:
     if request.query_params:
         names = ", ".join(sorted(request.query_params))[:100]
-        raise invalid_request(f"{names!r} in the URL is not read", "send parameters in the JSON body")
+        raise invalid_request(
+            f"{names!r} in the URL is not read", "send parameters in the JSON body"
+        )
 
 
 MAX_FEEDBACK_BYTES = 64 << 20  # of the file
@@ -120,8 +131,8 @@ router = APIRouter()
 async def ask(body: AskRequest, request: Request, engine: AppEngine) -> Response:
     """Answer one question, or several, with evidence, best first.
 
-    With `question` the result is one object, with `questions` it is `{"results": [...]}`. Offsets of evidence
-    count Unicode code points.
+    With `question` the result is one object, with `questions` it is `{"results": [...]}`. Offsets
+    of evidence count Unicode code points.
     """
     job = Job("ask", body.top_k, body.n_best, parse_filter(body.filter))
     return JSONResponse(body.shown(await engine.run(request, job, body.texts)))
@@ -129,10 +140,11 @@ async def ask(body: AskRequest, request: Request, engine: AppEngine) -> Response
 
 @router.post("/v1/retrieve", dependencies=BODY_ALONE, tags=["questions"])
 async def retrieve(body: RetrieveRequest, request: Request, engine: AppEngine) -> Response:
-    """Passages without answers, best first; larger scores are better, comparable within one index only.
+    """Passages without answers, best first; larger scores are better, comparable within one index
+    only.
 
-    The result has the `question`, its `hits` (`passage_id`, `title`, `text`, `score` and, where there are
-    such, `location`, `metadata` and `first_stage`), `index_version` and `timings_ms`.
+    The result has the `question`, its `hits` (`passage_id`, `title`, `text`, `score` and, where
+    there are such, `location`, `metadata` and `first_stage`), `index_version` and `timings_ms`.
     """
     job = Job("retrieve", body.top_k, filter=parse_filter(body.filter))
     return JSONResponse(body.shown(await engine.run(request, job, body.texts)))
@@ -142,7 +154,8 @@ async def retrieve(body: RetrieveRequest, request: Request, engine: AppEngine) -
 async def passage(
     passage_id: str, engine: AppEngine, around: Annotated[int, Query(ge=0, le=20)] = 0
 ) -> Response:
-    """Title and text of a passage, its metadata, and its location in the file it comes from, if any.
+    """Title and text of a passage, its metadata, and its location in the file it comes from, if
+    any.
 
     With `around` also that many passages `before` and `after` it in its document.
     """
@@ -167,9 +180,11 @@ def _look_up(pipeline: Pipeline, passage_id: str, around: int) -> dict[str, Any]
 
 @router.post("/v1/feedback", tags=["questions"])
 async def feedback(body: FeedbackRequest, engine: AppEngine) -> Response:
-    """Append the judgement to the server's file of labelled questions, and return the id of its record.
+    """Append the judgement to the server's file of labelled questions, and return the id of its
+    record.
 
-    `passage_id` is the passage of the answer's evidence; for a right answer it becomes the gold passage.
+    `passage_id` is the passage of the answer's evidence; for a right answer it becomes the gold
+    passage.
     """
     file = engine.settings.feedback_file
     if file is None:
@@ -205,7 +220,10 @@ def append_record(path: Path, record: dict[str, Any], max_bytes: int) -> None:
     with path.open("ab") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
         if stream.seek(0, os.SEEK_END) + len(line) > max_bytes:
-            message, hint = "the file of feedback has reached its limit", "the operator may move it away"
+            message, hint = (
+                "the file of feedback has reached its limit",
+                "the operator may move it away",
+            )
             raise ApiError(507, "feedback_full", message, hint=hint)
         stream.write(line)
         stream.flush()

@@ -34,7 +34,9 @@ from serve.engine import open_pipeline
 from serve.metrics import SHARED_FOLDER
 from serve.settings import ServeSettings
 
-_KEEP_ALIVE_S = 75  # for an idle connection: proxies keep theirs for 60 s, and a closed one costs a request
+_KEEP_ALIVE_S = (
+    75  # for an idle connection: proxies keep theirs for 60 s, and a closed one costs a request
+)
 _HANGS_AFTER_S = 60  # a worker that gives no sign of life for so long is started anew
 _LOCK = "run.lock"
 
@@ -42,7 +44,8 @@ _LOCK = "run.lock"
 def run_server(settings: ServeSettings) -> None:
     """Serve until SIGTERM or SIGINT, then finish accepted requests; SIGHUP opens the index again.
 
-    Requests that are left after `drain_timeout_s` are refused; their threads may go on, see `leave`.
+    Requests that are left after `drain_timeout_s` are refused; their threads may go on, see
+    `leave`.
 
     Raises:
         ResourceError: the server cannot listen on the address, or a worker cannot open the index.
@@ -64,7 +67,10 @@ def run_folder() -> Iterator[Path]:
         with suppress(OSError), (left / _LOCK).open("rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(left, ignore_errors=True)
-    with tempfile.TemporaryDirectory(prefix=RUN_PREFIX) as folder, (Path(folder) / _LOCK).open("wb") as lock:
+    with (
+        tempfile.TemporaryDirectory(prefix=RUN_PREFIX) as folder,
+        (Path(folder) / _LOCK).open("wb") as lock,
+    ):
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield Path(folder)
 
@@ -121,7 +127,8 @@ class _Server(uvicorn.Server):
 
 
 def _supervise(settings: ServeSettings, listener: socket.socket, folder: Path) -> None:
-    """Serve with several processes; each opens the index by itself, and they share its memory-mapped files.
+    """Serve with several processes; each opens the index by itself, and they share its
+    memory-mapped files.
 
     SIGHUP replaces them one after another, each once its successor has opened the index.
     """
@@ -134,7 +141,9 @@ def _supervise(settings: ServeSettings, listener: socket.socket, folder: Path) -
     )
     metrics = folder / "metrics"
     metrics.mkdir()
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // settings.workers)))
+    os.environ.setdefault(
+        "OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // settings.workers))
+    )
     os.environ[SHARED_FOLDER] = str(metrics)
     try:
         workers = _Workers(config, [listener])
@@ -142,7 +151,9 @@ def _supervise(settings: ServeSettings, listener: socket.socket, folder: Path) -
     finally:
         del os.environ[SHARED_FOLDER]
     if workers.has_failed:
-        raise ResourceError("a worker could not open the index", hint="the log above has the reason")
+        raise ResourceError(
+            "a worker could not open the index", hint="the log above has the reason"
+        )
 
 
 class _Workers(Multiprocess):
@@ -166,7 +177,10 @@ def _worker_app(settings: ServeSettings, folder: Path) -> FastAPI:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     Finalize(None, leave, exitpriority=0)
     return create_app(
-        settings, on_load_error=lambda error: leave(STARTUP_FAILURE), opens_first=True, folder=folder
+        settings,
+        on_load_error=lambda error: leave(STARTUP_FAILURE),
+        opens_first=True,
+        folder=folder,
     )
 
 
@@ -183,7 +197,9 @@ def _set_up_logging() -> None:
 
 
 def leave(code: int = 0) -> None:
-    """Exit the process at once: a normal exit would wait for its threads, which may still be reading."""
+    """Exit the process at once: a normal exit would wait for its threads, which may still be
+    reading.
+    """
     logging.shutdown()
     with suppress(OSError):
         sys.stdout.flush()

@@ -8,7 +8,14 @@ import re
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import DirectoryPath, Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    DirectoryPath,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from rag.core.errors import ConfigError, did_you_mean
@@ -25,7 +32,9 @@ def hash_api_key(key: str | bytes) -> str:
         >>> hash_api_key("secret")[:16]
         '2bb80d537b1da3e3'
     """
-    return hashlib.sha256(key if isinstance(key, bytes) else key.encode("utf-8", "surrogatepass")).hexdigest()
+    return hashlib.sha256(
+        key if isinstance(key, bytes) else key.encode("utf-8", "surrogatepass")
+    ).hexdigest()
 
 
 class ServeSettings(BaseSettings, OpenSettings):
@@ -42,14 +51,20 @@ class ServeSettings(BaseSettings, OpenSettings):
 
     index: Path = Field(Path("index"), description="index to serve, may be a symbolic link")
     files: DirectoryPath | None = Field(
-        None, description="folder that was indexed, whose files the server then shows to those who may ask it"
+        None,
+        description="folder that was indexed, whose files the server then shows to those who may ask it",
     )
-    ray: str | None = Field(None, description="Ray cluster that searches the vectors, HOST:PORT or auto")
+    ray: str | None = Field(
+        None, description="Ray cluster that searches the vectors, HOST:PORT or auto"
+    )
 
     host: str = Field("127.0.0.1", description="address to listen on")
     port: int = Field(8000, ge=0, le=65535, description="port to listen on; 0 for any free one")
     workers: int = Field(
-        1, ge=1, le=256, description="processes that serve; each has models of its own and shares the index"
+        1,
+        ge=1,
+        le=256,
+        description="processes that serve; each has models of its own and shares the index",
     )
 
     max_upload_bytes: int = Field(
@@ -59,17 +74,26 @@ class ServeSettings(BaseSettings, OpenSettings):
         2, ge=1, le=4, description="uploads whose files are converted at a time, over all workers"
     )
     timeout_s: float = Field(
-        30.0, gt=0, allow_inf_nan=False, description="a request that takes longer is answered with 504"
+        30.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="a request that takes longer is answered with 504",
     )
     drain_timeout_s: float = Field(
-        30.0, gt=0, allow_inf_nan=False, description="longest wait for accepted requests at shutdown"
+        30.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="longest wait for accepted requests at shutdown",
     )
 
-    queue_size: int = Field(256, ge=1, description="questions that may wait; more are refused with 503")
+    queue_size: int = Field(
+        256, ge=1, description="questions that may wait; more are refused with 503"
+    )
     batch_max_size: int = Field(16, ge=1, description="most questions in one batch")
 
     api_keys: Annotated[tuple[str, ...], NoDecode] = Field(
-        (), description="sha256 of each accepted API key (printf %s KEY | sha256sum); none: open to all"
+        (),
+        description="sha256 of each accepted API key (printf %s KEY | sha256sum); none: open to all",
     )
     feedback_file: Path | None = Field(
         None, description="JSON lines file that /v1/feedback appends to; it is off without one"
@@ -92,7 +116,9 @@ class ServeSettings(BaseSettings, OpenSettings):
     @field_validator("api_keys")
     @classmethod
     def _are_hashes(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        hashes = tuple(key.strip().lower().removesuffix("  -") for key in value)  # as sha256sum prints it
+        hashes = tuple(
+            key.strip().lower().removesuffix("  -") for key in value
+        )  # as sha256sum prints it
         for number, key_hash in enumerate(hashes, 1):
             if not _SHA256.fullmatch(key_hash):
                 raise ValueError(

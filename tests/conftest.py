@@ -11,7 +11,9 @@ import pytest
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip tests of arithmetic that this processor lacks; what is refused there is tested everywhere."""
+    """Skip tests of arithmetic that this processor lacks; what is refused there is tested
+    everywhere.
+    """
     for name in ("bf16", "int8"):
         if item.get_closest_marker(f"needs_{name}"):
             from rag.runtime import hardware
@@ -40,9 +42,27 @@ class TinyModels:
         from transformers import PreTrainedTokenizerFast
 
         letters = list(string.ascii_lowercase + string.digits + "éß中")
-        words = ["the", "who", "wrote", "danube", "rises", "in", "black", "forest", "river", "title", "text"]
+        words = [
+            "the",
+            "who",
+            "wrote",
+            "danube",
+            "rises",
+            "in",
+            "black",
+            "forest",
+            "river",
+            "title",
+            "text",
+        ]
         special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-        pieces = [*special, *string.punctuation, *letters, *("##" + letter for letter in letters), *words]
+        pieces = [
+            *special,
+            *string.punctuation,
+            *letters,
+            *("##" + letter for letter in letters),
+            *words,
+        ]
         pieces += ["[unused0]", "[unused1]"]
         vocabulary = {piece: number for number, piece in enumerate(pieces)}
         tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
@@ -54,17 +74,27 @@ class TinyModels:
             special_tokens=[(name, vocabulary[name]) for name in ("[CLS]", "[SEP]")],
         )
         wrapped = PreTrainedTokenizerFast(
-            tokenizer_object=tokenizer, unk_token="[UNK]", pad_token="[PAD]", cls_token="[CLS]",
-            sep_token="[SEP]", mask_token="[MASK]", model_max_length=self.max_tokens,
-        )  # fmt: skip
+            tokenizer_object=tokenizer,
+            unk_token="[UNK]",
+            pad_token="[PAD]",
+            cls_token="[CLS]",
+            sep_token="[SEP]",
+            mask_token="[MASK]",
+            model_max_length=self.max_tokens,
+        )
         wrapped.save_pretrained(folder)
 
     def config(self, **changes: Any) -> dict[str, Any]:
         return {
-            "vocab_size": 128, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
-            "intermediate_size": 48, "max_position_embeddings": self.max_tokens, "initializer_range": 0.3,
+            "vocab_size": 128,
+            "hidden_size": 32,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "intermediate_size": 48,
+            "max_position_embeddings": self.max_tokens,
+            "initializer_range": 0.3,
             **changes,
-        }  # fmt: skip
+        }
 
     def bert(self, folder: Path, *, seed: int = 0, **changes: Any) -> Path:
         """A plain BERT folder."""
@@ -72,7 +102,9 @@ class TinyModels:
         from transformers import BertConfig, BertModel
 
         torch.manual_seed(seed)
-        BertModel(BertConfig(**self.config(**changes)), add_pooling_layer=False).save_pretrained(folder)
+        BertModel(BertConfig(**self.config(**changes)), add_pooling_layer=False).save_pretrained(
+            folder
+        )
         self.tokenizer(folder)
         return folder
 
@@ -84,7 +116,11 @@ class TinyModels:
         torch.manual_seed(1)
         settings = {**self.config(), **_BASES.get(family, {}), "pad_token_id": 0}
         if family == "distilbert":  # the usual names would win over its own
-            settings = {k: v for k, v in settings.items() if not k.startswith(("num_", "hidden_s", "interm"))}
+            settings = {
+                k: v
+                for k, v in settings.items()
+                if not k.startswith(("num_", "hidden_s", "interm"))
+            }
         AutoModel.from_config(AutoConfig.for_model(family, **settings)).save_pretrained(folder)
         self.tokenizer(folder)
         return folder
@@ -96,7 +132,10 @@ class TinyModels:
 
         torch.manual_seed(seed)
         config = DPRConfig(**self.config(), projection_dim=projection_dim)
-        for name, kind in (("ctx_encoder", DPRContextEncoder), ("question_encoder", DPRQuestionEncoder)):
+        for name, kind in (
+            ("ctx_encoder", DPRContextEncoder),
+            ("question_encoder", DPRQuestionEncoder),
+        ):
             kind(config).save_pretrained(folder / name)
             self.tokenizer(folder / name)
         return folder
@@ -111,7 +150,9 @@ class TinyModels:
         prompts: dict[str, str] | None = None,
         similarity: str | None = None,
     ) -> Path:
-        """A folder written by sentence-transformers itself; skips the test where it is not installed."""
+        """A folder written by sentence-transformers itself; skips the test where it is not
+        installed.
+        """
         library = pytest.importorskip("sentence_transformers")
         from sentence_transformers import sentence_transformer as package
 
@@ -130,14 +171,21 @@ class TinyModels:
         return folder / "st"
 
     def late_interaction(self, folder: Path, *, dim: int = 6, seed: int = 1) -> Any:
-        """A folder as sentence-transformers' `MultiVectorEncoder` writes it; its linear layer's weight."""
+        """A folder as sentence-transformers' `MultiVectorEncoder` writes it; its linear layer's
+        weight.
+        """
         import torch
         from safetensors.torch import save_file
 
         self.bert(folder)
         torch.manual_seed(seed)
         weight = torch.randn(dim, 32)
-        places = {"": "Transformer", "1_Dense": "Dense", "2_Mask": "MultiVectorMask", "3_Norm": "Normalize"}
+        places = {
+            "": "Transformer",
+            "1_Dense": "Dense",
+            "2_Mask": "MultiVectorMask",
+            "3_Norm": "Normalize",
+        }
         modules = [
             {"idx": n, "name": str(n), "path": place, "type": f"sentence_transformers.{kind}"}
             for n, (place, kind) in enumerate(places.items())

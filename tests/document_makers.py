@@ -1,4 +1,5 @@
-"""Small files of every format, made from one list of (kind, content): what a test puts in must come out.
+"""Small files of every format, made from one list of (kind, content): what a test puts in must come
+out.
 
 Kinds: "h1", "h2", "p", "li", "code" with a text, and "table" with a list of rows, the header first.
 """
@@ -52,8 +53,10 @@ def rst(content: Content) -> bytes:
 def page(content: Content, title: str = "") -> bytes:
     def shown(kind: str, value: Any) -> str:
         if kind == "table":
-            cells = ["".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in row)
-                     for tag, row in zip(["th"] + ["td"] * len(value), value, strict=False)]  # fmt: skip
+            cells = [
+                "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in row)
+                for tag, row in zip(["th"] + ["td"] * len(value), value, strict=False)
+            ]
             return "<table>" + "".join(f"<tr>{row}</tr>" for row in cells) + "</table>"
         tag = {"code": "pre"}.get(kind, kind)
         text = f"<{tag}>{html.escape(value)}</{tag}>"
@@ -66,7 +69,13 @@ def page(content: Content, title: str = "") -> bytes:
 def word(content: Content) -> bytes:
     document = docx.Document()
     document.styles.add_style("Code", docx.enum.style.WD_STYLE_TYPE.PARAGRAPH)
-    styles = {"h1": "Heading 1", "h2": "Heading 2", "li": "List Bullet", "code": "Code", "p": "Normal"}
+    styles = {
+        "h1": "Heading 1",
+        "h2": "Heading 2",
+        "li": "List Bullet",
+        "code": "Code",
+        "p": "Normal",
+    }
     for kind, value in content:
         if kind == "table":
             table = document.add_table(len(value), len(value[0]))
@@ -121,8 +130,13 @@ def epub(content: Content, title: str = "Book", **members: bytes) -> bytes:
         '</metadata><manifest><item id="a" href="one%20a.xhtml"/></manifest>'
         '<spine><itemref idref="a"/></spine></package>'
     )
-    files = {"mimetype": b"application/epub+zip", "META-INF/container.xml": container.encode(),
-             "O/p.opf": package.encode(), "O/one a.xhtml": page(content), **members}  # fmt: skip
+    files = {
+        "mimetype": b"application/epub+zip",
+        "META-INF/container.xml": container.encode(),
+        "O/p.opf": package.encode(),
+        "O/one a.xhtml": page(content),
+        **members,
+    }
     return archive(files)
 
 
@@ -134,16 +148,24 @@ def archive(files: dict[str, bytes]) -> bytes:
     return buffer.getvalue()
 
 
-def mail(content: Content, subject: str = "Subject", attachments: dict[str, bytes] | None = None) -> bytes:
+def mail(
+    content: Content, subject: str = "Subject", attachments: dict[str, bytes] | None = None
+) -> bytes:
     message = EmailMessage()
-    message["Subject"], message["From"], message["To"] = subject, "ann@example.org", "bo@example.org"
+    message["Subject"], message["From"], message["To"] = (
+        subject,
+        "ann@example.org",
+        "bo@example.org",
+    )
     message.set_content(page(content).decode(), subtype="html")
     for name, data in (attachments or {}).items():
         message.add_attachment(data, maintype="application", subtype="octet-stream", filename=name)
     return message.as_bytes()
 
 
-Line = tuple[float, float, float, str, str]  # x, y, size, font (F regular, B bold, C fixed pitch), text
+Line = tuple[
+    float, float, float, str, str
+]  # x, y, size, font (F regular, B bold, C fixed pitch), text
 
 
 def pdf(
@@ -154,28 +176,38 @@ def pdf(
     title: str = "",
     encrypted: bool = False,
 ) -> bytes:
-    """A PDF of lines at their places; the outline has title and page of each entry, labels a number tree."""
+    """A PDF of lines at their places; the outline has title and page of each entry, labels a number
+    tree.
+    """
     fonts = {"F": "Helvetica", "B": "Helvetica-Bold", "C": "Courier"}
     objects: dict[int, bytes] = {}
     for number, (_, name) in enumerate(sorted(fonts.items()), start=10):
-        objects[number] = f"<</Type/Font/Subtype/Type1/BaseFont/{name}/Encoding/WinAnsiEncoding>>".encode()
+        objects[number] = (
+            f"<</Type/Font/Subtype/Type1/BaseFont/{name}/Encoding/WinAnsiEncoding>>".encode()
+        )
     named = " ".join(f"/{key} {number} 0 R" for number, key in enumerate(sorted(fonts), start=10))
     first = 20
     for place, lines in enumerate(pages):
         stream = "".join(
-            f"BT /{font} {size} Tf {x} {y} Td ({_escaped(text)}) Tj ET\n" for x, y, size, font, text in lines
+            f"BT /{font} {size} Tf {x} {y} Td ({_escaped(text)}) Tj ET\n"
+            for x, y, size, font, text in lines
         ).encode("cp1252")
         objects[first + 2 * place] = (
             f"<</Type/Page/Parent 2 0 R/MediaBox[0 0 595 842]/Resources<</Font<<{named}>>>>"
             f"/Contents {first + 2 * place + 1} 0 R>>".encode()
         )
-        objects[first + 2 * place + 1] = b"<</Length %d>>stream\n%s\nendstream" % (len(stream), stream)
+        objects[first + 2 * place + 1] = b"<</Length %d>>stream\n%s\nendstream" % (
+            len(stream),
+            stream,
+        )
     kids = " ".join(f"{first + 2 * place} 0 R" for place in range(len(pages)))
     objects[2] = f"<</Type/Pages/Kids[{kids}]/Count {len(pages)}>>".encode()
     begin = first + 2 * len(pages) + 1
     for place, (text, at) in enumerate(outline):
         following = f"/Next {begin + place + 1} 0 R" if place + 1 < len(outline) else ""
-        entry = f"<</Title({_escaped(text)})/Parent 3 0 R/Dest[{first + 2 * at} 0 R /Fit]{following}>>"
+        entry = (
+            f"<</Title({_escaped(text)})/Parent 3 0 R/Dest[{first + 2 * at} 0 R /Fit]{following}>>"
+        )
         objects[begin + place] = entry.encode("cp1252")
     last = begin + len(outline) - 1
     objects[3] = f"<</First {begin} 0 R/Last {last} 0 R/Count {len(outline)}>>".encode()
@@ -199,7 +231,9 @@ def _pdf_file(objects: dict[int, bytes], trailer: str) -> bytes:
     out += b"xref\n0 1\n0000000000 65535 f \n"
     for number, offset in table.items():
         out += b"%d 1\n%010d 00000 n \n" % (number, offset)
-    return bytes(out + f"trailer<</Size 9999/Root 1 0 R{trailer}>>\nstartxref\n{start}\n%%EOF".encode())
+    return bytes(
+        out + f"trailer<</Size 9999/Root 1 0 R{trailer}>>\nstartxref\n{start}\n%%EOF".encode()
+    )
 
 
 def _escaped(text: str) -> str:
@@ -207,7 +241,9 @@ def _escaped(text: str) -> str:
 
 
 def pdf_of(content: Content) -> bytes:
-    """Headings are larger, code has a fixed pitch, tables are lines; prose is broken at 80 characters."""
+    """Headings are larger, code has a fixed pitch, tables are lines; prose is broken at 80
+    characters.
+    """
     lines: list[Line] = []
     y = 800.0
     sizes = {"h1": 20.0, "h2": 15.0}
@@ -215,14 +251,22 @@ def pdf_of(content: Content) -> bytes:
         texts = [" ".join(row) for row in value] if kind == "table" else value.split("\n")
         y -= 12
         for text in texts:
-            for part in [text] if kind == "code" else textwrap.wrap("- " * (kind == "li") + text, 80):
+            for part in (
+                [text] if kind == "code" else textwrap.wrap("- " * (kind == "li") + text, 80)
+            ):
                 y -= 1.25 * sizes.get(kind, 10.0)
                 lines.append((50, y, sizes.get(kind, 10.0), "C" if kind == "code" else "F", part))
     return pdf([lines])
 
 
 ODF = "urn:oasis:names:tc:opendocument:xmlns"
-_PREFIXES = {"text": "text", "table": "table", "office": "office", "style": "style", "draw": "drawing"}
+_PREFIXES = {
+    "text": "text",
+    "table": "table",
+    "office": "office",
+    "style": "style",
+    "draw": "drawing",
+}
 
 
 def odf(body: str, styles: str = "", title: str = "", **members: bytes) -> bytes:
@@ -233,7 +277,11 @@ def odf(body: str, styles: str = "", title: str = "", **members: bytes) -> bytes
         f"<office:body><office:text>{body}</office:text></office:body></office:document-content>"
     )
     meta = f'<m xmlns:dc="http://purl.org/dc/elements/1.1/"><dc:title>{title}</dc:title></m>'
-    files = {"mimetype": "application/vnd.oasis.opendocument.text", "meta.xml": meta, "content.xml": content}
+    files = {
+        "mimetype": "application/vnd.oasis.opendocument.text",
+        "meta.xml": meta,
+        "content.xml": content,
+    }
     return archive({**{name: text.encode() for name, text in files.items()}, **members})
 
 
@@ -255,23 +303,35 @@ def odt(content: Content) -> bytes:
         if kind == "table":
             return cells(value)
         if kind == "code":
-            lines = (html.escape(line).replace("  ", '<text:s text:c="2"/>') for line in value.split("\n"))
+            lines = (
+                html.escape(line).replace("  ", '<text:s text:c="2"/>')
+                for line in value.split("\n")
+            )
             return "".join(f'<text:p text:style-name="P1">{line}</text:p>' for line in lines)
         if kind in ("h1", "h2"):
             return f'<text:h text:outline-level="{kind[1]}">{html.escape(value)}</text:h>'
         paragraph = f"<text:p>{html.escape(value)}</text:p>"
         is_item = kind == "li"
         return (
-            f"<text:list><text:list-item>{paragraph}</text:list-item></text:list>" if is_item else paragraph
+            f"<text:list><text:list-item>{paragraph}</text:list-item></text:list>"
+            if is_item
+            else paragraph
         )
 
     return odf("".join(shown(*block) for block in content), styles)
 
 
 MAKERS: dict[str, Callable[[Content], bytes]] = {
-    "a.md": markdown, "a.rst": rst, "a.html": page, "a.docx": word, "a.pptx": slides, "a.epub": epub,
-    "a.eml": mail, "a.pdf": pdf_of, "a.odt": odt,
-}  # fmt: skip
+    "a.md": markdown,
+    "a.rst": rst,
+    "a.html": page,
+    "a.docx": word,
+    "a.pptx": slides,
+    "a.epub": epub,
+    "a.eml": mail,
+    "a.pdf": pdf_of,
+    "a.odt": odt,
+}
 LINE = [(50.0, 700.0, 10.0, "F", "Some text.")]
 
 
@@ -289,13 +349,16 @@ def mixed_folder(folder: Path) -> None:
     (folder / "data.jsonl").write_text('{"id": "1", "text": "x"}\n')
 
 
-LONG = (
-    "An opening paragraph that is long enough to be broken over two lines where the format has lines of text."
-)
+LONG = "An opening paragraph that is long enough to be broken over two lines where the format has lines of text."
 CONTENT = [
-    ("h1", "Guide"), ("p", LONG), ("h2", "Linux"), ("li", "first entry"), ("li", "second entry"),
-    ("code", "apt install x\n  y"), ("table", [["Week", "Room"], ["two", "cellar"], ["three", "attic"]]),
-]  # fmt: skip
+    ("h1", "Guide"),
+    ("p", LONG),
+    ("h2", "Linux"),
+    ("li", "first entry"),
+    ("li", "second entry"),
+    ("code", "apt install x\n  y"),
+    ("table", [["Week", "Room"], ["two", "cellar"], ["three", "attic"]]),
+]
 
 
 def blocks(converted: Document) -> list[tuple[str, str]]:

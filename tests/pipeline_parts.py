@@ -32,6 +32,8 @@ class LastWordsReader:
                 start = len(passage.text) - len(" ".join(passage.text.split()[-2:]))
                 end = len(passage.text) - 1
                 evidence = Evidence.of(passage, 0.0, (start, end))
-                spans.append(Answer(passage.text[start:end], 5.0 - place, 0.9 - place / 2, evidence))
+                spans.append(
+                    Answer(passage.text[start:end], 5.0 - place, 0.9 - place / 2, evidence)
+                )
             results.append(AnswerSet(question, tuple(spans), 0.05 if spans else 1.0))
         return results

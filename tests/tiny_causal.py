@@ -18,7 +18,9 @@ CHAT = (
 
 def _vocabulary() -> tuple[list[str], list[tuple[str, str]]]:
     words = [f"\u0120{word}" for word in WORDS]  # that sign is a blank
-    merges = list(dict.fromkeys((word[:end], word[end]) for word in words for end in range(1, len(word))))
+    merges = list(
+        dict.fromkeys((word[:end], word[end]) for word in words for end in range(1, len(word)))
+    )
     return [*SPECIAL, *sorted(pre_tokenizers.ByteLevel.alphabet()), *map("".join, merges)], merges
 
 
@@ -29,9 +31,12 @@ def causal_tokenizer(chat: bool = True) -> PreTrainedTokenizerFast:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     made = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token=SPECIAL[1], eos_token=SPECIAL[2], pad_token=SPECIAL[2],
+        tokenizer_object=tokenizer,
+        bos_token=SPECIAL[1],
+        eos_token=SPECIAL[2],
+        pad_token=SPECIAL[2],
         unk_token=SPECIAL[0],
-    )  # fmt: skip
+    )
     made.chat_template = CHAT if chat else None
     return made
 
@@ -41,10 +46,21 @@ def tiny_causal(seed: int = 0, positions: int = 512) -> LlamaForCausalLM:
     torch.manual_seed(seed)
     size = len(causal_tokenizer())
     config = LlamaConfig(
-        vocab_size=size, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, head_dim=8, max_position_embeddings=positions, initializer_range=0.3,
-        bos_token_id=1, eos_token_id=2, pad_token_id=2, tie_word_embeddings=False, attention_dropout=0.0,
-    )  # fmt: skip
+        vocab_size=size,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        max_position_embeddings=positions,
+        initializer_range=0.3,
+        bos_token_id=1,
+        eos_token_id=2,
+        pad_token_id=2,
+        tie_word_embeddings=False,
+        attention_dropout=0.0,
+    )
     return LlamaForCausalLM(config).eval()
 
 

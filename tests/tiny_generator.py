@@ -4,7 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import BartConfig, BartForConditionalGeneration, T5Config, T5ForConditionalGeneration
+from transformers import (
+    BartConfig,
+    BartForConditionalGeneration,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 
 from tests.tiny_reader import tiny_tokenizer
 
@@ -27,16 +32,33 @@ def tiny_seq2seq(kind: str, seed: int = 0) -> Any:
     model: Any
     if kind == "bart":
         config: Any = BartConfig(
-            vocab_size=size, d_model=32, encoder_layers=2, decoder_layers=2, encoder_attention_heads=2,
-            decoder_attention_heads=2, encoder_ffn_dim=48, decoder_ffn_dim=48, max_position_embeddings=128,
-            init_std=0.4, forced_eos_token_id=None, dropout=0.0, **ids,
-        )  # fmt: skip
+            vocab_size=size,
+            d_model=32,
+            encoder_layers=2,
+            decoder_layers=2,
+            encoder_attention_heads=2,
+            decoder_attention_heads=2,
+            encoder_ffn_dim=48,
+            decoder_ffn_dim=48,
+            max_position_embeddings=128,
+            init_std=0.4,
+            forced_eos_token_id=None,
+            dropout=0.0,
+            **ids,
+        )
         model = BartForConditionalGeneration(config)
     else:
         config = T5Config(
-            vocab_size=size, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=2, dropout_rate=0.0,
-            tie_word_embeddings=False, **{name: i for name, i in ids.items() if name != "bos_token_id"},
-        )  # fmt: skip
+            vocab_size=size,
+            d_model=32,
+            d_kv=8,
+            d_ff=48,
+            num_layers=2,
+            num_heads=2,
+            dropout_rate=0.0,
+            tie_word_embeddings=False,
+            **{name: i for name, i in ids.items() if name != "bos_token_id"},
+        )
         model = T5ForConditionalGeneration(config)
         with torch.no_grad():
             for weight in model.parameters():

@@ -27,7 +27,8 @@ __all__ = ["joint_world"]
 def joint_world(folder: Path, *, seed: int = 0, copy_steps: int = 150) -> dict[str, Any]:
     """Settings of a run: 30 passages, questions about each, a random encoder, a copying generator.
 
-    Questions name the thing as passages do, and the place by another word, which only answers can teach.
+    Questions name the thing as passages do, and the place by another word, which only answers can
+    teach.
     """
     draw = np.random.default_rng(seed)
     numbers = {(t, p): str(draw.integers(2, 10)) for t in THINGS for p in range(len(PLACES))}
@@ -46,18 +47,30 @@ def joint_world(folder: Path, *, seed: int = 0, copy_steps: int = 150) -> dict[s
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in part))
     encoder = tiny_encoder(folder / "encoder", seed)
     build_index(
-        passages, folder / "index", encoder=BiEncoder.load(encoder, precision="fp32", pooling="mean"),
+        passages,
+        folder / "index",
+        encoder=BiEncoder.load(encoder, precision="fp32", pooling="mean"),
         settings=BuildSettings(probes=8),
-    )  # fmt: skip
+    )
     generator = tiny_generator(folder / "generator", "bart", seed)
     _teach_to_copy(generator, seed, copy_steps)
     return {
-        "train_files": [str(folder / "train.jsonl")], "validation_file": str(folder / "dev.jsonl"),
-        "index": str(folder / "index"), "top_k": 5,
-        "generator": str(generator), "template": "{question} [SEP] {text}", "reader_passage_tokens": 24,
-        "answer_tokens": 2, "reader_question_tokens": 12, "batch_tokens": 4096,
-        "dropout": 0.0, "shared": False, "batch_size": 16, "precision": "fp32", "threads": 1,
-    }  # fmt: skip
+        "train_files": [str(folder / "train.jsonl")],
+        "validation_file": str(folder / "dev.jsonl"),
+        "index": str(folder / "index"),
+        "top_k": 5,
+        "generator": str(generator),
+        "template": "{question} [SEP] {text}",
+        "reader_passage_tokens": 24,
+        "answer_tokens": 2,
+        "reader_question_tokens": 12,
+        "batch_tokens": 4096,
+        "dropout": 0.0,
+        "shared": False,
+        "batch_size": 16,
+        "precision": "fp32",
+        "threads": 1,
+    }
 
 
 def _teach_to_copy(folder: Path, seed: int, steps: int) -> None:
@@ -80,7 +93,9 @@ def _teach_to_copy(folder: Path, seed: int, steps: int) -> None:
             asked = f"{draw.choice(THINGS)} {letter} {draw.choice(ASKED)}"
             rows.append([tokenizer(f"{asked} [SEP] {passage}")["input_ids"]])
             answers.append(seq2seq.answer_ids(number))
-        loss = -seq2seq.token_log_probs(seq2seq.encode(rows), seq2seq.targets(answers)).sum(1).mean()
+        loss = (
+            -seq2seq.token_log_probs(seq2seq.encode(rows), seq2seq.targets(answers)).sum(1).mean()
+        )
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()

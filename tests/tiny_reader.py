@@ -16,9 +16,26 @@ from readers.extractive.settings import ReaderSettings
 from readers.extractive.training.finish import export_int8
 
 WORDS = [
-    "the", "tower", "river", "city", "bridge", "castle", "harbour", "forest", "is", "in",
-    "was", "built", "near", "has", "meters", "year", "of", "how", "many",
-]  # fmt: skip
+    "the",
+    "tower",
+    "river",
+    "city",
+    "bridge",
+    "castle",
+    "harbour",
+    "forest",
+    "is",
+    "in",
+    "was",
+    "built",
+    "near",
+    "has",
+    "meters",
+    "year",
+    "of",
+    "how",
+    "many",
+]
 _SIGNS = [*string.ascii_lowercase, *string.digits, *".,?!'-()"]
 PIECES = [*_SIGNS, *(f"##{sign}" for sign in _SIGNS), *WORDS]
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -34,7 +51,9 @@ def word_pieces(entries: Iterable[str], unknown: str) -> Tokenizer:
 
 
 def tiny_tokenizer() -> PreTrainedTokenizerFast:
-    """WordPiece over a few words, with every letter and digit as a fallback: nothing becomes [UNK]."""
+    """WordPiece over a few words, with every letter and digit as a fallback: nothing becomes
+    [UNK].
+    """
     tokenizer = word_pieces([*SPECIAL, *PIECES], "[UNK]")
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
@@ -47,26 +66,40 @@ def tiny_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def tiny_roberta_tokenizer() -> PreTrainedTokenizerFast:
-    """Byte pairs as RoBERTa has them: pairs are <s> question </s></s> text </s>, all of one segment."""
+    """Byte pairs as RoBERTa has them: pairs are <s> question </s></s> text </s>, all of one
+    segment.
+    """
     special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
     words = [f"\u0120{word}" for word in WORDS]  # that sign is a blank
-    merges = list(dict.fromkeys((word[:end], word[end]) for word in words for end in range(1, len(word))))
+    merges = list(
+        dict.fromkeys((word[:end], word[end]) for word in words for end in range(1, len(word)))
+    )
     entries = [*special, *sorted(pre_tokenizers.ByteLevel.alphabet()), *map("".join, merges)]
     vocab = {entry: number for number, entry in enumerate(entries)}
     tokenizer = Tokenizer(models.BPE(vocab, merges))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), add_prefix_space=False)
+    tokenizer.post_processor = processors.RobertaProcessing(
+        ("</s>", 2), ("<s>", 0), add_prefix_space=False
+    )
     names = {f"{kind}_token": f"<{kind}>" for kind in ("pad", "unk", "mask")}
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, cls_token="<s>", sep_token="</s>", **names)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, cls_token="<s>", sep_token="</s>", **names
+    )
 
 
 def tiny_config(**changes: Any) -> BertConfig:
     values: dict[str, Any] = {
-        "vocab_size": len(tiny_tokenizer()), "hidden_size": 32, "num_hidden_layers": 2,
-        "num_attention_heads": 2, "intermediate_size": 64, "max_position_embeddings": 128,
-        "initializer_range": 0.3, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
-    }  # fmt: skip
+        "vocab_size": len(tiny_tokenizer()),
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 64,
+        "max_position_embeddings": 128,
+        "initializer_range": 0.3,
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+    }
     return BertConfig(**{**values, **changes})
 
 
@@ -82,9 +115,13 @@ def tiny_reader(folder: Path, seed: int = 0) -> Path:
     """A folder of `rag train reader` with random weights."""
     model = SpanModel.from_encoder(tiny_encoder(folder / "encoder", seed), seed=seed)
     export_int8(
-        folder / "reader", model, dict(model.state_dict()), tiny_tokenizer(),
-        name="tiny", settings=ReaderSettings(max_tokens=128),
-    )  # fmt: skip
+        folder / "reader",
+        model,
+        dict(model.state_dict()),
+        tiny_tokenizer(),
+        name="tiny",
+        settings=ReaderSettings(max_tokens=128),
+    )
     return folder / "reader"
 
 
@@ -94,16 +131,23 @@ def tiny_roberta(folder: Path, seed: int = 0) -> Path:
     same = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
     sizes = {name: getattr(tiny_config(), name) for name in same}
     config = RobertaConfig(
-        **sizes, vocab_size=len(tiny_roberta_tokenizer()), max_position_embeddings=162, type_vocab_size=1,
-        initializer_range=0.05, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
-    )  # fmt: skip
+        **sizes,
+        vocab_size=len(tiny_roberta_tokenizer()),
+        max_position_embeddings=162,
+        type_vocab_size=1,
+        initializer_range=0.05,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
     RobertaModel(config).save_pretrained(folder)
     tiny_roberta_tokenizer().save_pretrained(folder)
     return folder
 
 
 def tiny_squad(path: Path, articles: int, seed: int, results: Path | None = None) -> Path:
-    """SQuAD JSON in which the answer is the number in the text; negatives are texts without a number."""
+    """SQuAD JSON in which the answer is the number in the text; negatives are texts without a
+    number.
+    """
     draw = np.random.default_rng(seed)
     data, records = [], []
     for article in range(articles):

@@ -16,8 +16,13 @@ from tests.spelled import SpelledIds
 
 def bi_encoder(folder: Path, passages: Path | None = None, **settings: Any) -> BiEncoderModel:
     """The model that training starts from, of one folder or two."""
-    names = {"question_encoder": str(folder), "passage_encoder": None if passages is None else str(passages)}
-    return load_model(DprTrainConfig(out="run", train_files=("train.json",), **names, **settings), "cpu")
+    names = {
+        "question_encoder": str(folder),
+        "passage_encoder": None if passages is None else str(passages),
+    }
+    return load_model(
+        DprTrainConfig(out="run", train_files=("train.json",), **names, **settings), "cpu"
+    )
 
 
 class _TokenTower(torch.nn.Module):
@@ -48,7 +53,9 @@ def token_model(folder: Path, *, shared: bool = True, **settings: Any) -> BiEnco
     )
     question: Any = _TokenTower(model.question)
     passage: Any = question if shared else _TokenTower(model.passage)
-    return spelled(BiEncoderModel(question, passage, model.settings, temperature=model.temperature)).train()
+    return spelled(
+        BiEncoderModel(question, passage, model.settings, temperature=model.temperature)
+    ).train()
 
 
 def spelled(model: BiEncoderModel) -> BiEncoderModel:
@@ -57,7 +64,9 @@ def spelled(model: BiEncoderModel) -> BiEncoderModel:
     return model
 
 
-def scores_of(model: BiEncoderModel, questions: Sequence[Any], passages: Sequence[Any]) -> torch.Tensor:
+def scores_of(
+    model: BiEncoderModel, questions: Sequence[Any], passages: Sequence[Any]
+) -> torch.Tensor:
     """Scores (B, P) of token ids."""
     asked = model.vectors(model.question, questions, question=True)
     return model.score(asked, model.vectors(model.passage, passages))

@@ -36,7 +36,9 @@ class ToyRun:
     def __init__(self, config: ToyConfig, **options: Any) -> None:
         self.texts: list[str] = []
         self._step = 0
-        self.hooks = Refresh(config, copy_number, self._write, self._take_up, world=World(), **options)
+        self.hooks = Refresh(
+            config, copy_number, self._write, self._take_up, world=World(), **options
+        )
 
     def steps(self, first: int, stop: int) -> list[str]:
         """The text in use at each step."""

@@ -1,6 +1,8 @@
-"""Functions run in processes of their own: to be killed, or to talk over gloo as torchrun would start them.
+"""Functions run in processes of their own: to be killed, or to talk over gloo as torchrun would
+start them.
 
-The processes are forked from a server that has computed nothing yet. A fork of the test process itself may
+The processes are forked from a server that has computed nothing yet. A fork of the test process
+itself may
 hang: the threads of OpenMP, which it believes it has, do not exist in it.
 """
 
@@ -27,7 +29,9 @@ _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["tests.worlds"])
 
 
-def start_process(function: Callable[..., Any], *arguments: Any) -> multiprocessing.process.BaseProcess:
+def start_process(
+    function: Callable[..., Any], *arguments: Any
+) -> multiprocessing.process.BaseProcess:
     """`function(*arguments)` in a new process, which has been started; local functions work too."""
     process = _CONTEXT.Process(target=_call, args=(dill.dumps((function, arguments)),))
     process.start()
@@ -64,7 +68,9 @@ def _at_call(owner: Any, name: str, call: int, act: Callable[[], object]) -> Non
 
 
 def waits_at(owner: Any, name: str, call: int, fact: Callable[[], object]) -> None:
-    """Let call number `call` (from 0) of `owner.name` wait until `fact()` is true, in this process."""
+    """Let call number `call` (from 0) of `owner.name` wait until `fact()` is true, in this
+    process.
+    """
     _at_call(owner, name, call, lambda: wait_until(fact))
 
 
@@ -74,10 +80,15 @@ def dies_at(owner: Any, name: str, call: int) -> None:
 
 
 def killed_at(
-    owner: Any, name: str, call: int, function: Callable[..., Any], *arguments: Any, limit_s: float = 300.0
+    owner: Any,
+    name: str,
+    call: int,
+    function: Callable[..., Any],
+    *arguments: Any,
+    limit_s: float = 300.0,
 ) -> None:
-    """Run `function(*arguments)` in a process that is killed when it calls `owner.name` for the `call`th time
-    (from 0), and wait for that."""
+    """Run `function(*arguments)` in a process that is killed when it calls `owner.name` for the
+    `call`th time (from 0), and wait for that."""
     process = start_process(_dying, owner, name, call, function, arguments)
     process.join(limit_s)
     assert process.exitcode == -signal.SIGKILL
@@ -96,7 +107,9 @@ def run_world(size: int, folder: Path, function: Callable[..., Any], *arguments:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     folder.mkdir(parents=True, exist_ok=True)
-    processes = [start_process(_main, rank, size, port, folder, function, arguments) for rank in range(size)]
+    processes = [
+        start_process(_main, rank, size, port, folder, function, arguments) for rank in range(size)
+    ]
     for process in processes:
         process.join(120)
         if process.is_alive():
@@ -106,7 +119,12 @@ def run_world(size: int, folder: Path, function: Callable[..., Any], *arguments:
 
 
 def _main(
-    rank: int, size: int, port: int, folder: Path, function: Callable[..., Any], arguments: tuple[Any, ...]
+    rank: int,
+    size: int,
+    port: int,
+    folder: Path,
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
 ) -> None:
     torch.set_num_threads(1)
     names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "MASTER_PORT": port}
@@ -117,7 +135,9 @@ def _main(
     (folder / f"rank-{rank}").write_bytes(pickle.dumps(result))
 
 
-def toy_method(model: torch.nn.Module, batches: Any, loss: Callable[[Any], Loss], *more: Any) -> Method:
+def toy_method(
+    model: torch.nn.Module, batches: Any, loss: Callable[[Any], Loss], *more: Any
+) -> Method:
     """What `fit` needs of a recipe that exports nothing; `more` are evaluation and hooks."""
     master, card = MasterWeights(model, "fp32"), Card("rag.training", "card.md")
     return Method(model, master, batches, loss, lambda weights: None, card, *more)

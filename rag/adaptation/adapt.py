@@ -1,4 +1,6 @@
-"""Adapt an index's encoder to its corpus without labelled questions: make questions, search, train."""
+"""Adapt an index's encoder to its corpus without labelled questions: make questions, search,
+train.
+"""
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,7 +39,8 @@ def adapt(
 ) -> Path:
     """Make questions from an index's passages and train its encoder on all of them: `rag adapt`.
 
-    Writes `questions.json`, which `rag train` reads too, and a resumable run; returns its encoder's folder.
+    Writes `questions.json`, which `rag train` reads too, and a resumable run; returns its encoder's
+    folder.
 
     Args:
         config: settings of the training, a file or preset; "retriever-adapt" by default.
@@ -47,10 +50,11 @@ def adapt(
 
     Raises:
         ConfigError, DataError: too few questions are asked for, or given by the passages.
-        MismatchedArtifactError: the encoder cannot be trained so, or `out` holds a run of other settings.
+        MismatchedArtifactError: the encoder cannot be trained so, or `out` holds a run of other
+            settings.
 
-    Source: Ma et al. 2021, "Zero-shot Neural Passage Retrieval via Domain-targeted Synthetic Question
-        Generation", section 3.
+    Source: Ma et al. 2021, "Zero-shot Neural Passage Retrieval via Domain-targeted Synthetic
+        Question Generation", section 3.
     """
     if questions < LEAST_QUESTIONS:
         raise ConfigError(f"questions is {questions}, expected at least {LEAST_QUESTIONS}")
@@ -60,7 +64,9 @@ def adapt(
     with Pipeline.open(index, reader=False) as pipeline:
         opened = pipeline.index
         if opened.encoder_identity is not None:
-            adopted = adopt_index(chosen.replaced(index=Path(index)), opened)  # named in its errors alone
+            adopted = adopt_index(
+                chosen.replaced(index=Path(index)), opened
+            )  # named in its errors alone
             most = min(chosen.passage_tokens, adopted.passage_tokens)
             chosen = adopted.replaced(index=chosen.index, passage_tokens=most)
         run = {"questions": questions, "seed": seed, "index": opened.version}
@@ -90,7 +96,9 @@ def _questions_of(index: Index, count: int, seed: int) -> list[tuple[Passage, Ma
     return list(made.values())[:count]
 
 
-def _with_negatives(pipeline: Pipeline, made: Sequence[tuple[Passage, MadeQuestion]]) -> Iterator[Example]:
+def _with_negatives(
+    pipeline: Pipeline, made: Sequence[tuple[Passage, MadeQuestion]]
+) -> Iterator[Example]:
     """Examples of the questions' own passages; hits without the answer are hard negatives."""
     for begin in range(0, len(made), _AT_ONCE):
         block = made[begin : begin + _AT_ONCE]

@@ -16,21 +16,26 @@ from rag.data.table_text import NO_NAME, table_rows
 _NUMBER = re.compile(
     r"(?<![\w.,-])[$€£]?\d+(?:[.,]\d+)*(?:\s?%| (?:per ?cent|(?:thousand|million|billion)))?(?![\w-])"
 )
-_LEANS = word_set(  # on what stands before, or are no names: alone such a sentence or term asks for nothing
+# on what stands before, or are no names: alone such a sentence or term asks for nothing
+_LEANS = word_set(
     """
     it this that these those he she they his her its their we our i you your such here there then thus however
     and but or so also both because if when where while one set confirm note notes example result default
     """
 )
-_BEFORE_DATE = re.compile(r"\W*\b(?:in|on|by|since|during|at|from|until|of|the|around|about)$", re.IGNORECASE)
+_BEFORE_DATE = re.compile(
+    r"\W*\b(?:in|on|by|since|during|at|from|until|of|the|around|about)$", re.IGNORECASE
+)
 _ARTICLE = re.compile(r"(?:^|\s)(?:the|an?)$", re.IGNORECASE)
 _NOUN = re.compile(r"\s+([a-z][a-z-]+(?: [a-z-]+s\b)?)")
 _DEFINITION = re.compile(
     r"(?:(?:An?|The) )?(?P<term>[\w'’./+-]+(?: [\w'’./+-]+){0,4}?) (?:is|are|means|refers to|stands for) "
     r"(?P<text>(?:an?|the|one|any|used|software|when|how)\b .{10,})"
 )
-_ITEM = re.compile(r"\s*(?:[-*•▪–]\s+|\d{1,2}[.)]\s+)?[`*_\"]*(?P<term>[^\s:;|][^:;|\n]{0,50}?)[`*_\"]*\s*"
-                   r"(?::|–|—| - )\s+(?P<text>[^\n]{2,})")  # fmt: skip
+_ITEM = re.compile(
+    r"\s*(?:[-*•▪–]\s+|\d{1,2}[.)]\s+)?[`*_\"]*(?P<term>[^\s:;|][^:;|\n]{0,50}?)[`*_\"]*\s*"
+    r"(?::|–|—| - )\s+(?P<text>[^\n]{2,})"
+)
 _WHAT = ("What is {0}?", "What does {0} mean?", "what is {0}")
 _VALUE = ("What is the {0}?", "{0}", "What {0} is given?")
 _ACTS = word_set(
@@ -48,13 +53,22 @@ _ACTS = word_set(
 _LINE = re.compile(r"[^\n]+")
 _WORD = re.compile(r"(?<![^\s(\"'`])[\w/~.-](?:[^\s()\"'`,;:]|[:=,](?=\w))*[\w/]")
 _IDENTIFIER = re.compile(r"-{1,2}\w|[/~]\S|\w*[a-z][A-Z]|\w+[._=-]\w|[A-Z_]{3,}\b")
-_CODE = re.compile(r"-{1,2}[a-zA-Z]|[/~]/?\.?\w|[\w./]*(?:[a-z][A-Z]|_)\w|\w{2,}[.=]\w{2,}")  # in prose
+_CODE = re.compile(
+    r"-{1,2}[a-zA-Z]|[/~]/?\.?\w|[\w./]*(?:[a-z][A-Z]|_)\w|\w{2,}[.=]\w{2,}"
+)  # in prose
 _SHORT, _LONG = 6, 40  # words of a sentence that becomes a question
 
-_TIME = re.compile(r"(?:19|20)\d\d|(?:January|February|March|April|May|June|July|August|September|October"
-                   r"|November|December|Q[1-4])\b")  # fmt: skip
-_AT_TIME = ("What was the {0} in {1}?", "What is the {0} for {1}?", "How much was the {0} in {1}?",
-            "What was the amount of {0} in {1}?", "{0} {1}")  # fmt: skip
+_TIME = re.compile(
+    r"(?:19|20)\d\d|(?:January|February|March|April|May|June|July|August|September|October"
+    r"|November|December|Q[1-4])\b"
+)
+_AT_TIME = (
+    "What was the {0} in {1}?",
+    "What is the {0} for {1}?",
+    "How much was the {0} in {1}?",
+    "What was the amount of {0} in {1}?",
+    "{0} {1}",
+)
 _OF = ("What is the {1} of {0}?", "What {1} does {0} have?", "What is the {1} for {0}?", "{0} {1}")
 _LONGEST_LABEL, _LONGEST_VALUE = 14, 8  # words of a table's cells
 
@@ -64,20 +78,46 @@ _NO_DEFAULT = word_set("to not a an on the that determined used set taken usuall
 _ABBREVIATION = re.compile(r"((?:[A-Z][\w-]+ ){2,5})\(([A-Z]{2,6})\)")
 # {0} is what is asked about, {1} the command or document
 _MEANING = {
-    "option": ("What does {0} do in {1}?", "What is the {0} option of {1} for?", "meaning of {0} in {1}",
-               "What happens if I give {0} to {1}?"),
+    "option": (
+        "What does {0} do in {1}?",
+        "What is the {0} option of {1} for?",
+        "meaning of {0} in {1}",
+        "What happens if I give {0} to {1}?",
+    ),
     "file": ("What is {0} used for by {1}?", "What does the file {0} hold ({1})?"),
-    "setting": ("What does {0} mean in {1}?", "What does the setting {0} of {1} do?", "What is {0} in {1}?"),
-}  # fmt: skip
+    "setting": (
+        "What does {0} mean in {1}?",
+        "What does the setting {0} of {1} do?",
+        "What is {0} in {1}?",
+    ),
+}
 _NAME = {
-    "option": ("Which option of {1} makes it {0}?", "How do I tell {1} to {0}?", "How can I {0} with {1}?",
-               "Which flag do I need in {1} to {0}?", "What option {0} ({1})?"),
+    "option": (
+        "Which option of {1} makes it {0}?",
+        "How do I tell {1} to {0}?",
+        "How can I {0} with {1}?",
+        "Which flag do I need in {1} to {0}?",
+        "What option {0} ({1})?",
+    ),
     "file": ("Which file of {1}: {0}?", "In which file of {1}: {0}?"),
-    "setting": ("Which setting of {1}: {0}?", "Which parameter in {1} {0}?", "What do I set in {1} to {0}?"),
-}  # fmt: skip
-_DEFAULT_OF = ("What is the default of {0} in {1}?", "Which value does {0} of {1} have by default?",
-               "default value of {0} ({1})", "If I don't set {0}, what does {1} use?")  # fmt: skip
-_STANDS_FOR = ("What does {0} stand for?", "What is {0}?", "What is {0} short for?", "meaning of {0}")
+    "setting": (
+        "Which setting of {1}: {0}?",
+        "Which parameter in {1} {0}?",
+        "What do I set in {1} to {0}?",
+    ),
+}
+_DEFAULT_OF = (
+    "What is the default of {0} in {1}?",
+    "Which value does {0} of {1} have by default?",
+    "default value of {0} ({1})",
+    "If I don't set {0}, what does {1} use?",
+)
+_STANDS_FOR = (
+    "What does {0} stand for?",
+    "What is {0}?",
+    "What is {0} short for?",
+    "meaning of {0}",
+)
 
 
 class MadeQuestion(NamedTuple):
@@ -92,13 +132,13 @@ class MadeQuestion(NamedTuple):
 def make_questions(passage: Passage, draw: random.Random, most: int = 6) -> list[MadeQuestion]:
     """At most `most` questions from a passage, drawn at random.
 
-    They ask for cells of tables; for a number, date, name or identifier taken out of a sentence; for
-    definitions ("X is a …") and abbreviations; for options, settings and lines "key: value" of lists; and for
-    what stands first below a heading.
+    They ask for cells of tables; for a number, date, name or identifier taken out of a sentence;
+    for definitions ("X is a …") and abbreviations; for options, settings and lines "key: value" of
+    lists; and for what stands first below a heading.
 
     Source:
-        Lewis et al. 2019, "Unsupervised Question Answering by Cloze Translation", section 2.2 (sentences: the
-        wh-word of the answer's kind before the words around it).
+        Lewis et al. 2019, "Unsupervised Question Answering by Cloze Translation", section 2.2
+        (sentences: the wh-word of the answer's kind before the words around it).
 
     Example:
         >>> passage = Passage("1", "Danube", "The Danube rises in the Black Forest. It is long.")
@@ -123,16 +163,20 @@ def _is_clear(made: MadeQuestion, text: str) -> bool:
 
 
 def _ask_tables(passage: Passage, draw: random.Random) -> Iterator[MadeQuestion]:
-    """Cells whose row has a label (its first cell, or what stands before its first "column: value") and whose
-    column has a name; the later parts of a long table, without its header, give none."""
+    """Cells whose row has a label (its first cell, or what stands before its first "column: value")
+    and whose column has a name; the later parts of a long table, without its header, give none."""
     for line in table_rows(passage.text):
         if line.named and (
             len(line.cells) == 1 or not all(cell.column and cell.value for cell in line.cells)
         ):
             continue
-        label, cells = (line.label, line.cells) if line.label else (line.cells[0].value, line.cells[1:])
+        label, cells = (
+            (line.label, line.cells) if line.label else (line.cells[0].value, line.cells[1:])
+        )
         row = _last_level(label)
-        is_label = any(map(str.isalpha, row)) and len(row) > 1 and len(row.split()) <= _LONGEST_LABEL
+        is_label = (
+            any(map(str.isalpha, row)) and len(row) > 1 and len(row.split()) <= _LONGEST_LABEL
+        )
         for cell in cells if is_label else ():
             column, value = _last_level(cell.column), cell.value
             is_value = any(map(str.isalnum, value)) and len(value.split()) <= _LONGEST_VALUE
@@ -155,11 +199,15 @@ def _uncapitalised(label: str) -> str:
 
 
 def _sentences(text: str) -> Iterator[tuple[str, int]]:
-    """Whole sentences, without rows of tables and without those that lean on the sentence before."""
+    """Whole sentences, without rows of tables and without those that lean on the sentence
+    before.
+    """
     for start, end in sentence_spans(text):
         sentence = text[start:end]
         words = sentence.split()
-        is_whole = sentence[-1] in ".!" and sentence[0].isupper() and not re.search(r"\||; ", sentence)
+        is_whole = (
+            sentence[-1] in ".!" and sentence[0].isupper() and not re.search(r"\||; ", sentence)
+        )
         if is_whole and _SHORT <= len(words) <= _LONG and words[0].lower().strip(",") not in _LEANS:
             yield sentence, start
 
@@ -168,16 +216,22 @@ def _ask_sentences(passage: Passage, draw: random.Random) -> Iterator[MadeQuesti
     for sentence, at in _sentences(passage.text):
         names = find_names(sentence)
         kinds = {  # what belongs to an earlier kind is not of a later one
-            "identifier": [word.span() for word in _WORD.finditer(sentence) if _CODE.match(word[0])],
+            "identifier": [
+                word.span() for word in _WORD.finditer(sentence) if _CODE.match(word[0])
+            ],
             "date": find_dates(sentence),
             "number": [number.span() for number in _NUMBER.finditer(sentence)],
-            "name": [(a, b) for a, b in names if sentence[a:b].split()[0].lower() not in _ACTS | _LEANS],
+            "name": [
+                (a, b) for a, b in names if sentence[a:b].split()[0].lower() not in _ACTS | _LEANS
+            ],
         }
         spans: list[tuple[tuple[int, int], str]] = []
         for kind, places in kinds.items():
             taken = [span for span, _ in spans]
             spans += [
-                ((a, b), kind) for a, b in places if all(a >= end or start >= b for start, end in taken)
+                ((a, b), kind)
+                for a, b in places
+                if all(a >= end or start >= b for start, end in taken)
             ]
         if spans:
             (start, end), kind = spans[draw.randrange(len(spans))]
@@ -220,7 +274,9 @@ def _ask_lists(passage: Passage, draw: random.Random) -> Iterator[MadeQuestion]:
         if not match or "|" in line[0] or re.search(r"; [^;]{1,80}: ", line[0]):
             continue
         term, text, at = match["term"], match["text"], line.start()
-        made = list(_ask_term(term, text, line[0], subject, draw)) if _IDENTIFIER.match(term) else []
+        made = (
+            list(_ask_term(term, text, line[0], subject, draw)) if _IDENTIFIER.match(term) else []
+        )
         for question, answer, place in made:
             yield MadeQuestion("list", question, answer, at + place)
         words = term.split()
@@ -229,21 +285,35 @@ def _ask_lists(passage: Passage, draw: random.Random) -> Iterator[MadeQuestion]:
             continue
         if len(text.split()) <= 6:
             value = text.strip(" .;,")
-            yield MadeQuestion("list", draw.choice(_VALUE).format(term), value, at + line[0].rindex(value))
+            yield MadeQuestion(
+                "list", draw.choice(_VALUE).format(term), value, at + line[0].rindex(value)
+            )
         elif answer := _first_sentence(text):
-            yield MadeQuestion("list", draw.choice(_WHAT).format(term), answer, at + match.start("text"))
+            yield MadeQuestion(
+                "list", draw.choice(_WHAT).format(term), answer, at + match.start("text")
+            )
 
 
 def _ask_headings(passage: Passage, draw: random.Random) -> Iterator[MadeQuestion]:
-    """The first sentence below the passage's heading: its title's last part, or short lines before prose."""
-    lines = [(line[0].strip(" #*"), line.start()) for line in _LINE.finditer(passage.text) if line[0].strip()]
+    """The first sentence below the passage's heading: its title's last part, or short lines before
+    prose.
+    """
+    lines = [
+        (line[0].strip(" #*"), line.start())
+        for line in _LINE.finditer(passage.text)
+        if line[0].strip()
+    ]
     sentences = [(passage.text[start:end], start) for start, end in sentence_spans(passage.text)]
     headings = [passage.title.split(" › ")[-1], *(line for line, _ in lines)]
     for heading, (_, at) in zip(headings, lines, strict=False):
         words = heading.split()
         sentence, start = next((below for below in sentences if below[1] >= at), ("", 0))
         is_heading = 2 <= len(words) <= 8 and heading[0].isupper() and heading[-1].isalnum()
-        is_prose = _SHORT <= len(sentence.split()) <= _LONG and sentence[0].isupper() and sentence[-1] == "."
+        is_prose = (
+            _SHORT <= len(sentence.split()) <= _LONG
+            and sentence[0].isupper()
+            and sentence[-1] == "."
+        )
         if is_heading and is_prose and "|" not in heading + sentence:
             act = words[0].lower()
             text = f"How do I {act} {' '.join(words[1:])}?" if act in _ACTS else heading
@@ -253,8 +323,9 @@ def _ask_headings(passage: Passage, draw: random.Random) -> Iterator[MadeQuestio
 def _ask_term(
     term: str, text: str, shown: str, subject: str, draw: random.Random
 ) -> Iterator[tuple[str, str, int]]:
-    """Questions about a term of a list (an option with its forms, a file, a setting; "" for a paragraph) and
-    the text that explains it, with answers and their places in `shown`, which ends with the text."""
+    """Questions about a term of a list (an option with its forms, a file, a setting; "" for a
+    paragraph) and the text that explains it, with answers and their places in `shown`, which ends
+    with the text."""
     offset = len(shown) - len(text)
     for match in _ABBREVIATION.finditer(text):
         if "".join(word[0] for word in match[1].split()).upper() == match[2]:
@@ -284,7 +355,9 @@ def _first_sentence(text: str) -> str:
 
 
 def _as_people_say(sentence: str, draw: random.Random) -> str:
-    """A description as somebody would ask for it: without its capital, often without a few words."""
+    """A description as somebody would ask for it: without its capital, often without a few
+    words.
+    """
     first, *others = sentence.split()
     words = [first.lower() if first[1:].islower() else first, *others]
     if len(words) > 6 and draw.random() < 0.5:

@@ -15,7 +15,8 @@ Timings = Mapping[str, Sequence[float]]  # contestant → its seconds in each ro
 
 
 def ratio(a: Sequence[float], b: Sequence[float]) -> Interval:
-    """median(a) / median(b) with a bootstrap interval over rounds; entry i of both belongs to round i.
+    """median(a) / median(b) with a bootstrap interval over rounds; entry i of both belongs to round
+    i.
 
     Example:
         >>> figure = ratio([2.0, 2.1, 1.9], [1.0, 1.0, 1.0])
@@ -25,15 +26,25 @@ def ratio(a: Sequence[float], b: Sequence[float]) -> Interval:
     return interval_of(lambda x, y, axis: np.median(x, axis) / np.median(y, axis), a, b)
 
 
-def interval_of(statistic: Callable[..., Any], *samples: Sequence[float], resamples: int = 2000) -> Interval:
-    """`statistic(*samples, axis=-1)` with its 95 % percentile bootstrap interval; entries stay together."""
+def interval_of(
+    statistic: Callable[..., Any], *samples: Sequence[float], resamples: int = 2000
+) -> Interval:
+    """`statistic(*samples, axis=-1)` with its 95 % percentile bootstrap interval; entries stay
+    together.
+    """
     from scipy.stats import bootstrap
 
     value, n = float(statistic(*map(np.asarray, samples), axis=-1)), len(samples[0])
     if n == 1:
         return Interval(value, value, value, n)
     resampled = bootstrap(
-        samples, statistic, paired=True, vectorized=True, n_resamples=resamples, method="percentile", rng=0
+        samples,
+        statistic,
+        paired=True,
+        vectorized=True,
+        n_resamples=resamples,
+        method="percentile",
+        rng=0,
     )
     low, high = resampled.confidence_interval
     return Interval(value, float(low), float(high), n)
@@ -45,9 +56,11 @@ def time_interleaved(
     rounds: int,
     warm_up: int = 1,
 ) -> Timings:
-    """Run all contestants in every round, in turn, so that a slow moment of the machine affects them equally.
+    """Run all contestants in every round, in turn, so that a slow moment of the machine affects
+    them equally.
 
-    Every second round runs them in reverse order; Python's garbage collector is off while the clock runs.
+    Every second round runs them in reverse order; Python's garbage collector is off while the clock
+    runs.
 
     Args:
         contestants: name → the timed function.
@@ -92,7 +105,9 @@ def question_texts(path: str | Path, *, limit: int | None = None) -> list[str]:
     from rag.data.questions import draw_sample, read_questions
 
     questions = read_questions(path)
-    texts = [question.text for question in (draw_sample(questions, limit, 0) if limit else questions)]
+    texts = [
+        question.text for question in (draw_sample(questions, limit, 0) if limit else questions)
+    ]
     if not texts:
         raise DataError(f"{path}: no questions found")
     return texts

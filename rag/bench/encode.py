@@ -27,8 +27,8 @@ def run_encode_benchmark(
 ) -> Report:
     """Passages encoded per second beside sentence-transformers.
 
-    All get the same texts (title, space, text) and the same limits of texts per batch and tokens per text.
-    Tokenisation is timed, loading is not. The peer in bf16 is `model.bfloat16()`.
+    All get the same texts (title, space, text) and the same limits of texts per batch and tokens
+    per text. Tokenisation is timed, loading is not. The peer in bf16 is `model.bfloat16()`.
 
     Args:
         n: Passages to encode.
@@ -50,7 +50,10 @@ def run_encode_benchmark(
     device = resolve_device(device)
     has_bf16 = "bf16" in precisions(device)
     chosen = [name for name in _CONTESTANTS if has_bf16 or not name.endswith("bf16")]
-    documents, options = read_documents(corpus, format=format), CorpusOptions.model_validate({"split": split})
+    documents, options = (
+        read_documents(corpus, format=format),
+        CorpusOptions.model_validate({"split": split}),
+    )
     passages = list(islice(split_documents(documents, options), n))
     settings = {
         "corpus": corpus,
@@ -63,7 +66,9 @@ def run_encode_benchmark(
     }
     report = Report("encode", settings)
     runs, max_length = _runs(passages, encoder, batch_size, chosen, device)
-    report.notes.append(f"at most {batch_size} texts per batch and {max_length} tokens per text for all")
+    report.notes.append(
+        f"at most {batch_size} texts per batch and {max_length} tokens per text for all"
+    )
     timings = time_interleaved(runs, rounds=rounds, warm_up=0)
     _add_speeds(report, timings, len(passages))
     report.figures["passages_per_s"] = {
@@ -71,16 +76,24 @@ def run_encode_benchmark(
     }
     for peer in ("peer fp32", "peer bf16"):
         if "ours bf16" in runs and peer in runs:
-            report.figures[f"ours bf16 / {peer}"] = ratio(timings[peer], timings["ours bf16"]).to_json()
+            report.figures[f"ours bf16 / {peer}"] = ratio(
+                timings[peer], timings["ours bf16"]
+            ).to_json()
     if not has_bf16:
         report.notes.append(f"{device} has no bf16 arithmetic: fp32 alone was measured")
     return report
 
 
 def _runs(
-    passages: Sequence[Passage], encoder: str | None, batch_size: int, contestants: Sequence[str], device: str
+    passages: Sequence[Passage],
+    encoder: str | None,
+    batch_size: int,
+    contestants: Sequence[str],
+    device: str,
 ) -> tuple[dict[str, Callable[[], Any]], int]:
-    """The timed function of each contestant, warmed up on a few passages; and the token limit of all."""
+    """The timed function of each contestant, warmed up on a few passages; and the token limit of
+    all.
+    """
     from rag.runtime.model_files import model_folder
     from retrievers.encoders.bi_encoder import BiEncoder
 
@@ -92,7 +105,11 @@ def _runs(
         side, _, precision = name.partition(" ")
         if side == "ours":
             ours = BiEncoder.load(
-                encoder, device=device, precision=precision, layout="{title} {text}", batch_size=batch_size
+                encoder,
+                device=device,
+                precision=precision,
+                layout="{title} {text}",
+                batch_size=batch_size,
             )
             max_length = ours.identity.max_length
             ours.encode_passages(titles[:batch_size], texts[:batch_size])
@@ -105,7 +122,9 @@ def _runs(
             if precision == "bf16":
                 peer = peer.bfloat16()
             peer.encode(joined[:batch_size], batch_size=batch_size, show_progress_bar=False)
-            runs[name] = partial(peer.encode, joined, batch_size=batch_size, show_progress_bar=False)
+            runs[name] = partial(
+                peer.encode, joined, batch_size=batch_size, show_progress_bar=False
+            )
     return runs, max_length
 
 

@@ -19,7 +19,9 @@ from rag.metrics.significance import Interval
 
 @dataclass(frozen=True, slots=True)
 class LoadResult:
-    """Seconds of every request, in the order of their questions, and from the first to the last answer."""
+    """Seconds of every request, in the order of their questions, and from the first to the last
+    answer.
+    """
 
     latencies_s: list[float]
     wall_s: float
@@ -40,11 +42,12 @@ def run_load(
     top_k: int,
     first: int = 0,
 ) -> LoadResult:
-    """Send `requests` questions from `clients` threads; each client sends the next one after its answer.
+    """Send `requests` questions from `clients` threads; each client sends the next one after its
+    answer.
 
     Args:
-        questions: sent in turn, beginning with number `first`, so that repeated runs ask different ones; used
-            again from the start if they run out.
+        questions: sent in turn, beginning with number `first`, so that repeated runs ask different
+            ones; used again from the start if they run out.
         top_k: passages read for each question.
 
     Raises:

@@ -30,7 +30,8 @@ class _Contestant:
     """A reader, and its measurements.
 
     Attributes:
-        read: questions with their passages → the answer of each, and its token-layers if they are counted.
+        read: questions with their passages → the answer of each, and its token-layers if they are
+            counted.
         costs: token-layers of each question read alone.
         alone_s, batched_s: seconds per question, read alone and in a batch.
         alone_cpu_s: processor time per question read alone, of all threads.
@@ -58,8 +59,8 @@ def run_read_benchmark(
 ) -> Report:
     """Time and exact match of reading, by effort and precision.
 
-    Passages are retrieved once; then all contestants read the same passages, one after another, first one
-    question at a time, then in batches.
+    Passages are retrieved once; then all contestants read the same passages, one after another,
+    first one question at a time, then in batches.
 
     Args:
         questions: File of questions with answers.
@@ -67,7 +68,8 @@ def run_read_benchmark(
         efforts: Efforts that the reader knows; the others are compared with the first.
         top_k: Passages per question.
         batch_size: Questions per batch; 1: no batches.
-        precision: auto, fp32, bf16 or int8, for this system's reader; several are measured side by side.
+        precision: auto, fp32, bf16 or int8, for this system's reader; several are measured side by
+            side.
 
     Raises:
         ConfigError: the reader does not know an effort, or is not an extractive one.
@@ -103,7 +105,9 @@ def _ours(source: str | None, precision: str, effort: str) -> _Read:
 
     opened = open_reader(source, precision=precision, effort=effort)
 
-    def read(questions: Sequence[str], ranked: Sequence[RankedPassages]) -> list[tuple[str, int | None]]:
+    def read(
+        questions: Sequence[str], ranked: Sequence[RankedPassages]
+    ) -> list[tuple[str, int | None]]:
         passages = [[passage for _, passage in hits] for hits in ranked]
         results = opened.read(
             questions, passages, [[hit.score for hit, _ in hits] for hits in ranked], n_best=1
@@ -122,7 +126,9 @@ def _measure(
     ranked: Sequence[RankedPassages],
     batch_size: int,
 ) -> None:
-    """Contestants take turns question by question, then batch by batch, every second time in reverse."""
+    """Contestants take turns question by question, then batch by batch, every second time in
+    reverse.
+    """
     for contestant in contestants.values():  # warm up
         contestant.read([drawn[0].text], ranked[:1])
     sizes = sorted({1, batch_size})
@@ -137,7 +143,9 @@ def _measure(
                     cpu_s = time.process_time() - cpu_before
                     if size == 1:
                         [(answer, cost)] = answers
-                        contestant.right.append(exact_match(answer, part[0].answers, part[0].answer_profile))
+                        contestant.right.append(
+                            exact_match(answer, part[0].answers, part[0].answer_profile)
+                        )
                         contestant.costs += [] if cost is None else [cost]
                         contestant.alone_s.append(seconds)
                         contestant.alone_cpu_s.append(cpu_s)
@@ -151,7 +159,10 @@ def _fill(report: Report, contestants: dict[str, _Contestant], first: str) -> No
     columns, rows = list[str](), list[list[str]]()
     for name, own in contestants.items():
         p50, p95 = (1000 * float(np.quantile(own.alone_s, q)) for q in (0.5, 0.95))
-        faster, em = _mean_ratio(base.alone_s, own.alone_s), bootstrap(np.array(own.right, float))[0]
+        faster, em = (
+            _mean_ratio(base.alone_s, own.alone_s),
+            bootstrap(np.array(own.right, float))[0],
+        )
         cpu = latency_interval(own.alone_cpu_s, 50)
         cpu_share = _mean_ratio(own.alone_cpu_s, base.alone_cpu_s)
         share = float(np.mean(own.costs) / np.mean(base.costs)) if own.costs else None

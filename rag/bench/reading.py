@@ -2,7 +2,8 @@
 
     python -m rag.bench.reading tatqa/dev-a.jsonl.gz --out tatqa
 
-Writes `passages.jsonl` for `rag index --split none` and `questions.jsonl` for `rag evaluate` and `rag mine`.
+Writes `passages.jsonl` for `rag index --split none` and `questions.jsonl` for `rag evaluate` and
+`rag mine`.
 """
 
 import argparse
@@ -16,9 +17,11 @@ Record = dict[str, Any]
 
 
 def cut(records: list[Record], words: int) -> tuple[list[Record], list[Record]]:
-    """The windows of all contexts, each text once, and the questions with the windows that hold an answer.
+    """The windows of all contexts, each text once, and the questions with the windows that hold an
+    answer.
 
-    No border depends on where an answer stands, so that a question may have no window that holds one whole.
+    No border depends on where an answer stands, so that a question may have no window that holds
+    one whole.
     """
     passages = dict[str, Record]()
     bounds = dict[str, list[tuple[int, int]]]()
@@ -39,7 +42,12 @@ def cut(records: list[Record], words: int) -> tuple[list[Record], list[Record]]:
         ]
         answers = [a["text"] for a in record["answers"]]
         questions.append(
-            {"id": record["id"], "question": record["question"], "answers": answers, "gold_passage_ids": gold}
+            {
+                "id": record["id"],
+                "question": record["question"],
+                "answers": answers,
+                "gold_passage_ids": gold,
+            }
         )
     return list(passages.values()), questions
 

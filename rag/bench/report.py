@@ -21,7 +21,8 @@ _PACKAGES = ("openqa-rag", "torch", "transformers", "faiss-cpu", "numpy", "pyser
 def environment() -> dict[str, Any]:
     """The machine and the versions a figure belongs to.
 
-    `fast_numbers` are those of `rag doctor`; `load_1m` is other work on the machine: timings need it small.
+    `fast_numbers` are those of `rag doctor`; `load_1m` is other work on the machine: timings need
+    it small.
     """
     import torch
 

@@ -1,4 +1,6 @@
-"""Searches in vectors by index type, beside exact search and bare FAISS: recall, build time, size, time."""
+"""Searches in vectors by index type, beside exact search and bare FAISS: recall, build time, size,
+time.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ _BESIDE = ", FAISS alone"
 
 
 def bare_flat(embeddings: EmbeddingShards) -> Any:
-    """FAISS's own flat index over the same vectors, in memory; it multiplies matrices as early as ours."""
+    """FAISS's own flat index over the same vectors, in memory; it multiplies matrices as early as
+    ours.
+    """
     import faiss
 
     index = faiss.IndexFlatIP(embeddings.dim)
@@ -43,8 +47,8 @@ def time_searches(
 ) -> Timings:
     """Seconds of one batch, searched by all in turn.
 
-    Within a round every contestant repeats the batch the same number of times: until the slowest takes 100
-    ms.
+    Within a round every contestant repeats the batch the same number of times: until the slowest
+    takes 100 ms.
     """
     size = batch_size, queries.shape[1]
     batches = [np.resize(np.roll(queries, -turn * batch_size, axis=0), size) for turn in range(4)]
@@ -78,10 +82,11 @@ def run_search_benchmark(
     index_encoder: str | None = None,
     precision: str = "auto",
 ) -> Report:
-    """Index types against exact search and against FAISS alone: recall, build time, size, search time.
+    """Index types against exact search and against FAISS alone: recall, build time, size, search
+    time.
 
-    Each is tuned as `rag index` tunes it, on pieces of passages. Exact search (`flat`) takes part where
-    there are at most a million vectors.
+    Each is tuned as `rag index` tunes it, on pieces of passages. Exact search (`flat`) takes part
+    where there are at most a million vectors.
 
     Args:
         index: An index with embeddings.
@@ -137,7 +142,9 @@ def compare_searches(
     if len(embeddings) <= _MOST_FLAT:
         bare, figures["flat"] = bare_flat(embeddings), {}
         is_stored = embeddings.dtype == "float32"
-        searchers = {"flat": FlatIndex(embeddings), f"flat{_BESIDE}": bare} if is_stored else {"flat": bare}
+        searchers = (
+            {"flat": FlatIndex(embeddings), f"flat{_BESIDE}": bare} if is_stored else {"flat": bare}
+        )
     with tempfile.TemporaryDirectory(prefix="rag-search-") as holder:
         for name in index_types:
             place = Path(holder) / name
@@ -145,11 +152,15 @@ def compare_searches(
             info = build_faiss(embeddings, place, index_type=name, probes=read_probes(embeddings))
             build_s = time.perf_counter() - started
             searchers[name] = open_dense(place, embeddings, info)
-            recalls = np.stack([_recalls(searchers[name], queries, truth, k) for k in RECALL_KS], axis=1)
+            recalls = np.stack(
+                [_recalls(searchers[name], queries, truth, k) for k in RECALL_KS], axis=1
+            )
             searchers[f"{name}{_BESIDE}"] = Bare(place, info)
             figures[name] = {
                 "build_s": build_s,
-                "size_bytes": sum(file.stat().st_size for file in place.iterdir() if file.is_file()),
+                "size_bytes": sum(
+                    file.stat().st_size for file in place.iterdir() if file.is_file()
+                ),
                 "effort": info["effort"],
                 "over_fetch": info["over_fetch"],
                 "recall_at_build": info["recall"],
@@ -184,7 +195,9 @@ class Bare:
         from indexers.faiss_index import search_parameters
 
         count = min(top_k * self._over_fetch + CANDIDATE_MARGIN, self._index.ntotal)
-        return self._index.search(queries, count, params=search_parameters(self._index, self._effort, count))
+        return self._index.search(
+            queries, count, params=search_parameters(self._index, self._effort, count)
+        )
 
 
 def _recalls(index: VectorIndex, queries: Float32, truth: Float32, k: int) -> Float32:
@@ -196,13 +209,18 @@ def _recalls(index: VectorIndex, queries: Float32, truth: Float32, k: int) -> Fl
 
 
 def _fill(
-    report: Report, figures: Mapping[str, Mapping[str, Any]], batch_sizes: Sequence[int], rounds: int
+    report: Report,
+    figures: Mapping[str, Mapping[str, Any]],
+    batch_sizes: Sequence[int],
+    rounds: int,
 ) -> None:
     recalls, times = [], []
     beside = [("bare", "FAISS alone"), *([("time", "flat")] if "flat" in figures else [])]
     for name, own in figures.items():
         medians = [f"{1000 * own[f'median_s_batch_{size}']:.3g} ms" for size in batch_sizes]
-        ratios = [own.get(f"{kind}_ratio_batch_{size}") for kind, _ in beside for size in batch_sizes]
+        ratios = [
+            own.get(f"{kind}_ratio_batch_{size}") for kind, _ in beside for size in batch_sizes
+        ]
         times.append((name, *medians, *("1" if it is None else f"{it:.3f}" for it in ratios)))
         if name == "flat":
             continue
@@ -215,7 +233,13 @@ def _fill(
                 f"{own['size_bytes'] / 1e6:.1f} MB",
             )
         )
-    columns = ("index type", *(f"recall@{k}" for k in RECALL_KS), "effort/over-fetch", "built in", "on disk")
+    columns = (
+        "index type",
+        *(f"recall@{k}" for k in RECALL_KS),
+        "effort/over-fetch",
+        "built in",
+        "on disk",
+    )
     title = "recall against exact search, after exact re-ranking [95 % bootstrap]"
     report.add_table(title, columns, recalls)
     batches = [f"batch {size}" for size in batch_sizes]

@@ -23,7 +23,8 @@ def run_serve_benchmark(
     reader: str | None = None,
     precision: str = "auto",
 ) -> Report:
-    """Latency and throughput of a real server over HTTP, with and without batching, in alternating rounds.
+    """Latency and throughput of a real server over HTTP, with and without batching, in alternating
+    rounds.
 
     Args:
         questions: Question file: SQuAD, DPR, JSONL … (.gz too); each request asks one.
@@ -69,7 +70,9 @@ def run_serve_benchmark(
 
         def load(server: ServerProcess, count: int, requests: int, first: int = 0) -> LoadResult:
             place = server.host, server.port
-            return run_load(*place, texts, clients=count, requests=requests, top_k=top_k, first=first)
+            return run_load(
+                *place, texts, clients=count, requests=requests, top_k=top_k, first=first
+            )
 
         def run(name: str, count: int) -> None:
             done = runs[name, count]
@@ -84,7 +87,9 @@ def run_serve_benchmark(
     return report
 
 
-def _fill(report: Report, runs: dict[tuple[str, int], list[LoadResult]], clients: Sequence[int]) -> None:
+def _fill(
+    report: Report, runs: dict[tuple[str, int], list[LoadResult]], clients: Sequence[int]
+) -> None:
     rows, figures = [], {}
     for (name, count), results in sorted(runs.items(), key=lambda item: (item[0][1], item[0][0])):
         every = [latency_s for result in results for latency_s in result.latencies_s]
@@ -92,7 +97,9 @@ def _fill(report: Report, runs: dict[tuple[str, int], list[LoadResult]], clients
         p50, p95 = (latency_interval(joined.latencies_s, percent) for percent in (50, 95))
         label = f"{count} client{'s' if count > 1 else ''}, {name}"
         latencies = [f"{figure.times(1000):.0f}" for figure in (p50, p95)]
-        rows.append((label, *latencies, f"{joined.requests_per_s:.2f}", str(len(joined.latencies_s))))
+        rows.append(
+            (label, *latencies, f"{joined.requests_per_s:.2f}", str(len(joined.latencies_s)))
+        )
         figures[label] = {
             "clients": count,
             "server": name,
@@ -104,7 +111,9 @@ def _fill(report: Report, runs: dict[tuple[str, int], list[LoadResult]], clients
     title = "latency and throughput [95 % bootstrap interval over requests]"
     report.add_table(title, ("", "p50 ms", "p95 ms", "requests/s", "requests"), rows)
     most = max(clients)
-    gain = ratio([r.wall_s for r in runs["one by one", most]], [r.wall_s for r in runs["batching", most]])
+    gain = ratio(
+        [r.wall_s for r in runs["one by one", most]], [r.wall_s for r in runs["batching", most]]
+    )
     report.figures |= {"loads": figures, "batching_gain": gain}
     row = (f"{most} clients, batching / one by one", f"{gain:.2f}")
     report.add_table("batching", ("", "throughput ratio"), [row])

@@ -30,7 +30,8 @@ class ServerProcess:
         settings: RAG_SERVE_… settings by their name in lower case, for example `batch_max_size`.
 
     Raises:
-        ResourceError: the server ended or was not ready in time; the message has the end of its log.
+        ResourceError: the server ended or was not ready in time; the message has the end of its
+            log.
     """
 
     process: subprocess.Popen[str]  # from `__enter__` on
@@ -45,7 +46,9 @@ class ServerProcess:
     ) -> None:
         serve = (sys.executable, "-m", "rag.cli.main", "serve")
         self._command = [*serve, "--index", str(index_dir), "--port", str(port), *arguments]
-        variables = {f"RAG_SERVE_{name.upper()}": str(value) for name, value in (settings or {}).items()}
+        variables = {
+            f"RAG_SERVE_{name.upper()}": str(value) for name, value in (settings or {}).items()
+        }
         self._environment = {**os.environ, **variables}
         self.host, self.port = "127.0.0.1", 0
         self.ready_after_s = 0.0
@@ -54,7 +57,11 @@ class ServerProcess:
         self._log = tempfile.TemporaryFile(mode="w+", encoding="utf-8", errors="replace")
         started = time.monotonic()
         self.process = subprocess.Popen(
-            self._command, env=self._environment, stdout=subprocess.PIPE, stderr=self._log, text=True
+            self._command,
+            env=self._environment,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
         )
         try:
             self._read_address(started + _START_TIMEOUT_S)
@@ -108,7 +115,9 @@ class ServerProcess:
                 self.process.kill()
 
 
-def post_json(connection: http.client.HTTPConnection, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+def post_json(
+    connection: http.client.HTTPConnection, path: str, body: Mapping[str, Any]
+) -> dict[str, Any]:
     """Send JSON over a kept connection and read the JSON that comes back.
 
     Raises:

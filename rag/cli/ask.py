@@ -21,9 +21,15 @@ Port = Annotated[int, Ge(0), Le(65535)]
 
 
 def ask(
-    questions: list[str], /, index: str, read: Count = 20, filter: list[str] | None = None, n_best: Count = 3,
-    as_json: bool = False, **opening: Annotated[Any, OPENING],
-) -> None:  # fmt: skip
+    questions: list[str],
+    /,
+    index: str,
+    read: Count = 20,
+    filter: list[str] | None = None,
+    n_best: Count = 3,
+    as_json: bool = False,
+    **opening: Annotated[Any, OPENING],
+) -> None:
     """Ask a question; prints answers with title, highlighted evidence and confidence.
 
     Args:
@@ -42,12 +48,18 @@ def ask(
     colour = sys.stdout.isatty()
     for question in questions:  # one by one: each is shown at once, with its own time
         result = pipeline.ask(question, top_k=read, n_best=n_best, filter=chosen).to_json()
-        line = json.dumps(result, ensure_ascii=False) if as_json else format_answer_set(result, colour=colour)
+        line = (
+            json.dumps(result, ensure_ascii=False)
+            if as_json
+            else format_answer_set(result, colour=colour)
+        )
         typer.echo(line)
 
 
 def retrieve(filter: list[str] | None = None, **options: Annotated[Any, _RETRIEVING]) -> None:
-    """Search for many questions; writes DPR's results JSON, a TREC run, or MDR's paths, by extension."""
+    """Search for many questions; writes DPR's results JSON, a TREC run, or MDR's paths, by
+    extension.
+    """
     from rag.data.filters import parse_options
 
     count = search(filter=parse_options(filter or ()), **options)
@@ -55,17 +67,23 @@ def retrieve(filter: list[str] | None = None, **options: Annotated[Any, _RETRIEV
 
 
 def serve(
-    index: Path | None = None, host: str | None = None, port: Port | None = None,
-    workers: Count | None = None, ray: str | None = None, **opening: Annotated[Any, _SERVED],
-) -> None:  # fmt: skip
-    """Answer over HTTP. Limits, keys and batching are set by RAG_SERVE_… variables (`rag docs serving`).
+    index: Path | None = None,
+    host: str | None = None,
+    port: Port | None = None,
+    workers: Count | None = None,
+    ray: str | None = None,
+    **opening: Annotated[Any, _SERVED],
+) -> None:
+    """Answer over HTTP. Limits, keys and batching are set by RAG_SERVE_… variables (`rag docs
+    serving`).
 
     Args:
         index: Folder of an index, or RAG_SERVE_INDEX.
         host: Address to listen on; default 127.0.0.1.
         port: Port to listen on; default 8000.
         workers: Processes that serve; they share the index's files. Default 1.
-        ray: Search the vectors of a flat index on the Ray cluster at this address (HOST:PORT, or auto).
+        ray: Search the vectors of a flat index on the Ray cluster at this address (HOST:PORT, or
+            auto).
     """
     from serve.run import leave, run_server
     from serve.settings import load_settings
@@ -76,9 +94,13 @@ def serve(
 
 
 def mcp(
-    index: str, top_k: Annotated[int, Ge(1), Le(100)] = 10, http: bool = False, host: str = "127.0.0.1",
-    port: Port = 8001, **opening: Annotated[Any, OPENING],
-) -> None:  # fmt: skip
+    index: str,
+    top_k: Annotated[int, Ge(1), Le(100)] = 10,
+    http: bool = False,
+    host: str = "127.0.0.1",
+    port: Port = 8001,
+    **opening: Annotated[Any, OPENING],
+) -> None:
     """Serve an index to MCP clients, over standard input and output or HTTP.
 
     Args:
@@ -92,7 +114,10 @@ def mcp(
 
     server = create_mcp_server(Pipeline.open(index, **opening), top_k=top_k)
     if not http:
-        typer.echo("serving MCP over standard input and output; an MCP client starts this command", err=True)
+        typer.echo(
+            "serving MCP over standard input and output; an MCP client starts this command",
+            err=True,
+        )
         server.run("stdio")
         return
     if host not in ("127.0.0.1", "localhost", "::1"):

@@ -21,7 +21,10 @@ _BUILDING = {
     **some(_FROM_BUILD, "format", "encoder", "pooling", "max_length", "reuse", "ray", "overwrite"),
     **some(options_of(CorpusOptions, panel="Data"), without=("max_tokens",)),
     **some(OPENING, "precision"),
-    **some(options_of(BuildSettings, panel="Index", retriever="hybrid"), without=("probes", "java_heap_mib")),
+    **some(
+        options_of(BuildSettings, panel="Index", retriever="hybrid"),
+        without=("probes", "java_heap_mib"),
+    ),
 }
 _CHECK_EVERY_S = 2.0  # how often files are looked at that are watched
 _UPDATING = ("format", "max_bad_share", "precision")  # options that an update takes too
@@ -54,7 +57,9 @@ def index(
         hint = "add --out DIR" if out is None else "leave one of the two out"
         if watch:
             hint = "--watch goes with --update INDEX: build it first, then watch it"
-        raise ConfigError("give --out DIR, to build an index, or --update INDEX, to renew one", hint=hint)
+        raise ConfigError(
+            "give --out DIR, to build an index, or --update INDEX, to renew one", hint=hint
+        )
     if update is None:
         _build(corpus, Path(str(out)), **options)
         return
@@ -81,7 +86,9 @@ def _build(corpus: Sequence[str], out: Path, **options: Any) -> None:
     typer.echo(f'\nask it: rag ask "…" --index {place}')
 
 
-def _update(corpus: Sequence[str], place: Path, *, watch: bool, precision: str, **options: Any) -> None:
+def _update(
+    corpus: Sequence[str], place: Path, *, watch: bool, precision: str, **options: Any
+) -> None:
     """Update an index once, or (to watch) whenever files change, and print what was done."""
     from rag.core.errors import RagError, ResourceError
     from rag.updates import IndexUpdater

@@ -1,4 +1,6 @@
-"""Commands, and groups of commands that are imported when they are used, so that help stays fast."""
+"""Commands, and groups of commands that are imported when they are used, so that help stays
+fast.
+"""
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
@@ -12,7 +14,8 @@ from rag.core.errors import ConfigError, did_you_mean
 
 
 class LazyGroup(TyperGroup):
-    """A group that knows of each command its panel in the help and its summary, and loads it when it is used.
+    """A group that knows of each command its panel in the help and its summary, and loads it when
+    it is used.
 
     Attributes:
         entries: name → panel, summary.
@@ -47,7 +50,9 @@ class _StrictCommand(TyperCommand):
         """See `typer.core.TyperCommand`."""
         order: list[Any] = self.make_parser(ctx).parse_args(args=[*args])[2]
         for option in order:
-            takes_one = option.param_type_name == "option" and not (option.multiple or option.is_flag)
+            takes_one = option.param_type_name == "option" and not (
+                option.multiple or option.is_flag
+            )
             if takes_one and order.count(option) > 1:
                 hint = "give one value; a list of values has commas, where the help says so"
                 raise ConfigError(f"{option.opts[0]} is given twice", hint=hint)
@@ -68,8 +73,12 @@ def resumable() -> Iterator[None]:
         raise
 
 
-def check_name(name: str, entries: Mapping[str, Any], removed: Mapping[str, str] | None = None) -> None:
-    """Refuse a name that is no command, with the nearest one, or what is used instead of one that is gone."""
+def check_name(
+    name: str, entries: Mapping[str, Any], removed: Mapping[str, str] | None = None
+) -> None:
+    """Refuse a name that is no command, with the nearest one, or what is used instead of one that
+    is gone.
+    """
     if name not in entries:
         hint = did_you_mean(name, entries, f"there are {', '.join(entries)}")
         raise ConfigError(f"there is no command {name!r}", hint=(removed or {}).get(name, hint))
@@ -86,7 +95,12 @@ def group_of(
 
 
 def command_with(
-    name: str, options: Mapping[str, tuple[Any, Any]], run: Callable[..., None], *, help: str, **shown: Any
+    name: str,
+    options: Mapping[str, tuple[Any, Any]],
+    run: Callable[..., None],
+    *,
+    help: str,
+    **shown: Any,
 ) -> Any:
     """A command with these options (name → annotation, default), whose values `run` gets."""
 

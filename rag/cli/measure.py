@@ -31,8 +31,8 @@ def evaluate(
 
     Args:
         index: Directory written by `rag index`; --gold needs none.
-        dataset: irds:NAME, such as irds:beir/scifact/test: its corpus is indexed where that is missing (in
-            --index, or beside --out), and its questions are searched for.
+        dataset: irds:NAME, such as irds:beir/scifact/test: its corpus is indexed where that is
+            missing (in --index, or beside --out), and its questions are searched for.
         run: Score these search results instead: a TREC run, or DPR's JSON.
         read: Passages the reader sees; 0 evaluates retrieval only.
         out: Result folder; an unfinished one is continued.
@@ -48,7 +48,9 @@ def evaluate(
 
         kind: Any = str(options["retriever"]).partition(":")[0]
         kind = kind if kind in ("bm25", "dense") else "hybrid"
-        index = str(build(corpus_of(dataset), index or f"{out}.index", retriever=kind, split="none"))
+        index = str(
+            build(corpus_of(dataset), index or f"{out}.index", retriever=kind, split="none")
+        )
         questions, read = dataset, 0
     options |= {"read": max(read, 1), "reads": read > 0, "split": split, "run": run}
     options["command"] = shlex.join(["rag", *sys.argv[1:]])
@@ -79,5 +81,7 @@ def _comparison_table(compared: Sequence[Any]) -> str:
         test, a, b = row.result, 100 * row.value_a, 100 * row.value_b
         p_values = ("<0.0001" if p < 0.0001 else f"{p:.4f}" for p in (test.p_value, row.p_holm))
         counts = f"{len(test.gained)}/{test.ties}/{len(test.lost)}"
-        rows.append([row.figure, row.a, row.b, f"{a:.2f}", f"{b:.2f}", f"{b - a:+.2f}", *p_values, counts])
+        rows.append(
+            [row.figure, row.a, row.b, f"{a:.2f}", f"{b:.2f}", f"{b - a:+.2f}", *p_values, counts]
+        )
     return "\n".join(text_table(columns, rows))

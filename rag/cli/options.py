@@ -1,7 +1,7 @@
 """Commands made of functions and settings: parameters and fields are options, docstrings are help.
 
-Positional-only parameters are arguments of the command; `**more: Annotated[Any, options]` are options
-that the function passes on. Bounds are those of `annotated_types`.
+Positional-only parameters are arguments of the command; `**more: Annotated[Any, options]` are
+options that the function passes on. Bounds are those of `annotated_types`.
 """
 
 import inspect
@@ -20,11 +20,18 @@ from rag.config import parse_scalar
 from rag.opening import OpenSettings
 
 Options = dict[str, tuple[Any, Any]]  # by name: annotation and default
-DATA, SEARCH, READING, TRAINING, OUTPUT = "Data", "Search", "Reading", "Training", "Output"  # help's panels
+DATA, SEARCH, READING, TRAINING, OUTPUT = (
+    "Data",
+    "Search",
+    "Reading",
+    "Training",
+    "Output",
+)  # help's panels
 Count = Annotated[int, Ge(1)]
 Share = Annotated[float, Ge(0), Le(1)]
 
-# Parameters that several commands have: help ("" where each says it itself), and how they are spelled.
+# Parameters that several commands have: help ("" where each says it itself), and how they are
+# spelled.
 _SHARED: dict[str, tuple[str, dict[str, Any]]] = {
     "index": ("Directory written by `rag index`.", {"flags": ("--index", "-i")}),
     "questions": (
@@ -93,8 +100,14 @@ def options_from(
         if it.kind is it.VAR_KEYWORD:
             options |= getattr(hints[it.name], "__metadata__", [{}])[0]
         else:
-            kind, help, is_argument = hints[it.name], helps.get(it.name, ""), it.kind is it.POSITIONAL_ONLY
-            options[it.name] = make_option(it.name, kind, it.default, help, panel, is_argument=is_argument)
+            kind, help, is_argument = (
+                hints[it.name],
+                helps.get(it.name, ""),
+                it.kind is it.POSITIONAL_ONLY,
+            )
+            options[it.name] = make_option(
+                it.name, kind, it.default, help, panel, is_argument=is_argument
+            )
     return options
 
 
@@ -106,9 +119,11 @@ def options_of(
     is_partial: bool = False,
     **defaults: Any,
 ) -> Options:
-    """Fields of a configuration as options, explained by its docstring or that of the class which it extends.
+    """Fields of a configuration as options, explained by its docstring or that of the class which
+    it extends.
 
-    Choices and bounds are those of the fields, defaults too unless given; all else is checked by the class.
+    Choices and bounds are those of the fields, defaults too unless given; all else is checked by
+    the class.
 
     Args:
         names: fields; all by default.
@@ -128,7 +143,9 @@ def options_of(
                 help += f" Default: {default}."
             kind, default = kind | None if kind is not Any else kind, None
         kind, spellings = Annotated[kind, None, *field.metadata], (flags or {}).get(name, ())
-        options[name] = make_option(name, kind, default, help, panel, spellings, is_partial=is_partial)
+        options[name] = make_option(
+            name, kind, default, help, panel, spellings, is_partial=is_partial
+        )
     return options
 
 
@@ -145,26 +162,33 @@ def make_option(
 ) -> tuple[Any, Any]:
     """Annotation and default of an option, or of an argument, for a value of this kind.
 
-    Numbers, choices and files are typer's; lists of words or numbers have commas; all else is read as YAML.
+    Numbers, choices and files are typer's; lists of words or numbers have commas; all else is read
+    as YAML.
     """
     usual_help, shared = _SHARED.get(name, ("", {}))
     help, extra = help or usual_help, {**_bounds(kind), **shared}
     usual_flags = extra.pop("flags", ())
     flags = flags or usual_flags
-    shown = get_type_hints(type("", (), {"__annotations__": {name: kind}}))[name]  # without its `Annotated`
+    shown = get_type_hints(type("", (), {"__annotations__": {name: kind}}))[
+        name
+    ]  # without its `Annotated`
     kinds = get_args(shown) if get_origin(shown) in (Union, UnionType) else (shown,)
     inner, *others = [it for it in kinds if it is not NoneType]
     flag = f"--{name.replace('_', '-')}"
     if inner in _LISTS and not is_partial:
         extra |= {"parser": _split, "metavar": "A,B,…"}
         shown, default = str, ",".join(map(str, default))
-    elif get_origin(inner) is tuple and get_args(inner)[0] is Path and not others:  # given once or more often
+    elif (
+        get_origin(inner) is tuple and get_args(inner)[0] is Path and not others
+    ):  # given once or more often
         shown, panel = list[str] | None, DATA
     elif inner is Any:  # a name here; in Python also an object
         shown = str | None
     elif {inner, *others} == {str, Path}:
         shown = str
-    elif others or not (inner in (int, float, str, bool, Path) or get_origin(inner) in (Literal, list)):
+    elif others or not (
+        inner in (int, float, str, bool, Path) or get_origin(inner) in (Literal, list)
+    ):
         shown, extra = str | None, {**extra, "parser": parse_scalar, "metavar": "YAML"}
     elif inner is Path and is_partial:
         shown, panel = str | None, DATA
@@ -175,7 +199,9 @@ def make_option(
     if is_argument:
         return Annotated[shown, typer.Argument(help=help, **extra)], default
     panel = panel if is_partial else _PANELS.get(name, panel)
-    return Annotated[shown, typer.Option(*flags, help=help, rich_help_panel=panel, **extra)], default
+    return Annotated[
+        shown, typer.Option(*flags, help=help, rich_help_panel=panel, **extra)
+    ], default
 
 
 def _bounds(kind: Any) -> dict[str, Any]:
@@ -194,7 +220,9 @@ def some(options: Options, *names: str, without: tuple[str, ...] = ()) -> Option
 
 
 def documented(thing: Any) -> dict[str, str]:
-    """The docstring's explanation of each argument or attribute, as sentences; values keep their case."""
+    """The docstring's explanation of each argument or attribute, as sentences; values keep their
+    case.
+    """
     entry = r"^    (\w+(?:, \w+)*): (.+(?:\n {8}.+)*)"  # several names may share an explanation
     items = re.findall(entry, inspect.getdoc(thing) or "", re.MULTILINE)
     return {

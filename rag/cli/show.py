@@ -5,7 +5,8 @@ from typing import Any
 
 from rag.core.types import Location, certainty
 
-# A control character, shown as it is, could move the cursor, hide text or write a command for the terminal.
+# A control character, shown as it is, could move the cursor, hide text or write a command for the
+# terminal.
 _CONTROLS = {code: "\ufffd" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n\r"}
 _CONTROLS[ord("\r")] = " "  # of Windows' line ends
 _CONTEXT = 160  # characters before and after a span
@@ -22,7 +23,9 @@ def highlight(text: str, start: int | None, end: int | None, *, colour: bool) ->
         'The Danube rises in [[Germany]].'
     """
     if start is None or end is None:  # nothing there says it literally
-        return text if len(text) <= 2 * _CONTEXT else re.sub(r" [^ ]*\Z", " …", text[: 2 * _CONTEXT])
+        return (
+            text if len(text) <= 2 * _CONTEXT else re.sub(r" [^ ]*\Z", " …", text[: 2 * _CONTEXT])
+        )
     before, after = text[:start], text[end:]
     if start > _CONTEXT:
         before = "… " + re.sub(r"\A[^ ]* ", "", before[-_CONTEXT:])
@@ -46,7 +49,9 @@ def format_answer_set(result: dict[str, Any], *, colour: bool) -> str:
         if answers:
             lines.append(f"  {dim}{'nearest passage' if bears else 'best guess'}:{end}")
     elif bears:
-        lines.append("  this asks for yes or no, which the reader cannot tell; the passage that bears on it:")
+        lines.append(
+            "  this asks for yes or no, which the reader cannot tell; the passage that bears on it:"
+        )
     elif level == "perhaps":
         lines.append(f"  perhaps (confidence that there is no answer: {none:.0%})")
     if result.get("notice"):
@@ -62,14 +67,18 @@ def format_answer_set(result: dict[str, Any], *, colour: bool) -> str:
         lines.append("     " + re.sub(r"\s*\n\s*", "\n     ", quoted))
         if evidence["start"] is None:
             lines.append(f"     {dim}answer worded by the model{end}")
-        others = [it for it in answer.get("citations", ()) if it["passage_id"] != evidence["passage_id"]]
+        others = [
+            it for it in answer.get("citations", ()) if it["passage_id"] != evidence["passage_id"]
+        ]
         if others:
             names = ", ".join(cited["title"] or _place(cited) for cited in others)
             lines.append(f"     {dim}also cited: {names}{end}")
         if answer.get("note"):
             lines.append(f"     {dim}beware: {answer['note']}{end}")
         for hop, step in enumerate(answer.get("path", ()), 1):
-            supporting = " … ".join(step["text"][at:stop] for at, stop in step.get("supporting", ()))
+            supporting = " … ".join(
+                step["text"][at:stop] for at, stop in step.get("supporting", ())
+            )
             name = step["title"] or step["passage_id"]
             lines.append(f"     {dim}hop {hop}:{end} {bold}{name}{end}  {supporting}")
     reading = result.get("reading", {})
@@ -84,13 +93,19 @@ def format_answer_set(result: dict[str, Any], *, colour: bool) -> str:
 def _place(evidence: dict[str, Any]) -> str:
     """File and page, else the passage's id."""
     location = evidence.get("location")
-    return str(Location(location["path"], location.get("page", "")) if location else evidence["passage_id"])
+    return str(
+        Location(location["path"], location.get("page", "")) if location else evidence["passage_id"]
+    )
 
 
 def _without_controls(value: Any) -> Any:
-    """A JSON value with every control character replaced by one sign, so that offsets stay valid."""
+    """A JSON value with every control character replaced by one sign, so that offsets stay
+    valid.
+    """
     if isinstance(value, str):
         return value.translate(_CONTROLS)
     if isinstance(value, dict):
         return {name: _without_controls(inner) for name, inner in value.items()}
-    return [_without_controls(inner) for inner in value] if isinstance(value, list | tuple) else value
+    return (
+        [_without_controls(inner) for inner in value] if isinstance(value, list | tuple) else value
+    )

@@ -20,13 +20,24 @@ _MINING = {
 }
 _ROUNDS = {
     **some(options_from(train_rounds), "recipe", "index", "questions", "config", "out"),
-    **some(options_of(RoundsConfig, panel="Rounds"), without=("out", "index", "questions", "method")),
+    **some(
+        options_of(RoundsConfig, panel="Rounds"), without=("out", "index", "questions", "method")
+    ),
 }
-_READ_BY = {"reader": "distill", "signal": "distill", "positives": "colbert", "negatives": "colbert"}
+_READ_BY = {
+    "reader": "distill",
+    "signal": "distill",
+    "positives": "colbert",
+    "negatives": "colbert",
+}
 
 
 def mine(
-    index: str, questions: str, out: Path, merge: Path | None = None, **settings: Annotated[Any, _MINING]
+    index: str,
+    questions: str,
+    out: Path,
+    merge: Path | None = None,
+    **settings: Annotated[Any, _MINING],
 ) -> None:
     """Mine hard negatives; needs questions with gold passages, or with answers alone.
 
@@ -40,7 +51,9 @@ def mine(
 
     report = run(index, questions, out, merge=merge, **settings)
     typer.echo(", ".join(f"{name} {count:,}" for name, count in sorted(report["counts"].items())))
-    typer.echo(f"→ {out}\ntrain: rag train dpr --config dpr-small --index {index} --train {out} --out run")
+    typer.echo(
+        f"→ {out}\ntrain: rag train dpr --config dpr-small --index {index} --train {out} --out run"
+    )
 
 
 def score(
@@ -57,8 +70,8 @@ def score(
     Args:
         examples: Results of `rag retrieve`, `rag mine`'s or FiD's file.
         out: File for the examples with scores as targets; a report is written beside it.
-        signal: attention (generative readers); likelihood (these and language models); span-likelihood
-            (extractive); relevance (cross-encoder).
+        signal: attention (generative readers); likelihood (these and language models);
+            span-likelihood (extractive); relevance (cross-encoder).
         reader: Reader or cross-encoder; default: the reader in the package.
     """
     from rag.rounds.examples import open_judge, score_examples
@@ -66,14 +79,16 @@ def score(
     report = score_examples(examples, out, open_judge(reader, signal, **models))
     counts = ", ".join(f"{name} {count:,}" for name, count in report["counts"].items())
     typer.echo(f"{signal} of {report['reader']['name']}: {counts}")
-    typer.echo(f"→ {out}\ntrain with it: rag train distill --config distill-small --train {out} --out run")
+    typer.echo(
+        f"→ {out}\ntrain with it: rag train distill --config distill-small --train {out} --out run"
+    )
 
 
 def rounds(set_: list[str] | None = None, **settings: Annotated[Any, _ROUNDS]) -> None:
     """Teach a retriever in rounds of searching, labelling and training.
 
-    Questions and answers are enough. --config and --set are those of `rag train distill` or `colbert`. A
-    killed run goes on behind what is finished when the same command is given again.
+    Questions and answers are enough. --config and --set are those of `rag train distill` or
+    `colbert`. A killed run goes on behind what is finished when the same command is given again.
     """
     from rag.core.errors import ConfigError
 
@@ -99,8 +114,8 @@ def adapt(
 ) -> None:
     """Adapt an index's encoder to its corpus without labelled questions.
 
-    Questions are made from the index's passages by rules, and the encoder learns from all of them. A killed
-    run goes on where it stopped when the same command is given again.
+    Questions are made from the index's passages by rules, and the encoder learns from all of them.
+    A killed run goes on where it stopped when the same command is given again.
 
     Args:
         config: Settings of the training, a file or preset; default: retriever-adapt.
@@ -125,7 +140,8 @@ def tune(
     read: Count = 20,
     **settings: Annotated[Any, {**_DRAWN, **OPENING}],
 ) -> None:
-    """Fit the reader's confidence to a corpus, from about 50 questions, some of which it does not answer.
+    """Fit the reader's confidence to a corpus, from about 50 questions, some of which it does not
+    answer.
 
     Args:
         what: What is fitted.
@@ -133,10 +149,18 @@ def tune(
     """
     from rag.eval.confidence_tuning import fit_confidence
 
-    drawn = load_config(EvaluationSettings, overrides={n: settings.pop(n) for n in _DRAWN} | {"read": read})
+    drawn = load_config(
+        EvaluationSettings, overrides={n: settings.pop(n) for n in _DRAWN} | {"read": read}
+    )
     tuning = fit_confidence(index, questions, out, settings=drawn, **settings)
-    typer.echo(f"{tuning.n:,} questions, {tuning.unanswerable:,} without an answer in what was retrieved")
-    typer.echo(f"ECE before {tuning.ece_before:.3f}, after (cross-validated) {tuning.ece_after:.3f}")
+    typer.echo(
+        f"{tuning.n:,} questions, {tuning.unanswerable:,} without an answer in what was retrieved"
+    )
+    typer.echo(
+        f"ECE before {tuning.ece_before:.3f}, after (cross-validated) {tuning.ece_after:.3f}"
+    )
     if not tuning.unanswerable:
-        typer.echo('"no answer" stays as it was: give questions too that the documents do not answer')
+        typer.echo(
+            '"no answer" stays as it was: give questions too that the documents do not answer'
+        )
     typer.echo(f"reader → {out}\nuse it: --reader {out}")

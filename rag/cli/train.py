@@ -1,4 +1,6 @@
-"""`rag train`: a subcommand per recipe, whose options are the settings of the recipe's configuration."""
+"""`rag train`: a subcommand per recipe, whose options are the settings of the recipe's
+configuration.
+"""
 
 import os
 from collections.abc import Sequence
@@ -13,7 +15,10 @@ from rag.config import parse_overrides
 from rag.core.errors import ConfigError
 from rag.recipes import RECIPES
 
-_PANELS = {"readers": "Readers", "rag": "Retriever and reader together"}  # of a recipe, by its package
+_PANELS = {
+    "readers": "Readers",
+    "rag": "Retriever and reader together",
+}  # of a recipe, by its package
 _ENTRIES = {
     name: (_PANELS.get(place.partition(".")[0], "Retrievers"), about)
     for name, (place, about) in RECIPES.items()
@@ -37,18 +42,22 @@ _FLAGS_OF: dict[str, dict[str, tuple[str, ...]]] = {
     "rag": _INDEX_ENCODER,
     "emdr2": _INDEX_ENCODER,
 }
-_USES = {  # what a finished model is called, and the command that uses it; {1}: the run's index, {2}: the run
+# what a finished model is called, and the command that uses it; {1}: the run's index, {2}: the run
+_USES = {
     "static": "encoder → {0}\nuse it: rag index … --encoder {0}",
     "colbert": "encoder → {0}\nuse it: rag index … --encoder {0} --index-type plaid",
     "reranker": "cross-encoder → {0}\nuse it: rag ask … --rerank {0}",
     "mlm": "masked language model → {0}\nuse it: rag train realm … --reader {0}",
     "orqa": "reader → {2}/reader\nuse it: rag ask … --index {1} --retriever dense --reader {2}/reader",
     **dict.fromkeys(
-        ("reader", "generator", "rag", "emdr2"), "reader → {0}\nuse it: rag ask … --index {1} --reader {0}"
+        ("reader", "generator", "rag", "emdr2"),
+        "reader → {0}\nuse it: rag ask … --index {1} --reader {0}",
     ),
 }
 _ENCODER = "encoder → {0}\nuse it: rag index … --encoder {0}"
-_WITH_INDEX = "encoder → {0}\nuse it: rag ask … --index {1}  (its passages are encoded with this encoder)"
+_WITH_INDEX = (
+    "encoder → {0}\nuse it: rag ask … --index {1}  (its passages are encoded with this encoder)"
+)
 _RESUMED = (
     "Ctrl-C or a crash loses at most a few minutes: the same command resumes from the last checkpoint. "
     "With several GPUs: torchrun --nproc-per-node N -m rag.cli.main train …"
@@ -70,8 +79,8 @@ def _common(
 
     Args:
         train: Questions with answers, of any format; may be given several times.
-        negatives: Results of `rag retrieve` for the questions of the --train in the same place: hard
-            negatives, and positives where there are no gold passages.
+        negatives: Results of `rag retrieve` for the questions of the --train in the same place:
+            hard negatives, and positives where there are no gold passages.
         out: Folder of the run; an unfinished one is resumed.
     """
 
@@ -82,12 +91,16 @@ def recipe_command(name: str) -> Any:
 
     recipe, spelled = recipe_class(name), {**_FLAGS, **_FLAGS_OF.get(name, {})}
     options = options_of(recipe, panel=TRAINING, flags=spelled, is_partial=True)
-    options = dict(sorted(options.items(), key=lambda it: it[1][0].__metadata__[0].rich_help_panel != DATA))
+    options = dict(
+        sorted(options.items(), key=lambda it: it[1][0].__metadata__[0].rich_help_panel != DATA)
+    )
     more = {"reader": ("train", "negatives"), **dict.fromkeys(_REFRESHED, ("ray",))}.get(name, ())
     options |= some(options_from(_common), *more, "config", "set_", "threads", "out")
     flags = {each: spelled.get(each, (f"--{each.replace('_', '-')}",))[0] for each in options}
 
-    def run(config: str | None, set_: list[str] | None, ray: str | None = None, **values: Any) -> None:
+    def run(
+        config: str | None, set_: list[str] | None, ray: str | None = None, **values: Any
+    ) -> None:
         from rag.core.log import setup_logging
         from rag.recipes import read_config
         from rag.recipes import run as train
@@ -106,11 +119,17 @@ def recipe_command(name: str) -> Any:
             use = _USES.get(name, _WITH_INDEX if index.is_dir() else _ENCODER)
             typer.echo(use.format(finished, index if index.is_dir() else "…", checked.out))
 
-    return command_with(name, options, run, help=f"{RECIPES.get(name, ('', name))[1]}\n\n{_RESUMED}")
+    return command_with(
+        name, options, run, help=f"{RECIPES.get(name, ('', name))[1]}\n\n{_RESUMED}"
+    )
 
 
-def _reader_sets(questions: Sequence[str] | None, negatives: Sequence[str] | None) -> list[dict[str, str]]:
-    """The question sets of an extractive reader, each with the results of a search for it, if given."""
+def _reader_sets(
+    questions: Sequence[str] | None, negatives: Sequence[str] | None
+) -> list[dict[str, str]]:
+    """The question sets of an extractive reader, each with the results of a search for it, if
+    given.
+    """
     sets = [{"questions": path} for path in questions or ()]
     for number, path in enumerate(negatives or ()):
         if number == len(sets):

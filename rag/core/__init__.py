@@ -1,1 +1,3 @@
-"""Foundations without torch, faiss or transformers: types, errors, files, manifests, progress, logging."""
+"""Foundations without torch, faiss or transformers: types, errors, files, manifests, progress,
+logging.
+"""

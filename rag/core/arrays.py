@@ -1,4 +1,6 @@
-"""NumPy arrays: their types, sequences end to end, files that are mapped into memory and never unpickled."""
+"""NumPy arrays: their types, sequences end to end, files that are mapped into memory and never
+unpickled.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -20,8 +22,8 @@ Int64 = NDArray[np.int64]
 def ranges(starts: Int64 | int, lengths: Int64) -> Int64:
     """The numbers start, start + 1, … of ranges with these lengths (n,), end to end.
 
-    From 0 they are the place of each element in its own sequence; from the sequences' starts in a flat array,
-    the places of their elements there.
+    From 0 they are the place of each element in its own sequence; from the sequences' starts in a
+    flat array, the places of their elements there.
 
     Example:
         >>> ranges(0, np.array([2, 0, 3])).tolist(), ranges(np.array([5, 9]), np.array([2, 1])).tolist()
@@ -45,13 +47,15 @@ def load_npy(path: Path, *, dtype: DTypeLike, shape: tuple[int, ...] | None = No
         shape: expected shape; None accepts any.
 
     Raises:
-        ArtifactError: the file, named in the message, is missing, truncated, in another format, or of another
-            shape or type.
+        ArtifactError: the file, named in the message, is missing, truncated, in another format, or
+            of another shape or type.
     """
     try:
         mapped: Any = open_memmap(path, mode="r")
         if mapped.dtype != np.dtype(dtype) or (shape is not None and mapped.shape != shape):
-            raise ValueError(f"holds {mapped.dtype} {mapped.shape}, expected {np.dtype(dtype)} {shape or ''}")
+            raise ValueError(
+                f"holds {mapped.dtype} {mapped.shape}, expected {np.dtype(dtype)} {shape or ''}"
+            )
     except (ValueError, OSError, EOFError) as error:
         problem = "is missing" if isinstance(error, FileNotFoundError) else f"is damaged: {error}"
         raise ArtifactError(f"{path} {problem}", hint="restore it or rebuild the index") from error

@@ -13,7 +13,8 @@ def did_you_mean(name: object, names: Iterable[str], otherwise: str) -> str:
 class RagError(Exception):
     """Base of all errors that are meant to be read by a user.
 
-    Message and hint name options as commands do (`--out`); in Python the argument has the same name (`out`).
+    Message and hint name options as commands do (`--out`); in Python the argument has the same name
+    (`out`).
 
     Args:
         message: what was found and what was expected.
@@ -81,4 +82,6 @@ class RetrievalError(RagError):
 
 
 class ReaderError(RetrievalError):
-    """The retrieved passages could not be read: the model behind the reader gave no usable reply."""
+    """The retrieved passages could not be read: the model behind the reader gave no usable
+    reply.
+    """

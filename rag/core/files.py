@@ -20,7 +20,9 @@ TEMPORARY_MARK = ".partial-"
 
 
 def fsync_path(path: Path) -> None:
-    """Flush a file's content, or a directory's entries, so that a rename in it survives a power cut."""
+    """Flush a file's content, or a directory's entries, so that a rename in it survives a power
+    cut.
+    """
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -36,14 +38,15 @@ def fsync_tree(path: Path) -> None:
 
 
 def check_target(path: str | Path, *, folder: bool = False, is_new: bool = False) -> None:
-    """Refuse a place where no file, or no folder, can be written: before the work whose result goes there.
+    """Refuse a place where no file, or no folder, can be written: before the work whose result goes
+    there.
 
     Args:
         is_new: the folder must not exist, or be empty.
 
     Raises:
-        ConfigError: a folder lies where a file is to be, a file where a folder is to be or above it, or a new
-            folder holds something.
+        ConfigError: a folder lies where a file is to be, a file where a folder is to be or above
+            it, or a new folder holds something.
         ResourceError: there is no permission to write there.
     """
     target, hint = Path(path), "choose another --out"
@@ -61,7 +64,8 @@ def check_target(path: str | Path, *, folder: bool = False, is_new: bool = False
 
 @contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
-    """Turn the errors of a full disk, as the system and libraries report them, into one that names the place.
+    """Turn the errors of a full disk, as the system and libraries report them, into one that names
+    the place.
 
     Raises:
         ResourceError: ENOSPC, EDQUOT, EFBIG.
@@ -69,9 +73,13 @@ def disk_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        reported = re.search(r"\(os error (\d+)\)", str(error))  # the form in which safetensors reports it
+        reported = re.search(
+            r"\(os error (\d+)\)", str(error)
+        )  # the form in which safetensors reports it
         code = int(reported[1]) if reported else getattr(error, "errno", None)
-        unnumbered = re.search("write error|requested and .+ written", str(error))  # of FAISS and NumPy
+        unnumbered = re.search(
+            "write error|requested and .+ written", str(error)
+        )  # of FAISS and NumPy
         if code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or unnumbered:
             hint = "free some space and run the same command again; finished parts are kept"
             raise ResourceError(f"the disk is full: could not write {path}", hint=hint) from error
@@ -82,8 +90,9 @@ def disk_errors(path: Path) -> Iterator[None]:
 def atomic_path(path: str | Path, *, folder: bool = False) -> Iterator[Path]:
     """Yield a temporary place beside `path`; on success it is flushed and renamed over `path`.
 
-    A link stays a link: what it points to is replaced. On any exception, Ctrl-C included, the temporary file
-    or folder is removed and `path` is untouched. A `folder` is made, and replaces the whole of one at `path`.
+    A link stays a link: what it points to is replaced. On any exception, Ctrl-C included, the
+    temporary file or folder is removed and `path` is untouched. A `folder` is made, and replaces
+    the whole of one at `path`.
 
     Example:
         >>> target = Path(tempfile.mkdtemp()) / "numbers.txt"
@@ -104,7 +113,9 @@ def atomic_path(path: str | Path, *, folder: bool = False) -> Iterator[Path]:
             yield temporary
             fsync_tree(temporary)
             if folder and target.exists():
-                os.replace(target, work / "old")  # never half removed at its place, whenever it is killed
+                os.replace(
+                    target, work / "old"
+                )  # never half removed at its place, whenever it is killed
             os.replace(temporary, target)
             fsync_path(target.parent)
         finally:
@@ -122,7 +133,9 @@ def link_or_copy(source: Path, target: Path) -> None:
 
 
 def clean_directory(directory: Path) -> None:
-    """Make `directory` if it is missing, and remove temporary files that killed writers left in it."""
+    """Make `directory` if it is missing, and remove temporary files that killed writers left in
+    it.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     for entry in directory.glob(f".*{TEMPORARY_MARK}*"):
         if entry.is_dir():
@@ -140,7 +153,8 @@ def atomic_write_text(path: str | Path, text: str, errors: str = "strict") -> No
 def atomic_write_json(path: str | Path, value: Any) -> None:
     """Write JSON atomically: indented, sorted keys, UTF-8, a newline at the end."""
     text = json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False)
-    # The name of a file that is not UTF-8 has surrogates, whose form with a backslash is also JSON's.
+    # The name of a file that is not UTF-8 has surrogates, whose form with a backslash is also
+    # JSON's.
     atomic_write_text(path, f"{text}\n", "backslashreplace")
 
 
@@ -172,7 +186,8 @@ def hash64(data: bytes) -> int:
 
 @contextmanager
 def directory_lock(directory: str | Path) -> Iterator[None]:
-    """Lock `directory` for one writer (a `.lock` file in it, released by the system when the process ends).
+    """Lock `directory` for one writer (a `.lock` file in it, released by the system when the
+    process ends).
 
     Raises:
         ConfigError: it is a file.

@@ -25,16 +25,25 @@ def get_logger(name: str) -> logging.Logger:
 def setup_logging(level: str = "INFO", *, json_lines: bool = False) -> None:
     """Send log records of this process to stderr, replacing earlier handlers.
 
-    A command warns once in the same words; a server, whose lines are JSON (`extra=` gives fields), each time.
+    A command warns once in the same words; a server, whose lines are JSON (`extra=` gives fields),
+    each time.
     """
-    from tqdm.contrib import DummyTqdmFile  # brings asyncio and bars of notebooks: for programs alone
+    from tqdm.contrib import (
+        DummyTqdmFile,
+    )  # brings asyncio and bars of notebooks: for programs alone
 
-    handler = logging.StreamHandler(DummyTqdmFile(sys.stderr))  # lines stand above a bar of progress
+    handler = logging.StreamHandler(
+        DummyTqdmFile(sys.stderr)
+    )  # lines stand above a bar of progress
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S"))
     if json_lines:
         names = {"levelname": "level", "name": "logger", "exc_info": "exception"}
         hidden = [*RESERVED_ATTRS, "color_message"]  # uvicorn's message again, for terminals
-        options: dict[str, Any] = {"timestamp": "time", "rename_fields": names, "reserved_attrs": hidden}
+        options: dict[str, Any] = {
+            "timestamp": "time",
+            "rename_fields": names,
+            "reserved_attrs": hidden,
+        }
         shown = "%(levelname)s%(name)s%(message)s"
         handler.setFormatter(JsonFormatter(shown, json_ensure_ascii=False, **options))
     else:
@@ -50,12 +59,16 @@ def setup_logging(level: str = "INFO", *, json_lines: bool = False) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    for chatty in ("faiss", "httpx"):  # which build was loaded, every request: users do not need that
+    for chatty in (
+        "faiss",
+        "httpx",
+    ):  # which build was loaded, every request: users do not need that
         logging.getLogger(chatty).setLevel(logging.WARNING)
 
 
 class Progress(tqdm):  # type: ignore[misc]  # tqdm has no types
-    """Progress of a long job: a bar on a terminal, else a line now and then; none among lines of JSON.
+    """Progress of a long job: a bar on a terminal, else a line now and then; none among lines of
+    JSON.
 
     Args:
         total: number of units, or None if unknown.
@@ -67,9 +80,16 @@ class Progress(tqdm):  # type: ignore[misc]  # tqdm has no types
     def __init__(self, total: int | None, unit: str, label: str, *, initial: int = 0) -> None:
         shown: dict[str, Any] = {"file": sys.stderr, "smoothing": 0.05, "dynamic_ncols": True}
         if not sys.stderr.isatty():
-            shown = {"file": _Lines(), "mininterval": _INTERVAL_S, "delay": _INTERVAL_S, "miniters": 1}
+            shown = {
+                "file": _Lines(),
+                "mininterval": _INTERVAL_S,
+                "delay": _INTERVAL_S,
+                "miniters": 1,
+            }
             shown |= {"ncols": 0, "position": 0}
-        shown["disable"] = any(isinstance(it.formatter, JsonFormatter) for it in logging.getLogger().handlers)
+        shown["disable"] = any(
+            isinstance(it.formatter, JsonFormatter) for it in logging.getLogger().handlers
+        )
         super().__init__(total=total, unit=f" {unit}", desc=label, initial=initial, **shown)
 
 
@@ -112,4 +132,6 @@ def text_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[st
     """
     cells = [columns, *rows]
     first, *widths = (max(map(len, column)) for column in zip(*cells, strict=True))
-    return ["  ".join([row[0].ljust(first), *map(str.rjust, row[1:], widths)]).rstrip() for row in cells]
+    return [
+        "  ".join([row[0].ljust(first), *map(str.rjust, row[1:], widths)]).rstrip() for row in cells
+    ]

@@ -5,7 +5,12 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from rag.core.errors import ArtifactError, DataError, IncompleteArtifactError, MismatchedArtifactError
+from rag.core.errors import (
+    ArtifactError,
+    DataError,
+    IncompleteArtifactError,
+    MismatchedArtifactError,
+)
 from rag.core.files import atomic_write_json, read_json
 
 NEWEST_VERSION = 3  # of indexes, whose files lie in a folder that the manifest names
@@ -14,7 +19,9 @@ MANIFEST_NAME = "manifest.json"
 
 
 def is_index(folder: Path) -> bool:
-    """Whether a folder holds an index, finished or not: it has one writer's lock, and says what was built."""
+    """Whether a folder holds an index, finished or not: it has one writer's lock, and says what was
+    built.
+    """
     # a folder that may not be entered is none, and no error
     holds = os.path.isfile(folder / MANIFEST_NAME) or os.path.isdir(folder / BUILDING_DIR)
     return os.path.isfile(folder / ".lock") and holds
@@ -36,7 +43,9 @@ def read_manifest(directory: str | Path) -> dict[str, Any]:
         if (place / BUILDING_DIR).is_dir():
             problem = f"{place} holds a build that was interrupted"
             hint = f"give its command again: rag index … --out {place} continues it"
-        raise IncompleteArtifactError(problem if place.is_dir() else f"{place}: no such directory", hint=hint)
+        raise IncompleteArtifactError(
+            problem if place.is_dir() else f"{place}: no such directory", hint=hint
+        )
     hint = "rebuild the artefact, or point to another directory"
     try:
         manifest = read_json(path)
@@ -44,7 +53,9 @@ def read_manifest(directory: str | Path) -> dict[str, Any]:
         raise ArtifactError(f"the manifest {error.message}", hint=hint) from error
     version = manifest.get("format_version") if isinstance(manifest, dict) else None
     if not isinstance(version, int):
-        raise ArtifactError(f"{path} is no manifest of this program: it has no format_version", hint=hint)
+        raise ArtifactError(
+            f"{path} is no manifest of this program: it has no format_version", hint=hint
+        )
     if version > NEWEST_VERSION:
         raise MismatchedArtifactError(
             f"{path} has format version {version}, expected {NEWEST_VERSION} or less",
@@ -53,8 +64,11 @@ def read_manifest(directory: str | Path) -> dict[str, Any]:
     return dict(manifest)
 
 
-def claim(path: Path, values: Mapping[str, Any], what: str, *, hint: str, free: Collection[str] = ()) -> None:
-    """Record in the JSON file `path` the values that decide the content of its folder, or check them.
+def claim(
+    path: Path, values: Mapping[str, Any], what: str, *, hint: str, free: Collection[str] = ()
+) -> None:
+    """Record in the JSON file `path` the values that decide the content of its folder, or check
+    them.
 
     Args:
         what: other content of the folder, for messages, such as "rounds with other settings".
@@ -64,7 +78,9 @@ def claim(path: Path, values: Mapping[str, Any], what: str, *, hint: str, free: 
         MismatchedArtifactError: the file has other values; the message lists them with both values.
     """
     before = read_json(path) if path.is_file() else values
-    sides = [{key: value for key, value in side.items() if key not in free} for side in (before, values)]
+    sides = [
+        {key: value for key, value in side.items() if key not in free} for side in (before, values)
+    ]
     if changed := differences(*sides):
         raise MismatchedArtifactError(f"{path.parent} holds {what} ({changed})", hint=hint)
     atomic_write_json(path, values)
@@ -87,9 +103,13 @@ def differences(before: Mapping[str, Any], after: Mapping[str, Any], *, prefix: 
         if isinstance(old, Mapping) and isinstance(new, Mapping):
             changed.append(differences(old, new, prefix=f"{prefix}{key}."))
         elif isinstance(new, list):
-            old = old if isinstance(old, list) else []  # the files of an index that was updated are no list
+            old = (
+                old if isinstance(old, list) else []
+            )  # the files of an index that was updated are no list
             others = [item for item in (*old, *new) if item not in old or item not in new]
-            names = dict.fromkeys(str(it.get("name") if isinstance(it, dict) else it) for it in others)
+            names = dict.fromkeys(
+                str(it.get("name") if isinstance(it, dict) else it) for it in others
+            )
             shown = [*names][:3] + (["…"] if len(names) > 3 else [])
             changed.append(f"{prefix}{key}: others are {', '.join(shown)}")
         else:

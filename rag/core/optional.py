@@ -1,4 +1,6 @@
-"""Import optional packages where they are used, with an error that names the extra; installed versions."""
+"""Import optional packages where they are used, with an error that names the extra; installed
+versions.
+"""
 
 import importlib
 from importlib import metadata

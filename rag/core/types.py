@@ -1,4 +1,6 @@
-"""The records that the parts of the system exchange: passages, questions, hits, answers with evidence."""
+"""The records that the parts of the system exchange: passages, questions, hits, answers with
+evidence.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +11,15 @@ from typing import Any, Literal
 
 AnswerProfile = Literal["squad", "trec_search"]
 Value = str | int | float | bool
-Metadata = tuple[tuple[str, Value | tuple[Value, ...]], ...]  # names and values; a tuple holds several values
+Metadata = tuple[
+    tuple[str, Value | tuple[Value, ...]], ...
+]  # names and values; a tuple holds several values
 Pages = tuple[tuple[int, str], ...]  # where in a text each page begins, and its label; in order
 
 
 def as_unicode(text: str) -> str:
-    """The text with question marks for halves of surrogate pairs, which JSON may hold and UTF-8 may not.
+    """The text with question marks for halves of surrogate pairs, which JSON may hold and UTF-8 may
+    not.
 
     Example:
         >>> as_unicode("caf\\ud800")
@@ -45,7 +50,9 @@ class Record:
         for it in fields(self):  # type: ignore[arg-type]  # of the dataclasses that this is a base of
             value = getattr(self, it.name)
             usual = it.default if it.default_factory is MISSING else it.default_factory()
-            if value != usual and it.name != "pages":  # of a location, where its further pages begin
+            if (
+                value != usual and it.name != "pages"
+            ):  # of a location, where its further pages begin
                 shown[it.name] = dict(value) if it.name == "metadata" else _as_json(value)
         return shown
 
@@ -62,11 +69,11 @@ class Location(Record):
 
     Attributes:
         path: path of the file as the user gave it.
-        page: label of the page it begins on ("12", "xiv"), or the number of the slide; "" where the format
-            has no pages.
+        page: label of the page it begins on ("12", "xiv"), or the number of the slide; "" where the
+            format has no pages.
         headings: the headings above it, the outermost first.
-        pages: where in the passage's text its pages begin, the first one at 0; empty for a passage on one
-            page, and in older indexes.
+        pages: where in the passage's text its pages begin, the first one at 0; empty for a passage
+            on one page, and in older indexes.
     """
 
     path: str
@@ -98,7 +105,9 @@ class Passage(Record):
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Input of a question encoder: a question, alone or with the passages of earlier hops, in hop order."""
+    """Input of a question encoder: a question, alone or with the passages of earlier hops, in hop
+    order.
+    """
 
     question: str
     passages: tuple[Passage, ...] = ()
@@ -109,11 +118,12 @@ class GoldPassage:
     """A gold passage as the question set quotes or names it.
 
     Attributes:
-        passage: the passage; its id is "" if the set gives none, its text "" if the set only names it.
-        sentences: the sentences of its text as the set splits them; empty if the set gives running text.
-            MuSiQue gives each paragraph as one sentence.
-        supporting: numbers of the sentences that support the answer, 0-based, as in the set: a few in
-            HotpotQA point past the last sentence.
+        passage: the passage; its id is "" if the set gives none, its text "" if the set only names
+            it.
+        sentences: the sentences of its text as the set splits them; empty if the set gives running
+            text. MuSiQue gives each paragraph as one sentence.
+        supporting: numbers of the sentences that support the answer, 0-based, as in the set: a few
+            in HotpotQA point past the last sentence.
     """
 
     passage: Passage
@@ -131,13 +141,16 @@ class Question:
         answers: accepted short answers; empty if unknown or if the corpus cannot answer it.
         gold_passage_ids: ids of passages that answer it, in hop order for multi-hop questions.
         gold_grades: the grade of each of these ids, where the set states one (trec_eval's qrels).
-        gold_are_documents: these ids are of documents, from which passages `{id}-0`, `{id}-1`, … were cut.
+        gold_are_documents: these ids are of documents, from which passages `{id}-0`, `{id}-1`, …
+            were cut.
         gold: the gold passages that the set quotes or names, in hop order.
-        gold_are_alternatives: any gold passage suffices, the first being the annotated one (as in DPR's
-            files); if False, several are steps that are all needed.
+        gold_are_alternatives: any gold passage suffices, the first being the annotated one (as in
+            DPR's files); if False, several are steps that are all needed.
         context: the other paragraphs that the set shows with the question (distractors).
-        answer_starts: first character of each annotated answer in the text of `gold[0]`, with repetitions.
-        answer_profile: how texts are compared with these answers: "trec_search" for regular expressions.
+        answer_starts: first character of each annotated answer in the text of `gold[0]`, with
+            repetitions.
+        answer_profile: how texts are compared with these answers: "trec_search" for regular
+            expressions.
         is_impossible: the set states that its paragraph does not answer the question (SQuAD 2).
         provenance: KILT's evidence sets, each a list of places `{wikipedia_id, title, …}`.
         meta: further fields of the source, by which an evaluation may group its figures.
@@ -207,14 +220,15 @@ class Evidence(Record):
     """The passage, and the span in it, that supports an answer.
 
     Attributes:
-        start: first character of the answer in `text`; None where the answer does not occur there literally,
-            such as "yes", or a generator's own words.
+        start: first character of the answer in `text`; None where the answer does not occur there
+            literally, such as "yes", or a generator's own words.
         end: one past its last character, so `text[start:end]` is the answer; None where `start` is.
-        supporting: start and end of the sentences of `text` that support the answer, where the reader marks
-            them.
+        supporting: start and end of the sentences of `text` that support the answer, where the
+            reader marks them.
         first_stage: rank and score of the passage before re-ranking; None without re-ranking.
-        location: file and headings of the passage, where it comes from a file, and the page on which the span
-            begins; without a span, the first sentence of `supporting`, or else the passage.
+        location: file and headings of the passage, where it comes from a file, and the page on
+            which the span begins; without a span, the first sentence of `supporting`, or else the
+            passage.
     """
 
     passage_id: str
@@ -234,7 +248,9 @@ class Evidence(Record):
             object.__setattr__(self, "location", replace(self.location, page=page))
 
     @classmethod
-    def of(cls, passage: Passage, score: float, span: tuple[int, int] | None = None, **more: Any) -> Evidence:
+    def of(
+        cls, passage: Passage, score: float, span: tuple[int, int] | None = None, **more: Any
+    ) -> Evidence:
         """A passage as evidence, with its score, and `start` and `end` of the answer in it."""
         start, end = span or (None, None)
         named = (passage.id, passage.title, passage.text, start, end, score)
@@ -246,11 +262,12 @@ class Answer(Record):
     """A short answer with its evidence.
 
     Attributes:
-        text: the answer, exactly `evidence.text[evidence.start:evidence.end]` where the evidence has a span.
+        text: the answer, exactly `evidence.text[evidence.start:evidence.end]` where the evidence
+            has a span.
         score: the reader's score; larger is better.
         confidence: calibrated probability in [0, 1] that the answer is right.
-        path: all passages that support the answer, hop by hop, where there is more than one; `evidence` is
-            one of them.
+        path: all passages that support the answer, hop by hop, where there is more than one;
+            `evidence` is one of them.
         citations: the passages that a language model cites, where they are not `evidence` alone.
         is_supported: False if the cited passages do not contain the answer.
         note: a sentence about unusual citations, or "".
@@ -291,12 +308,14 @@ class AnswerSet(Record):
         answers: best first; empty if there are none.
         no_answer_confidence: calibrated probability in [0, 1] that the passages hold no answer.
         timings_ms: wall time of each stage in milliseconds.
-        reading: counts of the reader: "passages" read, of these "dropped" before the end, "token_layers".
+        reading: counts of the reader: "passages" read, of these "dropped" before the end,
+            "token_layers".
         failure: why the passages could not be read; "" if they were.
-        notice: why nothing was read: a filter that no passage meets, a greeting …; "" if there is no reason.
-        kind: "answer"; "list" where the first answer is a whole list, one entry a line; "passage" where the
-            question asks for yes or no and the reader cannot tell: then each `text` is no answer, but a
-            sentence that bears on the question, with the confidence for that.
+        notice: why nothing was read: a filter that no passage meets, a greeting …; "" if there is
+            no reason.
+        kind: "answer"; "list" where the first answer is a whole list, one entry a line; "passage"
+            where the question asks for yes or no and the reader cannot tell: then each `text` is no
+            answer, but a sentence that bears on the question, with the confidence for that.
     """
 
     question: str

@@ -16,7 +16,15 @@ from rag.data.files.named import is_named, named_documents
 from rag.data.files.question_sets import squad_paragraphs
 from rag.data.files.rows import read_rows
 from rag.data.files.sources import DOCUMENTS, Source, find_sources
-from rag.data.records import MAX_RECORDS, BadRecord, CorpusOptions, Document, ReadReport, first_lines, rows_of
+from rag.data.records import (
+    MAX_RECORDS,
+    BadRecord,
+    CorpusOptions,
+    Document,
+    ReadReport,
+    first_lines,
+    rows_of,
+)
 
 _MAX_CHARS = 4_000_000  # a longer document is rarely one
 _log = get_logger(__name__)
@@ -31,20 +39,21 @@ def read_documents(
 ) -> Iterator[Document]:
     """Stream the documents of one or several inputs.
 
-    A record is bad if its id was seen before, its text is empty, not valid Unicode, has NUL characters or is
-    longer than 4 million characters, or if it is malformed. Bad records are left out, counted in
-    `report`, logged at the end, and never change the id of another record; too many of them stop the reading.
-    A file that is a document (PDF, HTML, …) and cannot be read is named with its reason and its remedy.
+    A record is bad if its id was seen before, its text is empty, not valid Unicode, has NUL
+    characters or is longer than 4 million characters, or if it is malformed. Bad records are left
+    out, counted in `report`, logged at the end, and never change the id of another record; too many
+    of them stop the reading. A file that is a document (PDF, HTML, …) and cannot be read is named
+    with its reason and its remedy.
 
     Args:
-        inputs: files (also .gz, .bz2, .zst, .xz), folders, "hf:owner/name[[:config]:split]", or "irds:name"
-            of ir_datasets.
+        inputs: files (also .gz, .bz2, .zst, .xz), folders, "hf:owner/name[[:config]:split]", or
+            "irds:name" of ir_datasets.
         format: one of `CORPUS_FORMATS`, or "auto" to decide by file name, then by the first bytes.
 
     Raises:
         ConfigError: at once, for an unknown format or one that cannot be told.
-        DataError: at once, for inputs that do not exist; later, for damaged files, for no documents at all,
-            and for a share of bad records above `options.max_bad_share`.
+        DataError: at once, for inputs that do not exist; later, for damaged files, for no documents
+            at all, and for a share of bad records above `options.max_bad_share`.
 
     Example:
         >>> import pathlib, tempfile
@@ -55,8 +64,12 @@ def read_documents(
     """
     options = options or CorpusOptions()
     report = report if report is not None else ReadReport()
-    sources = find_sources([inputs] if isinstance(inputs, str | Path) else list(inputs), format, report)
-    return (document for _, document in read_sources(sources, options, report) if document is not None)
+    sources = find_sources(
+        [inputs] if isinstance(inputs, str | Path) else list(inputs), format, report
+    )
+    return (
+        document for _, document in read_sources(sources, options, report) if document is not None
+    )
 
 
 def read_sources(
@@ -65,7 +78,8 @@ def read_sources(
     report: ReadReport,
     is_stored: Callable[[Source], bool] = lambda file: False,
 ) -> Iterator[tuple[Source, Document | None]]:
-    """Stream documents with their sources; None stands for a file that `is_stored`, which is not converted.
+    """Stream documents with their sources; None stands for a file that `is_stored`, which is not
+    converted.
 
     See `read_documents` for the rest.
     """
@@ -78,7 +92,9 @@ def read_sources(
         else:
             yield from _read_records(group, options, report, seen)
     report.check(options.max_bad_share, at_end=True)
-    for line in first_lines(report.problems):  # each by itself: whoever watches files is told of it once
+    for line in first_lines(
+        report.problems
+    ):  # each by itself: whoever watches files is told of it once
         _log.warning("%s", line)
     if report.bad - report.unread > MAX_RECORDS:  # more than are named
         _log.warning("%s", report.counts())
@@ -120,7 +136,9 @@ def _read_files(
     is_stored: Callable[[Source], bool],
 ) -> Iterator[tuple[Source, Document | None]]:
     stored = list(map(is_stored, files))
-    changed = [(file.path, file.name) for file, is_same in zip(files, stored, strict=True) if not is_same]
+    changed = [
+        (file.path, file.name) for file, is_same in zip(files, stored, strict=True) if not is_same
+    ]
     converted = convert_files(changed, timeout_s=options.document_timeout)
     for file, is_same in zip(files, stored, strict=True):
         id, item = file_id(file.name), None if is_same else next(converted)
@@ -145,9 +163,13 @@ def fault_of(document: Document, seen: set[str]) -> BadRecord | None:
     if not text or text.isspace():
         return BadRecord("empty text", f"id {id!r}")
     if len(text) > _MAX_CHARS:
-        return BadRecord("document too long", f"id {id!r} has {len(text):,} characters, limit {_MAX_CHARS:,}")
+        return BadRecord(
+            "document too long", f"id {id!r} has {len(text):,} characters, limit {_MAX_CHARS:,}"
+        )
     if any("\x00" in value or as_unicode(value) != value for value in (id, title, text)):
-        return BadRecord("not valid Unicode", f"id {id!r}: save the file as UTF-8, without NUL characters")
+        return BadRecord(
+            "not valid Unicode", f"id {id!r}: save the file as UTF-8, without NUL characters"
+        )
     if id in seen:
         return BadRecord("duplicate id", repr(id))
     seen.add(id)
@@ -158,13 +180,16 @@ def passages_of(texts: Any) -> list[Passage]:
     """Passages from Python objects.
 
     Args:
-        texts: strings, `Passage` records, or mappings with the fields of a corpus and `metadata` for filters;
-            a DataFrame or an Arrow table has such rows. Entries without an id get their number.
+        texts: strings, `Passage` records, or mappings with the fields of a corpus and `metadata`
+            for filters; a DataFrame or an Arrow table has such rows. Entries without an id get
+            their number.
 
     Raises:
         DataError: there are none, or one is empty or no text.
     """
-    rows = rows_of(texts, "texts", hint="put it in a list; files are indexed with `rag index FILE --out DIR`")
+    rows = rows_of(
+        texts, "texts", hint="put it in a list; files are indexed with `rag index FILE --out DIR`"
+    )
     if not rows:
         raise DataError("no texts were given", hint="pass at least one string or Passage")
     fields = DocumentFields(CorpusOptions(), "row")
@@ -179,7 +204,9 @@ def passages_of(texts: Any) -> list[Passage]:
             try:
                 metadata = metadata_of_fields(row.get("metadata") or {})
             except ValueError as error:
-                raise DataError(f"text {number}: its metadata: {error}", hint=METADATA_HINT) from None
+                raise DataError(
+                    f"text {number}: its metadata: {error}", hint=METADATA_HINT
+                ) from None
             row = Passage(document.id, document.title, document.text, metadata=metadata)
         if not row.text.strip():
             raise DataError(f"text {number} is empty", hint="leave it out")

@@ -1,4 +1,6 @@
-"""Training examples: a question and candidates with roles, scores and targets; reading and writing them."""
+"""Training examples: a question and candidates with roles, scores and targets; reading and writing
+them.
+"""
 
 from __future__ import annotations
 
@@ -43,9 +45,10 @@ class Candidate:
 
     Attributes:
         passage: its id, title or text is "" where the file gives none.
-        role: "positive" answers the question, "hard_negative" looks as if it did, "negative" is any other
-            passage that does not, "retrieved" is unjudged.
-        source: the search that returned it, for example "bm25", "dense" or "bm25+dense"; "" if unknown.
+        role: "positive" answers the question, "hard_negative" looks as if it did, "negative" is any
+            other passage that does not, "retrieved" is unjudged.
+        source: the search that returned it, for example "bm25", "dense" or "bm25+dense"; "" if
+            unknown.
         rank: 1-based rank in that search, if known.
         score: score of that search, if known; larger is better.
         target: target score for training a retriever, on any scale, for example a reader's score.
@@ -66,11 +69,12 @@ class Example:
     """A question, and the passages that a retriever or a reader learns from.
 
     Attributes:
-        candidates: passages with their roles; among positives the gold one comes first, among negatives the
-            hardest. May be empty, as the answers may.
+        candidates: passages with their roles; among positives the gold one comes first, among
+            negatives the hardest. May be empty, as the answers may.
         context: passages of the earlier hops, which are part of the query, in order of retrieval.
         answer_profile, answer_starts: as in `Question`; the starts are those in the first positive.
-        target_answer: the one answer that a generator should give, where the file names it; else "".
+        target_answer: the one answer that a generator should give, where the file names it; else
+            "".
 
     Example:
         >>> danube, rhine = Passage("1", "Danube", "A river."), Passage("2", "Rhine", "Another.")
@@ -99,7 +103,9 @@ class Example:
     ) -> Example:
         """An example with positive and negative passages."""
         right = (Candidate(passage, "positive") for passage in positives)
-        wrong = (n if isinstance(n, Candidate) else Candidate(n, "hard_negative") for n in negatives)
+        wrong = (
+            n if isinstance(n, Candidate) else Candidate(n, "hard_negative") for n in negatives
+        )
         return cls(id, question, tuple(answers), (*right, *wrong))
 
     @property
@@ -129,35 +135,42 @@ class Example:
     @property
     def article(self) -> str:
         """Title of the first positive, or the question if there is none; see `hold_out`."""
-        return next((passage.title for passage in self.positives[:1] if passage.title), self.question)
+        return next(
+            (passage.title for passage in self.positives[:1] if passage.title), self.question
+        )
 
     def has(self, needed: Needed) -> bool:
         """Whether a method that needs this can use the example."""
         if needed == "targets":
             return len({c.target for c in self.candidates if c.target is not None}) > 1
-        return needed == "questions" or bool(self.candidates if needed == "passages" else self.positives)
+        return needed == "questions" or bool(
+            self.candidates if needed == "passages" else self.positives
+        )
 
 
 def read_examples(path: str | Path, *, needs: Needed = "positives") -> Iterator[Example]:
     """Stream examples to learn from; one record at a time.
 
-    The formats are DPR's training JSON, FiD's files, DPR's retrieval results (their passages are unjudged),
-    and those of sentence-transformers, Tevatron and MS MARCO (triples of texts, or of ids beside its
-    collection and queries). Negatives are `hard_negative_ctxs` or, if there are none, `negative_ctxs`. Any
-    passage may carry a `target`. Questions without what the method needs are left out and counted, as DPR
-    leaves out those without a positive; empty passages are bad records.
+    The formats are DPR's training JSON, FiD's files, DPR's retrieval results (their passages are
+    unjudged), and those of sentence-transformers, Tevatron and MS MARCO (triples of texts, or of
+    ids beside its collection and queries). Negatives are `hard_negative_ctxs` or, if there are
+    none, `negative_ctxs`. Any passage may carry a `target`. Questions without what the method needs
+    are left out and counted, as DPR leaves out those without a positive; empty passages are bad
+    records.
 
     Args:
         path: the file (also .gz, .bz2, .zst, .xz).
-        needs: what an example must have: "positives": at least one; "targets": at least two different ones,
-            of candidates in any role; "passages": at least one in any role (negatives of both kinds are read,
-            empty passages skipped); "questions": only the question.
+        needs: what an example must have: "positives": at least one; "targets": at least two
+            different ones, of candidates in any role; "passages": at least one in any role
+            (negatives of both kinds are read, empty passages skipped); "questions": only the
+            question.
 
     Raises:
-        DataError: no such file, over 0.1 % malformed records (the first are listed with their places),
-            malformed JSON, or no question with what is needed.
+        DataError: no such file, over 0.1 % malformed records (the first are listed with their
+            places), malformed JSON, or no question with what is needed.
 
-    Source: Karpukhin et al. 2020, "Dense Passage Retrieval for Open-Domain Question Answering", section 3.2.
+    Source: Karpukhin et al. 2020, "Dense Passage Retrieval for Open-Domain Question Answering",
+        section 3.2.
 
     Example:
         >>> import tempfile
@@ -188,13 +201,17 @@ def read_examples(path: str | Path, *, needs: Needed = "positives") -> Iterator[
     if counts.bad:
         log.warning("%s: %s", name, counts.faults())
     if left_out:
-        log.warning("%s: %d questions lack %s (%s …)", name, len(left_out), needs, ", ".join(left_out[:3]))
+        log.warning(
+            "%s: %d questions lack %s (%s …)", name, len(left_out), needs, ", ".join(left_out[:3])
+        )
     if counts.total == counts.bad + len(left_out):
         raise DataError(f"{name}: no question has {needs}", hint=_SHAPE)
 
 
 def _ms_marco_texts(triples: Path) -> tuple[dict[str, str], dict[str, str]]:
-    """The questions and passages that MS MARCO's triples name, by id, from the tables beside them."""
+    """The questions and passages that MS MARCO's triples name, by id, from the tables beside
+    them.
+    """
     questions, passages = set[str](), set[str]()
     for question, *named in _id_rows(triples, "question_id", "positive_id", "negative_id"):
         questions.add(question)
@@ -206,11 +223,15 @@ def _ms_marco_texts(triples: Path) -> tuple[dict[str, str], dict[str, str]]:
             f"{triples} names texts by id, and {'queries' if collection else 'collection'}.tsv is not there",
             hint="unpack MS MARCO's queries and collection into the same folder",
         )
-    texts = {id: text for path in queries for id, text in _id_rows(path, "id", "text") if id in questions}
+    texts = {
+        id: text for path in queries for id, text in _id_rows(path, "id", "text") if id in questions
+    }
     return texts, {id: text for id, text in _id_rows(collection, "id", "text") if id in passages}
 
 
-def _with_texts(row: Mapping[str, str], questions: Mapping[str, str], texts: Mapping[str, str]) -> Any:
+def _with_texts(
+    row: Mapping[str, str], questions: Mapping[str, str], texts: Mapping[str, str]
+) -> Any:
     question, right, wrong = row["question_id"], row["positive_id"], row["negative_id"]
     if question not in questions or not {right, wrong} <= texts.keys():
         raise ValueError(f"no text for question {question}, passage {right} or passage {wrong}")
@@ -259,13 +280,26 @@ def example_from_json(record: Any, fallback_id: str = "") -> Example:
 
 def example_to_json(example: Example) -> dict[str, Any]:
     """The record that `example_from_json` reads back."""
-    head: dict[str, Any] = {"id": example.id, "question": example.question, "answers": [*example.answers]}
-    head |= {"answers_are_regex": example.answer_profile == REGEX_PROFILE, "target": example.target_answer}
-    record = {name: value for name, value in head.items() if value or name in ("question", "answers")}
+    head: dict[str, Any] = {
+        "id": example.id,
+        "question": example.question,
+        "answers": [*example.answers],
+    }
+    head |= {
+        "answers_are_regex": example.answer_profile == REGEX_PROFILE,
+        "target": example.target_answer,
+    }
+    record = {
+        name: value for name, value in head.items() if value or name in ("question", "answers")
+    }
     roles = {candidate.role for candidate in example.candidates}
-    judged = ["positive_ctxs", "negative_ctxs", "hard_negative_ctxs"] if roles - {"retrieved"} else []
+    judged = (
+        ["positive_ctxs", "negative_ctxs", "hard_negative_ctxs"] if roles - {"retrieved"} else []
+    )
     names = [*judged, "ctxs"] if "retrieved" in roles or not judged else judged
-    return record | {name: list(map(_candidate_json, example.of_role(ROLES[name]))) for name in names}
+    return record | {
+        name: list(map(_candidate_json, example.of_role(ROLES[name]))) for name in names
+    }
 
 
 def _candidate_json(candidate: Candidate) -> dict[str, Any]:
@@ -286,7 +320,10 @@ def write_run(path: Path, examples: Iterable[Example]) -> None:
     Raises:
         DataError: an id is empty or holds white space, which such a file cannot express.
     """
-    with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8", newline="\n") as file:
+    with (
+        atomic_path(path) as temporary,
+        open(temporary, "w", encoding="utf-8", newline="\n") as file,
+    ):
         for example in examples:
             for rank, hit in enumerate(example.candidates, start=1):
                 question, passage = example.id, hit.passage.id
@@ -308,7 +345,9 @@ def _candidate(value: Any, role: Role) -> Candidate:
     place = None if rank is None else int(rank)
     has_answer = value.get("has_answer", value.get("hasanswer"))  # FiD's files have the second
     has_answer = None if has_answer is None else bool(has_answer)
-    return Candidate(passage, role, str(value.get("source") or ""), place, score, target, has_answer)
+    return Candidate(
+        passage, role, str(value.get("source") or ""), place, score, target, has_answer
+    )
 
 
 def _number(fields: Mapping[str, Any], name: str) -> float | None:
@@ -323,15 +362,21 @@ def _number(fields: Mapping[str, Any], name: str) -> float | None:
 
 
 def _to_learn_from(example: Example, needs: Needed) -> Example:
-    """The example without empty passages, and with only its hard negatives, or the others if it has none."""
+    """The example without empty passages, and with only its hard negatives, or the others if it has
+    none.
+    """
     if needs == "passages":
-        return replace(example, candidates=tuple(c for c in example.candidates if c.passage.text.strip()))
+        return replace(
+            example, candidates=tuple(c for c in example.candidates if c.passage.text.strip())
+        )
     for passage in example.passages:
         if not passage.text.strip():
             raise ValueError(f"a passage has no text ({passage.text!r})")
     others = example.of_role("negative")
     if not others:
         return example
-    hard = example.negatives or tuple(replace(candidate, role="hard_negative") for candidate in others)
+    hard = example.negatives or tuple(
+        replace(candidate, role="hard_negative") for candidate in others
+    )
     candidates = (*example.of_role("positive"), *hard, *example.of_role("retrieved"))
     return replace(example, candidates=candidates)

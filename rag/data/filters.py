@@ -20,8 +20,11 @@ class FilterError(ConfigError):
 
 
 _RANGES: dict[str, Callable[[Any, Any], bool]] = {
-    "gte": operator.ge, "gt": operator.gt, "lte": operator.le, "lt": operator.lt,
-}  # fmt: skip
+    "gte": operator.ge,
+    "gt": operator.gt,
+    "lte": operator.le,
+    "lt": operator.lt,
+}
 _OPTION = re.compile(r"(?P<field>[^=<>]+)(?P<sign>>=|<=|=|>|<)(?P<value>.+)", re.DOTALL)
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.ASCII | re.IGNORECASE)
 _SIGNS = {">=": "gte", "<=": "lte", ">": "gt", "<": "lt"}
@@ -32,10 +35,12 @@ _MOST_PATTERN = 4_000  # characters of all patterns of paths: a compiled express
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """Condition on one field: its value is one of `values`, or within all `bounds`, such as ("gte", 2020).
+    """Condition on one field: its value is one of `values`, or within all `bounds`, such as ("gte",
+    2020).
 
-    Text that spells a number is that number, since tables such as CSV have nothing but text. Values for
-    "path" are patterns: `*` and `?` stand for any characters, a slash at the end for all in the folder.
+    Text that spells a number is that number, since tables such as CSV have nothing but text. Values
+    for "path" are patterns: `*` and `?` stand for any characters, a slash at the end for all in the
+    folder.
     """
 
     field: str
@@ -53,19 +58,29 @@ class Condition:
             True
         """
         if self.field == "path":
-            patterns = (translate(f"{it}*" if str(it).endswith("/") else str(it)) for it in self.values)
+            patterns = (
+                translate(f"{it}*" if str(it).endswith("/") else str(it)) for it in self.values
+            )
             expression = re.compile("|".join(patterns))
             return lambda path: path is not None and expression.match(path) is not None
         keys = {_key(value) for value in self.values}
 
         def fits(value: Any) -> bool:
-            return all(_is_within(value, *it) for it in self.bounds) if self.bounds else _key(value) in keys
+            return (
+                all(_is_within(value, *it) for it in self.bounds)
+                if self.bounds
+                else _key(value) in keys
+            )
 
         return lambda value: any(map(fits, value if isinstance(value, tuple) else (value,)))
 
     def check_bounds(self, values: Iterable[Any]) -> None:
-        """Refuse a bound that no value of the field can be compared with, such as a text among numbers."""
-        listed = [it for value in values for it in (value if isinstance(value, tuple) else (value,))]
+        """Refuse a bound that no value of the field can be compared with, such as a text among
+        numbers.
+        """
+        listed = [
+            it for value in values for it in (value if isinstance(value, tuple) else (value,))
+        ]
         for sign, bound in self.bounds:
             if listed and all(_is_within(value, sign, bound) is None for value in listed):
                 what = f"the filter compares {self.field!r} with {bound!r}, but a value is {listed[0]!r}"
@@ -75,7 +90,9 @@ class Condition:
 def _key(value: Any) -> Any:
     """The number that a value is or spells, else the value as text."""
     if isinstance(value, str) and _NUMBER.fullmatch(value):  # "nan" is a language
-        return int(value) if value.lstrip("+-").isdecimal() else float(value)  # exact, however large
+        return (
+            int(value) if value.lstrip("+-").isdecimal() else float(value)
+        )  # exact, however large
     return str(value).lower() if isinstance(value, bool) else value
 
 
@@ -96,7 +113,9 @@ def parse_filter(fields: Mapping[str, Any] | Filter | None) -> Filter | None:
 
     A field has a value, a list of which one must match, or an object of bounds (gte, gt, lte, lt).
     """
-    if fields is None or (isinstance(fields, tuple) and all(isinstance(it, Condition) for it in fields)):
+    if fields is None or (
+        isinstance(fields, tuple) and all(isinstance(it, Condition) for it in fields)
+    ):
         return fields or None
     if not isinstance(fields, Mapping):
         raise FilterError(f"the filter is {fields!r:.60}", hint=_EXPECTED)
@@ -121,7 +140,9 @@ def parse_options(options: Iterable[str]) -> Filter | None:
         name, sign, value = (match[part].strip() for part in ("field", "sign", "value"))
         condition = fields.setdefault(name, [] if sign == "=" else {})
         if isinstance(condition, list) != (sign == "=") or _SIGNS.get(sign) in condition:
-            raise FilterError(f"the filter gives {name!r} two bounds with {sign}, or both values and bounds")
+            raise FilterError(
+                f"the filter gives {name!r} two bounds with {sign}, or both values and bounds"
+            )
         if isinstance(condition, list):
             condition.append(value)
         else:
@@ -136,7 +157,9 @@ def _condition(name: str, stated: Any) -> Condition:
                 f"the filter gives {name!r} the bounds {', '.join(map(str, stated)) or '(none)'}",
                 hint=f"path and document have values, other fields also {', '.join(_RANGES)}",
             )
-        return Condition(name, bounds=tuple((sign, _checked(name, value)) for sign, value in stated.items()))
+        return Condition(
+            name, bounds=tuple((sign, _checked(name, value)) for sign, value in stated.items())
+        )
     listed = stated if isinstance(stated, list | tuple) else [stated]
     values = tuple(_checked(name, value) for value in listed)
     size = sum(len(str(value)) for value in values) if name == "path" else 0
@@ -154,4 +177,6 @@ def _checked(name: str, value: Any) -> Value:
         kinds, expected = str, "text"
     if not isinstance(value, kinds) or value != value or as_unicode(str(value)) != str(value):
         raise FilterError(f"the filter gives {name!r} the value {value!r:.60}, expected {expected}")
-    return str(_key(value)) if isinstance(value, bool) else value  # True equals 1, also as the key of a cache
+    return (
+        str(_key(value)) if isinstance(value, bool) else value
+    )  # True equals 1, also as the key of a cache

@@ -1,4 +1,6 @@
-"""Records on their way in: options, documents, checked questions, bad records, a report; quick to import."""
+"""Records on their way in: options, documents, checked questions, bad records, a report; quick to
+import.
+"""
 
 import math
 from collections import Counter
@@ -17,8 +19,13 @@ MAX_RECORDS, _MAX_SHOWN = 10, 100  # bad records that are named, and problems at
 Kind = Literal["heading", "paragraph", "item", "row", "code"]
 CorpusFormat = Literal["jsonl", "json", "tsv", "csv", "parquet", "documents"]
 CORPUS_FORMATS: tuple[CorpusFormat, ...] = get_args(CorpusFormat)
-PlacedRecord = tuple[str, int, Any]  # where it stands, for messages, its number from 1, value or `BadRecord`
-FILTER_FIELDS = ("path", "document")  # what filters name without metadata: a file's path, a document's id
+PlacedRecord = tuple[
+    str, int, Any
+]  # where it stands, for messages, its number from 1, value or `BadRecord`
+FILTER_FIELDS = (
+    "path",
+    "document",
+)  # what filters name without metadata: a file's path, a document's id
 
 
 class CorpusOptions(BaseModel):
@@ -28,13 +35,14 @@ class CorpusOptions(BaseModel):
         id_field: field or column of the document id; by default one of the usual names.
         title_field: field or column of the title.
         text_field: field or column of the text.
-        metadata: field that passages keep for filters; it may stand in an object `metadata`, as in BEIR. May
-            be given several times.
+        metadata: field that passages keep for filters; it may stand in an object `metadata`, as in
+            BEIR. May be given several times.
         max_bad_share: highest tolerated share of bad records (not of files).
         document_timeout: most seconds for reading one file.
-        split: how documents are cut. "sections" cuts files (PDF, HTML, Markdown, …) by headings, with the
-            path to each as title; "words100" cuts into disjoint blocks of `words` words; "none" keeps each
-            document as one passage; "auto" is "sections" for files, else "words100".
+        split: how documents are cut. "sections" cuts files (PDF, HTML, Markdown, …) by headings,
+            with the path to each as title; "words100" cuts into disjoint blocks of `words` words;
+            "none" keeps each document as one passage; "auto" is "sections" for files, else
+            "words100".
         words: words per passage, for --split words100.
         max_tokens: most tokens of title and text of a passage, for sections.
     """
@@ -55,8 +63,8 @@ class CorpusOptions(BaseModel):
 def rows_of(value: Any, what: str, *, hint: str = "put it in a list") -> list[Any]:
     """The rows of a list, an array, a generator or a data set; those of a table as mappings.
 
-    Tables are those of pandas, polars and Arrow, whose iteration would give the columns. One string, mapping,
-    path or number is refused; `what` names the argument.
+    Tables are those of pandas, polars and Arrow, whose iteration would give the columns. One
+    string, mapping, path or number is refused; `what` names the argument.
     """
     if hasattr(value, "columns"):
         listed = getattr(value, "to_dicts", None) or getattr(value, "to_pylist", None)
@@ -64,14 +72,18 @@ def rows_of(value: Any, what: str, *, hint: str = "put it in a list") -> list[An
     if isinstance(value, str | bytes | Mapping | PurePath) or not isinstance(value, Iterable):
         raise DataError(f"{what} is a single {type(value).__name__}, expected a list", hint=hint)
     return [
-        {name: _cell_or_none(cell) for name, cell in row.items()} if isinstance(row, Mapping) else row
+        {name: _cell_or_none(cell) for name, cell in row.items()}
+        if isinstance(row, Mapping)
+        else row
         for row in value
     ]
 
 
 def _cell_or_none(value: Any) -> Any:
     """The value, or None for pandas' markers of an empty cell: NaN or NA."""
-    is_missing = type(value).__name__ == "NAType" or (isinstance(value, float) and math.isnan(value))
+    is_missing = type(value).__name__ == "NAType" or (
+        isinstance(value, float) and math.isnan(value)
+    )
     return None if is_missing else value
 
 
@@ -89,7 +101,9 @@ def check_questions(questions: Iterable[str], top_k: int, n_best: int = 1) -> li
             raise ConfigError(f"{name} is {number!r}, expected a whole number, {bounds}")
     for number, question in enumerate(checked):
         if fault := fault_of_question(question):
-            raise DataError(f"{f'question {number}' if len(checked) > 1 else 'the question'} {fault}")
+            raise DataError(
+                f"{f'question {number}' if len(checked) > 1 else 'the question'} {fault}"
+            )
     return checked
 
 
@@ -104,7 +118,9 @@ def fault_of_question(text: Any) -> str:
 
 
 class Block(NamedTuple):
-    """A span of a document's text: its first character, and one past the last; see `blocks.Piece`."""
+    """A span of a document's text: its first character, and one past the last; see
+    `blocks.Piece`.
+    """
 
     kind: Kind
     start: int
@@ -120,7 +136,8 @@ class Document:
         id: unique within a corpus.
         text: the whole text, without the title.
         blocks: headings, paragraphs, rows … of a file, as spans of the text; empty for records.
-        pages: where in the text each page of a file begins; empty for records, and files without pages.
+        pages: where in the text each page of a file begins; empty for records, and files without
+            pages.
         path: the file it is, as people write it; "" for records.
         metadata: further fields that its passages keep, see `Passage`.
         notes: remarks about its conversion for the user ("3 of 12 pages have no characters").
@@ -163,10 +180,12 @@ class ReadReport:
     """Counts what was read; filled while the documents are consumed.
 
     Attributes:
-        problems: the first bad records with their places, unread files, and what conversion lost of others.
+        problems: the first bad records with their places, unread files, and what conversion lost of
+            others.
         ignored: files in folders that no reader was chosen for, each with the reason.
         files: how many of all records are files that are a document each.
-        unread: how many of these could not be read; they never stop the reading, however large their share.
+        unread: how many of these could not be read; they never stop the reading, however large
+            their share.
         notes: which fields became id, title and text, and other facts for the user.
 
     Example:
@@ -187,7 +206,9 @@ class ReadReport:
     notes: list[str] = field(default_factory=list)
 
     def add_bad(self, place: str, record: BadRecord, *, is_file: bool = False) -> None:
-        """Count a bad record, or a file that cannot be read, and list it if it is among the first."""
+        """Count a bad record, or a file that cannot be read, and list it if it is among the
+        first.
+        """
         self.total += 1
         self.bad += 1
         self.files += is_file
@@ -211,14 +232,17 @@ class ReadReport:
         return "\n  ".join([self.counts(), *first_lines(self.problems)])
 
     def check(self, max_bad_share: float, *, at_end: bool, hint: str = "") -> None:
-        """Refuse input that is too damaged: no record is usable, or more than this share of records is bad.
+        """Refuse input that is too damaged: no record is usable, or more than this share of records
+        is bad.
 
-        Files that are documents do not count in the share, and nothing is judged under 100 records before the
-        end. A `hint` stands for an option that changes the share.
+        Files that are documents do not count in the share, and nothing is judged under 100 records
+        before the end. A `hint` stands for an option that changes the share.
         """
         bad, records = self.bad - self.unread, self.total - self.files
         mend = "mend or replace what is listed above"
-        hint = hint or (f"{mend}, or raise --max-bad-share to continue without it" if records else mend)
+        hint = hint or (
+            f"{mend}, or raise --max-bad-share to continue without it" if records else mend
+        )
         if at_end and self.total and self.bad == self.total:
             raise DataError(f"no usable record: {self.faults()}", hint=hint)
         if (at_end or self.total >= 100) and bad > max_bad_share * records:

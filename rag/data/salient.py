@@ -1,7 +1,8 @@
 """Names and dates in a sentence, by rules: what a question is likely to ask for.
 
 Source:
-    Guu et al. 2020, "REALM: Retrieval-Augmented Language Model Pre-Training", section 3.4 (salient spans).
+    Guu et al. 2020, "REALM: Retrieval-Augmented Language Model Pre-Training", section 3.4 (salient
+    spans).
 """
 
 from collections.abc import Iterable
@@ -15,7 +16,9 @@ from rag.core.files import hash64
 from rag.core.types import Passage
 from rag.data.sentences import STARTERS
 
-CharSpans = list[tuple[int, int]]  # first character and one past the last, ascending, without overlap
+CharSpans = list[
+    tuple[int, int]
+]  # first character and one past the last, ascending, without overlap
 TitleHashes = NDArray[np.uint64]
 NO_TITLES: TitleHashes = np.zeros(0, np.uint64)
 
@@ -33,21 +36,25 @@ _PAREN = regex.compile(r"\s*\([^)]*\)$")
 
 
 def find_dates(sentence: str) -> CharSpans:
-    """Years, decades, and days or months with a day or a year: "4 May 1979", "May 1983", "1990s"."""
+    """Years, decades, and days or months with a day or a year: "4 May 1979", "May 1983",
+    "1990s".
+    """
     return [match.span() for match in _DATES.finditer(sentence)]
 
 
 def title_hashes(passages: Iterable[Passage]) -> TitleHashes:
     """Sorted 8-byte hashes of a corpus's different titles."""
     titles = (title for title, _ in groupby(passage.title for passage in passages) if title)
-    return np.unique(np.fromiter((_title_hash(_PAREN.sub("", title)) for title in titles), np.uint64))
+    return np.unique(
+        np.fromiter((_title_hash(_PAREN.sub("", title)) for title in titles), np.uint64)
+    )
 
 
 def find_names(sentence: str, titles: TitleHashes = NO_TITLES) -> CharSpans:
     """Names by their capital letters: runs of capitalised words inside a sentence.
 
-    At the start of a sentence, where any word is capitalised, a run counts only if it has two words or is one
-    of the corpus's titles.
+    At the start of a sentence, where any word is capitalised, a run counts only if it has two words
+    or is one of the corpus's titles.
 
     Example:
         >>> text = "In Vienna, the Bank of Austria met J. Smith."
@@ -63,7 +70,9 @@ def find_names(sentence: str, titles: TitleHashes = NO_TITLES) -> CharSpans:
             following = WORDS.search(sentence, word.end(), end)
             start = end if following is None else following.start()
         name = sentence[start:end]
-        if len(name) > 2 and (not is_first or start > begin or " " in name or _is_title(name, titles)):
+        if len(name) > 2 and (
+            not is_first or start > begin or " " in name or _is_title(name, titles)
+        ):
             spans.append((start, end))
     return spans
 

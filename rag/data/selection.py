@@ -28,11 +28,12 @@ def hold_out(
     """Divide `items` into training and held-out ones, each in their order.
 
     Args:
-        count: number of groups to hold out, or their share if it is below 1 (but `least_held_out` of them); 0
-            holds nothing out. A count above half of the groups becomes a fifth of them.
-        group: returns an item's text, such as the question or the article's title; items with equal texts are
-            not separated.
-        validation: held-out items to use instead; items with the same text are left out of training.
+        count: number of groups to hold out, or their share if it is below 1 (but `least_held_out`
+            of them); 0 holds nothing out. A count above half of the groups becomes a fifth of them.
+        group: returns an item's text, such as the question or the article's title; items with equal
+            texts are not separated.
+        validation: held-out items to use instead; items with the same text are left out of
+            training.
 
     Raises:
         DataError: nothing would be left to learn from.
@@ -43,7 +44,9 @@ def hold_out(
         (['a', 'b', 'c', 'd'], set())
     """
     if validation is None:
-        texts = sorted({group(item) for item in items}, key=lambda text: (place_of(text, seed), text))
+        texts = sorted(
+            {group(item) for item in items}, key=lambda text: (place_of(text, seed), text)
+        )
         number, fifth = int(count), len(texts) // 5
         if 0 < count < 1:
             number = max(round(count * len(texts)), least_held_out(len(texts)))

@@ -40,8 +40,8 @@ _NEXT_WORD = re.compile(r"\w+")
 def split_sentences(text: str) -> list[str]:
     """Cut text into sentences; a line end always ends one. No word is lost.
 
-    A full stop ends a sentence if a capital, a digit or an opening quote follows it, unless it belongs to an
-    abbreviation or an initial.
+    A full stop ends a sentence if a capital, a digit or an opening quote follows it, unless it
+    belongs to an abbreviation or an initial.
 
     Example:
         >>> split_sentences("Dr. J. R. Smith left the U.S. in 1999. He paid 3.5 million! Why?")
@@ -71,7 +71,9 @@ def _ends_sentence(line: str, start: int, match: re.Match[str]) -> bool:
     last_word = _LAST_WORD.search(line, max(start, match.start() - 30), match.start())
     word = last_word.group() if last_word else ""
     lowered = word.lower()
-    is_initial = bool(word) and all(len(part) == 1 and part.isupper() for part in word.split("."))  # J., J.R.
+    is_initial = bool(word) and all(
+        len(part) == 1 and part.isupper() for part in word.split(".")
+    )  # J., J.R.
     if lowered in _BEFORE_NUMBERS and not is_initial:
         return not following.group(1).isdigit()
     if lowered not in _ABBREVIATIONS and not is_initial:
@@ -81,9 +83,11 @@ def _ends_sentence(line: str, start: int, match: re.Match[str]) -> bool:
 
 
 def align_sentences(text: str, sentences: Sequence[str]) -> Spans | None:
-    """Character spans of sentences in the text they were joined to; None if they are not its sentences.
+    """Character spans of sentences in the text they were joined to; None if they are not its
+    sentences.
 
-    Only white space between sentences may differ. A blank sentence keeps its number and has an empty span.
+    Only white space between sentences may differ. A blank sentence keeps its number and has an
+    empty span.
 
     Example:
         >>> align_sentences("One. Two.", ["One.", " ", " Two."]), align_sentences("One. Two.", ["One."])

@@ -33,8 +33,9 @@ def split_documents(
 ) -> Iterator[Passage]:
     """Cut each document; passages come in document order.
 
-    Passages of sections have the path of headings as title, others the document's title. Passages of files
-    have a location. Ids are `{document id}-{n}`, n from 0, or the document's id where it is not cut.
+    Passages of sections have the path of headings as title, others the document's title. Passages
+    of files have a location. Ids are `{document id}-{n}`, n from 0, or the document's id where it
+    is not cut.
 
     Args:
         count_tokens: returns the number of tokens of a text for the encoder.
@@ -80,8 +81,9 @@ def _cut(
 def word_blocks(text: str, size: int = 100) -> list[str]:
     """Disjoint blocks of exactly `size` whitespace words, joined by one space.
 
-    As in `psgs_w100` the last block is filled up from the beginning of the text; a text shorter than one
-    block stays short. Text without spaces has no words: of more than 200 characters every 20 count as one.
+    As in `psgs_w100` the last block is filled up from the beginning of the text; a text shorter
+    than one block stays short. Text without spaces has no words: of more than 200 characters every
+    20 count as one.
     """
     words = list[str]()
     for word in text.split():
@@ -90,7 +92,9 @@ def word_blocks(text: str, size: int = 100) -> list[str]:
         words[-1] += " "
     if len(words) > size and (missing := -len(words) % size):
         words += words[:missing]
-    return ["".join(words[start : start + size]).rstrip(" ") for start in range(0, len(words), size)]
+    return [
+        "".join(words[start : start + size]).rstrip(" ") for start in range(0, len(words), size)
+    ]
 
 
 class _Part(NamedTuple):
@@ -104,11 +108,12 @@ class _Part(NamedTuple):
 def sections(
     document: Document, max_tokens: int, count: CountTokens = estimated_tokens
 ) -> Iterator[tuple[str, int, int, Location]]:
-    """Title, start, end and location of each passage, whose text is that span of the document's text.
+    """Title, start, end and location of each passage, whose text is that span of the document's
+    text.
 
-    A passage stays within one section, and its title is the path to it: the document's title and the headings
-    above. Lists, tables and code stay whole where they fit; longer ones are cut between entries, rows or
-    lines, long paragraphs between sentences.
+    A passage stays within one section, and its title is the path to it: the document's title and
+    the headings above. Lists, tables and code stay whole where they fit; longer ones are cut
+    between entries, rows or lines, long paragraphs between sentences.
     """
     path: list[tuple[int, str]] = []  # level and text of the headings above
     body: list[Block] = []
@@ -140,24 +145,32 @@ def _title(title: str, headings: Sequence[str], budget: int, count: CountTokens)
         if heading.casefold() not in path[-1].casefold():
             path.append(heading)
     path = [
-        part if len(part) <= _MAX_HEADING_CHARS else f"{part[:_MAX_HEADING_CHARS]}…" for part in path if part
+        part if len(part) <= _MAX_HEADING_CHARS else f"{part[:_MAX_HEADING_CHARS]}…"
+        for part in path
+        if part
     ]
     while len(path) > 2 and count(PATH_SEPARATOR.join(path)) > budget:
         del path[1]
     return PATH_SEPARATOR.join(path)
 
 
-def _packed(text: str, body: Sequence[Block], budget: int, count: CountTokens) -> Iterator[list[_Part]]:
+def _packed(
+    text: str, body: Sequence[Block], budget: int, count: CountTokens
+) -> Iterator[list[_Part]]:
     """Groups of parts, each within the budget; a part that is over it by itself is a group."""
     group: list[_Part] = []
     used = 0
     runs = itertools.groupby(body, key=lambda block: block.kind if block.kind in _JOINED else block)
     for _, run in runs:
-        whole = [_Part(block.start, block.end, count(text[block.start : block.end])) for block in run]
+        whole = [
+            _Part(block.start, block.end, count(text[block.start : block.end])) for block in run
+        ]
         size = sum(part.tokens for part in whole)
         if used + size > budget >= size and group:
             last = group[-1]  # "The options are:" goes with the options
-            is_lead = text[last.start : last.end].rstrip().endswith(":") and last.tokens <= budget - size
+            is_lead = (
+                text[last.start : last.end].rstrip().endswith(":") and last.tokens <= budget - size
+            )
             yield group[:-1] if is_lead else group
             group, used = ([last], last.tokens) if is_lead else ([], 0)
         for part in whole if size <= budget else _cut_parts(text, whole, budget, count):
@@ -170,7 +183,9 @@ def _packed(text: str, body: Sequence[Block], budget: int, count: CountTokens) -
         yield group
 
 
-def _cut_parts(text: str, parts: Sequence[_Part], budget: int, count: CountTokens) -> Iterator[_Part]:
+def _cut_parts(
+    text: str, parts: Sequence[_Part], budget: int, count: CountTokens
+) -> Iterator[_Part]:
     """Parts within the budget: lines of code, cells of a row, sentences, in the end words."""
     for part in parts:
         if part.tokens <= budget:

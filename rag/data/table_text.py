@@ -1,4 +1,6 @@
-"""Tables in plain text, in both forms of rows: "column: value; column: value" and "value | value"."""
+"""Tables in plain text, in both forms of rows: "column: value; column: value" and "value |
+value".
+"""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -11,13 +13,17 @@ NO_NAME = re.compile(  # a unit or a remark, which tells no column from another
 )
 _YEAR = re.compile(r"(?:FY ?)?(?:19|20)\d\d\W{0,3}\w?\W?")
 _NUMBER = re.compile(r"[^A-Za-z]*\d[^A-Za-z]*")
-_NAMED = 0.6  # of the cells of a row have a column's name, at least: a passage may begin inside a row
+_NAMED = (
+    0.6  # of the cells of a row have a column's name, at least: a passage may begin inside a row
+)
 _LONGEST = 60  # characters of the column's name and of the value, in a row of one cell
 
 
 @dataclass(frozen=True, slots=True)
 class TextCell:
-    """The name of a cell's column ("" where none is stated), its value, and the value's place in the text."""
+    """The name of a cell's column ("" where none is stated), its value, and the value's place in
+    the text.
+    """
 
     column: str
     value: str
@@ -34,7 +40,8 @@ class TextRow:
     """One line of a table, and where it starts in the text.
 
     Attributes:
-        label: what stands before the first "column: value", "" if nothing does; rows with bars have none.
+        label: what stands before the first "column: value", "" if nothing does; rows with bars have
+            none.
         named: whether it is written as "column: value; column: value".
     """
 
@@ -48,8 +55,8 @@ class TextRow:
 def table_rows(text: str) -> Iterator[TextRow]:
     """The rows of all tables in a text, without headers and rules.
 
-    Rows with bars under no header, as in the later parts of a long table, have columns without names. One
-    "name: value" alone in a line is a row, if it is short.
+    Rows with bars under no header, as in the later parts of a long table, have columns without
+    names. One "name: value" alone in a line is a row, if it is short.
 
     Example:
         >>> [[(cell.column, cell.value) for cell in row.cells] for row in table_rows(" | 2019\\nSales | $5")]
@@ -70,11 +77,15 @@ def table_rows(text: str) -> Iterator[TextRow]:
                 cells = cells[1:-1]
             names = [name for name, _ in cells]
             if not below and _is_header(names) and not (header and names[0]):
-                header = [_lower(header, names, column) for column in range(max(len(header), len(names)))]
+                header = [
+                    _lower(header, names, column) for column in range(max(len(header), len(names)))
+                ]
             else:
                 below = True
                 columns = [*header, *[""] * len(cells)]
-                row = tuple(TextCell(name, *cell) for name, cell in zip(columns, cells, strict=False))
+                row = tuple(
+                    TextCell(name, *cell) for name, cell in zip(columns, cells, strict=False)
+                )
                 yield TextRow(start, line, "", row, named=False)
         start += len(line) + 1
 
@@ -100,7 +111,9 @@ def _named(line: str, start: int) -> Iterator[TextRow]:
 def _is_header(names: Sequence[str]) -> bool:
     """Whether a row has names, and no number but years, behind its first cell."""
     values = [name for name in names[1:] if name]
-    return bool(values) and all(_YEAR.fullmatch(name) or not _NUMBER.fullmatch(name) for name in values)
+    return bool(values) and all(
+        _YEAR.fullmatch(name) or not _NUMBER.fullmatch(name) for name in values
+    )
 
 
 def _lower(upper: Sequence[str], names: Sequence[str], column: int) -> str:

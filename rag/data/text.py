@@ -1,7 +1,7 @@
 """Text rules of open-domain question answering: tokens, answer normalisation, EM, F1, "has answer".
 
-Every figure this system prints depends on these few functions, so each follows its official script exactly
-and the rule set is named by a *profile*:
+Every figure this system prints depends on these few functions, so each follows its official script
+exactly and the rule set is named by a *profile*:
 
 | profile | normalisation | exact match and F1 |
 |---|---|---|
@@ -48,7 +48,8 @@ def simple_tokenize(text: str) -> list[str]:
 
     The text is taken as it is; apply `nfd` and `str.lower` around it where a rule asks for them.
 
-    Source: Chen et al. 2017, "Reading Wikipedia to Answer Open-Domain Questions" (its SimpleTokenizer).
+    Source: Chen et al. 2017, "Reading Wikipedia to Answer Open-Domain Questions" (its
+        SimpleTokenizer).
 
     Example:
         >>> simple_tokenize("The U.S. grew 3,5 %")
@@ -58,16 +59,20 @@ def simple_tokenize(text: str) -> list[str]:
 
 
 def normalize_answer(text: str, profile: Profile = "squad") -> str:
-    """Normalise a short answer before comparison; a ConfigError for profiles that have no such rules.
+    """Normalise a short answer before comparison; a ConfigError for profiles that have no such
+    rules.
 
-    Only ASCII punctuation is deleted, and it is deleted before articles, as in the official scripts.
+    Only ASCII punctuation is deleted, and it is deleted before articles, as in the official
+    scripts.
 
     Example:
         >>> normalize_answer("The U.S.A."), normalize_answer("a-b the-cat")
         ('usa', 'ab thecat')
     """
     if profile == REGEX_PROFILE or profile not in PROFILES:
-        raise ConfigError(f"profile {profile!r} has no answer normalisation", hint=f"use one of {PROFILES}")
+        raise ConfigError(
+            f"profile {profile!r} has no answer normalisation", hint=f"use one of {PROFILES}"
+        )
     if profile == "nq_open":
         text = nfd(text)
     text = text.lower().translate(_WITHOUT_PUNCTUATION)
@@ -75,7 +80,8 @@ def normalize_answer(text: str, profile: Profile = "squad") -> str:
 
 
 def exact_match(prediction: str, answers: Iterable[str], profile: Profile = "squad") -> bool:
-    """Whether `prediction` equals one of `answers` after normalisation (or matches one of the expressions).
+    """Whether `prediction` equals one of `answers` after normalisation (or matches one of the
+    expressions).
 
     Example:
         >>> exact_match("the Eiffel Tower!", ["Eiffel tower"])
@@ -105,7 +111,11 @@ def overlap(prediction: str, answer: str, profile: Profile = "squad") -> Overlap
         0.8
     """
     predicted, expected = normalize_answer(prediction, profile), normalize_answer(answer, profile)
-    if profile == "hotpot" and predicted != expected and not _HOTPOT_WORDS.isdisjoint((predicted, expected)):
+    if (
+        profile == "hotpot"
+        and predicted != expected
+        and not _HOTPOT_WORDS.isdisjoint((predicted, expected))
+    ):
         return Overlap()
     predicted_tokens, expected_tokens = predicted.split(), expected.split()
     if profile == "squad2" and not (predicted_tokens and expected_tokens):
@@ -128,13 +138,13 @@ class AnswerMatcher:
 
     Args:
         answers: accepted answers, or regular expressions for "trec_search".
-        profile: "trec_search" is CuratedTREC's rule (searched in the NFD text, ignoring case; an expression
-            that does not compile never matches); "kilt" is a substring of the normalised text ("art" is in
-            "party"), and has no places; all others are DPR's (the answer's tokens stand in the text, in
-            order, ignoring case and Unicode form).
+        profile: "trec_search" is CuratedTREC's rule (searched in the NFD text, ignoring case; an
+            expression that does not compile never matches); "kilt" is a substring of the normalised
+            text ("art" is in "party"), and has no places; all others are DPR's (the answer's tokens
+            stand in the text, in order, ignoring case and Unicode form).
 
-    Note: in DPR's script an answer without any token is "in" every text, because the empty sequence is part
-        of all sequences; here it never matches.
+    Note: in DPR's script an answer without any token is "in" every text, because the empty sequence
+        is part of all sequences; here it never matches.
 
     Example:
         >>> matcher = AnswerMatcher(["Café Paris"])
@@ -146,15 +156,21 @@ class AnswerMatcher:
 
     def __init__(self, answers: Iterable[str], profile: Profile = "squad") -> None:
         if profile not in PROFILES:
-            raise ConfigError(f"profile {profile!r} compares no answers", hint=f"use one of {PROFILES}")
+            raise ConfigError(
+                f"profile {profile!r} compares no answers", hint=f"use one of {PROFILES}"
+            )
         self.profile = profile
         self._patterns: tuple[regex.Pattern[str], ...] = ()
-        self._needles: tuple[tuple[str, str], ...] = ()  # (what to find, a cheap necessary condition)
+        self._needles: tuple[
+            tuple[str, str], ...
+        ] = ()  # (what to find, a cheap necessary condition)
         if profile == REGEX_PROFILE:
             self._patterns = tuple(filter(None, (_compiled(nfd(answer)) for answer in answers)))
         elif profile == "kilt":
             normalized = (normalize_answer(answer, "kilt") for answer in answers)
-            self._needles = tuple((needle, needle) for needle in dict.fromkeys(normalized) if needle)
+            self._needles = tuple(
+                (needle, needle) for needle in dict.fromkeys(normalized) if needle
+            )
         else:
             texts = (" ".join(simple_tokenize(nfd(answer))).lower() for answer in answers)
             needles = filter(None, dict.fromkeys(texts))
@@ -178,7 +194,8 @@ class AnswerMatcher:
         return any(needle in haystack for needle in candidates)
 
     def places(self, text: str) -> list[tuple[int, int]]:
-        """First character and one past the last of every answer in `text`, by the rule of `matches`.
+        """First character and one past the last of every answer in `text`, by the rule of
+        `matches`.
 
         Expressions are searched in `text` itself, not in its NFD form.
 
@@ -187,9 +204,13 @@ class AnswerMatcher:
             [(0, 8), (4, 8)]
         """
         if self.profile == REGEX_PROFILE:
-            places = [match.span() for pattern in self._patterns for match in pattern.finditer(text)]
+            places = [
+                match.span() for pattern in self._patterns for match in pattern.finditer(text)
+            ]
             return [(start, end) for start, end in places if end > start]
-        tokens = [(_fold(nfd(match.group()).lower()), *match.span()) for match in _TOKEN.finditer(text)]
+        tokens = [
+            (_fold(nfd(match.group()).lower()), *match.span()) for match in _TOKEN.finditer(text)
+        ]
         words = [word for word, _, _ in tokens]
         places = []
         for needle, _ in self._needles:
@@ -201,7 +222,9 @@ class AnswerMatcher:
 
 
 def _fold(lowered: str) -> str:
-    """Unify the two lower-case sigmas: which one `str.lower` gives depends on the characters around it."""
+    """Unify the two lower-case sigmas: which one `str.lower` gives depends on the characters around
+    it.
+    """
     return lowered if lowered.isascii() else lowered.replace("ς", "σ")
 
 
@@ -216,7 +239,8 @@ def _compiled(pattern: str) -> regex.Pattern[str] | None:
 
 
 def most_matched(matcher: AnswerMatcher, texts: Iterable[str]) -> str:
-    """The string of some texts that an answer's pattern matches most often; "" where it matches none.
+    """The string of some texts that an answer's pattern matches most often; "" where it matches
+    none.
 
     Source: Lewis et al. 2020, "Retrieval-Augmented Generation", appendix D (CuratedTREC's targets).
     """

@@ -16,7 +16,9 @@ def page_titles() -> dict[str, str]:
         >>> page_titles()["tutorial"]
         'Tutorial: from your own data to a trained retriever'
     """
-    names = sorted(entry.name[:-3] for entry in files("rag.docs").iterdir() if entry.name.endswith(".md"))
+    names = sorted(
+        entry.name[:-3] for entry in files("rag.docs").iterdir() if entry.name.endswith(".md")
+    )
     names.sort(key=lambda name: name != START)
     return {name: read_page(name).partition("\n")[0].removeprefix("# ") for name in names}
 
@@ -30,5 +32,7 @@ def read_page(name: str) -> str:
     page = files("rag.docs") / f"{name}.md"
     names = [entry.name[:-3] for entry in files("rag.docs").iterdir() if entry.name.endswith(".md")]
     if name not in names:
-        raise ConfigError(f"there is no page {name!r}", hint=f"there are {', '.join(sorted(names))}")
+        raise ConfigError(
+            f"there is no page {name!r}", hint=f"there are {', '.join(sorted(names))}"
+        )
     return page.read_text(encoding="utf-8")

@@ -43,19 +43,21 @@ def evaluate(
     """Ask every question, score every answer.
 
     Args:
-        index: a directory written by `rag index`, an open `Pipeline`, or your own object with the methods of
-            `rag.eval.systems.AnswersQuestions`; None with `run`, or with `gold=True` for sets that quote
-            their passages.
-        questions: a file, a data set `hf:owner/name[[:config]:split]` or `irds:beir/scifact/test`, a list of
-            `Question` records or of mappings with the fields of a file, or a DataFrame of such rows.
-        out: result folder, continued if an earlier run stopped in it; by default one that is deleted with the
-            object returned.
+        index: a directory written by `rag index`, an open `Pipeline`, or your own object with the
+            methods of `rag.eval.systems.AnswersQuestions`; None with `run`, or with `gold=True` for
+            sets that quote their passages.
+        questions: a file, a data set `hf:owner/name[[:config]:split]` or `irds:beir/scifact/test`,
+            a list of `Question` records or of mappings with the fields of a file, or a DataFrame of
+            such rows.
+        out: result folder, continued if an earlier run stopped in it; by default one that is
+            deleted with the object returned.
         run: search results to be scored, in place of a search: a TREC run or DPR's JSON.
         reads: False only searches, and so does `reader=False`.
         split: "train", "dev" or "test", if the file name does not say.
         command: the command line, for the report.
-        **options: fields of `OpenSettings` (retriever, reader, fusion, index_encoder, …), which also take
-            your own objects, and of `EvaluationSettings` (profile, limit, sample, ks, read, gold, …).
+        **options: fields of `OpenSettings` (retriever, reader, fusion, index_encoder, …), which
+            also take your own objects, and of `EvaluationSettings` (profile, limit, sample, ks,
+            read, gold, …).
 
     Returns:
         The figures with their intervals, and the folder of records, predictions and report.
@@ -65,7 +67,11 @@ def evaluate(
     """
     opening = {name: options.pop(name) for name in OpenSettings.model_fields if name in options}
     reads = reads and opening.get("reader") is not False
-    own = [name for name, value in opening.items() if not isinstance(value, str | Path | int | float | None)]
+    own = [
+        name
+        for name, value in opening.items()
+        if not isinstance(value, str | Path | int | float | None)
+    ]
     if own and out is not None and Path(out).exists() and any(Path(out).iterdir()):
         raise MismatchedArtifactError(
             f"{out} holds results, and nothing tells whether they are those of the object given as {own[0]}",
@@ -123,7 +129,10 @@ def _open_system(
     if isinstance(index, str | Path | Index):
         index = Pipeline.open(index, reads=reads, **opening)
     if index is not None:
-        system, passages = system_of(index), index.index.passages if isinstance(index, Pipeline) else None
+        system, passages = (
+            system_of(index),
+            index.index.passages if isinstance(index, Pipeline) else None,
+        )
         lookup = None if passages is None else passages.find
         return over_gold(system, lookup) if settings.gold else system, passages
     if settings.gold and reads:
@@ -142,7 +151,9 @@ def _notes(evaluation: Evaluation) -> list[str]:
     figures, notes = evaluation.figures, []
     outcomes = [(record.get("failure"), not record["hits"]) for record in evaluation.records()]
     if failures := [failure for failure, _ in outcomes if failure]:
-        notes += [f"{len(failures):,} questions could not be read and count as unanswered: {failures[0]}"]
+        notes += [
+            f"{len(failures):,} questions could not be read and count as unanswered: {failures[0]}"
+        ]
     if empty := sum(has_no_hits for _, has_no_hits in outcomes):
         notes += [f"{empty:,} questions have no results at all, and count as not found"]
     if not main_figures(figures):
@@ -151,17 +162,23 @@ def _notes(evaluation: Evaluation) -> list[str]:
 
 
 def compare(
-    results: Sequence[str | Path | Evaluation], *, all_pairs: bool = False, report: str | Path | None = None
+    results: Sequence[str | Path | Evaluation],
+    *,
+    all_pairs: bool = False,
+    report: str | Path | None = None,
 ) -> list[Comparison]:
-    """Compare systems on the same questions: paired tests, Holm's correction, wins, ties and losses.
+    """Compare systems on the same questions: paired tests, Holm's correction, wins, ties and
+    losses.
 
     Args:
-        results: folders written by `evaluate`, or its return values; the others are compared with the first.
+        results: folders written by `evaluate`, or its return values; the others are compared with
+            the first.
         all_pairs: compare every pair instead.
         report: write a side-by-side HTML page here.
 
     Example:
-        `for row in rag.compare(["runs/bm25", "runs/hybrid"]): print(row.figure, row.result.difference)`
+        `for row in rag.compare(["runs/bm25", "runs/hybrid"]): print(row.figure,
+        row.result.difference)`
     """
     if isinstance(results, str | Path | Evaluation):
         raise ConfigError("results is a single folder, expected a list", hint="give two or more")

@@ -1,4 +1,6 @@
-"""Compare evaluations of the same questions: differences with intervals, p-values with Holm's correction."""
+"""Compare evaluations of the same questions: differences with intervals, p-values with Holm's
+correction.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -37,7 +39,9 @@ class Comparison:
     p_holm: float
 
 
-def compare_evaluations(evaluations: Sequence[Evaluation], *, all_pairs: bool = False) -> list[Comparison]:
+def compare_evaluations(
+    evaluations: Sequence[Evaluation], *, all_pairs: bool = False
+) -> list[Comparison]:
     """Compare every system with the first, or all pairs.
 
     Args:
@@ -47,7 +51,8 @@ def compare_evaluations(evaluations: Sequence[Evaluation], *, all_pairs: bool = 
         One comparison per figure and pair; `p_holm` is corrected over all of them.
 
     Raises:
-        ConfigError: fewer than two evaluations, names that are not distinct, or no figure that all have.
+        ConfigError: fewer than two evaluations, names that are not distinct, or no figure that all
+            have.
         MismatchedArtifactError: question sets or answer profiles differ.
     """
     names = [evaluation.name for evaluation in evaluations]
@@ -77,14 +82,18 @@ def _compared(figure: str, a: str, b: str, ours: Float64, theirs: Float64) -> Co
 def _shared_figures(evaluations: Sequence[Evaluation]) -> list[str]:
     """The main figures that all have, if all have retrieved the passages that a figure looks at."""
     depths = {_depth(evaluation) for evaluation in evaluations}
-    common = set.intersection(*({*each.metrics["figures"]} - {"passage_em@100"} for each in evaluations))
+    common = set.intersection(
+        *({*each.metrics["figures"]} - {"passage_em@100"} for each in evaluations)
+    )
     shared = [
         name
         for name in main_figures(dict.fromkeys(common), limit=len(common))
         if (len(depths) == 1 if name in _UNCUT else cut_off(name) <= min(depths))
     ]
     if not shared:
-        raise ConfigError("these evaluations share no figure", hint="evaluate all with the same --ks")
+        raise ConfigError(
+            "these evaluations share no figure", hint="evaluate all with the same --ks"
+        )
     return shared
 
 
@@ -120,7 +129,9 @@ def _aligned(evaluation: Evaluation, first: Evaluation) -> dict[str, Float64]:
 
 
 def _content(record: dict[str, Any]) -> tuple[int, int | None]:
-    """Hashes of question and answers; None without answers, as where a run of ids alone was judged."""
+    """Hashes of question and answers; None without answers, as where a run of ids alone was
+    judged.
+    """
     return hash(record["question"]), hash(tuple(record["answers"])) if record["answers"] else None
 
 

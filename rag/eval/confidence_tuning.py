@@ -52,13 +52,17 @@ class ConfidenceTuning:
 
 
 def tune_confidence(
-    system: AnswersQuestions, questions: Sequence[Question], old: Calibration, settings: EvaluationSettings
+    system: AnswersQuestions,
+    questions: Sequence[Question],
+    old: Calibration,
+    settings: EvaluationSettings,
 ) -> ConfidenceTuning:
     """Ask every question and fit a shift and a slope to the logits of both confidences.
 
-    Without any question that the corpus does not answer, the probability of "no answer" stays as it is.
-    A question without answers, or whose passages hold none of them, is one that the corpus does not answer.
-    Feedback that marks an answer wrong without correcting it is left out: the corpus may still answer it.
+    Without any question that the corpus does not answer, the probability of "no answer" stays as it
+    is. A question without answers, or whose passages hold none of them, is one that the corpus does
+    not answer. Feedback that marks an answer wrong without correcting it is left out: the corpus
+    may still answer it.
 
     Args:
         system: opened with the reader whose calibration is `old`.
@@ -91,7 +95,9 @@ def tune_confidence(
     before, after = (measure_calibration(expit(values), right) for values in (first, crossed))
     assert before is not None  # there are questions
     assert after is not None
-    return ConfidenceTuning(calibration, len(questions), int(empty.sum()), before["ece"], after["ece"])
+    return ConfidenceTuning(
+        calibration, len(questions), int(empty.sum()), before["ece"], after["ece"]
+    )
 
 
 def fit_confidence(
@@ -103,10 +109,12 @@ def fit_confidence(
     settings: EvaluationSettings,
     **opening: Any,
 ) -> ConfidenceTuning:
-    """Fit the confidence of an extractive reader to a corpus and write the reader with it into `out`.
+    """Fit the confidence of an extractive reader to a corpus and write the reader with it into
+    `out`.
 
     Raises:
-        ConfigError: the questions are a test set, `reader` is not extractive, or `out` is not for it.
+        ConfigError: the questions are a test set, `reader` is not extractive, or `out` is not for
+            it.
     """
     check_target(out, folder=True, is_new=True)
     check_selection_split(questions)
@@ -127,7 +135,9 @@ def fit_confidence(
 def _ask(
     system: AnswersQuestions, questions: Sequence[Question], settings: EvaluationSettings
 ) -> tuple[Float64, Bool]:
-    """Logits (Q, 2) that the first answer is right and that there is none; and what was the case."""
+    """Logits (Q, 2) that the first answer is right and that there is none; and what was the
+    case.
+    """
     logits, truth = [], []
     with Progress(len(questions), "questions", "ask") as progress:
         for begin in range(0, len(questions), settings.batch_size):

@@ -21,15 +21,18 @@ _NOTES = {  # what may be the matter with the gold passages of questions
 
 def gold_facts(question: Question) -> tuple[Fact, ...]:
     """Supporting (title, sentence index) pairs, if the set has them."""
-    return tuple((gold.passage.title, sentence) for gold in question.gold for sentence in gold.supporting)
+    return tuple(
+        (gold.passage.title, sentence) for gold in question.gold for sentence in gold.supporting
+    )
 
 
 def gold_keys(question: Question) -> tuple[str, tuple[str, ...]]:
     """The kind of names of the question's gold passages, and the names.
 
     Returns:
-        ("id", passage ids), ("document", ids of the documents that passages were cut from), ("title", article
-        titles; multi-hop sets, whose passages have no ids) or ("", ()) if the set names none.
+        ("id", passage ids), ("document", ids of the documents that passages were cut from),
+        ("title", article titles; multi-hop sets, whose passages have no ids) or ("", ()) if the set
+        names none.
 
     Example:
         >>> from rag.core.types import GoldPassage
@@ -68,22 +71,25 @@ def is_yes_no(question: Question) -> bool:
 def gold_passages(question: Question, lookup: PassageLookup | None = None) -> list[Passage]:
     """The gold passages themselves, for reading without retrieval; empty if they are unknown.
 
-    They are the passages that the set quotes, only the first where any one of them is enough; if the set
-    quotes none, `lookup` gets them by the gold ids.
+    They are the passages that the set quotes, only the first where any one of them is enough; if
+    the set quotes none, `lookup` gets them by the gold ids.
     """
     most = 1 if question.gold_are_alternatives else None
     quoted = [gold.passage for gold in question.gold[:most] if gold.passage.text]
     if quoted or lookup is None:
         return quoted
-    return [passage for key in question.gold_passage_ids[:most] if (passage := lookup(key)) is not None]
+    return [
+        passage for key in question.gold_passage_ids[:most] if (passage := lookup(key)) is not None
+    ]
 
 
 class GoldResolver:
-    """Replaces the gold ids of questions by ids of the index, and counts what may be the matter with them.
+    """Replaces the gold ids of questions by ids of the index, and counts what may be the matter
+    with them.
 
     Attributes:
-        counts: number of questions, by the names of `_NOTES`, and "by_document": their gold ids name
-            documents that the index holds in passages.
+        counts: number of questions, by the names of `_NOTES`, and "by_document": their gold ids
+            name documents that the index holds in passages.
     """
 
     def __init__(self, passages: PassageStore) -> None:
@@ -95,7 +101,9 @@ class GoldResolver:
         return CorpusTexts(self._passages, of=attrgetter("title"))
 
     def __call__(self, question: Question) -> Question:
-        """The question with gold ids of the index; without gold ids if the index lacks its gold passage."""
+        """The question with gold ids of the index; without gold ids if the index lacks its gold
+        passage.
+        """
         kind, keys = gold_keys(question)
         if kind == "title":
             self.counts["incomplete"] += not all(key in self._titles for key in keys)
@@ -109,7 +117,9 @@ class GoldResolver:
             self.counts["incomplete"] += needs_all(question) and len(place.rows) < len(keys)
             return question
         self.counts["missing"] += not place.rows
-        return replace(question, gold_passage_ids=tuple(self._passages[row].id for row in place.rows))
+        return replace(
+            question, gold_passage_ids=tuple(self._passages[row].id for row in place.rows)
+        )
 
     def notes(self) -> list[str]:
         """Warnings about the figures by gold passage."""

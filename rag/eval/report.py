@@ -19,7 +19,8 @@ def render_report(evaluations: Sequence[Evaluation]) -> str:
     """The page as a string: no script, no external resource, every text escaped.
 
     Args:
-        evaluations: one, or several over the same questions; the others are compared with the first.
+        evaluations: one, or several over the same questions; the others are compared with the
+            first.
 
     Raises:
         ConfigError: no evaluation was given.
@@ -30,7 +31,10 @@ def render_report(evaluations: Sequence[Evaluation]) -> str:
     if not evaluations:
         raise ConfigError("there is no evaluation to report on")
     environment = Environment(
-        loader=PackageLoader("rag.eval"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+        loader=PackageLoader("rag.eval"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
     )
     environment.filters |= {"percent": percent, "with_interval": with_interval}
     environment.globals |= {"describe": describe, "stages": STAGES}
@@ -42,13 +46,17 @@ def render_report(evaluations: Sequence[Evaluation]) -> str:
         figures=[*main, *(name for name in figures if name not in main)],
         compared=compare_evaluations(evaluations) if len(evaluations) > 1 else [],
         plots=draw_plots(evaluations),
-        worst=[(e.name, records) for e in evaluations if (records := worst_records(e.records(), _WORST))],
+        worst=[
+            (e.name, records)
+            for e in evaluations
+            if (records := worst_records(e.records(), _WORST))
+        ],
     )
 
 
 def draw_plots(evaluations: Sequence[Evaluation]) -> list[str]:
-    """Two plots as SVG: answers over retrieved passages, and correctness over confidence; those that there
-    are figures for, and none without matplotlib.
+    """Two plots as SVG: answers over retrieved passages, and correctness over confidence; those
+    that there are figures for, and none without matplotlib.
     """
     curves = [(e.name, e.metrics["curve"], "k", "value") for e in evaluations if e.metrics["curve"]]
     bins = [
@@ -73,7 +81,12 @@ def draw_plots(evaluations: Sequence[Evaluation]) -> list[str]:
         figure = Figure(figsize=(5, 3.4), layout="constrained")
         axes = figure.subplots()
         for name, points, x, y in lines:
-            axes.plot([point[x] for point in points], [point[y] for point in points], marker=".", label=name)
+            axes.plot(
+                [point[x] for point in points],
+                [point[y] for point in points],
+                marker=".",
+                label=name,
+            )
         if scale == "linear":
             axes.plot([0, 1], [0, 1], linestyle="--", color="gray")
         axes.set(title=title, xscale=scale, ylim=(0, 1.02))
@@ -89,8 +102,8 @@ def draw_plots(evaluations: Sequence[Evaluation]) -> list[str]:
 
 
 def worst_records(records: Iterable[Record], limit: int) -> list[Record]:
-    """The most confident wrong answers; without a reader, the questions whose answer was retrieved at the
-    lowest rank or not at all.
+    """The most confident wrong answers; without a reader, the questions whose answer was retrieved
+    at the lowest rank or not at all.
 
     Questions without accepted answers are never shown, as nothing shows that they went wrong.
     """

@@ -32,7 +32,10 @@ _FIXED = {
     "r_precision": ("R-precision", "gold pages among the first R pages"),
     "n_best_em": ("Any of the n best", "one of all answers returned is right"),
     "answered": ("Answered", "the best answer is more likely than “no answer”"),
-    "gold_span_em": ("Ceiling of reading", "an accepted answer stands in the passages that were read"),
+    "gold_span_em": (
+        "Ceiling of reading",
+        "an accepted answer stands in the passages that were read",
+    ),
     "mrr": ("Reciprocal rank of the answer", "1 / rank of the first passage that holds an answer"),
     "RR": ("Reciprocal rank of the gold", "1 / rank of the first gold passage"),
     "AP": ("Average precision", "over gold passages"),
@@ -41,19 +44,47 @@ _FIXED = {
 _PATTERNS = (
     (r"top(\d+)", "Answer in top {}", "an accepted answer stands in one of the first {} passages"),
     (r"R@(\d+)", "Gold recall at {}", "share of gold passages among the first {}"),
-    (r"recall@(\d+)", "Evidence recall at {}", "share of evidence sets complete among the first {} pages"),
+    (
+        r"recall@(\d+)",
+        "Evidence recall at {}",
+        "share of evidence sets complete among the first {} pages",
+    ),
     (r"nDCG@(\d+)", "nDCG at {}", "graded ranking quality of the first {}"),
     (r"P@(\d+)", "Precision at {}", "share of gold among the first {}"),
-    (r"passage_em@(\d+)", "All gold passages in top {}", "every passage that is needed was retrieved"),
+    (
+        r"passage_em@(\d+)",
+        "All gold passages in top {}",
+        "every passage that is needed was retrieved",
+    ),
     (r"passage_any@(\d+)", "Any gold passage in top {}", "at least one of them was retrieved"),
-    (r"path_em@(\d+)", "Right path in top {}", "one of the first {} paths is exactly the gold passages"),
-    (r"path_cover@(\d+)", "All gold passages in {} paths", "every passage that is needed is in one of them"),
+    (
+        r"path_em@(\d+)",
+        "Right path in top {}",
+        "one of the first {} paths is exactly the gold passages",
+    ),
+    (
+        r"path_cover@(\d+)",
+        "All gold passages in {} paths",
+        "every passage that is needed is in one of them",
+    ),
     (r"hop1_recall@(\d+)", "First gold passage in {} paths", "in the order of the question set"),
     (r"hop2_recall@(\d+)", "Second gold passage in {} paths", "in the order of the question set"),
     (r"passage_recall@(\d+)", "Share of gold passages in top {}", "of multi-hop questions"),
 )
 _MAIN = (  # most telling first
-    *("em", "f1", "sp_f1", "joint_f1", "kilt_em", "r_precision", "top1", "top5", "top20", "top100", "mrr"),
+    *(
+        "em",
+        "f1",
+        "sp_f1",
+        "joint_f1",
+        "kilt_em",
+        "r_precision",
+        "top1",
+        "top5",
+        "top20",
+        "top100",
+        "mrr",
+    ),
     *("path_em@1", "path_cover@20", "passage_em@2", "passage_em@20", "passage_em@100"),
 )
 _BY_GOLD = ("nDCG@10", "RR", "R@5", "R@20", "R@100")  # where it is known which passages are right
@@ -80,7 +111,9 @@ class Evaluation:
     @property
     def figures(self) -> dict[str, Interval]:
         """Every figure with its interval, by name."""
-        return {name: Interval.from_json(values) for name, values in self.metrics["figures"].items()}
+        return {
+            name: Interval.from_json(values) for name, values in self.metrics["figures"].items()
+        }
 
     def records(self) -> Iterator[dict[str, Any]]:
         """One record per question: question, retrieved passages, answers and scores."""
@@ -99,7 +132,11 @@ class Evaluation:
         for field_name, groups in self.metrics.get("groups", {}).items():
             names = [name for name in GROUP_FIGURES if name in groups[0]["figures"]]
             rows = [
-                [group["value"], str(group["n"]), *(with_interval(group["figures"][n]) for n in names)]
+                [
+                    group["value"],
+                    str(group["n"]),
+                    *(with_interval(group["figures"][n]) for n in names),
+                ]
                 for group in groups
             ]
             lines += text_table([field_name, "n", *(describe(name)[0] for name in names)], rows)
@@ -117,14 +154,17 @@ def load_evaluation(place: str | Path, name: str | None = None) -> Evaluation:
         metrics = read_json(path / METRICS_NAME)
     except DataError as error:
         problem = error.message if path.is_dir() else f"{path}: no such folder"
-        raise DataError(problem, hint="check the path, and run `rag evaluate` to its end") from error
+        raise DataError(
+            problem, hint="check the path, and run `rag evaluate` to its end"
+        ) from error
     if not isinstance(metrics, dict) or metrics.get("kind") != "evaluation":
         raise DataError(f"{path / METRICS_NAME} was not written by an evaluation")
     return Evaluation(name or path.resolve().name, path, metrics)
 
 
 def load_evaluations(places: Sequence[str | Path]) -> list[Evaluation]:
-    """Open several result directories; they are named by what follows the part that all paths share.
+    """Open several result directories; they are named by what follows the part that all paths
+    share.
 
     Raises:
         ConfigError: a directory is given twice.

@@ -1,8 +1,10 @@
-"""Evaluate a system on a question set: streamed, resumable, with everything needed to trust the figures.
+"""Evaluate a system on a question set: streamed, resumable, with everything needed to trust the
+figures.
 
 The output directory holds `per_question.jsonl`, the official prediction files and, written last,
 `metrics.json`.
-While it runs, finished questions stand in `per_question.jsonl.part`; running again continues after them.
+While it runs, finished questions stand in `per_question.jsonl.part`; running again continues after
+them.
 """
 
 import json
@@ -59,7 +61,8 @@ def evaluate(
     source: QuestionSource,
     command: str = "",
 ) -> None:
-    """Ask every question, score every answer, write the results; users call `rag.eval.api.evaluate`.
+    """Ask every question, score every answer, write the results; users call
+    `rag.eval.api.evaluate`.
 
     Args:
         questions: streamed; each run must give them in the same order.
@@ -102,7 +105,9 @@ def evaluate(
         (place / _STATE_NAME).unlink(missing_ok=True)
 
 
-def _ask(system: System, batch: Sequence[Question], settings: EvaluationSettings) -> list[QuestionOutcome]:
+def _ask(
+    system: System, batch: Sequence[Question], settings: EvaluationSettings
+) -> list[QuestionOutcome]:
     started = time.perf_counter()
     retrieved, paths = system.search(batch, settings.retrieve_top_k)
     searched = time.perf_counter()
@@ -145,7 +150,9 @@ def check_folder(place: Path, header: Mapping[str, Any]) -> bool:
     if any(earlier.get(key) != header[key] for key in compared):
         parts = ("settings", "question_set", "system")
         changed = [key for key in parts if key in header and earlier.get(key) != header[key]]
-        values = differences(*({key: side.get(key) for key in changed} for side in (earlier, header)))
+        values = differences(
+            *({key: side.get(key) for key in changed} for side in (earlier, header))
+        )
         raise MismatchedArtifactError(
             f"{place} holds an evaluation with other {', '.join(changed) or 'settings'} ({values})",
             hint="choose another --out, or delete that directory",
@@ -154,14 +161,20 @@ def check_folder(place: Path, header: Mapping[str, Any]) -> bool:
 
 
 def _ask_all(
-    system: System, stream: Iterator[Question], place: Path, settings: EvaluationSettings, state: Any
+    system: System,
+    stream: Iterator[Question],
+    place: Path,
+    settings: EvaluationSettings,
+    state: Any,
 ) -> float:
     """Append the records of all questions that have none yet; returns the seconds spent on them.
 
     `state`, with which alone this may be continued, is written before the first record.
     """
     part = place / _PART_NAME
-    if (place / RECORDS_NAME).is_file() and not part.is_file():  # stopped between asking and summarising
+    if (
+        place / RECORDS_NAME
+    ).is_file() and not part.is_file():  # stopped between asking and summarising
         os.replace(place / RECORDS_NAME, part)
     done = list(_finished_ids(part))
     for number, expected in enumerate(done, start=1):
@@ -182,7 +195,9 @@ def _ask_all(
                 file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
             progress.update(len(batch))
         if not part.is_file():
-            raise DataError("there are no questions to evaluate", hint="check the question file and --limit")
+            raise DataError(
+                "there are no questions to evaluate", hint="check the question file and --limit"
+            )
         fsync_path(part)
     return time.monotonic() - started
 
@@ -223,8 +238,13 @@ def _distinct(questions: Iterable[Question], settings: EvaluationSettings) -> It
 
 
 def _versions() -> dict[str, str]:
-    versions = {"python": platform.python_version(), "platform": f"{sys.platform}-{platform.machine()}"}
-    return versions | {name: here for name in _PACKAGES if (here := installed_version(name)) is not None}
+    versions = {
+        "python": platform.python_version(),
+        "platform": f"{sys.platform}-{platform.machine()}",
+    }
+    return versions | {
+        name: here for name in _PACKAGES if (here := installed_version(name)) is not None
+    }
 
 
 def write_predictions(records_path: Path, out: Path, profile: str) -> None:
@@ -232,9 +252,10 @@ def write_predictions(records_path: Path, out: Path, profile: str) -> None:
 
     - `predictions.squad.json`: `{question id: answer}`
     - `predictions.nq_open.jsonl`: one `{"question", "prediction"}` per line
-    - `predictions.hotpot.json`: `{"answer": {id: …}, "sp": {id: [[title, sentence], …]}}`, profile "hotpot"
-        only
-    - `run.trec`: `qid Q0 passage rank score tag`; left out, with a warning, where the format cannot hold it
+    - `predictions.hotpot.json`: `{"answer": {id: …}, "sp": {id: [[title, sentence], …]}}`, profile
+        "hotpot" only
+    - `run.trec`: `qid Q0 passage rank score tag`; left out, with a warning, where the format cannot
+        hold it
 
     A question without an answer gets "".
     """
@@ -251,7 +272,10 @@ def write_predictions(records_path: Path, out: Path, profile: str) -> None:
         return
     answers = {record["id"]: record.get("prediction") or "" for record in records()}
     atomic_write_json(out / "predictions.squad.json", answers)
-    pairs = ({"question": record["question"], "prediction": answers[record["id"]]} for record in records())
+    pairs = (
+        {"question": record["question"], "prediction": answers[record["id"]]}
+        for record in records()
+    )
     write_json_lines(out / "predictions.nq_open.jsonl", pairs)
     if profile == "hotpot":
         facts = {record["id"]: record.get("facts") or [] for record in records()}
@@ -259,5 +283,7 @@ def write_predictions(records_path: Path, out: Path, profile: str) -> None:
 
 
 def _ranking(record: dict[str, Any]) -> Example:
-    hits = (Candidate(Passage(h["id"], "", ""), "retrieved", score=h["score"]) for h in record["hits"])
+    hits = (
+        Candidate(Passage(h["id"], "", ""), "retrieved", score=h["score"]) for h in record["hits"]
+    )
     return Example(record["id"], "", candidates=tuple(hits))

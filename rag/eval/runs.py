@@ -1,4 +1,6 @@
-"""Write the search results of many questions to a file: DPR's results, a TREC run, or MDR's paths."""
+"""Write the search results of many questions to a file: DPR's results, a TREC run, or MDR's
+paths.
+"""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,7 +21,9 @@ _BATCH_SIZE = 512
 
 
 def extension_of(out: Path) -> str:
-    """The extension of `out`, one of `EXTENSIONS`, which selects the file format; else a ConfigError."""
+    """The extension of `out`, one of `EXTENSIONS`, which selects the file format; else a
+    ConfigError.
+    """
     suffix = out.name.rpartition(".")[2]
     if suffix not in EXTENSIONS:
         message = f"--out {out}: unknown extension .{suffix}"
@@ -38,7 +42,8 @@ def write_results(
     """Search for all questions and write the results.
 
     Args:
-        out: `*.json` for DPR's results with passages, `*.run` or `*.trec` for TREC's, `*.jsonl` for paths.
+        out: `*.json` for DPR's results with passages, `*.run` or `*.trec` for TREC's, `*.jsonl` for
+            paths.
         top_k: number of hits per question.
         filter: which passages may be returned; a warning says if there are none.
 
@@ -47,7 +52,9 @@ def write_results(
     """
     suffix = extension_of(out)
     if suffix == "jsonl" and not isinstance(pipeline.retriever, PathRetriever):
-        raise ConfigError(f"--out {out}: this retriever finds no paths", hint="use --retriever multihop")
+        raise ConfigError(
+            f"--out {out}: this retriever finds no paths", hint="use --retriever multihop"
+        )
     if filter is not None and not len(pipeline.index.select(filter)):
         get_logger(__name__).warning("no passage meets the filter: every list of hits is empty")
 
@@ -61,7 +68,9 @@ def write_results(
                 progress.update(len(batch))
 
     if suffix == "jsonl":
-        write_json_lines(out, (_paths_json(question, paths[:top_k]) for question, _, paths in searched()))
+        write_json_lines(
+            out, (_paths_json(question, paths[:top_k]) for question, _, paths in searched())
+        )
     else:
         examples = (_as_example(question, hits) for question, hits, _ in searched())
         write = write_examples if suffix == "json" else write_run

@@ -1,4 +1,6 @@
-"""Score a question into one record, all that report and prediction files need, and records into figures."""
+"""Score a question into one record, all that report and prediction files need, and records into
+figures.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,7 +31,17 @@ STAGES = {
     "reading": "the answer stood in the passages, another was given",
     "unknown": "yes/no answer or no accepted answer: the stage cannot be determined",
 }
-GROUP_FIGURES = ("em", "f1", "sp_f1", "joint_f1", "r_precision", "top1", "top5", "top20", "answered")
+GROUP_FIGURES = (
+    "em",
+    "f1",
+    "sp_f1",
+    "joint_f1",
+    "r_precision",
+    "top1",
+    "top5",
+    "top20",
+    "answered",
+)
 _MAX_GROUPS = 30
 _LATENCY_PERCENTILES = (50, 90, 95, 99)
 _STORED_TEXTS = 5  # retrieved passages per question whose text stays in its record, for the report
@@ -42,7 +54,8 @@ class QuestionOutcome:
     Attributes:
         retrieved: hits with passages, best first.
         answers: None if the system only retrieves.
-        paths: hits with passages of each path, the best path first; empty if the retriever finds none.
+        paths: hits with passages of each path, the best path first; empty if the retriever finds
+            none.
         timings_ms: wall milliseconds by stage: the batch's time divided by its questions.
     """
 
@@ -53,15 +66,22 @@ class QuestionOutcome:
     timings_ms: Mapping[str, float]
 
 
-def score_outcomes(outcomes: Sequence[QuestionOutcome], settings: EvaluationSettings) -> list[dict[str, Any]]:
+def score_outcomes(
+    outcomes: Sequence[QuestionOutcome], settings: EvaluationSettings
+) -> list[dict[str, Any]]:
     """Score a batch.
 
     Returns:
-        One JSON-ready record per question; `record["scores"]` holds the figures, None where undefined.
+        One JSON-ready record per question; `record["scores"]` holds the figures, None where
+        undefined.
     """
     measured = _trec_measures(outcomes, settings)
     return [
-        _record(each, {name: values.get(each.question.id) for name, values in measured.items()}, settings)
+        _record(
+            each,
+            {name: values.get(each.question.id) for name, values in measured.items()},
+            settings,
+        )
         for each in outcomes
     ]
 
@@ -81,7 +101,9 @@ def _record(
     is_findable = bool(question.answers) and not is_yes_no(question)
     scores = _answer_scores(outcome, text, support, settings)
     if is_findable and not settings.gold:
-        scores |= {name: float(value[0]) for name, value in rank_figures([first_rank], settings.ks).items()}
+        scores |= {
+            name: float(value[0]) for name, value in rank_figures([first_rank], settings.ks).items()
+        }
     if is_findable and answers is not None:
         scores["gold_span_em"] = float(is_in_reach)
     if not settings.gold:  # gold passages are no result of a retriever
@@ -137,7 +159,9 @@ def _answer_scores(
     question, answers = outcome.question, outcome.answers
     scores: dict[str, float] = {}
     if answers is not None:
-        is_empty = settings.profile == "squad2" and question.is_impossible  # "" is then the accepted answer
+        is_empty = (
+            settings.profile == "squad2" and question.is_impossible
+        )  # "" is then the accepted answer
         accepted = ("",) if is_empty else question.answers
         scores["em"], scores["f1"] = em_and_f1(text, accepted, settings.profile)
         if settings.profile == "hotpot" and question.answers:
@@ -146,7 +170,9 @@ def _answer_scores(
             if support is None or not marked:  # only the answer can be judged
                 values = {name: values[name] for name in ("em", "f1", "prec", "recall")}
             scores |= values
-        right = [exact_match(each.text, question.answers, settings.profile) for each in answers.answers]
+        right = [
+            exact_match(each.text, question.answers, settings.profile) for each in answers.answers
+        ]
         scores["n_best_em"] = float(any(right)) if question.answers else float("nan")
         scores["answered"] = float(answers.is_answered)
     if settings.profile == "kilt" and question.provenance and not settings.gold:
@@ -158,7 +184,9 @@ def _answer_scores(
 
 
 def _pages(outcome: QuestionOutcome) -> list[str]:
-    """The documents of the retrieved passages, best first, each once; a passage may be a whole document."""
+    """The documents of the retrieved passages, best first, each once; a passage may be a whole
+    document.
+    """
     gold = {page for pages in evidence_sets(outcome.question.provenance) for page in pages}
     names = (passage.id for _, passage in outcome.retrieved)
     return list(dict.fromkeys(name if name in gold else document_of(name) for name in names))
@@ -248,12 +276,15 @@ def _hits_json(outcome: QuestionOutcome, flags: Sequence[bool]) -> list[dict[str
     return rows
 
 
-def find_facts(question: Question, answers: AnswerSet, read: RankedPassages, paths: Paths = ()) -> list[Fact]:
+def find_facts(
+    question: Question, answers: AnswerSet, read: RankedPassages, paths: Paths = ()
+) -> list[Fact]:
     """Supporting facts for HotpotQA's sp and joint figures; see `readers.paths` for the rule.
 
-    Sentence boundaries come from the paragraph with this title and text among those that the question set
-    quotes (the distractor files quote all gold paragraphs), else from a rule of punctuation. Nothing else of
-    the quoted paragraphs is used: they have no influence on which passages are chosen.
+    Sentence boundaries come from the paragraph with this title and text among those that the
+    question set quotes (the distractor files quote all gold paragraphs), else from a rule of
+    punctuation. Nothing else of the quoted paragraphs is used: they have no influence on which
+    passages are chosen.
 
     Args:
         read: hits with the passages that were read.
@@ -270,10 +301,15 @@ def find_facts(question: Question, answers: AnswerSet, read: RankedPassages, pat
         if best is not None and best.passage_id == passage.id and (start := best.start) is not None:
             at = next((n for n, (_, end) in enumerate(spans) if start < end), None)
         texts = [passage.text[start:end] for start, end in spans]
-        passages.append(FactPassage(passage.title, texts, hit.score, confidence.get(passage.id, 0.0), at))
+        passages.append(
+            FactPassage(passage.title, texts, hit.score, confidence.get(passage.id, 0.0), at)
+        )
     number = {passage.id: n for n, (_, passage) in enumerate(read)}
     chains = [[number[p.id] for _, p in path if p.id in number] for path in paths]
-    return [(passages[n].title, sentence) for n, sentence in choose_facts(question.text, passages, chains)]
+    return [
+        (passages[n].title, sentence)
+        for n, sentence in choose_facts(question.text, passages, chains)
+    ]
 
 
 def _spans(question: Question, passage: Passage) -> Spans:
@@ -286,7 +322,9 @@ def _spans(question: Question, passage: Passage) -> Spans:
 
 
 def figure_columns(scores: Sequence[Mapping[str, float | None]]) -> dict[str, Float64]:
-    """Each figure of all questions, (n,), NaN where undefined; without those that no question has."""
+    """Each figure of all questions, (n,), NaN where undefined; without those that no question
+    has.
+    """
     names = dict.fromkeys(name for row in scores for name in row)
     columns = {name: np.array([row.get(name) for row in scores], np.float64) for name in names}
     return {name: column for name, column in columns.items() if not np.isnan(column).all()}
@@ -299,8 +337,8 @@ def summarise(records: Iterable[Mapping[str, Any]], settings: EvaluationSettings
         records: from `score_outcomes`, one per question; at least one.
 
     Returns:
-        "n", "figures" {name: interval}, "curve" (accuracy over k), "calibration", "stages", "groups"
-        (of each field, by size: value, "n", "figures"), "latency_ms", "reading".
+        "n", "figures" {name: interval}, "curve" (accuracy over k), "calibration", "stages",
+        "groups" (of each field, by size: value, "n", "figures"), "latency_ms", "reading".
     """
     scores: list[Mapping[str, float | None]] = []
     confidence, ranks = list[float](), list[float]()
@@ -326,16 +364,22 @@ def summarise(records: Iterable[Mapping[str, Any]], settings: EvaluationSettings
         "n": n,
         "figures": _intervals(columns, settings),
         "curve": _accuracy_curve(np.array(ranks), deepest),
-        "calibration": measure_calibration(np.array(confidence), columns.get("em", np.full(n, np.nan))),
+        "calibration": measure_calibration(
+            np.array(confidence), columns.get("em", np.full(n, np.nan))
+        ),
         "stages": dict(stages.most_common()),
-        "groups": {name: _group_figures(values, columns, settings) for name, values in groups.items()},
+        "groups": {
+            name: _group_figures(values, columns, settings) for name, values in groups.items()
+        },
         "latency_ms": {stage: _percentiles(np.array(values)) for stage, values in latency.items()},
         "reading": {name: round(total / n, 2) for name, total in reading.items()},
     }
 
 
 def _group_figures(
-    rows_by_value: Mapping[str, list[int]], columns: Mapping[str, Float64], settings: EvaluationSettings
+    rows_by_value: Mapping[str, list[int]],
+    columns: Mapping[str, Float64],
+    settings: EvaluationSettings,
 ) -> list[dict[str, Any]]:
     """The figures of the questions with each value of a field, the largest groups first."""
     shown = {name: columns[name] for name in GROUP_FIGURES if name in columns}
@@ -348,11 +392,15 @@ def _group_figures(
 
 
 def _intervals(columns: Mapping[str, Float64], settings: EvaluationSettings) -> dict[str, Any]:
-    return {name: bootstrap(column, seed=settings.seed)[0].to_json() for name, column in columns.items()}
+    return {
+        name: bootstrap(column, seed=settings.seed)[0].to_json() for name, column in columns.items()
+    }
 
 
 def _accuracy_curve(ranks: Float64, deepest: int) -> list[dict[str, Any]]:
-    """Accuracy at up to 40 cut-offs between 1 and the deepest hit, evenly spaced on a logarithmic axis."""
+    """Accuracy at up to 40 cut-offs between 1 and the deepest hit, evenly spaced on a logarithmic
+    axis.
+    """
     if deepest == 0 or not len(ranks):
         return []
     ks = np.unique(np.geomspace(1, deepest, 40).round().astype(int))

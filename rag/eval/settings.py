@@ -30,11 +30,14 @@ class EvaluationSettings(Config):
         profile: answer normalisation and matching rules for EM and F1.
         ks: cut-offs k of top-k accuracy and the other retrieval figures.
         read: number of passages per question that the reader reads.
-        batch_size: questions per batch, after which results are saved; 1 measures the latency of questions.
+        batch_size: questions per batch, after which results are saved; 1 measures the latency of
+            questions.
         limit: evaluate only the first questions, at most this number.
-        sample: evaluate a random sample of this number of questions, drawn with `seed`, in the set's order.
+        sample: evaluate a random sample of this number of questions, drawn with `seed`, in the
+            set's order.
         gold: read the gold passages instead of searching.
-        by: fields of the questions ("kind", "format", …) by whose values the figures are also grouped.
+        by: fields of the questions ("kind", "format", …) by whose values the figures are also
+            grouped.
         seed: seed for the sample and the bootstrap.
     """
 
@@ -60,7 +63,9 @@ class EvaluationSettings(Config):
 
     @property
     def measures(self) -> tuple[str, ...]:
-        """trec_eval's measures for which enough passages are retrieved: recall at 100 needs a hundred."""
+        """trec_eval's measures for which enough passages are retrieved: recall at 100 needs a
+        hundred.
+        """
         return tuple(name for name in DEFAULT_MEASURES if cut_off(name) <= self.retrieve_top_k)
 
 

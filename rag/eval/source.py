@@ -28,7 +28,9 @@ def guess_split(name: str | Path) -> str | None:
         >>> [guess_split(name) for name in ("data/nq-test.qa.csv", "dev-v1.1.json.gz", "questions.jsonl")]
         ['test', 'dev', None]
     """
-    splits = [_WORDS[word] for word in re.findall(r"[a-z]+", Path(name).name.lower()) if word in _WORDS]
+    splits = [
+        _WORDS[word] for word in re.findall(r"[a-z]+", Path(name).name.lower()) if word in _WORDS
+    ]
     return splits[-1] if splits else None
 
 
@@ -49,8 +51,8 @@ class QuestionSource:
 
     @classmethod
     def of_file(cls, path: str | Path, *, split: str | None = None) -> QuestionSource:
-        """Describe a question file, or a data set `hf:owner/name[[:config]:split]` or `irds:name`; the split
-        is guessed from its name if not given.
+        """Describe a question file, or a data set `hf:owner/name[[:config]:split]` or `irds:name`;
+        the split is guessed from its name if not given.
 
         Raises:
             DataError: there is no such file.
@@ -65,7 +67,9 @@ class QuestionSource:
         return cls(_set_name(file), str(path), split or guess_split(files[-1]), digest)
 
     @classmethod
-    def of_questions(cls, questions: Sequence[Question], *, split: str | None = None) -> QuestionSource:
+    def of_questions(
+        cls, questions: Sequence[Question], *, split: str | None = None
+    ) -> QuestionSource:
         """Describe questions that were given as objects."""
         digest = fingerprint([[q.id, q.text, q.answers, q.gold_passage_ids] for q in questions])
         return cls("questions", split=split, sha256=digest)

@@ -1,4 +1,6 @@
-"""What is evaluated: a pipeline, a reader of gold passages, or search results that another program wrote."""
+"""What is evaluated: a pipeline, a reader of gold passages, or search results that another program
+wrote.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,10 +30,16 @@ class AnswersQuestions(Protocol):
         """Retriever, reader, models with their hashes, index version."""
 
     def retrieve_paths(self, questions: Sequence[str], top_k: int) -> SearchResults:
-        """The best passages of each question, best first, and its paths, if the system finds such."""
+        """The best passages of each question, best first, and its paths, if the system finds
+        such.
+        """
 
     def read(
-        self, questions: Sequence[str], ranked: Sequence[RankedPassages], n_best: int, paths: Sequence[Paths]
+        self,
+        questions: Sequence[str],
+        ranked: Sequence[RankedPassages],
+        n_best: int,
+        paths: Sequence[Paths],
     ) -> list[AnswerSet]:
         """One answer set per question."""
 
@@ -41,7 +49,8 @@ class System:
     """A search, and what reads its passages.
 
     Attributes:
-        search: questions and a number of passages → the best passages of each question, and its paths.
+        search: questions and a number of passages → the best passages of each question, and its
+            paths.
         read: as `AnswersQuestions.read`; None if there is no reader.
     """
 
@@ -63,7 +72,10 @@ def gold_reader(reader: Reader) -> System:
     """The system of a reader alone, for gold passages that the questions quote."""
 
     def read(
-        questions: Sequence[str], ranked: Sequence[RankedPassages], n_best: int, paths: Sequence[Paths]
+        questions: Sequence[str],
+        ranked: Sequence[RankedPassages],
+        n_best: int,
+        paths: Sequence[Paths],
     ) -> list[AnswerSet]:
         return read_answers(reader, questions, ranked, paths, n_best, "")
 
@@ -86,7 +98,9 @@ def over_gold(system: System, lookup: PassageLookup | None) -> System:
             )
         return [(Hit(-1, passage.id, 0.0), passage) for passage in passages]
 
-    return replace(system, search=lambda questions, top_k: ([*map(gold, questions)], [()] * len(questions)))
+    return replace(
+        system, search=lambda questions, top_k: ([*map(gold, questions)], [()] * len(questions))
+    )
 
 
 def open_results(path: Path, lookup: PassageLookup | None) -> tuple[System, int]:
@@ -95,14 +109,18 @@ def open_results(path: Path, lookup: PassageLookup | None) -> tuple[System, int]
     Rankings go by the id or the text of their question; one that they lack has an empty ranking.
 
     Args:
-        path: `*.json` for DPR's results, which have the passages' texts; anything else is read as a TREC run.
-        lookup: passage id → passage, for the texts of a TREC run; without it only gold ids can be judged.
+        path: `*.json` for DPR's results, which have the passages' texts; anything else is read as a
+            TREC run.
+        lookup: passage id → passage, for the texts of a TREC run; without it only gold ids can be
+            judged.
 
     Raises:
         DataError: the file is missing, malformed or empty.
     """
     if not path.is_file():
-        raise DataError(f"{path}: no such file", hint="give a TREC run, or the JSON of `rag retrieve`")
+        raise DataError(
+            f"{path}: no such file", hint="give a TREC run, or the JSON of `rag retrieve`"
+        )
     rankings = _read_dpr(path) if ".json" in path.suffixes else _read_trec(path, lookup)
     if not any(rankings.values()):
         raise DataError(f"{path}: there are no results in it")
@@ -111,14 +129,22 @@ def open_results(path: Path, lookup: PassageLookup | None) -> tuple[System, int]
         hits = [rankings.get(each.id, rankings.get(each.text, ()))[:top_k] for each in questions]
         return hits, [()] * len(questions)
 
-    identity = {"retriever": path.name, "sha256": sha256_file(path), "reader": None, "index_version": ""}
+    identity = {
+        "retriever": path.name,
+        "sha256": sha256_file(path),
+        "reader": None,
+        "index_version": "",
+    }
     return System(identity, search), max(map(len, rankings.values()))
 
 
 def _read_dpr(path: Path) -> dict[str, RankedPassages]:
     return {
         example.question: [
-            (Hit(-1, candidate.passage.id or f"{rank}", candidate.score or -float(rank)), candidate.passage)
+            (
+                Hit(-1, candidate.passage.id or f"{rank}", candidate.score or -float(rank)),
+                candidate.passage,
+            )
             for rank, candidate in enumerate(example.candidates)
         ]
         for example in read_examples(path, needs="passages")

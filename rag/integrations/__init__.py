@@ -1,4 +1,6 @@
-"""A retriever for LangChain and an MCP server; all else connects to `rag serve` by OpenAI's protocol."""
+"""A retriever for LangChain and an MCP server; all else connects to `rag serve` by OpenAI's
+protocol.
+"""
 
 from typing import Any
 

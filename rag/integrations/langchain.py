@@ -40,6 +40,10 @@ class RagRetriever(BaseRetriever):
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun, k: int | None = None
     ) -> list[Document]:
         return [
-            Document(passage.text, id=passage.id, metadata={**passage_metadata(passage), "score": hit.score})
+            Document(
+                passage.text,
+                id=passage.id,
+                metadata={**passage_metadata(passage), "score": hit.score},
+            )
             for hit, passage in self._pipeline.retrieve(query, k or self.k)
         ]

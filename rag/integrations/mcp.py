@@ -1,8 +1,9 @@
 """An MCP server over an index: tools `search`, `fetch` and `ask`, and passages as resources.
 
-`search` and `fetch` have the shape that deep-research clients require: results with `id`, `title` and `url`;
-documents with `id`, `title`, `text`, `url` and `metadata`.
-Source: Model Context Protocol, revision 2025-06-18, and OpenAI's guide to MCP servers for deep research.
+`search` and `fetch` have the shape that deep-research clients require: results with `id`, `title`
+and `url`; documents with `id`, `title`, `text`, `url` and `metadata`.
+Source: Model Context Protocol, revision 2025-06-18, and OpenAI's guide to MCP servers for deep
+    research.
 """
 
 from __future__ import annotations
@@ -62,7 +63,8 @@ class Document(BaseModel):
 class Answered(BaseModel):
     """The best answer; null where `certainty` is "none": the passages seem to hold no answer.
 
-    It is null too where the question asks for yes or no and the reader cannot tell: the evidence bears on it.
+    It is null too where the question asks for yes or no and the reader cannot tell: the evidence
+    bears on it.
     """
 
     question: str
@@ -75,7 +77,9 @@ class Answered(BaseModel):
     note: str = ""
 
 
-def create_mcp_server(pipeline: Pipeline, *, top_k: int = 10, snippet_chars: int = 300) -> MCPServer:
+def create_mcp_server(
+    pipeline: Pipeline, *, top_k: int = 10, snippet_chars: int = 300
+) -> MCPServer:
     """An MCP server that is not running yet.
 
     Args:
@@ -118,7 +122,9 @@ def create_mcp_server(pipeline: Pipeline, *, top_k: int = 10, snippet_chars: int
     def search(query: str) -> SearchResults:
         """Find passages for a question or a few words, best first; `fetch` returns one in full."""
         results = [
-            SearchResult(id=it.id, title=it.title or it.id, url=_link(it), text=it.text[:snippet_chars])
+            SearchResult(
+                id=it.id, title=it.title or it.id, url=_link(it), text=it.text[:snippet_chars]
+            )
             for _, it in pipeline.retrieve(query, top_k)
         ]
         return SearchResults(results=results)
@@ -137,10 +143,14 @@ def create_mcp_server(pipeline: Pipeline, *, top_k: int = 10, snippet_chars: int
     def ask(question: str) -> Answered:
         """Answer a question in a few words from the passages, with evidence and confidence."""
         result = pipeline.ask(question)
-        passage = pipeline.passage(result.answers[0].evidence.passage_id) if result.answers else None
+        passage = (
+            pipeline.passage(result.answers[0].evidence.passage_id) if result.answers else None
+        )
         return _answered(result, passage)
 
-    anything = ResourceSecurity(exempt_params={"passage_id"})  # ids name rows of the index, no files
+    anything = ResourceSecurity(
+        exempt_params={"passage_id"}
+    )  # ids name rows of the index, no files
 
     @server.resource(f"{_SCHEME}{{passage_id}}", mime_type="text/plain", security=anything)
     def passage(passage_id: str) -> str:
@@ -156,7 +166,9 @@ def create_mcp_server(pipeline: Pipeline, *, top_k: int = 10, snippet_chars: int
 def _link(passage: Passage) -> str:
     """The web address that a passage comes from, or its address as a resource."""
     path = passage.location.path if passage.location else ""
-    return path if path.startswith(("http://", "https://")) else _SCHEME + quote(passage.id, safe="")
+    return (
+        path if path.startswith(("http://", "https://")) else _SCHEME + quote(passage.id, safe="")
+    )
 
 
 def _document(passage: Passage) -> Document:

@@ -21,15 +21,16 @@ class JointTrainConfig(RefreshedConfig, BiEncoderConfig, QuestionsConfig):
     Attributes:
         train_files: question sets with answers, of any format.
         validation_file: held-out question set with answers.
-        document_side: "frozen" trains the question side alone, over a fixed index; "reencode" also encodes
-            the retrieved passages with gradient, and rebuilds the index every `refresh_every_steps` steps.
+        document_side: "frozen" trains the question side alone, over a fixed index; "reencode" also
+            encodes the retrieved passages with gradient, and rebuilds the index every
+            `refresh_every_steps` steps.
         top_k: passages per question, K.
-        over_retrieve: number of passages taken from the index, of which the `top_k` best by the vectors of
-            the model as it is are read; 0 takes `top_k`.
+        over_retrieve: number of passages taken from the index, of which the `top_k` best by the
+            vectors of the model as it is are read; 0 takes `top_k`.
         generator: folder of `rag train generator`, or any sequence-to-sequence checkpoint.
         reader_dropout: dropout rate of the generator; None keeps the model's.
-        template: format of its input, with {question}, {title} and {text} as placeholders; None keeps that of
-            its folder, as for the next ones.
+        template: format of its input, with {question}, {title} and {text} as placeholders; None
+            keeps that of its folder, as for the next ones.
         reader_passage_tokens: maximum length of its input, special tokens included.
         reader_question_tokens, answer_tokens: maximum lengths of question and answer.
         batch_tokens: number of tokens that are encoded at a time.
@@ -57,7 +58,9 @@ class JointTrainConfig(RefreshedConfig, BiEncoderConfig, QuestionsConfig):
     @model_validator(mode="after")
     def _cross_check_joint(self) -> JointTrainConfig:
         if self.over_retrieve and self.over_retrieve <= self.top_k:
-            raise ValueError(f"over_retrieve ({self.over_retrieve}) must be more than top_k ({self.top_k})")
+            raise ValueError(
+                f"over_retrieve ({self.over_retrieve}) must be more than top_k ({self.top_k})"
+            )
         return self
 
 
@@ -65,10 +68,11 @@ class RagTrainConfig(JointTrainConfig):
     """Settings of `rag train rag`.
 
     Attributes:
-        marginal: "sequence" marginalises over passages per whole answer, "token" per token of the answer.
+        marginal: "sequence" marginalises over passages per whole answer, "token" per token of the
+            answer.
         smoothing: label smoothing of the marginal likelihood.
-        retriever: "trained", or a fixed retriever of the index (`retrievers.open`) such as "bm25": then only
-            the generator is trained, with that retriever's passages.
+        retriever: "trained", or a fixed retriever of the index (`retrievers.open`) such as "bm25":
+            then only the generator is trained, with that retriever's passages.
         prior_scale: factor on such a retriever's scores, whose softmax is p(z|x).
     """
 
@@ -94,7 +98,8 @@ class EmdrTrainConfig(JointTrainConfig):
     """Settings of `rag train emdr2`.
 
     Attributes:
-        marginal: marginalise per "token", as in the published code, or per whole answer ("sequence").
+        marginal: marginalise per "token", as in the published code, or per whole answer
+            ("sequence").
     """
 
     recipe: ClassVar[str] = "emdr2"
@@ -112,16 +117,16 @@ class OrqaTrainConfig(BiEncoderConfig, QuestionsConfig):
         train_files: question sets with answers, of any format.
         validation_file: held-out question set with answers.
         index: built index with vectors; training starts from the encoder it was built with.
-        early: C, number of passages in the early loss, which trains the retriever alone to rank those that
-            contain an answer first.
+        early: C, number of passages in the early loss, which trains the retriever alone to rank
+            those that contain an answer first.
         read: K, number of passages that the reader reads.
-        reader: Hugging Face name or folder of an encoder, or of a reader to go on from; None is the embedded
-            `all-MiniLM-L6-v2`.
+        reader: Hugging Face name or folder of an encoder, or of a reader to go on from; None is the
+            embedded `all-MiniLM-L6-v2`.
         reader_dropout: dropout of its hidden states and attention weights.
         freeze_word_embeddings: leave its word embedding matrix as it is.
         reader_tokens: maximum length of question, title and text together; the rest is truncated.
-        reader_question_tokens, title_tokens: lengths that questions and titles are truncated to, in the
-            finished reader too.
+        reader_question_tokens, title_tokens: lengths that questions and titles are truncated to, in
+            the finished reader too.
         max_answer_tokens: maximum length of a span.
 
     `select_by` may be "em" or a top-k, of held-out questions.
@@ -155,16 +160,17 @@ class MaskedTrainConfig(TrainConfig):
     """Settings of recipes that predict masked words: names, dates and titles of the corpus.
 
     Attributes:
-        fills: "words" predicts each masked token from the whole vocabulary, as the paper does. "span" copies
-            the masked words out of the passage with an extractive reader (`rag.joint.span_filler`): it reads
-            after minutes of training, and passages without the words do no harm.
+        fills: "words" predicts each masked token from the whole vocabulary, as the paper does.
+            "span" copies the masked words out of the passage with an extractive reader
+            (`rag.joint.span_filler`): it reads after minutes of training, and passages without the
+            words do no harm.
         guess: for "span": probability of the words beside a passage that does not hold them.
-        reader: Hugging Face name or folder; None is the embedded `all-MiniLM-L6-v2`, with a fresh head. For
-            "span" it may be a reader.
+        reader: Hugging Face name or folder; None is the embedded `all-MiniLM-L6-v2`, with a fresh
+            head. For "span" it may be a reader.
         sentence_tokens: maximum length of a sentence; longer ones are truncated.
         joint_tokens: maximum length of a sentence and a passage together.
-        mlm_dropout: dropout of hidden states and attention weights; None keeps that of the reader's folder,
-            and is 0 for "span".
+        mlm_dropout: dropout of hidden states and attention weights; None keeps that of the reader's
+            folder, and is 0 for "span".
     """
 
     fills: Literal["words", "span"] = "words"
@@ -196,14 +202,17 @@ class RealmTrainConfig(RefreshedConfig, BiEncoderConfig, MaskedTrainConfig, Corp
     """Settings of `rag train realm`.
 
     Attributes:
-        train_files: sources of the sentences: a built index, or files of documents; empty means `index`.
+        train_files: sources of the sentences: a built index, or files of documents; empty means
+            `index`.
         documents: K, number of passages per sentence, including the null document.
-        null_document: whether the null document is one of the passages; if not, its effect is still measured.
-        answered_within: train only on sentences whose masked words all stand in one of this many first
-            passages for the masked sentence, other than its own; 0 trains on every sentence, as the paper
-            does. Four sentences are then drawn for each place in a batch.
-        document_side: "reencode" trains both towers and rebuilds the index, as the paper does; "frozen"
-            trains the question side alone, over a fixed index, in a fraction of the time per sentence.
+        null_document: whether the null document is one of the passages; if not, its effect is still
+            measured.
+        answered_within: train only on sentences whose masked words all stand in one of this many
+            first passages for the masked sentence, other than its own; 0 trains on every sentence,
+            as the paper does. Four sentences are then drawn for each place in a batch.
+        document_side: "reencode" trains both towers and rebuilds the index, as the paper does;
+            "frozen" trains the question side alone, over a fixed index, in a fraction of the time
+            per sentence.
         train_reader: train what fills in the masks too; if not, it is read without a gradient.
     """
 

@@ -1,8 +1,8 @@
-"""Retrieval of passages while a reader learns from them: by a retriever that is trained too, over an index
-that is refreshed meanwhile, or by a fixed one.
+"""Retrieval of passages while a reader learns from them: by a retriever that is trained too, over
+an index that is refreshed meanwhile, or by a fixed one.
 
-A refresh writes `embeddings/`, float32 vectors of the whole corpus by a snapshot of the encoder, which
-replace those of the trainer and are searched exactly.
+A refresh writes `embeddings/`, float32 vectors of the whole corpus by a snapshot of the encoder,
+which replace those of the trainer and are searched exactly.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,7 +42,8 @@ class LiveIndex:
         self._search = index.require_dense().vectors
 
     def search(self, questions: Tensor, top_k: int) -> Int64:
-        """Rows (B, K) of the best passages in the live index, best first; −1 where there are fewer than K.
+        """Rows (B, K) of the best passages in the live index, best first; −1 where there are fewer
+        than K.
 
         Args:
             questions: (B, D) vectors from the current model; the search is not differentiable.
@@ -62,7 +63,9 @@ class LiveIndex:
 def encode_snapshot(
     config: Any, device: str, snapshot: Path, folder: Path, encode: EncodesCorpus = encode_corpus
 ) -> None:
-    """Encode the corpus with a snapshot; an interrupted refresh resumes after the last finished shard."""
+    """Encode the corpus with a snapshot; an interrupted refresh resumes after the last finished
+    shard.
+    """
     encoder = BiEncoder.load(snapshot / "encoder", device=device, precision=config.precision)
     with Index.open(config.index) as index:
         encode(folder / "embeddings", index.passages, encoder, "float32")
@@ -95,7 +98,9 @@ def index_refresh(
 
 @dataclass(frozen=True, slots=True)
 class Retrieved:
-    """Passages of B questions, best first by the index, and their scores (B, K), −inf behind the last."""
+    """Passages of B questions, best first by the index, and their scores (B, K), −inf behind the
+    last.
+    """
 
     rows: Int64
     passages: list[list[Passage]]
@@ -103,20 +108,32 @@ class Retrieved:
 
 
 class LearningFinder:
-    """A bi-encoder in training, over the live index; the vectors of `index` score its passages if they stay.
+    """A bi-encoder in training, over the live index; the vectors of `index` score its passages if
+    they stay.
 
     Attributes:
         scale: factor on the scores, so that their softmax is p(z|x): one over the temperature.
     """
 
     def __init__(
-        self, config: JointTrainConfig, retriever: BiEncoderModel, index: Index, live_index: LiveIndex
+        self,
+        config: JointTrainConfig,
+        retriever: BiEncoderModel,
+        index: Index,
+        live_index: LiveIndex,
     ) -> None:
-        self._config, self._retriever, self._index, self._live_index = config, retriever, index, live_index
+        self._config, self._retriever, self._index, self._live_index = (
+            config,
+            retriever,
+            index,
+            live_index,
+        )
         self.scale = retriever.scale
 
     def find(self, questions: Sequence[Question]) -> Retrieved:
-        """Passages and their scores, with gradient; `document_side` decides which vectors score them."""
+        """Passages and their scores, with gradient; `document_side` decides which vectors score
+        them.
+        """
         config, vectors = self._config, self._ask(questions)
         rows = self._live_index.search(vectors, config.over_retrieve or config.top_k)
         if config.over_retrieve:
@@ -141,10 +158,13 @@ class FixedFinder:
     """Any fixed retriever: its scores times `scale` are the logits of p(z|x), without gradient.
 
     Source:
-        Lewis et al. 2020, "Retrieval-Augmented Generation for Knowledge-Intensive NLP Tasks", section 4.5.
+        Lewis et al. 2020, "Retrieval-Augmented Generation for Knowledge-Intensive NLP Tasks",
+        section 4.5.
     """
 
-    def __init__(self, retriever: Retriever, index: Index, top_k: int, scale: float, device: str) -> None:
+    def __init__(
+        self, retriever: Retriever, index: Index, top_k: int, scale: float, device: str
+    ) -> None:
         self._retriever, self._passages, self._top_k = retriever, index.passages, top_k
         self.scale, self._device = scale, device
 

@@ -8,8 +8,9 @@ r"""Losses of joint training, given the retrieved passages.
 EMDR²'s part of the retriever has no gradient in the reader's parameters.
 
 Source:
-    Lewis et al. 2020, "Retrieval-Augmented Generation" (RAG); Sachan et al. 2021, "End-to-End Training of
-    Multi-Document Reader and Retriever for Open-Domain Question Answering" (EMDR²), equations 4 to 7.
+    Lewis et al. 2020, "Retrieval-Augmented Generation" (RAG); Sachan et al. 2021, "End-to-End
+    Training of Multi-Document Reader and Retriever for Open-Domain Question Answering" (EMDR²),
+    equations 4 to 7.
 """
 
 from collections.abc import Sequence
@@ -33,7 +34,8 @@ class JointLoss:
     Attributes:
         reader: what the reader minimises; for RAG the whole loss.
         retriever: what the retriever minimises; for RAG 0, it learns from `reader`.
-        weights: (B, K) how much each passage contributes to the answer, as this loss measures it; detached.
+        weights: (B, K) how much each passage contributes to the answer, as this loss measures it;
+            detached.
     """
 
     reader: Tensor
@@ -65,7 +67,9 @@ def rag_loss(
     apart = seq2seq.encode([[ids] for passages in rows for ids in passages], batch_tokens)
     counts = [len(passages) for passages in rows]
     logp, spoken, everything = read_apart(seq2seq, apart, counts, answers, words=smoothing > 0)
-    loss = marginal_loss(marginal, scores, logp, smoothing=smoothing, everything=everything, spoken=spoken)
+    loss = marginal_loss(
+        marginal, scores, logp, smoothing=smoothing, everything=everything, spoken=spoken
+    )
     weights = posterior(marginal, scores, logp, spoken).detach()
     return JointLoss(loss.sum(), loss.new_zeros(()), weights)
 

@@ -1,4 +1,6 @@
-"""Sentences with masked words, drawn from a corpus, and the network that fills them in beside a passage."""
+"""Sentences with masked words, drawn from a corpus, and the network that fills them in beside a
+passage.
+"""
 
 from __future__ import annotations
 
@@ -65,9 +67,9 @@ class MaskedSentence:
     def stands_in(self, passage: Passage) -> bool:
         """Whether a passage holds the sentence, so that the masked words could be copied from it.
 
-        Words are compared without case, blanks and punctuation. Of a passage of the same title, or without
-        one, a part of the sentence is enough that another split may have left there: five words in a row,
-        or two where the passage begins or ends.
+        Words are compared without case, blanks and punctuation. Of a passage of the same title, or
+        without one, a part of the sentence is enough that another split may have left there: five
+        words in a row, or two where the passage begins or ends.
         """
         words, others = _words(self.text), _words(passage.text)
         if _holds(others, words):
@@ -82,7 +84,8 @@ class MaskedSentence:
 
 
 class SentenceBatches:
-    """The batches of a run: one masked sentence per passage; the arguments alone determine `self[number]`.
+    """The batches of a run: one masked sentence per passage; the arguments alone determine
+    `self[number]`.
 
     A name or a date is masked, which a passage may help to predict.
 
@@ -119,7 +122,11 @@ class SentenceBatches:
         self._rows = np.arange(len(store)) if rows is None else rows
         self._recurring, self._mask_token = recurring, mask_token or tokenizer.mask_token
         self._store, self._tokenizer, self._titles = store, tokenizer, titles
-        self._sentence_tokens, self._min_words, self._examples = sentence_tokens, min_words, examples
+        self._sentence_tokens, self._min_words, self._examples = (
+            sentence_tokens,
+            min_words,
+            examples,
+        )
         seed = examples.seed
         sample = self._random_rows(_SAMPLE, generator(seed, 52))
         usable = len(self._draw(sample, generator(seed, 53)))
@@ -157,7 +164,9 @@ class SentenceBatches:
         following = self._store.get_many((rows + 1) % len(self._store))
         drawn = []
         for passage, after in zip(passages, following, strict=True):
-            sentences = [s for s in split_sentences(passage.text) if len(s.split()) >= self._min_words]
+            sentences = [
+                s for s in split_sentences(passage.text) if len(s.split()) >= self._min_words
+            ]
             for number in draw.permutation(len(sentences)).tolist():
                 sentence = sentences[number]
                 rest = passage.text.replace(sentence, " ", 1)
@@ -182,7 +191,10 @@ class SentenceBatches:
             max_length=self._sentence_tokens,
         )
         (start, stop), offsets = span, np.array(encoded["offset_mapping"]).reshape(-1, 2)
-        ids, inside = np.array(encoded["input_ids"]), (offsets[:, 0] < stop) & (offsets[:, 1] > start)
+        ids, inside = (
+            np.array(encoded["input_ids"]),
+            (offsets[:, 0] < stop) & (offsets[:, 1] > start),
+        )
         places = np.flatnonzero(inside)
         if not 0 < len(places) <= _MOST_MASKED:
             return None
@@ -226,8 +238,9 @@ class Filled(NamedTuple):
 
 
 class Filler(nn.Module):
-    """A network that fills in a sentence's masked words beside a passage; both have at most `max_tokens`
-    together, and passages are truncated. Calling it gives `Filled.logp` from the arguments of `read`.
+    """A network that fills in a sentence's masked words beside a passage; both have at most
+    `max_tokens` together, and passages are truncated. Calling it gives `Filled.logp` from the
+    arguments of `read`.
     """
 
     def __init__(self, model: Any, tokenizer: Any, *, max_tokens: int) -> None:
@@ -247,7 +260,9 @@ class Filler(nn.Module):
         return Filled(logp, logp)
 
     def save(self, folder: Path, weights: Mapping[str, Tensor]) -> None:
-        """Write a folder that `rag train realm` starts from; `weights` are fp32, by parameter name."""
+        """Write a folder that `rag train realm` starts from; `weights` are fp32, by parameter
+        name.
+        """
         raise NotImplementedError
 
 
@@ -272,8 +287,9 @@ class MaskedReader(Filler):
         device: str = "cpu",
         fresh: bool = False,
     ) -> MaskedReader:
-        """Load an encoder; one without a masked language modelling head gets a new one, with a warning unless
-        that is expected (`fresh`). Raises ArtifactError if there is no such encoder."""
+        """Load an encoder; one without a masked language modelling head gets a new one, with a
+        warning unless that is expected (`fresh`). Raises ArtifactError if there is no such
+        encoder."""
         from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer
 
         folder = model_folder(name_or_path)
@@ -312,7 +328,9 @@ class MaskedReader(Filler):
         save_tokenizer(self.tokenizer, folder)
 
     def forward(self, sentences: Sequence[MaskedSentence], passages: TokenLists) -> Tensor:
-        """(B, K, T) log p(y_t | x, z) of the masked tokens, 0 after a sentence's last one; see `read`."""
+        """(B, K, T) log p(y_t | x, z) of the masked tokens, 0 after a sentence's last one; see
+        `read`.
+        """
         mark, device = self._mark, next(self.parameters()).device
         rows = []
         for sentence, listed in zip(sentences, passages, strict=True):
@@ -320,17 +338,22 @@ class MaskedReader(Filler):
             rows += [mark.row(sentence.ids, None, passage[:room]) for passage in listed]
         ids, mask, types, _ = row_tensors(mark, rows)
         base = getattr(self.model, self.model.base_model_prefix)
-        hidden = run_backbone(base, ids.to(device), mask.to(device), types.to(device))[0]  # (R, L, H)
+        hidden = run_backbone(base, ids.to(device), mask.to(device), types.to(device))[
+            0
+        ]  # (R, L, H)
         counts = [len(sentence.places) for sentence in sentences]
         owner, slot = np.nonzero(np.arange(max(counts)) < np.array(counts)[:, None])  # (N,) masks
         place = np.concatenate([sentence.places for sentence in sentences]) + len(mark.before)
         target = np.concatenate([sentence.targets for sentence in sentences])
         n_passages = len(passages[0])  # K
         b, t, position, original = (
-            torch.from_numpy(np.repeat(part, n_passages)).to(device) for part in (owner, slot, place, target)
+            torch.from_numpy(np.repeat(part, n_passages)).to(device)
+            for part in (owner, slot, place, target)
         )  # (N·K,) each mask beside each passage: its sentence, number, position in a row and token
         k = torch.arange(n_passages, device=device).repeat(len(owner))
         fill_in = self.model.cls if hasattr(self.model, "cls") else self.model.lm_head
         logp = fill_in(hidden[b * n_passages + k, position]).float().log_softmax(-1)  # (N·K, V)
         values = logp.gather(1, original[:, None])[:, 0]
-        return values.new_zeros(len(sentences), n_passages, max(counts)).index_put((b, k, t), values)
+        return values.new_zeros(len(sentences), n_passages, max(counts)).index_put(
+            (b, k, t), values
+        )

@@ -1,13 +1,14 @@
 """Train an encoder to fill in masked words with the help of a passage, for `rag train realm`.
 
-A sentence is read three times: beside the rest of its passage; alone, as beside REALM's null document; and
-beside the passage that follows in the corpus, which helps as little as most retrieved passages. `utility`,
-the gain from the rest in nats per word, is what REALM's retriever learns from: near 0 it learns noise.
-`utility_after`, the gain from the next passage, should be near 0: if useless passages do harm, the retriever
-learns to prefer the null document.
+A sentence is read three times: beside the rest of its passage; alone, as beside REALM's null
+document; and beside the passage that follows in the corpus, which helps as little as most retrieved
+passages. `utility`, the gain from the rest in nats per word, is what REALM's retriever learns from:
+near 0 it learns noise. `utility_after`, the gain from the next passage, should be near 0: if
+useless passages do harm, the retriever learns to prefer the null document.
 
 Source:
-    Devlin et al. 2019, "BERT", section 3.1, with the spans of Guu et al. 2020, "REALM", section 3.4.
+    Devlin et al. 2019, "BERT", section 3.1, with the spans of Guu et al. 2020, "REALM", section
+    3.4.
 """
 
 from collections.abc import Sequence
@@ -35,10 +36,12 @@ _AT_ONCE = 32  # held-out sentences
 
 
 def train_mlm(config: MlmTrainConfig) -> Path:
-    """Train as `config` says, or resume the run that `config.out` holds; see `rag.training.run.train`.
+    """Train as `config` says, or resume the run that `config.out` holds; see
+    `rag.training.run.train`.
 
     Returns:
-        The folder of the masked language model, `config.out / "mlm"`, which `rag train realm` starts from.
+        The folder of the masked language model, `config.out / "mlm"`, which `rag train realm`
+        starts from.
 
     Raises:
         DataError: the corpus has nothing to mask.
@@ -87,7 +90,9 @@ def _build_run(config: MlmTrainConfig, world: World) -> Method:
 
 
 def masked_loss(reader: Filler, batch: Sequence[MaskedSentence], world: World) -> Loss:
-    """−log p of the masked words: the mean over words, then over sentences and the texts beside them."""
+    """−log p of the masked words: the mean over words, then over sentences and the texts beside
+    them.
+    """
     sentences = batch[world.rank :: world.size]
     if not sentences:  # fewer sentences than processes
         return Loss(next(reader.parameters()).sum() * 0.0, 0, 0, parts=_figures(torch.zeros(1, 3)))
@@ -102,8 +107,8 @@ def masked_loss(reader: Filler, batch: Sequence[MaskedSentence], world: World) -
 
 
 def held_out_figures(reader: Filler, sentences: Sequence[MaskedSentence]) -> dict[str, float]:
-    """`nll`, nats per masked word beside the rest of the passage; `utility`, how many more it takes alone;
-    `utility_after`, the same of the passage that follows.
+    """`nll`, nats per masked word beside the rest of the passage; `utility`, how many more it takes
+    alone; `utility_after`, the same of the passage that follows.
     """
     reader.eval()
     with torch.no_grad():
@@ -119,12 +124,20 @@ def _figures(logp: torch.Tensor) -> dict[str, float]:
 
 
 def _log_likelihood(reader: Filler, sentences: Sequence[MaskedSentence]) -> tuple[Filled, int]:
-    """Means (B, 3) over masked words, alone, beside the rest, beside what follows; number of tokens read."""
+    """Means (B, 3) over masked words, alone, beside the rest, beside what follows; number of tokens
+    read.
+    """
     rests = reader.tokens([sentence.rest for sentence in sentences])
     others = reader.tokens([sentence.after for sentence in sentences])
-    alone = reader.read(sentences, [[[]] for _ in sentences])  # apart from the others: such rows are short
+    alone = reader.read(
+        sentences, [[[]] for _ in sentences]
+    )  # apart from the others: such rows are short
     beside = reader.read(sentences, list(zip(rests, others, strict=True)))
-    counts = torch.tensor([len(sentence.places) for sentence in sentences], device=alone.logp.device)
+    counts = torch.tensor(
+        [len(sentence.places) for sentence in sentences], device=alone.logp.device
+    )
     read = sum(3 * len(sentence.ids) for sentence in sentences) + sum(map(len, (*rests, *others)))
-    means = (torch.cat(pair, 1).sum(2) / counts[:, None] for pair in zip(alone, beside, strict=True))
+    means = (
+        torch.cat(pair, 1).sum(2) / counts[:, None] for pair in zip(alone, beside, strict=True)
+    )
     return Filled(*means), read

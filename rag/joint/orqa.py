@@ -1,20 +1,22 @@
 r"""Train question encoder and span reader together, from answers alone, over a fixed index (ORQA).
 
-    L = −log Σ_{p in the first C, a in p} P(p|q) − log Σ_{p in the first K, spans s of p that are a} P(p, s|q)
+    L = −log Σ_{p in the first C, a in p} P(p|q) − log Σ_{p in the first K, spans s of p that are a}
+    P(p, s|q)
 
     P(p|q)    = softmax over the first C passages of S(q, p)
-    P(p, s|q) = softmax over all spans of the first K passages of S(q, p) + start(q, p, s) + end(q, p, s)
+    P(p, s|q) = softmax over all spans of the first K passages of S(q, p) + start(q, p, s) + end(q,
+    p, s)
 
-S is the inner product of the question's vector, which is learned, and the passage's, which is fixed. A
-question contributes to a term only if one of that term's passages contains its answer.
+S is the inner product of the question's vector, which is learned, and the passage's, which is
+fixed. A question contributes to a term only if one of that term's passages contains its answer.
 
 Source:
-    Lee et al. 2019, "Latent Retrieval for Weakly Supervised Open Domain Question Answering", sections 4
-    and 6.
+    Lee et al. 2019, "Latent Retrieval for Weakly Supervised Open Domain Question Answering",
+    sections 4 and 6.
 
 Note:
-    A span's score is the sum of two logits, as in every reader here; the paper has a small network over both
-    ends. Answers may also be regular expressions.
+    A span's score is the sum of two logits, as in every reader here; the paper has a small network
+    over both ends. Answers may also be regular expressions.
 """
 
 from collections.abc import Sequence
@@ -42,7 +44,13 @@ from rag.training.fit import Loss, Method, Weights
 from rag.training.precision import MasterWeights, part
 from rag.training.run import train
 from readers.extractive.files import start_model
-from readers.extractive.layout import pair_template, row_tensors, rows_of_pairs, span_scores, tokenize_texts
+from readers.extractive.layout import (
+    pair_template,
+    row_tensors,
+    rows_of_pairs,
+    span_scores,
+    tokenize_texts,
+)
 from readers.extractive.model import SpanModel
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import ReaderSettings
@@ -59,7 +67,8 @@ _NEVER = -1000.0  # null bias of a reader that was never shown passages without 
 
 
 def early_loss(retrieval: Tensor, answered: Tensor) -> Tensor:
-    """−log of the share of P(p|q) on passages that hold an answer; a mean over questions that have one.
+    """−log of the share of P(p|q) on passages that hold an answer; a mean over questions that have
+    one.
 
     Args:
         retrieval: (B, C) S(q, p), −inf where there are fewer passages.
@@ -89,8 +98,8 @@ def full_loss(retrieval: Tensor, start: Tensor, end: Tensor, text: Tensor, right
 def train_orqa(config: OrqaTrainConfig) -> Path:
     """Train as `config` says, or resume the run in `config.out`; see `rag.training.run.train`.
 
-    Writes `index/`, the index for the trained encoder, and `reader/`, which adds the retrieval score to a
-    span's as in training: `rag evaluate --index OUT/index --reader OUT/reader`.
+    Writes `index/`, the index for the trained encoder, and `reader/`, which adds the retrieval
+    score to a span's as in training: `rag evaluate --index OUT/index --reader OUT/reader`.
 
     Returns:
         The folder of the finished encoder, `config.out / "encoder"`.
@@ -169,8 +178,18 @@ class _Task:
         questions: Sequence[Question],
         tokens: Sequence[Sequence[int]],
     ) -> None:
-        self.config, self.retriever, self.reader, self.tokenizer = config, retriever, reader, tokenizer
-        self.index, self.live_index, self.questions, self.tokens = index, LiveIndex(index), questions, tokens
+        self.config, self.retriever, self.reader, self.tokenizer = (
+            config,
+            retriever,
+            reader,
+            tokenizer,
+        )
+        self.index, self.live_index, self.questions, self.tokens = (
+            index,
+            LiveIndex(index),
+            questions,
+            tokens,
+        )
         limit = position_limit(reader.encoder.config.to_dict())
         self.settings = ReaderSettings(
             max_tokens=min(config.reader_tokens, limit),
@@ -187,10 +206,14 @@ class _Task:
         vectors = self.retriever.encode_questions(ids)  # (B, D)
         rows = self.live_index.search(vectors, self.config.early)  # (B, C)
         retrieval = score_rows(self.retriever, self.index, vectors, rows)  # (B, C)
-        answered = np.stack([self.answered(n, row) for n, row in zip(chosen.tolist(), rows, strict=True)])
+        answered = np.stack(
+            [self.answered(n, row) for n, row in zip(chosen.tolist(), rows, strict=True)]
+        )
         early = early_loss(retrieval, torch.from_numpy(answered).to(retrieval.device))
         first = rows[:, : self.config.read]
-        full, read_right, tokens = self._reader_loss(chosen, first, retrieval[:, : self.config.read])
+        full, read_right, tokens = self._reader_loss(
+            chosen, first, retrieval[:, : self.config.read]
+        )
         return Loss(
             early + full,
             examples=len(chosen),
@@ -213,8 +236,12 @@ class _Task:
         answered[there] = [matcher.matches(passage.text) for passage in passages]
         return answered
 
-    def _reader_loss(self, chosen: Int64, rows: Int64, retrieval: Tensor) -> tuple[Tensor, float, int]:
-        """The reader's loss, the share of questions with a right span, and how many tokens it took."""
+    def _reader_loss(
+        self, chosen: Int64, rows: Int64, retrieval: Tensor
+    ) -> tuple[Tensor, float, int]:
+        """The reader's loss, the share of questions with a right span, and how many tokens it
+        took.
+        """
         shape = rows.shape  # (B, K)
         unique, inverse = np.unique(np.maximum(rows, 0), return_inverse=True)
         passages = self.index.passages.get_many(unique)
@@ -234,7 +261,9 @@ class _Task:
         for group, (place, number) in enumerate(pairs):
             row, question = chosen_rows[group], self.questions[int(chosen[place])]
             matcher = answer_matcher(question)
-            for begin, last in texts.located(number, matcher.places(passages[number].text), longest):
+            for begin, last in texts.located(
+                number, matcher.places(passages[number].text), longest
+            ):
                 if row.text_from + last < row.text_to:
                     right[group, row.text_from + begin, last - begin] = True
         device = retrieval.device
@@ -274,11 +303,16 @@ class _Task:
         passages = self.live_index.passages_of(rows)
         first = [listed[:JUDGED] for listed in passages]
         figures = retrieval_figures(list(map(answer_rank, questions, first)))
-        reader = ExtractiveReader(self.reader.eval(), self.tokenizer, self.settings, device=retriever.device)
+        reader = ExtractiveReader(
+            self.reader.eval(), self.tokenizer, self.settings, device=retriever.device
+        )
         read = reader.read(
             [question.text for question in questions],
             [listed[:k] for listed in passages],
-            [row[: min(k, len(listed))] for row, listed in zip(scores.tolist(), passages, strict=True)],
+            [
+                row[: min(k, len(listed))]
+                for row, listed in zip(scores.tolist(), passages, strict=True)
+            ],
             n_best=1,
         )
         right = sum(

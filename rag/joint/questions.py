@@ -43,7 +43,9 @@ def answered(path: str | Path) -> list[Question]:
         DataError: none has.
     """
     questions = list(read_questions(path))
-    with_answers = [question for question in questions if any(answer.strip() for answer in question.answers)]
+    with_answers = [
+        question for question in questions if any(answer.strip() for answer in question.answers)
+    ]
     if not with_answers:
         raise DataError(
             f"{path}: none of its {len(questions):,} questions has answers",
@@ -66,4 +68,6 @@ def retrieval_figures(ranks: Sequence[int | None]) -> dict[str, float]:
         {'mrr': 43.75, 'top1': 25.0, 'top5': 75.0, 'top20': 75.0}
     """
     figures = rank_figures(ranks, _TOP_KS)
-    return {name: 100.0 * float(figures[name].sum()) / max(1, len(ranks)) for name in ("mrr", *figures)}
+    return {
+        name: 100.0 * float(figures[name].sum()) / max(1, len(ranks)) for name in ("mrr", *figures)
+    }

@@ -2,9 +2,10 @@ r"""Train a retriever by predicting masked words from the passages that it retri
 
     p(y|x) = Σ_z p(z|x) Π_t p(y_t|x, z)
 
-x is a sentence with masks, z a passage or the null document, which is empty and gets the probability where
-no passage helps; p(z|x) is the softmax of S(x, z) over the retrieved passages. They are retrieved from an
-index that is refreshed from time to time, and scored by the current model, so that both towers are trained:
+x is a sentence with masks, z a passage or the null document, which is empty and gets the
+probability where no passage helps; p(z|x) is the softmax of S(x, z) over the retrieved passages.
+They are retrieved from an index that is refreshed from time to time, and scored by the current
+model, so that both towers are trained:
 
     ∇ log p(y|x) = Σ_z r(z) ∇S(x, z),   r(z) = (p(y|z, x) / p(y|x) − 1) p(z|x)
 
@@ -53,14 +54,16 @@ from retrievers.training.recipe import encoder_card, export_frozen, frozen_form
 _Text = tuple[str, str]  # title and text of a passage
 _FIGURES = ("utility", "null", "found", "p_gold", "posterior_gold")
 _SPARE = 8  # further passages to retrieve, in place of those that are excluded
-_DRAWN = 4  # sentences drawn for each that is trained on, where only sentences that can be filled in are
+_DRAWN = (
+    4  # sentences drawn for each that is trained on, where only sentences that can be filled in are
+)
 
 
 def train_realm(config: RealmTrainConfig, *, encode: EncodesCorpus | None = None) -> Path:
     """Train as `config` says, or resume the run in `config.out`; see `rag.training.run.train`.
 
-    Writes the files of `train_dpr` into `config.out`, and `mlm/`, the masked language model; over a fixed
-    index also `index/`, that index for the trained encoder.
+    Writes the files of `train_dpr` into `config.out`, and `mlm/`, the masked language model; over a
+    fixed index also `index/`, that index for the trained encoder.
 
     Args:
         encode: encodes the corpus at a refresh.
@@ -77,7 +80,9 @@ def train_realm(config: RealmTrainConfig, *, encode: EncodesCorpus | None = None
         return train(adopted, partial(_build_run, adopted, index, encode), "encoder")
 
 
-def _build_run(config: RealmTrainConfig, index: Index, encode: EncodesCorpus | None, world: World) -> Method:
+def _build_run(
+    config: RealmTrainConfig, index: Index, encode: EncodesCorpus | None, world: World
+) -> Method:
     # model
     frozen = config.document_side == "frozen"
     retriever = load_model(config, world.device, freeze_passages=frozen)
@@ -135,8 +140,8 @@ class RealmTask:
     """The loss of masked words, given passages retrieved from the live index.
 
     Attributes:
-        vectors: the index's vectors of the passages, to score them by; None encodes them with the model as it
-            is.
+        vectors: the index's vectors of the passages, to score them by; None encodes them with the
+            model as it is.
     """
 
     config: RealmTrainConfig
@@ -197,12 +202,12 @@ class RealmTask:
     def retrieve(self, sentences: Sequence[MaskedSentence]) -> tuple[Tensor, Int64, list[_Text]]:
         """Retrieve the passages of each sentence and score them with the current model.
 
-        Passages that contain the sentence, and duplicates, are left out. Where no passage is left, the null
-        document is used, even if the configuration excludes it.
+        Passages that contain the sentence, and duplicates, are left out. Where no passage is left,
+        the null document is used, even if the configuration excludes it.
 
         Returns:
-            Scores (B, K), the null document first, −inf in empty places; indices (B, K) into the third item;
-            the titles and texts of the distinct passages, the null document first.
+            Scores (B, K), the null document first, −inf in empty places; indices (B, K) into the
+            third item; the titles and texts of the distinct passages, the null document first.
         """
         n_passages = self.config.documents - 1
         questions = self.retriever.ask([Query(sentence.query) for sentence in sentences])  # (B, D)
@@ -214,7 +219,9 @@ class RealmTask:
         candidates = self.live_index.passages_of(retrieved)
         for number, (sentence, own) in enumerate(zip(sentences, candidates, strict=True)):
             listed: dict[_Text, None] = {}
-            for row, passage in zip(retrieved[number].tolist(), own, strict=False):  # rows may end with −1
+            for row, passage in zip(
+                retrieved[number].tolist(), own, strict=False
+            ):  # rows may end with −1
                 if len(listed) < n_passages and not sentence.stands_in(passage):
                     listed[passage.title, passage.text] = None
                     stored[passage.title, passage.text] = row
@@ -227,7 +234,9 @@ class RealmTask:
         return listed_scores(questions, vectors, chosen, self.retriever.scale), rows, list(places)
 
     def _vectors(self, passages: Sequence[_Text], stored: Mapping[_Text, int]) -> Tensor:
-        """(U, D) vectors of passages, the null document first: encoded now, or those of the index by row."""
+        """(U, D) vectors of passages, the null document first: encoded now, or those of the index
+        by row.
+        """
         encoded = passages if self.vectors is None else passages[:1]
         vectors = self.retriever.read([Passage("", title, text) for title, text in encoded])
         if self.vectors is None:
@@ -236,8 +245,12 @@ class RealmTask:
         return torch.cat([vectors.float(), torch.from_numpy(fixed).to(vectors.device)])
 
 
-def _holding_words(sentences: Sequence[MaskedSentence], rows: Int64, passages: Sequence[_Text]) -> Tensor:
-    """(B, K) bool: which passages hold the masked words; the null document, of place 0, never does."""
+def _holding_words(
+    sentences: Sequence[MaskedSentence], rows: Int64, passages: Sequence[_Text]
+) -> Tensor:
+    """(B, K) bool: which passages hold the masked words; the null document, of place 0, never
+    does.
+    """
     holding = [
         [place > 0 and sentence.words in passages[place][1] for place in places]
         for sentence, places in zip(sentences, rows.tolist(), strict=True)

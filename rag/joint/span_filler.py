@@ -1,5 +1,5 @@
-"""Fill in a masked run of words by copying it from a passage: an extractive reader in the place of a masked
-language model."""
+"""Fill in a masked run of words by copying it from a passage: an extractive reader in the place of
+a masked language model."""
 
 from __future__ import annotations
 
@@ -27,23 +27,24 @@ class SpanFiller(Filler):
 
         p(y | x, z) = (1 − ε) Σ_{(s,e): z[s..e] = y} P_start(s) · P_end(e) + ε
 
-    Both softmaxes run over the passage's tokens and its [CLS], "not here". ε is what a passage without the
-    words is worth, and what the null document is: no passage can do harm, and only those that hold the words
-    are read.
+    Both softmaxes run over the passage's tokens and its [CLS], "not here". ε is what a passage
+    without the words is worth, and what the null document is: no passage can do harm, and only
+    those that hold the words are read.
 
     Args:
         model: span model; the sentence takes the question's place.
         guess: ε.
 
     Source:
-        Guu et al. 2020, "REALM" (the objective); Lee et al. 2019, "ORQA", section 4 (spans in the place of
-        words); Clark and Gardner 2018 (the probabilities).
+        Guu et al. 2020, "REALM" (the objective); Lee et al. 2019, "ORQA", section 4 (spans in the
+        place of words); Clark and Gardner 2018 (the probabilities).
     """
 
     def __init__(self, model: SpanModel, tokenizer: Any, *, max_tokens: int, guess: float) -> None:
         if tokenizer.mask_token_id is None:
             raise ConfigError(
-                f"{type(tokenizer).__name__} has no mask token", hint="use a BERT-like reader or encoder"
+                f"{type(tokenizer).__name__} has no mask token",
+                hint="use a BERT-like reader or encoder",
             )
         super().__init__(model, tokenizer, max_tokens=max_tokens)
         self._log_guess, self._log_copy = float(np.log(guess)), float(np.log1p(-guess))
@@ -51,9 +52,16 @@ class SpanFiller(Filler):
 
     @classmethod
     def load(
-        cls, reader: str | None, *, max_tokens: int, guess: float, dropout: float = 0.0, device: str = "cpu"
+        cls,
+        reader: str | None,
+        *,
+        max_tokens: int,
+        guess: float,
+        dropout: float = 0.0,
+        device: str = "cpu",
     ) -> SpanFiller:
-        """Load a reader (`shipped` is that of the package), or an encoder, which gets a fresh span head.
+        """Load a reader (`shipped` is that of the package), or an encoder, which gets a fresh span
+        head.
 
         Raises:
             ArtifactError: nothing there can be trained.
@@ -73,14 +81,16 @@ class SpanFiller(Filler):
         export_trained(folder, self.model, self.model.state_dict(), self.tokenizer)
 
     def forward(self, sentences: Sequence[MaskedSentence], passages: TokenLists) -> Tensor:
-        """(B, K, T) log p(y | x, z) at a sentence's first mask, where the words are filled in together."""
+        """(B, K, T) log p(y | x, z) at a sentence's first mask, where the words are filled in
+        together.
+        """
         return self.read(sentences, passages, learning=False).logp
 
     def read(
         self, sentences: Sequence[MaskedSentence], passages: TokenLists, *, learning: bool = True
     ) -> Filled:
-        """See `Filler.read`; the objective is log Σ P_start · P_end where the passage holds the words, and
-        the log-probability of "not here" where it does not.
+        """See `Filler.read`; the objective is log Σ P_start · P_end where the passage holds the
+        words, and the log-probability of "not here" where it does not.
 
         Args:
             learning: read the passages without the words too, for the objective.
@@ -115,7 +125,9 @@ class SpanFiller(Filler):
                     yield _Reading(b, k, row, first, first + len(sentence.targets) - 1)
 
     def _spans(self, readings: Sequence[_Reading]) -> tuple[Tensor, Tensor]:
-        """(R,) log-probability of the right spans, of no use where there are none, and of "not here"."""
+        """(R,) log-probability of the right spans, of no use where there are none, and of "not
+        here".
+        """
         device = next(self.parameters()).device
         ids, mask, types, text = row_tensors(self._mark, [reading.row for reading in readings])
         text[:, self._mark.cls_position] = True
@@ -139,7 +151,9 @@ class SpanFiller(Filler):
 
 
 class _Reading(NamedTuple):
-    """A row to read, the numbers of its sentence and its passage, and where the words stand in the row."""
+    """A row to read, the numbers of its sentence and its passage, and where the words stand in the
+    row.
+    """
 
     sentence: int
     passage: int
@@ -169,7 +183,11 @@ def open_filler(config: MaskedTrainConfig, device: str = "cpu", *, fresh: bool =
     tokens, dropout = config.joint_tokens, config.mlm_dropout
     if config.fills == "span":
         return SpanFiller.load(
-            config.reader, max_tokens=tokens, guess=config.guess, dropout=dropout or 0.0, device=device
+            config.reader,
+            max_tokens=tokens,
+            guess=config.guess,
+            dropout=dropout or 0.0,
+            device=device,
         )
     folder = config.reader or embedded_encoder_dir()
     return MaskedReader.load(folder, max_tokens=tokens, dropout=dropout, device=device, fresh=fresh)

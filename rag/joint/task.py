@@ -48,7 +48,9 @@ class JointBatches:
     def __getitem__(self, number: int) -> JointBatch:
         chosen, draw = self._epochs[number], random_numbers(self._seed, 3, number)
         targets = [self._targets[i] for i in chosen.tolist()]
-        return JointBatch(chosen, [answers[int(draw.integers(len(answers)))] for answers in targets])
+        return JointBatch(
+            chosen, [answers[int(draw.integers(len(answers)))] for answers in targets]
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,9 @@ class JointTask:
     ) -> JointLoss:
         texts = [question.text for question in questions]
         rows = encode_rows(self.seq2seq.tokenizer, self.settings, texts, retrieved.passages)
-        targets = [self.seq2seq.answer_ids(answer)[: self.settings.answer_tokens] for answer in answers]
+        targets = [
+            self.seq2seq.answer_ids(answer)[: self.settings.answer_tokens] for answer in answers
+        ]
         return self.objective(self.seq2seq, rows, targets, retrieved.scores)
 
     def loss(self, batch: JointBatch, questions: Sequence[Question]) -> Loss:
@@ -87,7 +91,10 @@ class JointTask:
         chosen = [questions[number] for number in batch.numbers[share].tolist()]
         retrieved = self.finder.find(chosen)
         learned = self._joint_loss(chosen, retrieved, batch.answers[share])
-        shares = {"reader": float(learned.reader.detach()), "retriever": float(learned.retriever.detach())}
+        shares = {
+            "reader": float(learned.reader.detach()),
+            "retriever": float(learned.retriever.detach()),
+        }
         for name, mean in _means(chosen, retrieved, learned.weights).items():
             shares[name] = mean * len(chosen)
         return Loss(
@@ -99,7 +106,9 @@ class JointTask:
 
     @torch.no_grad()
     def measure(self, questions: Sequence[Question]) -> dict[str, float]:
-        """Held-out questions: {"em", "f1"} and top-k in per cent, unsmoothed "nll" of first answers."""
+        """Held-out questions: {"em", "f1"} and top-k in per cent, unsmoothed "nll" of first
+        answers.
+        """
         training = self.module.training
         self.module.eval()
         reader = GenerativeReader(self.seq2seq, self.settings)
@@ -125,14 +134,18 @@ class JointTask:
         return {**figures, "nll": sum(nats) / len(nats), **retrieval_figures(ranks)}
 
 
-def _means(questions: Sequence[Question], retrieved: Retrieved, weights: Tensor) -> dict[str, float]:
-    """Means over questions: "found" (an answer among the passages), "p_gold" (the prior on passages that hold
-    one), "posterior_gold" (what the reader makes of it)."""
+def _means(
+    questions: Sequence[Question], retrieved: Retrieved, weights: Tensor
+) -> dict[str, float]:
+    """Means over questions: "found" (an answer among the passages), "p_gold" (the prior on passages
+    that hold one), "posterior_gold" (what the reader makes of it)."""
     scores = retrieved.scores.detach().float().cpu()
     holds = torch.zeros(scores.shape)
     for b, (question, passages) in enumerate(zip(questions, retrieved.passages, strict=True)):
         matcher = answer_matcher(question)
-        holds[b, : len(passages)] = torch.tensor([matcher.matches(p.text) for p in passages]).float()
+        holds[b, : len(passages)] = torch.tensor(
+            [matcher.matches(p.text) for p in passages]
+        ).float()
     return {
         "found": float((holds.sum(1) > 0).float().mean()),
         "p_gold": float((scores.softmax(1) * holds).sum(1).mean()),

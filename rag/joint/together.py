@@ -1,6 +1,8 @@
-"""Retriever and generator as one model, trained from questions and answers alone: what RAG and EMDR² share.
+"""Retriever and generator as one model, trained from questions and answers alone: what RAG and
+EMDR² share.
 
-questions → vectors → top k of the live index → their scores with gradient → generator → loss → fit → export
+questions → vectors → top k of the live index → their scores with gradient → generator → loss → fit
+→ export
 
 The generator may also be trained alone, over the results of a fixed retriever.
 """
@@ -35,15 +37,21 @@ from readers.generative.training.recipe import reader_card, save_reader
 from retrievers.bound import QUESTION_ENCODER, binding
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.open import named_kind, open_retriever
-from retrievers.training.bi_encoder import BiEncoderModel, adopt_index, encoder_form, export_model, load_model
+from retrievers.training.bi_encoder import (
+    BiEncoderModel,
+    adopt_index,
+    encoder_form,
+    export_model,
+    load_model,
+)
 
 
 def train_rag(config: RagTrainConfig, *, encode: EncodesCorpus | None = None) -> Path:
     """Train RAG, or resume the run that `config.out` holds; see `rag.training.run.train`.
 
-    Writes `reader/`, the generator with its question encoder; if the passage encoder is trained too (end to
-    end), also `encoder/` with both towers, and `index/`, the passages encoded by it. With a fixed `retriever`
-    only the generator is trained.
+    Writes `reader/`, the generator with its question encoder; if the passage encoder is trained too
+    (end to end), also `encoder/` with both towers, and `index/`, the passages encoded by it. With a
+    fixed `retriever` only the generator is trained.
 
     Args:
         encode: encodes the corpus at a refresh.
@@ -56,15 +64,18 @@ def train_rag(config: RagTrainConfig, *, encode: EncodesCorpus | None = None) ->
         MismatchedArtifactError: the index was built with another encoder than the one named.
 
     Source:
-        Lewis et al. 2020, "Retrieval-Augmented Generation for Knowledge-Intensive NLP Tasks"; end to end:
-        Siriwardhana et al. 2023, "Improving the Domain Adaptation of Retrieval Augmented Generation (RAG)
-        Models for Open Domain Question Answering".
+        Lewis et al. 2020, "Retrieval-Augmented Generation for Knowledge-Intensive NLP Tasks"; end
+        to end: Siriwardhana et al. 2023, "Improving the Domain Adaptation of Retrieval Augmented
+        Generation (RAG) Models for Open Domain Question Answering".
 
     Note:
-        One of a question's answers is drawn each time, where the paper makes an example of every pair.
+        One of a question's answers is drawn each time, where the paper makes an example of every
+        pair.
     """
     batch_tokens = config.batch_tokens or 8192
-    objective = partial(rag_loss, config.marginal, smoothing=config.smoothing, batch_tokens=batch_tokens)
+    objective = partial(
+        rag_loss, config.marginal, smoothing=config.smoothing, batch_tokens=batch_tokens
+    )
     reads = {"mode": f"rag-{config.marginal}", "prior_scale": config.prior_scale}
     return _train(config, objective, reads, config.retriever, encode)
 
@@ -73,8 +84,8 @@ def train_emdr2(config: EmdrTrainConfig, *, encode: EncodesCorpus | None = None)
     """Train a retriever and a Fusion-in-Decoder reader in the same steps (EMDR²); see `train_rag`.
 
     Source:
-        Sachan et al. 2021, "End-to-End Training of Multi-Document Reader and Retriever for Open-Domain
-        Question Answering".
+        Sachan et al. 2021, "End-to-End Training of Multi-Document Reader and Retriever for
+        Open-Domain Question Answering".
     """
     objective = partial(emdr2_loss, config.marginal, batch_tokens=config.batch_tokens or 8192)
     return _train(config, objective, {"mode": "fid"}, "trained", encode)
@@ -92,8 +103,12 @@ def _train(
         if not kind:
             config = adopt_index(config, index, same_encoder=True)
         if config.top_k > len(index.passages):
-            raise ConfigError(f"top_k is {config.top_k}, the index has {len(index.passages)} passages")
-        return train(config, partial(_build_run, config, objective, reads, kind, index, encode), "reader")
+            raise ConfigError(
+                f"top_k is {config.top_k}, the index has {len(index.passages)} passages"
+            )
+        return train(
+            config, partial(_build_run, config, objective, reads, kind, index, encode), "reader"
+        )
 
 
 def _build_run(
@@ -158,7 +173,9 @@ def _export(
     settings: GeneratorSettings,
     weights: Weights,
 ) -> None:
-    """Write the reader, bound to the search that it was trained with; end to end also encoder and index."""
+    """Write the reader, bound to the search that it was trained with; end to end also encoder and
+    index.
+    """
 
     def bind(folder: Path) -> None:
         bound: dict[str, Any] = {"kind": kind}
@@ -169,7 +186,9 @@ def _export(
                 export_model(config.out / "encoder", retriever, own, form)
                 encoder = BiEncoder.load(config.out / "encoder", device=retriever.device)
                 flat = BuildSettings(index_type="flat")
-                build_index(iter(index.passages), config.out / "index", encoder=encoder, settings=flat)
+                build_index(
+                    iter(index.passages), config.out / "index", encoder=encoder, settings=flat
+                )
                 identity = encoder.identity
             export_model(folder / QUESTION_ENCODER, retriever, own, form, only="question")
             bound = binding(folder, identity)

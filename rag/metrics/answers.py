@@ -12,8 +12,8 @@ def em_and_f1(
     """EM and F1, each the best over the accepted answers.
 
     Args:
-        prediction: None or "" for a missing one, which scores 0; but "" equals an accepted answer that
-            normalises to nothing, as in the official scripts.
+        prediction: None or "" for a missing one, which scores 0; but "" equals an accepted answer
+            that normalises to nothing, as in the official scripts.
 
     Returns:
         NaN without accepted answers; for regular expressions there is no F1, which is NaN.

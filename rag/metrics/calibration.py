@@ -19,9 +19,9 @@ def measure_calibration(
         bins: number of bins of equal width; a confidence on an edge belongs to the bin below it.
 
     Returns:
-        "ece", expected calibration error: the mean gap between confidence and accuracy weighted by bin size;
-        "n"; and "bins": of the non-empty ones, by rising confidence, low and high edge, n, mean confidence
-        and accuracy. None if no prediction is left.
+        "ece", expected calibration error: the mean gap between confidence and accuracy weighted by
+        bin size; "n"; and "bins": of the non-empty ones, by rising confidence, low and high edge,
+        n, mean confidence and accuracy. None if no prediction is left.
 
     Example:
         >>> result = measure_calibration([0.9, 0.9, 0.9, 0.9], [1, 1, 1, 0], bins=10)
@@ -32,7 +32,9 @@ def measure_calibration(
     """
     confidence, hit = np.asarray(confidences, np.float64), np.asarray(correct, np.float64)
     if confidence.shape != hit.shape or confidence.ndim != 1:
-        raise DataError(f"one confidence per prediction: found shapes {confidence.shape} and {hit.shape}")
+        raise DataError(
+            f"one confidence per prediction: found shapes {confidence.shape} and {hit.shape}"
+        )
     is_defined = ~np.isnan(confidence) & ~np.isnan(hit)
     confidence, hit = confidence[is_defined], hit[is_defined]
     n = len(confidence)
@@ -49,7 +51,10 @@ def measure_calibration(
     for index in np.unique(place):
         inside = place == index
         low, high = edges[index : index + 2].tolist()
-        means = {"confidence": float(confidence[inside].mean()), "accuracy": float(hit[inside].mean())}
+        means = {
+            "confidence": float(confidence[inside].mean()),
+            "accuracy": float(hit[inside].mean()),
+        }
         rows.append({"low": low, "high": high, "n": int(inside.sum()), **means})
     ece = sum(abs(row["confidence"] - row["accuracy"]) * row["n"] for row in rows) / n
     return {"ece": ece, "n": n, "bins": rows}

@@ -1,4 +1,6 @@
-"""Figures for questions that need several passages: coverage by lists and paths, HotpotQA's official ones."""
+"""Figures for questions that need several passages: coverage by lists and paths, HotpotQA's
+official ones.
+"""
 
 from collections.abc import Collection, Iterable, Sequence
 
@@ -11,7 +13,9 @@ Fact = tuple[str, int]
 _PARTS = ("em", "f1", "prec", "recall")
 
 
-def multihop_scores(retrieved: Sequence[str], gold: Collection[str], ks: Iterable[int]) -> dict[str, float]:
+def multihop_scores(
+    retrieved: Sequence[str], gold: Collection[str], ks: Iterable[int]
+) -> dict[str, float]:
     """Share of a question's gold passages among the first k passages.
 
     Args:
@@ -19,8 +23,8 @@ def multihop_scores(retrieved: Sequence[str], gold: Collection[str], ks: Iterabl
         gold: ids or titles of all passages that are needed.
 
     Returns:
-        For every k "passage_em@k" (all gold passages are among them), "passage_any@k" (at least one is; also
-        called PR) and "passage_recall@k" (the share that is).
+        For every k "passage_em@k" (all gold passages are among them), "passage_any@k" (at least one
+        is; also called PR) and "passage_recall@k" (the share that is).
 
     Example:
         >>> multihop_scores(["a", "x", "b"], {"a", "b"}, [2])
@@ -40,7 +44,9 @@ def multihop_scores(retrieved: Sequence[str], gold: Collection[str], ks: Iterabl
     return scores
 
 
-def path_scores(paths: Sequence[Sequence[str]], gold: Sequence[str], ks: Iterable[int]) -> dict[str, float]:
+def path_scores(
+    paths: Sequence[Sequence[str]], gold: Sequence[str], ks: Iterable[int]
+) -> dict[str, float]:
     """How many of a question's gold passages are on the first k paths.
 
     Args:
@@ -49,9 +55,9 @@ def path_scores(paths: Sequence[Sequence[str]], gold: Sequence[str], ks: Iterabl
         ks: cut-offs, in paths.
 
     Returns:
-        For every k "path_em@k" (one of the first k paths consists of exactly the gold passages, in any
-        order), "path_cover@k" (the first k paths together hold all of them) and, for every hop h from 1,
-        "hop{h}_recall@k" (they hold the gold passage of that hop).
+        For every k "path_em@k" (one of the first k paths consists of exactly the gold passages, in
+        any order), "path_cover@k" (the first k paths together hold all of them) and, for every hop
+        h from 1, "hop{h}_recall@k" (they hold the gold passage of that hop).
 
     Example:
         >>> scores = path_scores([["a", "x"], ["b", "a"]], ["a", "b"], [1, 2])
@@ -60,8 +66,8 @@ def path_scores(paths: Sequence[Sequence[str]], gold: Sequence[str], ks: Iterabl
         >>> scores["path_em@2"], scores["path_cover@2"]
         (1.0, 1.0)
 
-    Source: Xiong et al., Answering Complex Open-Domain Questions with Multi-Hop Dense Retrieval, 2021
-        (their path recall is path_em@k, their recall@k is path_cover@k).
+    Source: Xiong et al., Answering Complex Open-Domain Questions with Multi-Hop Dense Retrieval,
+        2021 (their path recall is path_em@k, their recall@k is path_cover@k).
     """
     hops = list(dict.fromkeys(gold))
     if not hops:
@@ -72,14 +78,20 @@ def path_scores(paths: Sequence[Sequence[str]], gold: Sequence[str], ks: Iterabl
         passages = {key for path in paths[:k] for key in path}
         scores[f"path_em@{k}"] = float(rank is not None and rank <= k)
         scores[f"path_cover@{k}"] = float(passages.issuperset(hops))
-        scores |= {f"hop{hop}_recall@{k}": float(key in passages) for hop, key in enumerate(hops, start=1)}
+        scores |= {
+            f"hop{hop}_recall@{k}": float(key in passages) for hop, key in enumerate(hops, start=1)
+        }
     return scores
 
 
 def score_hotpot(
-    answer: str | None, facts: Iterable[Sequence[object]] | None, gold: str, gold_facts: Iterable[Fact] = ()
+    answer: str | None,
+    facts: Iterable[Sequence[object]] | None,
+    gold: str,
+    gold_facts: Iterable[Fact] = (),
 ) -> dict[str, float]:
-    """The twelve official figures of one question: em, f1, prec and recall, plain and with sp_ and joint_.
+    """The twelve official figures of one question: em, f1, prec and recall, plain and with sp_ and
+    joint_.
 
     Args:
         answer: None if the prediction file has none; a missing part scores 0.
@@ -90,7 +102,8 @@ def score_hotpot(
         >>> scores["em"], scores["sp_em"], scores["sp_f1"], scores["joint_f1"]
         (1.0, 0.0, 0.5, 0.5)
 
-    Note: joint figures need both parts, as in the official script. Also for sets in HotpotQA's shape
+    Note: joint figures need both parts, as in the official script. Also for sets in HotpotQA's
+        shape
     (2WikiMultiHopQA, MuSiQue).
 
     Source: Yang et al., HotpotQA, EMNLP 2018, section 5.2, and its evaluation script.
@@ -104,10 +117,17 @@ def score_hotpot(
         predicted, expected = set(map(_fact, facts)), set(gold_facts)
         shared = len(predicted & expected)
         precision, recall = shared / max(1, len(predicted)), shared / max(1, len(expected))
-        scores = (float(predicted == expected), _harmonic_mean(precision, recall), precision, recall)
+        scores = (
+            float(predicted == expected),
+            _harmonic_mean(precision, recall),
+            precision,
+            recall,
+        )
         values |= {f"sp_{name}": score for name, score in zip(_PARTS, scores, strict=True)}
     if answer is not None and facts is not None:
-        em, precision, recall = (values[name] * values[f"sp_{name}"] for name in ("em", "prec", "recall"))
+        em, precision, recall = (
+            values[name] * values[f"sp_{name}"] for name in ("em", "prec", "recall")
+        )
         joint = (em, _harmonic_mean(precision, recall), precision, recall)
         values |= {f"joint_{name}": score for name, score in zip(_PARTS, joint, strict=True)}
     return values

@@ -1,4 +1,6 @@
-"""Retrieval figures: answer-string accuracy, trec_eval measures, average rank. One value per question."""
+"""Retrieval figures: answer-string accuracy, trec_eval measures, average rank. One value per
+question.
+"""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,16 +36,20 @@ def rank_figures(ranks: Sequence[int | None], ks: Iterable[int]) -> dict[str, Fl
         ([1.0, 0.0, 0.0], [1.0, 1.0, 0.0], [1.0, 0.25, 0.0])
     """
     rank_of = np.array([math.inf if rank is None else rank for rank in ranks], dtype=np.float64)
-    return {**{f"top{k}": (rank_of <= k).astype(np.float64) for k in check_ks(ks)}, "mrr": 1.0 / rank_of}
+    return {
+        **{f"top{k}": (rank_of <= k).astype(np.float64) for k in check_ks(ks)},
+        "mrr": 1.0 / rank_of,
+    }
 
 
 def average_rank(
     questions: npt.NDArray[Any], passages: npt.NDArray[Any], positives: Sequence[Sequence[int]]
 ) -> float:
-    """Mean number of pool passages that score above the gold one, those that tie with it counting half.
+    """Mean number of pool passages that score above the gold one, those that tie with it counting
+    half.
 
-    0 is perfect; an encoder that gives every text the same vector gets half the pool; NaN scores count as
-    worse than all others.
+    0 is perfect; an encoder that gives every text the same vector gets half the pool; NaN scores
+    count as worse than all others.
 
     Args:
         questions: (B, D).
@@ -77,9 +83,10 @@ def trec_measures(
 
     Args:
         rankings: question id → passage ids, best first.
-        qrels: question id → passage id → grade. Questions without a relevant passage are left out of the
-            result; questions without a ranking score 0.
-        measures: names in the syntax of ir_measures ("R@20", "RR", "AP", "nDCG@10", "P@5", "Success@5", …).
+        qrels: question id → passage id → grade. Questions without a relevant passage are left out
+            of the result; questions without a ranking score 0.
+        measures: names in the syntax of ir_measures ("R@20", "RR", "AP", "nDCG@10", "P@5",
+            "Success@5", …).
 
     Returns:
         measure → question id → value.
@@ -92,14 +99,20 @@ def trec_measures(
     import ir_measures as ir
 
     parsed = {name: _measure(ir, name) for name in dict.fromkeys(measures)}
-    judged = {question: grades for question, grades in qrels.items() if any(g > 0 for g in grades.values())}
+    judged = {
+        question: grades
+        for question, grades in qrels.items()
+        if any(g > 0 for g in grades.values())
+    }
     values = {name: dict.fromkeys(judged, 0.0) for name in parsed}
     run: dict[str, dict[str, float]] = {}
     for question in judged:
         ranking = rankings.get(question, ())
         if len(set(ranking)) != len(ranking):
             raise DataError(f"question {question!r}: a passage occurs twice in its ranking")
-        if ranking:  # scores that fall with the rank: trec_eval orders by them, and ties in its own way
+        if (
+            ranking
+        ):  # scores that fall with the rank: trec_eval orders by them, and ties in its own way
             run[question] = {passage: -float(rank) for rank, passage in enumerate(ranking)}
     if run:
         names = {measure: name for name, measure in parsed.items()}
@@ -114,5 +127,6 @@ def _measure(ir: Any, name: str) -> Any:
         return ir.parse_measure(name)
     except (ValueError, NameError, SyntaxError) as error:
         raise ConfigError(
-            f"unknown retrieval measure {name!r}", hint="for example R@20, RR, AP, nDCG@10, P@5, Success@5"
+            f"unknown retrieval measure {name!r}",
+            hint="for example R@20, RR, AP, nDCG@10, P@5, Success@5",
         ) from error

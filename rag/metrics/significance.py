@@ -1,7 +1,7 @@
 """Uncertainty of a figure, and whether two systems differ: bootstrap, randomisation, McNemar, Holm.
 
-All functions work on one value per question, (n,) or (n, m) for m figures at once; random draws come from a
-seed. The resampling is scipy's.
+All functions work on one value per question, (n,) or (n, m) for m figures at once; random draws
+come from a seed. The resampling is scipy's.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ _BATCH_CELLS = 2_000_000  # numbers in memory while resampling: 16 MB of float64
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A mean over the n questions where a figure is defined, with its percentile bootstrap interval.
+    """A mean over the n questions where a figure is defined, with its percentile bootstrap
+    interval.
 
     It is NaN if there are none; `level` is the interval's coverage.
     """
@@ -40,11 +41,16 @@ class Interval:
 
     def times(self, factor: float) -> Interval:
         """The same in another unit."""
-        return replace(self, value=factor * self.value, low=factor * self.low, high=factor * self.high)
+        return replace(
+            self, value=factor * self.value, low=factor * self.low, high=factor * self.high
+        )
 
     def to_json(self) -> dict[str, Any]:
         """A dict ready for `json.dumps`; undefined numbers become None."""
-        return {key: (None if isinstance(v, float) and np.isnan(v) else v) for key, v in asdict(self).items()}
+        return {
+            key: (None if isinstance(v, float) and np.isnan(v) else v)
+            for key, v in asdict(self).items()
+        }
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Interval:
@@ -57,7 +63,8 @@ def bootstrap(values: npt.ArrayLike, *, seed: int = 0) -> list[Interval]:
     """Percentile bootstrap interval of the mean of every column.
 
     Args:
-        values: (n,) or (n, m), one row per question; NaN where a figure is undefined for a question.
+        values: (n,) or (n, m), one row per question; NaN where a figure is undefined for a
+            question.
 
     Example:
         >>> figure = bootstrap([0.0, 1.0, 1.0, 1.0] * 100)[0]
@@ -110,7 +117,9 @@ def _paired(a: npt.ArrayLike, b: npt.ArrayLike) -> Float64:
     """b - a without undefined questions."""
     first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     if first.shape != second.shape or first.ndim != 1:
-        raise DataError(f"a paired test needs one value per question: found {first.shape}, {second.shape}")
+        raise DataError(
+            f"a paired test needs one value per question: found {first.shape}, {second.shape}"
+        )
     difference = second - first
     return difference[~np.isnan(difference)]
 
@@ -118,9 +127,9 @@ def _paired(a: npt.ArrayLike, b: npt.ArrayLike) -> Float64:
 def randomisation_test(a: npt.ArrayLike, b: npt.ArrayLike) -> float:
     """Two-sided p-value of the paired randomisation test on the difference of means.
 
-    Under the hypothesis that the systems are exchangeable, the sign of each question's difference is a coin
-    flip. Up to 13 differing questions all sign patterns are enumerated; otherwise 9,999 are drawn, and the
-    p-value is never zero.
+    Under the hypothesis that the systems are exchangeable, the sign of each question's difference
+    is a coin flip. Up to 13 differing questions all sign patterns are enumerated; otherwise 9,999
+    are drawn, and the p-value is never zero.
 
     Example:
         >>> randomisation_test([0, 0, 0, 0], [1, 1, 1, 1])
@@ -146,7 +155,8 @@ def randomisation_test(a: npt.ArrayLike, b: npt.ArrayLike) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's step-down correction: p-values adjusted for the number of comparisons, in the order given.
+    """Holm's step-down correction: p-values adjusted for the number of comparisons, in the order
+    given.
 
     Example:
         >>> holm([0.01, 0.04, 0.03])
@@ -168,7 +178,8 @@ class PairedTest:
     Attributes:
         difference: mean(b) - mean(a) with its paired bootstrap interval.
         p_value: two-sided, uncorrected.
-        gained, lost: row numbers of the questions that b is better on, and of those that it is worse on.
+        gained, lost: row numbers of the questions that b is better on, and of those that it is
+            worse on.
         ties: how many it is equal on.
     """
 

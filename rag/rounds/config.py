@@ -17,18 +17,19 @@ class RoundsConfig(GuidanceSettings):
 
     Attributes:
         out: folder of all rounds.
-        method: "distill": a reader scores the passages, and a dense retriever learns the scores; "colbert":
-            answers tell positives from negatives, and a ColBERT model learns these.
+        method: "distill": a reader scores the passages, and a dense retriever learns the scores;
+            "colbert": answers tell positives from negatives, and a ColBERT model learns these.
         index: index that round 1 searches; its passages are indexed again in every round.
         questions: questions with answers; gold passages are not used.
         held_out: questions on which each round is evaluated; None: a share of `questions`.
         validation_fraction: this share.
-        retriever: finds the passages of round 1, see `retrievers.open`. Later rounds and evaluations search
-            with what was trained, round 0 too if the index has such vectors.
+        retriever: finds the passages of round 1, see `retrievers.open`. Later rounds and
+            evaluations search with what was trained, round 0 too if the index has such vectors.
         top_k: number of passages retrieved per question.
         rounds: number of rounds.
         restart: train every round's retriever from the first encoder instead of the last round's.
-        reader: for "distill": reader or cross-encoder that scores the passages; None is the shipped reader.
+        reader: for "distill": reader or cross-encoder that scores the passages; None is the shipped
+            reader.
         signal: for "distill": score that the reader gives a passage, see `rag score`.
     """
 

@@ -1,4 +1,5 @@
-"""Training examples of what was retrieved: each passage scored by a reader, or told by the answers it holds.
+"""Training examples of what was retrieved: each passage scored by a reader, or told by the answers
+it holds.
 
 | signal | of | g_i, larger is better | reader passes per question |
 |---|---|---|---|
@@ -8,9 +9,10 @@
 | relevance | cross-encoder | logit of "this passage answers it"; knows no answer | 1 |
 
 Source:
-    Izacard and Grave 2021, "Distilling Knowledge from Reader to Retriever" (attention); Izacard et al. 2022,
-    "Atlas", section 2.2 (likelihood); Shi et al. 2024, "REPLUG", section 4.1 (of a language model).
-    Khattab et al. 2021, "Relevance-guided Supervision for OpenQA with ColBERT", section 3 (answers).
+    Izacard and Grave 2021, "Distilling Knowledge from Reader to Retriever" (attention); Izacard et
+    al. 2022, "Atlas", section 2.2 (likelihood); Shi et al. 2024, "REPLUG", section 4.1 (of a
+    language model). Khattab et al. 2021, "Relevance-guided Supervision for OpenQA with ColBERT",
+    section 3 (answers).
 """
 
 from collections import Counter
@@ -47,8 +49,14 @@ from retrievers.negatives.mine import NegativeFilter
 from retrievers.negatives.settings import GuidanceSettings
 
 _BLOCK = 64  # questions that a killed run loses at most
-_NEGATIVE_RANKS, _NEAR_RANKS, _NEAR_SHARE = 1000, 100, 0.5  # half of the negatives from the first hundred
-_SMALLEST = 1e-4  # probability of an answer that does not stand in a passage: a target must be finite
+_NEGATIVE_RANKS, _NEAR_RANKS, _NEAR_SHARE = (
+    1000,
+    100,
+    0.5,
+)  # half of the negatives from the first hundred
+_SMALLEST = (
+    1e-4  # probability of an answer that does not stand in a passage: a target must be finite
+)
 _KINDS = {  # signal → kinds of reader that give it
     "attention": ("generative",),
     "likelihood": ("generative", "llm"),
@@ -66,14 +74,20 @@ class Judge(NamedTuple):
     identity: Mapping[str, str]
 
     def judge(self, examples: Sequence[Example]) -> list[Float64]:
-        """For each question one number per passage, larger is better; −inf where a passage cannot be read."""
+        """For each question one number per passage, larger is better; −inf where a passage cannot
+        be read.
+        """
         if self.signal == "attention":
-            return _of_memory(self.model, examples, lambda network, read, _: passage_attention(network, read))
+            return _of_memory(
+                self.model, examples, lambda network, read, _: passage_attention(network, read)
+            )
         if self.signal == "likelihood":
             return _of_memory(self.model, examples, passage_log_likelihood)
         if self.signal == "relevance":
             pairs = [(e.question, passage) for e in examples for passage in e.passages]
-            logits = self.model.score([q for q, _ in pairs], [p for _, p in pairs]).astype(np.float64)
+            logits = self.model.score([q for q, _ in pairs], [p for _, p in pairs]).astype(
+                np.float64
+            )
             ends = np.cumsum([len(e.candidates) for e in examples])[:-1]
             return np.split(np.clip(logits, -_SURE, _SURE), ends)
         questions, passages = [e.question for e in examples], [e.passages for e in examples]
@@ -83,7 +97,9 @@ class Judge(NamedTuple):
 
 
 def _of_memory(
-    reader: Any, examples: Sequence[Example], signal: Callable[[Seq2Seq, Memory, list[list[int]]], Tensor]
+    reader: Any,
+    examples: Sequence[Example],
+    signal: Callable[[Seq2Seq, Memory, list[list[int]]], Tensor],
 ) -> list[Float64]:
     """A signal of a generative reader: questions one by one, their passages encoded once."""
     seq2seq, settings, values = reader.seq2seq, reader.settings, []
@@ -97,7 +113,8 @@ def _of_memory(
 
 
 def open_judge(source: str | None, signal: str, *, precision: str = "auto") -> Judge:
-    """Open a reader, as `open_reader` takes it (None: the shipped one), or a cross-encoder, for a signal.
+    """Open a reader, as `open_reader` takes it (None: the shipped one), or a cross-encoder, for a
+    signal.
 
     Raises:
         ArtifactError: there is no such reader.
@@ -108,28 +125,37 @@ def open_judge(source: str | None, signal: str, *, precision: str = "auto") -> J
     if kind not in _KINDS[signal]:
         hint = f"{signal} comes from a {' or '.join(_KINDS[signal])} model"
         raise ConfigError(f"{name} ({kind}) cannot give {signal}", hint=hint)
-    load: Any = {"cross-encoder": CrossEncoder.load, "llm": GenerativeReader.load}.get(kind, open_reader)
+    load: Any = {"cross-encoder": CrossEncoder.load, "llm": GenerativeReader.load}.get(
+        kind, open_reader
+    )
     model = load(source, precision=precision)
     if signal == "attention" and model.settings.mode != "fid":
         hint = "attention comes from a reader in mode fid"
-        raise ConfigError(f"{name} (mode {model.settings.mode}) reads passages one by one", hint=hint)
+        raise ConfigError(
+            f"{name} (mode {model.settings.mode}) reads passages one by one", hint=hint
+        )
     folder = SHIPPED_READER if source is None else model_folder(source)
-    weights, named = weights_sha256(sorted(folder.glob("*.safetensors"))), str(getattr(model, "name", source))
+    weights, named = (
+        weights_sha256(sorted(folder.glob("*.safetensors"))),
+        str(getattr(model, "name", source)),
+    )
     return Judge(model, signal, {"name": named, "kind": kind, "weights_sha256": weights})
 
 
 def score_examples(examples: Path, out: Path, judge: Judge) -> Mapping[str, Any]:
     """Write `examples` with a target for each of a question's candidates.
 
-    Existing targets are replaced; everything else stays. After every 64 questions, results are saved in
-    `OUT.scoring/`, from which an interrupted run resumes, with the same output.
+    Existing targets are replaced; everything else stays. After every 64 questions, results are
+    saved in `OUT.scoring/`, from which an interrupted run resumes, with the same output.
 
     Args:
         examples: training examples of any kind: `rag mine`'s, results of `rag retrieve`, FiD's.
-        out: DPR's training JSON with targets; `OUT.report.json` beside it says where they come from.
+        out: DPR's training JSON with targets; `OUT.report.json` beside it says where they come
+            from.
 
     Returns:
-        The report: signal, reader, checksums, and "counts" of questions, passages and what teaches nothing.
+        The report: signal, reader, checksums, and "counts" of questions, passages and what teaches
+        nothing.
 
     Raises:
         ConfigError: `out` is `examples`.
@@ -160,14 +186,18 @@ def score_examples(examples: Path, out: Path, judge: Judge) -> Mapping[str, Any]
 
 
 def to_judge(example: Example) -> Example:
-    """The example with a `target_answer`: its first answer, or what its expressions match most often."""
+    """The example with a `target_answer`: its first answer, or what its expressions match most
+    often.
+    """
     answer = next(iter(example.answers), "")
     if example.answer_profile == REGEX_PROFILE:
         answer = most_matched(answer_matcher(example), (c.passage.text for c in example.candidates))
     return replace(example, target_answer=answer)
 
 
-def _score_block(examples: Sequence[Example], judge: Judge, counts: Counter[str]) -> Iterator[Example]:
+def _score_block(
+    examples: Sequence[Example], judge: Judge, counts: Counter[str]
+) -> Iterator[Example]:
     """The examples with targets; adds to the report's `counts`."""
     judged, needs_answers = list(map(to_judge, examples)), "likelihood" in judge.signal
     able = [bool(e.candidates) and (bool(e.target_answer) or not needs_answers) for e in judged]
@@ -176,7 +206,9 @@ def _score_block(examples: Sequence[Example], judge: Judge, counts: Counter[str]
         targets = next(signals) if can else np.full(len(example.candidates), -np.inf)
         if not (targets < np.inf).all():
             problem = f"{judge.identity['name']} gives {judge.signal} {targets} for {example.question!r:.80}"
-            raise DataError(problem, hint="its weights are damaged, or it overflows: try precision fp32")
+            raise DataError(
+                problem, hint="its weights are damaged, or it overflows: try precision fp32"
+            )
         readable = targets[np.isfinite(targets)]
         counts["questions"] += 1
         counts["passages"] += len(readable)
@@ -184,7 +216,9 @@ def _score_block(examples: Sequence[Example], judge: Judge, counts: Counter[str]
         counts["all passages alike"] += len(set(readable.tolist())) == 1
         counts["without answers"] += needs_answers and not read.target_answer
         if read.target_answer:
-            matches = map(answer_matcher(example).matches, (passage.text for passage in example.passages))
+            matches = map(
+                answer_matcher(example).matches, (passage.text for passage in example.passages)
+            )
             counts["no passage holds an answer"] += not any(matches)
         candidates = (
             replace(candidate, target=round(target, 6) if np.isfinite(target) else None)
@@ -196,7 +230,8 @@ def _score_block(examples: Sequence[Example], judge: Judge, counts: Counter[str]
 def guided_examples(
     ranked: Iterable[Example], settings: GuidanceSettings, counts: Counter[str]
 ) -> Iterator[Example]:
-    """One example per positive of a question: this positive first, then the others, and its negatives.
+    """One example per positive of a question: this positive first, then the others, and its
+    negatives.
 
     Args:
         ranked: questions with answers and what was retrieved for them, best first.
@@ -231,10 +266,16 @@ def guided_examples(
         rest = [place for place in rest if not copies.reason(-1, listed[place].passage)]
         counts["positives"] += len(right)
         for number, positive in enumerate(right):
-            shuffled = generator(DEFAULT_SEED, number, *example.id.encode()).permutation(rest).tolist()
-            near = [p for p in shuffled if p < _NEAR_RANKS][: round(_NEAR_SHARE * settings.negatives)]
+            shuffled = (
+                generator(DEFAULT_SEED, number, *example.id.encode()).permutation(rest).tolist()
+            )
+            near = [p for p in shuffled if p < _NEAR_RANKS][
+                : round(_NEAR_SHARE * settings.negatives)
+            ]
             others = [p for p in shuffled if p not in near][: settings.negatives - len(near)]
-            wrong = [replace(listed[place], role="hard_negative") for place in sorted(near + others)]
+            wrong = [
+                replace(listed[place], role="hard_negative") for place in sorted(near + others)
+            ]
             counts["negatives"] += len(wrong)
             name = f"{example.id}#{number + 1}" if number else example.id
             also = (other for other in right if other is not positive)

@@ -4,8 +4,8 @@ OUT/
   config.json                what decides the rounds
   round-0/evaluation/        the retriever that round 1 starts from
   round-1/retrieved.json     the passages retrieved for the training questions
-          examples.json      these with a reader's scores (`rag score`), or as positives and negatives
-          retriever/         the training run
+          examples.json      these with a reader's scores (`rag score`), or as positives and
+          negatives retriever/         the training run
           index/             the passages under the new encoder
           evaluation/        held-out questions over it
   rounds.json                held-out figures of each round, and which is best
@@ -48,11 +48,13 @@ def run_rounds(config: RoundsConfig, training: BiEncoderConfig) -> list[dict[str
         training: training settings of every round's retriever; their paths are set here.
 
     Returns:
-        A row per round, 0 for the start: "round", held-out "figures" in percent (an answer in the first k
-        passages), and "facts", counts of its examples. Also in `OUT/rounds.json`, with the best encoder.
+        A row per round, 0 for the start: "round", held-out "figures" in percent (an answer in the
+        first k passages), and "facts", counts of its examples. Also in `OUT/rounds.json`, with the
+        best encoder.
 
     Raises:
-        ConfigError: the held-out questions are a test set, or the reader or the training cannot work.
+        ConfigError: the held-out questions are a test set, or the reader or the training cannot
+            work.
         DataError: no question can be trained on.
         MismatchedArtifactError: `config.out` holds rounds of other settings.
     """
@@ -61,7 +63,9 @@ def run_rounds(config: RoundsConfig, training: BiEncoderConfig) -> list[dict[str
     judge = open_judge(config.reader, config.signal) if config.method == "distill" else None
     if (drawn := getattr(training, "per_question", None)) and config.top_k > 5 * drawn:
         lists = f"{drawn} of {config.top_k} passages, drawn for a question, teach nothing without an answer"
-        get_logger(__name__).warning("%s (loss 0): lower --top-k, or --set per_question=null", lists)
+        get_logger(__name__).warning(
+            "%s (loss 0): lower --top-k, or --set per_question=null", lists
+        )
     separate = None if config.held_out is None else answered(config.held_out)
     questions, held_out = hold_out(
         answered(config.questions), config.validation_fraction, 0, attrgetter("text"), separate
@@ -72,9 +76,14 @@ def run_rounds(config: RoundsConfig, training: BiEncoderConfig) -> list[dict[str
         measured = trained if set(KINDS[trained]) <= set(source.parts) else searched
         identity = source.encoder_identity
     # from the encoder of the first index, unless it names another
-    training = start_from_index(training.replaced(index=config.index)).replaced(index=training.index)
+    training = start_from_index(training.replaced(index=config.index)).replaced(
+        index=training.index
+    )
     start = training.question_encoder or EMBEDDED_ENCODER_NAMES[0]
-    facts: dict[str, Any] = {"encoder": identity.name if identity else "", "training starts from": start}
+    facts: dict[str, Any] = {
+        "encoder": identity.name if identity else "",
+        "training starts from": start,
+    }
     rows: list[dict[str, Any]] = []
     with directory_lock(config.out):  # nothing is written before the inputs are known to be right
         _claim(config, training)
@@ -89,12 +98,20 @@ def run_rounds(config: RoundsConfig, training: BiEncoderConfig) -> list[dict[str
                 encoder = _train(config, training, folder, index, encoder)
                 index, searched, measured = _index(config, folder, encoder), trained, trained
             out = folder / "evaluation"
-            shown = evaluate(index, held_out, out, split="dev", reader=False, retriever=measured).figures
-            figures = {name: 100.0 * it.value for name, it in shown.items() if name.startswith("top")}
-            rows.append({"round": number, "figures": figures, "facts": {"searched": measured, **facts}})
+            shown = evaluate(
+                index, held_out, out, split="dev", reader=False, retriever=measured
+            ).figures
+            figures = {
+                name: 100.0 * it.value for name, it in shown.items() if name.startswith("top")
+            }
+            rows.append(
+                {"round": number, "figures": figures, "facts": {"searched": measured, **facts}}
+            )
             best = max(rows, key=lambda row: row["figures"]["top20"])["round"]
             place = str(config.out / f"round-{best}" / "retriever" / "encoder") if best else None
-            atomic_write_json(config.out / "rounds.json", {"rounds": rows, "best": best, "encoder": place})
+            atomic_write_json(
+                config.out / "rounds.json", {"rounds": rows, "best": best, "encoder": place}
+            )
     return rows
 
 
@@ -104,14 +121,18 @@ def _claim(config: RoundsConfig, training: BiEncoderConfig) -> None:
     settings = config.model_dump(mode="json", exclude={"out", "rounds"}) | {
         "sha256": [sha256_file(path) for path in files if Path(path).is_file()],
         "index_version": read_manifest(config.index)["version"],
-        "training": training.model_dump(mode="json", exclude={"out", "train_files", *training.free}),
+        "training": training.model_dump(
+            mode="json", exclude={"out", "train_files", *training.free}
+        ),
     }
     hint = "choose another --out, or repeat the command that started them"
     claim(config.out / "config.json", settings, "rounds with other settings", hint=hint)
 
 
 def _examples(config: RoundsConfig, judge: Judge | None, folder: Path) -> dict[str, Any]:
-    """Write examples of what was retrieved, scored by a reader or labelled by answers; their counts."""
+    """Write examples of what was retrieved, scored by a reader or labelled by answers; their
+    counts.
+    """
     retrieved, examples = folder / "retrieved.json", folder / "examples.json"
     report = folder / "examples.json.report.json"
     if not examples.exists() and judge is not None:
@@ -133,7 +154,9 @@ def _train(
     if before is None or config.restart:
         index = config.index
     else:
-        training = training.replaced(question_encoder=str(before), passage_encoder=None, reset_layers=0)
+        training = training.replaced(
+            question_encoder=str(before), passage_encoder=None, reset_layers=0
+        )
     stays = training.frozen == "passage"  # the vectors of an index: nothing has to be encoded again
     out, examples = folder / "retriever", folder / "examples.json"
     trained = training.replaced(out=out, train_files=(examples,), index=index if stays else None)

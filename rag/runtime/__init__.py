@@ -1,1 +1,3 @@
-"""Running networks: devices, precision, seeds, encoders and their attention, and fast kernels for CPUs."""
+"""Running networks: devices, precision, seeds, encoders and their attention, and fast kernels for
+CPUs.
+"""

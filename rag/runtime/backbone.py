@@ -21,8 +21,18 @@ _DROPOUTS = (
     *("hidden_dropout_prob", "attention_probs_dropout_prob"),
     *("dropout", "attention_dropout", "dropout_rate"),
 )
-# with narrow heads and short texts, torch's fused attention takes 1.3 times as long to train in bf16 on a CPU
-_PLAIN_ATTENTION = {"bert", "roberta", "electra", "xlm-roberta", "camembert", "distilbert", "albert", "bart"}
+# with narrow heads and short texts, torch's fused attention takes 1.3 times as long to train in
+# bf16 on a CPU
+_PLAIN_ATTENTION = {
+    "bert",
+    "roberta",
+    "electra",
+    "xlm-roberta",
+    "camembert",
+    "distilbert",
+    "albert",
+    "bart",
+}
 
 
 @contextmanager
@@ -32,7 +42,8 @@ def loading(
     hint: str = "give a folder with config.json, model.safetensors and tokenizer files",
     kind: type[ArtifactError] = ArtifactError,
 ) -> Iterator[None]:
-    """Turn transformers' errors inside the block into one error: `wrong`, with the reason in brackets.
+    """Turn transformers' errors inside the block into one error: `wrong`, with the reason in
+    brackets.
 
     Transformers' own reports are suppressed: callers report missing weights to the user.
     """
@@ -48,7 +59,9 @@ def loading(
 
 
 def load_config(folder: Path) -> Any:
-    """The configuration of a model folder, completed by transformers; for a DPR tower that of its BERT."""
+    """The configuration of a model folder, completed by transformers; for a DPR tower that of its
+    BERT.
+    """
     from transformers import AutoConfig, BertConfig
 
     raw = read_config(folder)
@@ -63,7 +76,8 @@ def load_backbone(
 ) -> Any:
     """The encoder of a model folder in fp32, without BERT's pooler.
 
-    DPR's towers are BERT models under another name; of an encoder-decoder only the encoder is loaded.
+    DPR's towers are BERT models under another name; of an encoder-decoder only the encoder is
+    loaded.
 
     Args:
         train: prepare for training: training mode, and the attention that trains fastest.
@@ -81,11 +95,16 @@ def load_backbone(
     from transformers import AutoModel, AutoModelForTextEncoding
 
     set_dropout(config, dropout)
-    how = {"dtype": torch.float32, "attn_implementation": attention_for(config, device) if train else None}
+    how = {
+        "dtype": torch.float32,
+        "attn_implementation": attention_for(config, device) if train else None,
+    }
     with loading(f"{folder}: transformers cannot load it"):
         if stated == "dpr" or (folder / DIFFERENCE_FILE).is_file():
             model: Any = AutoModel.from_config(config, **how)
-            missing: Iterable[str] = model.load_state_dict(backbone_state(folder), strict=False).missing_keys
+            missing: Iterable[str] = model.load_state_dict(
+                backbone_state(folder), strict=False
+            ).missing_keys
         else:
             # sentence encoders of T5 come without the decoder that AutoModel would look for
             auto = AutoModelForTextEncoding if named.endswith("EncoderModel") else AutoModel
@@ -101,7 +120,9 @@ def load_backbone(
     refuse_missing(folder, missing)
     if getattr(config, "is_encoder_decoder", False):
         if train:
-            raise ConfigError(f"{folder} is an encoder-decoder; a bi-encoder is trained from an encoder")
+            raise ConfigError(
+                f"{folder} is an encoder-decoder; a bi-encoder is trained from an encoder"
+            )
         model = model.get_encoder()
     if getattr(model, "pooler", None) is not None:
         model.pooler = None
@@ -109,12 +130,16 @@ def load_backbone(
 
 
 def attention_for(config: Any, device: str = "cpu") -> str | None:
-    """Name of the attention that trains fastest on `device`, for `attn_implementation`; None: the default."""
+    """Name of the attention that trains fastest on `device`, for `attn_implementation`; None: the
+    default.
+    """
     return "eager" if device == "cpu" and config.model_type in _PLAIN_ATTENTION else None
 
 
 def set_dropout(config: Any, dropout: float | None) -> None:
-    """Replace a configuration's dropout probabilities, but for those of activations and heads that are 0."""
+    """Replace a configuration's dropout probabilities, but for those of activations and heads that
+    are 0.
+    """
     if dropout is None:
         return
     for name, value in config.to_dict().items():
@@ -123,7 +148,9 @@ def set_dropout(config: Any, dropout: float | None) -> None:
 
 
 def refuse_missing(folder: Path, names: Iterable[str]) -> None:
-    """Refuse a checkpoint without all weights, which would be random; BERT's unused pooler may be absent."""
+    """Refuse a checkpoint without all weights, which would be random; BERT's unused pooler may be
+    absent.
+    """
     missing = sorted(name for name in names if "pooler" not in name and "position_ids" not in name)
     if missing:
         raise ArtifactError(
@@ -154,8 +181,11 @@ def has_segments(config: Any) -> bool:
     return int(getattr(config, "type_vocab_size", 0) or 0) > 1
 
 
-def run_backbone(model: Any, ids: Tensor, mask: Tensor, types: Tensor | None = None, **options: Any) -> Any:
-    """Output of the model for padded token ids; its first part are the last hidden states (n, L, H).
+def run_backbone(
+    model: Any, ids: Tensor, mask: Tensor, types: Tensor | None = None, **options: Any
+) -> Any:
+    """Output of the model for padded token ids; its first part are the last hidden states (n, L,
+    H).
 
     Args:
         ids, mask: (n, L) int64; the mask is 1 on tokens, 0 on padding.
@@ -180,12 +210,14 @@ def pad(texts: Sequence[Any], pad_id: int) -> tuple[Tensor, Tensor]:
 
 
 def plan_batches(lengths: Sequence[int], *, max_rows: int, max_tokens: int) -> list[list[int]]:
-    """Split rows into batches of similar length, longest first, so that the last batches are the small ones.
+    """Split rows into batches of similar length, longest first, so that the last batches are the
+    small ones.
 
     Ties keep their order, so the plan depends on `lengths` alone.
 
     Args:
-        max_tokens: most tokens in a batch, padding not counted; one longer row makes a batch of its own.
+        max_tokens: most tokens in a batch, padding not counted; one longer row makes a batch of its
+            own.
 
     Example:
         >>> plan_batches([3, 9, 3, 5], max_rows=2, max_tokens=10)
@@ -203,7 +235,9 @@ def plan_batches(lengths: Sequence[int], *, max_rows: int, max_tokens: int) -> l
 
 
 def pool(hidden: Tensor, mask: Tensor, how: str) -> Tensor:
-    """One fp32 vector per row of (n, L, H) with right padding, (n, H): "cls", "lasttoken", else the mean."""
+    """One fp32 vector per row of (n, L, H) with right padding, (n, H): "cls", "lasttoken", else the
+    mean.
+    """
     if how == "cls":
         return hidden[:, 0].float()
     if how == "lasttoken":

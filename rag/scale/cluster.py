@@ -13,14 +13,22 @@ from typing import Any
 from rag.core.errors import MismatchedArtifactError, ResourceError
 from rag.core.optional import DISTRIBUTION, installed_version, require
 
-_DECIDING = (DISTRIBUTION, "numpy", "torch", "tokenizers", "faiss-cpu")  # what decides the bytes of a vector
+_DECIDING = (
+    DISTRIBUTION,
+    "numpy",
+    "torch",
+    "tokenizers",
+    "faiss-cpu",
+)  # what decides the bytes of a vector
 _CODE = ("rag", "indexers", "retrievers")
 _LOOK_TIMEOUT_S = 120.0
 
 
 @contextmanager
 def connected(address: str) -> Iterator[Any]:
-    """The module `ray`, connected to the cluster at `address` until the block ends; see `connect`."""
+    """The module `ray`, connected to the cluster at `address` until the block ends; see
+    `connect`.
+    """
     is_new = not _ray().is_initialized()
     ray = connect(address)
     try:
@@ -38,7 +46,8 @@ def connect(address: str) -> Any:
 
     Raises:
         MissingDependencyError: Ray is not installed.
-        ResourceError: there is no cluster at the address, or it has another version of Ray or of Python.
+        ResourceError: there is no cluster at the address, or it has another version of Ray or of
+            Python.
     """
     ray = _ray()
     if ray.is_initialized():
@@ -60,7 +69,8 @@ def connect(address: str) -> Any:
 
 def _ray() -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # Ray would take over the signal that Java throws for itself, and end a process that searches BM25 too.
+    # Ray would take over the signal that Java throws for itself, and end a process that searches
+    # BM25 too.
     os.environ.setdefault("RAY_DISABLE_FAILURE_SIGNAL_HANDLER", "1")
     return require("ray", extra="ray")
 
@@ -86,10 +96,13 @@ def check_nodes(ray: Any, files: Sequence[Path]) -> list[dict[str, Any]]:
     """
     paths = [str(path.absolute()) for path in files]
     expected = _facts(paths)
-    nodes = sorted((node for node in ray.nodes() if node["Alive"]), key=lambda node: str(node["NodeID"]))
+    nodes = sorted(
+        (node for node in ray.nodes() if node["Alive"]), key=lambda node: str(node["NodeID"])
+    )
     task, usual, answering = ray.remote(_facts), {"num_cpus": 0, "max_retries": 0}, []
     looks = [
-        task.options(**usual, scheduling_strategy=on_node(node["NodeID"])).remote(paths) for node in nodes
+        task.options(**usual, scheduling_strategy=on_node(node["NodeID"])).remote(paths)
+        for node in nodes
     ]
     for node, look in zip(nodes, looks, strict=True):
         name = f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']}, node {node['NodeID'][:8]})"
@@ -97,7 +110,9 @@ def check_nodes(ray: Any, files: Sequence[Path]) -> list[dict[str, Any]]:
             seen = ray.get(look, timeout=_LOOK_TIMEOUT_S)
         except ray.exceptions.RayError as error:
             alive = {other["NodeID"] for other in ray.nodes() if other["Alive"]}
-            if node["NodeID"] not in alive or isinstance(error, ray.exceptions.TaskUnschedulableError):
+            if node["NodeID"] not in alive or isinstance(
+                error, ray.exceptions.TaskUnschedulableError
+            ):
                 continue  # it died meanwhile
             raise ResourceError(
                 f"{name} does not run tasks of this package: {error or 'no answer'}",
@@ -114,14 +129,18 @@ def check_nodes(ray: Any, files: Sequence[Path]) -> list[dict[str, Any]]:
 
 
 def _facts(paths: Sequence[str]) -> dict[str, str]:
-    """What decides results on a node: packages, this code, files by checksum; "" where one is absent."""
+    """What decides results on a node: packages, this code, files by checksum; "" where one is
+    absent.
+    """
     facts = {package: installed_version(package) or "" for package in _DECIDING}
     code = hashlib.sha256()
     for package in _CODE:
         spec = importlib.util.find_spec(package)
         for folder in (spec.submodule_search_locations if spec else None) or ():
             for module in sorted(Path(folder).rglob("*.py")):
-                code.update(module.relative_to(folder).as_posix().encode() + b"\0" + module.read_bytes())
+                code.update(
+                    module.relative_to(folder).as_posix().encode() + b"\0" + module.read_bytes()
+                )
     facts["the code of this package"] = code.hexdigest()[:12]
     for path in paths:
         begun = b""

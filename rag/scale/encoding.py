@@ -1,8 +1,9 @@
-"""Encode a corpus on a Ray cluster: a task per shard, which writes the shard's file on the shared disk.
+"""Encode a corpus on a Ray cluster: a task per shard, which writes the shard's file on the shared
+disk.
 
-The shards are those of one process, with the same bytes on processors of the same kind, so that a build
-begun on a cluster may be finished on one machine, on another cluster, or the other way round. A task whose
-node dies is run again by Ray on another node.
+The shards are those of one process, with the same bytes on processors of the same kind, so that a
+build begun on a cluster may be finished on one machine, on another cluster, or the other way round.
+A task whose node dies is run again by Ray on another node.
 """
 
 import os
@@ -28,7 +29,9 @@ _ATTEMPTS = 8  # of a shard whose process dies
 
 @contextmanager
 def encoding_at(address: str | None) -> Iterator[dict[str, EncodesCorpus]]:
-    """The argument `encode` of what encodes a corpus: on the cluster at `address`; none without one."""
+    """The argument `encode` of what encodes a corpus: on the cluster at `address`; none without
+    one.
+    """
     if address is None:
         yield {}
         return
@@ -45,13 +48,15 @@ def encode_on_cluster(
     *,
     shard_rows: int = SHARD_ROWS,
 ) -> EmbeddingShards:
-    """Encode all passages on a cluster; without its first argument an `indexers.protocols.EncodesCorpus`.
+    """Encode all passages on a cluster; without its first argument an
+    `indexers.protocols.EncodesCorpus`.
 
     Args:
         ray: the connected module, see `rag.scale.cluster.connected`.
 
     Raises:
-        MismatchedArtifactError: a node has other packages, sees other files, or loads another encoder.
+        MismatchedArtifactError: a node has other packages, sees other files, or loads another
+            encoder.
         ResourceError: the cluster has no CPU, or a shard's process died again and again.
     """
     header = Header(len(passages), encoder.identity.dim, dtype, shard_rows, encoder.identity)
@@ -61,13 +66,17 @@ def encode_on_cluster(
     precision = getattr(encoder, "precision", "auto")
     resources = ray.cluster_resources()
     if resources.get("CPU", 0) < 1:
-        raise ResourceError("the Ray cluster has no CPU for tasks", hint="add nodes: `ray start --address …`")
+        raise ResourceError(
+            "the Ray cluster has no CPU for tasks", hint="add nodes: `ray start --address …`"
+        )
     task = ray.remote(_encode_shard).options(
         num_cpus=1, num_gpus=1 if resources.get("GPU") else 0, max_retries=_ATTEMPTS
     )
     pending = {task.remote(*folders, precision, encoder.identity, *part): part for part in missing}
     try:
-        with Progress(sum(stop - start for _, start, stop in missing), "passages", "encode") as progress:
+        with Progress(
+            sum(stop - start for _, start, stop in missing), "passages", "encode"
+        ) as progress:
             while pending:
                 [result], _ = ray.wait(list(pending))
                 shard, start, stop = pending.pop(result)
@@ -89,7 +98,13 @@ def encode_on_cluster(
 
 
 def _encode_shard(
-    place: Path, passages: Path, precision: str, identity: EncoderIdentity, shard: int, start: int, stop: int
+    place: Path,
+    passages: Path,
+    precision: str,
+    identity: EncoderIdentity,
+    shard: int,
+    start: int,
+    stop: int,
 ) -> None:
     """Runs on a node: encode rows start … stop - 1 and write them."""
     encoder, store = _opened(passages, precision, identity)
@@ -97,7 +112,9 @@ def _encode_shard(
 
 
 @lru_cache(maxsize=1)  # a process of the cluster runs task after task of one job
-def _opened(passages: Path, precision: str, identity: EncoderIdentity) -> tuple[PassageEncoder, PassageStore]:
+def _opened(
+    passages: Path, precision: str, identity: EncoderIdentity
+) -> tuple[PassageEncoder, PassageStore]:
     os.environ["OMP_NUM_THREADS"] = "1"  # a task has one CPU
     from retrievers.encoders.open import load_like
 

@@ -1,8 +1,10 @@
-"""Exact search with the vectors of an index divided among the nodes of a Ray cluster, behind a server.
+"""Exact search with the vectors of an index divided among the nodes of a Ray cluster, behind a
+server.
 
-On every node a process (an actor) opens the index on the shared disk and searches some of its shard files, so
-each node maps a part of the vectors. The results are those of one machine, ties included. An actor that dies
-is started again on the next node, and asked again. A search of which a part is not answered in time
+On every node a process (an actor) opens the index on the shared disk and searches some of its shard
+files, so each node maps a part of the vectors. The results are those of one machine, ties included.
+An actor that dies is started again on the next node, and asked again. A search of which a part is
+not answered in time
 fails: no answer leaves passages out.
 """
 
@@ -22,14 +24,22 @@ from indexers.faiss_index import faiss
 from indexers.index import Index
 from indexers.protocols import Selection
 from rag.core.arrays import Float32, Int64
-from rag.core.errors import ConfigError, MismatchedArtifactError, RagError, ResourceError, RetrievalError
+from rag.core.errors import (
+    ConfigError,
+    MismatchedArtifactError,
+    RagError,
+    ResourceError,
+    RetrievalError,
+)
 from rag.core.manifest import MANIFEST_NAME
 from rag.scale.cluster import check_nodes, connect, on_node
 
 _DEADLINE_S = 10.0  # of a search
 _START_TIMEOUT_S = 120.0
 _PAUSE_S = 0.1  # before a dead actor is asked again
-_RESERVED_BYTES = 1 << 20  # without any resource Ray lets a random node choose, which may not know a new one
+_RESERVED_BYTES = (
+    1 << 20
+)  # without any resource Ray lets a random node choose, which may not know a new one
 
 
 class PartSearch:
@@ -72,7 +82,8 @@ class PartSearch:
 
 
 class ShardedIndex:
-    """Vector search whose parts are searched by actors; implements `indexers.protocols.VectorIndex`.
+    """Vector search whose parts are searched by actors; implements
+    `indexers.protocols.VectorIndex`.
 
     Args:
         ray: the connected module.
@@ -100,7 +111,8 @@ class ShardedIndex:
     def search(
         self, queries: Float32, top_k: int, selected: Selection | None = None
     ) -> tuple[Float32, Int64]:
-        """See `VectorIndex.search`; among selected rows this process searches, which maps the index as well.
+        """See `VectorIndex.search`; among selected rows this process searches, which maps the index
+        as well.
 
         Raises:
             RetrievalError: a part did not answer in time.
@@ -194,7 +206,9 @@ def open_sharded(directory: str | Path, address: str) -> Index:
         nodes = check_nodes(ray, [index.directory / MANIFEST_NAME])
         workers = [node["NodeID"] for node in nodes if node["Resources"].get("CPU")]
         if not workers:
-            raise ResourceError("the Ray cluster has no CPU", hint="add nodes: `ray start --address …`")
+            raise ResourceError(
+                "the Ray cluster has no CPU", hint="add nodes: `ray start --address …`"
+            )
         count = min(len(workers), embeddings.header.shards)
         bounds = [round(embeddings.header.shards * number / count) for number in range(count + 1)]
         index.dense = sharded = ShardedIndex(ray, index, list(itertools.pairwise(bounds)), workers)

@@ -1,1 +1,3 @@
-"""The one training loop and what belongs to it: checkpoints, processes, schedules, selection, refresh."""
+"""The one training loop and what belongs to it: checkpoints, processes, schedules, selection,
+refresh.
+"""

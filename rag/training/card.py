@@ -11,7 +11,14 @@ from rag.config import RECIPE_KEY
 from rag.runtime.model_files import EMBEDDED_ENCODER_NAMES
 from rag.training.config import TrainConfig
 
-_FOLDERS = ("encoder", "cross-encoder", "reader", "trained", "query_encoder", "passage_encoder")  # of any run
+_FOLDERS = (
+    "encoder",
+    "cross-encoder",
+    "reader",
+    "trained",
+    "query_encoder",
+    "passage_encoder",
+)  # of any run
 _LEFT_OUT = {"out", *TrainConfig.free}
 
 
@@ -20,7 +27,8 @@ class Card:
     """The content of a model card for one kind of model.
 
     Attributes:
-        package: package whose folder `templates` has the template, which extends `card.md` of this one.
+        package: package whose folder `templates` has the template, which extends `card.md` of this
+            one.
         template: file name of the template.
         values: further variables of the template, besides `config`, `facts` and `figures`.
     """
@@ -52,11 +60,14 @@ def render_card(
     settings = {RECIPE_KEY: config.recipe, **_nameless(config.model_dump(exclude=_LEFT_OUT))}
     shown = json.dumps(settings, indent=2, ensure_ascii=False)
     template = environment.get_template(card.template)
-    return template.render(**card.values, config=config, facts=facts, figures=figures, settings=shown)
+    return template.render(
+        **card.values, config=config, facts=facts, figures=figures, settings=shown
+    )
 
 
 def model_name(place: str | Path | None) -> str:
-    """Short name of a model in a card: the last parts of a folder, enough to identify it, not its full path.
+    """Short name of a model in a card: the last parts of a folder, enough to identify it, not its
+    full path.
 
     Example:
         >>> model_name("/data/runs/first/encoder"), model_name("owner/name"), model_name(None)

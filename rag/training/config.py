@@ -19,32 +19,34 @@ class TrainConfig(Config):
 
     Attributes:
         recipe: name of the recipe.
-        trains: "module:function" that trains with these settings, and returns the folder of the result.
+        trains: "module:function" that trains with these settings, and returns the folder of the
+            result.
         measured: figures on held-out data that `select_by` may name.
         lowest: those of all recipes' figures that are best when small.
         out: output folder of the run.
         name: name of the finished model.
         learning_rate: peak learning rate, reached after the warm-up.
-        learning_rates: peak learning rates for parts of the model, by prefixes of parameter names (whole
-            words between dots); the longest matching prefix counts.
+        learning_rates: peak learning rates for parts of the model, by prefixes of parameter names
+            (whole words between dots); the longest matching prefix counts.
         schedule: shape of the learning rate after the warm-up.
         warmup_fraction: fraction of the steps in which the learning rate rises.
         warmup_steps: number of warm-up steps; if given, it replaces `warmup_fraction`.
         weight_decay: weight decay, applied to weight matrices only.
         clip_norm: maximum norm of the gradient; a longer one is scaled down.
-        accumulate: number of batches per step, whose gradients are added; in-batch negatives come from one
-            batch only.
+        accumulate: number of batches per step, whose gradients are added; in-batch negatives come
+            from one batch only.
         epochs: passes over the training questions; fractions are allowed.
         max_steps: maximum number of steps of the run and its schedule; `epochs` may end it earlier.
         precision: "bf16", "fp32", or "auto": bf16 where the hardware computes it faster.
-        start_share: share of the weights that training starts from in those that are validated and exported,
-            the trained ones have the rest: less is forgotten, and what is learnt is often of more use
-            elsewhere (Wortsman et al. 2022, "Robust fine-tuning of zero-shot models"). New layers, which
-            start with random weights, are averaged with these too.
+        start_share: share of the weights that training starts from in those that are validated and
+            exported, the trained ones have the rest: less is forgotten, and what is learnt is often
+            of more use elsewhere (Wortsman et al. 2022, "Robust fine-tuning of zero-shot models").
+            New layers, which start with random weights, are averaged with these too.
         validate_every_steps: number of steps between validations; 0 validates at the end only.
-        select_by: held-out figure by which the exported weights are chosen; "last" exports the final weights.
-        log_every_steps: number of steps between log lines, and between records in metrics.jsonl; None means
-            20, and a tenth of the steps of a shorter run.
+        select_by: held-out figure by which the exported weights are chosen; "last" exports the
+            final weights.
+        log_every_steps: number of steps between log lines, and between records in metrics.jsonl;
+            None means 20, and a tenth of the steps of a shorter run.
         save_every_s: seconds between checkpoints; 0 saves after every step.
         threads: number of CPU threads; None uses all cores.
         seed: random seed.
@@ -54,7 +56,9 @@ class TrainConfig(Config):
     trains: ClassVar[str]
     measured: ClassVar[tuple[str, ...]] = ()
     lowest: ClassVar[frozenset[str]] = frozenset({"nll", "average_rank"})
-    free: ClassVar[frozenset[str]] = frozenset({"name", "threads", "save_every_s", "log_every_steps"})
+    free: ClassVar[frozenset[str]] = frozenset(
+        {"name", "threads", "save_every_s", "log_every_steps"}
+    )
 
     out: Path
     name: str = Field(min_length=1)
@@ -83,7 +87,9 @@ class TrainConfig(Config):
         return None if self.max_steps is None else self.max_steps * self.accumulate
 
     def train_model(self, **encoding: Any) -> Path:
-        """Train as these settings say, or resume the run in `out`; returns the folder of the result."""
+        """Train as these settings say, or resume the run in `out`; returns the folder of the
+        result.
+        """
         return Path(resolve_name(self.trains)(self, **encoding))
 
     @model_validator(mode="after")
@@ -100,11 +106,11 @@ class RefreshedConfig(Config):
     """Further settings of recipes whose negatives or index are refreshed during training.
 
     Attributes:
-        refresh_every_steps: number of steps after which negatives or index are made anew with the model as it
-            is; 0 never does.
-        refresh_device: device, such as "cpu" or "cuda:7", on which a process of its own refreshes while
-            training goes on; the result of a snapshot is then used from the next snapshot on, that of step 0
-            at once. None refreshes in the trainer's process, which waits for it.
+        refresh_every_steps: number of steps after which negatives or index are made anew with the
+            model as it is; 0 never does.
+        refresh_device: device, such as "cpu" or "cuda:7", on which a process of its own refreshes
+            while training goes on; the result of a snapshot is then used from the next snapshot on,
+            that of step 0 at once. None refreshes in the trainer's process, which waits for it.
     """
 
     refresh_every_steps: int = Field(default=500, ge=0)
@@ -112,8 +118,8 @@ class RefreshedConfig(Config):
 
 
 def schedule_factor(config: TrainConfig, step: int, total_steps: int) -> float:
-    """Factor on the peak learning rate before step `step` (from 0) of a run: a linear warm-up, then a linear
-    fall to 0, or a constant.
+    """Factor on the peak learning rate before step `step` (from 0) of a run: a linear warm-up, then
+    a linear fall to 0, or a constant.
 
     Example:
         >>> config = TrainConfig(out=Path("run"), name="toy", warmup_steps=2)

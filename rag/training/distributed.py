@@ -1,8 +1,8 @@
 """The processes of one training run and what they exchange, through accelerate.
 
-There is no wrapper around the model: every process computes its share of the gradient, and the shares are
-added in fp32 once per step, however many backward passes the step took. Shares are summed, not averaged, so
-the sum is the gradient of the loss over the whole batch.
+There is no wrapper around the model: every process computes its share of the gradient, and the
+shares are added in fp32 once per step, however many backward passes the step took. Shares are
+summed, not averaged, so the sum is the gradient of the loss over the whole batch.
 """
 
 from __future__ import annotations
@@ -41,13 +41,14 @@ class World:
     @classmethod
     @contextmanager
     def joined(cls, device: str = "auto") -> Iterator[World]:
-        """Join the processes that `torchrun` started, and leave them at the end; else be one on its own.
+        """Join the processes that `torchrun` started, and leave them at the end; else be one on its
+        own.
 
         Processes talk over gloo on CPUs and over NCCL on GPUs, one GPU per process.
 
         Raises:
-            ResourceError: there are fewer GPUs than processes, the others cannot be reached, or only some of
-                torchrun's variables are set.
+            ResourceError: there are fewer GPUs than processes, the others cannot be reached, or
+                only some of torchrun's variables are set.
         """
         size = os.environ.get("WORLD_SIZE", "1")
         if size == "1":
@@ -55,7 +56,8 @@ class World:
             return
         from accelerate import PartialState
 
-        # Its functions take the present group as a default: if a library imports it later, they keep that
+        # Its functions take the present group as a default: if a library imports it later, they
+        # keep that
         # group, and its threads, to the end of the program, which may then end by an abort.
         import_module("torch.distributed.nn")
         where = resolve_device(device)
@@ -69,15 +71,19 @@ class World:
                 "process of a machine a GPU",
             ) from error
         # accelerate calls the CPU "cpu:0"
-        yield cls(state.process_index, state.num_processes, where if where == "cpu" else str(state.device))
+        yield cls(
+            state.process_index, state.num_processes, where if where == "cpu" else str(state.device)
+        )
         # not after an error, when the others may be inside a collective
         state.destroy_process_group()
 
     def share(self, count: int, unit: str = "questions") -> slice:
-        """The part of a batch's `count` texts that this process computes: consecutive, about equally many.
+        """The part of a batch's `count` texts that this process computes: consecutive, about
+        equally many.
 
         Raises:
-            ConfigError: there are fewer texts than processes, so that some would have nothing to do.
+            ConfigError: there are fewer texts than processes, so that some would have nothing to
+                do.
         """
         if count < self.size:
             raise ConfigError(
@@ -116,7 +122,9 @@ class World:
 
     @torch.no_grad()
     def sum_(self, tensors: Sequence[Tensor]) -> None:
-        """Replace each tensor by its sum over the processes, which agree in number, shapes and dtypes."""
+        """Replace each tensor by its sum over the processes, which agree in number, shapes and
+        dtypes.
+        """
         for tensor in tensors if self.size > 1 else ():
             whole = tensor.contiguous()
             dist.all_reduce(whole)

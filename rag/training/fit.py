@@ -55,10 +55,10 @@ class Loss:
     Attributes:
         value: the scalar to minimise; with several processes the share of this one, to be summed.
         examples: number of examples of this process, for the speed in the log.
-        backward: computes the gradients of `value` where that takes more than one backward pass; it is given
-            a function to call after each of them. None: `value.backward()` does it.
-        parts: more numbers to log, by name, such as the losses that `value` is the sum of; shares like
-            `value`, averaged over batches and steps. Every process names the same ones.
+        backward: computes the gradients of `value` where that takes more than one backward pass; it
+            is given a function to call after each of them. None: `value.backward()` does it.
+        parts: more numbers to log, by name, such as the losses that `value` is the sum of; shares
+            like `value`, averaged over batches and steps. Every process names the same ones.
     """
 
     value: torch.Tensor
@@ -79,16 +79,18 @@ class Loss:
 class FitHooks:
     """Hooks of a recipe inside the loop, to be overridden as needed.
 
-    The hooks that save (`extra_state`, `on_checkpoint`) are called in the main process only, all others in
-    every process.
+    The hooks that save (`extra_state`, `on_checkpoint`) are called in the main process only, all
+    others in every process.
     """
 
     def before_step(self, step: int) -> None:
-        """Called before step `step` (from 0) requests its batches: the place to exchange negatives, or to
-        update a momentum encoder."""
+        """Called before step `step` (from 0) requests its batches: the place to exchange negatives,
+        or to update a momentum encoder."""
 
     def log_fields(self, step: int) -> Mapping[str, Any]:
-        """More entries for log lines and metrics records, such as an index's age; called after every step."""
+        """More entries for log lines and metrics records, such as an index's age; called after
+        every step.
+        """
         return {}
 
     def extra_state(self) -> Mapping[str, Any]:
@@ -118,11 +120,11 @@ class Method:
         master: fp32 copies of those parameters, which the optimiser updates.
         batches: the whole run's batches by number; step s takes the next `accumulate` of them.
         loss: forward pass of one batch; with several processes, of this process's share.
-        export: writes the finished model, in the main process; returns its figures, or None if those of the
-            training run are its figures.
+        export: writes the finished model, in the main process; returns its figures, or None if
+            those of the training run are its figures.
         card: model card of the folder that the run returns.
-        evaluate: scores the model on held-out data, in the main process; None in all processes if nothing is
-            held out.
+        evaluate: scores the model on held-out data, in the main process; None in all processes if
+            nothing is held out.
         hooks: hooks of the loop.
         facts: facts about the data for the log and the model card, as name → value.
     """
@@ -144,8 +146,8 @@ def fit(method: Method, config: TrainConfig, world: World) -> tuple[int, Weights
     Every process calls this.
 
     Returns:
-        The step of the best weights by `select_by`, or the last; and these weights, fp32 by parameter name,
-        mixed with the start.
+        The step of the best weights by `select_by`, or the last; and these weights, fp32 by
+        parameter name, mixed with the start.
 
     Raises:
         RagError: if the loss is not a finite number.
@@ -160,7 +162,11 @@ def fit(method: Method, config: TrainConfig, world: World) -> tuple[int, Weights
     optimizer = torch.optim.AdamW(groups, lr=config.learning_rate, eps=1e-8, fused=True)
     world.broadcast_(master.master)  # all start from the same numbers
     master.write_back()
-    start = {name: tensor.clone() for name, tensor in master.state().items()} if config.start_share else {}
+    start = (
+        {name: tensor.clone() for name, tensor in master.state().items()}
+        if config.start_share
+        else {}
+    )
     step, state = 0, dict[str, Any]()
     best: dict[str, Any] = {"best_step": None, "best_score": -math.inf}
     resumed = world.broadcast_object(max(complete_checkpoints(config.out), default=None))
@@ -175,7 +181,9 @@ def fit(method: Method, config: TrainConfig, world: World) -> tuple[int, Weights
     saved = time.monotonic()
     method.model.train()
     run_log = RunLog(config, step=step, total_steps=total_steps, state=state, writes=world.is_main)
-    shown = Progress(total_steps, "steps", "train", initial=step) if world.is_main else nullcontext()
+    shown = (
+        Progress(total_steps, "steps", "train", initial=step) if world.is_main else nullcontext()
+    )
     with closing(hooks), shown as progress, _stop_requests() as interrupt:
         while step < total_steps:
             started = time.monotonic()
@@ -207,7 +215,9 @@ def fit(method: Method, config: TrainConfig, world: World) -> tuple[int, Weights
                 progress.update()
 
             # log
-            stop, examples, tokens = (int(counts.pop(name)) for name in ("_stop", "_examples", "_tokens"))
+            stop, examples, tokens = (
+                int(counts.pop(name)) for name in ("_stop", "_examples", "_tokens")
+            )
             run_log.record(
                 step,
                 {"examples": examples, "tokens": tokens, "seconds": time.monotonic() - started},
@@ -217,7 +227,9 @@ def fit(method: Method, config: TrainConfig, world: World) -> tuple[int, Weights
 
             # evaluate
             every, is_best = config.validate_every_steps, False
-            if method.evaluate is not None and (step == total_steps or (every and step % every == 0)):
+            if method.evaluate is not None and (
+                step == total_steps or (every and step % every == 0)
+            ):
                 scores = _scores(method, start, config.start_share, world)
                 if config.select_by != "last":
                     score = _selecting(scores, config)
@@ -246,8 +258,9 @@ def fit(method: Method, config: TrainConfig, world: World) -> tuple[int, Weights
 
 @contextmanager
 def _stop_requests() -> Iterator[threading.Event]:
-    """An event that the first Ctrl-C or SIGTERM inside the block sets, so that the run ends when its step is
-    saved; the second ends the program at once. Only the main thread can watch; ignored signals stay so.
+    """An event that the first Ctrl-C or SIGTERM inside the block sets, so that the run ends when
+    its step is saved; the second ends the program at once. Only the main thread can watch; ignored
+    signals stay so.
     """
     requested = threading.Event()
 
@@ -259,7 +272,9 @@ def _stop_requests() -> Iterator[threading.Event]:
 
     is_main, ignored = threading.current_thread() is threading.main_thread(), signal.SIG_IGN
     numbers = (signal.SIGINT, signal.SIGTERM) if is_main else ()
-    before = {n: signal.signal(n, request) for n in numbers if signal.getsignal(n) not in (None, ignored)}
+    before = {
+        n: signal.signal(n, request) for n in numbers if signal.getsignal(n) not in (None, ignored)
+    }
     try:
         yield requested
     finally:
@@ -300,14 +315,21 @@ def _scores(method: Method, start: Tensors, share: float, world: World) -> dict[
 
 
 def _accumulate(method: Method, numbers: range, seed: int, world: World) -> dict[str, float]:
-    """Add up the gradients of a step's batches; returns this process's sums of losses, examples, …"""
+    """Add up the gradients of a step's batches; returns this process's sums of losses, examples,
+    …
+    """
     sums: dict[str, float] = defaultdict(float)
     for number in numbers:
         # the same dropout in a resumed run
         torch.manual_seed(int(generator(seed, number, world.rank).integers(1 << 62)))
         loss = method.loss(method.batches[number])
         loss.compute_gradients(method.master.gather_gradients)
-        shares = {"_examples": loss.examples, "_tokens": loss.tokens, **loss.parts, "_loss": loss.value}
+        shares = {
+            "_examples": loss.examples,
+            "_tokens": loss.tokens,
+            **loss.parts,
+            "_loss": loss.value,
+        }
         for name, share in shares.items():
             sums[name] += float(share.detach() if isinstance(share, torch.Tensor) else share)
     return sums
@@ -316,7 +338,9 @@ def _accumulate(method: Method, numbers: range, seed: int, world: World) -> dict
 def _sum_counts(counts: dict[str, float], world: World) -> dict[str, float]:
     """Summed over the processes, which count the same things."""
     names = sorted(counts)
-    values = torch.tensor([counts[name] for name in names], dtype=torch.float64, device=world.device)
+    values = torch.tensor(
+        [counts[name] for name in names], dtype=torch.float64, device=world.device
+    )
     world.sum_([values])
     return dict(zip(names, values.tolist(), strict=True))
 
@@ -326,7 +350,9 @@ def _combine_gradients(master: MasterWeights, world: World, batches: int) -> Non
 
     A parameter without gradient everywhere keeps none, so the optimiser leaves it alone.
     """
-    used = torch.tensor([float(tensor.grad is not None) for tensor in master.master], device=world.device)
+    used = torch.tensor(
+        [float(tensor.grad is not None) for tensor in master.master], device=world.device
+    )
     world.sum_([used])
     for tensor, count in zip(master.master, used.tolist(), strict=True):
         if count and tensor.grad is None:

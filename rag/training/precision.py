@@ -1,8 +1,8 @@
 """Training in bf16 with fp32 master weights.
 
-The model itself holds bf16 weights, so forward and backward run wholly in bf16 kernels without casting
-weights at every step; the optimiser works on fp32 copies and writes them back rounded. Small updates are
-thus never lost.
+The model itself holds bf16 weights, so forward and backward run wholly in bf16 kernels without
+casting weights at every step; the optimiser works on fp32 copies and writes them back rounded.
+Small updates are thus never lost.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class MasterWeights:
 
     Args:
         model: a module.
-        precision: number type that the model is turned to: "auto", "bf16" or "fp32". A module with a method
-            `to_compute` decides itself which of its parts compute in it.
+        precision: number type that the model is turned to: "auto", "bf16" or "fp32". A module with
+            a method `to_compute` decides itself which of its parts compute in it.
 
     Attributes:
         frozen: fp32 values of parameters that are not trained, on the CPU.
@@ -79,10 +79,12 @@ class MasterWeights:
     def groups(
         self, rate: float, weight_decay: float = 0.0, rates: Mapping[str, float] | None = None
     ) -> list[dict[str, Any]]:
-        """Optimiser groups with their peak rates: decay on matrices, none on biases and norms (1-d tensors).
+        """Optimiser groups with their peak rates: decay on matrices, none on biases and norms (1-d
+        tensors).
 
         Args:
-            rates: other peaks for parameters whose names begin with these words; the longest match counts.
+            rates: other peaks for parameters whose names begin with these words; the longest match
+                counts.
 
         Raises:
             ConfigError: no trained parameter has a name that begins with such words.
@@ -95,7 +97,9 @@ class MasterWeights:
             [(0.001, 2), (1e-05, 1), (0.1, 1)]
         """
         peaks = {"": rate, **(rates or {})}
-        prefixes = {name: [p for p in peaks if f"{name}.".startswith(f"{p}.")] for name in self.names}
+        prefixes = {
+            name: [p for p in peaks if f"{name}.".startswith(f"{p}.")] for name in self.names
+        }
         if unused := sorted(set(peaks).difference([""], *prefixes.values())):
             parts = sorted({name.partition(".")[0] for name in self.names})
             raise ConfigError(
@@ -117,7 +121,8 @@ class MasterWeights:
 
 
 def part(weights: Mapping[str, torch.Tensor], name: str) -> dict[str, torch.Tensor]:
-    """The weights of one part of a model whose parameter names begin with their part's, without that prefix.
+    """The weights of one part of a model whose parameter names begin with their part's, without
+    that prefix.
 
     Example:
         >>> part({"reader.head.bias": torch.zeros(2), "retriever.head.bias": torch.ones(2)}, "reader")

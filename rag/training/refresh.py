@@ -4,15 +4,15 @@ OUT/refresh/step-00000500/
     snapshot/       the model before step 500
     result/         what the recipe's refresher made with it; done.json is written last
 
-Every `refresh_every_steps` steps the trainer writes a snapshot; a resumed run, which would write the same,
-keeps what is there. It makes the result itself before it goes on; or, with `refresh_device`, starts a process
-that makes it there in the meantime, and takes the result up at the next snapshot, where it waits for it if
-need be. So the number of a step decides which result it is trained with, and a run that was killed at any
-moment takes the same steps again.
+Every `refresh_every_steps` steps the trainer writes a snapshot; a resumed run, which would write
+the same, keeps what is there. It makes the result itself before it goes on; or, with
+`refresh_device`, starts a process that makes it there in the meantime, and takes the result up at
+the next snapshot, where it waits for it if need be. So the number of a step decides which result it
+is trained with, and a run that was killed at any moment takes the same steps again.
 
 Source:
-    Guu et al. 2020 (REALM): asynchronous refresh about every 500 steps. Xiong et al. 2021 (ANCE): training
-    goes on with older negatives while the next are mined.
+    Guu et al. 2020 (REALM): asynchronous refresh about every 500 steps. Xiong et al. 2021 (ANCE):
+    training goes on with older negatives while the next are mined.
 """
 
 import multiprocessing
@@ -26,7 +26,13 @@ from pathlib import Path
 from typing import Any
 
 from rag.core.errors import ConfigError, IncompleteArtifactError, ResourceError
-from rag.core.files import atomic_path, atomic_write_json, clean_directory, directory_lock, fsync_tree
+from rag.core.files import (
+    atomic_path,
+    atomic_write_json,
+    clean_directory,
+    directory_lock,
+    fsync_tree,
+)
 from rag.core.log import get_logger, setup_logging
 from rag.runtime.hardware import use_threads
 from rag.training.distributed import World
@@ -58,14 +64,15 @@ class Refresh(FitHooks):
 
     Args:
         config: the run's configuration, a `RefreshedConfig`.
-        refresher: module-level function (configuration, device, snapshot, folder) that makes the result of a
-            snapshot in a folder, which is empty or was left by an interrupted call with the same snapshot.
+        refresher: module-level function (configuration, device, snapshot, folder) that makes the
+            result of a snapshot in a folder, which is empty or was left by an interrupted call with
+            the same snapshot.
         write_snapshot: writes the present model into a folder; called in the main process.
-        take_up: opens the folder of a result in every process, so that the next batch is made with it;
-            returns figures for the log.
+        take_up: opens the folder of a result in every process, so that the next batch is made with
+            it; returns figures for the log.
         encode: an `EncodesCorpus`, which the refresher is then called with.
-        begins_with_result: what training begins with was made by the model of step 0, which is not refreshed.
-            Otherwise the first step waits for the first result.
+        begins_with_result: what training begins with was made by the model of step 0, which is not
+            refreshed. Otherwise the first step waits for the first result.
     """
 
     def __init__(
@@ -147,7 +154,9 @@ class Refresh(FitHooks):
             self._child.join()
 
     def _begin(self, folder: Path) -> None:
-        """Write the snapshot, unless an earlier attempt of the same step did, and start a process for it."""
+        """Write the snapshot, unless an earlier attempt of the same step did, and start a process
+        for it.
+        """
         self._pending, snapshot, device = folder, folder / "snapshot", self._config.refresh_device
         if self._world.is_main and not snapshot.exists():
             with atomic_path(snapshot, folder=True) as temporary:
@@ -174,7 +183,9 @@ class Refresh(FitHooks):
             self._child.join()
             self._check_child()
         elif self._world.is_main:
-            make_result(self._refresher, self._config, self._world.device, self._pending, **self._options)
+            make_result(
+                self._refresher, self._config, self._world.device, self._pending, **self._options
+            )
         self._world.barrier()
         self._take_up(self._pending)
         self._pending = self._child = None
@@ -182,10 +193,13 @@ class Refresh(FitHooks):
     def _take_up(self, folder: Path) -> None:
         if not (folder / "result" / _DONE).is_file():
             raise IncompleteArtifactError(
-                f"{folder} has no finished result", hint="restore it, or train again in another folder"
+                f"{folder} has no finished result",
+                hint="restore it, or train again in another folder",
             )
         self._current, self._made_at = folder, int(folder.name.removeprefix(_STEP))
-        self._figures = {name: round(value, 4) for name, value in self._open(folder / "result").items()}
+        self._figures = {
+            name: round(value, 4) for name, value in self._open(folder / "result").items()
+        }
         if self._world.is_main:
             log.info("training now uses the result of %s", folder.name)
 

@@ -1,4 +1,5 @@
-"""One training run, the same for every recipe: a recipe provides a `Method`, this module does the rest.
+"""One training run, the same for every recipe: a recipe provides a `Method`, this module does the
+rest.
 
 claim → model, batches, loss (the recipe's) → fit → figures → export → model card
 """
@@ -28,18 +29,19 @@ def train(
     """Train as `config` says, or resume the run that `config.out` holds.
 
     Under torchrun every process calls this; a batch is shared among them. Writes into `config.out`:
-    `config.json`, `inputs.json`, `metrics.jsonl`, `checkpoints/`, `figures.json`, and what the recipe
-    exports, with a model card in `result_folder`, which is returned.
+    `config.json`, `inputs.json`, `metrics.jsonl`, `checkpoints/`, `figures.json`, and what the
+    recipe exports, with a model card in `result_folder`, which is returned.
 
     Args:
-        recipe: makes the method for this process; they call it one after the other, first the main one, which
-            writes what the others read.
+        recipe: makes the method for this process; they call it one after the other, first the main
+            one, which writes what the others read.
         one_process: why the recipe cannot use several processes; empty if it can.
 
     Raises:
         DataError: an input file is wrong, or has nothing to train on or to validate with.
         ConfigError: the configuration cannot work.
-        MismatchedArtifactError: `config.out` holds a run with another configuration, or of other data.
+        MismatchedArtifactError: `config.out` holds a run with another configuration, or of other
+            data.
         ResourceError: another process trains there.
     """
     finished = config.out / result_folder
@@ -64,7 +66,9 @@ def train(
         step, weights = fit(method, config, world)
         if world.is_main:
             records = read_metrics(config.out / "metrics.jsonl")
-            chosen = [pair for record in records if record["step"] == step for pair in record.items()]
+            chosen = [
+                pair for record in records if record["step"] == step for pair in record.items()
+            ]
             measured = {k.removeprefix("eval/"): v for k, v in chosen if k.startswith("eval/")}
             figures = method.export({**method.master.frozen, **weights}) or measured
             atomic_write_json(config.out / "figures.json", {"step": step, "figures": figures})

@@ -1,7 +1,7 @@
 """A run's folder: whose it is, the checkpoints from which it resumes exactly, and its records.
 
-OUT/config.json, OUT/inputs.json      the settings, and the checksums of the data, to which the folder belongs
-OUT/metrics.jsonl                     losses and scores by step
+OUT/config.json, OUT/inputs.json      the settings, and the checksums of the data, to which the
+folder belongs OUT/metrics.jsonl                     losses and scores by step
 OUT/checkpoints/step-00001200/        written whole or not at all
     weights.safetensors     fp32 master weights of the trained parameters
     optimizer.safetensors   AdamW's moments and step counts, keyed by parameter name
@@ -59,7 +59,9 @@ def claimed(config: TrainConfig) -> Iterator[World]:
     with World.joined() as world, directory_lock(config.out) if world.is_main else nullcontext():
         if world.is_main:
             refuse_other_content(config.out)
-            for folder in filter(Path.is_dir, (config.out, config.out / "data", config.out / CHECKPOINTS)):
+            for folder in filter(
+                Path.is_dir, (config.out, config.out / "data", config.out / CHECKPOINTS)
+            ):
                 clean_directory(folder)
             claim_run(config, config.out)
         world.barrier()
@@ -69,27 +71,34 @@ def claimed(config: TrainConfig) -> Iterator[World]:
 
 
 def refuse_other_content(out: Path) -> None:
-    """Refuse a file, and the folder of an index or a model, which have files of the same names as a run."""
+    """Refuse a file, and the folder of an index or a model, which have files of the same names as a
+    run.
+    """
     content = "a file" if out.is_file() else ""
     if (out / MANIFEST_NAME).is_file() or (out / BUILDING_DIR).is_dir():
         content = "an index"
-    elif (out / _CONFIG).is_file() and "out" not in read_json(out / _CONFIG):  # where a run's folder is
+    elif (out / _CONFIG).is_file() and "out" not in read_json(
+        out / _CONFIG
+    ):  # where a run's folder is
         content = "a model"
     if content:
-        raise ConfigError(f"{out} holds {content}, not a run", hint="choose an empty or a new directory")
+        raise ConfigError(
+            f"{out} holds {content}, not a run", hint="choose an empty or a new directory"
+        )
 
 
 def claim_run(config: TrainConfig, out: Path) -> None:
     """Write the settings to `out/config.json`, or check that the run there has the same ones.
 
-    Paths are stored as absolute ones. Settings that the class of the configuration lists in `free` may
-    differ; before the first checkpoint all may, and what was made with others is removed: all that the folder
-    holds belongs to its settings and data, and needs no key of its own. The checksums of the training data
-    and of the models that training starts from, and the version of the index, which may be moved, are stored
-    in `out/inputs.json` and checked likewise.
+    Paths are stored as absolute ones. Settings that the class of the configuration lists in `free`
+    may differ; before the first checkpoint all may, and what was made with others is removed: all
+    that the folder holds belongs to its settings and data, and needs no key of its own. The
+    checksums of the training data and of the models that training starts from, and the version of
+    the index, which may be moved, are stored in `out/inputs.json` and checked likewise.
 
     Raises:
-        MismatchedArtifactError: the run was started with other settings or files; the message names them.
+        MismatchedArtifactError: the run was started with other settings or files; the message names
+            them.
     """
     settings = {RECIPE_KEY: config.recipe, **{name: _as_json(value) for name, value in config}}
     free = {"out", *config.free}
@@ -110,7 +119,9 @@ def claim_run(config: TrainConfig, out: Path) -> None:
 
 
 def _checksums(config: TrainConfig, free: Collection[str]) -> dict[str, str]:
-    """SHA-256 by path of data (of an index its manifest's) and of models' weights; version of `index`."""
+    """SHA-256 by path of data (of an index its manifest's) and of models' weights; version of
+    `index`.
+    """
     files, towers = list[Path](), set[Path]()
     for name, value in config:
         if name == "index" or name in free:
@@ -127,7 +138,9 @@ def _checksums(config: TrainConfig, free: Collection[str]) -> dict[str, str]:
 
 
 def _files(path: Path) -> list[Path]:
-    """The manifest of an index, or the files of a question set or a folder of documents, if there are any."""
+    """The manifest of an index, or the files of a question set or a folder of documents, if there
+    are any.
+    """
     manifest = path / MANIFEST_NAME
     if manifest.is_file():
         return [manifest]
@@ -196,7 +209,9 @@ def save_checkpoint(
             # a clone each: safetensors refuses tensors that share memory
             cloned = {key: tensor.detach().clone().contiguous() for key, tensor in content.items()}
             save_file(cloned, temporary / f"{name}.safetensors")
-        (temporary / _STATE).write_text(json.dumps({**state, "hooks": values, "step": step}), "utf-8")
+        (temporary / _STATE).write_text(
+            json.dumps({**state, "hooks": values, "step": step}), "utf-8"
+        )
     newest = complete_checkpoints(out)[-_NEWEST:]
     best = [read_checkpoint(checkpoint, "state")["best_step"] for checkpoint in newest]
     needed = {*newest, *(checkpoint_path(out, number) for number in best if number is not None)}
@@ -204,7 +219,9 @@ def save_checkpoint(
         shutil.rmtree(old, ignore_errors=True)
 
 
-def load_checkpoint(checkpoint: Path, master: MasterWeights, optimizer: torch.optim.Optimizer) -> None:
+def load_checkpoint(
+    checkpoint: Path, master: MasterWeights, optimizer: torch.optim.Optimizer
+) -> None:
     """Restore weights and optimiser moments exactly.
 
     Raises:
@@ -239,25 +256,41 @@ class RunLog:
 
     Args:
         step: steps taken before; later records of an interrupted run are cut off.
-        state: the value of `state` at the checkpoint from which the run resumes, or an empty mapping.
+        state: the value of `state` at the checkpoint from which the run resumes, or an empty
+            mapping.
         writes: False writes nothing (in all processes but one).
     """
 
     def __init__(
-        self, config: TrainConfig, *, step: int, total_steps: int, state: Mapping[str, Any], writes: bool
+        self,
+        config: TrainConfig,
+        *,
+        step: int,
+        total_steps: int,
+        state: Mapping[str, Any],
+        writes: bool,
     ) -> None:
         self._path, self._total, self._writes = config.out / "metrics.jsonl", total_steps, writes
         self._every = config.log_every_steps or min(20, max(1, total_steps // 10))
-        self._counters = self._reported = state.get("counters", {"examples": 0, "tokens": 0, "seconds": 0.0})
-        self._means: dict[str, tuple[float, int]] = dict(state.get("sums", {}))  # totals, numbers of steps
+        self._counters = self._reported = state.get(
+            "counters", {"examples": 0, "tokens": 0, "seconds": 0.0}
+        )
+        self._means: dict[str, tuple[float, int]] = dict(
+            state.get("sums", {})
+        )  # totals, numbers of steps
         if writes:
             earlier = [record for record in read_metrics(self._path) if record["step"] <= step]
             atomic_write_text(self._path, "".join(json.dumps(record) + "\n" for record in earlier))
 
     def record(
-        self, step: int, sums: Mapping[str, float], means: Mapping[str, float], values: Mapping[str, Any]
+        self,
+        step: int,
+        sums: Mapping[str, float],
+        means: Mapping[str, float],
+        values: Mapping[str, Any],
     ) -> None:
-        """Count a step, and report the last ones if it is time to: every `every` steps and at the end.
+        """Count a step, and report the last ones if it is time to: every `every` steps and at the
+        end.
 
         Args:
             sums: examples, tokens and seconds of the step, which are summed over the run.
@@ -272,7 +305,9 @@ class RunLog:
             return
         shown = {**{name: total / steps for name, (total, steps) in self._means.items()}, **values}
         self._write({"step": step, **shown, **self._counters})
-        examples, tokens, seconds = (now - self._reported[name] for name, now in self._counters.items())
+        examples, tokens, seconds = (
+            now - self._reported[name] for name, now in self._counters.items()
+        )
         self._means, self._reported, seconds = {}, self._counters, max(seconds, 1e-9)
         loss, norm, rate = (shown.pop(name) for name in ("loss", "norm", "rate"))
         if self._writes:
@@ -288,7 +323,9 @@ class RunLog:
             log.info("step %d/%d%s%s", step, self._total, _shown(scores), note)
 
     def state(self) -> dict[str, Any]:
-        """State for a checkpoint, so that a resumed run reports the same losses as an undisturbed one."""
+        """State for a checkpoint, so that a resumed run reports the same losses as an undisturbed
+        one.
+        """
         return {"counters": self._counters, "sums": self._means}
 
     def _write(self, record: Mapping[str, Any]) -> None:

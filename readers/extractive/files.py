@@ -1,4 +1,6 @@
-"""The files of an extractive reader: int8 weights, and loading what reads and what training starts from."""
+"""The files of an extractive reader: int8 weights, and loading what reads and what training starts
+from.
+"""
 
 import os
 import shutil
@@ -60,7 +62,9 @@ def rounded(matrix: torch.Tensor) -> torch.Tensor:
 
 
 def save_int8(state: Mapping[str, torch.Tensor], path: Path, *, keep: Collection[str] = ()) -> None:
-    """Write a state dict to one safetensors file, atomically; matrices become int8 unless named in `keep`."""
+    """Write a state dict to one safetensors file, atomically; matrices become int8 unless named in
+    `keep`.
+    """
     tensors: dict[str, torch.Tensor] = {}
     for name, tensor in state.items():
         if tensor.is_floating_point() and tensor.ndim == 2 and name not in keep:
@@ -68,7 +72,8 @@ def save_int8(state: Mapping[str, torch.Tensor], path: Path, *, keep: Collection
         elif tensor.is_floating_point():
             tensors[name] = tensor.float().contiguous()
     with atomic_path(path) as temporary:
-        # one metadata entry only: the library writes several in random order, and bytes must be reproducible
+        # one metadata entry only: the library writes several in random order, and bytes must be
+        # reproducible
         save_file(tensors, temporary, metadata={"quantization": "int8-per-row"})
         temporary.chmod(0o644)
 
@@ -115,7 +120,9 @@ def load_parts(name_or_path: str | Path | None) -> ReaderParts:
     if config.model_type == "dpr":
         model = load_dpr(str(name_or_path))
         most = min(350, longest)
-        settings = ReaderSettings(final_separator=False, max_tokens=most, max_answer_tokens=10, select=True)
+        settings = ReaderSettings(
+            final_separator=False, max_tokens=most, max_answer_tokens=10, select=True
+        )
     else:
         model = load_question_answering(str(name_or_path), config)
         settings = ReaderSettings(titled=False, max_tokens=min(384, longest))
@@ -146,7 +153,8 @@ def load_described(place: str) -> tuple[Any, Any]:
 
 
 def save_calibrated(source: str | Path | None, out: Path, calibration: Calibration) -> None:
-    """Write a copy of a folder of `rag train reader`, or of the shipped reader, with another calibration.
+    """Write a copy of a folder of `rag train reader`, or of the shipped reader, with another
+    calibration.
 
     Raises:
         IncompleteArtifactError: `source` is no such folder.
@@ -172,7 +180,8 @@ def load_span_model(source: str | None) -> tuple[SpanModel, Any] | None:
 
 
 def plain_encoder(source: str | None, out: Path) -> str | None:
-    """`source`, or for a reader the folder in `out` that holds its encoder as a model of transformers.
+    """`source`, or for a reader the folder in `out` that holds its encoder as a model of
+    transformers.
 
     The folder's name ends with the reader's, for model cards; it is written if it does not exist.
     """
@@ -192,7 +201,9 @@ def plain_encoder(source: str | None, out: Path) -> str | None:
 
 def _reader_folder(source: str | None) -> Path | None:
     folder = SHIPPED_READER if source == "shipped" else Path(source or "")
-    return folder if source and (folder == SHIPPED_READER or (folder / READER_FILE).exists()) else None
+    return (
+        folder if source and (folder == SHIPPED_READER or (folder / READER_FILE).exists()) else None
+    )
 
 
 def _load_own(folder: Path) -> ReaderParts:
@@ -235,8 +246,14 @@ def start_model(
     if (loaded := load_span_model(encoder)) is None:
         folder = encoder or str(embedded_encoder_dir())
         config, tokenizer = load_described(folder)
-        is_reader = any(name.endswith("ForQuestionAnswering") for name in config.architectures or ())
-        model = load_question_answering(folder, config) if is_reader else SpanModel.from_encoder(folder, seed)
+        is_reader = any(
+            name.endswith("ForQuestionAnswering") for name in config.architectures or ()
+        )
+        model = (
+            load_question_answering(folder, config)
+            if is_reader
+            else SpanModel.from_encoder(folder, seed)
+        )
     else:
         model, tokenizer = loaded
     model.add_heads(passage=passage_head, skim_layer=skim_layer, seed=seed)

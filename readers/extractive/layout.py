@@ -1,4 +1,6 @@
-"""Rows of tokens from question, title and text: windows, special tokens; running them, searching spans."""
+"""Rows of tokens from question, title and text: windows, special tokens; running them, searching
+spans.
+"""
 
 from __future__ import annotations
 
@@ -72,19 +74,27 @@ def continuations(tokenizer: Any) -> Bool:
 
 
 def tokenize_texts(tokenizer: Any, texts: Sequence[str]) -> TokenizedTexts:
-    """Tokenise without special tokens, equal texts once (a fast Hugging Face tokenizer: it gives offsets)."""
+    """Tokenise without special tokens, equal texts once (a fast Hugging Face tokenizer: it gives
+    offsets).
+    """
     numbers = {text: number for number, text in enumerate(dict.fromkeys(texts))}
     encoded: Any = {"input_ids": [], "offset_mapping": []}
     if texts:
         unused = {"return_attention_mask": False, "return_token_type_ids": False}
         encoded = tokenizer(
-            list(numbers), add_special_tokens=False, return_offsets_mapping=True, verbose=False, **unused
+            list(numbers),
+            add_special_tokens=False,
+            return_offsets_mapping=True,
+            verbose=False,
+            **unused,
         )
     tokens = [encoded["input_ids"][numbers[text]] for text in texts]
     offsets = [encoded["offset_mapping"][numbers[text]] for text in texts]
     bounds = np.cumsum([0, *map(len, tokens)], dtype=np.int64)
     ids = np.fromiter(chain.from_iterable(tokens), np.int32, int(bounds[-1]))
-    flat = np.fromiter((o for row in offsets for pair in row for o in pair), np.int32, 2 * int(bounds[-1]))
+    flat = np.fromiter(
+        (o for row in offsets for pair in row for o in pair), np.int32, 2 * int(bounds[-1])
+    )
     return TokenizedTexts(ids, flat.reshape(-1, 2), bounds)
 
 
@@ -215,8 +225,8 @@ class RowScores:
         starts, ends: (R, K) int64 positions in the row, ends inclusive.
         nulls: (R,) float32 start + end logit of [CLS].
         relevances: (R,) float32 passage logits, zero for a network without passage selection.
-        words: (R, 2) float32 scores of "yes" and "no", comparable with `spans`; -inf for networks without
-            these answers.
+        words: (R, 2) float32 scores of "yes" and "no", comparable with `spans`; -inf for networks
+            without these answers.
         skims: (R,) float32 score of the whole row by the early head; zero if it was not used.
     """
 
@@ -250,8 +260,8 @@ def map_rows(
     """Run all rows, longest first, in even batches of about `model.batch_tokens` tokens.
 
     Args:
-        use: called for each batch of r rows, in any order and possibly from several threads, with the rows'
-            numbers, token ids (r, L), a mask of text tokens (r, L) bool, and the logits.
+        use: called for each batch of r rows, in any order and possibly from several threads, with
+            the rows' numbers, token ids (r, L), a mask of text tokens (r, L) bool, and the logits.
         floors: (R,) lowest score by the early head; rows below it are dropped.
     """
 
@@ -265,7 +275,8 @@ def map_rows(
             skim = Skim(inside, torch.from_numpy(floors[part]))
         use(part, ids, text, model.logits(ids.to(device), mask.to(device), types.to(device), skim))
 
-    # of nearly equal size, a multiple of the workers in number: these then end at nearly the same time
+    # of nearly equal size, a multiple of the workers in number: these then end at nearly the same
+    # time
     lengths = [len(row.ids) for row in rows]
     workers, run_all = (1, map) if model.pool is None else (torch.get_num_threads(), model.pool.map)
     count = max(1, workers * -(-sum(lengths) // (workers * model.batch_tokens)))
@@ -295,10 +306,12 @@ def span_scores(
     end_allowed: torch.Tensor,
     width: int,
 ) -> torch.Tensor:
-    """Start + end logits (…, L, width) of every span, by first token and length − 1; −inf where not allowed.
+    """Start + end logits (…, L, width) of every span, by first token and length − 1; −inf where not
+    allowed.
 
     Args:
-        start_logits, end_logits, start_allowed, end_allowed: (…, L); bool where an answer may start or end.
+        start_logits, end_logits, start_allowed, end_allowed: (…, L); bool where an answer may start
+            or end.
         width: longest span in tokens.
     """
     floor = float("-inf")
@@ -316,11 +329,12 @@ def best_spans(
     max_tokens: int,
     top_k: int,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The `top_k` spans with the highest start + end logit in every row, of at most `max_tokens` tokens.
+    """The `top_k` spans with the highest start + end logit in every row, of at most `max_tokens`
+    tokens.
 
     Returns:
-        scores (R, K) float32, descending, -inf where a row has fewer spans; starts and ends (R, K) int64, the
-        end inclusive; K is `top_k`, or fewer if no row can have so many.
+        scores (R, K) float32, descending, -inf where a row has fewer spans; starts and ends (R, K)
+        int64, the end inclusive; K is `top_k`, or fewer if no row can have so many.
     """
     width = min(max_tokens, start_logits.shape[1])
     scores = span_scores(start_logits, end_logits, start_allowed, end_allowed, width)

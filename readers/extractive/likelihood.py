@@ -1,4 +1,6 @@
-"""Likelihood of an answer in each passage, by an extractive reader that reads every passage separately."""
+"""Likelihood of an answer in each passage, by an extractive reader that reads every passage
+separately.
+"""
 
 from collections.abc import Sequence
 
@@ -24,8 +26,9 @@ def span_log_likelihood(
 
         g_i = log Σ_{(s,e) ∈ A_i} P_start(s)·P_end(e)
 
-    with A_i all literal occurrences of an answer in passage i, and both softmaxes over the passage's tokens
-    and its [CLS], "not here", as in the reader's training. Windows of a long passage share the softmax.
+    with A_i all literal occurrences of an answer in passage i, and both softmaxes over the
+    passage's tokens and its [CLS], "not here", as in the reader's training. Windows of a long
+    passage share the softmax.
 
     Args:
         answers: for each question, a matcher that finds its answers.
@@ -34,12 +37,16 @@ def span_log_likelihood(
         For each question one number per passage, −inf where no answer occurs.
 
     Source:
-        Izacard et al. 2022, "Atlas", section 2.2 (perplexity distillation), with spans for generated answers;
-        Clark and Gardner 2018 for the probabilities.
+        Izacard et al. 2022, "Atlas", section 2.2 (perplexity distillation), with spans for
+        generated answers; Clark and Gardner 2018 for the probabilities.
     """
     everything = reader.rows(questions, passages)
     spans = [
-        list(everything.texts.located(number, answers[question].places(everything.passages[number].text)))
+        list(
+            everything.texts.located(
+                number, answers[question].places(everything.passages[number].text)
+            )
+        )
         for number, (question, _) in enumerate(everything.pairs)
     ]
     # passages without an answer need no reading: their sum is empty
@@ -67,10 +74,11 @@ def span_log_likelihood(
 
 
 class ReaderRelevance:
-    """An extractive reader that scores pairs for "this passage answers the question", to re-rank hits.
+    """An extractive reader that scores pairs for "this passage answers the question", to re-rank
+    hits.
 
-    The score is the passage selection logit of a reader that selects passages, else the best span's score
-    minus that of "not here"; for a long passage the best window's.
+    The score is the passage selection logit of a reader that selects passages, else the best span's
+    score minus that of "not here"; for a long passage the best window's.
 
     Source: Karpukhin et al. 2020, section 6.1 (passage selection).
     """
@@ -83,7 +91,9 @@ class ReaderRelevance:
         if not questions:
             return np.zeros(0, np.float32)
         everything, scores = self.reader.score(questions, [[passage] for passage in passages])
-        values = scores.relevances if self.reader.settings.select else scores.spans[:, 0] - scores.nulls
+        values = (
+            scores.relevances if self.reader.settings.select else scores.spans[:, 0] - scores.nulls
+        )
         best = np.full(len(passages), -np.inf, np.float32)
         np.maximum.at(best, [row.group for row in everything.rows], values)
         finite = best[np.isfinite(best)]

@@ -1,4 +1,6 @@
-"""The network behind a reader, any encoder with heads for spans, passages and an early layer, also fast."""
+"""The network behind a reader, any encoder with heads for spans, passages and an early layer, also
+fast.
+"""
 
 from __future__ import annotations
 
@@ -17,22 +19,27 @@ from rag.runtime.fast.fast_bert import FastBert
 from rag.runtime.hardware import core_pool, precisions
 from rag.runtime.model_files import model_folder
 
-if TYPE_CHECKING:  # transformers' networks take seconds to import, and reading on a CPU needs none of them
+if (
+    TYPE_CHECKING
+):  # transformers' networks take seconds to import, and reading on a CPU needs none of them
     from transformers import PreTrainedConfig
 
-_EXPECTED = "give a Hugging Face name, or a folder with config.json, model.safetensors and tokenizer files"
+_EXPECTED = (
+    "give a Hugging Face name, or a folder with config.json, model.safetensors and tokenizer files"
+)
 
 
 class Logits(NamedTuple):
     """Outputs of a network for R rows of L tokens, all float32.
 
     Attributes:
-        start, end: (R, L) "the answer starts here", "ends here"; at [CLS] "the answer is not in this
-            passage".
+        start, end: (R, L) "the answer starts here", "ends here"; at [CLS] "the answer is not in
+            this passage".
         relevance: (R,) "this passage holds the answer", if the network has such a head.
-        words: (R, 2) "the answer is yes", "is no", on the scale of a start or end logit, if it has such a
-            head.
-        skim: an early layer's "the answer is here": (R, L) in training, (R,) if called with a `Skim`.
+        words: (R, 2) "the answer is yes", "is no", on the scale of a start or end logit, if it has
+            such a head.
+        skim: an early layer's "the answer is here": (R, L) in training, (R,) if called with a
+            `Skim`.
     """
 
     start: Tensor
@@ -43,15 +50,16 @@ class Logits(NamedTuple):
 
 
 class Skim(NamedTuple):
-    """Selects the rows that go through the late layers: those whose early logits' log-sum-exp over `inside`
-    (R, L) bool is at least `floor` (R,) float32. The logits of the other rows are -inf."""
+    """Selects the rows that go through the late layers: those whose early logits' log-sum-exp over
+    `inside` (R, L) bool is at least `floor` (R,) float32. The logits of the other rows are -inf."""
 
     inside: Tensor
     floor: Tensor
 
 
 class LogitsModel(nn.Module):
-    """A network that `ExtractiveReader` can run: tokens in; start, end and possibly further logits out.
+    """A network that `ExtractiveReader` can run: tokens in; start, end and possibly further logits
+    out.
 
     Attributes:
         depth: number of layers of the encoder.
@@ -65,14 +73,20 @@ class LogitsModel(nn.Module):
     skim_layer = 0
     pool: ThreadPoolExecutor | None = None
 
-    def logits(self, ids: Tensor, mask: Tensor, token_types: Tensor, skim: Skim | None = None) -> Logits:
+    def logits(
+        self, ids: Tensor, mask: Tensor, token_types: Tensor, skim: Skim | None = None
+    ) -> Logits:
         """Logits of R rows from (R, L) int64 tensors; `skim` is for networks with an early head."""
         logits: Logits = self(ids, mask, token_types)
         return logits
 
 
 def read_out(
-    hidden: Tensor, first: Tensor, spans: nn.Linear, passage: nn.Linear | None, skim: Tensor | None = None
+    hidden: Tensor,
+    first: Tensor,
+    spans: nn.Linear,
+    passage: nn.Linear | None,
+    skim: Tensor | None = None,
 ) -> Logits:
     """Apply the heads of a `SpanModel` to (…, D) hidden states of tokens and (R, D) of [CLS]."""
     start, end = spans(hidden).unbind(-1)
@@ -83,16 +97,19 @@ def read_out(
 
 
 class SpanModel(LogitsModel):
-    """Encoder plus two linear units per token: the logits of "the answer starts here" and "ends here".
+    """Encoder plus two linear units per token: the logits of "the answer starts here" and "ends
+    here".
 
-    Heads always compute in fp32, whatever the encoder's dtype: span scores are sums of two logits and are
-    compared across passages, where bf16's three decimal digits would make ties.
+    Heads always compute in fp32, whatever the encoder's dtype: span scores are sums of two logits
+    and are compared across passages, where bf16's three decimal digits would make ties.
 
     Args:
         encoder: computes (R, L, D) hidden states.
         head: D → 2.
-        passage_head: D → 3 on [CLS]: the passage holds the answer; the answer is yes; is no. D → 1 in DPR's.
-        skim_head: D → 1 on each token of layer `skim_layer`, for training; inference may stop there.
+        passage_head: D → 3 on [CLS]: the passage holds the answer; the answer is yes; is no. D → 1
+            in DPR's.
+        skim_head: D → 1 on each token of layer `skim_layer`, for training; inference may stop
+            there.
     """
 
     def __init__(
@@ -142,7 +159,9 @@ class SpanModel(LogitsModel):
     def forward(self, ids: Tensor, mask: Tensor, token_types: Tensor) -> Logits:
         """Logits of R rows of L tokens."""
         head = self.skim_head if self.training else None
-        output = run_backbone(self.encoder, ids, mask, token_types, output_hidden_states=head is not None)
+        output = run_backbone(
+            self.encoder, ids, mask, token_types, output_hidden_states=head is not None
+        )
         hidden = output[0].float()  # (R, L, D)
         skim = None
         if head is not None:
@@ -178,7 +197,8 @@ def load_question_answering(folder: str | Path, config: PreTrainedConfig) -> Spa
 
 
 def load_dpr(folder: str | Path) -> SpanModel:
-    """A `DPRReader` checkpoint such as `facebook/dpr-reader-single-nq-base`, which selects passages.
+    """A `DPRReader` checkpoint such as `facebook/dpr-reader-single-nq-base`, which selects
+    passages.
 
     Raises:
         ArtifactError: if it cannot be loaded.
@@ -188,7 +208,9 @@ def load_dpr(folder: str | Path) -> SpanModel:
     with loading(f"{folder}: no DPR reader could be loaded", hint=_EXPECTED):
         predictor = DPRReader.from_pretrained(folder, dtype=torch.float32).span_predictor
     encoder = predictor.encoder.bert_model
-    stated = {name: value for name, value in encoder.config.to_dict().items() if name != "model_type"}
+    stated = {
+        name: value for name, value in encoder.config.to_dict().items() if name != "model_type"
+    }
     # its segments are not used, as in the published checkpoints' class
     encoder.config = BertConfig.from_dict({**stated, "type_vocab_size": 1})
     segments = encoder.embeddings.token_type_embeddings
@@ -198,7 +220,9 @@ def load_dpr(folder: str | Path) -> SpanModel:
 
 @dataclass(frozen=True)
 class SpanWeights:
-    """The weights of a `SpanModel` without the network: fp32 tensors `encoder.…`, `qa_outputs.…`, …."""
+    """The weights of a `SpanModel` without the network: fp32 tensors `encoder.…`, `qa_outputs.…`,
+    ….
+    """
 
     config: PreTrainedConfig
     state: Mapping[str, Tensor]
@@ -214,7 +238,11 @@ class SpanWeights:
     def encoder(self) -> dict[str, Tensor]:
         """The encoder's weights, under its own names."""
         start = "encoder."
-        return {name.removeprefix(start): it for name, it in self.state.items() if name.startswith(start)}
+        return {
+            name.removeprefix(start): it
+            for name, it in self.state.items()
+            if name.startswith(start)
+        }
 
     def layer(self, name: str) -> nn.Linear | None:
         """The linear layer of this name, if there is one."""
@@ -258,13 +286,15 @@ class FastSpanModel(LogitsModel):
 
     Args:
         weights: of a BERT-like network; they are copied.
-        precision: of matrix products; the head and the residual stream are fp32. "fp32"; "bf16"; "int8" for
-            the linear layers, with attention in bf16 where the hardware has it; or "auto", the fastest of
-            these on this machine.
-        ranges: ranges of the encoder's activations, which "int8" needs; without them "auto" is bf16 or fp32.
+        precision: of matrix products; the head and the residual stream are fp32. "fp32"; "bf16";
+            "int8" for the linear layers, with attention in bf16 where the hardware has it; or
+            "auto", the fastest of these on this machine.
+        ranges: ranges of the encoder's activations, which "int8" needs; without them "auto" is bf16
+            or fp32.
 
     Raises:
-        ConfigError: "int8" without ranges, "int8" or "bf16" on a CPU that lacks it, or an unknown name.
+        ConfigError: "int8" without ranges, "int8" or "bf16" on a CPU that lacks it, or an unknown
+            name.
         ArtifactError: the weights do not fit the configuration.
     """
 
@@ -285,8 +315,12 @@ class FastSpanModel(LogitsModel):
         self._segmented = has_segments(weights.config)
         self.pool = core_pool()
 
-    def logits(self, ids: Tensor, mask: Tensor, token_types: Tensor, skim: Skim | None = None) -> Logits:
-        """Logits, 0 at padding, and -inf of rows that `skim` drops; rows must be padded on the right."""
+    def logits(
+        self, ids: Tensor, mask: Tensor, token_types: Tensor, skim: Skim | None = None
+    ) -> Logits:
+        """Logits, 0 at padding, and -inf of rows that `skim` drops; rows must be padded on the
+        right.
+        """
         mask = mask.bool()
         lengths = mask.sum(1)  # (R,)
         hidden = self.encoder.embed(ids, mask, token_types if self._segmented else None)  # (T, H)

@@ -1,8 +1,9 @@
 """The extractive reader: answers are spans of the passages, which are read only as far as needed.
 
-Nine tenths of the time of an answer are spent on passages that do not change it. So a question's best
-passages are read first, in waves; if their answer is likely enough, the others are not read. In later waves
-the early head of the network, if it has one, drops unpromising passages after a few layers.
+Nine tenths of the time of an answer are spent on passages that do not change it. So a question's
+best passages are read first, in waves; if their answer is likely enough, the others are not read.
+In later waves the early head of the network, if it has one, drops unpromising passages after a few
+layers.
 """
 
 from __future__ import annotations
@@ -43,8 +44,9 @@ from readers.ranking import PassageRows, QuestionRanker, Ranked
 class ExtractiveReader:
     """Reads answers out of passages with a span model.
 
-    Span scores are start + end logits. A reader trained with shared normalisation makes them comparable
-    across the passages of a question; a DPR reader ranks by its passage selection logit first.
+    Span scores are start + end logits. A reader trained with shared normalisation makes them
+    comparable across the passages of a question; a DPR reader ranks by its passage selection logit
+    first.
 
     Args:
         model: network, already on its device and in its dtype.
@@ -86,12 +88,12 @@ class ExtractiveReader:
         """Load a reader; see `open_reader`.
 
         Args:
-            name_or_path: None for the weights that ship with the package; a folder of `rag train reader`;
-                or a Hugging Face name or folder of any `AutoModelForQuestionAnswering` or `DPRReader`
-                checkpoint.
-            precision: "fp32"; "bf16"; "int8" (linear layers in int8, for readers that come with ranges of
-                their activations, on CPUs); or "auto", the fastest of these that the reader and the hardware
-                allow.
+            name_or_path: None for the weights that ship with the package; a folder of `rag train
+                reader`; or a Hugging Face name or folder of any `AutoModelForQuestionAnswering` or
+                `DPRReader` checkpoint.
+            precision: "fp32"; "bf16"; "int8" (linear layers in int8, for readers that come with
+                ranges of their activations, on CPUs); or "auto", the fastest of these that the
+                reader and the hardware allow.
             overrides: fields of `ReaderSettings` to replace.
         """
         parts = load_parts(name_or_path)
@@ -102,7 +104,9 @@ class ExtractiveReader:
             model = parts.model.to(where).to_compute(resolve_precision(precision, where))
         stated = parts.manifest
         settings = load_config(ReaderSettings, overrides={**dict(stated.settings), **overrides})
-        return cls(model, parts.tokenizer, settings, stated.calibration, name=stated.name, device=where)
+        return cls(
+            model, parts.tokenizer, settings, stated.calibration, name=stated.name, device=where
+        )
 
     def read(
         self,
@@ -113,30 +117,42 @@ class ExtractiveReader:
         *,
         from_paths: bool = False,
     ) -> list[AnswerSet]:
-        """Answer each question from its passages; see `Reader.read`. All questions share the forward passes.
+        """Answer each question from its passages; see `Reader.read`. All questions share the
+        forward passes.
 
         With `from_paths` the scores are `readers.paths.hop_scores`.
         """
         check_request(questions, passages, scores, n_best)
         settings = self.settings
         if from_paths:
-            settings = settings.model_copy(update={"retrieval_weight": PATH_WEIGHT, "effort": "full"})
+            settings = settings.model_copy(
+                update={"retrieval_weight": PATH_WEIGHT, "effort": "full"}
+            )
         most = sum(EFFORTS[settings.effort].waves) or None  # further passages are never read
-        best = [np.argsort(-np.asarray(own, float), kind="stable")[:most].tolist() for own in scores]
+        best = [
+            np.argsort(-np.asarray(own, float), kind="stable")[:most].tolist() for own in scores
+        ]
         rows = self.rows(questions, passages, best)
         ranked = read_waves(self, rows, scores, settings)
         return [
             each.result(question, texts, ranks, likelihoods(each, self.calibration), n_best)
-            for each, question, texts, ranks in zip(ranked, questions, passages, scores, strict=True)
+            for each, question, texts, ranks in zip(
+                ranked, questions, passages, scores, strict=True
+            )
         ]
 
-    def score(self, questions: Sequence[str], passages: PassageLists) -> tuple[PassageRows, RowScores]:
-        """Run the network over all windows of all passages; `QuestionRanker` makes answers of the result.
+    def score(
+        self, questions: Sequence[str], passages: PassageLists
+    ) -> tuple[PassageRows, RowScores]:
+        """Run the network over all windows of all passages; `QuestionRanker` makes answers of the
+        result.
 
         The early head, if there is one, computes its scores too, but drops nothing.
         """
         everything = self.rows(questions, passages)
-        floors = np.full(len(everything.rows), -np.inf, np.float32) if self.model.skim_layer else None
+        floors = (
+            np.full(len(everything.rows), -np.inf, np.float32) if self.model.skim_layer else None
+        )
         return everything, self.score_rows(everything.rows, floors)
 
     def rows(
@@ -161,14 +177,19 @@ class ExtractiveReader:
         return PassageRows(questions, pairs, listed, texts, rows)
 
     def score_rows(self, rows: Sequence[Row], floors: Float32 | None) -> RowScores:
-        """The best spans of rows, which consist of whole words, and what else the network says of them.
+        """The best spans of rows, which consist of whole words, and what else the network says of
+        them.
 
         Args:
-            floors: (R,) lowest score by the early head; rows below it are dropped and have no spans.
+            floors: (R,) lowest score by the early head; rows below it are dropped and have no
+                spans.
         """
         settings, count = self.settings, len(rows)
         most, cls = max(settings.spans_per_window, settings.table_spans), self.template.cls_position
-        spans, words = np.full((count, most), -np.inf, np.float32), np.full((count, 2), -np.inf, np.float32)
+        spans, words = (
+            np.full((count, most), -np.inf, np.float32),
+            np.full((count, 2), -np.inf, np.float32),
+        )
         starts, ends = np.zeros((2, count, most), np.int64)
         nulls, relevances, skims = np.zeros((3, count), np.float32)
         glued = torch.from_numpy(self._continues)
@@ -198,7 +219,8 @@ def read_waves(
 ) -> list[Ranked]:
     """Read passages of all questions, wave by wave, as far as the effort of the settings requires.
 
-    A question's answers are ranked after each wave that it takes part in; the last ranking is its result.
+    A question's answers are ranked after each wave that it takes part in; the last ranking is its
+    result.
 
     Args:
         rows: rows of all passages that may be read.
@@ -213,7 +235,9 @@ def read_waves(
     waves = effort.waves or (int(ranks.max(initial=0)) + 1,)
     ends = np.cumsum(waves)
     layers = np.zeros(len(rows.rows), np.int64)  # layers that each row went through
-    best_skim = np.full(n_questions, -np.inf, np.float32)  # of the early head, of a question's best row
+    best_skim = np.full(
+        n_questions, -np.inf, np.float32
+    )  # of the early head, of a question's best row
     is_open, is_limited = np.ones(n_questions, bool), np.zeros(n_questions, bool)
     rankers = [QuestionRanker(rows, n, own, settings) for n, own in enumerate(retrieval)]
     ranked = [Ranked([], None)] * n_questions
@@ -255,8 +279,8 @@ def read_waves(
 
 
 def _fits(part: Int64, owner: Int64, ranks: Int64, cost: Int64, left: Int64) -> Bool:
-    """Whether the passage of each row of `part`, and all better ones, fit into what is `left` (Q,) to its
-    question; `cost` is that of each row of all.
+    """Whether the passage of each row of `part`, and all better ones, fit into what is `left` (Q,)
+    to its question; `cost` is that of each row of all.
     """
     fits = np.ones(len(part), bool)
     for question in np.unique(owner[part]):
@@ -267,7 +291,9 @@ def _fits(part: Int64, owner: Int64, ranks: Int64, cost: Int64, left: Int64) -> 
 
 
 def retrieval_ranks(rows: PassageRows, retrieval: ScoreLists) -> Int64:
-    """For each row, how many passages of its question rank before its passage by retrieval score."""
+    """For each row, how many passages of its question rank before its passage by retrieval
+    score.
+    """
     ranks = [np.argsort(np.argsort(-np.asarray(own, float), kind="stable")) for own in retrieval]
     pairs = (rows.pairs[row.group] for row in rows.rows)
     return np.array([ranks[question][place] for question, place in pairs], np.int64)

@@ -16,16 +16,19 @@ SIX_LAYERS = 6  # the network that `Effort.most` is stated for
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How much of a question's passages is read (`readers.extractive.reader`); by default everything.
+    """How much of a question's passages is read (`readers.extractive.reader`); by default
+    everything.
 
     Attributes:
-        waves: number of passages of each wave, best first by retrieval score; further passages are not read.
-            Empty: one wave of all passages.
-        enough: for each wave but the last, the confidence of the best answer so far at which reading stops.
-        drop: a passage is dropped at the early head, if there is one, if its score there is this many nats
-            below that of the question's best passage so far; None: no passage is dropped.
-        most: limit on a question's token-layers in a network of six layers, of others in proportion: after
-            the first wave, passages are read only as long as they fit, read whole; None: no limit.
+        waves: number of passages of each wave, best first by retrieval score; further passages are
+            not read. Empty: one wave of all passages.
+        enough: for each wave but the last, the confidence of the best answer so far at which
+            reading stops.
+        drop: a passage is dropped at the early head, if there is one, if its score there is this
+            many nats below that of the question's best passage so far; None: no passage is dropped.
+        most: limit on a question's token-layers in a network of six layers, of others in
+            proportion: after the first wave, passages are read only as long as they fit, read
+                whole; None: no limit.
     """
 
     waves: tuple[int, ...] = ()
@@ -34,9 +37,12 @@ class Effort:
     most: int | None = None
 
 
-EFFORTS = {"full": Effort(), "normal": Effort(waves=(2, 2, 4), enough=(0.45, 0.05), drop=1.5, most=7000)}
-"""Chosen on held-out questions of the reader that ships: "normal" takes a fifth of the token-layers of full
-reading, with 96 % of its right answers."""
+EFFORTS = {
+    "full": Effort(),
+    "normal": Effort(waves=(2, 2, 4), enough=(0.45, 0.05), drop=1.5, most=7000),
+}
+"""Chosen on held-out questions of the reader that ships: "normal" takes a fifth of the token-layers
+of full reading, with 96 % of its right answers."""
 
 
 class ReaderSettings(Config):
@@ -52,18 +58,19 @@ class ReaderSettings(Config):
         spans_per_window: candidates taken from each window.
         table_spans: candidates taken from each window for the cells of tables, if more.
         candidates: different answers kept per question; confidences are relative to these.
-        retrieval_weight: w in score = span score − w·ln(1 + rank of the passage by retrieval score).
-        score_weight: w' in score = span score + w' · retrieval score, for readers that were trained together
-            with their retriever.
-        table_weight: what an answer in a table's cell gains if its row fits the question, as much if its
-            column does, and as much again if both do, see `readers.table_match`.
-        select: choose the passage by its selection logit and then a span in it (DPR), instead of the best
-            span of all passages.
-        answer_types: whether "yes" and "no" can be answers to questions that ask for them, for networks with
-            these outputs.
+        retrieval_weight: w in score = span score − w·ln(1 + rank of the passage by retrieval
+            score).
+        score_weight: w' in score = span score + w' · retrieval score, for readers that were trained
+            together with their retriever.
+        table_weight: what an answer in a table's cell gains if its row fits the question, as much
+            if its column does, and as much again if both do, see `readers.table_match`.
+        select: choose the passage by its selection logit and then a span in it (DPR), instead of
+            the best span of all passages.
+        answer_types: whether "yes" and "no" can be answers to questions that ask for them, for
+            networks with these outputs.
         skim_layer: layer of the network's early head; 0: it has none.
-        effort: how much is read: "full" reads everything, see `EFFORTS`; passages of paths are always all
-            read, as an answer often occurs in the last of them.
+        effort: how much is read: "full" reads everything, see `EFFORTS`; passages of paths are
+            always all read, as an answer often occurs in the last of them.
     """
 
     titled: bool = True
@@ -86,7 +93,9 @@ class ReaderSettings(Config):
 
     @model_validator(mode="after")
     def _cross_check(self) -> ReaderSettings:
-        room = self.max_tokens - self.question_tokens - (self.title_tokens if self.titled else 0) - 6
+        room = (
+            self.max_tokens - self.question_tokens - (self.title_tokens if self.titled else 0) - 6
+        )
         if room < 8:
             raise ValueError(
                 f"max_tokens ({self.max_tokens}) leaves {room} tokens for the text beside a question of "
@@ -98,9 +107,9 @@ class ReaderSettings(Config):
 class ReaderManifest(Manifest):
     """The content of `reader.json`.
 
-    `ranges_file` holds the ranges of activations that int8 inference needs; a reader without one computes in
-    bf16 or fp32. `word_embeddings` names the installed model that these are taken from, if the weights file
-    has none.
+    `ranges_file` holds the ranges of activations that int8 inference needs; a reader without one
+    computes in bf16 or fp32. `word_embeddings` names the installed model that these are taken from,
+    if the weights file has none.
     """
 
     kind: Literal["extractive"] = "extractive"

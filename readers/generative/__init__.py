@@ -1,1 +1,3 @@
-"""Readers that generate the answer: sequence-to-sequence and causal models over one or many passages."""
+"""Readers that generate the answer: sequence-to-sequence and causal models over one or many
+passages.
+"""

@@ -1,4 +1,6 @@
-"""The decoder's cross-attention to each passage, recorded in one pass by transformers' own interface."""
+"""The decoder's cross-attention to each passage, recorded in one pass by transformers' own
+interface.
+"""
 
 from typing import Any
 
@@ -21,8 +23,8 @@ def passage_attention(seq2seq: Seq2Seq, memory: Memory) -> Tensor:
 
         G_i = 1/(L·H·|z_i|) Σ_l Σ_h Σ_{j ∈ z_i} q_{l,h}·k_{l,h,j}
 
-    (divided by √d where the model divides: BART does, T5 does not). Tokens that are forced before every
-    answer (BART's <s>) are left out, as they do not depend on passages.
+    (divided by √d where the model divides: BART does, T5 does not). Tokens that are forced before
+    every answer (BART's <s>) are left out, as they do not depend on passages.
 
     Args:
         seq2seq: in evaluation mode.
@@ -43,7 +45,9 @@ def passage_attention(seq2seq: Seq2Seq, memory: Memory) -> Tensor:
         module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **options: Any
     ) -> Any:
         if not module.is_causal:
-            scores = query[:, :, first, None].float() @ key.float().transpose(-1, -2)  # (R, H, 1, S)
+            scores = query[:, :, first, None].float() @ key.float().transpose(
+                -1, -2
+            )  # (R, H, 1, S)
             layers.append(scores[:, :, 0].mean(1) * module.scaling)
         return sdpa_attention_forward(module, query, key, value, mask, **options)
 
@@ -66,5 +70,7 @@ def passage_attention(seq2seq: Seq2Seq, memory: Memory) -> Tensor:
     total = torch.zeros(len(memory), max(memory.counts), device=memory.mask.device)
     for scores in layers:
         total.scatter_add_(1, owner, scores * memory.mask)
-    sizes = torch.zeros_like(total).scatter_add_(1, owner, memory.mask.float())  # 0 for absent passages
+    sizes = torch.zeros_like(total).scatter_add_(
+        1, owner, memory.mask.float()
+    )  # 0 for absent passages
     return (total / len(layers) / sizes.clamp_min(1.0)).masked_fill(sizes == 0, float("-inf"))

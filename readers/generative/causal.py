@@ -1,14 +1,18 @@
-"""Decoder-only language models behind the interface of `Seq2Seq`: a passage's memory is its prompt's cache.
+"""Decoder-only language models behind the interface of `Seq2Seq`: a passage's memory is its
+prompt's cache.
 
-A prompt ends with the same few tokens for every passage, such as "Answer:" or the head of a chat's reply. All
-but the last of its tokens are read once; their keys and values are the memory, from which any number of
-answers is generated and scored. The last one starts the answer, as the start token of an encoder–decoder.
+A prompt ends with the same few tokens for every passage, such as "Answer:" or the head of a chat's
+reply. All but the last of its tokens are read once; their keys and values are the memory, from
+which any number of answers is generated and scored. The last one starts the answer, as the start
+token of an encoder–decoder.
 
-Several passages are read together (mode "fid") as parallel windows: each prompt is read separately, at the
-same positions, and the answer, whose positions follow the longest prompt, attends to all of them.
+Several passages are read together (mode "fid") as parallel windows: each prompt is read separately,
+at the same positions, and the answer, whose positions follow the longest prompt, attends to all of
+them.
 
 Source:
-    Ratner et al. 2023, "Parallel Context Windows for Large Language Models", section 2 (several passages).
+    Ratner et al. 2023, "Parallel Context Windows for Large Language Models", section 2 (several
+    passages).
 """
 
 from collections.abc import Sequence
@@ -37,7 +41,8 @@ class Causal(Seq2Seq):
     """A decoder-only checkpoint that reads passages separately.
 
     Args:
-        model: any `AutoModelForCausalLM` that keeps keys and values, in its compute dtype and on its device.
+        model: any `AutoModelForCausalLM` that keeps keys and values, in its compute dtype and on
+            its device.
         tokenizer: its tokenizer.
         prompt_end: text between the input and the answer; at least one token.
 
@@ -65,14 +70,18 @@ class Causal(Seq2Seq):
         self.model.generation_config = GenerationConfig(eos_token_id=end, pad_token_id=self.pad)
 
     def _input_row(self, ids: Sequence[int]) -> Sequence[int]:
-        """A whole prompt but for its last token, without an end that the tokenizer put behind the input."""
+        """A whole prompt but for its last token, without an end that the tokenizer put behind the
+        input.
+        """
         ended = bool(ids) and ids[-1] == self.end and self.tail[:1] != [self.end]
         return [*(ids[:-1] if ended else ids), *self.tail]
 
     def _states(self, ids: Tensor, mask: Tensor) -> Tensor:
         """(R, L, 2·N·H·D) keys of all layers, then their values."""
         cache = DynamicCache()
-        self.model.base_model(input_ids=ids, attention_mask=mask, use_cache=True, past_key_values=cache)
+        self.model.base_model(
+            input_ids=ids, attention_mask=mask, use_cache=True, past_key_values=cache
+        )
         if not cache.layers or cache.layers[0].keys is None:
             raise ConfigError(
                 f"{type(self.model).__name__} keeps no keys and values of what it has read",
@@ -86,7 +95,9 @@ class Causal(Seq2Seq):
 
     def answer_ids(self, text: str) -> list[int]:
         """Token ids of an answer, as they follow the prompt."""
-        return list(self.tokenizer(self.blank + text, add_special_tokens=False, verbose=False)["input_ids"])
+        return list(
+            self.tokenizer(self.blank + text, add_special_tokens=False, verbose=False)["input_ids"]
+        )
 
     def _inputs(self, memory: Memory, beams: int) -> dict[str, Any]:
         behind = self._behind(memory, 1)

@@ -13,16 +13,19 @@ from transformers import (
 )
 
 from rag.config import load_config
-from rag.core.errors import ArtifactError, ConfigError, IncompleteArtifactError, MismatchedArtifactError
+from rag.core.errors import (
+    ArtifactError,
+    ConfigError,
+    IncompleteArtifactError,
+    MismatchedArtifactError,
+)
 from rag.runtime.backbone import attention_for, loading, refuse_missing, set_dropout
 from readers.generative.causal import FRAME_TOKENS, Causal, causal_layout, causal_limit
 from readers.generative.model import Seq2Seq, answer_limit, longest_row
 from readers.generative.settings import GeneratorManifest, GeneratorSettings
 from readers.manifest import READER_FILE, check_files, load_manifest
 
-_HINT = (
-    "give a folder of `rag train generator`, or a BART- or T5-like or causal checkpoint with its tokenizer"
-)
+_HINT = "give a folder of `rag train generator`, or a BART- or T5-like or causal checkpoint with its tokenizer"
 
 
 def load_generator(
@@ -34,7 +37,8 @@ def load_generator(
     dropout: float | None = None,
     **changes: Any,
 ) -> tuple[Seq2Seq, GeneratorManifest]:
-    """A folder of `rag train generator`, or any sequence-to-sequence or causal checkpoint with its tokenizer.
+    """A folder of `rag train generator`, or any sequence-to-sequence or causal checkpoint with its
+    tokenizer.
 
     Args:
         trains: whether it will be trained, by the attention that trains fastest.
@@ -62,7 +66,9 @@ def load_generator(
     settings = load_config(GeneratorSettings, overrides={**dict(manifest.settings), **changes})
     check_rows(model, settings)
     model = model.to(device, dtype)
-    network = Causal(model, tokenizer, settings.prompt_end) if is_causal else Seq2Seq(model, tokenizer)
+    network = (
+        Causal(model, tokenizer, settings.prompt_end) if is_causal else Seq2Seq(model, tokenizer)
+    )
     return network, manifest.model_copy(update={"settings": settings})
 
 
@@ -96,12 +102,16 @@ def _load(name_or_path: str | Path, dropout: float | None, train_on: str | None)
     with loading(f"{name_or_path}: no tokenizer beside the weights", hint=hint):
         tokenizer = AutoTokenizer.from_pretrained(name_or_path, use_fast=True)
     hint = "the checkpoint is damaged or cut short: copy the whole folder again"
-    with loading(f"{name_or_path}: the weights cannot be read", hint=hint, kind=IncompleteArtifactError):
+    with loading(
+        f"{name_or_path}: the weights cannot be read", hint=hint, kind=IncompleteArtifactError
+    ):
         kind: Any = AutoModelForCausalLM if is_causal else AutoModelForSeq2SeqLM
         attention = attention_for(config, train_on) if train_on else None
         options = {"config": config, "attn_implementation": attention, "dtype": torch.float32}
         model, report = kind.from_pretrained(name_or_path, output_loading_info=True, **options)
-    refuse_missing(Path(name_or_path), [*report["missing_keys"], *map(str, report["mismatched_keys"])])
+    refuse_missing(
+        Path(name_or_path), [*report["missing_keys"], *map(str, report["mismatched_keys"])]
+    )
     embedded = model.get_input_embeddings().weight.shape[0]
     if len(tokenizer) > embedded:
         raise MismatchedArtifactError(

@@ -2,15 +2,17 @@ r"""Several passages, each read alone: likelihood and decoding of RAG-Sequence a
 
 With K passages z of a question x, p(z|x) the softmax of their scores, and an answer y of T tokens:
 
-    sequence    p(y|x) = Σ_z p(z|x) Π_t p(y_t | x, z, y_<t)      the whole answer comes from one passage
-    token       p(y|x) = Π_t Σ_z p(z|x) p(y_t | x, z, y_<t)      every token may come from another passage
+    sequence    p(y|x) = Σ_z p(z|x) Π_t p(y_t | x, z, y_<t)      the whole answer comes from one
+    passage token       p(y|x) = Π_t Σ_z p(z|x) p(y_t | x, z, y_<t)      every token may come from
+    another passage
 
-The prior p(z|x) counts once per answer ("sequence") or once per token ("token"), however short the answer is
-and whatever it begins with. Hypotheses that reach the maximum length are ended there; scores are not divided
-by length, so the search is for the likeliest answer.
+The prior p(z|x) counts once per answer ("sequence") or once per token ("token"), however short the
+answer is and whatever it begins with. Hypotheses that reach the maximum length are ended there;
+scores are not divided by length, so the search is for the likeliest answer.
 
 Source:
-    Lewis et al. 2020, "Retrieval-Augmented Generation for Knowledge-Intensive NLP Tasks", section 2.1.
+    Lewis et al. 2020, "Retrieval-Augmented Generation for Knowledge-Intensive NLP Tasks", section
+    2.1.
 """
 
 from collections.abc import Sequence
@@ -27,11 +29,13 @@ from readers.generative.settings import Marginal
 
 
 def answer_log_likelihood(marginal: Marginal, scores: Tensor, logp: Tensor) -> Tensor:
-    """(B,) log p(y|x), differentiable in scores (the retriever) and log-probabilities (the generator).
+    """(B,) log p(y|x), differentiable in scores (the retriever) and log-probabilities (the
+    generator).
 
     Args:
         marginal: see the module.
-        scores: (B, K) scores of the passages, on the scale whose softmax is p(z|x); −inf where there is none.
+        scores: (B, K) scores of the passages, on the scale whose softmax is p(z|x); −inf where
+            there is none.
         logp: (B, K, T) log p(y_t | x, z, y_<t) of the answer's tokens, 0 after its end.
 
     Example:
@@ -67,11 +71,12 @@ def marginal_loss(
         spoken: (B, T) bool mask of the answer's tokens; needed for smoothing.
 
     Source:
-        Lewis et al. 2020, equation 2 and appendix D; the smoothing term is that of transformers' RAG classes.
+        Lewis et al. 2020, equation 2 and appendix D; the smoothing term is that of transformers'
+        RAG classes.
 
     Note:
-        transformers adds log p(z|x) at the second predicted token of RAG-Sequence, and so leaves it out for
-        answers of one token; here it always counts.
+        transformers adds log p(z|x) at the second predicted token of RAG-Sequence, and so leaves it
+        out for answers of one token; here it always counts.
     """
     loss = -answer_log_likelihood(marginal, scores, logp)
     if not smoothing:
@@ -109,8 +114,11 @@ def posterior(marginal: Marginal, scores: Tensor, logp: Tensor, spoken: Tensor) 
 
 
 @torch.inference_mode()
-def passage_log_likelihood(seq2seq: Seq2Seq, memory: Memory, answers: Sequence[Sequence[int]]) -> Tensor:
-    """Mean log-probability of the answer's tokens given each passage alone: g_i = 1/|y| log p(y | q, z_i).
+def passage_log_likelihood(
+    seq2seq: Seq2Seq, memory: Memory, answers: Sequence[Sequence[int]]
+) -> Tensor:
+    """Mean log-probability of the answer's tokens given each passage alone: g_i = 1/|y| log p(y |
+    q, z_i).
 
     The encoder is not run again, because passages were encoded separately.
 
@@ -141,8 +149,9 @@ def read_apart(
         words: also return the log-probabilities of the whole vocabulary.
 
     Returns:
-        (B, K, T) log-probabilities of the answer's tokens, 0 after its end and where a question has fewer
-        passages; (B, T) bool mask of its tokens; and (B, K, T, V) those of the whole vocabulary, or None.
+        (B, K, T) log-probabilities of the answer's tokens, 0 after its end and where a question has
+        fewer passages; (B, T) bool mask of its tokens; and (B, K, T, V) those of the whole
+        vocabulary, or None.
     """
     labels = seq2seq.targets(answers)  # (B, T)
     owners = torch.repeat_interleave(torch.tensor(list(counts)))
@@ -154,7 +163,9 @@ def read_apart(
     if not words:
         return by_question(seq2seq.token_log_probs(apart, targets)), labels >= 0, None
     everything = seq2seq.logits(apart, targets).log_softmax(-1)
-    logp = everything.gather(2, targets.clamp_min(0)[:, :, None])[:, :, 0].masked_fill(targets < 0, 0.0)
+    logp = everything.gather(2, targets.clamp_min(0)[:, :, None])[:, :, 0].masked_fill(
+        targets < 0, 0.0
+    )
     return by_question(logp), labels >= 0, by_question(everything)
 
 
@@ -179,9 +190,9 @@ def decode(
 ) -> list[list[Hypothesis]]:
     """Answers of each question, best first.
 
-    "token" searches with the mixture of all passages' next-token distributions. "sequence" searches passage
-    by passage; an answer has probability 0 under the passages whose beams do not contain it (the paper's fast
-    decoding).
+    "token" searches with the mixture of all passages' next-token distributions. "sequence" searches
+    passage by passage; an answer has probability 0 under the passages whose beams do not contain it
+    (the paper's fast decoding).
 
     Args:
         apart: one row per passage, question by question.
@@ -209,8 +220,8 @@ def decode(
 class _Mixture(LogitsProcessor):
     """Gives all rows of a group the same next-token distribution, log Σ_z p(z) p(y_t | z, y_<t).
 
-    So the searches of its rows, which are as many as its `priors` (M,) log p(z), run alike. Behind `longest`
-    tokens stands `end`.
+    So the searches of its rows, which are as many as its `priors` (M,) log p(z), run alike. Behind
+    `longest` tokens stands `end`.
     """
 
     def __init__(self, priors: Sequence[Tensor], end: int, longest: int) -> None:
@@ -240,7 +251,9 @@ def _scored(
     answers: Sequence[Sequence[Sequence[int]]],
     marginal: Marginal,
 ) -> list[Hypothesis]:
-    """The different answers of a question's passages, by their likelihood under those that gave them."""
+    """The different answers of a question's passages, by their likelihood under those that gave
+    them.
+    """
     beams = [{tuple(ids) for ids in mine} for mine in answers]
     union = list(dict.fromkeys(tuple(ids) for mine in answers for ids in mine))
     labels = seq2seq.targets(union)  # (H, T)
@@ -252,5 +265,7 @@ def _scored(
     scores = prior.to(logp).expand(len(union), -1)
     likelihoods = answer_log_likelihood(marginal, scores, logp).tolist()
     weights = posterior(marginal, scores, logp, labels >= 0).tolist()
-    hypotheses = [Hypothesis(ids, v, tuple(w)) for ids, v, w in zip(union, likelihoods, weights, strict=True)]
+    hypotheses = [
+        Hypothesis(ids, v, tuple(w)) for ids, v, w in zip(union, likelihoods, weights, strict=True)
+    ]
     return sorted(hypotheses, key=lambda h: (-h.score, h.ids))

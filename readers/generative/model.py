@@ -1,4 +1,6 @@
-"""Sequence-to-sequence models over passages: encode separately, fuse, decode by transformers' classes."""
+"""Sequence-to-sequence models over passages: encode separately, fuse, decode by transformers'
+classes.
+"""
 
 from __future__ import annotations
 
@@ -37,12 +39,16 @@ class Memory:
 
     @classmethod
     def of(cls, states: Sequence[Tensor], counts: Sequence[int]) -> Memory:
-        """The memory of rows with so many passages each, from the states (L, D) of every passage in turn."""
+        """The memory of rows with so many passages each, from the states (L, D) of every passage in
+        turn.
+        """
         left = iter(states)
         rows = [list(islice(left, count)) for count in counts]
         none = states[0].new_zeros(0, states[0].shape[1])  # a row may have no passage
         owners = [
-            torch.arange(len(row)).repeat_interleave(torch.tensor(list(map(len, row)), dtype=torch.long))
+            torch.arange(len(row)).repeat_interleave(
+                torch.tensor(list(map(len, row)), dtype=torch.long)
+            )
             for row in rows
         ]
         owner = pad_sequence(owners, batch_first=True, padding_value=-1).to(none.device)
@@ -53,7 +59,9 @@ class Memory:
         return len(self.counts)
 
     def rows(self, chosen: Sequence[int]) -> Memory:
-        """The rows with these numbers, which may repeat, without columns that are padding in all of them."""
+        """The rows with these numbers, which may repeat, without columns that are padding in all of
+        them.
+        """
         index = torch.tensor(list(chosen), dtype=torch.long, device=self.mask.device)
         width = max(1, int(self.mask[index].sum(1).max()))
         states, mask, owner = (part[index, :width] for part in (self.states, self.mask, self.owner))
@@ -84,12 +92,14 @@ class Seq2Seq:
     """An encoder–decoder checkpoint that reads passages.
 
     Args:
-        model: any `AutoModelForSeq2SeqLM`, in its compute dtype and on its device. Its generation settings
-            are replaced: a checkpoint's lengths, penalties, beams and forbidden words were chosen for another
-            task. Only a forced first token is kept, because the model was trained with it.
+        model: any `AutoModelForSeq2SeqLM`, in its compute dtype and on its device. Its generation
+            settings are replaced: a checkpoint's lengths, penalties, beams and forbidden words were
+            chosen for another task. Only a forced first token is kept, because the model was
+            trained with it.
 
     Raises:
-        ConfigError: the tokenizer and the configuration do not define start, end and padding tokens.
+        ConfigError: the tokenizer and the configuration do not define start, end and padding
+            tokens.
     """
 
     max_rows = 256  # passages that are encoded at a time
@@ -132,7 +142,9 @@ class Seq2Seq:
         """
         flat = [self._input_row(ids) for passages in rows for ids in passages]
         states = [torch.empty(0)] * len(flat)
-        for part in plan_batches(list(map(len, flat)), max_rows=self.max_rows, max_tokens=batch_tokens):
+        for part in plan_batches(
+            list(map(len, flat)), max_rows=self.max_rows, max_tokens=batch_tokens
+        ):
             hidden = self._states(*self.pad_rows([flat[i] for i in part]))
             for i, own in zip(part, hidden, strict=True):
                 states[i] = own[: len(flat[i])]
@@ -151,10 +163,15 @@ class Seq2Seq:
         ids, mask = pad(rows, self.pad)
         return ids.to(self.device), mask.to(self.device)
 
-    def generate(self, memory: Memory, *, answer_tokens: int, beams: int = 1) -> list[list[list[int]]]:
+    def generate(
+        self, memory: Memory, *, answer_tokens: int, beams: int = 1
+    ) -> list[list[list[int]]]:
         """Token ids of `beams` answers per row, best first, without special tokens."""
         answers = self.search(memory, answer_tokens=answer_tokens, beams=beams)
-        return [[[token for token in ids if token not in self._silent] for ids in mine] for mine in answers]
+        return [
+            [[token for token in ids if token not in self._silent] for ids in mine]
+            for mine in answers
+        ]
 
     @torch.inference_mode()
     def search(
@@ -163,12 +180,20 @@ class Seq2Seq:
         """Token ids of `beams` answers per row, best first, without start and end tokens.
 
         Args:
-            search: further arguments of transformers' `generate`, which decodes greedily, or by beam search.
+            search: further arguments of transformers' `generate`, which decodes greedily, or by
+                beam search.
         """
         begin = 1 + len(self.prefix)
-        search |= {"num_beams": beams, "num_return_sequences": beams, "max_new_tokens": begin + answer_tokens}
+        search |= {
+            "num_beams": beams,
+            "num_return_sequences": beams,
+            "max_new_tokens": begin + answer_tokens,
+        }
         rows = self.model.generate(**self._inputs(memory, beams), **search)
-        answers = [row[begin : [*row, self.end].index(self.end, 1)][:answer_tokens] for row in rows.tolist()]
+        answers = [
+            row[begin : [*row, self.end].index(self.end, 1)][:answer_tokens]
+            for row in rows.tolist()
+        ]
         return [answers[b * beams : (b + 1) * beams] for b in range(len(memory))]
 
     def _inputs(self, memory: Memory, beams: int) -> dict[str, Any]:
@@ -188,13 +213,19 @@ class Seq2Seq:
         return moved
 
     def token_log_probs(self, memory: Memory, labels: Tensor) -> Tensor:
-        """(R, T) log p(y_t | y_<t, passages) of the labels of `targets`, 0 at padding; teacher forcing."""
+        """(R, T) log p(y_t | y_<t, passages) of the labels of `targets`, 0 at padding; teacher
+        forcing.
+        """
         # rows of the vocabulary end to end: strided ones take a third of a denoising step longer
         logits, flat = self.logits(memory, labels).flatten(0, 1), labels.flatten()
-        return -functional.cross_entropy(logits, flat, ignore_index=-100, reduction="none").view(labels.shape)
+        return -functional.cross_entropy(logits, flat, ignore_index=-100, reduction="none").view(
+            labels.shape
+        )
 
     def logits(self, memory: Memory, labels: Tensor) -> Tensor:
-        """Logits (R, T, V) for each label, float32 at least; teacher forcing, see `token_log_probs`."""
+        """Logits (R, T, V) for each label, float32 at least; teacher forcing, see
+        `token_log_probs`.
+        """
         logits = self.model(**self._forced(memory, self.decoder_inputs(labels))).logits
         return logits if logits.dtype == torch.float64 else logits.float()
 
@@ -208,7 +239,9 @@ class Seq2Seq:
 
     def answer_ids(self, text: str) -> list[int]:
         """Token ids of an answer, without special tokens, truncated to the decoder's positions."""
-        return list(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])[: self._most]
+        return list(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])[
+            : self._most
+        ]
 
 
 def _encoded(memory: Memory) -> dict[str, Any]:
@@ -223,7 +256,9 @@ def longest_row(model: Any) -> int | None:
 
 
 def answer_limit(model: Any) -> int | None:
-    """Maximum tokens of an answer after its start tokens, by the decoder's positions; None: no limit."""
+    """Maximum tokens of an answer after its start tokens, by the decoder's positions; None: no
+    limit.
+    """
     longest = longest_row(model)
     return None if longest is None else longest - len(_prefix(model)) - 1
 

@@ -31,24 +31,33 @@ _DECODED_TOKENS = 65_536  # tokens of passages in one batch of the decoder
 class GenerativeReader:
     """Reads with a sequence-to-sequence model: Fusion-in-Decoder, or RAG's two marginals.
 
-    A candidate's score is log p(answer | question, passages). The score of "no answer" is that of the words
-    that the model was trained to generate in this case.
+    A candidate's score is log p(answer | question, passages). The score of "no answer" is that of
+    the words that the model was trained to generate in this case.
 
     Args:
         name: for reports.
 
     Source:
-        Izacard & Grave 2021, "Leveraging Passage Retrieval with Generative Models for Open Domain Question
-        Answering", section 3.
+        Izacard & Grave 2021, "Leveraging Passage Retrieval with Generative Models for Open Domain
+        Question Answering", section 3.
     """
 
-    def __init__(self, seq2seq: Seq2Seq, settings: GeneratorSettings, *, name: str = "generator") -> None:
+    def __init__(
+        self, seq2seq: Seq2Seq, settings: GeneratorSettings, *, name: str = "generator"
+    ) -> None:
         self.seq2seq, self.settings, self.name = seq2seq, settings, name
-        self._no_answer = None if settings.no_answer is None else seq2seq.answer_ids(settings.no_answer)
+        self._no_answer = (
+            None if settings.no_answer is None else seq2seq.answer_ids(settings.no_answer)
+        )
 
     @classmethod
     def load(
-        cls, name_or_path: str | Path, *, precision: str = "auto", device: str = "auto", **changes: Any
+        cls,
+        name_or_path: str | Path,
+        *,
+        precision: str = "auto",
+        device: str = "auto",
+        **changes: Any,
     ) -> GenerativeReader:
         """Load a folder of `rag train generator`, or a model of transformers; see `open_reader`.
 
@@ -69,16 +78,25 @@ class GenerativeReader:
         There are at most `settings.beams` answers.
         """
         check_request(questions, passages, scores, n_best)
-        results, marginal = [AnswerSet(question, (), 1.0) for question in questions], self.settings.marginal
+        results, marginal = (
+            [AnswerSet(question, (), 1.0) for question in questions],
+            self.settings.marginal,
+        )
         for part, places, memory, priors in self._read(questions, passages, scores):
-            answered = self._fused(memory) if marginal is None else self._mixed(marginal, memory, priors)
+            answered = (
+                self._fused(memory) if marginal is None else self._mixed(marginal, memory, priors)
+            )
             for b, chosen, (hypotheses, null) in zip(part, places, answered, strict=True):
                 spans: dict[str, Span] = {}  # one of each normalised text
                 for guess in sorted(hypotheses, key=lambda h: -h.score):
                     order = chosen
                     if guess.weights:
-                        order = [chosen[i] for i in np.argsort(-np.array(guess.weights), kind="stable")]
-                    span = _supported(self.seq2seq.words(guess.ids), guess.score, passages[b], order)
+                        order = [
+                            chosen[i] for i in np.argsort(-np.array(guess.weights), kind="stable")
+                        ]
+                    span = _supported(
+                        self.seq2seq.words(guess.ids), guess.score, passages[b], order
+                    )
                     spans.setdefault(normalize_answer(span.text) or span.text, span)
                 ranked = Ranked(list(spans.values()), null)
                 chances = _likelihoods(ranked)
@@ -86,19 +104,29 @@ class GenerativeReader:
         return results
 
     def log_likelihood(
-        self, questions: Sequence[str], passages: PassageLists, scores: ScoreLists, answers: Sequence[str]
+        self,
+        questions: Sequence[str],
+        passages: PassageLists,
+        scores: ScoreLists,
+        answers: Sequence[str],
     ) -> list[float]:
-        """log p(answer | question, passages) in nats of one answer per question; NaN without a passage."""
+        """log p(answer | question, passages) in nats of one answer per question; NaN without a
+        passage.
+        """
         check_request(questions, passages, scores, 1)
         results, marginal = [float("nan")] * len(questions), self.settings.marginal
         for part, _, memory, priors in self._read(questions, passages, scores):
-            ids = [self.seq2seq.answer_ids(answers[b]) for b in part]  # whole, also beyond `answer_tokens`
+            ids = [
+                self.seq2seq.answer_ids(answers[b]) for b in part
+            ]  # whole, also beyond `answer_tokens`
             with torch.inference_mode():
                 if marginal is None:
                     logp = self.seq2seq.token_log_probs(memory, self.seq2seq.targets(ids)).sum(1)
                 else:
                     apart, _, _ = read_apart(self.seq2seq, memory.apart(), memory.counts, ids)
-                    prior = pad_sequence(priors, batch_first=True, padding_value=float("-inf")).to(apart)
+                    prior = pad_sequence(priors, batch_first=True, padding_value=float("-inf")).to(
+                        apart
+                    )
                     logp = answer_log_likelihood(marginal, prior, apart)
             for b, value in zip(part, logp.tolist(), strict=True):
                 results[b] = value
@@ -107,11 +135,15 @@ class GenerativeReader:
     def _read(
         self, questions: Sequence[str], passages: PassageLists, scores: ScoreLists
     ) -> Iterator[tuple[list[int], list[list[int]], Memory, list[torch.Tensor]]]:
-        """Parts of the questions that have passages: their numbers, which passages are read, best first, the
-        encoded passages, and the scores whose softmax is p(z|x) in the modes of RAG."""
+        """Parts of the questions that have passages: their numbers, which passages are read, best
+        first, the encoded passages, and the scores whose softmax is p(z|x) in the modes of RAG."""
         settings = self.settings
         chosen = [
-            [i for i in np.argsort(-np.asarray(own), kind="stable").tolist() if texts[i].text.strip()]
+            [
+                i
+                for i in np.argsort(-np.asarray(own), kind="stable").tolist()
+                if texts[i].text.strip()
+            ]
             for texts, own in zip(passages, scores, strict=True)
         ]
         chosen = [places[: settings.max_passages] for places in chosen]
@@ -119,11 +151,15 @@ class GenerativeReader:
         rows = encode_rows(self.seq2seq.tokenizer, settings, questions, shown)
         sizes = [sum(map(len, own)) for own in rows]
         numbers = [b for b, size in enumerate(sizes) if size]
-        plan = plan_batches([sizes[b] for b in numbers], max_rows=len(numbers), max_tokens=_DECODED_TOKENS)
+        plan = plan_batches(
+            [sizes[b] for b in numbers], max_rows=len(numbers), max_tokens=_DECODED_TOKENS
+        )
         for part in ([numbers[place] for place in places] for places in plan):
             with torch.inference_mode():
                 memory = self.seq2seq.encode([rows[b] for b in part], settings.batch_tokens)
-            priors = [torch.tensor([scores[b][i] for i in chosen[b]]) * settings.prior_scale for b in part]
+            priors = [
+                torch.tensor([scores[b][i] for i in chosen[b]]) * settings.prior_scale for b in part
+            ]
             yield part, [chosen[b] for b in part], memory, priors
 
     def _mixed(
@@ -131,14 +167,23 @@ class GenerativeReader:
     ) -> Iterator[tuple[list[Hypothesis], float | None]]:
         answer_tokens, beams = self.settings.answer_tokens, self.settings.beams
         for hypotheses in decode(
-            self.seq2seq, memory.apart(), priors, marginal=marginal, answer_tokens=answer_tokens, beams=beams
+            self.seq2seq,
+            memory.apart(),
+            priors,
+            marginal=marginal,
+            answer_tokens=answer_tokens,
+            beams=beams,
         ):
             yield [h for h in hypotheses if self.seq2seq.words(h.ids)], None
 
     def _fused(self, memory: Memory) -> Iterator[tuple[list[Hypothesis], float | None]]:
-        """Each row's different answers, and the score of its "no answer", which is left out of them."""
+        """Each row's different answers, and the score of its "no answer", which is left out of
+        them.
+        """
         settings = self.settings
-        generated = self.seq2seq.generate(memory, answer_tokens=settings.answer_tokens, beams=settings.beams)
+        generated = self.seq2seq.generate(
+            memory, answer_tokens=settings.answer_tokens, beams=settings.beams
+        )
         answers = [self._different(beams) for beams in generated]
         null = [] if self._no_answer is None else [self._no_answer]
         scores = self._log_probs(memory, [[*own, *null] for own in answers])
@@ -175,7 +220,9 @@ def _likelihoods(ranked: Ranked) -> tuple[Float64, float]:
 
 
 def _supported(text: str, score: float, passages: Sequence[Passage], order: Sequence[int]) -> Span:
-    """The answer in the first passage by `order` that contains it, in its spelling; else of the first."""
+    """The answer in the first passage by `order` that contains it, in its spelling; else of the
+    first.
+    """
     for number in order:
         if (place := find_span(text, passages[number].text)) is not None:
             return Span(passages[number].text[slice(*place)], score, number, place)

@@ -1,4 +1,6 @@
-"""A generative reader's settings, which stand in its folder's `reader.json`, and the rows that they make."""
+"""A generative reader's settings, which stand in its folder's `reader.json`, and the rows that they
+make.
+"""
 
 from collections.abc import Sequence
 from string import Formatter
@@ -22,18 +24,18 @@ class GeneratorSettings(Config):
         mode: "fid" encodes passages apart and decodes from all of them together; "rag-sequence" and
             "rag-token" read passages apart, and all of them together say how likely an answer is
             (`readers.generative.marginal`).
-        template: an input row; names in braces are filled in. The tokenizer's special tokens may be written
-            out.
-        prompt_end: text between the input and the answer of a decoder-only model, which is never truncated:
-            the head of a chat's reply, or "Answer:"; "" for encoder–decoders.
-        passage_tokens: maximum input length, special tokens included; longer inputs are truncated at the end,
-            as published.
+        template: an input row; names in braces are filled in. The tokenizer's special tokens may be
+            written out.
+        prompt_end: text between the input and the answer of a decoder-only model, which is never
+            truncated: the head of a chat's reply, or "Answer:"; "" for encoder–decoders.
+        passage_tokens: maximum input length, special tokens included; longer inputs are truncated
+            at the end, as published.
         question_tokens: maximum question length; longer questions are truncated.
         answer_tokens: maximum answer length.
         max_passages: number of best-ranked passages that are read.
         beams: 1 is greedy; each beam gives a candidate answer.
-        no_answer: text that the model was trained to generate where the passages have no answer; None if it
-            was not trained on such questions.
+        no_answer: text that the model was trained to generate where the passages have no answer;
+            None if it was not trained on such questions.
         prior_scale: factor on retrieval scores, whose softmax is then p(z|x), in the modes of RAG.
         batch_tokens: tokens that are encoded at a time.
     """
@@ -76,10 +78,11 @@ class GeneratorManifest(Manifest):
 def encode_rows(
     tokenizer: Any, settings: GeneratorSettings, questions: Sequence[str], passages: PassageLists
 ) -> list[list[list[int]]]:
-    """Token ids of every passage of every question; rows over `passage_tokens` are cut at their end.
+    """Token ids of every passage of every question; rows over `passage_tokens` are cut at their
+    end.
 
-    Special tokens that the template contains (such as "[SEP]") become these tokens; the tokenizer adds its
-    usual special tokens around rows.
+    Special tokens that the template contains (such as "[SEP]") become these tokens; the tokenizer
+    adds its usual special tokens around rows.
     """
     shortened = [_cut(tokenizer, question, settings.question_tokens) for question in questions]
     texts = [

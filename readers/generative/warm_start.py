@@ -1,4 +1,6 @@
-"""Make a generator from an extractive reader: both sides get its layers, the decoder starts as a pointer."""
+"""Make a generator from an extractive reader: both sides get its layers, the decoder starts as a
+pointer.
+"""
 
 from collections.abc import Sequence
 from itertools import product
@@ -39,22 +41,26 @@ def warm_start(
     dropout: float = 0.1,
     device: str = "cpu",
 ) -> Seq2Seq:
-    r"""A BART whose encoder is that of `reader`, and whose decoder copies from where its answers start.
+    r"""A BART whose encoder is that of `reader`, and whose decoder copies from where its answers
+    start.
 
-    BART's layers are BERT's: attention, residual and norm, feed-forward, residual and norm. So the encoder's
-    weights move over as they are; its first token type is added to the positions. Each decoder layer takes
-    the self-attention of an encoder layer twice, as its own and as its cross-attention. Word embeddings are
-    shared by both sides and the output. In the last decoder layer's cross-attention every head's key becomes
-    the logit of "the answer starts here", every query is constant, and the values become
+    BART's layers are BERT's: attention, residual and norm, feed-forward, residual and norm. So the
+    encoder's weights move over as they are; its first token type is added to the positions. Each
+    decoder layer takes the self-attention of an encoder layer twice, as its own and as its
+    cross-attention. Word embeddings are shared by both sides and the output. In the last decoder
+    layer's cross-attention every head's key becomes the logit of "the answer starts here", every
+    query is constant, and the values become
 
         W = argmin_W Σ_j ‖W·h_j − (e_j − ē)‖² + λ‖W‖²
 
-    of the encoder states h_j, in closed form: the map from a state to the embedding e_j of its word (minus
-    the mean embedding ē). The layer's feed-forward part starts at zero. Everything is trained afterwards.
+    of the encoder states h_j, in closed form: the map from a state to the embedding e_j of its word
+    (minus the mean embedding ē). The layer's feed-forward part starts at zero. Everything is
+    trained afterwards.
 
     Args:
         tokenizer: of `reader`; [CLS] begins an answer and [SEP] ends it.
-        rows: token ids of some thousand tokens, in the layout of training, from which W is computed.
+        rows: token ids of some thousand tokens, in the layout of training, from which W is
+            computed.
         decoder_layers: evenly spaced layers of the encoder, the last among them; None takes all.
         dropout: dropout of hidden states and attention in training.
         device: on which it will be trained.
@@ -64,11 +70,13 @@ def warm_start(
         ConfigError: more decoder layers than the encoder has.
 
     Source:
-        Rothe, Narayan, Severyn 2020, "Leveraging Pre-trained Checkpoints for Sequence Generation Tasks".
+        Rothe, Narayan, Severyn 2020, "Leveraging Pre-trained Checkpoints for Sequence Generation
+        Tasks".
 
     Note:
-        There the cross-attention starts at random; here it starts from self-attention, which finds similar
-        tokens from the beginning. Layer norms add 1e-5 to the variance where BERT adds 1e-12.
+        There the cross-attention starts at random; here it starts from self-attention, which finds
+        similar tokens from the beginning. Layer norms add 1e-5 to the variance where BERT adds
+        1e-12.
     """
     source = reader.encoder.config
     if source.model_type != "bert":
@@ -78,14 +86,18 @@ def warm_start(
         )
     layers, count = source.num_hidden_layers, decoder_layers or source.num_hidden_layers
     if count > layers:
-        raise ConfigError(f"decoder_layers is {count}, expected 1 to {layers}, the encoder's layers")
+        raise ConfigError(
+            f"decoder_layers is {count}, expected 1 to {layers}, the encoder's layers"
+        )
     config = BartConfig(
         vocab_size=source.vocab_size,
         max_position_embeddings=source.max_position_embeddings,
         d_model=source.hidden_size,
         encoder_layers=layers,
         decoder_layers=count,
-        **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), source.num_attention_heads),
+        **dict.fromkeys(
+            ("encoder_attention_heads", "decoder_attention_heads"), source.num_attention_heads
+        ),
         **dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim"), source.intermediate_size),
         activation_function=source.hidden_act,
         dropout=dropout,
@@ -107,9 +119,14 @@ def warm_start(
 
 
 def _renamed(bert: dict[str, Tensor], layers: int, decoder_layers: int) -> dict[str, Tensor]:
-    words, places = bert["embeddings.word_embeddings.weight"], bert["embeddings.position_embeddings.weight"]
+    words, places = (
+        bert["embeddings.word_embeddings.weight"],
+        bert["embeddings.position_embeddings.weight"],
+    )
     positions = places + bert["embeddings.token_type_embeddings.weight"][0]
-    positions = torch.cat([positions.new_zeros(2, positions.shape[1]), positions])  # BART's begin at row 2
+    positions = torch.cat(
+        [positions.new_zeros(2, positions.shape[1]), positions]
+    )  # BART's begin at row 2
     shared = ("model.shared", "model.encoder.embed_tokens", "model.decoder.embed_tokens", "lm_head")
     state = {f"{name}.weight": words for name in shared}
     state["final_logits_bias"] = words.new_zeros(1, len(words))
@@ -122,18 +139,24 @@ def _renamed(bert: dict[str, Tensor], layers: int, decoder_layers: int) -> dict[
                 weight = bert[f"encoder.layer.{origin}.{earlier}.{kind}"]
                 state[f"model.{side}.layers.{number}.{name}.{kind}"] = weight
                 if side == "decoder":  # its cross-attention starts as its self-attention
-                    state[f"model.decoder.layers.{number}.{name.replace('self', 'encoder')}.{kind}"] = weight
+                    state[
+                        f"model.decoder.layers.{number}.{name.replace('self', 'encoder')}.{kind}"
+                    ] = weight
     return state
 
 
 @torch.no_grad()
 def _point(seq2seq: Seq2Seq, start: Tensor, rows: Sequence[Sequence[int]]) -> None:
-    """Set the last decoder layer so that it copies from where the start logit, weights (D,), is high."""
+    """Set the last decoder layer so that it copies from where the start logit, weights (D,), is
+    high.
+    """
     words = seq2seq.model.get_input_embeddings().weight.float()  # (V, D)
     size = words.shape[1]
     ids = torch.tensor([token for row in rows for token in row])
     if len(ids) < 4 * size:
-        raise ArtifactError(f"{len(ids)} tokens are too few to start from, expected at least {4 * size}")
+        raise ArtifactError(
+            f"{len(ids)} tokens are too few to start from, expected at least {4 * size}"
+        )
     memory = seq2seq.encode([[row] for row in rows])
     states = memory.states[memory.mask.bool()].double()  # (T, D), in the order of `ids`
     targets = (words - words.mean(0))[ids].double()

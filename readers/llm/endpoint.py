@@ -27,10 +27,11 @@ _FAILED = "the model server failed: its log has the reason; the question may wor
 def open_endpoint(
     source: str, *, precision: str = "auto", device: str = "auto", **settings: Any
 ) -> LanguageModelReader:
-    """The reader that `openai:BASE_URL#MODEL` names; settings may follow: `#MODEL,timeout_s=120,passages=5`.
+    """The reader that `openai:BASE_URL#MODEL` names; settings may follow:
+    `#MODEL,timeout_s=120,passages=5`.
 
-    Nothing is sent before the first question. The key, if one is needed, is taken from the environment
-    variable RAG_READER_API_KEY, never from the command line, and never logged.
+    Nothing is sent before the first question. The key, if one is needed, is taken from the
+    environment variable RAG_READER_API_KEY, never from the command line, and never logged.
 
     Args:
         source: such as "openai:http://localhost:11434/v1#qwen3:8b".
@@ -43,7 +44,9 @@ def open_endpoint(
     model, *assignments = named.split(",")
     try:
         address = urlsplit(base_url)
-        is_address = address.scheme in ("http", "https") and bool(address.hostname) and address.port != 0
+        is_address = (
+            address.scheme in ("http", "https") and bool(address.hostname) and address.port != 0
+        )
     except ValueError:  # the port is no number, or an IPv6 address is incomplete
         is_address = False
     if not is_address or not model:
@@ -56,7 +59,9 @@ def open_endpoint(
             "a reader's address holds a user name or password, which would end up in logs and reports",
             hint=f"put the key into the environment variable {KEY_VARIABLE}",
         )
-    checked = load_config(LanguageModelSettings, overrides={**parse_overrides(assignments), **settings})
+    checked = load_config(
+        LanguageModelSettings, overrides={**parse_overrides(assignments), **settings}
+    )
     return LanguageModelReader(Endpoint(base_url, model, checked), checked)
 
 
@@ -67,9 +72,13 @@ class Endpoint:
 
     def __init__(self, base_url: str, model: str, settings: LanguageModelSettings) -> None:
         self._openai = require("openai", extra="llm")
-        key = os.environ.get(KEY_VARIABLE, "").strip()  # without the line break of the file it was read from
+        key = os.environ.get(
+            KEY_VARIABLE, ""
+        ).strip()  # without the line break of the file it was read from
         if not (key.isascii() and key.isprintable()):
-            raise ConfigError(f"{KEY_VARIABLE} cannot stand in a header", hint="set it to the key alone")
+            raise ConfigError(
+                f"{KEY_VARIABLE} cannot stand in a header", hint="set it to the key alone"
+            )
         limit_s = settings.timeout_s
         self._client = self._openai.OpenAI(
             base_url=base_url,
@@ -89,7 +98,11 @@ class Endpoint:
         """The reply to the messages, at temperature 0; errors state what to do."""
         try:
             reply = self._client.chat.completions.create(
-                model=self._model, messages=list(messages), max_tokens=max_tokens, temperature=0, **self._more
+                model=self._model,
+                messages=list(messages),
+                max_tokens=max_tokens,
+                temperature=0,
+                **self._more,
             )
             choice = reply.choices[0]
             text, logprobs = choice.message.content, getattr(choice, "logprobs", None)
@@ -110,7 +123,10 @@ class Endpoint:
         if status := getattr(error, "status_code", 0):
             # the message of a refused key may repeat it
             message = "" if status in (401, 403) else f": {getattr(error, 'message', ''):.200}"
-            reason, hint = f"HTTP {status}{message}", _HINTS.get(status, _LONG if status < 500 else _FAILED)
+            reason, hint = (
+                f"HTTP {status}{message}",
+                _HINTS.get(status, _LONG if status < 500 else _FAILED),
+            )
         elif isinstance(error, self._openai.APITimeoutError):
             reason = f"no reply within {self._limit_s:g} s"
             hint = f"a slow model needs more time, as in #{self._model},timeout_s={2 * self._limit_s:g}"

@@ -23,7 +23,8 @@ from readers.llm.reader import LanguageModelReader, LanguageModelSettings
 def open_local(
     source: str | Path, *, precision: str = "auto", device: str = "auto", **settings: Any
 ) -> LanguageModelReader:
-    """The reader of a folder (or Hugging Face name) that `AutoModelForCausalLM` opens; see `open_reader`.
+    """The reader of a folder (or Hugging Face name) that `AutoModelForCausalLM` opens; see
+    `open_reader`.
 
     Raises:
         ArtifactError: no such model is there.
@@ -33,7 +34,9 @@ def open_local(
     where = resolve_device(device)
     with loading(f"{source}: no language model there", hint="give a folder of `save_pretrained`"):
         tokenizer = AutoTokenizer.from_pretrained(source)
-        model = AutoModelForCausalLM.from_pretrained(source, dtype=resolve_precision(precision, where))
+        model = AutoModelForCausalLM.from_pretrained(
+            source, dtype=resolve_precision(precision, where)
+        )
     return LanguageModelReader(LocalModel(model.to(where).eval(), tokenizer, str(source)), checked)
 
 
@@ -73,7 +76,9 @@ class LocalModel:
         whole = "\n\n".join(message["content"] for message in messages)
         if not getattr(self._tokenizer, "chat_template", None):
             return list(self._tokenizer(whole + PLAIN_END, verbose=False)["input_ids"])
-        chat = partial(self._tokenizer.apply_chat_template, add_generation_prompt=True, tokenize=False)
+        chat = partial(
+            self._tokenizer.apply_chat_template, add_generation_prompt=True, tokenize=False
+        )
         try:
             text = chat(list(messages))
         except TemplateError:  # the template has no system role

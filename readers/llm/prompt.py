@@ -1,7 +1,8 @@
 """Prompts for language models, and their replies: answers that cite their passages.
 
-What a passage says is written by others. So each one stands between marks that its author cannot know, the
-prompt calls what stands there data, and every citation of the reply is checked against what was sent.
+What a passage says is written by others. So each one stands between marks that its author cannot
+know, the prompt calls what stands there data, and every citation of the reply is checked against
+what was sent.
 """
 
 import json
@@ -31,7 +32,16 @@ _STYLES: dict[Style, str] = {
     "cited": "Reply in a few sentences. Behind each statement cite the passages that say so by their numbers "
     "in brackets, such as [1] or [1, 3]. If the passages do not answer the question, reply: I don't know.",
 }
-_UNKNOWN = {"", "null", "none", "unknown", "n/a", "not in the passages", "no answer", "unanswerable"}
+_UNKNOWN = {
+    "",
+    "null",
+    "none",
+    "unknown",
+    "n/a",
+    "not in the passages",
+    "no answer",
+    "unanswerable",
+}
 _REFUSAL = re.compile(
     r"(?:i'm )?(?:sorry,? |unfortunately,? |based on the passages,? )*(?:but )?(?:"
     r"i (?:do not|don't|cannot|can't|could not|couldn't) (?:know|answer|find|tell|determine|say|see)"
@@ -43,7 +53,9 @@ _REFUSAL = re.compile(
 )
 _THOUGHT = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
 _CITED = re.compile(r"\s*\[(\d{1,4}(?:\s*[,;]\s*\d{1,4})*)\]")
-_PREFIX = re.compile(r"(?:the |short |final )*answer(?: to the question)?(?: is:?|:)\s*", re.IGNORECASE)
+_PREFIX = re.compile(
+    r"(?:the |short |final )*answer(?: to the question)?(?: is:?|:)\s*", re.IGNORECASE
+)
 _SUPPORTED_SHARE = 0.5  # a statement is supported if its passages have this share of its words
 _DOUBT = 0.2  # factor on the confidence of an unsupported answer
 
@@ -57,21 +69,31 @@ class Completion:
 
 
 Statement = tuple[str, tuple[int, ...]]
-"""A sentence of a reply, and the numbers of the passages that are cited for it, from 1, unchecked."""
+"""A sentence of a reply, and the numbers of the passages that are cited for it, from 1,
+unchecked.
+"""
 
 
 def fence_passages(question: str, passages: Sequence[Passage]) -> tuple[str, str]:
-    """What passages are, for the system's message, and numbered passages with the question, for the user's.
+    """What passages are, for the system's message, and numbered passages with the question, for the
+    user's.
 
     Each passage stands between marks that nobody can guess.
     """
-    texts = [f"{passage.title + ': ' if passage.title else ''}{passage.text}" for passage in passages]
+    texts = [
+        f"{passage.title + ': ' if passage.title else ''}{passage.text}" for passage in passages
+    ]
     mark = secrets.token_hex(8)
-    fenced = [f"<passage {mark} {n}>\n{text}\n</passage {mark} {n}>" for n, text in enumerate(texts, start=1)]
+    fenced = [
+        f"<passage {mark} {n}>\n{text}\n</passage {mark} {n}>"
+        for n, text in enumerate(texts, start=1)
+    ]
     return _FENCES.format(mark=mark), "\n".join([*fenced, "", f"Question: {question}"])
 
 
-def prompt_messages(question: str, passages: Sequence[Passage], style: Style) -> list[dict[str, str]]:
+def prompt_messages(
+    question: str, passages: Sequence[Passage], style: Style
+) -> list[dict[str, str]]:
     """The chat messages that ask `question` about passages, see `fence_passages`.
 
     Args:
@@ -85,7 +107,8 @@ def prompt_messages(question: str, passages: Sequence[Passage], style: Style) ->
 
 
 def parse_reply(text: str) -> tuple[Statement, ...]:
-    """What a reply says: the requested JSON object, perhaps with text around it, or sentences that cite.
+    """What a reply says: the requested JSON object, perhaps with text around it, or sentences that
+    cite.
 
     Nothing for "not in the passages".
 
@@ -100,7 +123,9 @@ def parse_reply(text: str) -> tuple[Statement, ...]:
         >>> parse_reply("I don't know."), parse_reply('{"answer": null}')
         ((), ())
     """
-    text = _THOUGHT.sub("", as_unicode(text)).strip()  # a reply cut inside an emoji ends in half a character
+    text = _THOUGHT.sub(
+        "", as_unicode(text)
+    ).strip()  # a reply cut inside an emoji ends in half a character
     if (answer := _json_answer(text)) is not None:
         return _short_reply(answer["answer"], answer.get("passages"))
     words = " ".join(text.replace("```", " ").replace("**", "").split())
@@ -119,7 +144,10 @@ def _json_answer(text: str) -> dict[str, Any] | None:
     for brace in re.finditer(r"\{", text):
         try:
             value, _ = json.JSONDecoder().raw_decode(text, brace.start())
-        except (ValueError, RecursionError):  # no JSON, or numbers or nesting beyond Python's limits
+        except (
+            ValueError,
+            RecursionError,
+        ):  # no JSON, or numbers or nesting beyond Python's limits
             continue
         if isinstance(value, dict) and "answer" in value:
             return value
@@ -157,7 +185,11 @@ def _without_stop(words: str) -> str:
 
 
 def _short_reply(answer: object, passages: object) -> tuple[Statement, ...]:
-    if isinstance(answer, list) and answer and all(isinstance(item, str | int | float) for item in answer):
+    if (
+        isinstance(answer, list)
+        and answer
+        and all(isinstance(item, str | int | float) for item in answer)
+    ):
         answer = ", ".join(map(str, answer))
     if answer is not None and not isinstance(answer, str | int | float):
         raise _malformed(f'"answer" is {str(answer)[:80]!r}, expected a string or null')
@@ -172,18 +204,21 @@ def _short_reply(answer: object, passages: object) -> tuple[Statement, ...]:
 
 
 def to_result(
-    question: str, statements: Sequence[Statement], log_p: float | None, read: Sequence[tuple[Passage, float]]
+    question: str,
+    statements: Sequence[Statement],
+    log_p: float | None,
+    read: Sequence[tuple[Passage, float]],
 ) -> AnswerSet:
     """The reply as an answer with evidence and all its citations.
 
-    A statement is supported if the passages that it cites contain it literally or half of its words; "yes"
-    and "no" if they cite one. Evidence is the first cited passage that contains the answer literally, else
-    the first cited one, if it supports the answer, else any that contains it. An answer of which a statement
-    is not supported has `is_supported` False, a `note`, and "no answer" as the likelier outcome. Without any
-    evidence there is no answer.
+    A statement is supported if the passages that it cites contain it literally or half of its
+    words; "yes" and "no" if they cite one. Evidence is the first cited passage that contains the
+    answer literally, else the first cited one, if it supports the answer, else any that contains
+    it. An answer of which a statement is not supported has `is_supported` False, a `note`, and "no
+    answer" as the likelier outcome. Without any evidence there is no answer.
 
-    The confidence is the model's probability of the reply if the model returns it, otherwise 0.5. Neither is
-    calibrated.
+    The confidence is the model's probability of the reply if the model returns it, otherwise 0.5.
+    Neither is calibrated.
 
     Args:
         log_p: log-probability of the reply, if the model returns it.
@@ -199,7 +234,9 @@ def to_result(
     named = list(dict.fromkeys(number for _, numbers in statements for number in numbers))
     cited = [number - 1 for number in named if 1 <= number <= len(passages)]
     quoting = [place for place, span in enumerate(spans) if span is not None]
-    unsupported = [text for text, of in statements if not _is_supported(text, of, passages, is_quotable)]
+    unsupported = [
+        text for text, of in statements if not _is_supported(text, of, passages, is_quotable)
+    ]
     quoted = [place for place in cited if place in quoting]
     evidence = next(iter([*quoted, *(quoting if unsupported else ()), *cited, *quoting]), None)
     if evidence is None and not named and is_quotable:
@@ -217,7 +254,9 @@ def to_result(
         notes.append(f"the passages that it cites do not say{which}")
     probability *= _DOUBT if unsupported else 1.0
     span = spans[evidence]
-    places = [Evidence.of(passage, score, own) for (passage, score), own in zip(read, spans, strict=True)]
+    places = [
+        Evidence.of(passage, score, own) for (passage, score), own in zip(read, spans, strict=True)
+    ]
     stated = Answer(
         answer if span is None else passages[evidence].text[slice(*span)],
         probability,
@@ -231,7 +270,9 @@ def to_result(
 
 
 def _passage_with_words(answer: str, passages: Sequence[Passage]) -> int | None:
-    """Place of the passage with most of the answer's words; None if it has few, or the answer has none."""
+    """Place of the passage with most of the answer's words; None if it has few, or the answer has
+    none.
+    """
     if not passages or share_of_words(answer, []) > 0:
         return None
     shares = [share_of_words(answer, [f"{p.title} {p.text}"]) for p in passages]

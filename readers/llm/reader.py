@@ -23,7 +23,8 @@ class LanguageModelSettings(Config):
     Attributes:
         passages: maximum number of passages in the prompt, the best first.
         answer_tokens: maximum length of a reply.
-        style: "short" answers in a few words, "cited" in sentences that cite a passage for each statement.
+        style: "short" answers in a few words, "cited" in sentences that cite a passage for each
+            statement.
         timeout_s: longest time for a request to an address.
         retries: repetitions of a failed request to an address, with growing pauses.
         parallel: questions that an address is asked at the same time.
@@ -54,7 +55,8 @@ class LanguageModelReader:
     """A language model as a reader: one answer per question, with the passages that support it.
 
     Attributes:
-        reads_at_once: questions that a model elsewhere takes at a time, from any thread; 0: it runs here.
+        reads_at_once: questions that a model elsewhere takes at a time, from any thread; 0: it runs
+            here.
     """
 
     def __init__(self, completer: Completer, settings: LanguageModelSettings) -> None:
@@ -66,8 +68,8 @@ class LanguageModelReader:
     ) -> list[AnswerSet]:
         """Answer each question from its own passages; see `readers.protocols.Reader`.
 
-        A question without passages is not sent to the model and has no answer. A question without a reply, or
-        with one that cannot be parsed, has a `failure`; the others are still answered.
+        A question without passages is not sent to the model and has no answer. A question without a
+        reply, or with one that cannot be parsed, has a `failure`; the others are still answered.
 
         Raises:
             ReaderError: not a single question could be read; the reason of the first.
@@ -75,7 +77,8 @@ class LanguageModelReader:
         check_request(questions, passages, scores, n_best)
         with ThreadPoolExecutor(max(1, min(self.reads_at_once, len(questions)))) as pool:
             reading = [
-                pool.submit(self._read, *each) for each in zip(questions, passages, scores, strict=True)
+                pool.submit(self._read, *each)
+                for each in zip(questions, passages, scores, strict=True)
             ]
         results, errors = [], []
         for question, answer in zip(questions, reading, strict=True):
@@ -90,7 +93,9 @@ class LanguageModelReader:
             log.warning("a question could not be read: %s", failure.message)
         return results
 
-    def _read(self, question: str, passages: Sequence[Passage], scores: Sequence[float]) -> AnswerSet:
+    def _read(
+        self, question: str, passages: Sequence[Passage], scores: Sequence[float]
+    ) -> AnswerSet:
         settings = self.settings
         order = sorted(range(len(scores)), key=lambda place: -scores[place])[: settings.passages]
         if not order:

@@ -43,9 +43,9 @@ class BiEncoder:
 
     Made by `load`. Implements `indexers.protocols.PassageEncoder`.
 
-    Texts are sorted by length within windows of 8,192 and cut into batches by token count; each core computes
-    whole batches. Vectors come back in the order of the texts. The same call gives the same bytes, however
-    many cores there are.
+    Texts are sorted by length within windows of 8,192 and cut into batches by token count; each
+    core computes whole batches. Vectors come back in the order of the texts. The same call gives
+    the same bytes, however many cores there are.
 
     Attributes:
         identity: everything that decides which vector a text gets.
@@ -53,7 +53,9 @@ class BiEncoder:
         query_precision: "fp32" or "bf16" for questions.
     """
 
-    def __init__(self, passage: _Side, query: _Side, identity: EncoderIdentity, *, batch_size: int) -> None:
+    def __init__(
+        self, passage: _Side, query: _Side, identity: EncoderIdentity, *, batch_size: int
+    ) -> None:
         self._passage, self._query = passage, query
         self.identity = identity
         self.precision, self.query_precision = passage.precision, query.precision
@@ -73,15 +75,15 @@ class BiEncoder:
         """Load a bi-encoder.
 
         Args:
-            name_or_path: a folder, a Hugging Face name, or None for the embedded all-MiniLM-L6-v2. A folder
-                with two sub-folders, such as `passage_encoder` and `query_encoder`, holds both towers;
-                "PASSAGES + QUESTIONS" names two.
+            name_or_path: a folder, a Hugging Face name, or None for the embedded all-MiniLM-L6-v2.
+                A folder with two sub-folders, such as `passage_encoder` and `query_encoder`, holds
+                both towers; "PASSAGES + QUESTIONS" names two.
             device: "auto", "cpu", "cuda" or "cuda:N".
-            precision: "fp32", "bf16", or "auto": bf16 for passages where the hardware multiplies it faster,
-                fp32 for questions.
+            precision: "fp32", "bf16", or "auto": bf16 for passages where the hardware multiplies it
+                faster, fp32 for questions.
             batch_size: most texts in a batch; default 32 on CPU, 256 on a GPU.
-            changes: of the folder's settings (`EncoderSettings`): pooling, normalize, max_length, layout,
-                query_prefix, passage_prefix.
+            changes: of the folder's settings (`EncoderSettings`): pooling, normalize, max_length,
+                layout, query_prefix, passage_prefix.
 
         Raises:
             ConfigError: a setting is not one of the above.
@@ -90,7 +92,8 @@ class BiEncoder:
         """
         where = resolve_device(device)
         how = "bf16" if resolve_precision(precision, where) == torch.bfloat16 else "fp32"
-        # questions are short, and rounding both sides moves twice as many passages over the edge of the best
+        # questions are short, and rounding both sides moves twice as many passages over the edge of
+        # the best
         # ten as rounding one
         how_queries = "fp32" if precision == "auto" else how
         names = str(name_or_path or EMBEDDED_ENCODER_NAMES[0]).split(TOWER_SEPARATOR, 1)
@@ -100,7 +103,9 @@ class BiEncoder:
         if not is_shared or how != how_queries:
             query_side = _Side(query_settings, where, how_queries)
         # a name that loads it from any working directory
-        name = TOWER_SEPARATOR.join(str(Path(n).resolve() if Path(n).is_dir() else n) for n in names)
+        name = TOWER_SEPARATOR.join(
+            str(Path(n).resolve() if Path(n).is_dir() else n) for n in names
+        )
         identity = settings.identity(name, None if is_shared else query_settings)
         size = batch_size if batch_size is not None else (256 if where.startswith("cuda") else 32)
         return cls(side, query_side, identity, batch_size=size)
@@ -123,11 +128,15 @@ class BiEncoder:
         return self.encode_queries([Query(question) for question in questions])
 
     def encode_queries(self, queries: Sequence[Query]) -> Float32:
-        """Vectors (n, D) float32 of questions with the passages retrieved for them so far, in order."""
+        """Vectors (n, D) float32 of questions with the passages retrieved for them so far, in
+        order.
+        """
         return self._one_per_text(self._queries(queries))
 
     def passage_tokens(self, titles: Sequence[str], texts: Sequence[str]) -> Vectors:
-        """All vectors of passages, for an encoder with several vectors per text (pooling "tokens")."""
+        """All vectors of passages, for an encoder with several vectors per text (pooling
+        "tokens").
+        """
 
         def tokenize(rows: slice) -> list[list[int]]:
             return self._passage.tokenizer.passages(titles[rows], texts[rows])
@@ -163,7 +172,12 @@ class BiEncoder:
         return core_pool()
 
     def _encode(
-        self, side: _Side, tokenize: Callable[[slice], list[list[int]]], n: int, *, question: bool = False
+        self,
+        side: _Side,
+        tokenize: Callable[[slice], list[list[int]]],
+        n: int,
+        *,
+        question: bool = False,
     ) -> Vectors:
         tokenizer = side.tokenizer
         texts = "questions" if question else "passages"
@@ -192,19 +206,27 @@ class BiEncoder:
         @torch.inference_mode()
         def run(rows: list[int]) -> Vectors:
             vectors = side.tower([sequences[row] for row in rows], question=question)
-            return Vectors(vectors.values.cpu(), None if vectors.lengths is None else vectors.lengths.cpu())
+            return Vectors(
+                vectors.values.cpu(), None if vectors.lengths is None else vectors.lengths.cpu()
+            )
 
         results = []
         # a GPU is parallel inside one batch
-        for rows, vectors in zip(batches, (self._pool.map if on_cpu else map)(run, batches), strict=True):
+        for rows, vectors in zip(
+            batches, (self._pool.map if on_cpu else map)(run, batches), strict=True
+        ):
             results.append(vectors)
             self._done(len(rows))
         places = np.argsort([row for rows in batches for row in rows])
         return Vectors.joined(results).take(places.tolist())
 
 
-def _read_sides(names: Sequence[str], changes: Mapping[str, Any]) -> tuple[EncoderSettings, EncoderSettings]:
-    """The settings of passage tower and question tower, which are one object where the tower is shared."""
+def _read_sides(
+    names: Sequence[str], changes: Mapping[str, Any]
+) -> tuple[EncoderSettings, EncoderSettings]:
+    """The settings of passage tower and question tower, which are one object where the tower is
+    shared.
+    """
     passage_folder, query_folder = tower_folders(model_folder(names[0]))
     if len(names) > 1:
         query_folder = tower_folders(model_folder(names[1]))[1]

@@ -1,4 +1,6 @@
-"""Cross-encoders read question and passage together: slower than comparing vectors, and more accurate."""
+"""Cross-encoders read question and passage together: slower than comparing vectors, and more
+accurate.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,11 @@ from retrievers.encoders.settings import PAIR
 from retrievers.encoders.tokenization import PassageLayout
 
 _BATCH_ROWS, _BATCH_TOKENS = 64, 8192  # per forward pass
-_FAST = ("bert", "roberta", "xlm-roberta")  # whose heads take hidden states as `_PackedBase` gives them
+_FAST = (
+    "bert",
+    "roberta",
+    "xlm-roberta",
+)  # whose heads take hidden states as `_PackedBase` gives them
 _LAYOUT = "{title} {text}"
 _LAYOUT_KEY = "passage_layout"  # key of config.json: the layout of training
 _SENTENCE_TRANSFORMERS = "config_sentence_transformers.json"
@@ -41,7 +47,13 @@ class CrossEncoder:
     """
 
     def __init__(
-        self, name: str, network: Any, tokenizer: Any, max_length: int, layout: PassageLayout, prompt: str
+        self,
+        name: str,
+        network: Any,
+        tokenizer: Any,
+        max_length: int,
+        layout: PassageLayout,
+        prompt: str,
     ) -> None:
         self.name, self.network, self.tokenizer = name, network, tokenizer
         self.max_length, self.layout, self.prompt = max_length, layout, prompt
@@ -62,12 +74,13 @@ class CrossEncoder:
         """Load a sequence-classification model, or make one of an encoder, to be trained.
 
         Args:
-            name_or_path: folder or Hugging Face name, such as cross-encoder/ms-marco-MiniLM-L6-v2; None is
-                the embedded encoder.
+            name_or_path: folder or Hugging Face name, such as cross-encoder/ms-marco-MiniLM-L6-v2;
+                None is the embedded encoder.
             device: "auto", "cpu" or "cuda"; a network to be trained is returned on the CPU.
             precision: "auto", "fp32" or "bf16", for scoring.
             layout: layout of a passage; None is the folder's, or else "{title} {text}".
-            train: load it to be trained, in fp32; an encoder gets a head of one output, drawn from `seed`.
+            train: load it to be trained, in fp32; an encoder gets a head of one output, drawn from
+                `seed`.
             dropout: replaces the configuration's dropout probabilities, if given.
 
         Raises:
@@ -82,7 +95,9 @@ class CrossEncoder:
                 "a cross-encoder reads the question as first segment: the passage must be one text",
                 hint=f"give a template such as {_LAYOUT}",
             )
-        network, tokenizer = _read_network(folder, stated, where, train=train, dropout=dropout, seed=seed)
+        network, tokenizer = _read_network(
+            folder, stated, where, train=train, dropout=dropout, seed=seed
+        )
         setattr(network.config, _LAYOUT_KEY, layout)  # saved with the network
         limit, prompt = min(max_length, position_limit(stated)), ""
         if train:
@@ -94,15 +109,23 @@ class CrossEncoder:
                     limit = min(limit, tokenizer.model_max_length)
                     prompt = (own.get("prompts") or {}).get(own.get("default_prompt_name")) or ""
             dtype, base = resolve_precision(precision, where), network.base_model
-            if where == "cpu" and network.config.model_type in _FAST and FastBert.supports(base.config):
+            if (
+                where == "cpu"
+                and network.config.model_type in _FAST
+                and FastBert.supports(base.config)
+            ):
                 packed = _PackedBase(base, "bf16" if dtype == torch.bfloat16 else "fp32")
                 setattr(network, network.base_model_prefix, packed)
                 dtype = torch.float32  # of the head
             network.to(where, dtype).eval()
         return cls(str(name_or_path), network, tokenizer, limit, PassageLayout(layout), prompt)
 
-    def logits(self, questions: Sequence[str], passages: Sequence[Passage]) -> tuple[torch.Tensor, int]:
-        """Log-odds (n,) float32 that passage i is relevant to question i, n > 0; and the tokens read."""
+    def logits(
+        self, questions: Sequence[str], passages: Sequence[Passage]
+    ) -> tuple[torch.Tensor, int]:
+        """Log-odds (n,) float32 that passage i is relevant to question i, n > 0; and the tokens
+        read.
+        """
         texts, _ = self.layout.render([p.title for p in passages], [p.text for p in passages])
         encoded = self.tokenizer(
             [self.prompt + question for question in questions],
@@ -123,14 +146,16 @@ class CrossEncoder:
         return torch.cat(parts)[places.to(parts[0].device)], sum(lengths)
 
     def score(self, questions: Sequence[str], passages: Sequence[Passage]) -> Float32:
-        """Log-odds (n,) float32 that passage i is relevant to question i; probabilities near 1 would not
-        tell passages apart.
+        """Log-odds (n,) float32 that passage i is relevant to question i; probabilities near 1
+        would not tell passages apart.
 
         Raises:
             DataError: questions and passages differ in number.
         """
         if len(questions) != len(passages):
-            raise DataError(f"{len(questions)} questions for {len(passages)} passages, expected pairs")
+            raise DataError(
+                f"{len(questions)} questions for {len(passages)} passages, expected pairs"
+            )
         if not questions:
             return np.zeros(0, np.float32)
         with torch.inference_mode():
@@ -139,9 +164,17 @@ class CrossEncoder:
 
 
 def _read_network(
-    folder: Path, stated: Mapping[str, Any], where: str, *, train: bool, dropout: float | None, seed: int
+    folder: Path,
+    stated: Mapping[str, Any],
+    where: str,
+    *,
+    train: bool,
+    dropout: float | None,
+    seed: int,
 ) -> tuple[Any, Any]:
-    """The network in fp32 on the CPU, with a new head if an encoder is to be trained, and its tokenizer."""
+    """The network in fp32 on the CPU, with a new head if an encoder is to be trained, and its
+    tokenizer.
+    """
     from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
     weight_files(folder)
@@ -179,7 +212,9 @@ def _read_network(
 
 
 class _PackedBase(torch.nn.Module):
-    """The encoder below a classification head, computed by `FastBert`, whose copies of the weights remain."""
+    """The encoder below a classification head, computed by `FastBert`, whose copies of the weights
+    remain.
+    """
 
     def __init__(self, base: Any, precision: str) -> None:
         super().__init__()
@@ -187,10 +222,16 @@ class _PackedBase(torch.nn.Module):
         self.pooler = getattr(base, "pooler", None)
 
     def forward(
-        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_type_ids: Any = None, **_: Any
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        token_type_ids: Any = None,
+        **_: Any,
     ) -> Any:
         """Hidden states (n, L, H), and BERT's pooled vector (n, H) where there is one."""
         from transformers.modeling_outputs import BaseModelOutputWithPooling
 
         hidden = self._fast.padded(input_ids, attention_mask, token_type_ids)
-        return BaseModelOutputWithPooling(hidden, None if self.pooler is None else self.pooler(hidden))
+        return BaseModelOutputWithPooling(
+            hidden, None if self.pooler is None else self.pooler(hidden)
+        )

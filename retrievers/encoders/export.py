@@ -1,8 +1,8 @@
 """Write finished encoders as folders that sentence-transformers opens too.
 
 `DIR/` itself where one tower does both, or one such folder per tower under `DIR/query_encoder/` and
-`DIR/passage_encoder/`. Encoders with one vector per token become a `MultiVectorEncoder`. The same weights
-give the same bytes.
+`DIR/passage_encoder/`. Encoders with one vector per token become a `MultiVectorEncoder`. The same
+weights give the same bytes.
 """
 
 import copy
@@ -21,7 +21,12 @@ from retrievers.encoders.settings import EncoderSettings, transformer_settings
 from retrievers.encoders.tokenization import marked_tokenizer
 from retrievers.encoders.tower import Head, Linear, TowerModel
 
-_TOKENIZER_FILES = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt")
+_TOKENIZER_FILES = (
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.txt",
+)
 _CLASSES = {
     "Transformer": "base.modules.transformer.Transformer",
     "Dense": "base.modules.dense.Dense",
@@ -43,7 +48,8 @@ def write_encoder(
 
     Args:
         question: question tower, or the only one.
-        weights: fp32 by the names of the model's parameters (`question.encoder.…`); others stay as they are.
+        weights: fp32 by the names of the model's parameters (`question.encoder.…`); others stay as
+            they are.
         settings: how the finished encoder reads texts.
     """
     with atomic_path(folder, folder=True) as temporary:
@@ -56,7 +62,11 @@ def write_encoder(
 
 
 def _write_tower(
-    folder: Path, tower: TowerModel, prefix: str, weights: Mapping[str, Tensor], settings: EncoderSettings
+    folder: Path,
+    tower: TowerModel,
+    prefix: str,
+    weights: Mapping[str, Tensor],
+    settings: EncoderSettings,
 ) -> None:
     _write_weights(folder, tower.bare("encoder", weights, prefix))
     _write_transformer(folder, tower, settings)
@@ -68,7 +78,9 @@ def _write_tower(
         places.append((kind, place))
         if layer is not None:
             part = "linear" if isinstance(layer, Linear) else "norm"
-            _write_weights(folder / place, {f"{part}.{k}": v for k, v in layer.state_dict().items()})
+            _write_weights(
+                folder / place, {f"{part}.{k}": v for k, v in layer.state_dict().items()}
+            )
         _write_json(folder / place / "config.json", config)
     modules = [
         {"idx": n, "name": str(n), "path": path, "type": f"sentence_transformers.{_CLASSES[kind]}"}
@@ -76,7 +88,9 @@ def _write_tower(
     ]
     _write_json(folder / "modules.json", modules)
     own: dict[str, Any] = {
-        "model_type": "SentenceTransformer" if settings.interaction is None else "MultiVectorEncoder",
+        "model_type": "SentenceTransformer"
+        if settings.interaction is None
+        else "MultiVectorEncoder",
         "prompts": {"query": settings.query_prefix, "document": settings.passage_prefix},
         "default_prompt_name": None,
         "similarity_fn_name": settings.similarity,
@@ -97,7 +111,9 @@ def _write_transformer(folder: Path, tower: TowerModel, settings: EncoderSetting
     if how is not None and how.marked:
         marked_tokenizer(settings).save(str(folder / "tokenizer.json"))
     else:
-        shutil.copyfile(tokenizer_file(source), folder / "tokenizer.json")  # saved anew it may be another
+        shutil.copyfile(
+            tokenizer_file(source), folder / "tokenizer.json"
+        )  # saved anew it may be another
     for name in filter(lambda name: (source / name).is_file(), _TOKENIZER_FILES):
         shutil.copyfile(source / name, folder / name)
     lowers = bool(transformer_settings(source).get("do_lower_case"))
@@ -149,4 +165,6 @@ def _write_weights(folder: Path, state: Mapping[str, Tensor]) -> None:
 
 def _write_json(path: Path, value: Any) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
+    path.write_text(
+        json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8"
+    )

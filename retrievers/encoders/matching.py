@@ -1,14 +1,14 @@
 """Scores passages by how their words match a question's, with the vectors of a static encoder.
 
-A vector per text forgets which words stand together. Here every token of the question looks for its most
-similar token in the passage, as in late interaction, but with vectors that know no context, so that sixty
-passages take some milliseconds; no network runs.
+A vector per text forgets which words stand together. Here every token of the question looks for its
+most similar token in the passage, as in late interaction, but with vectors that know no context, so
+that sixty passages take some milliseconds; no network runs.
 
 Source:
-    Khattab and Zaharia 2020, "ColBERT: Efficient and Effective Passage Search via Contextualized Late
-    Interaction over BERT" (MaxSim); Guo et al. 2016, "A Deep Relevance Matching Model for Ad-hoc Retrieval"
-    (static vectors, weights of question terms); Metzler and Croft 2005, "A Markov Random Field Model for Term
-    Dependencies" (adjacent words, words within a window).
+    Khattab and Zaharia 2020, "ColBERT: Efficient and Effective Passage Search via Contextualized
+    Late Interaction over BERT" (MaxSim); Guo et al. 2016, "A Deep Relevance Matching Model for
+    Ad-hoc Retrieval" (static vectors, weights of question terms); Metzler and Croft 2005, "A Markov
+    Random Field Model for Term Dependencies" (adjacent words, words within a window).
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ from rag.core.types import Passage
 from retrievers.encoders.static import StaticEncoder, unit_rows
 
 FEATURES = ("cosine", "maxsim", "window", "adjacent", "title", "peak")
-# In units of the scores that `default_fusion` gives; fitted for the encoder of the package on 2,200 held-out
-# training questions of NQ, SQuAD, HotpotQA, WebQuestions and CuratedTREC (likelihood of the right passages).
+# In units of the scores that `default_fusion` gives; fitted for the encoder of the package on 2,200
+# held-out
+# training questions of NQ, SQuAD, HotpotQA, WebQuestions and CuratedTREC (likelihood of the right
+# passages).
 WEIGHTS = (69.1, 33.2, 21.5, 17.6, 6.1, -21.8)
 _BLOCK = 16  # tokens; a window is two blocks that follow one another
 
@@ -32,16 +34,17 @@ _BLOCK = 16  # tokens; a window is two blocks that follow one another
 class TokenMatch:
     """Scores pairs of question and passage by six features of their matching tokens.
 
-    A token t has the weight g(t) = ‖v(t)‖², since training makes the vectors of telling tokens long. For a
-    question of tokens q and a passage of tokens p, with c(q, p) the cosine of two tokens and all sums over q
-    divided by Σ g(q):
+    A token t has the weight g(t) = ‖v(t)‖², since training makes the vectors of telling tokens
+    long. For a question of tokens q and a passage of tokens p, with c(q, p) the cosine of two
+    tokens and all sums over q divided by Σ g(q):
 
         cosine    of the vectors of question and passage
         maxsim    Σ g(q) max c(q, p)
         window    the largest such sum with p within 32 tokens
-        adjacent  share of the question's pairs of adjacent tokens, by weight, that are adjacent in p
-        title     Σ g(t) max(0, c(q, t))² / Σ g(t) over the tokens t of the title
-        peak      largest v(p) · v / √mean g, where v is the question's vector: a passage that owes its
+        adjacent  share of the question's pairs of adjacent tokens, by weight, that are adjacent in
+        p title     Σ g(t) max(0, c(q, t))² / Σ g(t) over the tokens t of the title
+        peak      largest v(p) · v / √mean g, where v is the question's vector: a passage that owes
+        its
                   cosine to one token
 
     Implements `retrievers.protocols.PairScorer`.
@@ -64,7 +67,9 @@ class TokenMatch:
         return self.encoder.identity.name
 
     def score(self, questions: Sequence[str], passages: Sequence[Passage]) -> Float32:
-        """Scores (n,) float32 of n pairs; neighbouring pairs of one question are scored together."""
+        """Scores (n,) float32 of n pairs; neighbouring pairs of one question are scored
+        together.
+        """
         scores, start = np.empty(len(questions), np.float32), 0
         for question, group in groupby(questions):
             stop = start + sum(1 for _ in group)
@@ -73,7 +78,9 @@ class TokenMatch:
         return scores
 
     def features(self, question: str, passages: Sequence[Passage]) -> Float32:
-        """The features (n, 6) float32 of n passages; zero where question or passage has no token."""
+        """The features (n, 6) float32 of n passages; zero where question or passage has no
+        token.
+        """
         question_ids, _ = self.encoder.tokens([question])
         titles = [passage.title for passage in passages]
         flat, bounds = self.encoder.passage_tokens(titles, [passage.text for passage in passages])
@@ -92,20 +99,30 @@ class TokenMatch:
         values[filled, 2] = _best_window(cosines, weights, starts, ends)
         values[filled, 3] = _adjacent(same, weights, starts, ends)
         values[:, 4] = self._titles(question_ids, *self.encoder.tokens(titles))
-        values[filled, 5] = np.maximum.reduceat((self.encoder.vectors[distinct] @ query)[place], starts)
+        values[filled, 5] = np.maximum.reduceat(
+            (self.encoder.vectors[distinct] @ query)[place], starts
+        )
         values[:, 5] /= max(self._scale, 1e-12)
         return values
 
     def _titles(self, question_ids: Int32, flat: Int32, bounds: Int64) -> Float32:
-        best = np.maximum((self._units[question_ids] @ self._units[flat].T).max(axis=0, initial=0), 0)  # (T,)
-        weights = np.append(self._weight[flat], 0)  # one more, so that each title has a place to begin at
-        sums = np.add.reduceat(np.stack([weights * np.append(best, 0) ** 2, weights]), bounds[:-1], axis=1)
+        best = np.maximum(
+            (self._units[question_ids] @ self._units[flat].T).max(axis=0, initial=0), 0
+        )  # (T,)
+        weights = np.append(
+            self._weight[flat], 0
+        )  # one more, so that each title has a place to begin at
+        sums = np.add.reduceat(
+            np.stack([weights * np.append(best, 0) ** 2, weights]), bounds[:-1], axis=1
+        )
         sums[:, np.diff(bounds) == 0] = 0
         return np.asarray(sums[0] / np.maximum(sums[1], 1e-12), np.float32)
 
 
 def _best_window(matches: Float32, weights: Float32, starts: Int64, ends: Int64) -> Float32:
-    """Largest weighted sum (n,) of the maxima of each question token's values (m, T) within two blocks."""
+    """Largest weighted sum (n,) of the maxima of each question token's values (m, T) within two
+    blocks.
+    """
     counts = -(-(ends - starts) // _BLOCK)  # blocks of each passage
     first = np.cumsum(counts) - counts
     place = ranges(0, counts)

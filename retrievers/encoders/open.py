@@ -1,4 +1,6 @@
-"""From a name to an encoder, whatever its kind: a bi-encoder's networks, or a static encoder's vectors."""
+"""From a name to an encoder, whatever its kind: a bi-encoder's networks, or a static encoder's
+vectors.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +28,13 @@ _SPECIAL_TOKENS = 3  # around a pair of title and text
 
 
 def load_encoder(source: Any = None, **options: Any) -> BiEncoder | StaticEncoder:
-    """Load an encoder; None is `minilm-qa`, the one for indexes, "static" the static one of the package.
+    """Load an encoder; None is `minilm-qa`, the one for indexes, "static" the static one of the
+    package.
 
     Args:
         source: a folder or a name; an encoder that is loaded already is returned as it is.
-        options: see `BiEncoder.load`; a static encoder has no precision, device or pooling to choose.
+        options: see `BiEncoder.load`; a static encoder has no precision, device or pooling to
+            choose.
 
     Raises:
         ConfigError: a pooling was given for a static encoder.
@@ -62,13 +66,16 @@ def tokenizer_folder(name_or_path: str | Path) -> Path:
 
 def _of_passages(name_or_path: str | Path) -> EncoderSettings:
     """The settings of an encoder, of two towers those of the passage tower."""
-    return read_settings(tower_folders(model_folder(str(name_or_path).partition(TOWER_SEPARATOR)[0]))[0])
+    return read_settings(
+        tower_folders(model_folder(str(name_or_path).partition(TOWER_SEPARATOR)[0]))[0]
+    )
 
 
 def passage_budget(
     name_or_path: str | Path | None = None, max_length: int | None = None
 ) -> tuple[int, Callable[[str], int]]:
-    """Maximum tokens of title and text of a passage, and a function that counts tokens; loads no weights.
+    """Maximum tokens of title and text of a passage, and a function that counts tokens; loads no
+    weights.
 
     Passages for a static encoder, which has no such limit, are measured by the embedded encoder.
 
@@ -89,7 +96,8 @@ def passage_budget(
 def load_like(
     identity: EncoderIdentity, source: Any = None, *, precision: str = "auto", device: str = "auto"
 ) -> BiEncoder | StaticEncoder:
-    """Load the encoder an artefact was made with, from another `source` if given, with the same settings.
+    """Load the encoder an artefact was made with, from another `source` if given, with the same
+    settings.
 
     The caller compares identities: the weights may be others, or the encoder of another kind.
     """

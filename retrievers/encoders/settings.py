@@ -1,7 +1,8 @@
 """The settings in an encoder's folder: pooling, layers, prompts, lengths; read without torch.
 
-Folders of sentence-transformers (`MultiVectorEncoder` and `StaticEmbedding` too), model2vec, DPR, ANCE and
-plain transformers are read. Pooling and prefixes that do not fit the weights cause no error, only worse
+Folders of sentence-transformers (`MultiVectorEncoder` and `StaticEmbedding` too), model2vec, DPR,
+ANCE and plain transformers are read. Pooling and prefixes that do not fit the weights cause no
+error, only worse
 retrieval: what the folder states is taken from it, and a warning names what had to be guessed.
 """
 
@@ -28,7 +29,12 @@ from rag.runtime.model_files import (
 )
 
 PAIR = "pair"  # the layout of title and text in two segments
-POOLINGS = ("cls", "mean", "lasttoken", "tokens")  # see `rag.runtime.backbone.pool`; "tokens" keeps them all
+POOLINGS = (
+    "cls",
+    "mean",
+    "lasttoken",
+    "tokens",
+)  # see `rag.runtime.backbone.pool`; "tokens" keeps them all
 STATIC = "static"  # the pooling of static encoders, which have a vector per token and no network
 STATIC_LENGTH = 512  # tokens of a text that count: the mean over a long text says little
 ACTIVATIONS = ("Identity", "Tanh", "ReLU", "GELU")  # classes of torch.nn
@@ -69,15 +75,16 @@ class Interaction:
     """The settings of late interaction; markers of questions and passages are their prefixes.
 
     Attributes:
-        query_tokens: maximum question length, marker and special tokens included; the rest is truncated.
+        query_tokens: maximum question length, marker and special tokens included; the rest is
+            truncated.
         expanded: pad shorter questions with [MASK] tokens, whose vectors count like the others.
         attended: all tokens see those masks; otherwise only the masks' own vectors depend on them.
         skipped: tokens of passages that are read, but whose vectors are left out.
         marked: prefixes begin with a token of the vocabulary that the tokenizer would take apart.
 
     Source:
-        Khattab and Zaharia 2020, "ColBERT: Efficient and Effective Passage Search via Contextualized Late
-        Interaction over BERT", section 3.2.
+        Khattab and Zaharia 2020, "ColBERT: Efficient and Effective Passage Search via
+        Contextualized Late Interaction over BERT", section 3.2.
 
     Example:
         >>> Interaction(24, skipped=(".",)).describe()
@@ -138,7 +145,8 @@ class EncoderSettings:
         return "cosine" if self.normalize else "dot"
 
     def override(self, **changes: Any) -> EncoderSettings:
-        """A copy with the changes that are neither None nor "auto"; `query_tokens` is one of `interaction`.
+        """A copy with the changes that are neither None nor "auto"; `query_tokens` is one of
+        `interaction`.
 
         Raises:
             ConfigError: a value that this encoder does not take.
@@ -146,7 +154,9 @@ class EncoderSettings:
         made = {name: value for name, value in changes.items() if value not in (None, "auto")}
         allowed = (STATIC,) if self.pooling == STATIC else POOLINGS
         if made.get("pooling", self.pooling) not in allowed:
-            raise ConfigError(f"pooling is {made['pooling']!r}, expected one of {', '.join(allowed)}")
+            raise ConfigError(
+                f"pooling is {made['pooling']!r}, expected one of {', '.join(allowed)}"
+            )
         if "max_length" in made and not 2 <= made["max_length"] <= self.max_length_limit():
             raise ConfigError(
                 f"max_length is {made['max_length']}, this encoder takes 2 to {self.max_length_limit()}"
@@ -158,7 +168,9 @@ class EncoderSettings:
         if self.interaction is None:  # ColBERT's markers, where the vocabulary has them
             vocabulary = folder_tokenizer(self.weights_dir).get_vocab()
             if all(marker in vocabulary for marker in COLBERT_MARKERS):
-                for name, marker in zip(("query_prefix", "passage_prefix"), COLBERT_MARKERS, strict=True):
+                for name, marker in zip(
+                    ("query_prefix", "passage_prefix"), COLBERT_MARKERS, strict=True
+                ):
                     made[name] = made.get(name) or f"{marker} "
         made.setdefault("normalize", self.normalize or self.pooling != "tokens")
         made["interaction"] = replace(how, query_tokens=query_tokens or how.query_tokens)
@@ -166,7 +178,9 @@ class EncoderSettings:
 
     @property
     def dim(self) -> int:
-        """Size D of the vectors, read from the configuration and the headers of weight files alone."""
+        """Size D of the vectors, read from the configuration and the headers of weight files
+        alone.
+        """
         if self.pooling == STATIC:
             shapes = weight_shapes(self.weights_dir)
             return shapes.get("embedding.weight", shapes.get("embeddings", (0, 0)))[1]
@@ -174,7 +188,9 @@ class EncoderSettings:
             last = self.layers[-1]
             shapes = weight_shapes(last.folder)
             if last.weight not in shapes:
-                raise ArtifactError(f"{last.folder} has no {last.weight}", hint="copy or download it again")
+                raise ArtifactError(
+                    f"{last.folder} has no {last.weight}", hint="copy or download it again"
+                )
             return shapes[last.weight][0]
         config = read_config(self.weights_dir)
         sizes = (config.get(name) for name in ("hidden_size", "dim", "d_model", "n_embd"))
@@ -185,10 +201,16 @@ class EncoderSettings:
         return _HUGE if self.pooling == STATIC else position_limit(read_config(self.weights_dir))
 
     def identity(self, name: str, question: EncoderSettings | None = None) -> EncoderIdentity:
-        """The identity of an encoder of this passage tower, and this question tower if it is another."""
+        """The identity of an encoder of this passage tower, and this question tower if it is
+        another.
+        """
         sides = [self] if question is None else [self, question]
         tokenizers = dict.fromkeys(tokenizer_file(side.weights_dir) for side in sides)
-        folders = [f for side in sides for f in (side.weights_dir, *(layer.folder for layer in side.layers))]
+        folders = [
+            f
+            for side in sides
+            for f in (side.weights_dir, *(layer.folder for layer in side.layers))
+        ]
         files = [file for folder in dict.fromkeys(folders) for file in weight_files(folder)]
         return EncoderIdentity(
             name=name,
@@ -214,7 +236,9 @@ def read_settings(folder: Path) -> EncoderSettings:
     """
     own = _optional_json(folder / "config_sentence_transformers.json")
     if own.get("truncate_dim"):
-        raise ArtifactError(f"{folder} cuts its vectors (truncate_dim)", hint="save it with whole vectors")
+        raise ArtifactError(
+            f"{folder} cuts its vectors (truncate_dim)", hint="save it with whole vectors"
+        )
     if (folder / "modules.json").is_file():
         return _sentence_transformers(folder, own)
     config = read_config(folder)
@@ -236,18 +260,33 @@ def read_settings(folder: Path) -> EncoderSettings:
     has_weights = any(folder.glob("model.safetensors*"))
     names = weight_shapes(folder).keys() if has_weights else ()
     if "embeddingHead.weight" in names and "norm.weight" in names:
-        layers = HeadLayer("linear", folder, "embeddingHead.weight"), HeadLayer("norm", folder, "norm.weight")
+        layers = (
+            HeadLayer("linear", folder, "embeddingHead.weight"),
+            HeadLayer("norm", folder, "norm.weight"),
+        )
         return EncoderSettings(
-            kind="ance", weights_dir=folder, pooling="cls", normalize=False, max_length=limit, layers=layers
+            kind="ance",
+            weights_dir=folder,
+            pooling="cls",
+            normalize=False,
+            max_length=limit,
+            layers=layers,
         )
     if "HF_ColBERT" in (config.get("architectures") or ()):
-        raise ArtifactError(f"{folder} is a checkpoint of ColBERT's own code", hint=_LATE_INTERACTION)
+        raise ArtifactError(
+            f"{folder} is a checkpoint of ColBERT's own code", hint=_LATE_INTERACTION
+        )
     note = (
         f"{folder.name} does not say how its token vectors are pooled; taking their mean, not normalised. "
         "Set pooling (and normalize) if it was trained otherwise"
     )
     return EncoderSettings(
-        kind="transformers", weights_dir=folder, pooling="mean", normalize=False, max_length=limit, note=note
+        kind="transformers",
+        weights_dir=folder,
+        pooling="mean",
+        normalize=False,
+        max_length=limit,
+        note=note,
     )
 
 
@@ -259,7 +298,9 @@ def _sentence_transformers(folder: Path, own: Mapping[str, Any]) -> EncoderSetti
             hint=f"order hits with it: --rerank {folder}",
         )
     listed = read_json(folder / "modules.json")
-    modules = [m for m in listed if not str(m["type"]).endswith(".Dropout")]  # which acts in training alone
+    modules = [
+        m for m in listed if not str(m["type"]).endswith(".Dropout")
+    ]  # which acts in training alone
     kinds = [str(module["type"]).rpartition(".")[2] for module in modules]
     if _MODULES.fullmatch(" ".join(kinds)) is None:
         is_pylate = kinds[:1] == ["Transformer"] and "Pooling" not in kinds
@@ -284,7 +325,9 @@ def _sentence_transformers(folder: Path, own: Mapping[str, Any]) -> EncoderSetti
     elif not is_late and similarity not in ("", "cosine", "dot", "dot_score"):
         reason = f"compares vectors by {similarity!r}, expected cosine or dot"
     if reason:
-        raise ArtifactError(f"{folder} {reason}", hint="use an encoder without this, or change its folder")
+        raise ArtifactError(
+            f"{folder} {reason}", hint="use an encoder without this, or change its folder"
+        )
     pooled_at = len(kinds) if is_late else kinds.index("Pooling")
     layers_at = [n for n, kind in enumerate(kinds) if kind in ("Dense", "LayerNorm")]
     limit, is_e5 = position_limit(read_config(weights_dir)), "e5" in folder.name.lower().split("-")
@@ -300,12 +343,16 @@ def _sentence_transformers(folder: Path, own: Mapping[str, Any]) -> EncoderSetti
         layout=str(own.get("passage_layout") or "{title} {text}"),
         layers=tuple(_layer(folder / modules[n]["path"], kinds[n], configs[n]) for n in layers_at),
         on_tokens=bool(layers_at) and layers_at[0] < pooled_at,
-        interaction=_interaction(transformer, configs[kinds.index(_MASK)], longest) if is_late else None,
+        interaction=_interaction(transformer, configs[kinds.index(_MASK)], longest)
+        if is_late
+        else None,
         note=_E5.format(folder.name) if is_e5 and not any(prompts.values()) else "",
     )
 
 
-def _static(folder: Path, weights_dir: Path, own: Mapping[str, Any], *, normalize: bool) -> EncoderSettings:
+def _static(
+    folder: Path, weights_dir: Path, own: Mapping[str, Any], *, normalize: bool
+) -> EncoderSettings:
     config = _optional_json(folder / "config.json")
     return EncoderSettings(
         kind=STATIC,
@@ -319,13 +366,16 @@ def _static(folder: Path, weights_dir: Path, own: Mapping[str, Any], *, normaliz
 
 
 def transformer_settings(folder: Path) -> dict[str, Any]:
-    """What sentence-transformers states beside a network's weights: lengths, lower-casing; {} if nothing."""
+    """What sentence-transformers states beside a network's weights: lengths, lower-casing; {} if
+    nothing.
+    """
     return next(map(_optional_json, sorted(folder.glob("sentence_*_config.json"))), {})
 
 
 def _prompts(own: Mapping[str, Any]) -> dict[str, Any]:
-    """Prompts of questions and passages. Empty ones are passed over: sentence-transformers 6 saves an empty
-    "document" beside a "passage". Where either has a prompt, the default is that of other tasks."""
+    """Prompts of questions and passages. Empty ones are passed over: sentence-transformers 6 saves
+    an empty "document" beside a "passage". Where either has a prompt, the default is that of other
+    tasks."""
     prompts, of_passages = own.get("prompts") or {}, ("document", "passage", "corpus")
     stated = {str(name): str(text) for name, text in prompts.items() if text}
     has_roles = any(name in prompts for name in ("query", *of_passages))
@@ -334,8 +384,12 @@ def _prompts(own: Mapping[str, Any]) -> dict[str, Any]:
     return {"query_prefix": stated.get("query", default), "passage_prefix": passage}
 
 
-def _interaction(transformer: Mapping[str, Any], mask: Mapping[str, Any], limit: int) -> Interaction:
-    """From the modules Transformer and MultiVectorMask of sentence-transformers' `MultiVectorEncoder`."""
+def _interaction(
+    transformer: Mapping[str, Any], mask: Mapping[str, Any], limit: int
+) -> Interaction:
+    """From the modules Transformer and MultiVectorMask of sentence-transformers'
+    `MultiVectorEncoder`.
+    """
     padding = transformer.get("query_expansion") or {}
     supported: dict[str, tuple[Any, ...]] = {
         "strategy": ("fixed",),
@@ -344,7 +398,9 @@ def _interaction(transformer: Mapping[str, Any], mask: Mapping[str, Any], limit:
         "keep_only_token_ids": (None, []),
     }
     stated = {name: value for name, value in {**padding, **mask}.items() if name in supported}
-    if unknown := [f"{name} {value!r}" for name, value in stated.items() if value not in supported[name]]:
+    if unknown := [
+        f"{name} {value!r}" for name, value in stated.items() if value not in supported[name]
+    ]:
         raise ArtifactError(
             f"late interaction with {', '.join(unknown)} is not known here",
             hint='expected questions of a fixed length, filled with masks ("strategy": "fixed"), or not '
@@ -375,9 +431,13 @@ def _layer(folder: Path, kind: str, config: Mapping[str, Any]) -> HeadLayer:
 def _pooling(folder: Path, config: Mapping[str, Any]) -> str:
     stated = config.get("pooling_mode")
     names = [stated] if isinstance(stated, str) else list(stated or [])
-    if not names:  # before sentence-transformers 6: pooling_mode_cls_token, pooling_mode_lasttoken, …
+    if (
+        not names
+    ):  # before sentence-transformers 6: pooling_mode_cls_token, pooling_mode_lasttoken, …
         begin = "pooling_mode_"
-        switches = [key.removeprefix(begin) for key, on in config.items() if key.startswith(begin) and on]
+        switches = [
+            key.removeprefix(begin) for key, on in config.items() if key.startswith(begin) and on
+        ]
         names = [name.removesuffix("_tokens").removesuffix("_token") for name in switches]
     if len(names) != 1 or names[0] not in POOLINGS:
         raise ArtifactError(

@@ -1,12 +1,14 @@
-"""Static encoders: a vector per token, looked up and averaged; no network runs, and no torch is imported.
+"""Static encoders: a vector per token, looked up and averaged; no network runs, and no torch is
+imported.
 
-A text's vector is the mean of its tokens' vectors, of unit length where the folder says so. One encoder
-comes with the package (`static`), and `rag train static` makes others. Two kinds of folder are read,
-see `settings`.
+A text's vector is the mean of its tokens' vectors, of unit length where the folder says so. One
+encoder comes with the package (`static`), and `rag train static` makes others. Two kinds of folder
+are read, see `settings`.
 
 Source:
-    Tulkens and van Dongen 2024, "Model2Vec: Fast State-of-the-Art Static Embeddings" (layout and weighting);
-    Arora et al. 2017, "A Simple but Tough-to-Beat Baseline for Sentence Embeddings" (weights by frequency).
+    Tulkens and van Dongen 2024, "Model2Vec: Fast State-of-the-Art Static Embeddings" (layout and
+    weighting); Arora et al. 2017, "A Simple but Tough-to-Beat Baseline for Sentence Embeddings"
+    (weights by frequency).
 """
 
 from __future__ import annotations
@@ -37,8 +39,8 @@ _TEXTS_AT_ONCE = 1024  # per call of the tokenizer and per matrix product
 class StaticEncoder:
     """Looks up the vectors of a text's tokens and averages them.
 
-    Made by `load`. Implements `indexers.protocols.PassageEncoder`. Safe to use from several threads. The
-    vector of a text depends on that text alone.
+    Made by `load`. Implements `indexers.protocols.PassageEncoder`. Safe to use from several
+    threads. The vector of a text depends on that text alone.
 
     Attributes:
         identity: everything that decides which vector a text gets.
@@ -50,7 +52,9 @@ class StaticEncoder:
         self.vectors, self._tokenizer = vectors, tokenizer
         tokenizer.enable_truncation(identity.max_length)
         if identity.layout == PAIR:
-            raise ConfigError("a static encoder reads no pairs", hint="give a layout such as {title} {text}")
+            raise ConfigError(
+                "a static encoder reads no pairs", hint="give a layout such as {title} {text}"
+            )
         self._layout = PassageLayout(identity.layout)
         self._done: Callable[[int], None] = lambda count: None
 
@@ -68,7 +72,10 @@ class StaticEncoder:
         """
         folder = model_folder(name_or_path)
         settings = read_settings(folder).override(**changes)
-        vectors, tokenizer = _read_vectors(settings.weights_dir), folder_tokenizer(settings.weights_dir)
+        vectors, tokenizer = (
+            _read_vectors(settings.weights_dir),
+            folder_tokenizer(settings.weights_dir),
+        )
         if tokenizer.get_vocab_size() > len(vectors):
             raise ArtifactError(
                 f"{folder}'s tokenizer.json knows {tokenizer.get_vocab_size()} tokens, the weights beside it "
@@ -94,10 +101,14 @@ class StaticEncoder:
 
     def passage_tokens(self, titles: Sequence[str], texts: Sequence[str]) -> tuple[Int32, Int64]:
         """Token ids (T,) of n passages end to end, and where each begins and ends (n + 1,)."""
-        return self.tokens(self._layout.render(titles, texts, prefix=self.identity.passage_prefix)[0])
+        return self.tokens(
+            self._layout.render(titles, texts, prefix=self.identity.passage_prefix)[0]
+        )
 
     def tokens(self, texts: Sequence[str]) -> tuple[Int32, Int64]:
-        """Token ids (T,) of n texts end to end, without prefixes, and where each begins and ends (n + 1,)."""
+        """Token ids (T,) of n texts end to end, without prefixes, and where each begins and ends (n
+        + 1,).
+        """
         return flat_tokens(self._tokenizer, texts)
 
     def encode_questions(self, questions: Sequence[str]) -> Float32:
@@ -105,7 +116,9 @@ class StaticEncoder:
         return self.encode_queries([Query(question) for question in questions])
 
     def encode_queries(self, queries: Sequence[Query]) -> Float32:
-        """Vectors (n, D) float32 of questions with the passages retrieved for them so far, in order."""
+        """Vectors (n, D) float32 of questions with the passages retrieved for them so far, in
+        order.
+        """
         first, second = render_queries(queries, prefix=self.identity.query_prefix)
         texts = [f"{one} {other}".strip() for one, other in zip(first, second, strict=True)]
         starts = range(0, len(texts), _TEXTS_AT_ONCE)
@@ -113,7 +126,9 @@ class StaticEncoder:
         return np.concatenate(parts) if parts else np.empty((0, self.dim), np.float32)
 
     def means(self, flat: Int32, bounds: Int64) -> Float32:
-        """Vectors (n, D) float32 of n texts, given their token ids and where each begins and ends."""
+        """Vectors (n, D) float32 of n texts, given their token ids and where each begins and
+        ends.
+        """
         lengths = np.diff(bounds)
         shares = np.repeat(1.0 / np.maximum(lengths, 1), lengths).astype(np.float32)
         bags = csr_matrix((shares, flat, bounds), shape=(len(lengths), len(self.vectors)))
@@ -123,14 +138,18 @@ class StaticEncoder:
         return vectors
 
     def reporting(self, done: Callable[[int], None]) -> StaticEncoder:
-        """This encoder, but calling `done` with the number of texts of every batch it has finished."""
+        """This encoder, but calling `done` with the number of texts of every batch it has
+        finished.
+        """
         copied = copy.copy(self)
         copied._done = done
         return copied
 
 
 def flat_tokens(tokenizer: Any, texts: Sequence[str]) -> tuple[Int32, Int64]:
-    """Token ids (T,) of n texts end to end, and where each begins and ends (n + 1,); no special tokens."""
+    """Token ids (T,) of n texts end to end, and where each begins and ends (n + 1,); no special
+    tokens.
+    """
     ids = [each.ids for each in tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
     bounds = np.append(0, np.cumsum(list(map(len, ids)), dtype=np.int64))
     return np.fromiter(chain.from_iterable(ids), np.int32, int(bounds[-1])), bounds
@@ -142,10 +161,11 @@ def unit_rows(vectors: Float32) -> Float32:
 
 
 def write_static(folder: Path, vectors: Float32, tokenizer: Path) -> None:
-    """Write an encoder of unit vectors as a folder that sentence-transformers and model2vec open too.
+    """Write an encoder of unit vectors as a folder that sentence-transformers and model2vec open
+    too.
 
-    Previous content of `folder` is replaced. The same vectors give the same bytes: rows of int8, each with a
-    scale, which model2vec calls a weight.
+    Previous content of `folder` is replaced. The same vectors give the same bytes: rows of int8,
+    each with a scale, which model2vec calls a weight.
 
     Args:
         vectors: (V, D) token vectors, weights included.

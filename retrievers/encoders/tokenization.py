@@ -1,5 +1,5 @@
-"""Titles, texts and questions to token ids, without padding: how they are laid out, and the Rust tokenizer
-of the model's folder.
+"""Titles, texts and questions to token ids, without padding: how they are laid out, and the Rust
+tokenizer of the model's folder.
 """
 
 import string
@@ -17,7 +17,8 @@ from retrievers.encoders.settings import MASKS, PAIR, EncoderSettings, transform
 
 
 class PassageLayout:
-    """Either "pair", two segments `[CLS] title [SEP] text [SEP]`, or a template with {title} and {text}.
+    """Either "pair", two segments `[CLS] title [SEP] text [SEP]`, or a template with {title} and
+    {text}.
 
     A passage without a title is its text alone, whatever the layout.
 
@@ -36,7 +37,9 @@ class PassageLayout:
         if layout == PAIR:
             return
         try:
-            fields = {field for _, field, _, _ in string.Formatter().parse(layout) if field is not None}
+            fields = {
+                field for _, field, _, _ in string.Formatter().parse(layout) if field is not None
+            }
         except ValueError as error:
             raise ConfigError(f"passage layout {layout!r}: {error}") from error
         if "text" not in fields or fields - {"title", "text"}:
@@ -62,14 +65,15 @@ class PassageLayout:
 
 
 def render_queries(queries: Sequence[Query], *, prefix: str = "") -> tuple[list[str], list[str]]:
-    """First and second segments of queries, in training as in search: the question behind a prefix and with
-    ' for ’, and the texts of its passages, "" if there are none.
+    """First and second segments of queries, in training as in search: the question behind a prefix
+    and with ' for ’, and the texts of its passages, "" if there are none.
 
     The latest passage comes first: if a query is too long, the passages of the first hops are cut.
 
-    Source: Karpukhin et al. 2020, "Dense Passage Retrieval for Open-Domain Question Answering": how their
-        released code reads questions; Xiong et al. 2021, "Answering Complex Open-Domain Questions with
-        Multi-Hop Dense Retrieval": the second hop's query is the pair of the question and the first passage.
+    Source: Karpukhin et al. 2020, "Dense Passage Retrieval for Open-Domain Question Answering": how
+        their released code reads questions; Xiong et al. 2021, "Answering Complex Open-Domain
+        Questions with Multi-Hop Dense Retrieval": the second hop's query is the pair of the
+        question and the first passage.
 
     Example:
         >>> from rag.core.types import Passage
@@ -78,14 +82,16 @@ def render_queries(queries: Sequence[Query], *, prefix: str = "") -> tuple[list[
         (["who's?", 'where?'], ['Another. A river.', ''])
     """
     first = [prefix + query.question.replace("’", "'") for query in queries]
-    return first, [" ".join(passage.text for passage in reversed(query.passages)) for query in queries]
+    return first, [
+        " ".join(passage.text for passage in reversed(query.passages)) for query in queries
+    ]
 
 
 class TextTokenizer:
     """Token ids of passages and questions, laid out and cut as an encoder's settings say.
 
-    For encoders with one vector per token, questions get their padding. Padding and truncation that the
-    tokenizer.json states are replaced: they belong to other uses.
+    For encoders with one vector per token, questions get their padding. Padding and truncation that
+    the tokenizer.json states are replaced: they belong to other uses.
 
     Args:
         settings: prefixes, layout and lengths, special tokens included.
@@ -106,7 +112,11 @@ class TextTokenizer:
         how = settings.interaction
         longest = settings.override(max_length=query_tokens).max_length
         self.question_limit = settings.max_length if how is None else how.query_tokens
-        limits = settings.max_length, self.question_limit, longest if how is None else how.query_tokens
+        limits = (
+            settings.max_length,
+            self.question_limit,
+            longest if how is None else how.query_tokens,
+        )
         cutting = {limit: _cutting_tokenizer(settings, limit) for limit in set(limits)}
         self._passages, self._questions, self._queries = (cutting[limit] for limit in limits)
         self._fill = [mask_id(self._questions)] if how is not None and how.expanded else []
@@ -128,7 +138,9 @@ class TextTokenizer:
             for number, encoding in zip(longer, whole, strict=True):
                 encodings[number] = encoding
         pairs = zip(encodings, queries, strict=True)
-        self.cut["questions"] += sum(bool(each.overflowing) and not query.passages for each, query in pairs)
+        self.cut["questions"] += sum(
+            bool(each.overflowing) and not query.passages for each, query in pairs
+        )
         return [each.ids + self._fill * (self.question_limit - len(each.ids)) for each in encodings]
 
 
@@ -185,7 +197,8 @@ def mask_id(tokenizer: Any) -> int:
 def open_tokenizer(folder: Path) -> Any:
     """The tokenizer of an encoder's folder, without padding and truncation.
 
-    It lower-cases first where the folder says so (`do_lower_case` of old sentence-transformers' folders).
+    It lower-cases first where the folder says so (`do_lower_case` of old sentence-transformers'
+    folders).
     """
     tokenizer = folder_tokenizer(folder)
     if transformer_settings(folder).get("do_lower_case"):

@@ -1,4 +1,6 @@
-"""One encoder tower, from token ids to the vector or vectors of each text, for training and inference."""
+"""One encoder tower, from token ids to the vector or vectors of each text, for training and
+inference.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ _LORA_SCALE = 2  # of adapters: lora_alpha over the rank
 
 
 def _load_fast(folder: Path, precision: str) -> FastBert | None:
-    """The network that needs no import of transformers' own, on a CPU; None if it is of another kind."""
+    """The network that needs no import of transformers' own, on a CPU; None if it is of another
+    kind.
+    """
     config = load_config(folder)
     if not FastBert.supports(config):
         return None
@@ -45,7 +49,9 @@ def _load_fast(folder: Path, precision: str) -> FastBert | None:
 class Linear(nn.Linear):
     """x → activation(x Wᵀ + b) in fp32."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None, activation: str = "Identity") -> None:
+    def __init__(
+        self, weight: Tensor, bias: Tensor | None = None, activation: str = "Identity"
+    ) -> None:
         super().__init__(weight.shape[1], weight.shape[0], bias is not None)
         self.load_state_dict({"weight": weight} | ({} if bias is None else {"bias": bias}))
         self.activation = activation
@@ -59,10 +65,10 @@ class Linear(nn.Linear):
 class Head(nn.Module):
     """Token vectors → a text's vector or vectors, in fp32: pooling, layers, unit length.
 
-    Every published retriever so far is a case of it: sentence-transformers (pooling, then linear layers with
-    an activation, LayerNorm), DPR (the first token, perhaps a linear layer), ANCE (the first token, a linear
-    layer and LayerNorm), a distilled reader (the same two layers on every token, then their mean), ColBERT (a
-    linear layer on every token, all of which are kept).
+    Every published retriever so far is a case of it: sentence-transformers (pooling, then linear
+    layers with an activation, LayerNorm), DPR (the first token, perhaps a linear layer), ANCE (the
+    first token, a linear layer and LayerNorm), a distilled reader (the same two layers on every
+    token, then their mean), ColBERT (a linear layer on every token, all of which are kept).
 
     Args:
         settings: pooling, normalisation and layers with their weights.
@@ -118,7 +124,9 @@ def _read_layer(layer: HeadLayer) -> Linear | nn.LayerNorm:
     begin = layer.weight.removesuffix("weight")
     tensors = {name: tensor.float() for name, tensor in read_tensors(layer.folder, begin).items()}
     if layer.weight not in tensors:
-        raise ArtifactError(f"{layer.folder} has no {layer.weight}", hint="copy or download it again")
+        raise ArtifactError(
+            f"{layer.folder} has no {layer.weight}", hint="copy or download it again"
+        )
     weight, bias = tensors[layer.weight], tensors.get(f"{begin}bias")
     if layer.kind == "linear":
         return Linear(weight, bias, layer.activation)
@@ -130,18 +138,19 @@ def _read_layer(layer: HeadLayer) -> Linear | nn.LayerNorm:
 class TowerModel(nn.Module):
     """Encoder and head (pooling, perhaps layers, perhaps normalisation). Made by `load`.
 
-    The head computes in fp32, whatever dtype the encoder has. Parameters are named `encoder.…`, as the bare
-    transformers model names them, and `head.layers.0.weight`, …
+    The head computes in fp32, whatever dtype the encoder has. Parameters are named `encoder.…`, as
+    the bare transformers model names them, and `head.layers.0.weight`, …
 
     Attributes:
-        encoder: the bare transformers model, without BERT's pooler; for inference on a CPU a `FastBert`
-            where it covers the model.
+        encoder: the bare transformers model, without BERT's pooler; for inference on a CPU a
+            `FastBert` where it covers the model.
         head: pooling and layers that follow the token vectors.
         settings: how it reads texts, with the folder of the model.
         dim: size D of the vectors.
-        unseen, skipped: in late interaction, the mask token of questions that others do not attend to, and
-            the tokens of passages whose vectors do not count.
-        autocast: run the encoder under bf16 autocast (GPU); on a CPU its weights are bf16 themselves.
+        unseen, skipped: in late interaction, the mask token of questions that others do not attend
+            to, and the tokens of passages whose vectors do not count.
+        autocast: run the encoder under bf16 autocast (GPU); on a CPU its weights are bf16
+            themselves.
     """
 
     def __init__(self, encoder: Any, head: Head, settings: EncoderSettings) -> None:
@@ -181,7 +190,8 @@ class TowerModel(nn.Module):
             projection_dim: size of a new linear layer at the end of the head; 0 adds none.
             projection_norm: add a LayerNorm after it.
             dropout: replaces the configuration's dropout probabilities, if given.
-            lora: rank of low-rank adapters on all linear layers of the encoder, whose own weights then stay.
+            lora: rank of low-rank adapters on all linear layers of the encoder, whose own weights
+                then stay.
             device: "cpu" or "cuda:N"; decides which attention is used.
             train: in training mode, with attention and dropout that have fast backward passes.
             precision: "fp32" or "bf16" for inference.
@@ -192,7 +202,9 @@ class TowerModel(nn.Module):
         """
         folder = settings.weights_dir
         if settings.pooling == STATIC:
-            raise ConfigError(f"{folder} is a static encoder: no network runs", hint="rag train static")
+            raise ConfigError(
+                f"{folder} is a static encoder: no network runs", hint="rag train static"
+            )
         encoder: Any = None if train or device != "cpu" else _load_fast(folder, precision)
         is_fast = encoder is not None
         if not is_fast:
@@ -200,7 +212,9 @@ class TowerModel(nn.Module):
         if lora:
             peft = require("peft", extra="lora")
             encoder.requires_grad_(False)
-            adapters = peft.LoraConfig(r=lora, lora_alpha=_LORA_SCALE * lora, target_modules="all-linear")
+            adapters = peft.LoraConfig(
+                r=lora, lora_alpha=_LORA_SCALE * lora, target_modules="all-linear"
+            )
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(seed)
                 peft.inject_adapter_in_model(adapters, encoder)
@@ -224,7 +238,9 @@ class TowerModel(nn.Module):
         return tower.to_compute(torch.bfloat16) if is_bf16 else tower
 
     def to_compute(self, dtype: torch.dtype) -> TowerModel:
-        """Compute in `dtype`: bf16 converts the weights on a CPU, on a GPU it is autocast. Returns self."""
+        """Compute in `dtype`: bf16 converts the weights on a CPU, on a GPU it is autocast. Returns
+        self.
+        """
         if next(self.encoder.parameters()).device.type == "cpu":
             self.encoder.to(dtype)
         else:
@@ -240,7 +256,9 @@ class TowerModel(nn.Module):
         if not question and len(self.skipped):
             scored = mask * ~torch.isin(ids, self.skipped)
         if isinstance(self.encoder, FastBert):
-            hidden = self.encoder.padded(ids, mask, seen=None if seen is mask else seen)  # (n, L, H)
+            hidden = self.encoder.padded(
+                ids, mask, seen=None if seen is mask else seen
+            )  # (n, L, H)
         else:
             device = next(self.encoder.parameters()).device
             ids, seen, scored = ids.to(device), seen.to(device), scored.to(device)
@@ -252,12 +270,13 @@ class TowerModel(nn.Module):
     def bare(
         self, part: Literal["encoder", "head"], weights: Mapping[str, Tensor], prefix: str
     ) -> dict[str, Tensor]:
-        """The tensors of a part under its own names, in fp32, with adapters merged into the weights.
+        """The tensors of a part under its own names, in fp32, with adapters merged into the
+        weights.
 
         Args:
             part: the bare encoder, or the head (`layers.0.weight`, …).
-            weights: fp32 values by the model's parameter names, such as a fit's result; parameters that are
-                not among them (frozen ones) keep their present values.
+            weights: fp32 values by the model's parameter names, such as a fit's result; parameters
+                that are not among them (frozen ones) keep their present values.
             prefix: this tower's name in those names, such as "question.".
         """
         own = getattr(self, part).state_dict()

@@ -1,4 +1,6 @@
-"""Vectors of texts, one or several per text, and their scores: one function wherever texts are compared."""
+"""Vectors of texts, one or several per text, and their scores: one function wherever texts are
+compared.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ class Vectors:
     def joined(cls, parts: Sequence[Vectors]) -> Vectors:
         """The texts of all parts, in order."""
         lengths = [part.lengths for part in parts if part.lengths is not None]
-        return cls(torch.cat([part.values for part in parts]), torch.cat(lengths) if lengths else None)
+        return cls(
+            torch.cat([part.values for part in parts]), torch.cat(lengths) if lengths else None
+        )
 
     def __len__(self) -> int:
         return len(self.values) if self.lengths is None else len(self.lengths)
@@ -55,8 +59,14 @@ class Vectors:
 
     def padded(self) -> tuple[Tensor, Tensor]:
         """(n, L, D) with zeros behind each text's vectors, and (n, L) bool where there is one."""
-        lengths = self.values.new_ones(len(self), dtype=torch.int64) if self.lengths is None else self.lengths
-        mask = torch.arange(max([1, *lengths.tolist()]), device=lengths.device) < lengths[:, None]  # (n, L)
+        lengths = (
+            self.values.new_ones(len(self), dtype=torch.int64)
+            if self.lengths is None
+            else self.lengths
+        )
+        mask = (
+            torch.arange(max([1, *lengths.tolist()]), device=lengths.device) < lengths[:, None]
+        )  # (n, L)
         filled = self.values.new_zeros((*mask.shape, self.values.shape[-1]))
         return filled.masked_scatter(mask[:, :, None], self.values), mask
 
@@ -76,12 +86,13 @@ def score(questions: Vectors, passages: Vectors) -> Tensor:
 
 
 def max_sim(questions: Vectors, passages: Vectors) -> Tensor:
-    r"""Late interaction: the sum over a question's vectors of the best inner product in the passage.
+    r"""Late interaction: the sum over a question's vectors of the best inner product in the
+    passage.
 
         s(q, p) = Σ_i max_j q_i · p_j
 
-    Passages are compared in blocks: forward and backward need memory for one block of similarities, not for
-    those of all tokens with all tokens.
+    Passages are compared in blocks: forward and backward need memory for one block of similarities,
+    not for those of all tokens with all tokens.
 
     Args:
         questions: vectors of B texts; a question without vectors scores 0.
@@ -91,8 +102,8 @@ def max_sim(questions: Vectors, passages: Vectors) -> Tensor:
         (B, P), differentiable in both.
 
     Source:
-        Khattab and Zaharia 2020, "ColBERT: Efficient and Effective Passage Search via Contextualized Late
-        Interaction over BERT", equation 3.
+        Khattab and Zaharia 2020, "ColBERT: Efficient and Effective Passage Search via
+        Contextualized Late Interaction over BERT", equation 3.
     """
     tokens = questions.values  # (T, D)
     values, mask = passages.padded()  # (P, L, D), (P, L)

@@ -1,4 +1,6 @@
-"""Every batch of a retriever's training run, by step: in-batch and hard negatives; other positives masked."""
+"""Every batch of a retriever's training run, by step: in-batch and hard negatives; other positives
+masked.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +29,14 @@ class RetrieverBatch:
 
     Attributes:
         questions: alone or with passages.
-        positives: (B,) the positive of each question; -1 if it has none, possible only with targets.
-        ignored: (B, P) bool, passages left out of a question's denominator: those that are one of its other
-            positives.
+        positives: (B,) the positive of each question; -1 if it has none, possible only with
+            targets.
+        ignored: (B, P) bool, passages left out of a question's denominator: those that are one of
+            its other positives.
         drawn: (2, H) question and passage of every negative that was drawn for a question.
         examples: (B,) numbers of the examples.
-        targets: (B, P) float32 targets of the passages in each question's list, NaN elsewhere; None for
-            losses that learn from positives.
+        targets: (B, P) float32 targets of the passages in each question's list, NaN elsewhere; None
+            for losses that learn from positives.
     """
 
     questions: Sequence[Query]
@@ -46,7 +49,8 @@ class RetrieverBatch:
 
 
 class Epochs:
-    """Which examples every batch of a run holds: each epoch is a permutation, cut into batches of one size.
+    """Which examples every batch of a run holds: each epoch is a permutation, cut into batches of
+    one size.
 
     The remainder of an epoch, less than one batch, is left out of it.
 
@@ -74,12 +78,18 @@ class Epochs:
         self._order: tuple[int, Int64] = (-1, np.zeros(0, np.int64))
 
     @classmethod
-    def of(cls, config: Any, items: Any, batch_size: int | None = None, *, once: bool = False) -> Self:
-        """The epochs of a run, as its configuration says; those of a validation have every example once."""
+    def of(
+        cls, config: Any, items: Any, batch_size: int | None = None, *, once: bool = False
+    ) -> Self:
+        """The epochs of a run, as its configuration says; those of a validation have every example
+        once.
+        """
         if once:
             return cls(items, config.batch_size, seed=config.seed)
         size = batch_size or config.batch_size
-        made = cls(items, size, epochs=config.epochs, max_batches=config.max_batches, seed=config.seed)
+        made = cls(
+            items, size, epochs=config.epochs, max_batches=config.max_batches, seed=config.seed
+        )
         if made.batch_size < size or (len(made) < _FEW_STEPS and config.max_batches is None):
             message = (
                 "%d steps of %d examples: raise epochs (now %g) or lower batch_size (now %d), for example "
@@ -107,22 +117,25 @@ class Epochs:
 
 
 class RetrieverBatches:
-    """The batches of a run. `self[step]` depends on the arguments, the step and the negatives in use alone.
+    """The batches of a run. `self[step]` depends on the arguments, the step and the negatives in
+    use alone.
 
-    Every question brings one of its positives and up to `hard_negatives` of its negatives, drawn anew at each
-    visit. A passage that several questions bring is encoded once.
+    Every question brings one of its positives and up to `hard_negatives` of its negatives, drawn
+    anew at each visit. A passage that several questions bring is encoded once.
 
     Args:
         data: the training examples; each has a positive.
         hard_negatives: number of negatives per question, drawn without replacement.
-        mask_false_negatives: see `RetrieverBatch.ignored`; if off, nothing is ignored, and a passage that
-            several questions bring is encoded several times.
+        mask_false_negatives: see `RetrieverBatch.ignored`; if off, nothing is ignored, and a
+            passage that several questions bring is encoded several times.
 
-    Source: Karpukhin et al. 2020, "Dense Passage Retrieval for Open-Domain Question Answering", section 3.2.
+    Source: Karpukhin et al. 2020, "Dense Passage Retrieval for Open-Domain Question Answering",
+        section 3.2.
 
     Note:
-        DPR masks nothing: another question's positive counts as negative even where it is the same passage.
-        Its code takes a question's first positive at every visit; here any of them is drawn.
+        DPR masks nothing: another question's positive counts as negative even where it is the same
+        passage. Its code takes a question's first positive at every visit; here any of them is
+        drawn.
     """
 
     def __init__(
@@ -138,7 +151,9 @@ class RetrieverBatches:
         self._mined: tuple[Int32, PassageStore] | None = None
         has_hard = hard_negatives > 0 and data.has_negatives
         if hard_negatives > 0 and not has_hard:
-            get_logger(__name__).warning("no example has any of the %d hard_negatives", hard_negatives)
+            get_logger(__name__).warning(
+                "no example has any of the %d hard_negatives", hard_negatives
+            )
         if self.batch_size == 1 and not has_hard:
             raise ConfigError(
                 "a batch, or all that is held out, is one question without hard negatives",
@@ -152,8 +167,8 @@ class RetrieverBatches:
         """Draw from newly mined negatives from the next batch on.
 
         Args:
-            rows: (Q, K) rows of the corpus for each example, hardest first, then -1; an example without any
-                keeps those of its file.
+            rows: (Q, K) rows of the corpus for each example, hardest first, then -1; an example
+                without any keeps those of its file.
         """
         self._mined = rows, corpus
 
@@ -170,7 +185,9 @@ class RetrieverBatches:
             passages, columns = _distinct(passages)
         positives, drawn = columns[: len(numbers)], np.stack([owners, columns[len(numbers) :]])
         ignored = self._ignored(numbers, examples, passages, positives)
-        return RetrieverBatch([e.query for e in examples], passages, positives, ignored, drawn, numbers)
+        return RetrieverBatch(
+            [e.query for e in examples], passages, positives, ignored, drawn, numbers
+        )
 
     def _positives(self, examples: Sequence[Example], draw: np.random.Generator) -> list[Passage]:
         """A positive of each example: of several any, drawn anew at each visit."""
@@ -178,7 +195,9 @@ class RetrieverBatches:
 
     def _negatives(self, numbers: Int64, examples: Sequence[Example]) -> list[list[Passage | int]]:
         """Each example's negatives: rows of those that were mined, or the passages of its file."""
-        lists: list[list[Passage | int]] = [[n.passage for n in example.negatives] for example in examples]
+        lists: list[list[Passage | int]] = [
+            [n.passage for n in example.negatives] for example in examples
+        ]
         if self._mined is not None:
             mined = (rows[rows >= 0].tolist() for rows in self._mined[0][numbers])
             lists = [own or others for own, others in zip(mined, lists, strict=True)]
@@ -190,7 +209,11 @@ class RetrieverBatches:
         return [next(mined) if isinstance(negative, int) else negative for negative in negatives]
 
     def _ignored(
-        self, numbers: Int64, examples: Sequence[Example], passages: Sequence[Passage], positives: Int64
+        self,
+        numbers: Int64,
+        examples: Sequence[Example],
+        passages: Sequence[Passage],
+        positives: Int64,
     ) -> Bool:
         """(B, P) what is left out of each question's denominator."""
         ignored = np.zeros((len(examples), len(passages)), bool)
@@ -206,7 +229,9 @@ class RetrieverBatches:
 class TargetBatches:
     """The batches of a run that learns float targets: each question with a list of passages."""
 
-    def __init__(self, data: ExampleTable, examples: Epochs, *, per_question: int | None = None) -> None:
+    def __init__(
+        self, data: ExampleTable, examples: Epochs, *, per_question: int | None = None
+    ) -> None:
         self.data, self.examples, self.batch_size = data, examples, examples.batch_size
         self.per_question = per_question
 
@@ -226,7 +251,9 @@ class TargetBatches:
         positives = np.full(len(numbers), -1)
         ignored = np.zeros(targets.shape, bool)
         drawn = np.stack([owners, columns])
-        return RetrieverBatch(queries, passages, positives, ignored, drawn, numbers, targets=targets)
+        return RetrieverBatch(
+            queries, passages, positives, ignored, drawn, numbers, targets=targets
+        )
 
 
 BatchMaker = Callable[..., RetrieverBatches | TargetBatches]
@@ -236,7 +263,9 @@ BatchMaker = Callable[..., RetrieverBatches | TargetBatches]
 def _draw(
     lists: Sequence[Sequence[ItemT]], most: int | None, draw: np.random.Generator
 ) -> tuple[Int64, list[ItemT]]:
-    """At most `most` items of each list, in random order within it, and the number of each one's list."""
+    """At most `most` items of each list, in random order within it, and the number of each one's
+    list.
+    """
     owners = np.repeat(np.arange(len(lists)), [len(items) for items in lists])
     order = np.lexsort((draw.random(len(owners)), owners))  # shuffled within each list
     if most is not None:

@@ -1,4 +1,6 @@
-"""A corpus without questions to train on: the passages of an index, or files that are cut into passages."""
+"""A corpus without questions to train on: the passages of an index, or files that are cut into
+passages.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +21,8 @@ def open_corpus(sources: Sequence[Path], folder: Path, split: str = "words100") 
     """The passages of a corpus by row, mapped.
 
     Args:
-        sources: one built index, whose passages are taken as they are; or files and folders of documents.
+        sources: one built index, whose passages are taken as they are; or files and folders of
+            documents.
         folder: where the passages of files are stored, once; it belongs to this corpus.
         split: how files are split, see `CorpusOptions`.
     """
@@ -28,7 +31,9 @@ def open_corpus(sources: Sequence[Path], folder: Path, split: str = "words100") 
     indexes = [path for path in sources if (path / MANIFEST_NAME).is_file()]
     if indexes:
         if len(sources) > 1:
-            raise ConfigError(f"{indexes[0]} is an index: it is a whole corpus", hint="give it alone")
+            raise ConfigError(
+                f"{indexes[0]} is an index: it is a whole corpus", hint="give it alone"
+            )
         with Index.open(indexes[0]) as index:
             return index.passages
     place = folder / "corpus"

@@ -1,4 +1,6 @@
-"""The examples of a run in one Arrow file that `datasets` maps: to draw batches from, and held-out ones."""
+"""The examples of a run in one Arrow file that `datasets` maps: to draw batches from, and held-out
+ones.
+"""
 
 from __future__ import annotations
 
@@ -38,13 +40,16 @@ _UNMATCHABLE = frozenset({"yes", "no", "noanswer"})
 
 
 def matchable_answers(answers: Sequence[str], profile: AnswerProfile) -> tuple[str, ...]:
-    """The answers whose occurrence in a passage means something: all but "yes" and "no", and all patterns.
+    """The answers whose occurrence in a passage means something: all but "yes" and "no", and all
+    patterns.
 
     Example:
         >>> matchable_answers(["No", "Goethe"], "squad")
         ('Goethe',)
     """
-    return tuple(a for a in answers if profile == REGEX_PROFILE or a.strip().lower() not in _UNMATCHABLE)
+    return tuple(
+        a for a in answers if profile == REGEX_PROFILE or a.strip().lower() not in _UNMATCHABLE
+    )
 
 
 def answer_matcher(question: Question | Example) -> AnswerMatcher:
@@ -79,7 +84,8 @@ class ExampleTable:
     def take(self, numbers: Int64) -> list[Example]:
         """Some of the examples, in that order."""
         return [
-            _JSON.validate_json(record) for record in self._dataset[self._rows[numbers].tolist()]["record"]
+            _JSON.validate_json(record)
+            for record in self._dataset[self._rows[numbers].tolist()]["record"]
         ]
 
     @property
@@ -113,22 +119,26 @@ def split_examples(
     *,
     per_question: int = 1,
 ) -> ExampleSplit:
-    """Divide the examples of `config.train_files`, a `QuestionsConfig`; they are read once, into `folder`,
-    which belongs to this configuration.
+    """Divide the examples of `config.train_files`, a `QuestionsConfig`; they are read once, into
+    `folder`, which belongs to this configuration.
 
-    With a `validation_file`, its questions are held out, and left out of the training files. Without, those
-    are whose hash (`place_of`) lies below `validation_fraction`, and at least the `least_held_out` with the
-    lowest hashes. The sample of `train_questions` has the lowest hashes among the rest.
+    With a `validation_file`, its questions are held out, and left out of the training files.
+    Without, those are whose hash (`place_of`) lies below `validation_fraction`, and at least the
+    `least_held_out` with the lowest hashes. The sample of `train_questions` has the lowest hashes
+    among the rest.
 
     Args:
         read: files → examples, where these are of another kind; it draws the sample itself.
         per_question: maximum number of examples that it makes of a question.
 
     Raises:
-        DataError: a file is missing or malformed, or nothing is left to train on or to validate with.
+        DataError: a file is missing or malformed, or nothing is left to train on or to validate
+            with.
     """
     dataset = _stored_examples(config, folder / "examples.arrow", read)
-    is_validation, places = (np.asarray(dataset.data.column(name)) for name in ("is_validation", "place"))
+    is_validation, places = (
+        np.asarray(dataset.data.column(name)) for name in ("is_validation", "place")
+    )
 
     fraction = 0.0 if config.validation_file is not None else config.validation_fraction
     distinct = np.unique(places[~is_validation])
@@ -170,7 +180,9 @@ def _stored_examples(
     if missing := [path for path in (*config.train_files, *held_out_files) if not path.is_file()]:
         raise DataError(f"{missing[0]}: no such file")
     if not place.is_file():
-        parts = [(read or read_all)(paths) for paths in (config.train_files, held_out_files) if paths]
+        parts = [
+            (read or read_all)(paths) for paths in (config.train_files, held_out_files) if paths
+        ]
         with atomic_path(place) as temporary, pa.OSFile(str(temporary), "wb") as sink:
             _write(sink, *parts, seed=config.seed)
     return Dataset.from_file(str(place))

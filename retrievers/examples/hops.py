@@ -1,4 +1,6 @@
-"""Convert multi-hop questions to training examples: one per hop, with context, positives and negatives."""
+"""Convert multi-hop questions to training examples: one per hop, with context, positives and
+negatives.
+"""
 
 import re
 from collections import Counter
@@ -32,24 +34,27 @@ def hop_examples(
 ) -> Iterator[Example]:
     """Yield an example for each question, each order of its passages and each hop.
 
-    The example of a hop has the passages before it as context; its positives are the next passage and then
-    the other passages of the question, of which `HopBatches` takes the first and leaves the others out of the
-    denominator. Of alternatives the first is the only hop. The question's other paragraphs are its negatives,
-    and so are the passages of earlier hops. The example's id is `QUESTION#ORDER.HOP`.
+    The example of a hop has the passages before it as context; its positives are the next passage
+    and then the other passages of the question, of which `HopBatches` takes the first and leaves
+    the others out of the denominator. Of alternatives the first is the only hop. The question's
+    other paragraphs are its negatives, and so are the passages of earlier hops. The example's id is
+    `QUESTION#ORDER.HOP`.
 
     Args:
         questions: with gold passages.
         max_hops: questions with more are left out.
-        find: returns the same passage in the corpus that will be searched, or None if it is not there;
-            questions with such a passage are left out. Needed where a set names passages without their text.
+        find: returns the same passage in the corpus that will be searched, or None if it is not
+            there; questions with such a passage are left out. Needed where a set names passages
+            without their text.
 
-    Source: Xiong et al. 2021, "Answering Complex Open-Domain Questions with Multi-Hop Dense Retrieval":
-        first and second passage are negatives of each other's hop; the second of the same question is masked.
+    Source: Xiong et al. 2021, "Answering Complex Open-Domain Questions with Multi-Hop Dense
+        Retrieval": first and second passage are negatives of each other's hop; the second of the
+        same question is masked.
 
     Note:
-        The paper masks the second passage in the first hop, and keeps the first as a negative of the second,
-        as here; it knows the order of bridge questions from the data set's own annotation, which the public
-        files lack: here it follows from who names whom (`hop_orders`).
+        The paper masks the second passage in the first hop, and keeps the first as a negative of
+        the second, as here; it knows the order of bridge questions from the data set's own
+        annotation, which the public files lack: here it follows from who names whom (`hop_orders`).
     """
     counts: Counter[str] = Counter()
     for question in questions:
@@ -119,19 +124,22 @@ class HopEpochs(Epochs):
         """(N,) examples of batch `step`, question by question, in hop order."""
         draw = generator(self.seed, 23, step)
         chosen = [self._orders[question] for question in super().__getitem__(step).tolist()]
-        return np.array([e for orders in chosen for e in orders[draw.integers(len(orders))]], np.int64)
+        return np.array(
+            [e for orders in chosen for e in orders[draw.integers(len(orders))]], np.int64
+        )
 
 
 class HopBatches(RetrieverBatches):
     """Batches of hops, in which the positives of a hop are steps of a path.
 
-    The first positive is the hop's passage. Passages of later hops are never its negatives. Passages of
-    earlier hops, which the query contains, always are, even if they contain the answer, so that none is
-    retrieved twice.
+    The first positive is the hop's passage. Passages of later hops are never its negatives.
+    Passages of earlier hops, which the query contains, always are, even if they contain the answer,
+    so that none is retrieved twice.
 
-    Source: Xiong et al. 2021, "Answering Complex Open-Domain Questions with Multi-Hop Dense Retrieval": the
-        loss of the published code, which masks nothing else (`mask_false_negatives` off) and tells a hop from
-        its own question's hard negatives only; here they are the whole batch's.
+    Source: Xiong et al. 2021, "Answering Complex Open-Domain Questions with Multi-Hop Dense
+        Retrieval": the loss of the published code, which masks nothing else (`mask_false_negatives`
+        off) and tells a hop from its own question's hard negatives only; here they are the whole
+        batch's.
     """
 
     def __init__(self, data: ExampleTable, examples: HopEpochs, **others: Any) -> None:
@@ -142,7 +150,11 @@ class HopBatches(RetrieverBatches):
         return [example.positives[0] for example in examples]
 
     def _ignored(
-        self, numbers: Int64, examples: Sequence[Example], passages: Sequence[Passage], positives: Int64
+        self,
+        numbers: Int64,
+        examples: Sequence[Example],
+        passages: Sequence[Passage],
+        positives: Int64,
     ) -> Bool:
         ignored = super()._ignored(numbers, examples, passages, positives)
         paths = self._paths[numbers]
@@ -154,9 +166,9 @@ class HopBatches(RetrieverBatches):
 def hop_orders(question: str, passages: Sequence[Passage]) -> list[tuple[int, ...]]:
     """The orders in which the passages can follow from the question.
 
-    A passage whose title occurs in the question comes before one whose title does not. Of two others, the one
-    that mentions the other's title comes first. Where neither rule decides, all orders are possible: for
-    example both for two things that are compared.
+    A passage whose title occurs in the question comes before one whose title does not. Of two
+    others, the one that mentions the other's title comes first. Where neither rule decides, all
+    orders are possible: for example both for two things that are compared.
 
     Example:
         >>> one, other = Passage("1", "Danube", "It rises in Germany."), Passage("2", "Germany", "A state.")
@@ -172,11 +184,17 @@ def hop_orders(question: str, passages: Sequence[Passage]) -> list[tuple[int, ..
     def precedes(i: int, j: int) -> bool:
         if first[i] != first[j]:
             return first[i]
-        return (not first[i] or len(passages) > 2) and names[j] in texts[i] and names[i] not in texts[j]
+        return (
+            (not first[i] or len(passages) > 2)
+            and names[j] in texts[i]
+            and names[i] not in texts[j]
+        )
 
     before = [(i, j) for i, j in permutations(range(len(passages)), 2) if precedes(i, j)]
     every = list(permutations(range(len(passages))))
-    return [order for order in every if all(order.index(i) < order.index(j) for i, j in before)] or every
+    return [
+        order for order in every if all(order.index(i) < order.index(j) for i, j in before)
+    ] or every
 
 
 def _why_left_out(named: Sequence[Passage], golds: Sequence[Passage], max_hops: int) -> str:

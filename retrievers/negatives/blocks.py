@@ -1,4 +1,6 @@
-"""Intermediate results of mining, one file per block of questions, from which a killed run resumes."""
+"""Intermediate results of mining, one file per block of questions, from which a killed run
+resumes.
+"""
 
 import shutil
 from collections import Counter
@@ -11,7 +13,14 @@ from typing import Any
 from rag.core.files import atomic_write_json, clean_directory, read_json
 from rag.core.log import Progress, get_logger
 from rag.core.manifest import claim
-from rag.data.examples import Candidate, Example, Role, example_from_json, example_to_json, read_examples
+from rag.data.examples import (
+    Candidate,
+    Example,
+    Role,
+    example_from_json,
+    example_to_json,
+    read_examples,
+)
 from rag.data.files.rows import json_records, write_json_lines
 
 _RUN = "run.json"
@@ -81,7 +90,9 @@ class BlockFolder:
                     yield example_from_json(record, "")
 
     def remove(self) -> None:
-        """Delete the folder, last block first, so that an interrupted deletion leaves a valid run."""
+        """Delete the folder, last block first, so that an interrupted deletion leaves a valid
+        run.
+        """
         for number in reversed(range(self.finished)):
             self._file(number, "counts.json").unlink()
         shutil.rmtree(self.folder)
@@ -90,11 +101,12 @@ class BlockFolder:
 def merge_examples(mined: Iterable[Example], other: str | Path) -> Iterator[Example]:
     """The union of two training sets, by question text; the other one is held in memory.
 
-    Positives and negatives of a question in both are put together, the mined ones first, each passage once,
-    and no positive of either is left among the negatives. Questions of `other` alone follow at the end.
+    Positives and negatives of a question in both are put together, the mined ones first, each
+    passage once, and no positive of either is left among the negatives. Questions of `other` alone
+    follow at the end.
 
-    Source: Karpukhin et al.'s second round (`biencoder-nq-adv-hn-train`): trained on first and mined
-        negatives together.
+    Source: Karpukhin et al.'s second round (`biencoder-nq-adv-hn-train`): trained on first and
+        mined negatives together.
     """
     rest: dict[str, list[Example]] = {}
     for example in read_examples(other):

@@ -1,4 +1,6 @@
-"""Make training examples from questions and a corpus: positives, and hard negatives with provenance."""
+"""Make training examples from questions and a corpus: positives, and hard negatives with
+provenance.
+"""
 
 from __future__ import annotations
 
@@ -45,21 +47,22 @@ def mine(
 ) -> dict[str, Any]:
     """Write DPR's training JSON for a question set, with negatives from the index.
 
-    Memory does not grow with the number of questions. After every 512 questions, results are saved in
-    `OUT.mining/`, from which a killed run resumes, with the same output.
+    Memory does not grow with the number of questions. After every 512 questions, results are saved
+    in `OUT.mining/`, from which a killed run resumes, with the same output.
 
     Args:
         out: the result; `OUT.report.json` beside it says how it was made.
         index_encoder: the index's encoder, if it was moved.
         limit: number of questions, from the beginning of the set; None means all.
-        sample: size of a random sample of them, drawn with the settings' seed, in the order of the set.
+        sample: size of a random sample of them, drawn with the settings' seed, in the order of the
+            set.
         merge: another training file, for the union of both; it is held in memory.
         **settings: fields of `MiningSettings` (source, ranks, per_question, margin, …).
 
     Returns:
-        The report: settings, index, questions, and "counts" by name: questions, examples, written, negatives,
-        short (examples with fewer negatives than requested), "positive …" by how it was identified, "source
-        …" of negatives, "removed …" candidates by reason.
+        The report: settings, index, questions, and "counts" by name: questions, examples, written,
+        negatives, short (examples with fewer negatives than requested), "positive …" by how it was
+        identified, "source …" of negatives, "removed …" candidates by reason.
 
     Raises:
         ConfigError: the index lacks what the settings need.
@@ -97,8 +100,14 @@ def mine(
                 hint="give gold passages or answers with the questions, or another corpus",
             )
         mined = blocks.examples()
-        counts["written"] = write_examples(target, mined if merge is None else merge_examples(mined, merge))
-        report = {"counts": dict(counts), **run, "merge": None if merge is None else sha256_file(merge)}
+        counts["written"] = write_examples(
+            target, mined if merge is None else merge_examples(mined, merge)
+        )
+        report = {
+            "counts": dict(counts),
+            **run,
+            "merge": None if merge is None else sha256_file(merge),
+        }
         atomic_write_json(target.with_name(target.name + ".report.json"), report)
         blocks.remove()
     return report
@@ -107,7 +116,9 @@ def mine(
 class Miner:
     """Searches an index for questions and makes examples of what it finds."""
 
-    def __init__(self, index: Index, settings: MiningSettings, *, encoder: str | None = None) -> None:
+    def __init__(
+        self, index: Index, settings: MiningSettings, *, encoder: str | None = None
+    ) -> None:
         self._index, self._passages, self._settings = index, index.passages, settings
         self._sources = ("bm25", "dense") if settings.source == "both" else (settings.source,)
         needed = dict.fromkeys((*self._sources, *(() if settings.margin is None else ("dense",))))
@@ -128,13 +139,17 @@ class Miner:
             vectors = self._encoder.encode_queries([Query(text) for text in texts])
         counts["questions"] += len(questions)
         examples = []
-        for number, (question, gold) in enumerate(zip(questions, self._gold.find(questions), strict=True)):
+        for number, (question, gold) in enumerate(
+            zip(questions, self._gold.find(questions), strict=True)
+        ):
             matcher = answer_matcher(question)
             own = {source: lists[number] for source, lists in hits.items()}
             ranked = [hit.row for hit in own[self._sources[0]]]
             if gold.how == "none" and settings.weak_positives:
                 best = ranked[:_WEAK_DEPTH]
-                weak = next((row for row in best if matcher.matches(self._passages[row].text)), None)
+                weak = next(
+                    (row for row in best if matcher.matches(self._passages[row].text)), None
+                )
                 gold = gold if weak is None else GoldPassages((weak,), how="weak")
             counts[f"positive {gold.how}"] += 1
             counts["gold passages outside the corpus"] += len(gold.missing)
@@ -154,10 +169,14 @@ class Miner:
     def _of_documents(
         self, rows: Sequence[int], ranked: Sequence[int], matcher: AnswerMatcher
     ) -> tuple[int, ...]:
-        """The passages of the gold documents that contain an answer; without any, the first retrieved one."""
+        """The passages of the gold documents that contain an answer; without any, the first
+        retrieved one.
+        """
         ranks = {row: rank for rank, row in enumerate(ranked)}
         ordered = sorted(rows, key=lambda row: ranks.get(row, len(ranks)))
-        return tuple(row for row in ordered if matcher.matches(self._passages[row].text)) or (ordered[0],)
+        return tuple(row for row in ordered if matcher.matches(self._passages[row].text)) or (
+            ordered[0],
+        )
 
     def _negatives(
         self,
@@ -170,7 +189,8 @@ class Miner:
         """The best hits that are no positives; texts are read one by one, only when needed.
 
         Args:
-            rows: passages of the index that are no negatives: the positives, the first of them first.
+            rows: passages of the index that are no negatives: the positives, the first of them
+                first.
         """
         settings = self._settings
         proposals = candidates_by_rank(hits, settings.rank_range)
@@ -191,7 +211,9 @@ class Miner:
                 continue
             counts[f"source {proposal.source}"] += 1
             score = round(proposal.score, 5)
-            negatives.append(Candidate(passage, "hard_negative", proposal.source, proposal.rank, score))
+            negatives.append(
+                Candidate(passage, "hard_negative", proposal.source, proposal.rank, score)
+            )
         counts["examples"] += 1
         counts["negatives"] += len(negatives)
         counts["short"] += len(negatives) < settings.per_question
@@ -220,7 +242,8 @@ class Proposal:
 
     Attributes:
         row: row in the corpus.
-        source: "bm25" or "dense"; "bm25+dense" if both retrieved it, the one with the better rank first.
+        source: "bm25" or "dense"; "bm25+dense" if both retrieved it, the one with the better rank
+            first.
         rank: 1-based, in the search named first.
         score: score from the search named first.
     """
@@ -231,7 +254,9 @@ class Proposal:
     score: float
 
 
-def candidates_by_rank(retrieved: Mapping[str, Sequence[Hit]], ranks: Iterable[int]) -> list[Proposal]:
+def candidates_by_rank(
+    retrieved: Mapping[str, Sequence[Hit]], ranks: Iterable[int]
+) -> list[Proposal]:
     """Hits of some ranks (1-based) of every source, interleaved by rank, each passage once.
 
     Example:
@@ -252,7 +277,8 @@ def candidates_by_rank(retrieved: Mapping[str, Sequence[Hit]], ranks: Iterable[i
 
 
 class NegativeFilter:
-    """Rejects passages that are not negatives: the positives, their copies, passages with an answer.
+    """Rejects passages that are not negatives: the positives, their copies, passages with an
+    answer.
 
     Args:
         matcher: finds the question's answers; None keeps passages with an answer.
@@ -261,13 +287,18 @@ class NegativeFilter:
     """
 
     def __init__(
-        self, matcher: AnswerMatcher | None, positive_rows: Collection[int], positive_texts: Sequence[str]
+        self,
+        matcher: AnswerMatcher | None,
+        positive_rows: Collection[int],
+        positive_texts: Sequence[str],
     ) -> None:
         self._matcher, self._rows = matcher, set(positive_rows)
         self._texts = {text_key(text) for text in positive_texts}
 
     def reason(self, row: int, passage: Passage) -> str:
-        """Why the passage is no negative of this question, "gold" or "answer"; empty if it may be."""
+        """Why the passage is no negative of this question, "gold" or "answer"; empty if it may
+        be.
+        """
         if row in self._rows or text_key(passage.text) in self._texts:
             return "gold"
         return "answer" if self._matcher is not None and self._matcher.matches(passage.text) else ""
@@ -276,10 +307,12 @@ class NegativeFilter:
 def below_margin(
     candidates: Sequence[Proposal], scores: np.ndarray, positive_score: float, margin: float
 ) -> list[Proposal]:
-    """Candidates whose model score (n,) is below the positive's by a margin: s ≤ s⁺ − (1 − margin) · |s⁺|.
+    """Candidates whose model score (n,) is below the positive's by a margin: s ≤ s⁺ − (1 − margin)
+    · |s⁺|.
 
-    Source: Moreira et al. 2024, "NV-Retriever: Improving text embedding models with effective hard-negative
-        mining", TopK-PercPos; the form with |s⁺| is the same for positive scores and right for negative ones.
+    Source: Moreira et al. 2024, "NV-Retriever: Improving text embedding models with effective
+        hard-negative mining", TopK-PercPos; the form with |s⁺| is the same for positive scores and
+        right for negative ones.
     """
     limit = positive_score - (1 - margin) * abs(positive_score)
     return [c for c, score in zip(candidates, scores.tolist(), strict=True) if score <= limit]

@@ -1,4 +1,6 @@
-"""Settings of mining and of relevance-guided supervision; light, so that a command's help can show them."""
+"""Settings of mining and of relevance-guided supervision; light, so that a command's help can show
+them.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,14 @@ class MiningSettings(Config):
         source: what proposes candidates: BM25, the index's model, or both, taken in turns by rank.
         ranks: ranks to take candidates from, first:last, both included.
         per_question: maximum number of negatives per question.
-        margin: keep only passages that the model scores below this share of the positive's score; None keeps
-            all.
+        margin: keep only passages that the model scores below this share of the positive's score;
+            None keeps all.
         weak_positives: where no gold passage is known, take the best of the first 100 hits that
             holds an answer.
         seed: random seed.
 
-    Source: Karpukhin et al. 2020 (BM25 negatives without an answer; weak positives); Moreira et al. 2024,
-        NV-Retriever (margin to the positive's score).
+    Source: Karpukhin et al. 2020 (BM25 negatives without an answer; weak positives); Moreira et al.
+        2024, NV-Retriever (margin to the positive's score).
     """
 
     recipe: ClassVar[str] = "mine"
@@ -52,16 +54,18 @@ class MiningSettings(Config):
 
 
 class GuidanceSettings(Config):
-    """Settings of relevance-guided supervision: which passages of a ranking become positives and negatives.
+    """Settings of relevance-guided supervision: which passages of a ranking become positives and
+    negatives.
 
     Attributes:
-        positives: rules "b,k", separated by spaces: the first b of the best k passages that hold an answer;
-            a passage that meets any rule is a positive.
-        negatives: passages without an answer that are drawn for each positive, half of them from the first
-            hundred, the others from the first thousand.
+        positives: rules "b,k", separated by spaces: the first b of the best k passages that hold an
+            answer; a passage that meets any rule is a positive.
+        negatives: passages without an answer that are drawn for each positive, half of them from
+            the first hundred, the others from the first thousand.
 
     Source:
-        Khattab, Potts and Zaharia 2021, "Relevance-guided Supervision for OpenQA with ColBERT", section 3.3.
+        Khattab, Potts and Zaharia 2021, "Relevance-guided Supervision for OpenQA with ColBERT",
+        section 3.3.
     """
 
     recipe: ClassVar[str] = "guidance"

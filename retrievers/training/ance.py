@@ -1,9 +1,11 @@
-"""Train a dense retriever against its own index (ANCE): encode the corpus with each snapshot, search, mine.
+"""Train a dense retriever against its own index (ANCE): encode the corpus with each snapshot,
+search, mine.
 
 What a refresh writes:
 
     negatives.npy   (Q, K) passage rows, hardest first, then -1
-    embeddings/     vectors of the corpus until the negatives are mined; a killed refresh resumes after its
+    embeddings/     vectors of the corpus until the negatives are mined; a killed refresh resumes
+    after its
                     last finished shard
 """
 
@@ -50,8 +52,8 @@ class AnceTrainConfig(ContrastiveConfig, RefreshedConfig):
 
     Attributes:
         index: its passages are encoded again at every refresh.
-        loss: "pairwise" scores each positive against its own mined passages only, as published; "in_batch"
-            adds all other passages of the batch.
+        loss: "pairwise" scores each positive against its own mined passages only, as published;
+            "in_batch" adds all other passages of the batch.
         depth: number of passages retrieved for each question.
         kept: maximum number of these that become negatives of the question, best first.
     """
@@ -69,11 +71,15 @@ class AnceTrainConfig(ContrastiveConfig, RefreshedConfig):
         if self.depth < self.kept:
             raise ValueError(f"kept ({self.kept}) is more than depth ({self.depth}): raise depth")
         if not 1 <= self.hard_negatives <= self.kept:
-            raise ValueError(f"hard_negatives ({self.hard_negatives}) are drawn from kept ({self.kept})")
+            raise ValueError(
+                f"hard_negatives ({self.hard_negatives}) are drawn from kept ({self.kept})"
+            )
         if self.pooling == "tokens":
             raise ValueError("pooling=tokens: negatives are mined with one vector per passage")
         if self.keeps_index:
-            raise ValueError("frozen=passage: the index is encoded anew at every refresh, with both sides")
+            raise ValueError(
+                "frozen=passage: the index is encoded anew at every refresh, with both sides"
+            )
         return self
 
 
@@ -83,11 +89,12 @@ def train_ance(config: AnceTrainConfig, *, encode: EncodesCorpus | None = None) 
     Also writes `refresh/`, the snapshots and the negatives; `encode` encodes the corpus for them.
 
     Source:
-        Xiong et al. 2021, "Approximate Nearest Neighbor Negative Contrastive Learning for Dense Text
-        Retrieval"; the refresher is section 4's "inferencer", figure 2.
+        Xiong et al. 2021, "Approximate Nearest Neighbor Negative Contrastive Learning for Dense
+        Text Retrieval"; the refresher is section 4's "inferencer", figure 2.
 
     Note:
-        The optimiser is AdamW, not LAMB, and the learning rate is warmed up once, not at every refresh.
+        The optimiser is AdamW, not LAMB, and the learning rate is warmed up once, not at every
+        refresh.
     """
     with Index.open(config.index) as index:
         return train_bi_encoder(config, partial(_method, index=index, encode=encode))
@@ -111,12 +118,21 @@ def _method(
     origin = f"mined anew with the model itself every {every} steps" if every else "of the file"
     facts = {"training questions": len(data), "negatives": origin}
     return run.method(
-        batches, run.loss(objective), split.held_out, facts, make_batches=contrastive_batches, hooks=refresh
+        batches,
+        run.loss(objective),
+        split.held_out,
+        facts,
+        make_batches=contrastive_batches,
+        hooks=refresh,
     )
 
 
-def take_up_negatives(batches: RetrieverBatches, corpus: PassageStore, result: Path) -> dict[str, float]:
-    """Draw from the negatives in a result's folder from the next batch on; returns figures for the log."""
+def take_up_negatives(
+    batches: RetrieverBatches, corpus: PassageStore, result: Path
+) -> dict[str, float]:
+    """Draw from the negatives in a result's folder from the next batch on; returns figures for the
+    log.
+    """
     rows = load_npy(result / _NAME, dtype=np.int32)
     batches.use_negatives(rows, corpus)
     return {"mined/negatives_per_question": float((rows >= 0).sum(axis=1).mean())}
@@ -145,7 +161,10 @@ def mine_negatives(
     Raises:
         DataError: not one negative was found.
     """
-    labelled = [replace(e, candidates=tuple(Candidate(p, "positive") for p in e.positives)) for e in examples]
+    labelled = [
+        replace(e, candidates=tuple(Candidate(p, "positive") for p in e.positives))
+        for e in examples
+    ]
     texts = CorpusTexts(corpus)  # which may hold a passage twice
     embeddings = encode(folder / "embeddings", corpus, encoder, "float16")
     mined = np.full((len(labelled), config.kept), -1, np.int32)

@@ -38,17 +38,25 @@ log = get_logger(__name__)
 
 
 class Sides(NamedTuple):
-    """Settings that decide, with the weights, the vectors of each side's texts; both state both prefixes."""
+    """Settings that decide, with the weights, the vectors of each side's texts; both state both
+    prefixes.
+    """
 
     question: EncoderSettings
     passage: EncoderSettings
 
 
 class RetrieverTokenizer:
-    """Turns questions and passages into token ids, by the settings of either side; see `TextTokenizer`."""
+    """Turns questions and passages into token ids, by the settings of either side; see
+    `TextTokenizer`.
+    """
 
     def __init__(
-        self, question: EncoderSettings, passage: EncoderSettings, *, query_tokens: int | None = None
+        self,
+        question: EncoderSettings,
+        passage: EncoderSettings,
+        *,
+        query_tokens: int | None = None,
     ) -> None:
         self.queries = TextTokenizer(question, query_tokens=query_tokens).queries
         self._passages = TextTokenizer(passage)
@@ -69,12 +77,17 @@ class BiEncoderModel(nn.Module):
         dim: size D of the vectors.
         temperature: number by which scores are divided.
         query_tokens: maximum length of a query with passages; None: as for questions.
-        fixed: vectors of passages by title and text, if the passage tower is fixed; None computes vectors at
-            every visit.
+        fixed: vectors of passages by title and text, if the passage tower is fixed; None computes
+            vectors at every visit.
     """
 
     def __init__(
-        self, question: TowerModel, passage: TowerModel, settings: Sides, *, temperature: float = 1.0
+        self,
+        question: TowerModel,
+        passage: TowerModel,
+        settings: Sides,
+        *,
+        temperature: float = 1.0,
     ) -> None:
         super().__init__()
         self.question, self.passage = question, passage
@@ -104,16 +117,22 @@ class BiEncoderModel(nn.Module):
         return self
 
     def chunk(self, rows: int | None = None) -> tuple[int, int]:
-        """Maximum texts and tokens that go through a tower at once; `rows` replaces the usual number."""
+        """Maximum texts and tokens that go through a tower at once; `rows` replaces the usual
+        number.
+        """
         usual, tokens = _CPU_CHUNK if self.device == "cpu" else _GPU_CHUNK
         return (usual, tokens) if rows is None else (rows, 1 << 62)
 
     def encode_questions(self, texts: Sequence[TokenIds]) -> Tensor:
-        """Vectors (B, D) float32 of questions' token ids, in order; differentiable unless grad is off."""
+        """Vectors (B, D) float32 of questions' token ids, in order; differentiable unless grad is
+        off.
+        """
         return self.vectors(self.question, texts, question=True).values
 
     def encode_passages(self, texts: Sequence[TokenIds]) -> Tensor:
-        """Vectors (P, D) float32 of passages' token ids, in order; differentiable unless grad is off."""
+        """Vectors (P, D) float32 of passages' token ids, in order; differentiable unless grad is
+        off.
+        """
         return self.vectors(self.passage, texts).values
 
     def ask(self, queries: Sequence[Query]) -> Tensor:
@@ -129,7 +148,9 @@ class BiEncoderModel(nn.Module):
         """Of both sides, as the model reads texts."""
         return RetrieverTokenizer(*self.settings, query_tokens=self.query_tokens)
 
-    def vectors(self, tower: TowerModel, texts: Sequence[TokenIds], *, question: bool = False) -> Vectors:
+    def vectors(
+        self, tower: TowerModel, texts: Sequence[TokenIds], *, question: bool = False
+    ) -> Vectors:
         """The vector or vectors of each text by one of the towers, in order."""
         rows, tokens = self.chunk()
         plan = plan_batches([len(text) for text in texts], max_rows=rows, max_tokens=tokens)
@@ -138,7 +159,9 @@ class BiEncoderModel(nn.Module):
         return parts.take(np.argsort([row for chunk in plan for row in chunk]).tolist())
 
     def fixed_vectors(self, passages: Sequence[Passage]) -> Vectors:
-        """The vectors of passages that `fixed` holds; those of others are computed once, and added to it."""
+        """The vectors of passages that `fixed` holds; those of others are computed once, and added
+        to it.
+        """
         assert self.fixed is not None
         contents = {(passage.title, passage.text): passage for passage in passages}
         if new := {content: p for content, p in contents.items() if content not in self.fixed}:
@@ -150,11 +173,15 @@ class BiEncoderModel(nn.Module):
         return Vectors(torch.stack([self.fixed[p.title, p.text] for p in passages]).to(self.device))
 
     def score(self, questions: Vectors, passages: Vectors) -> Tensor:
-        """Scores (B, P) of the vectors of B questions and P passages, over the temperature; see `score`."""
+        """Scores (B, P) of the vectors of B questions and P passages, over the temperature; see
+        `score`.
+        """
         return score(questions, passages) * self.scale
 
 
-def load_model(config: BiEncoderConfig, device: str, *, freeze_passages: bool = False) -> BiEncoderModel:
+def load_model(
+    config: BiEncoderConfig, device: str, *, freeze_passages: bool = False
+) -> BiEncoderModel:
     """The model that training starts from, in fp32 and training mode."""
     question_folder = tower_folders(model_folder(config.question_encoder))[1]
     source = config.passage_encoder or config.question_encoder
@@ -167,7 +194,10 @@ def load_model(config: BiEncoderConfig, device: str, *, freeze_passages: bool = 
             f"and {of_passage.pooling}, normalised: {of_passage.normalize}",
             hint="set pooling and normalize",
         )
-    own = {name: getattr(config, name) for name in ("projection_dim", "projection_norm", "dropout", "lora")}
+    own = {
+        name: getattr(config, name)
+        for name in ("projection_dim", "projection_norm", "dropout", "lora")
+    }
     towers = [
         TowerModel.load(side, **own, seed=config.seed + number, device=device)
         for number, side in enumerate([of_question] if config.shared else [of_question, of_passage])
@@ -190,7 +220,9 @@ def load_model(config: BiEncoderConfig, device: str, *, freeze_passages: bool = 
     model.query_tokens = config.longest_query
     if freeze_passages or config.frozen is not None:
         if model.shared:
-            raise ConfigError("a shared tower cannot be frozen for passages alone", hint="set shared=false")
+            raise ConfigError(
+                "a shared tower cannot be frozen for passages alone", hint="set shared=false"
+            )
         passage.requires_grad_(False)
     return model
 
@@ -210,7 +242,9 @@ def _side(config: BiEncoderConfig, folder: Path, tokens: int) -> EncoderSettings
 def encoder_form(config: BiEncoderConfig, model: BiEncoderModel) -> EncoderSettings:
     """Text settings of the finished encoder: those of training, or longer where its start's are."""
     settings = model.settings.passage
-    started = read_settings(tower_folders(model_folder(config.passage_encoder or config.question_encoder))[0])
+    started = read_settings(
+        tower_folders(model_folder(config.passage_encoder or config.question_encoder))[0]
+    )
     declared = started.max_length if started.kind == "sentence-transformers" else 0
     length = max(declared, config.longest_query)
     return replace(settings, max_length=min(length, settings.max_length_limit()))
@@ -243,13 +277,16 @@ def snapshot_writer(
     *,
     max_length: int,
 ) -> Callable[[Path], object]:
-    """Writes the model with its present weights into the folder `encoder`, for `rag.training.refresh`."""
+    """Writes the model with its present weights into the folder `encoder`, for
+    `rag.training.refresh`.
+    """
     form = replace(encoder_form(config, model), max_length=max_length)
     return lambda folder: export_model(folder / "encoder", model, weights(), form)
 
 
 def adopt_index(config: ConfigT, index: Index, *, same_encoder: bool = False) -> ConfigT:
-    """The configuration with all settings that follow from an index whose vectors are used for passages.
+    """The configuration with all settings that follow from an index whose vectors are used for
+    passages.
 
     Args:
         same_encoder: require that an encoder named in the configuration is that of the index.
@@ -274,25 +311,36 @@ def adopt_index(config: ConfigT, index: Index, *, same_encoder: bool = False) ->
 
 
 def start_from_index(config: ConfigT) -> ConfigT:
-    """The configuration, with the encoder of its index as the start of training where it names no other.
+    """The configuration, with the encoder of its index as the start of training where it names no
+    other.
 
-    Settings of how texts become vectors follow that encoder too, unless the configuration states them. The
-    embedded encoder stays the start where the index has no vectors, or an encoder of another kind.
+    Settings of how texts become vectors follow that encoder too, unless the configuration states
+    them. The embedded encoder stays the start where the index has no vectors, or an encoder of
+    another kind.
     """
     if config.index is None or config.question_encoder is not None or config.keeps_index:
         return config
     with Index.open(config.index) as index:
         identity = index.encoder_identity
-        if identity is None or identity.pooling == STATIC or identity.pooling == TOKENS != config.pooling:
-            log.warning("training starts from the embedded encoder: %s has none for this", config.index)
+        if (
+            identity is None
+            or identity.pooling == STATIC
+            or identity.pooling == TOKENS != config.pooling
+        ):
+            log.warning(
+                "training starts from the embedded encoder: %s has none for this", config.index
+            )
             return config
         index.check_encoder(load_like(identity, precision="fp32").identity)
-    only_weights = identity.pooling != config.pooling == TOKENS  # of a vector per text, for one per token
+    only_weights = (
+        identity.pooling != config.pooling == TOKENS
+    )  # of a vector per text, for one per token
     log.info("training starts from %s, the encoder of %s", identity.name, config.index)
     settings = {
         name: value
         for name, value in _settings_of(config, identity).items()
-        if getattr(config, name) in (None, "auto") and (name.endswith("_encoder") or not only_weights)
+        if getattr(config, name) in (None, "auto")
+        and (name.endswith("_encoder") or not only_weights)
     }
     return config.replaced(**settings)
 
@@ -333,16 +381,19 @@ def listed_scores(questions: Tensor, vectors: Tensor, places: Tensor, scale: flo
 def score_rows(
     model: BiEncoderModel, index: Index, queries: Tensor, rows: Int64, *, encode: bool = False
 ) -> Tensor:
-    """Scores (B, K), over the temperature, of queries' vectors (B, D) and the passages in `rows` (B, K) of an
-    index; −inf where a row is −1. Differentiable in the queries.
+    """Scores (B, K), over the temperature, of queries' vectors (B, D) and the passages in `rows`
+    (B, K) of an index; −inf where a row is −1. Differentiable in the queries.
 
     Args:
-        encode: encode the passages with the model as it is, with gradient, in place of the index's vectors.
+        encode: encode the passages with the model as it is, with gradient, in place of the index's
+            vectors.
     """
     distinct, places = np.unique(np.maximum(rows, 0), return_inverse=True)
     if encode:
         vectors = model.read(index.passages.get_many(distinct))  # (U, D)
     else:
-        vectors = torch.from_numpy(index.require_dense().embeddings.rows(distinct)).to(queries.device)
+        vectors = torch.from_numpy(index.require_dense().embeddings.rows(distinct)).to(
+            queries.device
+        )
     listed = torch.from_numpy(np.where(rows < 0, -1, places.reshape(rows.shape)))
     return listed_scores(queries, vectors, listed, model.scale)

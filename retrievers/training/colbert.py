@@ -13,8 +13,8 @@ class ColbertTrainConfig(ContrastiveConfig):
     """Settings of `rag train colbert`.
 
     Attributes:
-        question_tokens: length of a question in tokens: longer ones are truncated, shorter ones padded with
-            [MASK].
+        question_tokens: length of a question in tokens: longer ones are truncated, shorter ones
+            padded with [MASK].
     """
 
     recipe: ClassVar[str] = "colbert"
@@ -33,11 +33,12 @@ def train_colbert(config: ColbertTrainConfig) -> Path:
     """Train a retriever as `config` says; see `train_bi_encoder`. The finished encoder is a folder
     of sentence-transformers' `MultiVectorEncoder`.
 
-    Score of question and passage is MaxSim of their token vectors; questions are filled up with masks. Each
-    positive is contrasted with its hard negatives and all passages of the batch.
+    Score of question and passage is MaxSim of their token vectors; questions are filled up with
+    masks. Each positive is contrasted with its hard negatives and all passages of the batch.
 
     Source:
-        Khattab and Zaharia 2020, "ColBERT", section 3.3; for the softmax over many passages Santhanam et al.
-        2022, "ColBERTv2: Effective and Efficient Retrieval via Lightweight Late Interaction", section 3.2.
+        Khattab and Zaharia 2020, "ColBERT", section 3.3; for the softmax over many passages
+        Santhanam et al. 2022, "ColBERTv2: Effective and Efficient Retrieval via Lightweight Late
+        Interaction", section 3.2.
     """
     return train_bi_encoder(config)

@@ -12,31 +12,36 @@ from rag.training.config import TrainConfig
 
 
 class BiEncoderConfig(TrainConfig):
-    """Settings of every recipe that trains a bi-encoder: encoders, how they read texts, how they are scored.
+    """Settings of every recipe that trains a bi-encoder: encoders, how they read texts, how they
+    are scored.
 
     Attributes:
-        index: built index; training starts from its encoder, and leaves its vectors as they are if `frozen`.
-        question_encoder: folder or Hugging Face name to start from; None is the encoder of `index`, and
-            without an index the embedded all-MiniLM-L6-v2.
+        index: built index; training starts from its encoder, and leaves its vectors as they are if
+            `frozen`.
+        question_encoder: folder or Hugging Face name to start from; None is the encoder of `index`,
+            and without an index the embedded all-MiniLM-L6-v2.
         passage_encoder: another one for passages; None starts both sides from `question_encoder`.
         shared: use one tower for both questions and passages.
-        frozen: "passage" leaves the passage tower as it is. With an index its vectors are then the passages',
-            and `out / "index"` is the index for the trained encoder.
-        pooling: how token vectors become one, or "tokens", which keeps them all; "auto" is the folder's
-            setting ("cls" if it has none).
+        frozen: "passage" leaves the passage tower as it is. With an index its vectors are then the
+            passages', and `out / "index"` is the index for the trained encoder.
+        pooling: how token vectors become one, or "tokens", which keeps them all; "auto" is the
+            folder's setting ("cls" if it has none).
         normalize: unit vectors; "auto" is the folder's setting.
-        temperature: divides the scores in the loss; "auto" is 0.05 for one unit vector per text, else 1.
+        temperature: divides the scores in the loss; "auto" is 0.05 for one unit vector per text,
+            else 1.
         projection_dim: size of a new linear layer in the head; 0 keeps what the folder has.
         projection_norm: add a LayerNorm after the new layer.
-        on_tokens: the head's layers act on every token, before pooling; None is the folder's setting.
+        on_tokens: the head's layers act on every token, before pooling; None is the folder's
+            setting.
         query_prefix, passage_prefix: put before every text; None is the folder's setting.
         layout: "pair" or a template of title and text; None is the folder's setting.
         question_tokens, passage_tokens: maximum text lengths in training, special tokens included.
         dropout: dropout rate everywhere in the encoder; None is the folder's setting.
-        lora: rank of low-rank adapters on all linear layers (`openqa-rag[lora]`), which are merged into the
-            finished encoder; 0 trains all weights.
-        reset_layers: number of the encoder's upper layers that start with random weights. Such an encoder
-            knows the language but cannot retrieve, which serves to measure the effect of training alone.
+        lora: rank of low-rank adapters on all linear layers (`openqa-rag[lora]`), which are merged
+            into the finished encoder; 0 trains all weights.
+        reset_layers: number of the encoder's upper layers that start with random weights. Such an
+            encoder knows the language but cannot retrieve, which serves to measure the effect of
+            training alone.
     """
 
     free: ClassVar[frozenset[str]] = TrainConfig.free | {"index"}
@@ -64,12 +69,16 @@ class BiEncoderConfig(TrainConfig):
 
     @property
     def keeps_index(self) -> bool:
-        """Whether the vectors of `index` are the passages', because the passage tower is not trained."""
+        """Whether the vectors of `index` are the passages', because the passage tower is not
+        trained.
+        """
         return self.frozen == "passage" and self.passage_encoder is None and self.index is not None
 
     @property
     def longest_query(self) -> int:
-        """Maximum length in training of a query with context passages; the finished encoder allows it."""
+        """Maximum length in training of a query with context passages; the finished encoder allows
+        it.
+        """
         return max(self.question_tokens, self.passage_tokens)
 
     @model_validator(mode="after")
@@ -80,7 +89,9 @@ class BiEncoderConfig(TrainConfig):
                 f"question_encoder ({self.question_encoder}); set shared=false for two towers"
             )
         if self.projection_norm and not self.projection_dim:
-            raise ValueError("projection_norm is a layer behind a new projection: set projection_dim")
+            raise ValueError(
+                "projection_norm is a layer behind a new projection: set projection_dim"
+            )
         if self.normalize is True and self.temperature == 1 and self.pooling != "tokens":
             raise ValueError(
                 "normalize=true with temperature=1 hardly learns: cosines differ by less than 2; "
@@ -94,7 +105,8 @@ class HeldOutConfig(TrainConfig):
 
     Attributes:
         batch_size: number of questions in a step, over all processes together.
-        validation_fraction: share of the training questions that is held out if there is no validation file.
+        validation_fraction: share of the training questions that is held out if there is no
+            validation file.
         validation_questions: maximum number of held-out questions that are scored.
     """
 
@@ -113,9 +125,10 @@ class QuestionsConfig(HeldOutConfig):
 
     Attributes:
         needs: what every training example must have.
-        train_files: training examples (DPR's training JSON, FiD's, JSONL, .gz); several are read one after
-            another.
-        validation_file: examples that are never trained on; None cuts `validation_fraction` out of training.
+        train_files: training examples (DPR's training JSON, FiD's, JSONL, .gz); several are read
+            one after another.
+        validation_file: examples that are never trained on; None cuts `validation_fraction` out of
+            training.
         train_questions: train on a random sample of this many questions; 0 means all.
     """
 
@@ -130,7 +143,8 @@ class EncodedConfig(BiEncoderConfig):
     """Settings of recipes that compare the vectors of questions and passages of a batch.
 
     Attributes:
-        chunk_size: texts that are encoded at once, with gradient caching; None means the whole batch.
+        chunk_size: texts that are encoded at once, with gradient caching; None means the whole
+            batch.
     """
 
     measured: ClassVar[tuple[str, ...]] = ("nll", "average_rank")  # on held-out questions
@@ -142,9 +156,10 @@ class ContrastiveConfig(EncodedConfig, QuestionsConfig):
     """Settings of contrastive recipes: in-batch and mined negatives.
 
     Attributes:
-        hard_negatives: mined passages beside each question's positive; fewer where a question has fewer.
-        mask_false_negatives: leave a question's other positives out of its denominator, and encode a passage
-            once that several questions bring.
+        hard_negatives: mined passages beside each question's positive; fewer where a question has
+            fewer.
+        mask_false_negatives: leave a question's other positives out of its denominator, and encode
+            a passage once that several questions bring.
     """
 
     hard_negatives: int = Field(default=1, ge=0)

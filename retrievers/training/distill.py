@@ -20,10 +20,11 @@ class DistillTrainConfig(EncodedConfig, QuestionsConfig):
     Attributes:
         train_files: examples whose passages have targets (`rag score` writes them).
         batch_size: questions in a step; each brings its list.
-        per_question: passages of a list, drawn anew at each visit; None takes all that have a target.
-        loss: "kl" is the divergence from the targets' distribution, a mean over questions; "kl-per-passage"
-            is the published reduction, which divides by the number of passages too; "margin" is a hinge loss
-            on pairs of passages, ordered by their targets.
+        per_question: passages of a list, drawn anew at each visit; None takes all that have a
+            target.
+        loss: "kl" is the divergence from the targets' distribution, a mean over questions;
+            "kl-per-passage" is the published reduction, which divides by the number of passages
+            too; "margin" is a hinge loss on pairs of passages, ordered by their targets.
         target_temperature: divides the targets, as `temperature` divides the scores.
     """
 
@@ -40,16 +41,19 @@ class DistillTrainConfig(EncodedConfig, QuestionsConfig):
 def train_distill(config: DistillTrainConfig) -> Path:
     """Train a retriever as `config` says; see `train_bi_encoder`.
 
-    Each question comes with its passages and their targets; no passage has to be labelled. Questions whose
-    targets are all alike teach nothing and are left out.
+    Each question comes with its passages and their targets; no passage has to be labelled.
+    Questions whose targets are all alike teach nothing and are left out.
 
     Source:
-        Izacard and Grave 2021, "Distilling Knowledge from Reader to Retriever for Question Answering",
-        section 3; Izacard et al. 2022, "Atlas", section 2.2, for other signals and temperatures.
+        Izacard and Grave 2021, "Distilling Knowledge from Reader to Retriever for Question
+        Answering", section 3; Izacard et al. 2022, "Atlas", section 2.2, for other signals and
+        temperatures.
     """
     losses: dict[str, TargetLoss] = {
         "kl": partial(kl_loss, target_temperature=config.target_temperature),
-        "kl-per-passage": partial(kl_loss, target_temperature=config.target_temperature, per_passage=True),
+        "kl-per-passage": partial(
+            kl_loss, target_temperature=config.target_temperature, per_passage=True
+        ),
         "margin": lambda scores, targets, listed: margin_loss(
             scores, targets / config.target_temperature, listed
         ),
@@ -62,4 +66,6 @@ def train_distill(config: DistillTrainConfig) -> Path:
 
 def target_batches(config: Any, data: ExampleTable, *, once: bool = False) -> TargetBatches:
     """Batches of questions with their lists of `config.per_question` passages."""
-    return TargetBatches(data, Epochs.of(config, len(data), once=once), per_question=config.per_question)
+    return TargetBatches(
+        data, Epochs.of(config, len(data), once=once), per_question=config.per_question
+    )

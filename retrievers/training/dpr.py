@@ -17,11 +17,12 @@ class DprTrainConfig(ContrastiveConfig):
 def train_dpr(config: DprTrainConfig) -> Path:
     """Train a retriever as `config` says; see `train_bi_encoder`.
 
-    Each question's positive is contrasted with the passages of all questions in its batch, and with the
-    question's hard negatives.
+    Each question's positive is contrasted with the passages of all questions in its batch, and with
+    the question's hard negatives.
 
     Source:
-        Karpukhin et al. 2020, "Dense Passage Retrieval for Open-Domain Question Answering", section 3.
+        Karpukhin et al. 2020, "Dense Passage Retrieval for Open-Domain Question Answering", section
+        3.
 
     Note:
         Unlike in the paper, a question's other positives are left out of its negatives

@@ -1,4 +1,6 @@
-"""Train a retriever from passages alone: a sentence is the query for the passage it was taken from (ICT)."""
+"""Train a retriever from passages alone: a sentence is the query for the passage it was taken from
+(ICT).
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -30,8 +32,8 @@ class IctTrainConfig(EncodedConfig, CorpusConfig, HeldOutConfig):
 
     Attributes:
         train_files: the corpus: a built index, or files and folders of documents.
-        batch_size: passages in a step; each is the negative of all others. Passages from which no sentence
-            can be taken are left out.
+        batch_size: passages in a step; each is the negative of all others. Passages from which no
+            sentence can be taken are left out.
         validation_questions: maximum number of held-out passages that are scored.
         keep_sentence: probability that the sentence stays in its passage too.
     """
@@ -76,7 +78,13 @@ class IctBatches:
     """
 
     def __init__(
-        self, store: PassageStore, rows: Int64, examples: Epochs, *, keep_sentence: float, min_words: int
+        self,
+        store: PassageStore,
+        rows: Int64,
+        examples: Epochs,
+        *,
+        keep_sentence: float,
+        min_words: int,
     ) -> None:
         self._store, self._rows, self.examples = store, rows, examples
         self._keep, self._min_words = keep_sentence, min_words
@@ -106,9 +114,13 @@ class IctBatches:
 def draw_pairs(
     passages: Sequence[Passage], keep_sentence: float, min_words: int, *keys: int
 ) -> list[tuple[str, Passage]]:
-    """A sentence drawn from each passage that allows it, and the passage, mostly without the sentence."""
+    """A sentence drawn from each passage that allows it, and the passage, mostly without the
+    sentence.
+    """
     pairs = []
-    for passage, (place, chance) in zip(passages, generator(*keys).random((len(passages), 2)), strict=True):
+    for passage, (place, chance) in zip(
+        passages, generator(*keys).random((len(passages), 2)), strict=True
+    ):
         pair = inverse_cloze(passage.text, place, keep=chance < keep_sentence, min_words=min_words)
         if pair is not None:
             pairs.append((pair[0], replace(passage, text=pair[1])))
@@ -118,20 +130,24 @@ def draw_pairs(
 def train_ict(config: IctTrainConfig) -> Path:
     """Train a retriever as `config` says; see `train_bi_encoder`.
 
-    A random sentence of a passage is the question; the passage, mostly without it, is the positive, and the
-    other passages of the batch are negatives: thousands with the gradient cache (`chunk_size`).
+    A random sentence of a passage is the question; the passage, mostly without it, is the positive,
+    and the other passages of the batch are negatives: thousands with the gradient cache
+    (`chunk_size`).
 
     Source:
-        Lee et al. 2019, "Latent Retrieval for Weakly Supervised Open Domain Question Answering", section 5.
+        Lee et al. 2019, "Latent Retrieval for Weakly Supervised Open Domain Question Answering",
+        section 5.
 
     Note:
-        In the published code a passage of one sentence is used where that sentence stays in it; here never.
+        In the published code a passage of one sentence is used where that sentence stays in it;
+        here never.
     """
     return train_bi_encoder(config, _method)
 
 
 def held_out_rows(config: HeldOutConfig, passages: int, seed: int) -> Int64:
-    """Rows of a corpus that are never trained on, in order: the share in `config`, at least `least_held_out`.
+    """Rows of a corpus that are never trained on, in order: the share in `config`, at least
+    `least_held_out`.
 
     A single passage is not held out: it would have no negatives.
     """
@@ -146,14 +162,22 @@ def _method(config: IctTrainConfig, run: BiEncoderRun) -> Method:
     store = open_corpus(config.train_files, config.out / "data", config.split)
     held_rows = held_out_rows(config, len(store), config.seed)
     rows = np.setdiff1d(np.arange(len(store)), held_rows)
-    pairs = draw_pairs(store.get_many(held_rows), config.keep_sentence, config.min_words, config.seed, 33)
+    pairs = draw_pairs(
+        store.get_many(held_rows), config.keep_sentence, config.min_words, config.seed, 33
+    )
     held_out = [Example.labelled(rest.id, sentence, (), [rest]) for sentence, rest in pairs]
     epochs = Epochs.of(config, len(rows))
-    batches = IctBatches(store, rows, epochs, keep_sentence=config.keep_sentence, min_words=config.min_words)
+    batches = IctBatches(
+        store, rows, epochs, keep_sentence=config.keep_sentence, min_words=config.min_words
+    )
     facts = {"passages": len(store)}
-    return run.method(batches, run.loss(in_batch_objective), held_out, facts, make_batches=_held_out_batches)
+    return run.method(
+        batches, run.loss(in_batch_objective), held_out, facts, make_batches=_held_out_batches
+    )
 
 
-def _held_out_batches(config: IctTrainConfig, data: ExampleTable, *, once: bool = False) -> RetrieverBatches:
+def _held_out_batches(
+    config: IctTrainConfig, data: ExampleTable, *, once: bool = False
+) -> RetrieverBatches:
     examples = Epochs.of(config, len(data), once=once)
     return RetrieverBatches(data, examples, hard_negatives=0, mask_false_negatives=False)

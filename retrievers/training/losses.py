@@ -1,4 +1,6 @@
-"""Losses of bi-encoders: functions of scores, and objectives, which apply them to a batch's vectors."""
+"""Losses of bi-encoders: functions of scores, and objectives, which apply them to a batch's
+vectors.
+"""
 
 from collections.abc import Callable
 
@@ -15,16 +17,20 @@ Score = Callable[[Vectors, Vectors], Tensor]
 """Vectors of n questions and m passages → scores (n, m)."""
 
 Objective = Callable[[Vectors, Vectors, RetrieverBatch, Score], Tensor]
-"""Objective of a training step: vectors of the whole batch's B questions and P passages, the batch with its
-tensors, and the model's score → a scalar, differentiable in the vectors."""
+"""Objective of a training step: vectors of the whole batch's B questions and P passages, the batch
+with its tensors, and the model's score → a scalar, differentiable in the vectors."""
 
 TargetLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""Scores (B, K), targets (B, K) on any scale, constants to the gradient, and listed (B, K) bool, which
-passages belong to a question's list → a scalar."""
+"""Scores (B, K), targets (B, K) on any scale, constants to the gradient, and listed (B, K) bool,
+which passages belong to a question's list → a scalar."""
 
 
-def in_batch_objective(questions: Vectors, passages: Vectors, batch: RetrieverBatch, score: Score) -> Tensor:
-    """Each question's positive against all passages of the batch that are not ignored (`in_batch_loss`)."""
+def in_batch_objective(
+    questions: Vectors, passages: Vectors, batch: RetrieverBatch, score: Score
+) -> Tensor:
+    """Each question's positive against all passages of the batch that are not ignored
+    (`in_batch_loss`).
+    """
     left = batch.ignored.shape[1] - batch.ignored.sum(1)
     if not (left > 1).any():
         raise ConfigError(
@@ -36,7 +42,9 @@ def in_batch_objective(questions: Vectors, passages: Vectors, batch: RetrieverBa
     return in_batch_loss(scores, torch.from_numpy(batch.positives).to(scores.device), ignored)
 
 
-def pairwise_objective(questions: Vectors, passages: Vectors, batch: RetrieverBatch, score: Score) -> Tensor:
+def pairwise_objective(
+    questions: Vectors, passages: Vectors, batch: RetrieverBatch, score: Score
+) -> Tensor:
     """Each question's positive against each of the negatives drawn for it (`pairwise_loss`)."""
     rows, negatives = batch.drawn
     is_wrong = ~batch.ignored[rows, negatives] & (negatives != batch.positives[rows])
@@ -55,7 +63,9 @@ def pairwise_objective(questions: Vectors, passages: Vectors, batch: RetrieverBa
 def target_objective(loss: TargetLoss) -> Objective:
     """A loss between the scores and the targets of each question's list."""
 
-    def objective(questions: Vectors, passages: Vectors, batch: RetrieverBatch, score: Score) -> Tensor:
+    def objective(
+        questions: Vectors, passages: Vectors, batch: RetrieverBatch, score: Score
+    ) -> Tensor:
         assert batch.targets is not None
         scores = score(questions, passages)
         targets = torch.from_numpy(batch.targets).to(scores.device)
@@ -70,16 +80,19 @@ def in_batch_loss(scores: Tensor, positives: Tensor, ignored: Tensor | None = No
         L = −(1/B) Σ_i log( exp s_{i,p(i)} / Σ_{j not ignored for i} exp s_{ij} )
 
     Args:
-        scores: (B, P) of B questions with P passages: positives and hard negatives of all questions.
+        scores: (B, P) of B questions with P passages: positives and hard negatives of all
+            questions.
         positives: (B,) int64, p(i).
-        ignored: (B, P) bool, passages left out of a question's denominator (false negatives), or None.
+        ignored: (B, P) bool, passages left out of a question's denominator (false negatives), or
+            None.
 
     Source:
-        Karpukhin et al. 2020, "Dense Passage Retrieval for Open-Domain Question Answering", equation 2.
+        Karpukhin et al. 2020, "Dense Passage Retrieval for Open-Domain Question Answering",
+        equation 2.
 
     Note:
-        The paper ignores nothing: there a passage that answers two questions of a batch is a negative of
-        both.
+        The paper ignores nothing: there a passage that answers two questions of a batch is a
+        negative of both.
 
     Example:
         >>> scores = torch.tensor([[2.0, 0.0, 0.0], [0.0, 2.0, 2.0]])
@@ -102,8 +115,8 @@ def pairwise_loss(positive: Tensor, negative: Tensor) -> Tensor:
         L = −(1/T) Σ_t log( exp s⁺_t / (exp s⁺_t + exp s⁻_t) ) = (1/T) Σ_t softplus(s⁻_t − s⁺_t)
 
     Source:
-        Xiong et al. 2021, "Approximate Nearest Neighbor Negative Contrastive Learning for Dense Text
-        Retrieval", section 4 and the published code's loss for questions.
+        Xiong et al. 2021, "Approximate Nearest Neighbor Negative Contrastive Learning for Dense
+        Text Retrieval", section 4 and the published code's loss for questions.
 
     Example:
         >>> round(float(pairwise_loss(torch.tensor([1.0, 0.0]), torch.tensor([1.0, 0.0]))), 4)
@@ -120,18 +133,20 @@ def kl_loss(
     target_temperature: float = 1.0,
     per_passage: bool = False,
 ) -> Tensor:
-    r"""KL divergence of a retriever's distribution over each question's list from the target distribution.
+    r"""KL divergence of a retriever's distribution over each question's list from the target
+    distribution.
 
-        L = (1/B) Σ_b Σ_i p_bi (log p_bi − log s_bi),   p = softmax(targets / T'),  s = softmax(scores)
+        L = (1/B) Σ_b Σ_i p_bi (log p_bi − log s_bi),   p = softmax(targets / T'),  s =
+        softmax(scores)
 
     Args:
         target_temperature: temperature T' of the targets.
-        per_passage: divide by the number of listed passages instead of B: the published code's reduction,
-            whose gradients are smaller by a factor of the list length.
+        per_passage: divide by the number of listed passages instead of B: the published code's
+            reduction, whose gradients are smaller by a factor of the list length.
 
     Source:
-        Izacard and Grave 2021, "Distilling Knowledge from Reader to Retriever for Question Answering",
-        section 3.2.
+        Izacard and Grave 2021, "Distilling Knowledge from Reader to Retriever for Question
+        Answering", section 3.2.
 
     Example:
         >>> scores, targets, listed = torch.zeros(1, 2), torch.tensor([[0.0, 3.0]]), torch.ones(1, 2) > 0
@@ -162,7 +177,9 @@ def margin_loss(scores: Tensor, targets: Tensor, listed: Tensor) -> Tensor:
         4.5
     """
     better = targets.detach()[:, :, None] - targets.detach()[:, None, :]  # (B, K, K)
-    rows, first, second = ((better > 0) & listed[:, :, None] & listed[:, None, :]).nonzero(as_tuple=True)
+    rows, first, second = ((better > 0) & listed[:, :, None] & listed[:, None, :]).nonzero(
+        as_tuple=True
+    )
     if not len(rows):
         return scores[listed].sum() * 0.0
     return (better[rows, first, second] + scores[rows, second] - scores[rows, first]).relu().mean()

@@ -23,7 +23,13 @@ from rag.training.fit import FitHooks, Loss, Method
 from retrievers.encoders.vectors import Vectors
 from retrievers.examples.batches import RetrieverBatch
 from retrievers.examples.data import ExampleTable
-from retrievers.examples.hops import HopBatches, HopEpochs, PassageFinder, hop_examples, passage_finder
+from retrievers.examples.hops import (
+    HopBatches,
+    HopEpochs,
+    PassageFinder,
+    hop_examples,
+    passage_finder,
+)
 from retrievers.training.bi_encoder import BiEncoderModel, score_rows
 from retrievers.training.config import ContrastiveConfig
 from retrievers.training.losses import Score, in_batch_loss, in_batch_objective
@@ -36,20 +42,24 @@ class MdrTrainConfig(ContrastiveConfig):
     """Settings of `rag train mdr`.
 
     Attributes:
-        train_files: question sets with gold passages (HotpotQA, 2WikiMultiHopQA, MuSiQue, MDR's files, JSON
-            Lines with `gold_passage_ids`), of which those with one gold passage are trained on as one hop.
+        train_files: question sets with gold passages (HotpotQA, 2WikiMultiHopQA, MuSiQue, MDR's
+            files, JSON Lines with `gold_passage_ids`), of which those with one gold passage are
+            trained on as one hop.
         validation_file: a question set.
         index: its passages stand for the gold passages.
         batch_size: number of questions in a step, each with all its hops.
         max_hops: questions that need more are left out.
         query_tokens: maximum query length with passages, special tokens included.
         negatives: "batch" uses the other passages of the batch and trains all towers; with `frozen`
-            "passage" it trains the question tower alone, on the vectors of `index` if that is given. "index"
-            uses the passages that the question tower retrieves from `index` at that step, and trains only the
-            question tower. If passage vectors do not change, OUT/index is the index for the trained encoder.
+            "passage" it trains the question tower alone, on the vectors of `index` if that is
+            given. "index" uses the passages that the question tower retrieves from `index` at that
+            step, and trains only the question tower. If passage vectors do not change, OUT/index is
+            the index for the trained encoder.
         depth: number of passages retrieved for each hop with negatives "index".
-        queue_size: number of passage vectors of earlier batches that serve as further negatives; 0 for none.
-        momentum: momentum of the copy of the passage tower that computes these; with 1 it never changes.
+        queue_size: number of passage vectors of earlier batches that serve as further negatives; 0
+            for none.
+        momentum: momentum of the copy of the passage tower that computes these; with 1 it never
+            changes.
     """
 
     recipe: ClassVar[str] = "mdr"
@@ -70,13 +80,17 @@ class MdrTrainConfig(ContrastiveConfig):
 
     @property
     def keeps_index(self) -> bool:
-        """Whether training uses the vectors of `index` for the passages and leaves them unchanged."""
+        """Whether training uses the vectors of `index` for the passages and leaves them
+        unchanged.
+        """
         return self.negatives == "index" or super().keeps_index
 
     @model_validator(mode="after")
     def _cross_check_mdr(self) -> "MdrTrainConfig":
         if self.negatives == "index" and (self.index is None or self.shared):
-            raise ValueError("negatives=index needs an index, and shared=false: its vectors stay as they are")
+            raise ValueError(
+                "negatives=index needs an index, and shared=false: its vectors stay as they are"
+            )
         if self.negatives == "index" and self.queue_size:
             raise ValueError("negatives=index needs no queue of passage vectors: set queue_size=0")
         return self
@@ -85,16 +99,17 @@ class MdrTrainConfig(ContrastiveConfig):
 def train_mdr(config: MdrTrainConfig) -> Path:
     """Train a retriever as `config` says (over an index in one process); see `train_bi_encoder`.
 
-    Every hop is a query of its own: the first is the question, each later one the question and the passages
-    so far.
+    Every hop is a query of its own: the first is the question, each later one the question and the
+    passages so far.
 
     Source:
         Xiong et al. 2021, "Answering Complex Open-Domain Questions with Multi-Hop Dense Retrieval".
 
     Note:
-        The paper has two hops, this any number; its order of bridge questions is the data set's, here it
-        follows from the passages (`hop_orders`). Its second stage trains the question encoder against a bank
-        of passage vectors that does not change: that is negatives "index", with the whole corpus as the bank.
+        The paper has two hops, this any number; its order of bridge questions is the data set's,
+        here it follows from the passages (`hop_orders`). Its second stage trains the question
+        encoder against a bank of passage vectors that does not change: that is negatives "index",
+        with the whole corpus as the bank.
     """
     one_process = "only questions are encoded" if config.keeps_index else ""
     return train_bi_encoder(config, _method, one_process=one_process)
@@ -132,7 +147,10 @@ def hop_batches(config: MdrTrainConfig, data: ExampleTable, *, once: bool = Fals
     """Batches of all hops of `config.batch_size` questions."""
     epochs = HopEpochs.of(config, data.ids, once=once)
     return HopBatches(
-        data, epochs, hard_negatives=config.hard_negatives, mask_false_negatives=config.mask_false_negatives
+        data,
+        epochs,
+        hard_negatives=config.hard_negatives,
+        mask_false_negatives=config.mask_false_negatives,
     )
 
 
@@ -143,14 +161,22 @@ def index_step(
 
     Passages of the question's later hops are masked.
 
-        L = −(1/N) Σ_i log( exp s_{i,t(i)} / (exp s_{i,t(i)} + Σ_{retrieved j, not masked} exp s_{ij}) )
+        L = −(1/N) Σ_i log( exp s_{i,t(i)} / (exp s_{i,t(i)} + Σ_{retrieved j, not masked} exp
+        s_{ij}) )
     """
     hops = data.take(examples)
-    golds = [torch.tensor([index.passages.row_of(passage.id) for passage in hop.positives]) for hop in hops]
-    gold = pad_sequence(golds, batch_first=True, padding_value=-1).numpy()  # (N, G), the next one first
+    golds = [
+        torch.tensor([index.passages.row_of(passage.id) for passage in hop.positives])
+        for hop in hops
+    ]
+    gold = pad_sequence(
+        golds, batch_first=True, padding_value=-1
+    ).numpy()  # (N, G), the next one first
     texts = model.tokenizer.queries([hop.query for hop in hops])
     queries = model.encode_questions(texts)  # (N, D)
-    _, hits = index.require_dense().vectors.search(queries.detach().float().cpu().numpy(), depth)  # (N, K)
+    _, hits = index.require_dense().vectors.search(
+        queries.detach().float().cpu().numpy(), depth
+    )  # (N, K)
     left_out = (hits[:, :, None] == gold[:, None, :]).any(axis=2)
     rows = np.concatenate([gold[:, :1], np.where(left_out, -1, hits)], axis=1)  # (N, 1 + K)
     scores = score_rows(model, index, queries, rows)
@@ -158,7 +184,9 @@ def index_step(
     return Loss(value, examples=len(rows), tokens=sum(map(len, texts)))
 
 
-def _hops(config: MdrTrainConfig, find: PassageFinder | None, files: Sequence[Path]) -> Iterator[Example]:
+def _hops(
+    config: MdrTrainConfig, find: PassageFinder | None, files: Sequence[Path]
+) -> Iterator[Example]:
     """The hops of question sets; ids begin with the number of their file."""
     questions: Iterable[Question] = (
         replace(question, id=f"{number}:{question.id}")
@@ -173,24 +201,28 @@ def _hops(config: MdrTrainConfig, find: PassageFinder | None, files: Sequence[Pa
 class MomentumQueue(FitHooks):
     """Vectors of the last `size` passages of the training batches, first in, first out.
 
-    Their vectors come from a copy of the passage tower whose weights follow the trained ones after every
-    step, θ' ← m θ' + (1 − m) θ, without dropout. Queue and copy are saved in the checkpoint, so that a
-    resumed run gives the same result.
+    Their vectors come from a copy of the passage tower whose weights follow the trained ones after
+    every step, θ' ← m θ' + (1 − m) θ, without dropout. Queue and copy are saved in the checkpoint,
+    so that a resumed run gives the same result.
 
     Args:
         run: its processes encode their shares of the passages, and all have the whole queue.
-        data: the training examples, for the positives of each question, which are never its negatives.
+        data: the training examples, for the positives of each question, which are never its
+            negatives.
         momentum: m of the update.
 
-    Source: Xiong et al. 2021, "Answering Complex Open-Domain Questions with Multi-Hop Dense Retrieval"
-        (memory bank); He et al. 2020, "Momentum Contrast for Unsupervised Visual Representation Learning".
+    Source: Xiong et al. 2021, "Answering Complex Open-Domain Questions with Multi-Hop Dense
+        Retrieval" (memory bank); He et al. 2020, "Momentum Contrast for Unsupervised Visual
+        Representation Learning".
 
     Note:
-        The published code starts with a queue of random vectors and never updates the copy (m = 1); here the
-        queue starts empty.
+        The published code starts with a queue of random vectors and never updates the copy (m = 1);
+        here the queue starts empty.
     """
 
-    def __init__(self, run: BiEncoderRun, data: ExampleTable, *, size: int, momentum: float) -> None:
+    def __init__(
+        self, run: BiEncoderRun, data: ExampleTable, *, size: int, momentum: float
+    ) -> None:
         self.model, self.master, self.world, self.data = run.model, run.master, run.world, data
         self.size, self.momentum = size, momentum
         self._tower = copy.deepcopy(self.model.passage).requires_grad_(False).eval()
@@ -201,12 +233,18 @@ class MomentumQueue(FitHooks):
         self.vectors = torch.zeros((0, self.model.dim), device=self.world.device)
         self.keys = np.zeros(0, np.int64)
 
-    def objective(self, questions: Vectors, passages: Vectors, batch: RetrieverBatch, score: Score) -> Tensor:
+    def objective(
+        self, questions: Vectors, passages: Vectors, batch: RetrieverBatch, score: Score
+    ) -> Tensor:
         """`in_batch_loss` over the passages of the batch and the queue."""
-        scores = torch.cat([score(questions, passages), score(questions, Vectors(self.vectors))], dim=1)
+        scores = torch.cat(
+            [score(questions, passages), score(questions, Vectors(self.vectors))], dim=1
+        )
         examples = self.data.take(batch.examples)
         queued = np.stack([np.isin(self.keys, _keys(example.positives)) for example in examples])
-        ignored = torch.from_numpy(np.concatenate([batch.ignored, queued], axis=1)).to(scores.device)
+        ignored = torch.from_numpy(np.concatenate([batch.ignored, queued], axis=1)).to(
+            scores.device
+        )
         return in_batch_loss(scores, torch.from_numpy(batch.positives).to(scores.device), ignored)
 
     @torch.no_grad()
@@ -223,7 +261,9 @@ class MomentumQueue(FitHooks):
         new = self.world.all_gather(own.float())
         keys = _keys(batch.passages)
         stays = ~np.isin(self.keys, keys)
-        self.vectors = torch.cat([self.vectors[torch.from_numpy(stays).to(new.device)], new])[-self.size :]
+        self.vectors = torch.cat([self.vectors[torch.from_numpy(stays).to(new.device)], new])[
+            -self.size :
+        ]
         self.keys = np.concatenate([self.keys[stays], keys])[-self.size :]
 
     @torch.no_grad()
@@ -249,4 +289,6 @@ class MomentumQueue(FitHooks):
 
 def _keys(passages: Sequence[Passage]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """A 64-bit hash of each passage's title and text."""
-    return np.array([hash64(f"{p.title}\0{p.text}".encode()) for p in passages], np.uint64).view(np.int64)
+    return np.array([hash64(f"{p.title}\0{p.text}".encode()) for p in passages], np.uint64).view(
+        np.int64
+    )

@@ -1,4 +1,6 @@
-"""What the recipes of bi-encoders share: model, training set, loss, validation and export of a run."""
+"""What the recipes of bi-encoders share: model, training set, loss, validation and export of a
+run.
+"""
 
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -57,7 +59,9 @@ class BiEncoderRun:
     master: MasterWeights
     bank: Index | None
 
-    def split_examples(self, *args: Any, fixes_vectors: bool = True, **options: Any) -> ExampleSplit:
+    def split_examples(
+        self, *args: Any, fixes_vectors: bool = True, **options: Any
+    ) -> ExampleSplit:
         """`split_examples`; with `bank`, the model takes the vectors of the passages from it."""
         split = split_examples(self.config, self.config.out / "data", *args, **options)
         if self.bank is not None and fixes_vectors:
@@ -67,7 +71,9 @@ class BiEncoderRun:
     def loss(self, objective: Objective) -> Callable[[RetrieverBatch], Loss]:
         """The step by an objective over the vectors of whole batches."""
         chunk = self.config.chunk_size
-        return lambda batch: contrastive_step(self.model, batch, self.world, chunk, objective=objective)
+        return lambda batch: contrastive_step(
+            self.model, batch, self.world, chunk, objective=objective
+        )
 
     def method(
         self,
@@ -95,9 +101,21 @@ class BiEncoderRun:
             evaluate = partial(HeldOutScores(config, held_out, make_batches, objective), model)
         card = encoder_card(form)
         hooks = hooks or FitHooks()
-        facts = {**facts, "held-out questions": len(held_out), "questions per step": batches.batch_size}
+        facts = {
+            **facts,
+            "held-out questions": len(held_out),
+            "questions per step": batches.batch_size,
+        }
         return Method(
-            model, self.master, batches, loss, export, card, evaluate=evaluate, hooks=hooks, facts=facts
+            model,
+            self.master,
+            batches,
+            loss,
+            export,
+            card,
+            evaluate=evaluate,
+            hooks=hooks,
+            facts=facts,
         )
 
 
@@ -105,7 +123,10 @@ def contrastive_batches(config: Any, data: ExampleTable, *, once: bool = False) 
     """Batches of positives and hard negatives, as a `ContrastiveConfig` says."""
     epochs = Epochs.of(config, len(data), once=once)
     return RetrieverBatches(
-        data, epochs, hard_negatives=config.hard_negatives, mask_false_negatives=config.mask_false_negatives
+        data,
+        epochs,
+        hard_negatives=config.hard_negatives,
+        mask_false_negatives=config.mask_false_negatives,
     )
 
 
@@ -116,12 +137,16 @@ def learn_from_examples(
     objective: Objective = in_batch_objective,
     make_batches: BatchMaker = contrastive_batches,
 ) -> Method:
-    """The recipe of bi-encoders that learn from training examples: examples → batches → loss → validation."""
+    """The recipe of bi-encoders that learn from training examples: examples → batches → loss →
+    validation.
+    """
     split = run.split_examples()
     batches = make_batches(config, split.training)
     loss = run.loss(objective)
     facts = {"training questions": len(split.training)}
-    return run.method(batches, loss, split.held_out, facts, make_batches=make_batches, objective=objective)
+    return run.method(
+        batches, loss, split.held_out, facts, make_batches=make_batches, objective=objective
+    )
 
 
 def train_bi_encoder(
@@ -132,15 +157,15 @@ def train_bi_encoder(
 ) -> Path:
     """Train a bi-encoder, or resume the run that `config.out` holds; see `rag.training.run.train`.
 
-    In addition to the files of every run, writes `data/` (the divided examples) and the finished `encoder/`.
-    A configuration that `keeps_index` takes the index's vectors for the passages, and trains the question
-    side; then `config.out / "index"` is the index for the trained encoder, without a copy of the vectors
-    where the file system allows it.
+    In addition to the files of every run, writes `data/` (the divided examples) and the finished
+    `encoder/`. A configuration that `keeps_index` takes the index's vectors for the passages, and
+    trains the question side; then `config.out / "index"` is the index for the trained encoder,
+    without a copy of the vectors where the file system allows it.
 
     Args:
         config: a `BiEncoderConfig`.
-        recipe: makes the method from the configuration, completed by what follows from the index, and the
-            run.
+        recipe: makes the method from the configuration, completed by what follows from the index,
+            and the run.
         one_process: see `rag.training.run.train`.
     """
     with Index.open(config.index) if config.keeps_index else nullcontext() as bank:
@@ -159,11 +184,15 @@ def train_bi_encoder(
 
 def encoder_card(form: EncoderSettings) -> Card:
     """The model card of a bi-encoder that lays texts out in this form."""
-    return Card("retrievers.training", "bi_encoder.md", {"form": form, "is_pair": form.layout == PAIR})
+    return Card(
+        "retrievers.training", "bi_encoder.md", {"form": form, "is_pair": form.layout == PAIR}
+    )
 
 
 def frozen_form(config: BiEncoderConfig, model: BiEncoderModel) -> EncoderSettings:
-    """Text settings of an encoder whose passage vectors are an index's: those it was encoded with."""
+    """Text settings of an encoder whose passage vectors are an index's: those it was encoded
+    with.
+    """
     return replace(encoder_form(config, model), max_length=config.passage_tokens)
 
 
@@ -181,7 +210,9 @@ def fixed_vectors(index: Index, examples: Iterable[Example]) -> dict[tuple[str, 
     """The index's vectors of those passages in examples that it contains, by title and text."""
     texts = CorpusTexts(index.passages)
     listed = {c.passage.text: c.passage for example in examples for c in example.candidates}
-    rows = np.unique([row for passage in listed.values() for row in texts.find(passage)]).astype(np.int64)
+    rows = np.unique([row for passage in listed.values() for row in texts.find(passage)]).astype(
+        np.int64
+    )
     vectors = torch.from_numpy(index.require_dense().embeddings.rows(rows))
     passages = index.passages.get_many(rows)
     return {(p.title, p.text): vector for p, vector in zip(passages, vectors, strict=True)}

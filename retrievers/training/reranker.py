@@ -2,8 +2,8 @@ r"""Train cross-encoders, which read question and passage together and re-rank t
 
     L = −(1/B) Σ_q log( exp s(q, p⁺) / Σ_{p ∈ {p⁺} ∪ N(q)} exp s(q, p) )
 
-with s the logit of the pair and N(q) drawn from the question's hard negatives: the wrong passages that a
-first stage ranks high, as the finished model will meet them.
+with s the logit of the pair and N(q) drawn from the question's hard negatives: the wrong passages
+that a first stage ranks high, as the finished model will meet them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -55,7 +55,9 @@ class GroupBatches:
             positive = example.positives[int(draw.integers(len(example.positives)))]
             listed = [candidate.passage for candidate in example.negatives]
             drawn = draw.choice(len(listed), min(self.hard_negatives, len(listed)), replace=False)
-            groups.append((example.question, [positive, *(listed[i] for i in sorted(drawn.tolist()))]))
+            groups.append(
+                (example.question, [positive, *(listed[i] for i in sorted(drawn.tolist()))])
+            )
         return groups
 
 
@@ -65,7 +67,8 @@ class RerankerTrainConfig(QuestionsConfig):
     In `learning_rates`, the two parts of any base are called `encoder` and `head`.
 
     Attributes:
-        question_encoder: an encoder, or a cross-encoder to go on from; None is the embedded all-MiniLM-L6-v2.
+        question_encoder: an encoder, or a cross-encoder to go on from; None is the embedded
+            all-MiniLM-L6-v2.
         passage_tokens: maximum length of a pair in training.
         layout: "pair" or a template of a passage's title and text; None is the folder's setting.
         dropout: dropout rate; None is the folder's setting.
@@ -92,12 +95,13 @@ def train_reranker(config: RerankerTrainConfig) -> Path:
     """Train a cross-encoder as `config` says, or resume the run; see `rag.training.run.train`.
 
     Returns:
-        The folder of the finished model, `config.out / "cross-encoder"`: a sequence-classification model of
-        transformers with one output, for `--rerank` and `rag score`.
+        The folder of the finished model, `config.out / "cross-encoder"`: a sequence-classification
+        model of transformers with one output, for `--rerank` and `rag score`.
 
     Source:
-        Gao, Dai and Callan 2021, "Rethink Training of BERT Rerankers in Multi-Stage Retrieval Pipeline",
-        equation 4 (localised contrastive estimation); Nogueira and Cho 2019, "Passage Re-ranking with BERT".
+        Gao, Dai and Callan 2021, "Rethink Training of BERT Rerankers in Multi-Stage Retrieval
+        Pipeline", equation 4 (localised contrastive estimation); Nogueira and Cho 2019, "Passage
+        Re-ranking with BERT".
     """
     return train(config, partial(_method, config), "cross-encoder")
 
@@ -144,7 +148,9 @@ def _method(config: RerankerTrainConfig, world: World) -> Method:
 
 
 def _named_parts(network: Any) -> torch.nn.ModuleDict:
-    """The network as `head` (with the pooler, if the encoder has one) and `encoder`, in any architecture."""
+    """The network as `head` (with the pooler, if the encoder has one) and `encoder`, in any
+    architecture.
+    """
     encoder = network.base_model
     head = [child for child in network.children() if child is not encoder]
     head += [encoder.pooler] if getattr(encoder, "pooler", None) is not None else []
@@ -155,34 +161,47 @@ def list_loss(scores: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
     """−Σ log softmax of the first score of each run; see the module.
 
     Args:
-        scores: (P,) floating, the questions' passages one after the other, each question's positive first.
+        scores: (P,) floating, the questions' passages one after the other, each question's positive
+            first.
         sizes: number of passages of each question, P in total.
 
     Example:
         >>> round(float(list_loss(torch.zeros(5), [2, 3])), 4)  # ln 2 + ln 3
         1.7918
     """
-    rows = pad_sequence(list(scores.split(list(sizes))), batch_first=True, padding_value=float("-inf"))
-    return functional.cross_entropy(rows, rows.new_zeros(len(rows), dtype=torch.long), reduction="sum")
+    rows = pad_sequence(
+        list(scores.split(list(sizes))), batch_first=True, padding_value=float("-inf")
+    )
+    return functional.cross_entropy(
+        rows, rows.new_zeros(len(rows), dtype=torch.long), reduction="sum"
+    )
 
 
 def _cut(example: Example, depth: int) -> Example | None:
     """The part of an example to keep in memory: its first negatives; None without any."""
     listed = example.negatives[:depth]
-    return Example.labelled(example.id, example.question, (), example.positives, listed) if listed else None
+    return (
+        Example.labelled(example.id, example.question, (), example.positives, listed)
+        if listed
+        else None
+    )
 
 
 def _step(model: CrossEncoder, batch: Sequence[Group], world: World) -> Loss:
     own = batch[world.share(len(batch))]
     questions = [question for question, passages in own for _ in passages]
-    scores, tokens = model.logits(questions, [passage for _, passages in own for passage in passages])
+    scores, tokens = model.logits(
+        questions, [passage for _, passages in own for passage in passages]
+    )
     value = list_loss(scores, [len(passages) for _, passages in own]) / len(batch)
     return Loss(value, len(own), tokens)
 
 
 @torch.no_grad()
 def _measure(model: CrossEncoder, held_out: Sequence[Example]) -> Mapping[str, float]:
-    """{"nll", "list_mrr", "list_top1"}, the last two in percent: the best positive among its list."""
+    """{"nll", "list_mrr", "list_top1"}, the last two in percent: the best positive among its
+    list.
+    """
     model.network.eval()
     loss, ranks = 0.0, []
     for example in held_out:
@@ -200,7 +219,10 @@ def _measure(model: CrossEncoder, held_out: Sequence[Example]) -> Mapping[str, f
 
 
 def _export(
-    folder: Path, model: CrossEncoder, parts: torch.nn.ModuleDict, weights: Mapping[str, torch.Tensor]
+    folder: Path,
+    model: CrossEncoder,
+    parts: torch.nn.ModuleDict,
+    weights: Mapping[str, torch.Tensor],
 ) -> None:
     parts.float().load_state_dict(dict(weights), strict=False)
     with atomic_path(folder, folder=True) as temporary:

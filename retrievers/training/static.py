@@ -1,4 +1,6 @@
-"""Train a static encoder, one vector per token: fit the vectors of any encoder, then learn from questions."""
+"""Train a static encoder, one vector per token: fit the vectors of any encoder, then learn from
+questions.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ from retrievers.training.validation import pool_rank
 
 _FITTED_PASSAGES = 200_000  # of the index, drawn at random
 _QUESTION_TOKENS, _PASSAGE_TOKENS = 64, 256  # that are read in training
-_AT_ONCE = 2048  # tokens that the teacher encodes between two steps of the progress; passages read at once
+_AT_ONCE = (
+    2048  # tokens that the teacher encodes between two steps of the progress; passages read at once
+)
 _STEPS = 20  # of `fit_tokens`
 _SMOOTHING = 1e-3  # a of the weights a / (a + p(t))
 _RIDGE = 1e-3  # λ of `fit_tokens`
@@ -57,8 +61,8 @@ class StaticTrainConfig(QuestionsConfig):
 
     Attributes:
         index: a built index with one vector per passage: its encoder is the teacher.
-        corpus: source of the sentences: an index, which needs no vectors, or files of documents; without one
-            they come from `index`.
+        corpus: source of the sentences: an index, which needs no vectors, or files of documents;
+            without one they come from `index`.
         batch_size: questions in a step, and sentences of the corpus.
         hard_negatives: mined passages beside each question's positive.
         dim: size of the vectors, at most the teacher's.
@@ -129,7 +133,9 @@ class TokenVectors(nn.Module):
         lengths = np.fromiter(map(len, texts), np.int64, len(texts))
         flat = np.concatenate(texts).astype(np.int64) if len(texts) else np.zeros(0, np.int64)
         starts = torch.from_numpy(np.cumsum(lengths) - lengths)
-        return normalize(embedding_bag(torch.from_numpy(flat), self.tokens, starts, mode="mean"), dim=1)
+        return normalize(
+            embedding_bag(torch.from_numpy(flat), self.tokens, starts, mode="mean"), dim=1
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +156,8 @@ def train_static(config: StaticTrainConfig) -> Path:
     """Train a static encoder as `config` says, or resume the run; see `rag.training.run.train`.
 
     The teacher's vectors of single tokens are fitted to its vectors of the index's passages
-    (`distilled_tokens`); then in-batch training moves questions towards their passages, and sentences towards
-    the passages that they were taken from.
+    (`distilled_tokens`); then in-batch training moves questions towards their passages, and
+    sentences towards the passages that they were taken from.
 
     Returns:
         The folder of the finished encoder, `config.out / "encoder"`, which sentence-transformers
@@ -165,7 +171,10 @@ def train_static(config: StaticTrainConfig) -> Path:
                 hint="lower dim, or build the index with --retriever dense or hybrid",
             )
         return train(
-            config, partial(_method, config, index), "encoder", one_process="one table of vectors is trained"
+            config,
+            partial(_method, config, index),
+            "encoder",
+            one_process="one table of vectors is trained",
         )
 
 
@@ -197,7 +206,9 @@ def _method(config: StaticTrainConfig, index: Index, world: World) -> Method:
         form = EncoderIdentity(
             config.name, "", dim, pooling=STATIC, max_length=STATIC_LENGTH, similarity="cosine"
         )
-        encoder = StaticEncoder(model.tokens.detach().numpy(), folder_tokenizer(tokens.folder), form)
+        encoder = StaticEncoder(
+            model.tokens.detach().numpy(), folder_tokenizer(tokens.folder), form
+        )
         return {"average_rank": pool_rank(encoder, held_out)}
 
     return Method(
@@ -234,13 +245,16 @@ def _loss(model: TokenVectors, tokens: StaticTokenizer, parts: Sequence[Retrieve
     return Loss(torch.stack(values).sum(), sum(len(batch.questions) for batch in parts), count)
 
 
-def fit_tokens(bags: csr_matrix, targets: Float32, start: Float32, ridge: float, *, steps: int) -> Float32:
-    r"""Fit token vectors W (V, D) whose means approximate the targets, by conjugate gradients from `start`.
+def fit_tokens(
+    bags: csr_matrix, targets: Float32, start: Float32, ridge: float, *, steps: int
+) -> Float32:
+    r"""Fit token vectors W (V, D) whose means approximate the targets, by conjugate gradients from
+    `start`.
 
         W = argmin ‖X W − T‖² + λ ‖W − W₀‖²
 
-    Every dimension is a separate linear system with the same matrix XᵀX + λ; all are solved together. Tokens
-    that occur in no passage stay at W₀.
+    Every dimension is a separate linear system with the same matrix XᵀX + λ; all are solved
+    together. Tokens that occur in no passage stay at W₀.
 
     Args:
         bags: X (n, V), the share of each token in each passage.
@@ -270,17 +284,18 @@ def fit_tokens(bags: csr_matrix, targets: Float32, start: Float32, ridge: float,
 def distilled_tokens(
     teacher: PassageEncoder, index: Index, tokens: StaticTokenizer, *, dim: int, seed: int
 ) -> Float32:
-    """Token vectors (V, dim): the teacher's of each token alone, weighted by frequency, then fitted to its
-    vectors of passages that are drawn from the index.
+    """Token vectors (V, dim): the teacher's of each token alone, weighted by frequency, then fitted
+    to its vectors of passages that are drawn from the index.
 
-    Of the teacher's dimensions the `dim` axes that best preserve inner products are kept. The vectors are
-    scaled so that the mean squared length over the tokens of the passages is 1: cosines do not depend on the
-    scale, but this way one learning rate suits all teachers.
+    Of the teacher's dimensions the `dim` axes that best preserve inner products are kept. The
+    vectors are scaled so that the mean squared length over the tokens of the passages is 1: cosines
+    do not depend on the scale, but this way one learning rate suits all teachers.
 
     Source:
-        Tulkens and van Dongen 2024, "Model2Vec: Fast State-of-the-Art Static Embeddings": vectors of single
-        tokens, principal components, weights by frequency; the weights a / (a + p(t)) are those of Arora et
-        al. 2017, "A Simple but Tough-to-Beat Baseline for Sentence Embeddings", equation 3.
+        Tulkens and van Dongen 2024, "Model2Vec: Fast State-of-the-Art Static Embeddings": vectors
+        of single tokens, principal components, weights by frequency; the weights a / (a + p(t)) are
+        those of Arora et al. 2017, "A Simple but Tough-to-Beat Baseline for Sentence Embeddings",
+        equation 3.
     """
     count = min(_FITTED_PASSAGES, len(index.passages))
     rows = np.sort(generator(seed, 41).choice(len(index.passages), count, replace=False))
@@ -295,7 +310,9 @@ def distilled_tokens(
     frequencies = counts / max(1, counts.sum())  # (V,) p(t)
 
     targets = index.require_dense().embeddings.rows(rows)
-    moments = targets.T.astype(np.float64) @ targets  # not centred: search compares vectors as they are
+    moments = (
+        targets.T.astype(np.float64) @ targets
+    )  # not centred: search compares vectors as they are
     axes = np.ascontiguousarray(np.linalg.eigh(moments)[1][:, ::-1][:, :dim], np.float32)
     texts = list(map(tokens.text_of, range(tokens.size)))
     alone = np.empty((len(texts), dim), np.float32)  # (V, dim)
@@ -308,7 +325,9 @@ def distilled_tokens(
     start = alone * np.asarray(_SMOOTHING / (_SMOOTHING + frequencies), np.float32)[:, None]
     aims = targets @ axes
     means = np.asarray(bags @ start, np.float32)
-    start *= np.float32((means * aims).sum() / max(float((means**2).sum()), 1e-30))  # the targets' length
+    start *= np.float32(
+        (means * aims).sum() / max(float((means**2).sum()), 1e-30)
+    )  # the targets' length
     fitted = fit_tokens(bags, aims, start, _RIDGE, steps=_STEPS)
     return fitted / np.float32(np.sqrt(max(float(frequencies @ _squares(fitted, 1)), 1e-30)))
 

@@ -1,22 +1,24 @@
-"""One training step of a bi-encoder, exact for any number of processes and for batches larger than memory.
+"""One training step of a bi-encoder, exact for any number of processes and for batches larger than
+memory.
 
-Every process encodes its own texts, gathers everybody's vectors and computes the loss of the whole batch from
-them. From its gradient each process keeps that of its own vectors. The parameter gradients of the processes
-then add up to the gradient of one process with the whole batch: for both towers, with negatives across
-processes, without a factor of the number of processes.
+Every process encodes its own texts, gathers everybody's vectors and computes the loss of the whole
+batch from them. From its gradient each process keeps that of its own vectors. The parameter
+gradients of the processes then add up to the gradient of one process with the whole batch: for both
+towers, with negatives across processes, without a factor of the number of processes.
 
-Texts go through an encoder in chunks. With the gradient cache only their vectors are kept; chunk by chunk,
-the graph is computed a second time and turns the vectors' gradients into the parameters'. Dropout draws from
-a seed of each chunk's own, so the second computation repeats the first exactly, and no state of a random
-generator has to be carried.
+Texts go through an encoder in chunks. With the gradient cache only their vectors are kept; chunk by
+chunk, the graph is computed a second time and turns the vectors' gradients into the parameters'.
+Dropout draws from a seed of each chunk's own, so the second computation repeats the first exactly,
+and no state of a random generator has to be carried.
 
 Source:
-    Gao et al. 2021, "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup" (GradCache).
+    Gao et al. 2021, "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup"
+    (GradCache).
 
 Note:
-    In the original DPR code the averaging of gradients divides this sum by the number of processes; the
-    common variant in which a process scores its own questions against gathered, detached passages loses the
-    gradients that other processes' questions have for its passages.
+    In the original DPR code the averaging of gradients divides this sum by the number of processes;
+    the common variant in which a process scores its own questions against gathered, detached
+    passages loses the gradients that other processes' questions have for its passages.
 """
 
 from collections.abc import Callable, Sequence
@@ -45,20 +47,22 @@ def contrastive_step(
     *,
     objective: Objective = in_batch_objective,
 ) -> Loss:
-    """Forward pass and loss of a batch; `Loss.backward` computes this process's share of the gradient.
+    """Forward pass and loss of a batch; `Loss.backward` computes this process's share of the
+    gradient.
 
     Args:
-        model: the bi-encoder, with one or several vectors per text; its dropout follows from torch's global
-            generator of the main process. A side that is not trained gets no backward pass.
+        model: the bi-encoder, with one or several vectors per text; its dropout follows from
+            torch's global generator of the main process. A side that is not trained gets no
+            backward pass.
         batch: the whole batch, the same in every process.
         world: the processes; None: this one alone.
-        chunk_size: texts that go through an encoder at once, by the gradient cache: memory does not grow with
-            the batch, every text is encoded twice. None keeps all graphs.
+        chunk_size: texts that go through an encoder at once, by the gradient cache: memory does not
+            grow with the batch, every text is encoded twice. None keeps all graphs.
         objective: what to minimise, see `Objective`.
 
     Returns:
-        The loss divided by the number of processes (shares are summed), and this process's number of examples
-        and tokens.
+        The loss divided by the number of processes (shares are summed), and this process's number
+        of examples and tokens.
 
     Source:
         Karpukhin et al. 2020, equation 2; Gao et al. 2021 (gradient cache).
@@ -67,10 +71,18 @@ def contrastive_step(
     own = world.share(len(batch.questions)), world.share(len(batch.passages), "passages")
     seed = world.broadcast_object(int(torch.randint(1 << 62, (1,))))
 
-    def encode(tower: Callable[..., Vectors], texts: Sequence[list[int]], seed: int, first: int) -> Any:
+    def encode(
+        tower: Callable[..., Vectors], texts: Sequence[list[int]], seed: int, first: int
+    ) -> Any:
         limits, keep_graphs = model.chunk(chunk_size), chunk_size is None
         return ChunkedEncoding(
-            tower, texts, limits, keep_graphs=keep_graphs, seed=seed, first=first, device=world.device
+            tower,
+            texts,
+            limits,
+            keep_graphs=keep_graphs,
+            seed=seed,
+            first=first,
+            device=world.device,
         )
 
     texts = batch.passages[own[1]]
@@ -86,7 +98,11 @@ def contrastive_step(
 
     def backward(flush: Callable[[], None]) -> None:
         towers = zip((questions, passages), leaves, (model.question, model.passage), strict=True)
-        taught = [(s, leaf) for s, leaf, tower in towers if any(p.requires_grad for p in tower.parameters())]
+        taught = [
+            (s, leaf)
+            for s, leaf, tower in towers
+            if any(p.requires_grad for p in tower.parameters())
+        ]
         gradients = torch.autograd.grad(value, [leaf.values for _, leaf in taught])
         for (side, leaf), gradient in zip(taught, gradients, strict=True):
             whole = Vectors(gradient, leaf.lengths)
@@ -104,7 +120,9 @@ def _gathered(own: Vectors, world: World) -> Vectors:
 
 @dataclass(slots=True)
 class _Chunk:
-    """Rows that are encoded together, the seed of their dropout, and their vectors while a graph is kept."""
+    """Rows that are encoded together, the seed of their dropout, and their vectors while a graph is
+    kept.
+    """
 
     rows: list[int]
     seed: int
@@ -118,7 +136,8 @@ class ChunkedEncoding:
         encode: texts of one chunk → their vectors, differentiable in the encoder's parameters.
         texts: token ids; texts of similar length share a chunk.
         limits: most texts and most tokens in a chunk.
-        keep_graphs: True computes each chunk once and holds all graphs; False is the gradient cache.
+        keep_graphs: True computes each chunk once and holds all graphs; False is the gradient
+            cache.
         seed: of the dropout; chunk k draws from `seed` and the number of its first text.
         first: number of `texts[0]` in the batch of all processes.
 
@@ -165,7 +184,9 @@ class ChunkedEncoding:
             after_chunk()
 
     def _run(self, chunk: _Chunk) -> Vectors:
-        """A chunk's vectors, with dropout of its own seed; global generators go on as before after it."""
+        """A chunk's vectors, with dropout of its own seed; global generators go on as before after
+        it.
+        """
         is_cuda = self._device.type == "cuda"
         with torch.random.fork_rng(devices=[self._device] if is_cuda else []):
             torch.manual_seed(chunk.seed)

@@ -1,4 +1,6 @@
-"""Validation of a bi-encoder on held-out questions: the loss, and the rank of the positive in a pool."""
+"""Validation of a bi-encoder on held-out questions: the loss, and the rank of the positive in a
+pool.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -22,9 +24,11 @@ POOL_NEGATIVES, POOL_QUESTIONS = 30, 10_000  # as in the published average rank
 
 
 def pool_rank(encoder: Any, examples: Sequence[Example]) -> float:
-    """`average_rank` in the pool of all positives and up to 30 hard negatives of each of `examples`.
+    """`average_rank` in the pool of all positives and up to 30 hard negatives of each of
+    `examples`.
 
-    At most 10,000 questions count, as in the published rule. With fewer the pool is smaller and the rank
+    At most 10,000 questions count, as in the published rule. With fewer the pool is smaller and the
+    rank
     better: then the figure is not comparable with published ones.
 
     Args:
@@ -42,7 +46,9 @@ def pool_rank(encoder: Any, examples: Sequence[Example]) -> float:
 
 
 class ModelEncoder:
-    """A model in training as an encoder of at most `max_length` tokens; the caller turns dropout off."""
+    """A model in training as an encoder of at most `max_length` tokens; the caller turns dropout
+    off.
+    """
 
     def __init__(self, model: BiEncoderModel, max_length: int) -> None:
         self.model = model
@@ -57,7 +63,9 @@ class ModelEncoder:
         """Vectors (n, D) of passages."""
         return self._encode(self.model.passage, self._passage.passages(titles, texts))
 
-    def _encode(self, tower: Any, ids: Sequence[Sequence[int]], *, question: bool = False) -> Float32:
+    def _encode(
+        self, tower: Any, ids: Sequence[Sequence[int]], *, question: bool = False
+    ) -> Float32:
         vectors = self.model.vectors(tower, ids, question=question).values
         return np.asarray(vectors.float().cpu().numpy(), np.float32)
 
@@ -66,7 +74,11 @@ class HeldOutScores:
     """Scores the model on held-out questions: loss, and average rank of a vector per text."""
 
     def __init__(
-        self, config: Any, held_out: Sequence[Example], make_batches: BatchMaker, objective: Objective
+        self,
+        config: Any,
+        held_out: Sequence[Example],
+        make_batches: BatchMaker,
+        objective: Objective,
     ) -> None:
         self.config, self.objective = config, objective
         self.judged = [example for example in held_out if example.positives]

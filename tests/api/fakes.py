@@ -47,23 +47,32 @@ PASSAGES = (
         "A 😀 grinning face, a 👩‍🔬 scientist and 𝔘𝔫𝔦𝔠𝔬𝔡𝔢 letters come before the word mañana, which follows "
         "𝄞 the clef.",
     ),
-    Passage("evil/1", f"Markup {EVIL}", f"Some pages hold {EVIL} as text, and {EVIL} must stay text."),
+    Passage(
+        "evil/1", f"Markup {EVIL}", f"Some pages hold {EVIL} as text, and {EVIL} must stay text."
+    ),
 )
 
-# question → answers as (passage id, text of the span, confidence), and the confidence that there is none
+# question → answers as (passage id, text of the span, confidence), and the confidence that there is
+# none
 KNOWN: dict[str, tuple[list[tuple[str, str, float]], float]] = {
     "Where does the Danube rise?": (
-        [("danube-1", "the Black Forest", 0.93), ("danube-1", "Donaueschingen", 0.41),
-         ("rhine-1", "the Swiss Alps", 0.07)],
+        [
+            ("danube-1", "the Black Forest", 0.93),
+            ("danube-1", "Donaueschingen", 0.41),
+            ("rhine-1", "the Swiss Alps", 0.07),
+        ],
         0.03,
     ),
-    "Which word follows the letters?": ([("emoji-1", "mañana", 0.74), ("emoji-1", "𝄞 the clef", 0.2)], 0.1),
+    "Which word follows the letters?": (
+        [("emoji-1", "mañana", 0.74), ("emoji-1", "𝄞 the clef", 0.2)],
+        0.1,
+    ),
     "What must stay text?": ([("evil/1", EVIL, 0.6)], 0.2),
     "Who invented the telephone?": ([("rhine-1", "the western edge", 0.06)], 0.88),
     "Is there anything at all?": ([], 0.99),
     "Where rises what is longer than the Rhine?": ([("danube-1", "the Black Forest", 0.8)], 0.1),
     "Does the Danube cross borders?": ([("danube-1", "yes, ten", 0.8)], 0.1),  # stands nowhere
-}  # fmt: skip
+}
 BEARING = "Does the Rhine reach the sea?"  # the reader cannot tell yes from no
 KNOWN[BEARING] = ([("rhine-1", PASSAGES[1].text.split(". ")[0] + ".", 0.6)], 0.2)
 PATHS = {"Where rises what is longer than the Rhine?": ("rhine-1", "danube-1")}
@@ -83,7 +92,8 @@ class FakeIndex:
 
 
 class FakePipeline:
-    """Answers what it knows; everything else with the first words of the passage that shares most words.
+    """Answers what it knows; everything else with the first words of the passage that shares most
+    words.
 
     Args:
         version: the index version it claims.
@@ -126,13 +136,26 @@ class FakePipeline:
     def _ranked(self, question: str) -> list[tuple[Hit, Passage]]:
         words = set(re.findall(r"\w+", question.lower()))
         pairs = [
-            (Hit(row, passage.id, float(len(words & set(re.findall(r"\w+", passage.text.lower()))))), passage)
+            (
+                Hit(
+                    row,
+                    passage.id,
+                    float(len(words & set(re.findall(r"\w+", passage.text.lower())))),
+                ),
+                passage,
+            )
             for row, passage in enumerate(PASSAGES)
         ]
         return sorted(pairs, key=lambda pair: Hit.sort_key(pair[0]))
 
     def ask(
-        self, questions: Sequence[str], *, top_k: int, n_best: int, filter: Any = None, context: str = ""
+        self,
+        questions: Sequence[str],
+        *,
+        top_k: int,
+        n_best: int,
+        filter: Any = None,
+        context: str = "",
     ) -> list[AnswerSet]:
         self._begin(questions)
         self.contexts.append(context)
@@ -151,20 +174,30 @@ class FakePipeline:
             place = (None, None) if start < 0 else (start, start + len(span))
             evidence = Evidence(passage.id, passage.title, passage.text, *place, hit.score)
             answers.append(
-                Answer(span, 10.0 * confidence, confidence, evidence, self._path(question, evidence, ranked))
+                Answer(
+                    span,
+                    10.0 * confidence,
+                    confidence,
+                    evidence,
+                    self._path(question, evidence, ranked),
+                )
             )
         timings_ms = {"search": 1.25, "read": 20.5, "total": 21.75}
         result = AnswerSet(question, tuple(answers), no_answer, self.index_version, timings_ms)
         return replace(result, kind="passage") if question == BEARING else result
 
-    def _path(self, question: str, own: Evidence, ranked: list[tuple[Hit, Passage]]) -> tuple[Evidence, ...]:
+    def _path(
+        self, question: str, own: Evidence, ranked: list[tuple[Hit, Passage]]
+    ) -> tuple[Evidence, ...]:
         steps = []
         for passage_id in PATHS.get(question, ()):
             hit, passage = next(pair for pair in ranked if pair[1].id == passage_id)
             lit = ((0, passage.text.index(". ") + 1),)
             is_own = passage_id == own.passage_id
             start, end = (own.start, own.end) if is_own else (None, None)
-            steps.append(Evidence(passage.id, passage.title, passage.text, start, end, hit.score, lit))
+            steps.append(
+                Evidence(passage.id, passage.title, passage.text, start, end, hit.score, lit)
+            )
         return tuple(steps)
 
     def retrieve(
@@ -186,7 +219,9 @@ class FakePipeline:
 
 def empty_index(place: Path) -> Path:
     """A folder with the manifest of an index, for servers whose pipeline is a stand-in."""
-    atomic_write_json(place / MANIFEST_NAME, {"format_version": 3, "kind": "index", "version": "v1"})
+    atomic_write_json(
+        place / MANIFEST_NAME, {"format_version": 3, "kind": "index", "version": "v1"}
+    )
     return place
 
 
@@ -198,7 +233,9 @@ def settings(**values: Any) -> ServeSettings:
 async def running(
     pipeline: Any = None, app: FastAPI | None = None, *, waits: bool = True, **values: Any
 ) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of an application in this event loop, within its life span; waits until the index is open."""
+    """A client of an application in this event loop, within its life span; waits until the index is
+    open.
+    """
     if app is None:
         pipeline = pipeline or FakePipeline()
         app = create_app(settings(**values), lambda _: pipeline)
@@ -223,12 +260,16 @@ async def until(condition: Any, timeout_s: float = 30.0) -> None:
 @contextmanager
 def listening(app: FastAPI) -> Iterator[str]:
     """Run the application on a real port in a thread; yields its address."""
-    server = uvicorn.Server(uvicorn.Config(app, http=GuardedProtocol, log_config=None, access_log=False))
+    server = uvicorn.Server(
+        uvicorn.Config(app, http=GuardedProtocol, log_config=None, access_log=False)
+    )
     listener = bind("127.0.0.1", 0)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     deadline = time.monotonic() + 30
-    while not server.started or getattr(getattr(app.state, "engine", None), "state", "") == "loading":
+    while (
+        not server.started or getattr(getattr(app.state, "engine", None), "state", "") == "loading"
+    ):
         assert time.monotonic() < deadline, "it did not start"
         time.sleep(0.005)
     try:

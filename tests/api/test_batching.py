@@ -34,8 +34,12 @@ class Worker:
         return [2 * item for item in items]
 
 
-def batcher(worker: Worker, *, size: int = 8, wait_s: float = 0.0, queue: int = 100) -> MicroBatcher:
-    made = MicroBatcher(worker, max_size=size, max_wait_s=wait_s, queue_size=queue, metrics=ServerMetrics())
+def batcher(
+    worker: Worker, *, size: int = 8, wait_s: float = 0.0, queue: int = 100
+) -> MicroBatcher:
+    made = MicroBatcher(
+        worker, max_size=size, max_wait_s=wait_s, queue_size=queue, metrics=ServerMetrics()
+    )
     made.start()
     return made
 
@@ -123,7 +127,8 @@ async def test_cancelled_items_leave_the_queue_and_never_run():
     await made.close(1)
 
 
-# --- behind the API ---------------------------------------------------------------------------------------
+# --- behind the API
+# ---------------------------------------------------------------------------------------
 
 
 async def ask(client, question="a", **values):

@@ -51,7 +51,9 @@ def complete(client: openai.OpenAI, *messages: dict[str, Any], **values: Any) ->
 def test_an_answer_with_its_sources(client: openai.OpenAI) -> None:
     assert [model.id for model in client.models.list()] == [MODEL]
     assert client.models.retrieve(MODEL).object == "model"
-    reply = complete(client, {"role": "system", "content": "Be brief."}, user(QUESTION), temperature=0.2)
+    reply = complete(
+        client, {"role": "system", "content": "Be brief."}, user(QUESTION), temperature=0.2
+    )
     link = f"{client.base_url}passages/danube-1"
     content = reply.choices[0].message.content
     assert content == "the Black Forest [1]\n\n[1] Danube"  # a link cannot send the key
@@ -67,7 +69,9 @@ def test_an_answer_with_its_sources(client: openai.OpenAI) -> None:
 
 def test_a_stream_has_the_same_text_and_sources(client: openai.OpenAI) -> None:
     whole = complete(client, user(QUESTION))
-    chunks = list(complete(client, user(QUESTION), stream=True, stream_options={"include_usage": True}))
+    chunks = list(
+        complete(client, user(QUESTION), stream=True, stream_options={"include_usage": True})
+    )
     deltas = [chunk.choices[0].delta for chunk in chunks if chunk.choices]
     assert deltas[0].role == "assistant"
     assert "".join(delta.content or "" for delta in deltas) == whole.choices[0].message.content
@@ -84,7 +88,9 @@ def test_a_question_for_yes_or_no_gets_the_passage_that_bears_on_it(client: open
     assert lead.endswith("cannot tell. The passage that bears on it [1]:")
     assert quote == "> The Rhine begins in the Swiss Alps and flows north to the North Sea."
     said = {"role": "assistant", "content": first.choices[0].message.content}
-    assert complete(client, user(BEARING), said, user("And the Danube?")).question != "And the Danube?"
+    assert (
+        complete(client, user(BEARING), said, user("And the Danube?")).question != "And the Danube?"
+    )
 
 
 def test_no_answer_is_stated_with_the_best_guess(client: openai.OpenAI) -> None:
@@ -104,14 +110,22 @@ async def test_a_follow_up_is_read_alone() -> None:
         messages = [user(QUESTION), user("And how long is it?")]
         reply = (await client.post("/v1/chat/completions", json={"messages": messages})).json()
     assert pipeline.batches[-1] == ["And how long is it?"]
-    assert (pipeline.contexts[-1], reply["question"]) == (QUESTION, f"{QUESTION} And how long is it?")
+    assert (pipeline.contexts[-1], reply["question"]) == (
+        QUESTION,
+        f"{QUESTION} And how long is it?",
+    )
 
 
-def test_a_follow_up_question_is_searched_for_behind_the_one_before_it(client: openai.OpenAI) -> None:
+def test_a_follow_up_question_is_searched_for_behind_the_one_before_it(
+    client: openai.OpenAI,
+) -> None:
     history, understood = [user(QUESTION)], QUESTION
     for question in ("And how long is it?", "Its source?"):
         first = complete(client, *history).choices[0].message.content
-        history += [{"role": "assistant", "content": first}, user([{"type": "text", "text": question}])]
+        history += [
+            {"role": "assistant", "content": first},
+            user([{"type": "text", "text": question}]),
+        ]
         reply = complete(client, *history)
         understood += f" {question}"
         assert reply.question == understood
@@ -132,7 +146,9 @@ def test_a_greeting_is_no_question(client: openai.OpenAI) -> None:
 
 def test_a_conversation_that_cannot_be_used_costs_nothing(client: openai.OpenAI) -> None:
     turns = [user("Who wrote it?"), {"role": "assistant", "content": "Johann \ud800Bach"}]
-    body = json.dumps({"model": MODEL, "stream": None, "messages": [*turns, user("Where was he born?")]})
+    body = json.dumps(
+        {"model": MODEL, "stream": None, "messages": [*turns, user("Where was he born?")]}
+    )
     headers = {"Content-Type": "application/json", "Authorization": "Bearer sesame"}
     reply = httpx.post(f"{client.base_url}chat/completions", content=body, headers=headers)
     assert reply.status_code == 200, reply.text
@@ -158,7 +174,9 @@ def test_wrong_requests_have_errors_that_the_client_knows(client: openai.OpenAI)
 @pytest.mark.anyio
 async def test_every_citation_has_a_footnote_with_page_and_link() -> None:
     async with running(ThreeCitations()) as client:
-        reply = (await client.post("/v1/chat/completions", json={"messages": [user("How many?")]})).json()
+        reply = (
+            await client.post("/v1/chat/completions", json={"messages": [user("How many?")]})
+        ).json()
     lines = reply["choices"][0]["message"]["content"].split("\n")
     assert lines[0] == "ten [1][2][3]"
     assert lines[2] == "Note: the passages that it cites do not say it."

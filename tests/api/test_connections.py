@@ -18,15 +18,20 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def address() -> Iterator[tuple[str, int]]:
-    with listening(create_app(settings(api_keys=(hash_api_key("a"),)), lambda _: FakePipeline())) as url:
+    with listening(
+        create_app(settings(api_keys=(hash_api_key("a"),)), lambda _: FakePipeline())
+    ) as url:
         host, port = url.removeprefix("http://").split(":")
         yield host, int(port)
 
 
 @pytest.mark.parametrize(
-    "begun", [b"", b"GET /healthz HTTP/1.1\r\nHost: x\r\n", b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\nGET"]
+    "begun",
+    [b"", b"GET /healthz HTTP/1.1\r\nHost: x\r\n", b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\nGET"],
 )
-async def test_headers_that_do_not_arrive_end_the_connection(address, begun: bytes, monkeypatch) -> None:
+async def test_headers_that_do_not_arrive_end_the_connection(
+    address, begun: bytes, monkeypatch
+) -> None:
     monkeypatch.setattr(connections, "_HEADERS_S", 0.3)
     reader, writer = await asyncio.open_connection(*address)
     writer.write(begun)
@@ -58,7 +63,9 @@ async def test_a_malformed_chunk_after_the_answer_is_no_failure(address, caplog)
     async with asyncio.timeout(10):
         await reader.read()
     writer.close()
-    assert not [record for record in caplog.records if record.exc_info or record.levelno >= logging.ERROR]
+    assert not [
+        record for record in caplog.records if record.exc_info or record.levelno >= logging.ERROR
+    ]
 
 
 def test_repeated_lines_are_logged_once_per_minute() -> None:
@@ -68,4 +75,6 @@ def test_repeated_lines_are_logged_once_per_minute() -> None:
         for now in (100.0, 130.0, 161.0)
     ]
     assert [quiet.filter(line) for line in lines] == [True, False, True]
-    assert all(quiet.filter(logging.makeLogRecord({"msg": "another", "created": 162.0})) for _ in range(2))
+    assert all(
+        quiet.filter(logging.makeLogRecord({"msg": "another", "created": 162.0})) for _ in range(2)
+    )

@@ -101,6 +101,9 @@ async def test_a_client_that_leaves_ends_its_conversion(tmp_path: Path) -> None:
         async with httpx.AsyncClient(base_url=url) as client:
             with pytest.raises(httpx.ReadTimeout):
                 await client.post(
-                    "/v1/documents", files={"f": FILES[0]}, headers={"X-API-Key": "one"}, timeout=1.0
+                    "/v1/documents",
+                    files={"f": FILES[0]},
+                    headers={"X-API-Key": "one"},
+                    timeout=1.0,
                 )
         await until(lambda: app.state.engine.conversions.uploads.total() == 0, 10)

@@ -24,7 +24,10 @@ from tests.api.fakes import running, settings, until
 
 pytestmark = pytest.mark.anyio
 KEY = {"X-API-Key": "admin"}
-PASSAGES = [Passage("a-0", "Danube", "The danube rises."), Passage("b-0", "Rhine", "The rhine ends.")]
+PASSAGES = [
+    Passage("a-0", "Danube", "The danube rises."),
+    Passage("b-0", "Rhine", "The rhine ends."),
+]
 
 
 def opened(given: ServeSettings) -> Pipeline:
@@ -51,7 +54,12 @@ async def test_documents_are_searched_when_the_answer_comes(index: Path) -> None
             reply = await client.post("/v1/retrieve", json={"question": question}, headers=KEY)
             return [hit["passage_id"] for hit in reply.json()["hits"]]
 
-        sent = {"documents": [{"id": "zebra", "text": "The zebra grazes."}, {"id": "b", "text": "The elbe."}]}
+        sent = {
+            "documents": [
+                {"id": "zebra", "text": "The zebra grazes."},
+                {"id": "b", "text": "The elbe."},
+            ]
+        }
         assert (await client.post("/v1/documents", json=sent)).status_code == 401
         first = await client.post("/v1/documents", json=sent, headers=KEY)
         assert first.status_code == 200, first.text
@@ -85,7 +93,13 @@ async def test_what_cannot_be_indexed_is_refused_and_changes_nothing(index: Path
     before = (index / "manifest.json").read_bytes()
     async with running(app=app) as client:
         good = {"id": "x", "text": "word"}
-        for documents in ([], [{"id": "x"}], [{**good, "text": " "}], [good, good], [{**good, "id": ""}]):
+        for documents in (
+            [],
+            [{"id": "x"}],
+            [{**good, "text": " "}],
+            [good, good],
+            [{**good, "id": ""}],
+        ):
             reply = await client.post("/v1/documents", json={"documents": documents}, headers=KEY)
             assert (reply.status_code, reply.json()["error"]["code"]) == (422, "invalid_request")
         sent = {"documents": [good, {"id": "y", "text": 3}]}
@@ -94,7 +108,9 @@ async def test_what_cannot_be_indexed_is_refused_and_changes_nothing(index: Path
         broken = ("file", ("a.pdf", b"%PDF-1.4"))
         reply = await client.post("/v1/documents", files=[broken], headers=KEY)
         assert reply.json()["error"]["code"] == "unreadable_file"
-        both = await client.post("/v1/documents", files=[broken, ("file", ("g.md", b"A gnu."))], headers=KEY)
+        both = await client.post(
+            "/v1/documents", files=[broken, ("file", ("g.md", b"A gnu."))], headers=KEY
+        )
         assert [document["id"] for document in both.json()["documents"]] == ["g.md"]
         assert both.json()["unreadable"][0].startswith("a.pdf: ")
         assert "notes" not in both.json()
@@ -107,10 +123,15 @@ async def test_what_cannot_be_indexed_is_refused_and_changes_nothing(index: Path
         assert (await client.post("/v1/documents", content=b"x", headers=KEY)).status_code == 415
         assert (await client.get("/v1/documents?after=nothing", headers=KEY)).status_code == 404
         statuses = [
-            (await client.delete(f"/v1/documents/{id}", headers=KEY)).status_code for id in ("nothing", "a")
+            (await client.delete(f"/v1/documents/{id}", headers=KEY)).status_code
+            for id in ("nothing", "a")
         ]
         last = await client.delete("/v1/documents/b", headers=KEY)
-        assert (statuses, last.status_code, last.json()["error"]["code"]) == ([200, 200], 409, "not_possible")
+        assert (statuses, last.status_code, last.json()["error"]["code"]) == (
+            [200, 200],
+            409,
+            "not_possible",
+        )
     assert (index / "manifest.json").read_bytes() != before
     async with running(app=create_app(settings(index=index), open_pipeline=opened)) as client:
         reply = await client.get("/v1/documents")
@@ -126,7 +147,11 @@ async def test_documents_have_metadata_that_filters_name(index: Path) -> None:
             hits = (await client.post("/v1/retrieve", json=wanted, headers=KEY)).json()["hits"]
             return [hit["passage_id"] for hit in hits]
 
-        zebra = {"id": "z", "text": "The zebra.", "metadata": {"year": 2020, "tags": ["a", "b"], "by": None}}
+        zebra = {
+            "id": "z",
+            "text": "The zebra.",
+            "metadata": {"year": 2020, "tags": ["a", "b"], "by": None},
+        }
         other = {"id": "y", "text": "A zebra.", "metadata": {"year": 2021}}
         sent = await client.post("/v1/documents", json={"documents": [zebra, other]}, headers=KEY)
         assert sent.status_code == 200, sent.text
@@ -157,7 +182,9 @@ async def test_documents_have_metadata_that_filters_name(index: Path) -> None:
         ("[1]", ""),
     ],
 )
-def test_metadata_that_filters_cannot_compare_is_refused_by_name(metadata: str, message: str) -> None:
+def test_metadata_that_filters_cannot_compare_is_refused_by_name(
+    metadata: str, message: str
+) -> None:
     body = f'{{"documents": [{{"id": "x", "text": "word", "metadata": {metadata}}}]}}'
     with pytest.raises(ApiError, match=re.escape(f"documents.0.metadata: {message}")):
         documents.validated(documents.DocumentsRequest.model_validate_json, body)
@@ -194,13 +221,19 @@ async def test_two_writers_lose_nothing(index: Path) -> None:
         assert is_held.wait(30)
         texts = [{"id": f"n{n}", "text": f"number{n}"} for n in range(5)]
         replies = await asyncio.gather(
-            *(client.post("/v1/documents", json={"documents": [item]}, headers=KEY) for item in texts)
+            *(
+                client.post("/v1/documents", json={"documents": [item]}, headers=KEY)
+                for item in texts
+            )
         )
         holder.join()
         assert [reply.status_code for reply in replies] == [200] * 5
         put = Put("command", "", [Passage("command-0", "", "okapi")])
         report = await asyncio.to_thread(
-            update_index, index, lambda present: [*map(Unchanged, present), put], lambda identity: None
+            update_index,
+            index,
+            lambda present: [*map(Unchanged, present), put],
+            lambda identity: None,
         )
         assert report.kept == 7
         await until(lambda: app.state.engine.pipeline.index_version == report.version, 120)
@@ -211,15 +244,25 @@ async def test_two_writers_lose_nothing(index: Path) -> None:
 async def test_forms_and_names_that_cannot_be_used_are_refused(index: Path) -> None:
     app = application(index)
     async with running(app=app) as client:
-        for data in ({"metdata": "{}"}, {"metadata": "{"}, {"metadata": ["{}", "{}"]},
-                     {"metadata": '{"a": "\\ud800"}'}):  # fmt: skip
+        for data in (
+            {"metdata": "{}"},
+            {"metadata": "{"},
+            {"metadata": ["{}", "{}"]},
+            {"metadata": '{"a": "\\ud800"}'},
+        ):
             sent = {"files": {"file": ("a.md", b"words")}, "data": data}
             reply = await client.post("/v1/documents", headers=KEY, **sent)
             assert (reply.status_code, reply.json()["error"]["code"]) == (422, "invalid_request")
         for name in ("..", ".", "x" * 300 + ".txt"):
-            reply = await client.post("/v1/documents", files={"file": (name, b"hello text")}, headers=KEY)
-            assert (reply.status_code, reply.json()["error"]["code"]) == (422, "invalid_request"), name
-        reply = await client.post("/v1/documents", files={"file": ('a "b".md', b"words")}, headers=KEY)
+            reply = await client.post(
+                "/v1/documents", files={"file": (name, b"hello text")}, headers=KEY
+            )
+            assert (reply.status_code, reply.json()["error"]["code"]) == (422, "invalid_request"), (
+                name
+            )
+        reply = await client.post(
+            "/v1/documents", files={"file": ('a "b".md', b"words")}, headers=KEY
+        )
         assert reply.json()["documents"][0]["id"] == 'a%20"b".md'
         sent = {"documents": [{"id": "a\nb", "text": "word"}]}
         reply = await client.post("/v1/documents", json=sent, headers=KEY)
@@ -234,7 +277,10 @@ async def test_a_passage_too_long_to_read_is_refused_or_cut(tmp_path: Path, inde
     text = "The capital of Zembla is Onhava. data:image/png;base64," + "QUJD" * 60_000
     whole = BuildSettings(retriever="bm25", threads=1, java_heap_mib=256)
     kept = build_index(
-        PASSAGES, tmp_path / "w", settings=whole, source={"options": CorpusOptions(split="none").model_dump()}
+        PASSAGES,
+        tmp_path / "w",
+        settings=whole,
+        source={"options": CorpusOptions(split="none").model_dump()},
     )
     for place, status in ((kept, 422), (index, 200)):
         app = application(place)
@@ -247,7 +293,9 @@ async def test_a_passage_too_long_to_read_is_refused_or_cut(tmp_path: Path, inde
     assert max(lengths) < 5_000
 
 
-async def test_an_index_that_may_not_be_written_says_so(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_index_that_may_not_be_written_says_so(
+    index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("serve.engine.os.access", lambda *_: False)
     app = application(index)
     async with running(app=app) as client:

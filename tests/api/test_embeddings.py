@@ -16,16 +16,24 @@ MODEL = "openqa-rag"
 
 def test_vectors_of_questions_and_passages_in_both_encodings() -> None:
     pipeline = FakePipeline()
-    with listening(create_app(settings(api_keys=[hash_api_key("sesame")]), lambda _: pipeline)) as url:
+    with listening(
+        create_app(settings(api_keys=[hash_api_key("sesame")]), lambda _: pipeline)
+    ) as url:
         client = openai.OpenAI(base_url=f"{url}/v1", api_key="sesame", max_retries=0)
         default = client.embeddings.create(model=MODEL, input=["a, b", "ccc"])  # it asks for base64
         query = client.embeddings.create(
-            model=MODEL, input="a", encoding_format="float", dimensions=3, extra_body={"input_type": "query"}
+            model=MODEL,
+            input="a",
+            encoding_format="float",
+            dimensions=3,
+            extra_body={"input_type": "query"},
         )
         with pytest.raises(openai.NotFoundError, match="there is no model"):
             client.embeddings.create(model="text-embedding-3-small", input="a")
         pipeline.n_sides = 1
-        with pytest.raises(openai.UnprocessableEntityError, match="no vectors of input_type") as refused:
+        with pytest.raises(
+            openai.UnprocessableEntityError, match="no vectors of input_type"
+        ) as refused:
             client.embeddings.create(model=MODEL, input="a")
     vectors = [each.embedding for each in default.data]
     assert vectors == [[4.0, 0.0, np.float32(0.1)], [3.0, 0.0, np.float32(0.1)]]

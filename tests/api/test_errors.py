@@ -1,4 +1,6 @@
-"""Every way a request can be wrong, and that the answer is one JSON shape that tells nothing internal."""
+"""Every way a request can be wrong, and that the answer is one JSON shape that tells nothing
+internal.
+"""
 
 import asyncio
 import json
@@ -46,7 +48,11 @@ BAD_REQUESTS = [  # path, body, words of the message
     ("/v1/ask", {"questions": ["a", " "]}, "questions.1: string should have at least 1 character"),
     ("/v1/ask", {"question": 7}, "question: input should be a valid string"),
     ("/v1/ask", {"question": "é" * 1001}, "question: string should have at most 1000 characters"),
-    ("/v1/ask", {"question": "a", "top_k": 101}, "top_k: input should be less than or equal to 100"),
+    (
+        "/v1/ask",
+        {"question": "a", "top_k": 101},
+        "top_k: input should be less than or equal to 100",
+    ),
     ("/v1/ask", {"question": "a", "top_k": True}, "top_k: input should be a valid integer"),
     ("/v1/ask", {"question": "a", "topk": 5}, "'topk' is not a known field"),
     ("/v1/ask", {"question": "half \ud83d"}, "unicode"),
@@ -59,9 +65,17 @@ BAD_REQUESTS = [  # path, body, words of the message
     ("/v1/embeddings", {"input": [[1, 2]]}, "input: token ids, expected texts"),
     ("/v1/embeddings", {"input": "a", "dimensions": 2}, "dimensions is 2, the vectors have 3"),
     ("/v1/chat/completions", {"messages": []}, "messages: list should have at least 1 item"),
-    ("/v1/chat/completions", {"messages": [USER | {"content": "a" * 1001}]}, "at most 1000 characters"),
+    (
+        "/v1/chat/completions",
+        {"messages": [USER | {"content": "a" * 1001}]},
+        "at most 1000 characters",
+    ),
     ("/v1/chat/completions", {"messages": [USER | {"role": "system"}]}, "no message of the user"),
-    ("/v1/chat/completions", {"messages": [USER], "filter": {"path": 3}}, "gives 'path' the value 3"),
+    (
+        "/v1/chat/completions",
+        {"messages": [USER], "filter": {"path": 3}},
+        "gives 'path' the value 3",
+    ),
 ]
 
 
@@ -118,7 +132,9 @@ async def test_large_bodies_are_refused_declared_or_chunked():
         just_fits = b'{"question": "a"}'.ljust(LARGEST)
         headers = {"Content-Type": "application/json"}
         assert (await client.post("/v1/ask", content=just_fits, headers=headers)).status_code == 200
-        assert 'rag_rejected_total{reason="body_too_large"} 2.0' in (await client.get("/metrics")).text
+        assert (
+            'rag_rejected_total{reason="body_too_large"} 2.0' in (await client.get("/metrics")).text
+        )
 
 
 async def test_slow_bodies_are_refused():
@@ -135,7 +151,13 @@ async def test_slow_bodies_are_refused():
     async def send(message: Any) -> None:
         sent.append(message)
 
-    scope = {"type": "http", "method": "POST", "path": "/v1/ask", "headers": [], "query_string": b""}
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/v1/ask",
+        "headers": [],
+        "query_string": b"",
+    }
     async with app.router.lifespan_context(app):
         await app(scope, receive, send)
     assert sent[0]["status"] == 408
@@ -143,7 +165,9 @@ async def test_slow_bodies_are_refused():
 
 async def test_an_exception_is_answered_without_its_text_and_logged_with_it(caplog):
     async with running(FakePipeline(poison=["bad"])) as client:
-        response = await client.post("/v1/ask", json={"question": "bad"}, headers={"X-Request-ID": "r-7"})
+        response = await client.post(
+            "/v1/ask", json={"question": "bad"}, headers={"X-Request-ID": "r-7"}
+        )
         check(response, 500, "internal_error")
         assert "secret" not in response.text
         assert "ValueError" not in response.text
@@ -167,7 +191,9 @@ async def test_failures_of_search_and_of_reading_are_told_apart(reason, status, 
             raise reason
 
     async with running(Failing()) as client:
-        response = await client.post("/v1/ask", json={"question": "a"}, headers={"X-Request-ID": "r-8"})
+        response = await client.post(
+            "/v1/ask", json={"question": "a"}, headers={"X-Request-ID": "r-8"}
+        )
         check(response, status, code)
         assert f'rag_rejected_total{{reason="{code}"}} 1.0' in (await client.get("/metrics")).text
     assert "secret" not in response.text
@@ -180,12 +206,15 @@ async def test_a_question_that_could_not_be_read_fails_alone(caplog):
         def ask(self, questions: Any, **given: Any) -> Any:
             read = super().ask(questions, **given)
             return [
-                replace(item, failure="secret: HTTP 500") if "bad" in item.question else item for item in read
+                replace(item, failure="secret: HTTP 500") if "bad" in item.question else item
+                for item in read
             ]
 
     service = Partly()
     async with running(service) as client:
-        asked = [client.post("/v1/ask", json={"question": text}) for text in ("good", "bad", "fine")]
+        asked = [
+            client.post("/v1/ask", json={"question": text}) for text in ("good", "bad", "fine")
+        ]
         responses = await asyncio.gather(*asked)
     assert [response.status_code for response in responses] == [200, 502, 200]
     check(responses[1], 502, "reader_failed")
@@ -256,7 +285,10 @@ class TestKeys:
             for path in ("/", "/healthz", "/readyz", "/metrics", "/openapi.json"):
                 assert (await client.get(path)).status_code == 200
             assert (await client.get("/page.json")).json()["needs_key"] is True
-            assert 'rag_rejected_total{reason="unauthorized"} 4.0' in (await client.get("/metrics")).text
+            assert (
+                'rag_rejected_total{reason="unauthorized"} 4.0'
+                in (await client.get("/metrics")).text
+            )
 
     @pytest.mark.parametrize(
         ("headers", "key"),
@@ -279,14 +311,18 @@ class TestKeys:
             check(reply, 401, "unauthorized")
         assert (reply.status_code == 200) == (key is not None)
         assert [
-            getattr(record, "key", None) for record in caplog.records if record.name == "serve.access"
+            getattr(record, "key", None)
+            for record in caplog.records
+            if record.name == "serve.access"
         ] == [key]
 
 
 class TestSettings:
     def test_environment(self, monkeypatch):
         monkeypatch.setenv("RAG_SERVE_PORT", "9001")
-        monkeypatch.setenv("RAG_SERVE_API_KEYS", f"{'a' * 64}  -, {'B' * 64}")  # as sha256sum prints it
+        monkeypatch.setenv(
+            "RAG_SERVE_API_KEYS", f"{'a' * 64}  -, {'B' * 64}"
+        )  # as sha256sum prints it
         monkeypatch.setenv("RAG_SERVE_EXAMPLE_QUESTIONS", "Who, when? | Why?")
         got = load_settings(queue_size=50)
         assert (got.port, got.queue_size) == (9001, 50)
@@ -319,6 +355,8 @@ class TestSettings:
 
 
 def test_an_unknown_variable_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RAG_SERVE_API_KEY", hash_api_key("secret"))  # and nobody would be asked for a key
+    monkeypatch.setenv(
+        "RAG_SERVE_API_KEY", hash_api_key("secret")
+    )  # and nobody would be asked for a key
     with pytest.raises(ConfigError, match=r"no RAG_SERVE_API_KEY\n.*RAG_SERVE_API_KEYS"):
         load_settings()

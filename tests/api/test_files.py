@@ -1,4 +1,6 @@
-"""Files of the corpus over HTTP: those that the index was made of, and nothing else of their folder."""
+"""Files of the corpus over HTTP: those that the index was made of, and nothing else of their
+folder.
+"""
 
 from pathlib import Path
 
@@ -27,7 +29,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     (folder / "sub").mkdir(parents=True)
     (place / "outside.txt").write_text("A secret.")
     (folder / "notes.md").write_text("# Rivers\n\nThe *Danube* rises.\n")
-    (folder / "sub" / "100% plan.html").write_text("<h1>Plan</h1><p>Do it.</p><script>alert(1)</script>")
+    (folder / "sub" / "100% plan.html").write_text(
+        "<h1>Plan</h1><p>Do it.</p><script>alert(1)</script>"
+    )
     (folder / "sheet.xlsx").write_bytes(make.workbook({"S": [["Week", "Room"], [2, 37]]}))
     (folder / "linked.txt").write_text("Soon a link.")
     (folder / "gone.txt").write_text("Soon gone.")
@@ -64,10 +68,25 @@ async def test_indexed_files_are_served_as_what_browsers_may_show(made):
 
 @pytest.mark.parametrize(
     "path",
-    ["later.txt", "photo.jpg", "gone.txt", "linked.txt", "../outside.txt", "%2e%2e/outside.txt",
-     "sub/%2e%2e/notes.md", "sub%2F..%2Fnotes.md", "/etc/passwd", "%2Fetc%2Fpasswd", "sub", "", "notes.md/",
-     "notes.md%00", "NOTES.md", "a" * 5000],
-)  # fmt: skip
+    [
+        "later.txt",
+        "photo.jpg",
+        "gone.txt",
+        "linked.txt",
+        "../outside.txt",
+        "%2e%2e/outside.txt",
+        "sub/%2e%2e/notes.md",
+        "sub%2F..%2Fnotes.md",
+        "/etc/passwd",
+        "%2Fetc%2Fpasswd",
+        "sub",
+        "",
+        "notes.md/",
+        "notes.md%00",
+        "NOTES.md",
+        "a" * 5000,
+    ],
+)
 async def test_nothing_else_is_served(made, path: str):
     app = application(made)
     async with running(app=app) as client:
@@ -85,15 +104,19 @@ async def test_a_file_that_was_sent_gives_no_way_to_one_of_its_name(made, tmp_pa
     async with running(app=app) as client:
         assert (await client.get("/v1/files/notes.md")).status_code == 401
         assert (await client.get("/v1/files/notes.md", headers=KEY)).status_code == 200
-        sent = await client.post("/v1/documents", files={"f": ("later.txt", b"What I have.")}, headers=KEY)
+        sent = await client.post(
+            "/v1/documents", files={"f": ("later.txt", b"What I have.")}, headers=KEY
+        )
         assert sent.status_code == 200, sent.text
-        hit = (await client.post("/v1/retrieve", json={"question": "What I have"}, headers=KEY)).json()[
-            "hits"
-        ][0]
+        hit = (
+            await client.post("/v1/retrieve", json={"question": "What I have"}, headers=KEY)
+        ).json()["hits"][0]
         assert hit["location"]["path"] == "later.txt"
         shown = await client.get("/v1/files/later.txt", headers=KEY)
         assert (shown.status_code, shown.text) == (200, "# later\n\nWhat I have.\n")
-        text = "# Guide\n\nFirst.\n\n## Height\n\nTall.\n\n### Neck\n\nLong.\n\n## Food\n\nLeaves.\n"
+        text = (
+            "# Guide\n\nFirst.\n\n## Height\n\nTall.\n\n### Neck\n\nLong.\n\n## Food\n\nLeaves.\n"
+        )
         await client.post("/v1/documents", files={"f": ("guide.md", text.encode())}, headers=KEY)
         assert (await client.get("/v1/files/guide.md", headers=KEY)).text == text
 
@@ -102,14 +125,19 @@ async def test_a_page_of_a_pdf_is_found_by_its_label(tmp_path):
     folder, index = tmp_path / "folder", tmp_path / "index"
     folder.mkdir()
     pages = [
-        [(72, 750, 20, "B", name), *((72, 700 - 14 * line, 12, "F", f"All of {name}.") for line in range(9))]
+        [
+            (72, 750, 20, "B", name),
+            *((72, 700 - 14 * line, 12, "F", f"All of {name}.") for line in range(9)),
+        ]
         for name in ("Preface", "First chapter", "Second chapter")
     ]
     (folder / "a b.pdf").write_bytes(make.pdf(pages, labels="0<</S/r>>1<</S/D>>"))
     rag.index(folder, index, retriever="bm25", threads=1)
     app = application((folder, index))
     async with running(app=app) as client:
-        hit = (await client.post("/v1/retrieve", json={"question": "second chapter"})).json()["hits"][0]
+        hit = (await client.post("/v1/retrieve", json={"question": "second chapter"})).json()[
+            "hits"
+        ][0]
         assert hit["location"]["page"] == "2"
         reply = await client.get("/v1/files/a%20b.pdf?page=2")
         assert (reply.status_code, reply.headers["location"]) == (303, "./a%20b.pdf#page=3")

@@ -30,9 +30,14 @@ async def test_questions_wait_for_the_reader_and_searches_do_not():
     service = Elsewhere()
     app = create_app(settings(queue_size=32), lambda _: service)
     async with running(app=app) as client:
-        replies = [asyncio.create_task(client.post("/v1/ask", json={"question": f"q{n}"})) for n in range(8)]
+        replies = [
+            asyncio.create_task(client.post("/v1/ask", json={"question": f"q{n}"}))
+            for n in range(8)
+        ]
         await until(
-            lambda: service.reading == 3 and app.state.engine.metrics.render().count(b"depth 5.0") == 1
+            lambda: (
+                service.reading == 3 and app.state.engine.metrics.render().count(b"depth 5.0") == 1
+            )
         )
         search = client.post("/v1/retrieve", json={"question": "a"})
         assert (await asyncio.wait_for(search, 10)).status_code == 200

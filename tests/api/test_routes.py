@@ -22,13 +22,23 @@ async def test_one_question_has_exactly_the_public_shape():
         response = await client.post("/v1/ask", json={"question": f"  {QUESTION} "})
     assert response.status_code == 200
     body = response.json()
-    assert list(body) == ["question", "answers", "no_answer_confidence", "index_version", "timings_ms"]
+    assert list(body) == [
+        "question",
+        "answers",
+        "no_answer_confidence",
+        "index_version",
+        "timings_ms",
+    ]
     assert body["question"] == QUESTION
     answer = body["answers"][0]
     assert list(answer) == ["text", "score", "confidence", "evidence"]
     assert list(answer["evidence"]) == ["passage_id", "title", "text", "start", "end", "score"]
     evidence = answer["evidence"]
-    assert evidence["text"][evidence["start"] : evidence["end"]] == answer["text"] == "the Black Forest"
+    assert (
+        evidence["text"][evidence["start"] : evidence["end"]]
+        == answer["text"]
+        == "the Black Forest"
+    )
     assert body["no_answer_confidence"] == 0.03
     assert body["index_version"] == "v1"
     assert list(body["timings_ms"]) == ["queue", "search", "read", "total"]
@@ -51,8 +61,12 @@ async def test_several_questions_are_answered_in_order():
 
 async def test_retrieve():
     async with running() as client:
-        one = (await client.post("/v1/retrieve", json={"question": "the Danube", "top_k": 2})).json()
-        many = (await client.post("/v1/retrieve", json={"questions": ["the Danube", "Rhine"]})).json()
+        one = (
+            await client.post("/v1/retrieve", json={"question": "the Danube", "top_k": 2})
+        ).json()
+        many = (
+            await client.post("/v1/retrieve", json={"questions": ["the Danube", "Rhine"]})
+        ).json()
     assert list(one) == ["question", "hits", "index_version", "timings_ms"]
     assert list(one["hits"][0]) == ["passage_id", "title", "text", "score"]
     assert one["hits"][0]["passage_id"] == "danube-1"
@@ -133,7 +147,12 @@ async def test_the_access_log_has_fields_and_no_question(caplog):
     async with running() as client:
         await client.post("/v1/ask", json={"question": QUESTION}, headers={"X-Request-ID": "r1"})
     record = next(record for record in caplog.records if record.name == "serve.access")
-    assert (record.request_id, record.method, record.route, record.status) == ("r1", "POST", "/v1/ask", 200)
+    assert (record.request_id, record.method, record.route, record.status) == (
+        "r1",
+        "POST",
+        "/v1/ask",
+        200,
+    )
     assert record.n_questions == 1
     assert record.index_version == "v1"
     assert record.duration_ms >= record.queue_ms >= 0
@@ -161,7 +180,10 @@ async def test_the_page_and_its_files_are_served_with_security_headers():
             ("icon.svg", "image/svg+xml"),
         ):
             file = await client.get(f"/static/{path}")
-            assert (file.status_code, file.headers["content-type"].startswith(media_type)) == (200, True)
+            assert (file.status_code, file.headers["content-type"].startswith(media_type)) == (
+                200,
+                True,
+            )
         for path in ("/static/../app.py", "/static/%2e%2e/app.py", "/static/", "/static/x"):
             assert (await client.get(path)).status_code == 404
         about = (await client.get("/page.json")).json()
@@ -174,6 +196,11 @@ async def test_the_page_and_its_files_are_served_with_security_headers():
     assert page.headers["referrer-policy"] == "no-referrer"
     assert page.headers["cache-control"] == "no-cache"
     assert about == {
-        "examples": ["Why?"], "needs_key": False, "n_passages": 4, "files": False, "feedback": False,
-        "folders": ["guide/", "guide/setup/"], "read_only": "",
-    }  # fmt: skip
+        "examples": ["Why?"],
+        "needs_key": False,
+        "n_passages": 4,
+        "files": False,
+        "feedback": False,
+        "folders": ["guide/", "guide/setup/"],
+        "read_only": "",
+    }

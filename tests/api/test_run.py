@@ -59,7 +59,12 @@ def _logging_as_before():
 @pytest.fixture
 def process(request, tmp_path):
     started = subprocess.Popen(
-        [sys.executable, "-c", getattr(request, "param", PROGRAM), str(empty_index(tmp_path / "index"))],
+        [
+            sys.executable,
+            "-c",
+            getattr(request, "param", PROGRAM),
+            str(empty_index(tmp_path / "index")),
+        ],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
@@ -92,8 +97,12 @@ def ready(client: httpx.Client, version: str) -> None:
     raise AssertionError("the server did not become ready")
 
 
-def stop_while_asked(process, client: httpx.Client) -> tuple[threading.Thread, list[httpx.Response]]:
-    """SIGTERM once a question was accepted; the thread that waits for its answer, and where that will be."""
+def stop_while_asked(
+    process, client: httpx.Client
+) -> tuple[threading.Thread, list[httpx.Response]]:
+    """SIGTERM once a question was accepted; the thread that waits for its answer, and where that
+    will be.
+    """
     answers: list[httpx.Response] = []
     thread = threading.Thread(
         target=lambda: answers.append(client.post("/v1/ask", json={"question": "a"})), daemon=True
@@ -151,14 +160,18 @@ def test_what_a_killed_server_left_is_deleted(tmp_path, monkeypatch):
 def test_an_address_that_cannot_be_had_is_explained(tmp_path):
     with bind("127.0.0.1", 0) as taken:
         port, index = taken.getsockname()[1], empty_index(tmp_path / "index")
-        with pytest.raises(ResourceError, match=rf"port {port} of '127\.0\.0\.1': Address already in use"):
+        with pytest.raises(
+            ResourceError, match=rf"port {port} of '127\.0\.0\.1': Address already in use"
+        ):
             run_server(settings(port=port, index=index))
     for host in ("127.0..1", "192.0.2.1"):
         with pytest.raises(ResourceError, match=f"cannot listen on port 0 of '{host}'"):
             bind(host, 0)
 
 
-def test_an_index_that_cannot_be_opened_ends_the_server_with_its_own_error(capsys, tmp_path, monkeypatch):
+def test_an_index_that_cannot_be_opened_ends_the_server_with_its_own_error(
+    capsys, tmp_path, monkeypatch
+):
     index = empty_index(tmp_path / "index")
 
     def fail(_):

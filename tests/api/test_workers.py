@@ -64,7 +64,9 @@ def test_workers_serve_change_and_die_together(index: Path) -> None:
         version = changed.json()["index_version"]
         until(lambda: loads() == 4)
         hits = ask_each(address, "/v1/retrieve", "Where does the Elbe rise?")
-        assert {(reply.status_code, reply.json()["index_version"]) for reply in hits} == {(200, version)}
+        assert {(reply.status_code, reply.json()["index_version"]) for reply in hits} == {
+            (200, version)
+        }
         assert all(reply.json()["hits"][0]["passage_id"] == "elbe-0" for reply in hits)
 
         before = children(server)
@@ -76,7 +78,9 @@ def test_workers_serve_change_and_die_together(index: Path) -> None:
         assert {reply.status_code for reply in answers} == {200}
         assert {reply.json()["answers"][0]["text"] for reply in answers} == {"in the Black Forest"}
 
-        os.kill(server.process.pid, signal.SIGHUP)  # each is replaced by one that has opened the index anew
+        os.kill(
+            server.process.pid, signal.SIGHUP
+        )  # each is replaced by one that has opened the index anew
         until(lambda: not set(before) & set(children(server)) and len(children(server)) == 2)
         assert {reply.status_code for reply in ask_each(address, "/v1/ask", "Who?")} == {200}
         left = children(server)
@@ -93,7 +97,17 @@ def test_workers_end_when_the_first_process_is_killed(index: Path) -> None:
 
 
 def test_a_worker_that_cannot_open_its_models_ends_the_server(index: Path) -> None:
-    command = [sys.executable, "-m", "rag.cli.main", "serve", "--index", str(index), "--port", "0", *TWO]
+    command = [
+        sys.executable,
+        "-m",
+        "rag.cli.main",
+        "serve",
+        "--index",
+        str(index),
+        "--port",
+        "0",
+        *TWO,
+    ]
     ended = subprocess.run(
         [*command, "--reader", str(index)], capture_output=True, text=True, timeout=120, check=False
     )

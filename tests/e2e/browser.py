@@ -19,8 +19,12 @@ class BrowserMissing(Exception):
 
 
 def start_browser(profile: Path) -> Any:
-    """A selenium driver; `RAG_BROWSER` and `RAG_BROWSER_DRIVER` name programs that are not on the path."""
-    browser = os.environ.get("RAG_BROWSER") or _find("chromium", "chromium-browser", "google-chrome")
+    """A selenium driver; `RAG_BROWSER` and `RAG_BROWSER_DRIVER` name programs that are not on the
+    path.
+    """
+    browser = os.environ.get("RAG_BROWSER") or _find(
+        "chromium", "chromium-browser", "google-chrome"
+    )
     chromedriver = os.environ.get("RAG_BROWSER_DRIVER") or _find("chromedriver")
     try:
         from selenium import webdriver
@@ -44,7 +48,9 @@ def start_browser(profile: Path) -> Any:
     for flag in (*FLAGS, f"--user-data-dir={profile}"):
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=chromedriver))
+    driver = webdriver.Chrome(
+        options=options, service=webdriver.ChromeService(executable_path=chromedriver)
+    )
     driver.set_page_load_timeout(60)
     return driver
 

@@ -10,7 +10,11 @@ from serve.app import create_app
 from tests.api.fakes import FakePipeline, listening, settings
 from tests.e2e.browser import BrowserMissing, start_browser
 
-EXAMPLES = ("Where does the Danube rise?", "Who invented the telephone?", "Which word follows the letters?")
+EXAMPLES = (
+    "Where does the Danube rise?",
+    "Who invented the telephone?",
+    "Which word follows the letters?",
+)
 
 
 @pytest.fixture(scope="session")

@@ -42,7 +42,11 @@ def test_other_kinds_of_answers_are_shown_as_what_they_are(page):
     assert "which the reader cannot tell" in page.text(".panel")
     assert page.all(".alternatives") == page.all(".answer") == []
     page.ask("Does the Danube cross borders?")
-    assert (page.text(".answer"), page.texts(".card h3"), page.all("mark")) == ("yes, ten", ["Danube"], [])
+    assert (page.text(".answer"), page.texts(".card h3"), page.all("mark")) == (
+        "yes, ten",
+        ["Danube"],
+        [],
+    )
     assert "answer worded by the model" in page.text(".panel")
     page.ask(QUESTION)
     assert "worded by the model" not in page.text(".panel")
@@ -86,9 +90,20 @@ def test_highlights_are_right_beyond_the_basic_plane(page):
         """
     )
     assert cases == [
-        "a[😀]b", "😀[😀]", "[abc]", "abc", "abc", "abc", "[a]b[cd][ef]", "", "[e\u0301]x",
-        "under 1 %", "50 %", "over 99 %", "under 1 %",
-    ]  # fmt: skip
+        "a[😀]b",
+        "😀[😀]",
+        "[abc]",
+        "abc",
+        "abc",
+        "abc",
+        "[a]b[cd][ef]",
+        "",
+        "[e\u0301]x",
+        "under 1 %",
+        "50 %",
+        "over 99 %",
+        "under 1 %",
+    ]
 
 
 def test_markup_in_questions_passages_and_titles_is_inert(page):
@@ -163,7 +178,11 @@ def test_share_link_history_and_examples(page):
     page.all("#examples button")[2].click()
     page.settled()
     assert page.text(".answer") == "mañana"
-    assert page.script("return [localStorage.length, sessionStorage.length, document.cookie]") == [0, 0, ""]
+    assert page.script("return [localStorage.length, sessionStorage.length, document.cookie]") == [
+        0,
+        0,
+        "",
+    ]
 
 
 def test_errors_are_shown_with_a_way_out(page, driver, page_at):

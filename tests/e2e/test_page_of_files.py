@@ -1,4 +1,6 @@
-"""The web page over people's own files: folders, links, uploads, and what stands around a passage."""
+"""The web page over people's own files: folders, links, uploads, and what stands around a
+passage.
+"""
 
 from dataclasses import replace
 
@@ -27,13 +29,17 @@ def test_a_folder_is_chosen_and_what_stands_around_a_passage_is_shown(driver, pa
 
         @staticmethod
         def _located(answer):
-            return replace(answer, evidence=replace(answer.evidence, location=Location("guide/rivers.md")))
+            return replace(
+                answer, evidence=replace(answer.evidence, location=Location("guide/rivers.md"))
+            )
 
     service = Located("v1")
     with listening(create_app(settings(), lambda _: service)) as url:
         page = page_at(url)
         page.complaints()
-        page.open().until(lambda: page.texts("#folder option") == ["all folders", "guide/", "guide/setup/"])
+        page.open().until(
+            lambda: page.texts("#folder option") == ["all folders", "guide/", "guide/setup/"]
+        )
         page.ask(QUESTION)
         assert service.filters[-1] is None
         page.all("#folder")[0].send_keys("guide/")
@@ -62,7 +68,9 @@ def corpus(tmp_path_factory):
     guide.mkdir(parents=True)
     (guide / "rivers.md").write_text("# Rivers\n\nThe *Danube* rises in the Black Forest.\n")
     (guide / "towns.html").write_text("<title>Towns</title><h1>Towns</h1><p>Ulm lies on it.</p>")
-    return place / "folder", rag.index(place / "folder", place / "index", retriever="bm25", threads=1)
+    return place / "folder", rag.index(
+        place / "folder", place / "index", retriever="bm25", threads=1
+    )
 
 
 def test_a_source_is_a_link_to_its_file(driver, page_at, corpus):
@@ -105,16 +113,21 @@ def test_with_a_key_files_are_added_and_opened(driver, page_at, corpus, tmp_path
         page.ask("How tall is the giraffe?")
         assert page.texts(".card .id")[0] == "zoo.md"
         page.all("#upload-files")[0].send_keys(f"{empty}")
-        page.until(lambda: page.text("#upload-note").startswith("Nothing was added: empty.md: empty"))
+        page.until(
+            lambda: page.text("#upload-note").startswith("Nothing was added: empty.md: empty")
+        )
         page.all("#upload-files")[0].send_keys(f"{added}\n{empty}")
         page.until(
-            lambda: "Added: zoo.md (1 passage). Not added: empty.md: empty" in page.text("#upload-note")
+            lambda: (
+                "Added: zoo.md (1 passage). Not added: empty.md: empty" in page.text("#upload-note")
+            )
         )
         assert page.all("#upload")[0].is_enabled()
         page.complaints()  # the refusal is one
 
         driver.execute_cdp_cmd(
-            "Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path / "got")}
+            "Browser.setDownloadBehavior",
+            {"behavior": "allow", "downloadPath": str(tmp_path / "got")},
         )
         page.ask("Where does Ulm lie?")
         page.all(".card .id a")[0].click()

@@ -37,7 +37,10 @@ def test_an_index_that_may_not_be_written_takes_no_files(page_at, tmp_path, monk
         page.until(lambda: page.is_visible("#key"))
         page.all("#key")[0].send_keys("admin")
         assert not page.all("#upload")[0].is_enabled()
-        assert page.text("#upload-note") == "Files cannot be added: its folder is read-only for this server."
+        assert (
+            page.text("#upload-note")
+            == "Files cannot be added: its folder is read-only for this server."
+        )
 
 
 def test_two_buttons_keep_a_judgement(page, driver, page_at, tmp_path):
@@ -47,7 +50,9 @@ def test_two_buttons_keep_a_judgement(page, driver, page_at, tmp_path):
     path = tmp_path / "feedback.jsonl"
     with listening(create_app(settings(feedback_file=path), lambda _: FakePipeline())) as address:
         page = page_at(address).open()
-        page.until(lambda: "Answers from" in page.text("#tagline"))  # the server's settings are there
+        page.until(
+            lambda: "Answers from" in page.text("#tagline")
+        )  # the server's settings are there
         page.ask(QUESTION)
         assert page.texts(".feedback button") == ["Right", "Wrong"]
         page.all(".feedback button")[0].click()
@@ -64,7 +69,9 @@ def test_two_buttons_keep_a_judgement(page, driver, page_at, tmp_path):
 
 def test_a_proxy_may_serve_the_page_below_a_path(driver, page_at):
     with (
-        listening(create_app(settings(example_questions=("Who?",)), lambda _: FakePipeline())) as behind,
+        listening(
+            create_app(settings(example_questions=("Who?",)), lambda _: FakePipeline())
+        ) as behind,
         listening(below("/qa", behind)) as outside,
     ):
         page = page_at(outside)
@@ -88,18 +95,24 @@ def below(prefix: str, address: str) -> Starlette:
     async def forward(request: Request) -> Response:
         async with httpx.AsyncClient(base_url=address) as client:
             path = f"/{request.path_params['path']}?{request.url.query}"
-            reply = await client.request(request.method, path, content=await request.body(), headers={
-                "Content-Type": request.headers.get("content-type", "")})  # fmt: skip
-        return Response(reply.content, reply.status_code, {"Content-Type": reply.headers["content-type"]})
+            reply = await client.request(
+                request.method,
+                path,
+                content=await request.body(),
+                headers={"Content-Type": request.headers.get("content-type", "")},
+            )
+        return Response(
+            reply.content, reply.status_code, {"Content-Type": reply.headers["content-type"]}
+        )
 
     return Starlette(routes=[Route(prefix + "/{path:path}", forward, methods=["GET", "POST"])])
 
 
 def try_it_out(page, operation: str, path: str) -> None:
-    """Click Execute once the page has resolved the operation: a click before that disables the button."""
+    """Click Execute once the page has resolved the operation: a click before that disables the
+    button.
+    """
     page.script(f"document.querySelector('[id$={operation}] .opblock-summary-control').click()")
-    resolved = (
-        f"return !!ui.specSelectors.specResolvedSubtree(['paths', '{path}', '{operation.split('_')[-1]}'])"
-    )
+    resolved = f"return !!ui.specSelectors.specResolvedSubtree(['paths', '{path}', '{operation.split('_')[-1]}'])"
     page.until(lambda: page.script(resolved) and page.all(".execute:enabled"), 100)
     page.script("document.querySelector('.execute').click()")

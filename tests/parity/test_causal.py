@@ -1,4 +1,6 @@
-"""Decoder-only generators against transformers' plain forward over the whole prompt, token by token."""
+"""Decoder-only generators against transformers' plain forward over the whole prompt, token by
+token.
+"""
 
 import itertools
 from pathlib import Path
@@ -30,7 +32,9 @@ def gpt2(size: int) -> Any:
     """Learned positions, which shift where padding is counted."""
     torch.manual_seed(0)
     shape = {"n_embd": 32, "n_layer": 2, "n_head": 4, "initializer_range": 0.3, "resid_pdrop": 0.0}
-    return GPT2LMHeadModel(GPT2Config(vocab_size=size, n_positions=256, eos_token_id=2, **shape)).eval()
+    return GPT2LMHeadModel(
+        GPT2Config(vocab_size=size, n_positions=256, eos_token_id=2, **shape)
+    ).eval()
 
 
 @pytest.fixture(params=["llama", "gpt2"])
@@ -46,7 +50,9 @@ def rows_of(network: Causal) -> list[list[int]]:
 
 
 def plain(network: Causal, row: list[int], answer: list[int]) -> list[float]:
-    """log p of each token and of the end: a forward of its own for each, over everything before it."""
+    """log p of each token and of the end: a forward of its own for each, over everything before
+    it.
+    """
     ids = [*row, *network.tokenizer(END)["input_ids"]]
     result = []
     for token in [*answer, network.end]:
@@ -68,7 +74,9 @@ def test_likelihoods_from_the_cache_equal_forwards_without_one(network: Causal) 
             assert values == pytest.approx(plain(network, row, answer), abs=2e-4)
     together = network.encode([rows])
     mean = passage_log_likelihood(network, together, [answers[0]])[0].tolist()
-    expected = [sum(values) / len(values) for values in (plain(network, row, answers[0]) for row in rows)]
+    expected = [
+        sum(values) / len(values) for values in (plain(network, row, answers[0]) for row in rows)
+    ]
     assert mean == pytest.approx(expected, abs=2e-4)
 
 
@@ -84,7 +92,9 @@ def test_greedy_and_beams_are_transformers_own(network: Causal) -> None:
 
 
 def test_windows_side_by_side_attend_to_all(network: Causal) -> None:
-    """Against one forward with a mask by hand: windows do not see each other, the answer sees all."""
+    """Against one forward with a mask by hand: windows do not see each other, the answer sees
+    all.
+    """
     rows, answer = rows_of(network), network.answer_ids("57")
     tail = network.tokenizer(END)["input_ids"]
     windows = [[*row, *tail[:-1]] for row in rows]
@@ -99,7 +109,9 @@ def test_windows_side_by_side_attend_to_all(network: Causal) -> None:
             seen[i, j] = 0.0
     with torch.no_grad():
         logits = network.model(
-            torch.tensor([tokens]), attention_mask=seen[None, None], position_ids=torch.tensor([places])
+            torch.tensor([tokens]),
+            attention_mask=seen[None, None],
+            position_ids=torch.tensor([places]),
         ).logits[0, -1 - len(answer) :]
     expected = logits.log_softmax(-1)[range(len(answer) + 1), [*answer, network.end]].tolist()
     memory = network.encode([rows])
@@ -113,11 +125,15 @@ def test_gradients_flow_through_the_cache(network: Causal) -> None:
     answer = network.answer_ids("57")
     labels = network.targets([answer])
     (-network.token_log_probs(network.encode([[row]]), labels).mean()).backward()
-    result = {name: p.grad.clone() for name, p in network.model.named_parameters() if p.grad is not None}
+    result = {
+        name: p.grad.clone() for name, p in network.model.named_parameters() if p.grad is not None
+    }
     network.model.zero_grad()
     prompt = [*row, *network.tokenizer(END)["input_ids"]]
     ids = torch.tensor([[*prompt, *answer, network.end]])
-    network.model(ids, labels=torch.tensor([[-100] * len(prompt) + [*answer, network.end]])).loss.backward()
+    network.model(
+        ids, labels=torch.tensor([[-100] * len(prompt) + [*answer, network.end]])
+    ).loss.backward()
     for name, parameter in network.model.named_parameters():
         assert torch.allclose(result[name], parameter.grad, atol=1e-5), name
 

@@ -1,4 +1,6 @@
-"""`rag train` under torchrun with two processes takes the steps that one process takes; MDR has a queue."""
+"""`rag train` under torchrun with two processes takes the steps that one process takes; MDR has a
+queue.
+"""
 
 import json
 import os
@@ -31,20 +33,38 @@ def _run(
     out = tmp_path / name
     if recipe == "mdr":
         records = [
-            {"id": str(n), "question": f"who wrote {passage.text}", "gold_titles": [f"x{n}", f"y{n}"],
-             "context": [[f"x{n}", [passage.text]], [f"y{n}", [f"the river {words[n - 1]}"]]]}
+            {
+                "id": str(n),
+                "question": f"who wrote {passage.text}",
+                "gold_titles": [f"x{n}", f"y{n}"],
+                "context": [[f"x{n}", [passage.text]], [f"y{n}", [f"the river {words[n - 1]}"]]],
+            }
             for n, passage in enumerate(passages)
-        ]  # fmt: skip
+        ]
         train.write_text(json.dumps(records))
     settings = {
-        "question_tokens": 16, "passage_tokens": 16, "batch_size": 9, "max_steps": 4, "dropout": 0.1,
-        "precision": "fp32", "log_every_steps": 1, "validation_fraction": 0.2, "threads": 1, "chunk_size": 1,
-    }  # fmt: skip
+        "question_tokens": 16,
+        "passage_tokens": 16,
+        "batch_size": 9,
+        "max_steps": 4,
+        "dropout": 0.1,
+        "precision": "fp32",
+        "log_every_steps": 1,
+        "validation_fraction": 0.2,
+        "threads": 1,
+        "chunk_size": 1,
+    }
     if recipe == "mdr":
         settings |= {"queue_size": 30, "momentum": 0.5, "query_tokens": 24}
     arguments = ["train", recipe, "--train", str(train), "--out", str(out), "--from", str(encoder)]
     arguments += [f"--set={key}={value}" for key, value in settings.items()]
-    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    start = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        f"--nproc-per-node={processes}",
+    ]
     done = subprocess.run(
         [*start, "-m", "rag.cli.main", *arguments, "--debug"],
         capture_output=True,
@@ -54,7 +74,9 @@ def _run(
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.count("encoder → ") == 1
-    return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()], out / "encoder"
+    return [
+        json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()
+    ], out / "encoder"
 
 
 @pytest.mark.slow
@@ -66,7 +88,10 @@ def test_two_processes_train_as_one(tmp_path: Path, tiny_bert: Path, recipe: str
         assert a.keys() == b.keys()
         for key in a.keys() & {"loss", "norm", "eval/nll", "examples", "tokens"}:
             assert a[key] == pytest.approx(b[key], rel=1e-4), key
-    weights, others = load_file(encoder / "model.safetensors"), load_file(other / "model.safetensors")
+    weights, others = (
+        load_file(encoder / "model.safetensors"),
+        load_file(other / "model.safetensors"),
+    )
     assert weights.keys() == others.keys()
     for name, tensor in weights.items():
         np.testing.assert_allclose(tensor, others[name], atol=2e-5, err_msg=name)

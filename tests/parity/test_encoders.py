@@ -28,16 +28,27 @@ def test_dpr_towers(dpr):
     encoder = BiEncoder.load(dpr, precision="fp32")
     assert encoder.identity.layout == "pair"
     tokenizer = AutoTokenizer.from_pretrained(dpr / "ctx_encoder")
-    options = {"padding": True, "truncation": "longest_first", "max_length": 64, "return_tensors": "pt"}
+    options = {
+        "padding": True,
+        "truncation": "longest_first",
+        "max_length": 64,
+        "return_tensors": "pt",
+    }
     passages = tokenizer(TITLES[:4], TEXTS[:4], **options)
     questions = tokenizer(TEXTS, **options)
     with torch.no_grad():
         contexts = DPRContextEncoder.from_pretrained(dpr / "ctx_encoder").eval()
-        expected = contexts(passages["input_ids"], attention_mask=passages["attention_mask"]).pooler_output
+        expected = contexts(
+            passages["input_ids"], attention_mask=passages["attention_mask"]
+        ).pooler_output
         asking = DPRQuestionEncoder.from_pretrained(dpr / "question_encoder").eval()
-        asked = asking(questions["input_ids"], attention_mask=questions["attention_mask"]).pooler_output
+        asked = asking(
+            questions["input_ids"], attention_mask=questions["attention_mask"]
+        ).pooler_output
     assert encoder.dim == expected.shape[1]
-    np.testing.assert_allclose(encoder.encode_passages(TITLES[:4], TEXTS[:4]), expected.numpy(), atol=1e-5)
+    np.testing.assert_allclose(
+        encoder.encode_passages(TITLES[:4], TEXTS[:4]), expected.numpy(), atol=1e-5
+    )
     np.testing.assert_allclose(encoder.encode_questions(TEXTS), asked.numpy(), atol=1e-5)
 
 

@@ -43,7 +43,9 @@ def texts(draw: np.random.Generator, count: int, low: int, high: int) -> list[st
 
 
 def make_batch(seed: int, *, equal_lengths: bool = False, negatives: int = 1) -> RetrieverBatch:
-    """B questions with 1 + `negatives` passages each, the positive anywhere, some passages ignored."""
+    """B questions with 1 + `negatives` passages each, the positive anywhere, some passages
+    ignored.
+    """
     draw = np.random.default_rng(seed)
     each = 1 + negatives
     positives = np.arange(B) * each + draw.integers(0, each, B)
@@ -60,10 +62,17 @@ def make_batch(seed: int, *, equal_lengths: bool = False, negatives: int = 1) ->
 def load(folders: tuple[Path, Path], *, shared: bool, dropout: float) -> BiEncoderModel:
     return spelled(
         bi_encoder(
-            folders[0], None if shared else folders[1], shared=shared, pooling="mean", normalize=True,
-            temperature=0.1, question_tokens=16, passage_tokens=32, dropout=dropout,
+            folders[0],
+            None if shared else folders[1],
+            shared=shared,
+            pooling="mean",
+            normalize=True,
+            temperature=0.1,
+            question_tokens=16,
+            passage_tokens=32,
+            dropout=dropout,
         )
-    )  # fmt: skip
+    )
 
 
 def step_gradients(
@@ -84,7 +93,9 @@ def step_gradients(
     loss.compute_gradients(master.gather_gradients)
     value = loss.value.detach().double().reshape(1)
     world.sum_([value])
-    gradients = {n: m.grad for n, m in zip(master.names, master.master, strict=True) if m.grad is not None}
+    gradients = {
+        n: m.grad for n, m in zip(master.names, master.master, strict=True) if m.grad is not None
+    }
     ordered = dict(sorted(gradients.items()))
     world.sum_(list(ordered.values()))
     return float(value), ordered
@@ -94,7 +105,11 @@ def oracle(
     folders: tuple[Path, Path], batch: RetrieverBatch, *, shared: bool = False
 ) -> tuple[float, Gradients]:
     questions = BertModel.from_pretrained(folders[0], add_pooling_layer=False).eval()
-    passages = questions if shared else BertModel.from_pretrained(folders[1], add_pooling_layer=False).eval()
+    passages = (
+        questions
+        if shared
+        else BertModel.from_pretrained(folders[1], add_pooling_layer=False).eval()
+    )
 
     def vector(tower: BertModel, text: str) -> torch.Tensor:
         hidden = tower(torch.tensor([ids_of(text)])).last_hidden_state[0]
@@ -107,9 +122,13 @@ def oracle(
     loss = torch.nn.functional.cross_entropy(scores, torch.from_numpy(batch.positives))
     loss.backward()
     result: Gradients = {}
-    towers = [("question.encoder.", questions)] + ([] if shared else [("passage.encoder.", passages)])
+    towers = [("question.encoder.", questions)] + (
+        [] if shared else [("passage.encoder.", passages)]
+    )
     for prefix, tower in towers:
-        result.update({prefix + n: p.grad for n, p in tower.named_parameters() if p.grad is not None})
+        result.update(
+            {prefix + n: p.grad for n, p in tower.named_parameters() if p.grad is not None}
+        )
     return float(loss.detach()), result
 
 
@@ -125,7 +144,9 @@ def assert_same(found: tuple[float, Gradients], expected: tuple[float, Gradients
 
 @pytest.mark.parametrize("chunk", [None, 3])
 @pytest.mark.parametrize("size", [1, 2, 4])
-def test_two_towers(folders: tuple[Path, Path], tmp_path: Path, size: int, chunk: int | None) -> None:
+def test_two_towers(
+    folders: tuple[Path, Path], tmp_path: Path, size: int, chunk: int | None
+) -> None:
     batch = make_batch(1, negatives=2)
     results = run_world(size, tmp_path, step_gradients, folders, batch, chunk)
     expected = oracle(folders, batch)
@@ -134,7 +155,9 @@ def test_two_towers(folders: tuple[Path, Path], tmp_path: Path, size: int, chunk
 
 
 @pytest.mark.parametrize(("size", "chunk"), [(1, 5), (2, None), (3, 2), (4, 1)])
-def test_shared_tower(folders: tuple[Path, Path], tmp_path: Path, size: int, chunk: int | None) -> None:
+def test_shared_tower(
+    folders: tuple[Path, Path], tmp_path: Path, size: int, chunk: int | None
+) -> None:
     batch = make_batch(2)
     expected = oracle(folders, batch, shared=True)
 
@@ -154,7 +177,9 @@ def test_dropout_is_the_same_for_any_number_of_processes(
     size: int,
     chunk: int | None,
 ) -> None:
-    """Texts of one length in chunks of two: every process draws the masks one process would have drawn."""
+    """Texts of one length in chunks of two: every process draws the masks one process would have
+    drawn.
+    """
     monkeypatch.setattr(model_module, "_CPU_CHUNK", (2, 1 << 20))
     batch = make_batch(3, equal_lengths=True)
 
@@ -190,7 +215,9 @@ def late_interaction(
     loss = contrastive_step(model, batch, world, chunk)
     loss.compute_gradients(master.gather_gradients)
     value = loss.value.detach().double().reshape(1)
-    gradients = {n: m.grad for n, m in zip(master.names, master.master, strict=True) if m.grad is not None}
+    gradients = {
+        n: m.grad for n, m in zip(master.names, master.master, strict=True) if m.grad is not None
+    }
     world.sum_([value])
     world.sum_(list(gradients.values()))
     return float(value), gradients
@@ -208,11 +235,15 @@ def test_a_vector_a_token_is_exact(folders: tuple[Path, Path], tmp_path: Path, s
 
     queries = [tokens(query.question) for query in batch.questions]
     actual = [tokens(passage.text) for passage in batch.passages]
-    scores = torch.stack([torch.stack([(q @ p.T).amax(1).sum() for p in actual]) for q in queries]) / 2
+    scores = (
+        torch.stack([torch.stack([(q @ p.T).amax(1).sum() for p in actual]) for q in queries]) / 2
+    )
     scores = scores.masked_fill(torch.from_numpy(batch.ignored), -torch.inf)
     loss = torch.nn.functional.cross_entropy(scores, torch.from_numpy(batch.positives))
     loss.backward()
-    expected = {"question.encoder." + n: p.grad for n, p in tower.named_parameters() if p.grad is not None}
+    expected = {
+        "question.encoder." + n: p.grad for n, p in tower.named_parameters() if p.grad is not None
+    }
 
     def run(world: World) -> Any:
         return [late_interaction(world, folders[0], batch, chunk) for chunk in (None, 3)]
@@ -239,9 +270,14 @@ def train(world: World, folders: tuple[Path, Path], out: Path, chunk: int | None
         return contrastive_step(model, batch, world, chunk)
 
     settings = TrainConfig(
-        out=out, name="toy", learning_rate=0.001, accumulate=2, clip_norm=0.5, schedule="constant",
+        out=out,
+        name="toy",
+        learning_rate=0.001,
+        accumulate=2,
+        clip_norm=0.5,
+        schedule="constant",
         log_every_steps=1,
-    )  # fmt: skip
+    )
     _, weights = fit(toy_method(model, Batches(), loss), settings, world)
     return {"loss": read_metrics(out / "metrics.jsonl")[-1]["loss"], **weights}
 
@@ -253,7 +289,8 @@ def test_a_run_of_two_processes_is_a_run_of_one(folders: tuple[Path, Path], tmp_
     for name, value in both[0].items():
         if name != "loss":
             assert torch.equal(value, both[1][name]), name
-            # a gradient that is nothing but rounding (all of key.bias) still gives Adam steps of full length
+            # a gradient that is nothing but rounding (all of key.bias) still gives Adam steps of
+            # full length
             close = (value - one[name]).abs() < 1e-5
             assert "key.bias" in name or close.float().mean() > 0.99, name
     assert both[0]["loss"] == pytest.approx(one["loss"], abs=1e-5)

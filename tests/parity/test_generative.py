@@ -1,4 +1,6 @@
-"""Fusion-in-Decoder against transformers' own classes: losses, greedy and beam output, attention scores."""
+"""Fusion-in-Decoder against transformers' own classes: losses, greedy and beam output, attention
+scores.
+"""
 
 from typing import Any
 
@@ -26,7 +28,9 @@ def seq2seq(kind: str) -> Seq2Seq:
 
 
 def padded(model: Any, rows: list[list[list[int]]]) -> tuple[torch.Tensor, torch.Tensor]:
-    """FiD as published: every passage padded to one length, encoded in one batch, states concatenated."""
+    """FiD as published: every passage padded to one length, encoded in one batch, states
+    concatenated.
+    """
     longest = max(len(ids) for passages in rows for ids in passages)
     most = max(len(passages) for passages in rows)
     ids = torch.zeros(len(rows) * most, longest, dtype=torch.long)
@@ -59,10 +63,16 @@ def test_greedy_and_beam_output_is_that_of_one_long_encoder_output(kind: str, be
     with torch.no_grad():
         states, mask = padded(ours.model, ROWS)
         expected = ours.model.generate(
-            encoder_outputs=BaseModelOutput(last_hidden_state=states), attention_mask=mask,
-            max_new_tokens=9, num_beams=beams, num_return_sequences=beams, do_sample=False,  # and the end
-            decoder_start_token_id=2, eos_token_id=3, pad_token_id=0,
-        )  # fmt: skip
+            encoder_outputs=BaseModelOutput(last_hidden_state=states),
+            attention_mask=mask,
+            max_new_tokens=9,
+            num_beams=beams,
+            num_return_sequences=beams,
+            do_sample=False,  # and the end
+            decoder_start_token_id=2,
+            eos_token_id=3,
+            pad_token_id=0,
+        )
         actual = ours.generate(ours.encode(ROWS), answer_tokens=8, beams=beams)
     target = [bare(row[:9]) for row in expected.tolist()]
     assert actual == [target[:beams], target[beams:]]
@@ -75,13 +85,20 @@ def test_answers_may_be_as_long_as_asked_for_beside_what_begins_and_ends_them() 
     model.generation_config.forced_bos_token_id = 5
     ours, rows = Seq2Seq(model, tiny_tokenizer()), [ROWS[1]]
     plain = model.generate(
-        input_ids=torch.tensor(rows[0]), max_new_tokens=99, do_sample=False, num_beams=1,
-        decoder_start_token_id=2, eos_token_id=3, pad_token_id=0,
-    )  # fmt: skip
+        input_ids=torch.tensor(rows[0]),
+        max_new_tokens=99,
+        do_sample=False,
+        num_beams=1,
+        decoder_start_token_id=2,
+        eos_token_id=3,
+        pad_token_id=0,
+    )
     output = plain[0].tolist()[1:]
     assert output[0] == 5
     for longest in range(1, 7):
-        assert ours.generate(ours.encode(rows), answer_tokens=longest) == [[output[1 : 1 + longest]]]
+        assert ours.generate(ours.encode(rows), answer_tokens=longest) == [
+            [output[1 : 1 + longest]]
+        ]
     most = 128 - len([2, 5])
     check_rows(model, GeneratorSettings(passage_tokens=9, answer_tokens=most))
     with pytest.raises(ConfigError, match=f"the model has {most} positions for them"):
@@ -100,7 +117,9 @@ def test_first_token_scores_are_absolute_for_t5_and_bart() -> None:
         for layer in layers:
             cross = layer.layer[1].EncDecAttention if kind == "t5" else layer.encoder_attn
             cross.register_forward_pre_hook(
-                lambda _, args, kwargs, seen=seen: seen.append(args[0] if args else kwargs["hidden_states"]),
+                lambda _, args, kwargs, seen=seen: seen.append(
+                    args[0] if args else kwargs["hidden_states"]
+                ),
                 with_kwargs=True,
             )
         actual = passage_attention(ours, memory)
@@ -112,5 +131,7 @@ def test_first_token_scores_are_absolute_for_t5_and_bart() -> None:
             for token in range(6):
                 query, key = q(hidden.clone())[0, 0], k(memory.states)[0, token]
                 heads = query.shape[0] // (8 if kind == "t5" else 16)
-                expected += float((query * key).detach().view(heads, -1).sum(1).mean()) * scale / 6 / 2
+                expected += (
+                    float((query * key).detach().view(heads, -1).sum(1).mean()) * scale / 6 / 2
+                )
         assert float(actual[0, 0]) == pytest.approx(expected, rel=1e-3)

@@ -26,7 +26,9 @@ def clustered(rows: int, seed: int) -> Float32:
     return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
 
 
-def store(directory: Path, vectors: Float32, dtype: VectorDtype, shard_rows: int = 700) -> EmbeddingShards:
+def store(
+    directory: Path, vectors: Float32, dtype: VectorDtype, shard_rows: int = 700
+) -> EmbeddingShards:
     return store_vectors(directory, vectors, dtype, shard_rows)
 
 
@@ -50,7 +52,9 @@ def float16(tmp_path_factory: pytest.TempPathFactory) -> EmbeddingShards:
 @pytest.mark.parametrize("count", [1, 3, 40])
 @pytest.mark.parametrize("top_k", [1, 10, 120])
 @pytest.mark.parametrize("threads", [1, 2])
-def test_flat_equals_brute_force(float32: EmbeddingShards, count: int, top_k: int, threads: int) -> None:
+def test_flat_equals_brute_force(
+    float32: EmbeddingShards, count: int, top_k: int, threads: int
+) -> None:
     queries = clustered(count, 1)
     with _faiss_threads(threads):
         scores, rows = FlatIndex(float32).search(queries, top_k)
@@ -69,7 +73,9 @@ def test_many_questions_get_the_scores_and_the_order_that_each_gets_alone(
     float32: EmbeddingShards, float16: EmbeddingShards, top_k: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exact, "_QUERIES_AT_ONCE", 25)
-    monkeypatch.setattr(faiss.cvar, "distance_compute_blas_threshold", 100)  # matrices; pairs for one alone
+    monkeypatch.setattr(
+        faiss.cvar, "distance_compute_blas_threshold", 100
+    )  # matrices; pairs for one alone
     queries = clustered(60, 1)
     selected = Selection(np.random.default_rng(3).random(ROWS) < 0.6)
     for embeddings in (float32, float16):
@@ -77,8 +83,12 @@ def test_many_questions_get_the_scores_and_the_order_that_each_gets_alone(
             together = exact_search(embeddings, queries, top_k, rows)
             alone = [exact_search(embeddings, query[None], top_k, rows) for query in queries]
             for part in (0, 1):
-                np.testing.assert_array_equal(together[part], np.concatenate([item[part] for item in alone]))
-    assert faiss.cvar.distance_compute_blas_threshold == 100  # as a search before it does not change another
+                np.testing.assert_array_equal(
+                    together[part], np.concatenate([item[part] for item in alone])
+                )
+    assert (
+        faiss.cvar.distance_compute_blas_threshold == 100
+    )  # as a search before it does not change another
 
 
 @pytest.mark.parametrize("name", [*INDEX_TYPES, "IVF16,SQ8"])
@@ -121,7 +131,9 @@ def test_equal_vectors_have_equal_scores_in_row_order(tmp_path: Path, name: str)
     vectors = clustered(600, 2)
     copies = np.array([3, 77, 205, 340, 511, 599])
     vectors[copies] = vectors[3]
-    embeddings = store(tmp_path / "e", vectors, "float32" if name == "flat" else "float16", shard_rows=128)
+    embeddings = store(
+        tmp_path / "e", vectors, "float32" if name == "flat" else "float16", shard_rows=128
+    )
     info = build_faiss(embeddings, tmp_path / "d", probes=vectors[:30], index_type=name, threads=1)
     index = open_dense(tmp_path / "d", embeddings, info)
     alone_scores, alone_rows = index.search(vectors[3:4], 4)
@@ -161,9 +173,13 @@ def test_deep_searches_find_as_many_as_asked(
 @pytest.mark.parametrize("name", INDEX_TYPES)
 @pytest.mark.parametrize("compares_all", [True, False])
 def test_selected_rows_are_those_of_an_exhaustive_search_with_its_scores(
-    tmp_path: Path, float32: EmbeddingShards, float16: EmbeddingShards, name: str, compares_all: bool,
+    tmp_path: Path,
+    float32: EmbeddingShards,
+    float16: EmbeddingShards,
+    name: str,
+    compares_all: bool,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     embeddings = float32 if name == "flat" else float16
     info = build_faiss(embeddings, tmp_path, index_type=name, probes=clustered(50, 5), threads=1)
     index, questions = open_dense(tmp_path, embeddings, info), clustered(40, 6)
@@ -189,7 +205,9 @@ def test_selected_rows_are_those_of_an_exhaustive_search_with_its_scores(
             np.testing.assert_array_equal(rows, np.stack([target for _, target in expected]))
             np.testing.assert_array_equal(scores, np.stack([target for target, _ in expected]))
     unselected = index.search(questions, 10)[1]
-    recall = np.mean([len(set(a) & set(b[:10])) / 10 for a, b in zip(unselected, everything, strict=True)])
+    recall = np.mean(
+        [len(set(a) & set(b[:10])) / 10 for a, b in zip(unselected, everything, strict=True)]
+    )
     assert min(recalls) >= recall - 0.02, recalls
     assert (index.search(questions, 10, Selection(np.zeros(ROWS, bool)))[1] == -1).all()
     with pytest.raises(RetrievalError, match="selection among 5 rows"):
@@ -237,7 +255,9 @@ def test_what_does_not_belong_together_is_refused(
     with pytest.raises(ConfigError, match="no index type 'annoy'"):
         build_faiss(float32, tmp_path / "x", probes=clustered(5, 1), index_type="annoy")
     with pytest.raises(ConfigError, match=r"IVF65536,Flat cannot be trained on [\d,]+ vectors"):
-        build_faiss(float32, tmp_path / "y", probes=clustered(5, 1), index_type="IVF65536,Flat", threads=1)
+        build_faiss(
+            float32, tmp_path / "y", probes=clustered(5, 1), index_type="IVF65536,Flat", threads=1
+        )
     small = store(tmp_path / "small", clustered(60, 1), "float16")
     info = build_faiss(small, tmp_path / "d", probes=clustered(5, 1), index_type="SQ8", threads=1)
     with pytest.raises(MismatchedArtifactError, match="60 vectors"):

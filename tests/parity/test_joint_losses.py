@@ -1,4 +1,6 @@
-"""RAG's and EMDR²'s losses against sums written out in float64, and against transformers' RAG classes."""
+"""RAG's and EMDR²'s losses against sums written out in float64, and against transformers' RAG
+classes.
+"""
 
 import math
 from itertools import product
@@ -52,7 +54,9 @@ def alone(model: Any, passage: list[int], answer: list[int]) -> Tensor:
     return out.logits[0].log_softmax(-1)
 
 
-def written_out(marginal: str, model: Any, q: Tensor, d: Tensor, smoothing: float, fixed: bool) -> Tensor:
+def written_out(
+    marginal: str, model: Any, q: Tensor, d: Tensor, smoothing: float, fixed: bool
+) -> Tensor:
     """The sums of section 2.1, question by question, passage by passage."""
     total = torch.zeros((), dtype=torch.float64)
     for b, passages in enumerate(ROWS):
@@ -67,7 +71,9 @@ def written_out(marginal: str, model: Any, q: Tensor, d: Tensor, smoothing: floa
             nll = -sum(mixed[t, y].log() for t, y in enumerate(targets))
             smooth = mixed.log().sum() / size
         else:
-            whole = [p * math.prod(w[t, y] for t, y in enumerate(targets)) for p, w in zip(prior, words)]
+            whole = [
+                p * math.prod(w[t, y] for t, y in enumerate(targets)) for p, w in zip(prior, words)
+            ]
             nll = -sum(whole).log()
             terms = torch.stack([size * p.log() + w.log().sum() for p, w in zip(prior, words)])
             smooth = terms.logsumexp(0) / size
@@ -88,23 +94,31 @@ def test_rag_is_the_sum_over_passages_and_so_are_all_its_gradients(
 ) -> None:
     ours = seq2seq(kind)
     q, d = sides()
-    actual = rag_loss(marginal, ours, ROWS, ANSWERS, listed_scores(q, d, PLACES, 0.5), smoothing=smoothing)
+    actual = rag_loss(
+        marginal, ours, ROWS, ANSWERS, listed_scores(q, d, PLACES, 0.5), smoothing=smoothing
+    )
     expected = written_out(marginal, ours.model, q, d, smoothing, fixed=False)
     assert float(actual.reader.detach()) == pytest.approx(float(expected.detach()), rel=1e-9)
     for mine, theirs in zip(
-        gradients(actual.reader, ours.model, q, d), gradients(expected, ours.model, q, d), strict=True
+        gradients(actual.reader, ours.model, q, d),
+        gradients(expected, ours.model, q, d),
+        strict=True,
     ):
         torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=1e-9)
     assert float(torch.autograd.grad(actual.retriever + d.sum() * 0, d)[0].abs().sum()) == 0
 
 
 def test_a_one_token_answer_keeps_its_documents_prior() -> None:
-    """transformers' RagSequence drops log p(z) there, and its loss does not move with the scores."""
+    """transformers' RagSequence drops log p(z) there, and its loss does not move with the
+    scores.
+    """
     scores = torch.tensor([[0.0, 3.0]], dtype=torch.float64, requires_grad=True)
     logp = torch.tensor([[[-1.0], [-5.0]]], dtype=torch.float64)
     loss = marginal_loss("sequence", scores, logp)
     prior = 1 / (1 + math.exp(3))
-    assert float(loss.detach()) == pytest.approx(-math.log(prior * math.exp(-1) + (1 - prior) * math.exp(-5)))
+    assert float(loss.detach()) == pytest.approx(
+        -math.log(prior * math.exp(-1) + (1 - prior) * math.exp(-5))
+    )
     loss.backward()
     assert scores.grad is not None
     assert abs(float(scores.grad[0, 0])) > 0.1
@@ -125,12 +139,21 @@ def test_the_gradient_of_a_score_is_posterior_less_prior(marginal: Any) -> None:
 
 def published(kind: type[Any], model: Any, epsilon: float) -> Any:
     """transformers' class around our generator."""
-    asking = DPRConfig(vocab_size=99, hidden_size=8, num_hidden_layers=1, num_attention_heads=1).to_dict()
+    asking = DPRConfig(
+        vocab_size=99, hidden_size=8, num_hidden_layers=1, num_attention_heads=1
+    ).to_dict()
     config = RagConfig(
-        question_encoder=asking, generator=model.config.to_dict(), n_docs=2, label_smoothing=epsilon,
-        bos_token_id=2, eos_token_id=3, pad_token_id=0,
-    )  # fmt: skip
-    question = BertModel(BertConfig(vocab_size=99, hidden_size=8, num_hidden_layers=1, num_attention_heads=1))
+        question_encoder=asking,
+        generator=model.config.to_dict(),
+        n_docs=2,
+        label_smoothing=epsilon,
+        bos_token_id=2,
+        eos_token_id=3,
+        pad_token_id=0,
+    )
+    question = BertModel(
+        BertConfig(vocab_size=99, hidden_size=8, num_hidden_layers=1, num_attention_heads=1)
+    )
     return kind(config, question_encoder=question, generator=model).eval()
 
 
@@ -138,7 +161,9 @@ def published(kind: type[Any], model: Any, epsilon: float) -> Any:
 @pytest.mark.parametrize(
     ("marginal", "kind"), [("sequence", RagSequenceForGeneration), ("token", RagTokenForGeneration)]
 )
-def test_the_losses_are_those_of_transformers(marginal: Any, kind: type[Any], epsilon: float) -> None:
+def test_the_losses_are_those_of_transformers(
+    marginal: Any, kind: type[Any], epsilon: float
+) -> None:
     ours = seq2seq()
     rows, answers = [ROWS[0][:2], ROWS[1][:2]], ANSWERS[:2]
     ids, mask = ours.pad_rows([ids for passages in rows for ids in passages])
@@ -146,9 +171,13 @@ def test_the_losses_are_those_of_transformers(marginal: Any, kind: type[Any], ep
     scores = torch.tensor([[0.3, -0.4], [1.1, 0.2]], dtype=torch.float64)
     theirs = published(kind, ours.model, epsilon)
     expected = theirs(
-        context_input_ids=ids, context_attention_mask=mask, doc_scores=scores, labels=labels,
-        reduce_loss=True, n_docs=2,
-    ).loss  # fmt: skip
+        context_input_ids=ids,
+        context_attention_mask=mask,
+        doc_scores=scores,
+        labels=labels,
+        reduce_loss=True,
+        n_docs=2,
+    ).loss
     actual = rag_loss(marginal, ours, rows, answers, scores, smoothing=epsilon)
     assert float(actual.reader.detach()) == pytest.approx(float(expected.detach()), rel=1e-9)
 

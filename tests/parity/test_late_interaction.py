@@ -1,4 +1,6 @@
-"""Token vectors of ColBERT against transformers' class and sentence-transformers, and through training."""
+"""Token vectors of ColBERT against transformers' class and sentence-transformers, and through
+training.
+"""
 
 import json
 import string
@@ -28,11 +30,15 @@ LENGTH, QUERY = 40, 16
 
 
 def colbert_ir(folder: Path, tiny: Any, *, attended: bool) -> dict[str, Any]:
-    """The layout of ColBERT's own code: `bert.` and `linear.weight` in one file, and `artifact.metadata`."""
+    """The layout of ColBERT's own code: `bert.` and `linear.weight` in one file, and
+    `artifact.metadata`.
+    """
     tiny.bert(folder)
     weight = torch.randn(6, 32)
     state = {f"bert.{name}": t for name, t in load_file(folder / "model.safetensors").items()}
-    save_file(state | {"linear.weight": weight}, folder / "model.safetensors", metadata={"format": "pt"})
+    save_file(
+        state | {"linear.weight": weight}, folder / "model.safetensors", metadata={"format": "pt"}
+    )
     config = json.loads((folder / "config.json").read_text()) | {"architectures": ["HF_ColBERT"]}
     (folder / "config.json").write_text(json.dumps(config))
     metadata = {"query_maxlen": QUERY, "doc_maxlen": LENGTH, "mask_punctuation": True, "dim": 6}
@@ -40,7 +46,12 @@ def colbert_ir(folder: Path, tiny: Any, *, attended: bool) -> dict[str, Any]:
     metadata |= {"attend_to_mask_tokens": attended}
     (folder / "artifact.metadata").write_text(json.dumps(metadata))
     markers = ("[unused0]", "[unused1]")
-    return {"weight": weight, "markers": markers, "skipped": string.punctuation, "attended": attended}
+    return {
+        "weight": weight,
+        "markers": markers,
+        "skipped": string.punctuation,
+        "attended": attended,
+    }
 
 
 def brute_force(folder: Path, made: dict[str, Any], text: str, *, question: bool) -> torch.Tensor:
@@ -59,7 +70,9 @@ def brute_force(folder: Path, made: dict[str, Any], text: str, *, question: bool
         filled, attended = QUERY - len(ids), int(made.get("attended", False))
         ids, seen = ids + [tokenizer.mask_token_id] * filled, seen + [attended] * filled
     with torch.no_grad():
-        hidden = model(torch.tensor([ids]), attention_mask=torch.tensor([seen])).last_hidden_state[0]
+        hidden = model(torch.tensor([ids]), attention_mask=torch.tensor([seen])).last_hidden_state[
+            0
+        ]
     skipped = set() if question else set(tokenizer.convert_tokens_to_ids(list(made["skipped"])))
     kept = [place for place, token in enumerate(ids) if token not in skipped]
     return functional.normalize(hidden @ made["weight"].T, dim=-1)[kept]
@@ -81,7 +94,9 @@ def test_colberts_checkpoint_written_anew_makes_the_vectors_of_the_paper(
         read_settings(tmp_path / "own")
     folder = tmp_path / "start"
     MultiVectorEncoder(str(tmp_path / "own"), device="cpu").save_pretrained(str(folder))
-    texts = [f"{title} {text}" if title else text for title, text in zip(TITLES, PASSAGES, strict=True)]
+    texts = [
+        f"{title} {text}" if title else text for title, text in zip(TITLES, PASSAGES, strict=True)
+    ]
     queries = [brute_force(tmp_path / "own", made, text, question=True) for text in QUESTIONS]
     documents = [brute_force(tmp_path / "own", made, text, question=False) for text in texts]
     assert all(len(each) == QUERY for each in queries)
@@ -98,15 +113,24 @@ def test_colberts_checkpoint_written_anew_makes_the_vectors_of_the_paper(
     rows = encoder._passage.tokenizer.passages([""] * len(texts), texts)
     compare(model.vectors(model.passage, [np.asarray(ids, np.int32) for ids in rows]), documents)
     config = DprTrainConfig(
-        out=tmp_path, train_files=(tmp_path,), question_encoder=str(folder), pooling="tokens", **settings
+        out=tmp_path,
+        train_files=(tmp_path,),
+        question_encoder=str(folder),
+        pooling="tokens",
+        **settings,
     )
     written = export_model(tmp_path / "new", model, {}, encoder_form(config, model))
     again = BiEncoder.load(written, precision="fp32")
     compare(again.question_tokens(QUESTIONS), queries)
     compare(again.passage_tokens(TITLES, PASSAGES), documents)
     peer = MultiVectorEncoder(str(written), device="cpu")
-    compare(again.question_tokens(QUESTIONS), [torch.as_tensor(v) for v in peer.encode_query(QUESTIONS)])
-    compare(again.passage_tokens(TITLES, PASSAGES), [torch.as_tensor(v) for v in peer.encode_document(texts)])
+    compare(
+        again.question_tokens(QUESTIONS), [torch.as_tensor(v) for v in peer.encode_query(QUESTIONS)]
+    )
+    compare(
+        again.passage_tokens(TITLES, PASSAGES),
+        [torch.as_tensor(v) for v in peer.encode_document(texts)],
+    )
 
 
 @pytest.mark.parametrize(
@@ -131,15 +155,24 @@ def test_folders_of_sentence_transformers_own_late_interaction_make_its_vectors(
     projection = {"bias": False, "activation_function": torch.nn.Identity()}
     tokens = {"module_input_name": "token_embeddings"}
     modules = [
-        Transformer(str(tiny.bert(tmp_path / "bare")), **reading), Dense(32, 6, **projection, **tokens),
-        MultiVectorMask([".", ","]), Normalize(**tokens),
-    ]  # fmt: skip
+        Transformer(str(tiny.bert(tmp_path / "bare")), **reading),
+        Dense(32, 6, **projection, **tokens),
+        MultiVectorMask([".", ","]),
+        Normalize(**tokens),
+    ]
     made = {"query": prompts.format(0), "document": prompts.format(1)} if prompts else None
-    MultiVectorEncoder(modules=modules, prompts=made, device="cpu").save_pretrained(str(tmp_path / "saved"))
+    MultiVectorEncoder(modules=modules, prompts=made, device="cpu").save_pretrained(
+        str(tmp_path / "saved")
+    )
     peer = MultiVectorEncoder(str(tmp_path / "saved"), device="cpu")
     encoder = BiEncoder.load(tmp_path / "saved", precision="fp32")
-    compare(encoder.question_tokens(QUESTIONS), [torch.as_tensor(v) for v in peer.encode_query(QUESTIONS)])
-    texts = [f"{title} {text}" if title else text for title, text in zip(TITLES, PASSAGES, strict=True)]
+    compare(
+        encoder.question_tokens(QUESTIONS),
+        [torch.as_tensor(v) for v in peer.encode_query(QUESTIONS)],
+    )
+    texts = [
+        f"{title} {text}" if title else text for title, text in zip(TITLES, PASSAGES, strict=True)
+    ]
     result = encoder.passage_tokens(TITLES, PASSAGES)
     compare(result, [torch.as_tensor(vectors) for vectors in peer.encode_document(texts)])
 
@@ -149,7 +182,11 @@ def test_folders_of_sentence_transformers_own_late_interaction_make_its_vectors(
             "sentence_bert_config.json",
             {"query_expansion": {"strategy": "min", "length": 9}},
         ),
-        ("skiplist_tasks", "2_MultiVectorMask/config.json", {"skiplist_tasks": ["query", "document"]}),
+        (
+            "skiplist_tasks",
+            "2_MultiVectorMask/config.json",
+            {"skiplist_tasks": ["query", "document"]},
+        ),
     ):
         file = tmp_path / "saved" / path
         before = file.read_text()
@@ -169,7 +206,9 @@ def test_what_decides_the_vectors_is_part_of_the_identity(tmp_path: Path, tiny: 
     assert type(one).from_json(one.to_json()) == one
 
 
-def test_markers_are_those_of_the_vocabulary_and_masks_must_be_there(tmp_path: Path, tiny: Any) -> None:
+def test_markers_are_those_of_the_vocabulary_and_masks_must_be_there(
+    tmp_path: Path, tiny: Any
+) -> None:
     folder = tiny.bert(tmp_path)
     settings = {"pooling": "tokens", "question_tokens": 12, "passage_tokens": 30}
     model = bi_encoder(folder, **settings)

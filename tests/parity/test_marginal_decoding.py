@@ -6,7 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import BartConfig, BartForConditionalGeneration, T5Config, T5ForConditionalGeneration
+from transformers import (
+    BartConfig,
+    BartForConditionalGeneration,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 
 from readers.generative.marginal import Hypothesis, answer_log_likelihood, decode, posterior
 from readers.generative.model import Seq2Seq
@@ -15,23 +20,47 @@ START, END, PAD, WORDS, LONGEST = 1, 2, 0, 7, 3
 PASSAGES = [[[3, 4, 5, 2], [5, 6, 2], [6, 6, 3, 4, 2]], [[4, 2], [6, 5, 4, 2]]]
 SCORES = [torch.tensor([0.4, -0.2, 0.9]), torch.tensor([1.0, 0.0])]
 ALL = [
-    tuple(ids) for n in range(LONGEST + 1) for ids in product([w for w in range(WORDS) if w != END], repeat=n)
+    tuple(ids)
+    for n in range(LONGEST + 1)
+    for ids in product([w for w in range(WORDS) if w != END], repeat=n)
 ]
 
 
 def tiny(kind: str, forced: int | None = None) -> Seq2Seq:
     torch.manual_seed(3)
-    ids = {"pad_token_id": PAD, "eos_token_id": END, "bos_token_id": START, "decoder_start_token_id": START}
+    ids = {
+        "pad_token_id": PAD,
+        "eos_token_id": END,
+        "bos_token_id": START,
+        "decoder_start_token_id": START,
+    }
     if kind == "bart":
         config: Any = BartConfig(
-            vocab_size=WORDS, d_model=16, encoder_layers=1, decoder_layers=2, encoder_attention_heads=2,
-            decoder_attention_heads=2, encoder_ffn_dim=16, decoder_ffn_dim=16, max_position_embeddings=32,
-            init_std=0.6, forced_eos_token_id=None, dropout=0.0, **ids,
-        )  # fmt: skip
+            vocab_size=WORDS,
+            d_model=16,
+            encoder_layers=1,
+            decoder_layers=2,
+            encoder_attention_heads=2,
+            decoder_attention_heads=2,
+            encoder_ffn_dim=16,
+            decoder_ffn_dim=16,
+            max_position_embeddings=32,
+            init_std=0.6,
+            forced_eos_token_id=None,
+            dropout=0.0,
+            **ids,
+        )
         model: Any = BartForConditionalGeneration(config)
     else:
         config = T5Config(
-            vocab_size=WORDS, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2, dropout_rate=0.0, **ids
+            vocab_size=WORDS,
+            d_model=16,
+            d_kv=8,
+            d_ff=16,
+            num_layers=1,
+            num_heads=2,
+            dropout_rate=0.0,
+            **ids,
         )
         model = T5ForConditionalGeneration(config)
         with torch.no_grad():
@@ -49,7 +78,9 @@ def read(ours: Seq2Seq) -> Any:
 
 @torch.no_grad()
 def everything(ours: Seq2Seq, question: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """(A, K, T) log-probabilities of all answers under each passage by itself, and which tokens count."""
+    """(A, K, T) log-probabilities of all answers under each passage by itself, and which tokens
+    count.
+    """
     labels = ours.targets(ALL)
     memory = ours.encode([[ids] for ids in PASSAGES[question]])
     each = [ours.token_log_probs(memory.rows([k] * len(ALL)), labels) for k in range(len(memory))]
@@ -62,7 +93,9 @@ def ranked(hypotheses: list[Hypothesis]) -> list[tuple[int, ...]]:
 
 @pytest.mark.parametrize("forced", [None, 4])
 @pytest.mark.parametrize(("kind", "marginal"), product(("bart", "t5"), ("sequence", "token")))
-def test_wide_beams_find_the_likeliest_answers_of_all(kind: str, marginal: Any, forced: int | None) -> None:
+def test_wide_beams_find_the_likeliest_answers_of_all(
+    kind: str, marginal: Any, forced: int | None
+) -> None:
     ours = tiny(kind, forced)
     result = decode(ours, read(ours), SCORES, marginal=marginal, answer_tokens=LONGEST, beams=300)
     for question, hypotheses in enumerate(result):
@@ -89,9 +122,13 @@ def test_an_answer_counts_under_the_passages_whose_beams_found_it(beams: int) ->
         for row in range(len(prior)):
             offset = sum(map(len, PASSAGES[:question])) + row
             [mine] = decode(
-                ours, memory.rows([offset]), [torch.zeros(1)], marginal="sequence", answer_tokens=LONGEST,
+                ours,
+                memory.rows([offset]),
+                [torch.zeros(1)],
+                marginal="sequence",
+                answer_tokens=LONGEST,
                 beams=beams,
-            )  # fmt: skip
+            )
             own.append(set(ranked(mine)))
         assert set().union(*own) == set(ranked(actual[question]))
         for hypothesis in actual[question]:

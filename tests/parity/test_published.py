@@ -1,4 +1,6 @@
-"""Models with the config.json of the published ones open, and compute what transformers' own classes do."""
+"""Models with the config.json of the published ones open, and compute what transformers' own
+classes do.
+"""
 
 import json
 from pathlib import Path
@@ -34,26 +36,41 @@ PASSAGES = [Passage("1", "", "the tower is 57 meters near the river"), Passage("
 
 @pytest.mark.parametrize("name", SEQ2SEQ)
 def test_a_generator_says_how_likely_an_answer_is(tmp_path: Path, name: str) -> None:
-    """By the labels of the model's own tokenizer: T5 ends an answer, BART begins it with <s> too."""
+    """By the labels of the model's own tokenizer: T5 ends an answer, BART begins it with <s>
+    too.
+    """
     folder = published_seq2seq(tmp_path, name)
     reader = GenerativeReader.load(folder, precision="fp32", passage_tokens=90, answer_tokens=8)
     [results] = reader.log_likelihood([QUESTION], [PASSAGES[:1]], [[1.0]], ["57 meters"])
-    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
-    row = tokenizer(f"question: {QUESTION} title:  context: {PASSAGES[0].text}", return_tensors="pt")
+    model, tokenizer = (
+        AutoModelForSeq2SeqLM.from_pretrained(folder),
+        AutoTokenizer.from_pretrained(folder),
+    )
+    row = tokenizer(
+        f"question: {QUESTION} title:  context: {PASSAGES[0].text}", return_tensors="pt"
+    )
     labels = tokenizer("57 meters", return_tensors="pt").input_ids
     with torch.no_grad():
-        loss = model.eval()(input_ids=row.input_ids, attention_mask=row.attention_mask, labels=labels).loss
+        loss = model.eval()(
+            input_ids=row.input_ids, attention_mask=row.attention_mask, labels=labels
+        ).loss
     assert results == pytest.approx(-float(loss) * labels.shape[1], rel=1e-4)
     [result] = reader.read([QUESTION], [PASSAGES], [[1.0, 2.0]])
     assert result.answers
 
 
 @pytest.mark.parametrize("beams", [1, 3])
-def test_a_generator_forgets_the_task_that_its_checkpoint_was_made_for(tmp_path: Path, beams: int) -> None:
-    """Each setting alone changes what transformers generates here, and nothing that the reader says."""
+def test_a_generator_forgets_the_task_that_its_checkpoint_was_made_for(
+    tmp_path: Path, beams: int
+) -> None:
+    """Each setting alone changes what transformers generates here, and nothing that the reader
+    says.
+    """
     folder = published_seq2seq(tmp_path, "bart-large-cnn")
     stated = json.loads((folder / "config.json").read_text())
-    ids = {n: i for n, i in stated.items() if n.endswith("_token_id") and n != "forced_eos_token_id"}
+    ids = {
+        n: i for n, i in stated.items() if n.endswith("_token_id") and n != "forced_eos_token_id"
+    }
     tokenizer = AutoTokenizer.from_pretrained(folder)
     row = tokenizer(f"question: {QUESTION} title:  context: ", return_tensors="pt")
 
@@ -72,9 +89,12 @@ def test_a_generator_forgets_the_task_that_its_checkpoint_was_made_for(tmp_path:
     plain, generated = answers()
     first = generated[0][3]  # behind the start token and <s>
     changes: tuple[dict[str, Any], ...] = (
-        {"no_repeat_ngram_size": 1}, {"bad_words_ids": [[first]]}, {"suppress_tokens": [first]},
-        {"repetition_penalty": 9.0}, {"forced_eos_token_id": 2},
-    )  # fmt: skip
+        {"no_repeat_ngram_size": 1},
+        {"bad_words_ids": [[first]]},
+        {"suppress_tokens": [first]},
+        {"repetition_penalty": 9.0},
+        {"forced_eos_token_id": 2},
+    )
     for change in changes:
         ours, theirs = answers(**change)
         assert theirs != generated, f"{change} does nothing here"
@@ -88,8 +108,14 @@ def test_encoders_read_score_and_make_vectors(tmp_path: Path, name: str) -> None
     folder = published_encoder(tmp_path / "reader", name, "ModelForQuestionAnswering")
     reader = ExtractiveReader.load(folder, precision="fp32")
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    pairs = tokenizer([QUESTION] * 2, texts, padding=True, return_tensors="pt", return_token_type_ids=True)
-    segmented = {"token_type_ids": pairs.token_type_ids} if ENCODERS[name].get("type_vocab_size") == 2 else {}
+    pairs = tokenizer(
+        [QUESTION] * 2, texts, padding=True, return_tensors="pt", return_token_type_ids=True
+    )
+    segmented = (
+        {"token_type_ids": pairs.token_type_ids}
+        if ENCODERS[name].get("type_vocab_size") == 2
+        else {}
+    )
     inputs = {"input_ids": pairs.input_ids, "attention_mask": pairs.attention_mask, **segmented}
     with torch.no_grad():
         spans = reader.model.logits(pairs.input_ids, pairs.attention_mask, pairs.token_type_ids)

@@ -53,11 +53,21 @@ def test_a_question_answering_model_gives_its_own_logits(tmp_path: Path) -> None
 
 
 def test_dpr_reader_selects_the_passage_and_a_span_in_it(tmp_path: Path) -> None:
-    """DPR's rule: the passage with the highest selection logit, then its best span of at most 10 tokens."""
+    """DPR's rule: the passage with the highest selection logit, then its best span of at most 10
+    tokens.
+    """
     torch.manual_seed(5)  # the best span is no function word, which would be no answer
     sizes = tiny_config().to_dict()
-    keys = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
-    config = DPRConfig(**{k: sizes[k] for k in keys}, max_position_embeddings=128, initializer_range=0.4)
+    keys = (
+        "vocab_size",
+        "hidden_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "intermediate_size",
+    )
+    config = DPRConfig(
+        **{k: sizes[k] for k in keys}, max_position_embeddings=128, initializer_range=0.4
+    )
     model, tokenizer = DPRReader(config).eval(), tiny_tokenizer()
     model.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
@@ -69,7 +79,9 @@ def test_dpr_reader_selects_the_passage_and_a_span_in_it(tmp_path: Path) -> None
         text = tokenizer(passage.text, add_special_tokens=False, return_offsets_mapping=True)
         ids, offsets = head + text["input_ids"], text["offset_mapping"]
         with torch.no_grad():
-            output = model(input_ids=torch.tensor([ids]), attention_mask=torch.ones(1, len(ids)).long())
+            output = model(
+                input_ids=torch.tensor([ids]), attention_mask=torch.ones(1, len(ids)).long()
+            )
         selected.append(float(output.relevance_logits[0]))
         start, end = output.start_logits[0], output.end_logits[0]
         _, first, last = max(

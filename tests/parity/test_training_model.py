@@ -1,4 +1,6 @@
-"""The trainable bi-encoder and its loss against transformers' DPR classes and sentence-transformers."""
+"""The trainable bi-encoder and its loss against transformers' DPR classes and
+sentence-transformers.
+"""
 
 import json
 from pathlib import Path
@@ -17,7 +19,11 @@ from tests.conftest import TinyModels
 from tests.token_towers import bi_encoder
 
 QUESTIONS = ["who wrote the title", "danube", "where in the black forest rises the river"]
-PASSAGES = ["the danube rises in the black forest", "text", "who wrote the river text in the forest"]
+PASSAGES = [
+    "the danube rises in the black forest",
+    "text",
+    "who wrote the river text in the forest",
+]
 NEGATIVES = ["black title", "the river", "forest danube in the text title"]
 
 
@@ -66,7 +72,9 @@ def test_trained_vectors_are_the_inference_encoders(tiny: TinyModels, tmp_path: 
     folder = tiny.sentence_transformer(tmp_path, dense=16)
     dense = folder / "2_Dense" / "config.json"
     stated = json.loads(dense.read_text())
-    dense.write_text(json.dumps({**stated, "activation_function": "torch.nn.modules.linear.Identity"}))
+    dense.write_text(
+        json.dumps({**stated, "activation_function": "torch.nn.modules.linear.Identity"})
+    )
     model = bi_encoder(folder, question_tokens=24, passage_tokens=24, dropout=0.0)
     tokens = TextTokenizer(model.settings.question)
     encoder = BiEncoder.load(folder, precision="fp32", device="cpu")
@@ -83,11 +91,15 @@ FAMILIES = ["bert", "roberta", "electra", "distilbert", "albert", "mpnet"]
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_any_encoder_family_is_transformers(family: str, tmp_path: Path) -> None:
-    """Our padding, masks and attention give what the family's own default forward pass gives a lone text."""
+    """Our padding, masks and attention give what the family's own default forward pass gives a lone
+    text.
+    """
     from transformers import AutoConfig
 
     sizes = {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
-    own = {"distilbert": {"dim": 32, "hidden_dim": 64, "n_layers": 2, "n_heads": 4, "vocab_size": 99}}
+    own = {
+        "distilbert": {"dim": 32, "hidden_dim": 64, "n_layers": 2, "n_heads": 4, "vocab_size": 99}
+    }
     config = AutoConfig.for_model(
         family, **own.get(family, {**sizes, "intermediate_size": 64}), pad_token_id=1
     )

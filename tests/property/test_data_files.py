@@ -28,12 +28,20 @@ def place() -> Iterator[Path]:
 
 @settings(max_examples=40, deadline=None)
 @given(st.dictionaries(ids, st.dictionaries(ids, scores, min_size=1, max_size=4), max_size=4))
-def test_trec_runs_keep_float32_scores_exactly(place: Path, run: dict[str, dict[str, float]]) -> None:
+def test_trec_runs_keep_float32_scores_exactly(
+    place: Path, run: dict[str, dict[str, float]]
+) -> None:
     rankings = [
-        (question, sorted(((p, np.float32(s)) for p, s in passages.items()), key=lambda pair: -pair[1]))
+        (
+            question,
+            sorted(((p, np.float32(s)) for p, s in passages.items()), key=lambda pair: -pair[1]),
+        )
         for question, passages in run.items()
     ]
-    hits = ((q, [Candidate(Passage(p, "", ""), "retrieved", score=s) for p, s in it]) for q, it in rankings)
+    hits = (
+        (q, [Candidate(Passage(p, "", ""), "retrieved", score=s) for p, s in it])
+        for q, it in rankings
+    )
     write_run(place, [Example(question, "", candidates=tuple(listed)) for question, listed in hits])
     written: dict[str, dict[str, float]] = {}
     for question, _, passage, _, score, _ in map(str.split, place.read_text().splitlines()):

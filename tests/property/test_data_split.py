@@ -7,7 +7,9 @@ from rag.data.records import CorpusOptions, Document
 from rag.data.sentences import split_sentences
 from rag.data.split import split_documents, word_blocks
 
-texts = st.lists(st.text(alphabet="aBc.!? \n\t'\"。U", min_size=1, max_size=8), max_size=40).map(" ".join)
+texts = st.lists(st.text(alphabet="aBc.!? \n\t'\"。U", min_size=1, max_size=8), max_size=40).map(
+    " ".join
+)
 sizes = st.integers(1, 9)
 
 
@@ -36,8 +38,12 @@ def test_sentences_keep_every_visible_character(text: str) -> None:
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(texts, max_size=6), st.sampled_from(["words100", "none"]))
-def test_ids_are_unique_and_the_result_is_the_same_every_time(contents: list[str], mode: str) -> None:
-    documents = [Document(f"d-{i}" if i % 2 else f"d-{i}-0", "t", text) for i, text in enumerate(contents)]
+def test_ids_are_unique_and_the_result_is_the_same_every_time(
+    contents: list[str], mode: str
+) -> None:
+    documents = [
+        Document(f"d-{i}" if i % 2 else f"d-{i}-0", "t", text) for i, text in enumerate(contents)
+    ]
     options = CorpusOptions(split=mode, words=5)
     passages = list(split_documents(documents, options))
     assert len({passage.id for passage in passages}) == len(passages)

@@ -6,7 +6,9 @@ from hypothesis import strategies as st
 from rag.data.text import AnswerMatcher, exact_match, f1, nfd, normalize_answer, simple_tokenize
 
 texts = st.text(max_size=60)
-words = st.lists(st.text(alphabet="abcXYZé'.-1ΣςÄ ", min_size=1, max_size=6), max_size=12).map(" ".join)
+words = st.lists(st.text(alphabet="abcXYZé'.-1ΣςÄ ", min_size=1, max_size=6), max_size=12).map(
+    " ".join
+)
 
 
 @settings(deadline=None)

@@ -99,11 +99,15 @@ def test_a_question_whose_bm25_scores_lie_far_apart_follows_them():
     fusion = Fusion.parse("std:1,0.6")
     dense = [Hit(0, "a", 0.52), Hit(1, "b", 0.50), Hit(2, "c", 0.48)]
     sure, unsure = [Hit(1, "b", 9.0), Hit(0, "a", 2.0)], [Hit(1, "b", 2.4), Hit(0, "a", 2.0)]
-    orders = [[hit.passage_id for hit in fusion.fuse([[dense], [bm25]], 3)[0]] for bm25 in (sure, unsure)]
+    orders = [
+        [hit.passage_id for hit in fusion.fuse([[dense], [bm25]], 3)[0]] for bm25 in (sure, unsure)
+    ]
     assert orders == [["b", "a", "c"], ["a", "b", "c"]]
 
 
-@pytest.mark.parametrize("spec", ["", "borda:1,1", "minmax", "minmax:", "minmax5:1,1", "raw:1,-1", "raw:1;1"])
+@pytest.mark.parametrize(
+    "spec", ["", "borda:1,1", "minmax", "minmax:", "minmax5:1,1", "raw:1,-1", "raw:1;1"]
+)
 def test_what_is_no_spec_is_refused_with_examples(spec):
     with pytest.raises(ConfigError, match=r"minmax:0\.7,0\.3"):
         Fusion.parse(spec)

@@ -1,4 +1,6 @@
-"""Batches of retriever training: what holds for every data set, step and setting, against brute force."""
+"""Batches of retriever training: what holds for every data set, step and setting, against brute
+force.
+"""
 
 import numpy as np
 from hypothesis import given, settings
@@ -44,7 +46,11 @@ def test_invariants(examples, batch_size, hard, seed):
         batch = batches[step]
         check(batch, examples, hard)
     visited = np.concatenate([batches.examples[step] for step in range(batches.examples.per_epoch)])
-    assert len(set(visited.tolist())) == len(visited) == batches.examples.per_epoch * batches.batch_size
+    assert (
+        len(set(visited.tolist()))
+        == len(visited)
+        == batches.examples.per_epoch * batches.batch_size
+    )
 
 
 def check(batch, examples, hard):

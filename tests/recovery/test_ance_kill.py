@@ -35,7 +35,8 @@ def material(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> dict[
     """Training file, index and model of a tiny run."""
     place = tmp_path_factory.mktemp("material")
     passages = [
-        Passage(f"p{n}", "title", f"the river {chr(97 + n % 26)} {chr(97 + n // 3)}") for n in range(60)
+        Passage(f"p{n}", "title", f"the river {chr(97 + n % 26)} {chr(97 + n // 3)}")
+        for n in range(60)
     ]
     examples = [
         Example.labelled(f"q{n}", f"who wrote {p.text[-3:]}", (), (p,), (passages[n - 1],))
@@ -44,12 +45,26 @@ def material(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> dict[
     write_examples(place / "train.json", examples)
     build_index(passages, place / "index", encoder=_Blind(), settings=BuildSettings(probes=2))
     return {
-        "train_files": [str(place / "train.json")], "index": str(place / "index"),
-        "question_encoder": str(tiny_bert), "pooling": "mean", "normalize": True, "precision": "fp32",
-        "question_tokens": 8, "passage_tokens": 8, "batch_size": 4, "dropout": 0.1, "threads": 1,
-        "log_every_steps": 1, "save_every_s": 1e-6, "validation_fraction": 0.0, "learning_rate": 1e-3,
-        "max_steps": STEPS, "depth": 20, "kept": 5, "refresh_every_steps": 4,
-    }  # fmt: skip
+        "train_files": [str(place / "train.json")],
+        "index": str(place / "index"),
+        "question_encoder": str(tiny_bert),
+        "pooling": "mean",
+        "normalize": True,
+        "precision": "fp32",
+        "question_tokens": 8,
+        "passage_tokens": 8,
+        "batch_size": 4,
+        "dropout": 0.1,
+        "threads": 1,
+        "log_every_steps": 1,
+        "save_every_s": 1e-6,
+        "validation_fraction": 0.0,
+        "learning_rate": 1e-3,
+        "max_steps": STEPS,
+        "depth": 20,
+        "kept": 5,
+        "refresh_every_steps": 4,
+    }
 
 
 def losses(out: Path) -> list[tuple[Any, ...]]:
@@ -58,7 +73,9 @@ def losses(out: Path) -> list[tuple[Any, ...]]:
 
 
 def test_killed_twice_it_takes_the_same_steps(tmp_path: Path, material: dict[str, Any]) -> None:
-    whole, killed = (AnceTrainConfig(out=tmp_path / name, **material) for name in ("whole", "killed"))
+    whole, killed = (
+        AnceTrainConfig(out=tmp_path / name, **material) for name in ("whole", "killed")
+    )
     train_ance(whole)
     killed_at(refresh, "fsync_tree", 0, train_ance, killed)
     assert not complete_checkpoints(killed.out)
@@ -71,9 +88,13 @@ def test_killed_twice_it_takes_the_same_steps(tmp_path: Path, material: dict[str
     assert (killed.out / weights).read_bytes() == (whole.out / weights).read_bytes()
 
 
-def test_a_process_beside_the_training_mines_the_same(tmp_path: Path, material: dict[str, Any]) -> None:
+def test_a_process_beside_the_training_mines_the_same(
+    tmp_path: Path, material: dict[str, Any]
+) -> None:
     turn = AnceTrainConfig(out=tmp_path / "turn", **{**material, "max_steps": 1})
-    beside = AnceTrainConfig(out=tmp_path / "beside", refresh_device="cpu", **{**material, "max_steps": 6})
+    beside = AnceTrainConfig(
+        out=tmp_path / "beside", refresh_device="cpu", **{**material, "max_steps": 6}
+    )
     train_ance(turn)
     train_ance(beside)
     records = [json.loads(line) for line in (beside.out / "metrics.jsonl").read_text().splitlines()]

@@ -56,7 +56,10 @@ class Momentum(FitHooks):
         self.queue = torch.cat([self.queue[1:], self.slow["0.weight"].mean()[None]])
 
     def extra_state(self) -> Mapping[str, torch.Tensor]:
-        return {"queue": self.queue, **{f"slow.{name}": tensor for name, tensor in self.slow.items()}}
+        return {
+            "queue": self.queue,
+            **{f"slow.{name}": tensor for name, tensor in self.slow.items()},
+        }
 
     def load_extra_state(self, tensors: Mapping[str, torch.Tensor]) -> None:
         self.queue = tensors["queue"]
@@ -64,11 +67,17 @@ class Momentum(FitHooks):
 
 
 def train(
-    out: Path, width: int = 8, device: str = "cpu", world: World | None = None, save_every_s: float = 3.5
+    out: Path,
+    width: int = 8,
+    device: str = "cpu",
+    world: World | None = None,
+    save_every_s: float = 3.5,
 ) -> tuple[list[float], dict[str, torch.Tensor]]:
     """With hooks' tensors and dropout; a checkpoint is due every fourth step."""
     torch.set_num_threads(1)
-    torch.manual_seed(0 if world is None else world.rank)  # all begin with the weights of the main process
+    torch.manual_seed(
+        0 if world is None else world.rank
+    )  # all begin with the weights of the main process
     layers = torch.nn.Linear(4, width), torch.nn.Dropout(0.2), torch.nn.Linear(width, 1)
     model, clock = torch.nn.Sequential(*layers).to(device), Clock()
     hooks = Momentum(model)
@@ -90,7 +99,12 @@ def train(
 
 @pytest.mark.parametrize(
     "device",
-    ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))],
+    [
+        "cpu",
+        pytest.param(
+            "cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+        ),
+    ],
 )
 def test_kill_and_resume_change_nothing(tmp_path: Path, device: str) -> None:
     losses, weights = train(tmp_path / "whole", device=device)

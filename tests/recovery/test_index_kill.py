@@ -1,4 +1,6 @@
-"""Builds that are killed, interrupted or run out of disk never look complete, and end in equal bytes."""
+"""Builds that are killed, interrupted or run out of disk never look complete, and end in equal
+bytes.
+"""
 
 import errno
 import hashlib
@@ -41,8 +43,13 @@ class HashEncoder:
             with open(self.trace, "a") as file:
                 file.write(f"{texts[0]}\n")
         time.sleep(self.pause_s)
-        digests = [hashlib.sha512(f"{a}{b}".encode()).digest() for a, b in zip(titles, texts, strict=True)]
-        return np.frombuffer(b"".join(digests), np.uint32).reshape(-1, 16).astype(np.float32) / 2**31 - 1
+        digests = [
+            hashlib.sha512(f"{a}{b}".encode()).digest() for a, b in zip(titles, texts, strict=True)
+        ]
+        return (
+            np.frombuffer(b"".join(digests), np.uint32).reshape(-1, 16).astype(np.float32) / 2**31
+            - 1
+        )
 
 
 def corpus() -> Iterator[Passage]:
@@ -74,7 +81,10 @@ build_index(corpus(), {str(place)!r}, encoder=HashEncoder(Path({str(trace)!r}), 
         "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
     }
     process = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=environment,
     )
     assert process.stdout is not None
     assert process.stdout.readline() == b"ready\n"

@@ -22,11 +22,18 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 def _config(world: dict[str, Any], out: Path, **changes: Any) -> RagTrainConfig:
     usual = {
-        "document_side": "reencode", "refresh_every_steps": 2,
-        "max_steps": 6, "epochs": 9, "batch_size": 4, "save_every_s": 1e-9,
-        "log_every_steps": 1, "learning_rate": 1e-3, "marginal": "token",
-        "shared": False, "dropout": 0.1,
-    }  # fmt: skip
+        "document_side": "reencode",
+        "refresh_every_steps": 2,
+        "max_steps": 6,
+        "epochs": 9,
+        "batch_size": 4,
+        "save_every_s": 1e-9,
+        "log_every_steps": 1,
+        "learning_rate": 1e-3,
+        "marginal": "token",
+        "shared": False,
+        "dropout": 0.1,
+    }
     return load_config(RagTrainConfig, overrides={**world, **usual, "out": str(out), **changes})
 
 

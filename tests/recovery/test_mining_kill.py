@@ -1,4 +1,6 @@
-"""`rag mine` killed with SIGKILL at any moment: no half result, and the same bytes when it is run again."""
+"""`rag mine` killed with SIGKILL at any moment: no half result, and the same bytes when it is run
+again.
+"""
 
 import json
 from pathlib import Path
@@ -30,10 +32,16 @@ def _mine(index: Path, questions: Path, out: Path) -> None:
 )
 def test_killed_runs_end_in_equal_bytes(tmp_path: Path, owner: Any, name: str) -> None:
     index, questions = tmp_path / "index", tmp_path / "questions.jsonl"
-    passages = [Passage(f"p{n}", f"Title {n % 7}", f"word{n} river {n % 5} town {n}") for n in range(60)]
+    passages = [
+        Passage(f"p{n}", f"Title {n % 7}", f"word{n} river {n % 5} town {n}") for n in range(60)
+    ]
     build_index(passages, index, settings=BuildSettings(retriever="bm25"))
     rows = [
-        {"question": f"river {n % 5} word{n}", "answers": [f"town {n}"], "gold_passage_ids": [f"p{n}"]}
+        {
+            "question": f"river {n % 5} word{n}",
+            "answers": [f"town {n}"],
+            "gold_passage_ids": [f"p{n}"],
+        }
         for n in range(60)
     ]
     questions.write_text("\n".join(map(json.dumps, rows)))
@@ -50,6 +58,7 @@ def test_killed_runs_end_in_equal_bytes(tmp_path: Path, owner: Any, name: str) -
     assert out.read_bytes() == (tmp_path / "whole.json").read_bytes()
     assert not work.exists()
     ours, theirs = (
-        json.loads(Path(f"{path}.report.json").read_text()) for path in (out, tmp_path / "whole.json")
+        json.loads(Path(f"{path}.report.json").read_text())
+        for path in (out, tmp_path / "whole.json")
     )
     assert ours == theirs

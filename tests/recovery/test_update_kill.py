@@ -1,4 +1,6 @@
-"""Killed updates leave the old version or the new one, and end in the index that is built at once."""
+"""Killed updates leave the old version or the new one, and end in the index that is built at
+once.
+"""
 
 from pathlib import Path
 

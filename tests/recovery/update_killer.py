@@ -40,8 +40,13 @@ class HashEncoder:
 
     def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> Float32:
         time.sleep(0.01)
-        digests = [hashlib.sha512(f"{a}{b}".encode()).digest() for a, b in zip(titles, texts, strict=True)]
-        return np.frombuffer(b"".join(digests), np.uint32).reshape(-1, 16).astype(np.float32) / 2**31 - 1
+        digests = [
+            hashlib.sha512(f"{a}{b}".encode()).digest() for a, b in zip(titles, texts, strict=True)
+        ]
+        return (
+            np.frombuffer(b"".join(digests), np.uint32).reshape(-1, 16).astype(np.float32) / 2**31
+            - 1
+        )
 
 
 def settings(retriever: str) -> BuildSettings:
@@ -55,7 +60,9 @@ def cut(document: Document) -> list[Any]:
 
 
 def steps(seed: int, updates: int) -> list[tuple[list[Document], list[str]]]:
-    """What each update sends and deletes; ids that were never there are deleted too, and some twice."""
+    """What each update sends and deletes; ids that were never there are deleted too, and some
+    twice.
+    """
     draw = random.Random(seed)
 
     def document(number: int) -> Document:
@@ -84,7 +91,9 @@ def update(place: Path, sent: list[Document], gone: list[str]) -> None:
     puts = {item.id: Put(item.id, record_digest(item), cut(item), sent=True) for item in sent}
 
     def changes(known: Any) -> Iterable[Change]:
-        yield from (puts.pop(id, None) or Unchanged(id) for id in known if id in puts or id not in gone)
+        yield from (
+            puts.pop(id, None) or Unchanged(id) for id in known if id in puts or id not in gone
+        )
         yield from puts.values()
 
     update_index(place, changes, lambda identity: HashEncoder())
@@ -96,7 +105,9 @@ def build(place: Path, documents: Iterable[Document], retriever: str) -> None:
 
 
 def differences(updated: Path, fresh: Path) -> list[str]:
-    """In what two indexes differ: passages, vectors, answers; nothing if they are equal to the bit."""
+    """In what two indexes differ: passages, vectors, answers; nothing if they are equal to the
+    bit.
+    """
     result = []
     with Index.open(updated, verify="deep") as one, Index.open(fresh) as other:
         if list(one.passages) != list(other.passages):
@@ -116,7 +127,8 @@ def differences(updated: Path, fresh: Path) -> list[str]:
 def kill_and_go_on(
     place: Path, *, updates: int, kills: int, seed: int = 0, retriever: str = "dense"
 ) -> list[int]:
-    """Run the updates in processes that are killed at random moments; returns the steps that were cut short.
+    """Run the updates in processes that are killed at random moments; returns the steps that were
+    cut short.
 
     After every kill the index has to be that of the last finished update, or of the one after it.
 
@@ -128,7 +140,9 @@ def kill_and_go_on(
     at, cut_short = 1, list[int]()
     while at <= updates:
         target = min(updates, at + draw.randint(0, max(2 * updates // max(kills, 1) - 1, 0)))
-        killed = _run(place / "index", at, updates, seed, None if len(cut_short) >= kills else target, draw)
+        killed = _run(
+            place / "index", at, updates, seed, None if len(cut_short) >= kills else target, draw
+        )
         if killed is None:
             break
         cut_short.append(killed)
@@ -138,7 +152,9 @@ def kill_and_go_on(
             [passage for item in state(made[: killed + more]).values() for passage in cut(item)]
             for more in (0, 1)
         ]
-        assert passages in expected, f"after a kill in update {killed}, the index is neither old nor new"
+        assert passages in expected, (
+            f"after a kill in update {killed}, the index is neither old nor new"
+        )
         at = killed + (passages != expected[0])
     build(place / "fresh", state(made).values(), retriever)
     assert differences(place / "index", place / "fresh") == []
@@ -148,13 +164,17 @@ def kill_and_go_on(
 def _run(
     place: Path, first: int, updates: int, seed: int, target: int | None, draw: random.Random
 ) -> int | None:
-    """Apply updates `first` …; killed while it works on `target`; the number of the update it worked on."""
+    """Apply updates `first` …; killed while it works on `target`; the number of the update it
+    worked on.
+    """
     command = [sys.executable, __file__, "--work", str(place), "--first", str(first)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     process = subprocess.Popen(
         [*command, "--updates", str(updates), "--seed", str(seed)],
-        stdout=subprocess.PIPE, env=environment, text=True,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        env=environment,
+        text=True,
+    )
     assert process.stdout is not None
     took_s, began = 0.2, time.monotonic()
     for line in process.stdout:
@@ -173,7 +193,9 @@ def _run(
 
 
 def main() -> None:
-    """Kill and go on; as a worker (`--work`), apply updates and print the number of each before it."""
+    """Kill and go on; as a worker (`--work`), apply updates and print the number of each before
+    it.
+    """
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--updates", type=int, default=200)
     parser.add_argument("--kills", type=int, default=20)
@@ -190,9 +212,12 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory(prefix="rag-kill-") as folder:
         cut_short = kill_and_go_on(
-            Path(folder), updates=options.updates, kills=options.kills, seed=options.seed,
+            Path(folder),
+            updates=options.updates,
+            kills=options.kills,
+            seed=options.seed,
             retriever=options.retriever,
-        )  # fmt: skip
+        )
     print(f"{options.updates} updates, killed in {cut_short}: equal to an index built at once")
 
 

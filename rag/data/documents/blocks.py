@@ -26,9 +26,11 @@ class Piece:
     """A block as a converter reads it, before its text is cleaned.
 
     Attributes:
-        kind: "row" is one row of a table and "item" one entry of a list; the text of "code" keeps its lines.
+        kind: "row" is one row of a table and "item" one entry of a list; the text of "code" keeps
+            its lines.
         level: level of a heading, 1 for the outermost.
-        pages: labels of the pages that it stands on; each after the first begins at a `PAGE_BREAK` in `text`.
+        pages: labels of the pages that it stands on; each after the first begins at a `PAGE_BREAK`
+            in `text`.
     """
 
     kind: Kind
@@ -38,7 +40,9 @@ class Piece:
 
 
 class Unreadable(DataError):
-    """A file that cannot be converted: why, in one of a few fixed phrases, and what its owner can do."""
+    """A file that cannot be converted: why, in one of a few fixed phrases, and what its owner can
+    do.
+    """
 
     def __init__(self, reason: str, remedy: str, detail: str = "") -> None:
         super().__init__(f"{reason}: {detail}" if detail else reason, hint=remedy)
@@ -48,7 +52,8 @@ class Unreadable(DataError):
 def assemble(title: str, pieces: Iterable[Piece], notes: Iterable[str] = ()) -> Document:
     r"""Clean the pieces and join them into one text.
 
-    Each row of a table and each entry of a list is one line; other blocks are separated by an empty line.
+    Each row of a table and each entry of a list is one line; other blocks are separated by an empty
+    line.
 
     Example:
         >>> assemble("T", [Piece("heading", "One", 1), Piece("item", "• a"), Piece("item", "• b\n c")]).text
@@ -75,7 +80,9 @@ def assemble(title: str, pieces: Iterable[Piece], notes: Iterable[str] = ()) -> 
         at += len(text)
     if not blocks:
         raise Unreadable("empty", "nothing to do: there is no text in it")
-    return Document("", clean(title), "".join(parts), tuple(blocks), tuple(pages), notes=tuple(notes))
+    return Document(
+        "", clean(title), "".join(parts), tuple(blocks), tuple(pages), notes=tuple(notes)
+    )
 
 
 def _after_breaks(text: str, cleaned: str) -> Iterator[int]:

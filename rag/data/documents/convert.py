@@ -1,8 +1,9 @@
-"""Convert a file into a document: recognise its format by content and name, then convert it within limits.
+"""Convert a file into a document: recognise its format by content and name, then convert it within
+limits.
 
-`python -m rag.data.documents.convert` converts one document after another: requests and replies are lines of
-JSON. Such a process ends with the one that started it, whose end closes the pipe of requests, and enforces
-the limits of a conversion itself: a document that takes too long ends it.
+`python -m rag.data.documents.convert` converts one document after another: requests and replies are
+lines of JSON. Such a process ends with the one that started it, whose end closes the pipe of
+requests, and enforces the limits of a conversion itself: a document that takes too long ends it.
 """
 
 import json
@@ -31,17 +32,29 @@ from rag.data.records import Document
 _PIECE = 1 << 20
 _MAX_BYTES = 500_000_000  # of a file
 _LATEX_HEADING = re.compile(r"^\\(?:part|chapter|(?:sub)*section)\*?\{(.*)\}\s*$", re.MULTILINE)
-_MAX_FRAMES = 20_000  # of converters that walk a tree: pages of a few thousand nested elements exist
+_MAX_FRAMES = (
+    20_000  # of converters that walk a tree: pages of a few thousand nested elements exist
+)
 
 _FROM_BYTES: dict[str, Callable[[bytes], tuple[Any, ...]]] = {
-    "pdf": pdf.pdf, "xlsx": tables.workbook, "pptx": office.slides, "docx": office.word,
-    "epub": archives.book, "odt": archives.text, "rtf": partial(pandoc.read, kind="rtf"),  # 7-bit characters
-    "mail": lambda data: mail.message(data, _attached), "mbox": lambda data: mail.mailbox(data, _attached),
-}  # fmt: skip
+    "pdf": pdf.pdf,
+    "xlsx": tables.workbook,
+    "pptx": office.slides,
+    "docx": office.word,
+    "epub": archives.book,
+    "odt": archives.text,
+    "rtf": partial(pandoc.read, kind="rtf"),  # 7-bit characters
+    "mail": lambda data: mail.message(data, _attached),
+    "mbox": lambda data: mail.mailbox(data, _attached),
+}
 _FROM_TEXT: dict[str, Callable[[str], tuple[str, list[Piece]]]] = {
-    "html": html.page, "markdown": plain.markdown, "rst": rst.rst, "text": plain.text,
-    "csv": tables.csv_table, "code": plain.code,
-}  # fmt: skip
+    "html": html.page,
+    "markdown": plain.markdown,
+    "rst": rst.rst,
+    "text": plain.text,
+    "csv": tables.csv_table,
+    "code": plain.code,
+}
 
 
 def convert(data: bytes, name: str) -> Document:
@@ -72,7 +85,9 @@ def _read(data: bytes, name: str) -> tuple[str, list[Piece], tuple[str, ...]]:
         raise Unreadable("nested too deeply", "save it as plain text") from error
     except Exception as error:  # whatever the libraries raise over damaged files
         detail = f"{type(error).__name__}: {clean(str(error))[:120].rstrip('.')}"
-        raise Unreadable("broken file", "open and save it again, or get a whole copy", detail) from error
+        raise Unreadable(
+            "broken file", "open and save it again, or get a whole copy", detail
+        ) from error
 
 
 def _read_as(kind: str, data: bytes) -> tuple[str, list[Piece], tuple[str, ...]]:
@@ -125,7 +140,9 @@ def _reply(path: str) -> dict[str, Any]:
     name = strip_compression(path)
     try:
         with open(path, "rb") if name == path else open_binary(path) as stream:
-            parts = iter(partial(stream.read, _PIECE), b"")  # one read of all would first take the limit
+            parts = iter(
+                partial(stream.read, _PIECE), b""
+            )  # one read of all would first take the limit
             data = b"".join(islice(parts, _MAX_BYTES // _PIECE + 2))
         if len(data) > _MAX_BYTES:
             raise Unreadable("too large", "split it", f"more than {_MAX_BYTES:,} bytes")

@@ -10,13 +10,45 @@ from rag.data.documents import tables
 from rag.data.documents.blocks import BULLET, Kind, Piece, clean, first_heading
 
 _HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
-_SKIPPED = frozenset((
-    "script", "style", "noscript", "template", "svg", "math", "iframe", "object", "canvas", "audio",
-    "video", "button", "input", "select", "textarea", "option", "head", "title", "img", "map", "dialog",
-    "rp", "rt", "-comment", "!doctype",
-))  # fmt: skip
+_SKIPPED = frozenset(
+    (
+        "script",
+        "style",
+        "noscript",
+        "template",
+        "svg",
+        "math",
+        "iframe",
+        "object",
+        "canvas",
+        "audio",
+        "video",
+        "button",
+        "input",
+        "select",
+        "textarea",
+        "option",
+        "head",
+        "title",
+        "img",
+        "map",
+        "dialog",
+        "rp",
+        "rt",
+        "-comment",
+        "!doctype",
+    )
+)
 _NAVIGATION_TAGS = ("nav", "footer", "aside", "menu")
-_NAVIGATION_ROLES = ("navigation", "banner", "contentinfo", "search", "complementary", "menu", "doc-toc")
+_NAVIGATION_ROLES = (
+    "navigation",
+    "banner",
+    "contentinfo",
+    "search",
+    "complementary",
+    "menu",
+    "doc-toc",
+)
 _NAVIGATION_NAMES = re.compile(
     r"(^|[\s_-])(nav(bar|igation|header|footer|panel)?|breadcrumbs?|side-?bar|sphinxsidebar\w*|related|toc|"
     r"footer|header|cookies?|pagination|skip\w*|table-?of-?contents|edit-?(link|page)|share|social|adverts?|"
@@ -25,11 +57,40 @@ _NAVIGATION_NAMES = re.compile(
 _ANCHORS = re.compile(
     r"(^|\s)(header-?link|anchor(-?link)?|permalink|self-?link|copiable-link|footnote-?ref|link-target)(\s|$)"
 )
-_BLOCKS = frozenset((
-    "p", "div", "section", "article", "main", "body", "html", "blockquote", "figure", "figcaption",
-    "details", "summary", "address", "center", "fieldset", "form", "hr", "header", "hgroup", "caption",
-    "legend", "td", "th", "pre", "table", "ul", "ol", "menu", "dl", *_HEADINGS,
-))  # fmt: skip
+_BLOCKS = frozenset(
+    (
+        "p",
+        "div",
+        "section",
+        "article",
+        "main",
+        "body",
+        "html",
+        "blockquote",
+        "figure",
+        "figcaption",
+        "details",
+        "summary",
+        "address",
+        "center",
+        "fieldset",
+        "form",
+        "hr",
+        "header",
+        "hgroup",
+        "caption",
+        "legend",
+        "td",
+        "th",
+        "pre",
+        "table",
+        "ul",
+        "ol",
+        "menu",
+        "dl",
+        *_HEADINGS,
+    )
+)
 _LAYOUT = "table table, td h1, td h2, td h3, td pre, td ul li ul"  # parts of a table that is none
 _MAX_TABLES = 50  # in each other
 _MAIN_SHARE = 0.3  # of a page's letters: the main part has more
@@ -56,12 +117,16 @@ def _n_letters(pieces: Iterable[Piece]) -> int:
 
 
 def pieces_of(text: str) -> list[Piece]:
-    """Pieces of HTML that a renderer wrote: its tables hold data, and its lists of links are text."""
+    """Pieces of HTML that a renderer wrote: its tables hold data, and its lists of links are
+    text.
+    """
     return _walk(require("selectolax.lexbor", "docs").LexborHTMLParser(text).body, is_page=False)
 
 
 def pandoc_page(text: str, *, has_title: bool) -> tuple[str, list[Piece]]:
-    """Title and pieces of a page that pandoc wrote; with `has_title` its title is the first heading, too."""
+    """Title and pieces of a page that pandoc wrote; with `has_title` its title is the first
+    heading, too.
+    """
     tree = require("selectolax.lexbor", "docs").LexborHTMLParser(text)
     title = tree.css_first("#title-block-header .title")
     name = clean(title.text()) if title is not None else ""
@@ -77,7 +142,9 @@ def close_elements(text: str) -> str:
     body = require("selectolax.lexbor", "docs").LexborHTMLParser(text).body
     for table in body.css("table") if body is not None else ():
         table.attrs[MAY_BE_LAYOUT] = ""
-    return "" if body is None else "".join(child.html or "" for child in body.iter(include_text=True))
+    return (
+        "" if body is None else "".join(child.html or "" for child in body.iter(include_text=True))
+    )
 
 
 def _walk(root: Any, is_page: bool = True) -> list[Piece]:
@@ -105,7 +172,9 @@ class _Walk:
         if not text:
             return
         mark, self._mark = self._mark, ""
-        self.pieces.append(Piece(kind or ("item" if self._depth else "paragraph"), mark + text, level))
+        self.pieces.append(
+            Piece(kind or ("item" if self._depth else "paragraph"), mark + text, level)
+        )
 
     def visit_children(self, node: Any) -> None:
         for child in node.iter(include_text=True):
@@ -144,7 +213,11 @@ class _Walk:
         if self._is_page and _is_contents(node):
             return
         self._depth += 1
-        number = int(start) if ordered and (start := node.attributes.get("start") or "").isdecimal() else 1
+        number = (
+            int(start)
+            if ordered and (start := node.attributes.get("start") or "").isdecimal()
+            else 1
+        )
         for child in node.iter():
             if child.tag == "li" and not _is_hidden(child):
                 self._mark = f"{number}. " if ordered else BULLET
@@ -179,7 +252,9 @@ class _Walk:
         self._mark = ""
 
     def _table(self, node: Any) -> None:
-        rows = [row for part in node.iter() for row in part.iter() if row.tag == "tr"]  # of head, body, foot
+        rows = [
+            row for part in node.iter() for row in part.iter() if row.tag == "tr"
+        ]  # of head, body, foot
         cells = [[cell for cell in row.iter() if cell.tag in ("td", "th")] for row in rows]
         width = max(map(len, cells), default=0)
         may_be_layout = self._is_page or MAY_BE_LAYOUT in node.attributes
@@ -243,13 +318,21 @@ def _is_hidden(node: Any) -> bool:
 
 def _is_contents(node: Any) -> bool:
     """Whether a list is one of links within the site: a menu, or a table of contents."""
-    links = [link for link in node.css("a[href]") if not (link.attributes["href"] or "").startswith("http")]
+    links = [
+        link
+        for link in node.css("a[href]")
+        if not (link.attributes["href"] or "").startswith("http")
+    ]
     linked = sum(len("".join(link.text(deep=True).split())) for link in links)
-    return len(links) >= _MIN_CONTENTS and linked > 0.85 * len("".join(node.text(deep=True).split()))
+    return len(links) >= _MIN_CONTENTS and linked > 0.85 * len(
+        "".join(node.text(deep=True).split())
+    )
 
 
 def _is_links(node: Any, least: int) -> bool:
-    """Whether most of its text is links, or it has less than `least` letters, and no heading of a page."""
+    """Whether most of its text is links, or it has less than `least` letters, and no heading of a
+    page.
+    """
     if node.css_first("h1") is not None:
         return False
     letters = len(clean(node.text(deep=True)))

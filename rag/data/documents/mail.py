@@ -1,4 +1,6 @@
-"""Convert e-mail: subject, sender, recipient, date, the message and its attachments; also mailboxes."""
+"""Convert e-mail: subject, sender, recipient, date, the message and its attachments; also
+mailboxes.
+"""
 
 import email
 import email.policy
@@ -31,7 +33,9 @@ def message(data: bytes, attached: Attached) -> tuple[str, list[Piece], list[str
 
 
 def mailbox(data: bytes, attached: Attached) -> tuple[str, list[Piece], list[str]]:
-    """Title, pieces and notes of an mbox file: each message is a section with its subject as heading."""
+    """Title, pieces and notes of an mbox file: each message is a section with its subject as
+    heading.
+    """
     pieces, notes = list[Piece](), list[str]()
     for part in _SEPARATOR.split(data):
         content = email.message_from_bytes(part, policy=email.policy.default)
@@ -42,7 +46,9 @@ def mailbox(data: bytes, attached: Attached) -> tuple[str, list[Piece], list[str
     return "", pieces, notes
 
 
-def _section(parsed: MIMEPart, attached: Attached, level: int, notes: list[str], name: str) -> list[Piece]:
+def _section(
+    parsed: MIMEPart, attached: Attached, level: int, notes: list[str], name: str
+) -> list[Piece]:
     """A message among others, under its subject; one that is damaged does not cost the others."""
     heading = Piece("heading", _header(parsed, "Subject") or name, level)
     try:
@@ -69,7 +75,9 @@ def _pieces(parsed: MIMEPart, attached: Attached, level: int, notes: list[str]) 
         if part.get_content_type() == "message/rfc822":
             pieces += _section(part.get_content(), attached, level, notes, "Attached message")
         elif not part.is_multipart():
-            name = part.get_filename() or f"attachment{guess_extension(part.get_content_type()) or ''}"
+            name = (
+                part.get_filename() or f"attachment{guess_extension(part.get_content_type()) or ''}"
+            )
             try:
                 read, lost = attached(_bytes(part), name)
             except Unreadable as error:
@@ -81,7 +89,9 @@ def _pieces(parsed: MIMEPart, attached: Attached, level: int, notes: list[str]) 
 
 def _below(pieces: Iterable[Piece], levels: int) -> list[Piece]:
     """Pieces of a message or a file whose headings stand below one of this level."""
-    return [replace(piece, level=piece.level + levels) if piece.level else piece for piece in pieces]
+    return [
+        replace(piece, level=piece.level + levels) if piece.level else piece for piece in pieces
+    ]
 
 
 def _header(parsed: MIMEPart, name: str) -> str:

@@ -1,4 +1,6 @@
-"""Word and PowerPoint files: paragraphs, lists and tables in order, headings by style, notes of slides."""
+"""Word and PowerPoint files: paragraphs, lists and tables in order, headings by style, notes of
+slides.
+"""
 
 import io
 import re
@@ -13,7 +15,10 @@ from rag.data.documents.blocks import BULLET, Piece, clean, first_heading
 _W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _RELATED = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
 _FALLBACK = "{http://schemas.openxmlformats.org/markup-compatibility/2006}Fallback"
-_MADE_UP_TITLES = ("Word Document", "PowerPoint Presentation")  # by programs, and for files without any
+_MADE_UP_TITLES = (
+    "Word Document",
+    "PowerPoint Presentation",
+)  # by programs, and for files without any
 _Notes = Mapping[tuple[str, str], str]  # by the tag and the id of what refers to them
 _FOOTERS = (13, 15, 16)  # date, footer and number, which are the same on every slide
 _HEADING = re.compile(r"heading (\d)", re.IGNORECASE)
@@ -56,7 +61,11 @@ def _blocks(parent: Any, document: Any, notes: _Notes) -> Iterator[Piece]:
                 yield Piece("paragraph", notes.get((reference.tag, reference.get(f"{_W}id")), ""))
         elif child.tag == f"{_W}tbl":
             yield from _table(child, document, notes)
-        elif child.tag in (f"{_W}sdt", f"{_W}sdtContent", f"{_W}customXml"):  # form fields, cover pages, …
+        elif child.tag in (
+            f"{_W}sdt",
+            f"{_W}sdtContent",
+            f"{_W}customXml",
+        ):  # form fields, cover pages, …
             gallery = child.find(f"{_W}sdtPr/*/{_W}docPartGallery")
             if gallery is None or gallery.get(f"{_W}val") != "Table of Contents":
                 yield from _blocks(child, document, notes)
@@ -73,7 +82,11 @@ def _paragraph(element: Any, document: Any) -> Piece:
     numbered = properties is not None and properties.find(f"{_W}numPr") is not None
     if (numbered or style.lower().startswith("list")) and text.strip():
         return Piece("item", BULLET + text)
-    if "code" in style.lower() or style.lower() in ("html preformatted", "plain text", "preformatted text"):
+    if "code" in style.lower() or style.lower() in (
+        "html preformatted",
+        "plain text",
+        "preformatted text",
+    ):
         return Piece("code", text)
     return Piece("paragraph", text)
 
@@ -94,7 +107,9 @@ def _text(element: Any) -> str:
         if any(above.tag in (_FALLBACK, f"{_W}moveFrom") for above in node.iterancestors()):
             continue
         tag = node.tag.removeprefix(_W)
-        parts.append(node.text or "" if tag == "t" else {"tab": "\t", "noBreakHyphen": "-"}.get(tag, "\n"))
+        parts.append(
+            node.text or "" if tag == "t" else {"tab": "\t", "noBreakHyphen": "-"}.get(tag, "\n")
+        )
     return "".join(parts)
 
 
@@ -107,7 +122,9 @@ def _table(element: Any, document: Any, notes: _Notes) -> Iterator[Piece]:
         for cell in row.findall(f"{_W}tc"):
             span = cell.find(f"{_W}tcPr/{_W}gridSpan")
             lines = [clean(_text(paragraph)) for paragraph in cell.iter(f"{_W}p")]
-            texts += [" ".join(filter(None, lines))] * int(span.get(f"{_W}val") if span is not None else 1)
+            texts += [" ".join(filter(None, lines))] * int(
+                span.get(f"{_W}val") if span is not None else 1
+            )
         cells.append(texts)
     if max(map(len, cells), default=0) < 2:
         for row in element.iter(f"{_W}tc"):
@@ -117,7 +134,9 @@ def _table(element: Any, document: Any, notes: _Notes) -> Iterator[Piece]:
 
 
 def slides(data: bytes) -> tuple[str, list[Piece]]:
-    """Title and pieces of a PPTX file: a slide's title is its heading, its number the page; notes follow."""
+    """Title and pieces of a PPTX file: a slide's title is its heading, its number the page; notes
+    follow.
+    """
     show = require("pptx", "docs").Presentation(io.BytesIO(data))
     pieces: list[Piece] = []
     for number, slide in enumerate(show.slides, start=1):

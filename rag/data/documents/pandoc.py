@@ -1,4 +1,6 @@
-"""RTF, LaTeX, manual pages, Org, AsciiDoc and Jupyter notebooks by pandoc, where it is installed."""
+"""RTF, LaTeX, manual pages, Org, AsciiDoc and Jupyter notebooks by pandoc, where it is
+installed.
+"""
 
 import ctypes
 import re
@@ -14,7 +16,9 @@ from rag.data.documents.blocks import Piece, Unreadable
 _TIMEOUT_S = 60
 FORMATS = ("rtf", "latex", "man", "org", "asciidoc", "ipynb")
 REMEDY = "install pandoc (or `pip install pypandoc_binary`), or save it as DOCX, PDF or HTML"
-_MACRO = re.compile(rb"^\.de1? .*?^\.\.$", re.MULTILINE | re.DOTALL)  # a definition, in manual pages
+_MACRO = re.compile(
+    rb"^\.de1? .*?^\.\.$", re.MULTILINE | re.DOTALL
+)  # a definition, in manual pages
 _BSD = re.compile(rb"^\.Dd ", re.MULTILINE)  # a manual page in the macros of BSD
 _BSD_HEADING = re.compile(rb"^\.S[hs](?= )", re.MULTILINE)
 _INCLUDE = re.compile(rb"^include::.*$", re.MULTILINE)
@@ -23,13 +27,17 @@ _LEVELS = b"=-~^+"  # of AsciiDoc's underlined headings, which pandoc does not k
 
 
 def read(data: bytes, kind: str) -> tuple[str, list[Piece]]:
-    """Title and pieces of a document of one of `FORMATS`; nothing that it names is opened or executed."""
+    """Title and pieces of a document of one of `FORMATS`; nothing that it names is opened or
+    executed.
+    """
     program = find_pandoc()
     if program is None:
         raise Unreadable("pandoc is not installed", REMEDY, f"it reads {kind.upper()} files")
     if kind == "man":
         if _BSD.search(data):
-            with suppress(Unreadable):  # a strict reader; that of the others drops what BSD's macros hold
+            with suppress(
+                Unreadable
+            ):  # a strict reader; that of the others drops what BSD's macros hold
                 return _run(program, "mdoc", data)
         data = _BSD_HEADING.sub(lambda macro: macro[0].upper(), _MACRO.sub(b"", data))
         if b"\\{" not in data:  # pandoc stops at the end of what has not begun
@@ -46,14 +54,22 @@ def _run(program: str, source: str, data: bytes) -> tuple[str, list[Piece]]:
         command.append("--shift-heading-level-by=1")
     try:
         done = subprocess.run(
-            command, input=data, capture_output=True, timeout=_TIMEOUT_S, preexec_fn=_die_with_parent
+            command,
+            input=data,
+            capture_output=True,
+            timeout=_TIMEOUT_S,
+            preexec_fn=_die_with_parent,
         )
     except subprocess.TimeoutExpired as error:
         raise Unreadable("takes too long", "split it", f"more than {_TIMEOUT_S} s") from error
     if done.returncode:
         reason = " ".join(done.stderr.decode("utf-8", "replace").split())
-        raise Unreadable("broken file", "save it as DOCX, PDF or HTML", f"pandoc: {reason[:120].rstrip('.')}")
-    title, pieces = html.pandoc_page(done.stdout.decode("utf-8", "replace"), has_title=source == "asciidoc")
+        raise Unreadable(
+            "broken file", "save it as DOCX, PDF or HTML", f"pandoc: {reason[:120].rstrip('.')}"
+        )
+    title, pieces = html.pandoc_page(
+        done.stdout.decode("utf-8", "replace"), has_title=source == "asciidoc"
+    )
     return title.lower() if source in ("man", "mdoc") and title.isupper() else title, pieces
 
 
@@ -64,7 +80,9 @@ def _on_one_line(heading: re.Match[bytes]) -> bytes:
 
 
 def find_pandoc() -> str | None:
-    """The program on the PATH, or the one that the package pypandoc_binary carries; None without either."""
+    """The program on the PATH, or the one that the package pypandoc_binary carries; None without
+    either.
+    """
     if program := shutil.which("pandoc"):
         return program
     with suppress(ImportError, OSError):

@@ -1,4 +1,5 @@
-"""PDF by PDFium: lines with their places and font sizes, headings from the outline or from the sizes.
+"""PDF by PDFium: lines with their places and font sizes, headings from the outline or from the
+sizes.
 
 Note:
     PDFium is not thread-safe and may then give empty text without an error: one document at a time.
@@ -42,12 +43,16 @@ _one_at_a_time = Lock()
 _MAX_HEADING_CHARS = 160
 _MAX_HEADING_LINES = 3
 _MAX_LEVELS = 4
-_NUMBERING = re.compile(r"(?:chapter|appendix|part|section)?\s*[\dA-Z]+(?:\.\d+)*\.?\s+", re.IGNORECASE)
+_NUMBERING = re.compile(
+    r"(?:chapter|appendix|part|section)?\s*[\dA-Z]+(?:\.\d+)*\.?\s+", re.IGNORECASE
+)
 
 
 @dataclass(slots=True)
 class _Line:
-    """A line of a page: its places from the page's left lower corner, and its font size, in points."""
+    """A line of a page: its places from the page's left lower corner, and its font size, in
+    points.
+    """
 
     text: str
     page: int
@@ -107,7 +112,9 @@ def pdf(data: bytes) -> tuple[str, list[Piece], tuple[str, ...]]:
 
 
 def number_of_page(path: Path, label: str) -> int:
-    """Number of the first page with this label, counted from 1; 1 without such a page or a readable PDF."""
+    """Number of the first page with this label, counted from 1; 1 without such a page or a readable
+    PDF.
+    """
     try:
         with _one_at_a_time, closing(require("pypdfium2", "docs").PdfDocument(path)) as document:
             labels = _labels(document)
@@ -119,17 +126,25 @@ def number_of_page(path: Path, label: str) -> int:
 def _labels(document: Any) -> list[str]:
     """The label of each page; numbers from 1 where the file gives two pages the same one."""
     labels = [document.get_page_label(number) or str(number + 1) for number in range(len(document))]
-    return labels if len({*labels}) == len(labels) else [str(number + 1) for number in range(len(labels))]
+    return (
+        labels
+        if len({*labels}) == len(labels)
+        else [str(number + 1) for number in range(len(labels))]
+    )
 
 
 def _lines(document: Any, number: int, raw: Any) -> Iterator[_Line]:
-    """Cut a page's characters at line ends; place and size are those of a line's first visible character."""
+    """Cut a page's characters at line ends; place and size are those of a line's first visible
+    character.
+    """
     page = document[number]
     text_page, height = page.get_textpage(), page.get_height()
     n_chars = max(text_page.count_chars(), 0)
     buffer = (ctypes.c_ushort * (n_chars + 1))()
     raw.FPDFText_GetText(text_page.raw, 0, n_chars, buffer)
-    page_text = "".join(map(chr, buffer[:n_chars]))  # one character for each of PDFium's, surrogates too
+    page_text = "".join(
+        map(chr, buffer[:n_chars])
+    )  # one character for each of PDFium's, surrogates too
     flags = ctypes.c_int()
     name = ctypes.create_string_buffer(128)
     for match in _LINE.finditer(page_text):
@@ -150,20 +165,28 @@ def _lines(document: Any, number: int, raw: Any) -> Iterator[_Line]:
 
 
 def _without_boilerplate(lines: list[_Line], labels: Sequence[str]) -> list[_Line]:
-    """Drop page numbers, running heads, tables of contents, and what repeats at the edge of pages."""
+    """Drop page numbers, running heads, tables of contents, and what repeats at the edge of
+    pages.
+    """
     pages = {number: list(page) for number, page in itertools.groupby(lines, attrgetter("page"))}
-    repeated = Counter(mark for page in pages.values() for mark in set(map(_edge_mark, page)) if mark)
+    repeated = Counter(
+        mark for page in pages.values() for mark in set(map(_edge_mark, page)) if mark
+    )
     enough = 3 if len(pages) > 4 else 2
 
     def is_furniture(line: _Line) -> bool:
         if not (mark := _edge_mark(line)):
             return False
         words = line.text.split()
-        is_number = labels[line.page] in (words[0], words[-1]) or _PAGE_NUMBER.match(line.text) is not None
+        is_number = (
+            labels[line.page] in (words[0], words[-1]) or _PAGE_NUMBER.match(line.text) is not None
+        )
         return is_number or repeated[mark] >= enough
 
     texts = [
-        page for number, page in pages.items() if number >= 5 + len(labels) // 8 or not _is_contents(page)
+        page
+        for number, page in pages.items()
+        if number >= 5 + len(labels) // 8 or not _is_contents(page)
     ]
     remaining = (line for page in texts for line in page if not _LEADERS.search(line.text))
     return [line for line in remaining if not is_furniture(line)] or lines
@@ -174,11 +197,17 @@ def _is_contents(page: Sequence[_Line]) -> bool:
     entries = [line.text for line in page if _ENDS_IN_NUMBER.search(line.text)]
     numbers = [int(match[0]) for text in entries if (match := re.search(r"\d+\s*\Z", text))]
     falls = sum(after < before for before, after in itertools.pairwise(numbers))
-    return len(entries) >= _MIN_CONTENTS and len(entries) > 0.6 * len(page) and falls <= 0.1 * len(numbers)
+    return (
+        len(entries) >= _MIN_CONTENTS
+        and len(entries) > 0.6 * len(page)
+        and falls <= 0.1 * len(numbers)
+    )
 
 
 def _edge_mark(line: _Line) -> str:
-    """The part of a line at the edge of a page that recurs on other pages; "" for lines elsewhere."""
+    """The part of a line at the edge of a page that recurs on other pages; "" for lines
+    elsewhere.
+    """
     middle = (line.top + line.bottom) / 2 / line.height
     if _MARGIN < middle < 1 - _MARGIN:
         return ""
@@ -190,7 +219,9 @@ def _title_by_size(lines: Sequence[_Line]) -> str:
     size = max(line.size for line in first)
     grouped = itertools.groupby(first, lambda line: line.size == size)
     run, *others = [list(run) for is_large, run in grouped if is_large]
-    is_title = not others and len(run) <= 3 and size > Counter(x.size for x in lines).most_common(1)[0][0]
+    is_title = (
+        not others and len(run) <= 3 and size > Counter(x.size for x in lines).most_common(1)[0][0]
+    )
     return clean(" ".join(line.text for line in run)) if is_title else ""
 
 
@@ -215,16 +246,24 @@ def _continues(last: _Line, line: _Line, block: Sequence[_Line], pitch: float) -
     if line.level != last.level or line.is_code != last.is_code:
         return False
     if line.page != last.page:  # a sentence that goes on
-        goes_on = line.text[:1].islower() and last.text[-1:] not in _SENTENCE_ENDS and line.size == last.size
+        goes_on = (
+            line.text[:1].islower()
+            and last.text[-1:] not in _SENTENCE_ENDS
+            and line.size == last.size
+        )
         return goes_on and not (line.level or line.is_code or _ENTRY.match(line.text))
     step = (last.bottom - line.bottom) / max(last.size, 1)
     if line.level:
-        return abs(line.size - last.size) < 1 and 0 < step < 1.35 * max(pitch, 1.4) and len(block) < 3
+        return (
+            abs(line.size - last.size) < 1 and 0 < step < 1.35 * max(pitch, 1.4) and len(block) < 3
+        )
     if line.is_code:
         return -0.5 < step < 2.2 * pitch
     if abs(line.size - last.size) > 1.5 or (_ENTRY.match(line.text) and not -0.3 < step < 0.3):
         return False
-    indented = line.left - last.left > 0.8 * line.size and line.left - block[0].left > 0.8 * line.size
+    indented = (
+        line.left - last.left > 0.8 * line.size and line.left - block[0].left > 0.8 * line.size
+    )
     is_entry = _ENTRY.match(block[0].text) is not None
     ended = last.text[-1:] in _SENTENCE_ENDS and indented and not is_entry
     return step < 1.3 * pitch + 0.1 and not ended  # upwards: the next column
@@ -244,7 +283,9 @@ def _piece(block: Sequence[_Line], labels: Sequence[str]) -> Piece:
         if line.page != pages[-1]:
             pages.append(line.page)
             part = PAGE_BREAK + part
-            if re.search(r"[^\W\d_]-\Z", text):  # PDFium marks the hyphens that it sees a next line of
+            if re.search(
+                r"[^\W\d_]-\Z", text
+            ):  # PDFium marks the hyphens that it sees a next line of
                 text = text[:-1] + _HYPHENS[0]
         if text[-1:] in _HYPHENS and text:
             text = text[:-1] + part
@@ -261,7 +302,9 @@ def _piece(block: Sequence[_Line], labels: Sequence[str]) -> Piece:
 
 
 def _mark_outline(lines: Sequence[_Line], outline: Sequence[tuple[str, int, int]]) -> int:
-    """Set `level` of the first lines on an entry's page that read like it; returns how many entries did."""
+    """Set `level` of the first lines on an entry's page that read like it; returns how many entries
+    did.
+    """
     first: dict[int, int] = {}
     for place, line in enumerate(lines):
         first.setdefault(line.page, place)
@@ -281,7 +324,9 @@ def _mark_outline(lines: Sequence[_Line], outline: Sequence[tuple[str, int, int]
 
 
 def _count_heading_lines(lines: Sequence[_Line], place: int, title: str) -> int:
-    """Number of lines from `place` on that are the heading, 0 if none; `title` may lack their numbering."""
+    """Number of lines from `place` on that are the heading, 0 if none; `title` may lack their
+    numbering.
+    """
     letters = ""
     for n_lines, line in enumerate(lines[place : place + _MAX_HEADING_LINES], start=1):
         letters += _letters(line.text)
@@ -298,7 +343,9 @@ def _letters(text: str) -> str:
 
 
 def _mark_by_size(lines: Sequence[_Line]) -> None:
-    """Set `level`: sizes above the body's, the largest first; bold lines alone are the level below."""
+    """Set `level`: sizes above the body's, the largest first; bold lines alone are the level
+    below.
+    """
     sizes: Counter[float] = Counter()
     for line in lines:
         line.level = 0
@@ -312,7 +359,11 @@ def _mark_by_size(lines: Sequence[_Line]) -> None:
     if n_bold < 0.2 * sum(sizes.values()):
         below = min(len(larger), _MAX_LEVELS) + 1
         for before, line in zip([None, *lines], lines):
-            starts = before is None or before.page != line.page or before.text.rstrip()[-1:] in (*".:!?", "")
+            starts = (
+                before is None
+                or before.page != line.page
+                or before.text.rstrip()[-1:] in (*".:!?", "")
+            )
             is_marked = line.is_bold and not line.level and line.size >= body
             if is_marked and starts and _may_be_heading(line, most=80):
                 line.level = below

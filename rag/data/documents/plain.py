@@ -16,7 +16,9 @@ _DECLARED = re.compile(rb"""(?:charset|encoding|coding)\s*[=:]\s*["']?\s*([A-Za-
 _UNDERLINE = re.compile(r"([=\-~^*#])\1{2,}\s*\Z")
 _ENTRY = re.compile(r"\s*([-*+•·–]|\(?\d{1,3}[.)]|\(?[a-z][.)])\s+(?=\S)")
 _RULE = re.compile(r"[\s=\-_*#~+.]+\Z")
-_TIME = re.compile(r"\W{0,2}\d{4}-\d\d-\d\d[T ]\d\d:\d\d|\W{0,2}\w{3} [ \d]\d \d\d:\d\d:\d\d")  # of a log
+_TIME = re.compile(
+    r"\W{0,2}\d{4}-\d\d-\d\d[T ]\d\d:\d\d|\W{0,2}\w{3} [ \d]\d \d\d:\d\d:\d\d"
+)  # of a log
 _MAX_HEADING_CHARS = 100
 _LATIN_SHARE = 0.5  # of letters beyond ASCII: more is no Western European text
 _FRONT_MATTER = re.compile(r"\A---[ \t]*\n(.{0,50000}?)\n(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL)
@@ -53,15 +55,23 @@ def decode(data: bytes) -> tuple[str, tuple[str, ...]]:
         text = ""
     letters = [character for character in text if character.isalpha()]
     has_controls = re.search(rb"[\0-\x08]", data) is not None
-    if letters and not has_controls and sum(not c.isascii() for c in letters) < _LATIN_SHARE * len(letters):
+    if (
+        letters
+        and not has_controls
+        and sum(not c.isascii() for c in letters) < _LATIN_SHARE * len(letters)
+    ):
         return text, ("read as Windows-1252",)
     raise Unreadable(
-        "unknown encoding", "save it as UTF-8, or convert it with iconv", f"byte {place + 1} is not UTF-8"
+        "unknown encoding",
+        "save it as UTF-8, or convert it with iconv",
+        f"byte {place + 1} is not UTF-8",
     )
 
 
 def text(source: str) -> tuple[str, list[Piece]]:
-    """Title and pieces of plain text; the title is that of its front matter, else a heading on top."""
+    """Title and pieces of plain text; the title is that of its front matter, else a heading on
+    top.
+    """
     title, body = front_matter(source)
     pieces = list(_paragraphs(body))
     return title or first_heading(pieces[:1]), pieces
@@ -101,7 +111,9 @@ def _entries(lines: Sequence[str]) -> list[list[str]]:
 
 
 def _is_prose(lines: Sequence[str]) -> bool:
-    """Whether its line ends only come from the width of the text: one line, or lines that are all full."""
+    """Whether its line ends only come from the width of the text: one line, or lines that are all
+    full.
+    """
     if len(lines) == 1:
         return True
     if sum(_TIME.match(line) is not None for line in lines) > 1:
@@ -109,7 +121,12 @@ def _is_prose(lines: Sequence[str]) -> bool:
     width = max(len(line.rstrip()) for line in lines)
     is_full = all(len(line.rstrip()) > 0.6 * width for line in lines[:-1])
     aligned = {len(line) - len(line.lstrip()) for line in lines[1:]}
-    return is_full and width > 40 and len(aligned) == 1 and not any("   " in line.strip() for line in lines)
+    return (
+        is_full
+        and width > 40
+        and len(aligned) == 1
+        and not any("   " in line.strip() for line in lines)
+    )
 
 
 def code(source: str) -> tuple[str, list[Piece]]:
@@ -121,7 +138,8 @@ def code(source: str) -> tuple[str, list[Piece]]:
 def front_matter(text: str) -> tuple[str, str]:
     r"""The title that a document's metadata gives, "" if none, and the text below them.
 
-    Only lines such as `title: Guide` are read, so that nothing of YAML's (aliases, nesting) is built.
+    Only lines such as `title: Guide` are read, so that nothing of YAML's (aliases, nesting) is
+    built.
 
     Example:
         >>> front_matter("---\ntitle: Guide\n---\nBody.")
@@ -132,7 +150,9 @@ def front_matter(text: str) -> tuple[str, str]:
     if match is None or not all(map(_FIELD.match, match[1].split("\n"))):
         return "", text
     titles = [title[2].strip() for title in _TITLE.finditer(match[1])]
-    return clean(titles[-1]) if titles and titles[-1] not in ("null", "~") else "", text[match.end() :]
+    return clean(titles[-1]) if titles and titles[-1] not in ("null", "~") else "", text[
+        match.end() :
+    ]
 
 
 def markdown(text: str) -> tuple[str, list[Piece]]:
@@ -147,9 +167,12 @@ def _parser() -> Any:
     parser = require("markdown_it", "docs").MarkdownIt("commonmark", {"html": True})
     # A tag within a line may be no HTML at all ("Vec<T>"), and one of a block may never be closed.
     parser.add_render_rule(
-        "html_inline", lambda _, tokens, at, *rest: " " if tokens[at].content.startswith("<br") else ""
+        "html_inline",
+        lambda _, tokens, at, *rest: " " if tokens[at].content.startswith("<br") else "",
     )
-    parser.add_render_rule("html_block", lambda _, tokens, at, *rest: html.close_elements(tokens[at].content))
+    parser.add_render_rule(
+        "html_block", lambda _, tokens, at, *rest: html.close_elements(tokens[at].content)
+    )
     parser.normalizeLink = str  # no target of a link is shown
     return parser.enable(["table", "strikethrough"])
 

@@ -38,7 +38,8 @@ def file_id(name: str) -> str:
 
 
 def document_from(line: bytes, name: str) -> Document | BadRecord:
-    """What a converting process wrote about a file of this name: its document, or why it cannot be read.
+    """What a converting process wrote about a file of this name: its document, or why it cannot be
+    read.
 
     Raises:
         MissingDependencyError: a converter needs a package that is not installed.
@@ -52,13 +53,17 @@ def document_from(line: bytes, name: str) -> Document | BadRecord:
     pages = tuple((int(start), str(label)) for start, label in reply["pages"])
     shown = as_unicode(name)
     title = reply["title"] or PurePath(strip_compression(shown)).stem
-    return Document(file_id(name), title, reply["text"], blocks, pages, shown, notes=tuple(reply["notes"]))
+    return Document(
+        file_id(name), title, reply["text"], blocks, pages, shown, notes=tuple(reply["notes"])
+    )
 
 
 def convert_files(
     files: Sequence[tuple[str, str]], *, timeout_s: float = 60.0
 ) -> Iterator[Document | BadRecord]:
-    """Convert files, given by path and name, in order; the result for one that cannot be read is why."""
+    """Convert files, given by path and name, in order; the result for one that cannot be read is
+    why.
+    """
     n_processes = min(os.cpu_count() or 1, 8)
     workers = [Converter() for _ in range(n_processes)]
     idle, rest = deque(workers), iter(files)
@@ -73,7 +78,9 @@ def convert_files(
     executor = ThreadPoolExecutor(n_processes, thread_name_prefix="documents")
     try:
         with Progress(len(files), "files", "read") as progress:
-            waiting = deque(executor.submit(run, file) for file in islice(rest, _LOOK_AHEAD * n_processes))
+            waiting = deque(
+                executor.submit(run, file) for file in islice(rest, _LOOK_AHEAD * n_processes)
+            )
             while waiting:
                 yield waiting.popleft().result()
                 progress.update()
@@ -91,16 +98,24 @@ class Converter:
         self._niceness = niceness
         self._process: Popen[bytes] | None = None
 
-    def convert(self, path: str, name: str, timeout_s: float, memory_mib: int = 4096) -> Document | BadRecord:
+    def convert(
+        self, path: str, name: str, timeout_s: float, memory_mib: int = 4096
+    ) -> Document | BadRecord:
         """Send one request and wait for its reply; see `convert_files`."""
         if self._process is None or self._process.poll() is not None:
             environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-            self._process = Popen(CONVERTER, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, env=environment)
+            self._process = Popen(
+                CONVERTER, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, env=environment
+            )
             if self._niceness:
                 os.setpriority(os.PRIO_PROCESS, self._process.pid, self._niceness)
         process: Any = self._process  # its pipes are open
         try:
-            request = {"path": os.path.abspath(path), "timeout_s": timeout_s, "memory_mib": memory_mib}
+            request = {
+                "path": os.path.abspath(path),
+                "timeout_s": timeout_s,
+                "memory_mib": memory_mib,
+            }
             process.stdin.write(json.dumps(request).encode() + b"\n")
             process.stdin.flush()
             line = process.stdout.readline()
@@ -111,7 +126,9 @@ class Converter:
         if (code := process.wait()) == -signal.SIGALRM:
             remedy = "split it, or give it more time (--document-timeout)"
             return BadRecord("takes too long", f"more than {timeout_s:g} s; {remedy}")
-        return BadRecord("broken file", f"its converter ended with code {code}; open and save it again")
+        return BadRecord(
+            "broken file", f"its converter ended with code {code}; open and save it again"
+        )
 
     def close(self) -> None:
         """End the process for good."""

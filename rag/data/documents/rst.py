@@ -1,4 +1,6 @@
-"""reStructuredText, Sphinx's roles and directives included, by docutils; nothing in a file is executed."""
+"""reStructuredText, Sphinx's roles and directives included, by docutils; nothing in a file is
+executed.
+"""
 
 import re
 from collections import defaultdict
@@ -9,30 +11,93 @@ from rag.core.optional import require
 from rag.data.documents import html
 from rag.data.documents.blocks import Piece, clean, first_heading
 
-_DIRECTIVES = re.compile(r"^[ \t]*\.\.[ \t]+(?:\|[^|\n]+\|[ \t]+)?([A-Za-z][\w:+.-]*)::", re.MULTILINE)
+_DIRECTIVES = re.compile(
+    r"^[ \t]*\.\.[ \t]+(?:\|[^|\n]+\|[ \t]+)?([A-Za-z][\w:+.-]*)::", re.MULTILINE
+)
 _ROLES = re.compile(r":([A-Za-z][\w:+.-]*):`")
 _TARGET = re.compile(r"\A(.*?)\s*<[^<>]*>\Z", re.DOTALL)
-_CODE = ("code", "code-block", "sourcecode", "doctest", "testcode", "productionlist", "prompt", "console")
+_CODE = (
+    "code",
+    "code-block",
+    "sourcecode",
+    "doctest",
+    "testcode",
+    "productionlist",
+    "prompt",
+    "console",
+)
 _DROPPED = (
-    "toctree", "index", "automodule", "autoclass", "autofunction", "autosummary", "currentmodule",
-    "py:currentmodule", "module", "py:module", "highlight", "highlightlang", "default-domain",
-    "literalinclude", "sectionauthor", "codeauthor", "tabularcolumns", "include", "raw", "meta",
-    "image", "contents", "sectnum",
-)  # fmt: skip
+    "toctree",
+    "index",
+    "automodule",
+    "autoclass",
+    "autofunction",
+    "autosummary",
+    "currentmodule",
+    "py:currentmodule",
+    "module",
+    "py:module",
+    "highlight",
+    "highlightlang",
+    "default-domain",
+    "literalinclude",
+    "sectionauthor",
+    "codeauthor",
+    "tabularcolumns",
+    "include",
+    "raw",
+    "meta",
+    "image",
+    "contents",
+    "sectnum",
+)
 _SINCE = {
     "versionadded": "Added in version",
     "versionchanged": "Changed in version",
     "deprecated": "Deprecated since",
 }
-_ADMONITIONS = ["note", "warning", "tip", "hint", "important", "attention", "caution", "danger", "error"]
-_HIDDEN = ("comment", "substitution_definition", "raw", "image", "pending", "topic", "header", "footer",
-           "decoration", "docinfo", "meta", "footnote_reference")  # fmt: skip
+_ADMONITIONS = [
+    "note",
+    "warning",
+    "tip",
+    "hint",
+    "important",
+    "attention",
+    "caution",
+    "danger",
+    "error",
+]
+_HIDDEN = (
+    "comment",
+    "substitution_definition",
+    "raw",
+    "image",
+    "pending",
+    "topic",
+    "header",
+    "footer",
+    "decoration",
+    "docinfo",
+    "meta",
+    "footnote_reference",
+)
 _SETTINGS = {
-    "report_level": 5, "halt_level": 5, "warning_stream": "", "file_insertion_enabled": False,
-    "raw_enabled": False, "_disable_config": True, "doctitle_xform": False, "smart_quotes": False,
-    "line_length_limit": 10_000_000, "output_encoding": "unicode", "embed_stylesheet": False,
-    "stylesheet_path": "", "stylesheet": "", "math_output": "LaTeX", "syntax_highlight": "none",
-}  # fmt: skip
+    "report_level": 5,
+    "halt_level": 5,
+    "warning_stream": "",
+    "file_insertion_enabled": False,
+    "raw_enabled": False,
+    "_disable_config": True,
+    "doctitle_xform": False,
+    "smart_quotes": False,
+    "line_length_limit": 10_000_000,
+    "output_encoding": "unicode",
+    "embed_stylesheet": False,
+    "stylesheet_path": "",
+    "stylesheet": "",
+    "math_output": "LaTeX",
+    "syntax_highlight": "none",
+}
 
 
 def rst(text: str) -> tuple[str, list[Piece]]:
@@ -41,17 +106,30 @@ def rst(text: str) -> tuple[str, list[Piece]]:
     core = require("docutils.core", "docs")
     tree = core.publish_doctree(text, settings_overrides=_SETTINGS)
     _simplify(tree)
-    pieces = html.pieces_of(core.publish_from_doctree(tree, writer="html4", settings_overrides=_SETTINGS))
+    pieces = html.pieces_of(
+        core.publish_from_doctree(tree, writer="html4", settings_overrides=_SETTINGS)
+    )
     return first_heading(pieces), pieces
 
 
 def _register(text: str) -> None:
-    """Make docutils keep the text of roles and directives that it does not know: Sphinx's, or anybody's."""
+    """Make docutils keep the text of roles and directives that it does not know: Sphinx's, or
+    anybody's.
+    """
     parsers = require("docutils.parsers.rst", "docs")
     directives, roles, english = parsers.directives, parsers.roles, parsers.languages.en
-    options = defaultdict(lambda: str, {"class": str})  # any option, as text; docutils wants it not empty
-    fields = {"run": _run_directive, "has_content": True, "optional_arguments": 1, "option_spec": options}
-    directive = type("AnyDirective", (parsers.Directive,), {**fields, "final_argument_whitespace": True})
+    options = defaultdict(
+        lambda: str, {"class": str}
+    )  # any option, as text; docutils wants it not empty
+    fields = {
+        "run": _run_directive,
+        "has_content": True,
+        "optional_arguments": 1,
+        "option_spec": options,
+    }
+    directive = type(
+        "AnyDirective", (parsers.Directive,), {**fields, "final_argument_whitespace": True}
+    )
     for name in set(_DIRECTIVES.findall(text)):
         if name not in english.directives or name in (*_DROPPED, *_CODE):  # Sphinx has more options
             directives.register_directive(name, directive)
@@ -100,7 +178,9 @@ def _led(lead: str, blocks: Iterable[Any]) -> list[Any]:
 
 
 def _simplify(tree: Any) -> None:
-    """Make of a document's tree what the renderer writes as headings, paragraphs, lists, code and tables."""
+    """Make of a document's tree what the renderer writes as headings, paragraphs, lists, code and
+    tables.
+    """
     nodes = require("docutils.nodes", "docs")
     for node in list(tree.findall()):
         name, parent = node.tagname, node.parent
@@ -113,14 +193,18 @@ def _simplify(tree: Any) -> None:
         elif name in ("footnote", "citation"):
             label, *body = node.children or [nodes.label()]
             parent.replace(node, _led(f"[{label.astext()}] ", body))
-        elif name == "system_message":  # a directive that docutils refuses: what stands below its options
+        elif (
+            name == "system_message"
+        ):  # a directive that docutils refuses: what stands below its options
             refused = "\n".join(part.astext() for part in node.findall(nodes.literal_block))
             parent.replace(node, nodes.literal_block("", refused.partition("\n\n")[2]))
         elif name in ("field_list", "option_list"):
             items = []
             for *heads, body in (item.children for item in node.children):
                 term = nodes.term("", clean(", ".join(head.astext() for head in heads)))
-                items.append(nodes.definition_list_item("", term, nodes.definition("", *body.children)))
+                items.append(
+                    nodes.definition_list_item("", term, nodes.definition("", *body.children))
+                )
             parent.replace(node, nodes.definition_list("", *items))
         elif hasattr(node, "attributes"):  # a section called "footer" is none
             node.attributes.update(ids=[], names=[], classes=[], backrefs=[])

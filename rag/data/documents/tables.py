@@ -48,11 +48,16 @@ def rows(cells: Iterable[Sequence[str]], header: Sequence[str] = ()) -> Iterator
 def grid(cells: Sequence[Sequence[str]]) -> Iterator[Piece]:
     """Rows of a table in a text, whose first row is its header if it looks like one.
 
-    A single text in the first row, which may be repeated where cells are merged, is the table's title.
+    A single text in the first row, which may be repeated where cells are merged, is the table's
+    title.
     """
     filled = [row for row in cells if any(cell.strip() for cell in row)]
     width = max(map(len, filled), default=0)
-    while len(filled) > 1 and width > 2 and len(title := set(filter(None, map(clean, filled[0])))) == 1:
+    while (
+        len(filled) > 1
+        and width > 2
+        and len(title := set(filter(None, map(clean, filled[0])))) == 1
+    ):
         yield Piece("paragraph", title.pop())
         filled = filled[1:]
     if filled and is_header(filled[0], filled[1:]):
@@ -62,8 +67,8 @@ def grid(cells: Sequence[Sequence[str]]) -> Iterator[Piece]:
 
 
 def is_header(row: Sequence[str], below: Sequence[Sequence[str]]) -> bool:
-    """Whether a row is a header: short names for most columns, most of them distinct; no numbers except years
-    and counts.
+    """Whether a row is a header: short names for most columns, most of them distinct; no numbers
+    except years and counts.
 
     Example:
         >>> is_header(["Country", "2010", "2020"], [["Norway", "4.9", "5.4"]])
@@ -103,16 +108,19 @@ def is_number(text: str) -> bool:
 def sheet(cells: Iterable[Row]) -> Iterator[Piece]:
     """The tables of a sheet: each row with the names of its columns.
 
-    Empty rows divide a sheet into blocks. A table is a header and the rows below it, in this block and the
-    next ones; rows above a header are narrower. A short text alone above a table is its heading. If several
-    blocks begin with the same label ("Product: tea", "Product: milk"), that line is the heading of each.
+    Empty rows divide a sheet into blocks. A table is a header and the rows below it, in this block
+    and the next ones; rows above a header are narrower. A short text alone above a table is its
+    heading. If several blocks begin with the same label ("Product: tea", "Product: milk"), that
+    line is the heading of each.
 
     Example:
         >>> cells = [["Rooms of 2024"], [], ["Week", "Room", "Who"], ["2", "37", ""], [], ["3", "38", "Ann"]]
         >>> [(piece.kind, piece.text) for piece in sheet(cells)]
         [('heading', 'Rooms of 2024'), ('row', 'Week: 2; Room: 37'), ('row', 'Week: 3; Room: 38; Who: Ann')]
     """
-    blocks = [list(block) for is_filled, block in groupby(cells, lambda row: _size(row) > 0) if is_filled]
+    blocks = [
+        list(block) for is_filled, block in groupby(cells, lambda row: _size(row) > 0) if is_filled
+    ]
     widest = max((_size(row) for block in blocks for row in block), default=0)
     narrow = min(2, widest - 1)
     labels = Counter(label for block in blocks if (label := _label(block[0])))
@@ -140,7 +148,11 @@ def _size(row: Row) -> int:
 
 def _label(row: Row) -> str:
     """The first of two cells if it can name the second, else ""."""
-    if _size(row) != 2 or not 0 < len(label := clean(row[0])) <= _MAX_NAME_CHARS or is_number(label):
+    if (
+        _size(row) != 2
+        or not 0 < len(label := clean(row[0])) <= _MAX_NAME_CHARS
+        or is_number(label)
+    ):
         return ""
     return label.rstrip(":")
 
@@ -151,7 +163,9 @@ def _line(row: Row) -> str:
 
 
 def _header_at(block: Sequence[Row], following: Sequence[Row], narrow: int) -> int | None:
-    """Place of the header in a block: its first row that is not narrow, or twice as wide as all above it."""
+    """Place of the header in a block: its first row that is not narrow, or twice as wide as all
+    above it.
+    """
     above = narrow
     for at, row in enumerate(block):
         size = _size(row)
@@ -185,8 +199,12 @@ def csv_table(text: str) -> tuple[str, list[Piece]]:
 
 
 def workbook(data: bytes) -> tuple[str, list[Piece], tuple[str, ...]]:
-    """Title and pieces of an XLSX file, each sheet a section, and notes about formulas without a value."""
-    book = require("openpyxl", "docs").load_workbook(io.BytesIO(data), read_only=True, data_only=True)
+    """Title and pieces of an XLSX file, each sheet a section, and notes about formulas without a
+    value.
+    """
+    book = require("openpyxl", "docs").load_workbook(
+        io.BytesIO(data), read_only=True, data_only=True
+    )
     pieces, notes = list[Piece](), list[str]()
     for page in book.worksheets:
         if page.sheet_state != "visible":
@@ -200,12 +218,16 @@ def workbook(data: bytes) -> tuple[str, list[Piece], tuple[str, ...]]:
             pieces += [Piece("heading", page.title, 1), *content]
         if missing := len(_WITHOUT_VALUE.findall(book._archive.read(page._worksheet_path))):
             remedy = "open and save it in a spreadsheet program"
-            notes.append(f"sheet {page.title!r}: formulas without a stored value: {missing:,}; {remedy}")
+            notes.append(
+                f"sheet {page.title!r}: formulas without a stored value: {missing:,}; {remedy}"
+            )
     return book.properties.title or "", pieces, tuple(notes)
 
 
 def _dense(rows: Iterable[Mapping[int, str]]) -> list[list[str]]:
-    """Rows of filled cells by columns, without those that no row fills, and one empty row for many."""
+    """Rows of filled cells by columns, without those that no row fills, and one empty row for
+    many.
+    """
     filled, chars = list[Mapping[int, str]](), 0
     for row in rows:
         if row or (filled and filled[-1]):

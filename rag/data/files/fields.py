@@ -1,4 +1,6 @@
-"""Turn a mapping with the field's usual names into a document, or into a passage beside a question."""
+"""Turn a mapping with the field's usual names into a document, or into a passage beside a
+question.
+"""
 
 import datetime
 import math
@@ -17,16 +19,20 @@ TEXT_FIELDS = ("text", "contents", "context")
 PASSAGE_ID_FIELDS = ("passage_id", "psg_id", "id", "docid")
 METADATA_HINT = 'an example is {"year": 2020, "tags": ["guide", "linux"]}'
 _EMPTY: tuple[Any, ...] = (None, "", [])
-_SENTENCE_MARKERS = ("sentences", "charoffset", "text_with_links")  # lists of sentences: HotpotQA's abstracts
+_SENTENCE_MARKERS = (
+    "sentences",
+    "charoffset",
+    "text_with_links",
+)  # lists of sentences: HotpotQA's abstracts
 _KILT_PREFIX = re.compile(r"^(?:Section::::|BULLET::::)")
 
 
 class DocumentFields:
     """Turns mappings of one source into documents.
 
-    If the first mapping has no id field, the source is taken to have none, and every document gets the id
-    `{name}:{position}`, so that a bad record never changes the id of another. If the first mapping has one, a
-    later mapping without it is a bad record.
+    If the first mapping has no id field, the source is taken to have none, and every document gets
+    the id `{name}:{position}`, so that a bad record never changes the id of another. If the first
+    mapping has one, a later mapping without it is a bad record.
 
     Attributes:
         layout: a description of the fields' roles; "" until the first mapping.
@@ -45,7 +51,8 @@ class DocumentFields:
     def columns(self, row: list[str]) -> list[str] | None:
         """The names of a table's columns by its first row, if that does not name them.
 
-        Those of MS MARCO's and ColBERT's collections are id, text and perhaps title; their ids have digits.
+        Those of MS MARCO's and ColBERT's collections are id, text and perhaps title; their ids have
+        digits.
         """
         is_data = any(map(str.isdigit, row[0])) and not self._required
         if not is_data or len(row) not in (2, 3) or len(row[1]) < len("".join(row[2:])):
@@ -54,11 +61,15 @@ class DocumentFields:
         return ["id", "text", "title"][: len(row)]
 
     def _choose(self, names: Sequence[str]) -> None:
-        """Decide which fields become id, title and text; the others are ignored, which `layout` says."""
+        """Decide which fields become id, title and text; the others are ignored, which `layout`
+        says.
+        """
         self._names = listed_names(names)
         for name in self._required:
             if name not in names:
-                raise DataError(f"{self._name}: there is no field {name!r}; the fields are {self._names}")
+                raise DataError(
+                    f"{self._name}: there is no field {name!r}; the fields are {self._names}"
+                )
         roles = {role: [it for it in usual if it in names] for role, usual in self._roles.items()}
         if not roles["text"]:
             raise DataError(
@@ -93,14 +104,18 @@ class DocumentFields:
         for what, value, names in (("id", id, ids), ("text", text, texts)):
             if value is None:
                 expected = f"expected {' or '.join(names)}; there are {listed_names(record)}"
-                return BadRecord("missing field", f"no {what}: {expected}; name it with --{what}-field")
+                return BadRecord(
+                    "missing field", f"no {what}: {expected}; name it with --{what}-field"
+                )
         if isinstance(id, bool) or not isinstance(id, str | int):
             return BadRecord("id is not text or a whole number", f"found {type(id).__name__}")
         if not isinstance(title, str):
             return BadRecord("title is not text", f"found {type(title).__name__}")
         joined = text if isinstance(text, str) else _joined(text, title, record)
         if joined is None:
-            return BadRecord("text is not text", "expected text, or a list of paragraphs or of sentences")
+            return BadRecord(
+                "text is not text", "expected text, or a list of paragraphs or of sentences"
+            )
         beside = record.get("metadata")
         fields = {**beside, **record} if isinstance(beside, Mapping) else record
         chosen = {name: fields[name] for name in self._metadata if fields.get(name) not in _EMPTY}
@@ -121,7 +136,9 @@ class DocumentFields:
 
 
 def _joined(value: Any, title: str, record: Mapping[str, Any]) -> str | None:
-    """The text of a list of paragraphs, of sentences, or of paragraphs of sentences; None of another."""
+    """The text of a list of paragraphs, of sentences, or of paragraphs of sentences; None of
+    another.
+    """
     has_sentences = any(name in record for name in _SENTENCE_MARKERS)
     if _is_strings(value) and has_sentences:
         return join_sentences(value)
@@ -140,7 +157,8 @@ def metadata_of_fields(fields: Mapping[str, Any]) -> Metadata:
     """The metadata of a document; fields without a value are left out.
 
     Raises:
-        ValueError: filters cannot compare a value, or give its field another meaning; the message names it.
+        ValueError: filters cannot compare a value, or give its field another meaning; the message
+            names it.
 
     Example:
         >>> metadata_of_fields({"year": 2020, "tags": ["a", "b"], "by": "", "on": datetime.date(2020, 5, 1)})
@@ -150,11 +168,17 @@ def metadata_of_fields(fields: Mapping[str, Any]) -> Metadata:
         raise ValueError(f"{fields!r:.40}, expected a mapping")
     metadata: dict[str, Value | tuple[Value, ...]] = {}
     for name, value in fields.items():
-        if name in FILTER_FIELDS or not (isinstance(name, str) and name and as_unicode(name) == name):
-            raise ValueError(f"{name!r} is no name of a field: expected text, other than {FILTER_FIELDS}")
+        if name in FILTER_FIELDS or not (
+            isinstance(name, str) and name and as_unicode(name) == name
+        ):
+            raise ValueError(
+                f"{name!r} is no name of a field: expected text, other than {FILTER_FIELDS}"
+            )
         if value not in _EMPTY:
             several = is_list(value)
-            metadata[name] = tuple(_plain(name, it) for it in value) if several else _plain(name, value)
+            metadata[name] = (
+                tuple(_plain(name, it) for it in value) if several else _plain(name, value)
+            )
     return tuple(metadata.items())
 
 
@@ -171,7 +195,9 @@ def _plain(name: str, value: Any) -> Any:
 
 def first_of(record: Mapping[str, Any], names: Sequence[str]) -> tuple[str | None, Any]:
     """The first of these fields that is not empty, and its value; (None, None) if all are."""
-    return next(((name, record[name]) for name in names if record.get(name) not in (None, "")), (None, None))
+    return next(
+        ((name, record[name]) for name in names if record.get(name) not in (None, "")), (None, None)
+    )
 
 
 def passage_of(value: Any) -> Passage:
@@ -210,4 +236,6 @@ def _is_strings(value: Any) -> TypeGuard[Sequence[str]]:
 def listed_names(names: Iterable[str], most: int = 12) -> str:
     """Names for a message, which shows the first of them."""
     listed = [str(name)[:40] or "(no name)" for name in names]
-    return ", ".join(listed[:most]) + (f" and {len(listed) - most} more" if len(listed) > most else "")
+    return ", ".join(listed[:most]) + (
+        f" and {len(listed) - most} more" if len(listed) > most else ""
+    )

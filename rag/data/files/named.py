@@ -1,7 +1,7 @@
 """Data sets by name: `hf:owner/name` of the Hugging Face Hub, `irds:beir/scifact` of ir_datasets.
 
-Of the hub only data files (Parquet, JSON, CSV, …) are read, a data set's own code is never run. The package
-ir_datasets fetches what a name needs and keeps it in a cache of its own, in ~/.ir_datasets.
+Of the hub only data files (Parquet, JSON, CSV, …) are read, a data set's own code is never run. The
+package ir_datasets fetches what a name needs and keeps it in a cache of its own, in ~/.ir_datasets.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -29,15 +29,17 @@ def named_documents(name: str) -> Iterator[PlacedRecord]:
 
     Raises:
         ConfigError: a malformed name, or several splits and none named.
-        DataError: the data set, configuration or split is missing, private, or needs a script, or its server
-            cannot be reached.
+        DataError: the data set, configuration or split is missing, private, or needs a script, or
+            its server cannot be reached.
     """
     is_hub = name.startswith(HF_PREFIX)
     return _numbered(name, _stream(name) if is_hub else map(_document_record, _irds(name, "docs")))
 
 
 def named_questions(name: str) -> tuple[Iterator[PlacedRecord], Grades]:
-    """The questions of a data set, and its judgements, if it has any; raises as `named_documents`."""
+    """The questions of a data set, and its judgements, if it has any; raises as
+    `named_documents`.
+    """
     if name.startswith(HF_PREFIX):
         return _numbered(name, _stream(name)), {}
     grades: Grades = {}
@@ -47,7 +49,10 @@ def named_questions(name: str) -> tuple[Iterator[PlacedRecord], Grades]:
 
 
 def _numbered(name: str, records: Iterable[Mapping[str, Any]]) -> Iterator[PlacedRecord]:
-    return ((f"{name}: record {number}", number, record) for number, record in enumerate(records, start=1))
+    return (
+        (f"{name}: record {number}", number, record)
+        for number, record in enumerate(records, start=1)
+    )
 
 
 def _document_record(document: Any) -> dict[str, Any]:
@@ -58,31 +63,43 @@ def _document_record(document: Any) -> dict[str, Any]:
 
 def _question_record(query: Any) -> dict[str, Any]:
     fields = dict(query._asdict())
-    text = next((fields.pop(field) for field in ("text", "query", "title") if fields.get(field)), "")
+    text = next(
+        (fields.pop(field) for field in ("text", "query", "title") if fields.get(field)), ""
+    )
     return {"id": fields.pop("query_id"), "question": text, "answers": fields.pop("answers", ())}
 
 
 def corpus_of(name: str) -> str:
-    """The name of the corpus that a set's questions are asked of: "irds:beir/scifact" of "…/test"."""
+    """The name of the corpus that a set's questions are asked of: "irds:beir/scifact" of
+    "…/test".
+    """
     module = require("ir_datasets", "irds")
     return IRDS_PREFIX + str(module.docs_parent_id(name.removeprefix(IRDS_PREFIX)))
 
 
 def _irds(name: str, part: str) -> Iterator[Any]:
-    """Documents ("docs"), questions ("queries") or judgements ("qrels") of a set; no judgements may be."""
+    """Documents ("docs"), questions ("queries") or judgements ("qrels") of a set; no judgements may
+    be.
+    """
     with _reading(name):
         dataset = require("ir_datasets", "irds").load(name.removeprefix(IRDS_PREFIX))
         if getattr(dataset, f"has_{part}")():
             yield from getattr(dataset, f"{part}_iter")()
         elif part != "qrels":
-            raise DataError(f"{name} has no {part}", hint="see https://ir-datasets.com for what it has")
+            raise DataError(
+                f"{name} has no {part}", hint="see https://ir-datasets.com for what it has"
+            )
 
 
 def _stream(name: str) -> Iterator[Mapping[str, Any]]:
-    """Rows of a data set of the hub, or of a folder with data files; without a split, of the only one."""
+    """Rows of a data set of the hub, or of a folder with data files; without a split, of the only
+    one.
+    """
     place, *parts = name.removeprefix(HF_PREFIX).split(":")
     if not all((place, *parts)) or len(parts) > 2:
-        raise ConfigError(f"{name!r} does not name a data set", hint="write hf:owner/name[[:config]:split]")
+        raise ConfigError(
+            f"{name!r} does not name a data set", hint="write hf:owner/name[[:config]:split]"
+        )
     configuration, split = [None, None, *parts][-2:]
     with _reading(name):
         import datasets  # takes about a second, and most inputs do not need it

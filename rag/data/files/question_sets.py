@@ -1,4 +1,5 @@
-"""Records of the published question sets, in their official shape and that of their copies on a hub.
+"""Records of the published question sets, in their official shape and that of their copies on a
+hub.
 
 A hub stores lists of pairs as columns, nests answers, and renames fields.
 """
@@ -72,19 +73,25 @@ def parse_record(record: Any, fallback_id: str = "") -> tuple[Question, dict[str
                 del rest[name]
     is_regex = rest.pop("answers_are_regex", rest.pop("answer_is_regex", None)) is True
     profile: AnswerProfile = REGEX_PROFILE if is_regex else "squad"
-    return Question(fallback_id if id is None else str(id), text, answers, answer_profile=profile), rest
+    return Question(
+        fallback_id if id is None else str(id), text, answers, answer_profile=profile
+    ), rest
 
 
 def _of_pairs(record: Record) -> dict[str, Any]:
     """A pair or triplet of sentence-transformers or Tevatron in the shape of DPR's files."""
-    question = next((n for n in ("anchor", "query", "question") if isinstance(record.get(n), str)), None)
+    question = next(
+        (n for n in ("anchor", "query", "question") if isinstance(record.get(n), str)), None
+    )
     named = [name for name in _POSITIVES if name in record]  # the first that holds something
     positive = next((name for name in named if record[name]), named[0] if named else None)
     if question is None or positive is None:
         return dict(record)
     wrong = [name for name in record if _NEGATIVES.fullmatch(str(name))]
     negatives = [passage for name in wrong for passage in _contexts(record[name])]
-    others = {name: value for name, value in record.items() if name not in (question, positive, *wrong)}
+    others = {
+        name: value for name, value in record.items() if name not in (question, positive, *wrong)
+    }
     lists = {"positive_ctxs": _contexts(record[positive]), "hard_negative_ctxs": negatives}
     return {**others, "question": record[question], **lists}
 
@@ -95,7 +102,8 @@ def _contexts(value: Any) -> list[Any]:
 
 
 def parse_cell(cell: str) -> tuple[str, ...]:
-    """Read a table's cell: a Python or JSON list of strings, or one string; literals are never evaluated.
+    """Read a table's cell: a Python or JSON list of strings, or one string; literals are never
+    evaluated.
 
     Raises:
         ValueError: a list of something else, or answers between bars.
@@ -107,25 +115,37 @@ def parse_cell(cell: str) -> tuple[str, ...]:
     stripped = cell.strip()
     if not re.match(r"\[.*\]$|\(.*\)$", stripped, re.DOTALL):
         if "|" in cell:
-            raise ValueError(f'several values, and one with a bar, are a list, ["a", "b"]: {cell[:60]!r}')
+            raise ValueError(
+                f'several values, and one with a bar, are a list, ["a", "b"]: {cell[:60]!r}'
+            )
         return (cell,) if stripped else ()
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # regular expressions with escapes that Python does not know
+            warnings.simplefilter(
+                "ignore"
+            )  # regular expressions with escapes that Python does not know
             return answers_of(list(ast.literal_eval(stripped)))
     except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError) as error:
         raise ValueError(f"not a list of answers: {stripped[:60]!r}") from error
 
 
 def answers_of(value: Any) -> tuple[str, ...]:
-    """Text, a number, `{text}` or `{answer}` of these, TriviaQA's object, or a list of any of them."""
+    """Text, a number, `{text}` or `{answer}` of these, TriviaQA's object, or a list of any of
+    them.
+    """
     if is_list(value):
         return tuple(answer for item in value for answer in answers_of(item))
     if isinstance(value, Mapping):
         fields = {str(name).lower(): inner for name, inner in value.items()}
         if "aliases" in fields:
-            texts = [fields.get("value"), *(fields["aliases"] or ()), *(fields.get("humananswers") or ())]
-            return tuple(it for it in texts if isinstance(it, str) and it not in ("", _UNKNOWN_ANSWER))
+            texts = [
+                fields.get("value"),
+                *(fields["aliases"] or ()),
+                *(fields.get("humananswers") or ()),
+            ]
+            return tuple(
+                it for it in texts if isinstance(it, str) and it not in ("", _UNKNOWN_ANSWER)
+            )
         if not {"text", "answer", "provenance"} & fields.keys():  # KILT states evidence alone, too
             raise ValueError("answers are an object without 'text'")
         inner = fields.get("text", fields.get("answer"))
@@ -138,9 +158,9 @@ def answers_of(value: Any) -> tuple[str, ...]:
 def question_of(record: Any, fallback_id: str) -> Question:
     """The question of a record of any known set, with its evidence; other fields are `meta`.
 
-    Evidence is `gold_passage_ids` (this system), `positive_ctxs` (DPR), `context` as text with `title` and
-    places of answers (SQuAD), `context` as pairs with `supporting_facts` (HotpotQA, 2WikiMultiHopQA) or
-    `gold_titles`, `paragraphs` (MuSiQue) and `output` (KILT).
+    Evidence is `gold_passage_ids` (this system), `positive_ctxs` (DPR), `context` as text with
+    `title` and places of answers (SQuAD), `context` as pairs with `supporting_facts` (HotpotQA,
+    2WikiMultiHopQA) or `gold_titles`, `paragraphs` (MuSiQue) and `output` (KILT).
 
     Raises:
         ValueError: no question, or a field of another shape; the message says which.
@@ -153,7 +173,9 @@ def question_of(record: Any, fallback_id: str) -> Question:
     parsed, rest = parse_record(record, fallback_id)
     answers = tuple(dict.fromkeys(parsed.answers))
     ids = rest.pop("gold_passage_ids", None)
-    if not isinstance(ids, list | tuple | None) or not all(isinstance(it, str | int) for it in ids or ()):
+    if not isinstance(ids, list | tuple | None) or not all(
+        isinstance(it, str | int) for it in ids or ()
+    ):
         raise ValueError("gold_passage_ids is not a list of ids")
     fields: dict[str, Any] = {"gold_passage_ids": tuple(map(str, ids or ()))}
     context = rest.get("context")
@@ -169,7 +191,9 @@ def question_of(record: Any, fallback_id: str) -> Question:
         fields |= {"gold": gold, "gold_are_alternatives": True, "context": others}
     elif isinstance(context, str) and rest.get("supporting_facts") is None:  # SQuAD
         fields |= _squad_fields(rest, record.get("answers"))
-    elif "paragraphs" in rest and {"question_decomposition", "answer_aliases"} & rest.keys():  # MuSiQue
+    elif (
+        "paragraphs" in rest and {"question_decomposition", "answer_aliases"} & rest.keys()
+    ):  # MuSiQue
         answers = (*answers, *(rest.pop("answer_aliases", None) or ()))
         answers = () if rest.pop("answerable", None) is False else tuple(dict.fromkeys(answers))
         fields["gold"], fields["context"] = _musique(rest)
@@ -183,15 +207,21 @@ def question_of(record: Any, fallback_id: str) -> Question:
 
 
 def _squad_fields(rest: dict[str, Any], stated: Any) -> dict[str, Any]:
-    """The paragraph that a question of SQuAD is asked of, and where the stated answers begin in it."""
+    """The paragraph that a question of SQuAD is asked of, and where the stated answers begin in
+    it.
+    """
     title, context = str(rest.pop("title", None) or ""), rest.pop("context")
     labels = rows_of_columns(stated) if isinstance(stated, list | Mapping) else []
     if isinstance(stated, Mapping):  # a copy on a hub
         title = unquote(title).replace("_", " ")
         if not labels:
             rest["is_impossible"] = True
-    fields: dict[str, Any] = {"gold": (GoldPassage(Passage("", title, context)),) if context.strip() else ()}
-    starts = [row.get("start", row.get("answer_start")) for row in labels if isinstance(row, Mapping)]
+    fields: dict[str, Any] = {
+        "gold": (GoldPassage(Passage("", title, context)),) if context.strip() else ()
+    }
+    starts = [
+        row.get("start", row.get("answer_start")) for row in labels if isinstance(row, Mapping)
+    ]
     if all(isinstance(start, int) for start in starts):
         fields["answer_starts"] = tuple(starts)
     return fields
@@ -202,13 +232,16 @@ def _passages(listed: Any) -> tuple[GoldPassage, ...]:
     return tuple(GoldPassage(p if p.text.strip() else replace(p, text="")) for p in passages)
 
 
-_Paragraphs = tuple[tuple[GoldPassage, ...], tuple[GoldPassage, ...]]  # gold ones in hop order, the others
+_Paragraphs = tuple[
+    tuple[GoldPassage, ...], tuple[GoldPassage, ...]
+]  # gold ones in hop order, the others
 
 
 def _hops(rest: dict[str, Any]) -> _Paragraphs:
     """Gold paragraphs in the order of the facts, and the others.
 
-    Source: Xiong et al. 2021, "Answering Complex Open-Domain Questions with Multi-Hop Dense Retrieval".
+    Source: Xiong et al. 2021, "Answering Complex Open-Domain Questions with Multi-Hop Dense
+        Retrieval".
     """
     facts: dict[str, list[int]] = {}
     names = ("title", "sent_id", "sent_idx")
@@ -216,7 +249,9 @@ def _hops(rest: dict[str, Any]) -> _Paragraphs:
         facts.setdefault(str(title), []).append(int(sentence))
     pairs = pairs_of(rest.pop("context", None), ("title", "sentences", "content"), "context")
     unused, gold = [_paragraph(str(title), inside) for title, inside in pairs], list[GoldPassage]()
-    named = list(map(str, rest.pop("gold_titles", None) or ()))  # one title twice: two paragraphs with it
+    named = list(
+        map(str, rest.pop("gold_titles", None) or ())
+    )  # one title twice: two paragraphs with it
     for title in [*named, *(title for title in facts if title not in named)]:
         paragraph = next((it for it in unused if it.passage.title == title), None)
         if paragraph is not None:
@@ -233,7 +268,9 @@ def _paragraph(title: str, inside: str | Sequence[Any]) -> GoldPassage:
 
 
 def _musique(rest: dict[str, Any]) -> _Paragraphs:
-    """Gold paragraphs in the order of the steps, and the others; each is one "sentence", which supports."""
+    """Gold paragraphs in the order of the steps, and the others; each is one "sentence", which
+    supports.
+    """
     rows = rows_of_columns(rest.pop("paragraphs"))
     if not all(isinstance(item, Mapping) and "paragraph_text" in item for item in rows):
         raise ValueError("paragraphs without 'paragraph_text'")
@@ -242,7 +279,9 @@ def _musique(rest: dict[str, Any]) -> _Paragraphs:
     order = [step.get("paragraph_support_idx") for step in steps if isinstance(step, Mapping)]
     numbers = [item.get("idx", place) for place, item in enumerate(rows)]
     gold = [place for place, item in enumerate(rows) if item.get("is_supporting")]
-    gold.sort(key=lambda place: order.index(numbers[place]) if numbers[place] in order else len(order))
+    gold.sort(
+        key=lambda place: order.index(numbers[place]) if numbers[place] in order else len(order)
+    )
     others = (item for place, item in enumerate(paragraphs) if place not in gold)
     return tuple(replace(paragraphs[place], supporting=(0,)) for place in gold), tuple(others)
 
@@ -271,10 +310,11 @@ def pairs_of(value: Any, names: Sequence[str], field: str) -> list[tuple[Any, An
 
 
 def table_columns(row: list[str], path: str) -> list[str] | None:
-    """The columns of a table of questions or training pairs by its first row, if that does not name them.
+    """The columns of a table of questions or training pairs by its first row, if that does not name
+    them.
 
-    They are DPR's question and answers, id and question, pairs or triplets of texts, or the ids of a
-    question, a right and a wrong passage (MS MARCO's `qidpidtriples`); others are a DataError.
+    They are DPR's question and answers, id and question, pairs or triplets of texts, or the ids of
+    a question, a right and a wrong passage (MS MARCO's `qidpidtriples`); others are a DataError.
     """
     cells = [cell.strip() for cell in row]
     if {"question", "query", "anchor"}.intersection(map(str.lower, cells)):
@@ -295,10 +335,12 @@ def table_columns(row: list[str], path: str) -> list[str] | None:
 
 
 def squad_paragraphs(record: Any) -> list[dict[str, Any]] | None:
-    """The paragraphs of an article of SQuAD, with the ids that they have in a corpus; None if it is none.
+    """The paragraphs of an article of SQuAD, with the ids that they have in a corpus; None if it is
+    none.
 
     Returns:
-        `id` (the article's title and a number), `title`, `context` (None if it has none), and `qas`.
+        `id` (the article's title and a number), `title`, `context` (None if it has none), and
+        `qas`.
     """
     paragraphs = record.get("paragraphs") if isinstance(record, Mapping) else None
     if not isinstance(paragraphs, list) or not all(

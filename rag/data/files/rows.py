@@ -1,7 +1,7 @@
 """The one reader of records: lines, JSON, tables and Parquet.
 
-Lines and the elements of JSON lists come one at a time: a file of any length is read in the memory of its
-largest element.
+Lines and the elements of JSON lists come one at a time: a file of any length is read in the memory
+of its largest element.
 """
 
 import bz2
@@ -28,16 +28,28 @@ from rag.core.files import atomic_path
 from rag.data.records import BadRecord, PlacedRecord
 
 Values = Iterator[tuple[int, Any]]  # records without their places
-Columns = Callable[[list[str]], list[str] | None]  # of a first row: names for the columns, if it has none
+Columns = Callable[
+    [list[str]], list[str] | None
+]  # of a first row: names for the columns, if it has none
 
 _COMPRESSED = (".gz", ".bz2", ".zst", ".xz")
 BY_SUFFIX = {
-    ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".tsv": "tsv", ".csv": "csv",
-    ".parquet": "parquet", ".pq": "parquet",
-}  # fmt: skip
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "json",
+    ".tsv": "tsv",
+    ".csv": "csv",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+}
 _DATA = re.compile(rb'"([dD]ata)"\s*:\s*\[')
 _BUFFER_BYTES = 1 << 18
-_UNQUOTED = ("text", "question", "positive", "negative")  # last columns of MS MARCO's, without a header
+_UNQUOTED = (
+    "text",
+    "question",
+    "positive",
+    "negative",
+)  # last columns of MS MARCO's, without a header
 _BATCH_ROWS = 256  # of Parquet: a row may hold the text of many paragraphs
 
 
@@ -67,7 +79,9 @@ def open_binary(source: str | Path) -> Iterator[io.BufferedReader]:
         stream: Any
         with open(source, "rb", _BUFFER_BYTES) as stream:
             head = stream.peek(6)[:6]
-            opener = next((opener for magic, opener in _OPENERS.items() if head.startswith(magic)), None)
+            opener = next(
+                (opener for magic, opener in _OPENERS.items() if head.startswith(magic)), None
+            )
             yield stream if opener is None else io.BufferedReader(opener(stream), _BUFFER_BYTES)
     except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
         raise DataError(f"{name}: {str(error.strerror).lower()}") from error
@@ -81,7 +95,9 @@ def open_binary(source: str | Path) -> Iterator[io.BufferedReader]:
 _OPENERS: dict[bytes, Callable[[Any], Any]] = {  # by the first bytes
     b"\x1f\x8b": lambda stream: gzip.GzipFile(fileobj=stream),
     b"BZh": bz2.BZ2File,
-    b"\x28\xb5\x2f\xfd": lambda stream: pa.CompressedInputStream(pa.PythonFile(stream, "r"), "zstd"),
+    b"\x28\xb5\x2f\xfd": lambda stream: pa.CompressedInputStream(
+        pa.PythonFile(stream, "r"), "zstd"
+    ),
     b"\xfd7zXZ": lzma.LZMAFile,
 }
 
@@ -89,14 +105,15 @@ _OPENERS: dict[bytes, Callable[[Any], Any]] = {  # by the first bytes
 def head_of(stream: io.BufferedReader) -> bytes:
     """The first bytes of a stream, as many as are buffered, without consuming them.
 
-    A byte-order mark, spaces and empty lines before them are left out; a tab is not, since it delimits.
+    A byte-order mark, spaces and empty lines before them are left out; a tab is not, since it
+    delimits.
     """
     return stream.peek(1).removeprefix(codecs.BOM_UTF8).lstrip(b" \r\n")
 
 
 def format_of(head: bytes, name: str) -> str | None:
-    """The format of records with this head (see `head_of`), by content, then by the file's name, if it tells:
-    "parquet", "jsonl", "json", "tsv", "csv" or "markup".
+    """The format of records with this head (see `head_of`), by content, then by the file's name, if
+    it tells: "parquet", "jsonl", "json", "tsv", "csv" or "markup".
     """
     suffix = Path(strip_compression(name).lower()).suffix
     visible = head.lstrip()
@@ -132,7 +149,9 @@ def read_rows(
         if format in ("auto", "json"):  # files called .json may hold lines
             format = format_of(head_of(stream), path) or otherwise
         if format == "markup":
-            raise DataError(f"{path} holds tags, expected records", hint="write JSON lines, or a table")
+            raise DataError(
+                f"{path} holds tags, expected records", hint="write JSON lines, or a table"
+            )
         if format == "jsonl":
             rows = _lines(stream, json.loads)
         elif format == "json":
@@ -149,9 +168,11 @@ def read_rows(
 
 
 def _lines(stream: io.BufferedReader, parse: Callable[[str], Any]) -> Values:
-    """The value of each line, without its end (LF or CRLF) and a byte-order mark; blank ones are no records.
+    """The value of each line, without its end (LF or CRLF) and a byte-order mark; blank ones are no
+    records.
 
-    A line that does not decode, or that is not JSON, comes as a `BadRecord`, and the next line follows.
+    A line that does not decode, or that is not JSON, comes as a `BadRecord`, and the next line
+    follows.
     """
     for number, line in enumerate(stream, start=1):
         if number == 1:
@@ -170,7 +191,9 @@ def _lines(stream: io.BufferedReader, parse: Callable[[str], Any]) -> Values:
 
 
 def _json_values(stream: io.BufferedReader, source: str) -> Values:
-    """The records of a JSON list, or of the list under "data" in an object (SQuAD's; TriviaQA's "Data")."""
+    """The records of a JSON list, or of the list under "data" in an object (SQuAD's; TriviaQA's
+    "Data").
+    """
     number, head = 0, head_of(stream).lstrip()
     key = None if head.startswith(b"[") else _DATA.search(head)
     if stream.peek(3).startswith(codecs.BOM_UTF8):
@@ -201,8 +224,9 @@ def _is_json_lines(head: bytes) -> bool:
 def _table_rows(stream: io.BufferedReader, source: str, columns: Columns) -> Values:
     """Rows of a table as mappings; a row of another length is a bad record.
 
-    The delimiter is a tab if the first line has one, else a semicolon or a comma; quotes are those of CSV. A
-    broken quote ends the reading, since what stands after it cannot be told apart from it.
+    The delimiter is a tab if the first line has one, else a semicolon or a comma; quotes are those
+    of CSV. A broken quote ends the reading, since what stands after it cannot be told apart from
+    it.
     """
     first = head_of(stream).partition(b"\n")[0].rstrip(b"\r").decode(errors="replace")
     delimiter = "\t" if "\t" in first else max(",;", key=first.count)
@@ -212,7 +236,9 @@ def _table_rows(stream: io.BufferedReader, source: str, columns: Columns) -> Val
     headless = columns(cells)
     names, has_header = headless or [cell.strip() for cell in cells], headless is None
     if twice := next((name for name in names if name and names.count(name) > 1), None):
-        raise DataError(f"{source}: two columns are called {twice!r}", hint="rename or remove one of them")
+        raise DataError(
+            f"{source}: two columns are called {twice!r}", hint="rename or remove one of them"
+        )
     csv.field_size_limit(sys.maxsize)
     text = io.TextIOWrapper(stream, "utf-8-sig", errors="surrogateescape", newline="")
     is_quoted = has_header or delimiter != "\t" or names[-1] not in _UNQUOTED
@@ -263,13 +289,20 @@ def json_records(path: str | Path) -> Iterator[dict[str, Any]]:
         yield value
 
 
-def write_json_lines(path: Path, items: Iterable[Mapping[str, Any]], *, listed: bool = False) -> int:
+def write_json_lines(
+    path: Path, items: Iterable[Mapping[str, Any]], *, listed: bool = False
+) -> int:
     """Write one object per line, with `listed` as one JSON list; returns their number."""
     count, separator = 0, ",\n" if listed else "\n"
-    with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8", newline="\n") as file:
+    with (
+        atomic_path(path) as temporary,
+        open(temporary, "w", encoding="utf-8", newline="\n") as file,
+    ):
         file.write("[\n" if listed else "")
         for item in items:
-            file.write((separator if count else "") + json.dumps(item, ensure_ascii=False, allow_nan=False))
+            file.write(
+                (separator if count else "") + json.dumps(item, ensure_ascii=False, allow_nan=False)
+            )
             count += 1
         file.write(("\n" if count else "") + ("]\n" if listed else ""))
     return count

@@ -16,7 +16,16 @@ from rag.data.records import CORPUS_FORMATS, BadRecord, ReadReport
 
 DOCUMENTS = "documents"  # every file is one document: PDF, Office, HTML, Markdown, text, …
 _ALSO_DOCUMENTS = ("csv", "tsv", "json")  # records in a folder of data, one table among documents
-_ABOUT_DATA = ("readme", "license", "licence", "copying", "notice", "changelog", "citation", "authors")
+_ABOUT_DATA = (
+    "readme",
+    "license",
+    "licence",
+    "copying",
+    "notice",
+    "changelog",
+    "citation",
+    "authors",
+)
 _GENERATED_FOLDERS = ("node_modules", "__pycache__", "_static", "_sources")
 _WIKI_FILE = re.compile(r"wiki_\d+$")
 
@@ -27,8 +36,9 @@ class Source:
 
     Attributes:
         path: where it is; "hf:…" or "irds:…" for a data set.
-        name: name in messages and generated ids: path relative to the given folder, or the file name; with
-            the folder's name in front if more was given, and the folders above if several share a name.
+        name: name in messages and generated ids: path relative to the given folder, or the file
+            name; with the folder's name in front if more was given, and the folders above if
+            several share a name.
     """
 
     path: str
@@ -49,15 +59,20 @@ def find_sources(
     """
     report = report if report is not None else ReadReport()
     if not inputs:
-        raise ConfigError("no corpus was given", hint="name at least one file, folder or hf:owner/name")
+        raise ConfigError(
+            "no corpus was given", hint="name at least one file, folder or hf:owner/name"
+        )
     if format not in ("auto", *CORPUS_FORMATS):
         raise ConfigError(
-            f"unknown corpus format {format!r}", hint=f"use auto or one of: {', '.join(CORPUS_FORMATS)}"
+            f"unknown corpus format {format!r}",
+            hint=f"use auto or one of: {', '.join(CORPUS_FORMATS)}",
         )
     paths = list(map(str, inputs))
     for path in paths:
         if not is_named(path) and not os.path.exists(path):
-            raise DataError(f"{path}: no such file or folder", hint="check the path, or name hf:…, irds:…")
+            raise DataError(
+                f"{path}: no such file or folder", hint="check the path, or name hf:…, irds:…"
+            )
     labels = _labels([path for path in paths if not is_named(path)])
     sources: list[Source] = []
     for path in paths:
@@ -73,7 +88,9 @@ def find_sources(
                 )
             sources.append(Source(path, likely, labels[path]))
         elif is_index(Path(path)):
-            raise ConfigError(f"{path} is an index, not a corpus", hint="give what it was built from")
+            raise ConfigError(
+                f"{path} is an index, not a corpus", hint="give what it was built from"
+            )
         else:
             prefix = f"{labels[path]}/" if len(paths) > 1 else ""
             sources += _folder(Path(path), format, report, prefix)
@@ -81,7 +98,9 @@ def find_sources(
 
 
 def _labels(paths: Sequence[str]) -> dict[str, str]:
-    """The last part of each path; where several share it, what is below the folder that all are in."""
+    """The last part of each path; where several share it, what is below the folder that all are
+    in.
+    """
     full = {path: Path(os.path.abspath(path)) for path in paths}
     names = Counter(place.name for place in {*full.values()})
     root = os.path.commonpath([place.parent for place in full.values()]) if full else ""
@@ -105,14 +124,17 @@ def _format_of(path: Path, *, is_alone: bool) -> str | None:
     except DataError:
         return DOCUMENTS  # whose conversion says what is wrong
     likely = files.format_of(head, plain)
-    if likely in CORPUS_FORMATS and (is_alone or likely != "tsv"):  # a tab alone says little about a text
+    if likely in CORPUS_FORMATS and (
+        is_alone or likely != "tsv"
+    ):  # a tab alone says little about a text
         return likely
     return DOCUMENTS if is_text(head) or b"%PDF-" in head[:1024] else None
 
 
 def _folder(folder: Path, format: str, report: ReadReport, prefix: str) -> list[Source]:
     """The sources of a folder: of BEIR its corpus; files of one format, where it is named; people's
-    documents, tables among them; else, where nothing but a README lies beside them, files of records.
+    documents, tables among them; else, where nothing but a README lies beside them, files of
+    records.
     """
     corpus = files.in_folder(folder, "corpus.jsonl")
     if format == "auto" and corpus is not None:
@@ -143,9 +165,11 @@ def _folder(folder: Path, format: str, report: ReadReport, prefix: str) -> list[
 
 
 def _files(folder: Path, report: ReadReport) -> dict[str, str]:
-    """Relative names of the files of a folder, without hidden ones, and their formats, or why they have none.
+    """Relative names of the files of a folder, without hidden ones, and their formats, or why they
+    have none.
 
-    Links to documents are followed within the folder only; an index in the folder is no part of its corpus.
+    Links to documents are followed within the folder only; an index in the folder is no part of its
+    corpus.
     """
 
     def note_closed(error: OSError) -> None:
@@ -155,7 +179,9 @@ def _files(folder: Path, report: ReadReport) -> dict[str, str]:
     format_of: dict[str, str] = {}
     inside = folder.resolve()
     for place, folders, names in os.walk(folder, onerror=note_closed):
-        folders[:] = [it for it in sorted(folders) if _is_visible(it) and not is_index(Path(place, it))]
+        folders[:] = [
+            it for it in sorted(folders) if _is_visible(it) and not is_index(Path(place, it))
+        ]
         for path in (Path(place, name) for name in sorted(names) if _is_visible(name)):
             if path.is_file():
                 format = _format_of(path, is_alone=False) or "of no known format"

@@ -2,8 +2,9 @@
 
 Equal results to transformers' `BertModel` in evaluation mode, with less work:
 
-* sequences are packed (T tokens end to end), so linear layers, LayerNorm and GELU compute no padding, and
-  attention works on runs of neighbours of equal length, so it needs no mask: sort them by length before;
+* sequences are packed (T tokens end to end), so linear layers, LayerNorm and GELU compute no
+  padding, and attention works on runs of neighbours of equal length, so it needs no mask: sort them
+  by length before;
 * query, key and value are one matrix product, with 1/√d folded into the query weights;
 * weights are reordered once for oneDNN, and bias and GELU are fused into the product;
 * attention works on a few rows at a time, so that its scores stay in the cache of one core;
@@ -50,11 +51,12 @@ class FastBert:
     """A BERT-family encoder, one that it `supports`, for inference on CPU over packed tokens.
 
     Args:
-        state: weights under the names of transformers' `BertModel` (`embeddings.…`, `encoder.layer.0.…`).
+        state: weights under the names of transformers' `BertModel` (`embeddings.…`,
+            `encoder.layer.0.…`).
         precision: "fp32", "bf16", or "auto" for the faster one on this machine.
         ranges: what `RangeRecorder` measured on text: linear layers compute in int8, attention in
-            `precision`. Integer products are exact, so a token's numbers do not depend on the other tokens of
-            the batch.
+            `precision`. Integer products are exact, so a token's numbers do not depend on the other
+            tokens of the batch.
 
     Attributes:
         precision: "fp32", "bf16" or "int8".
@@ -86,10 +88,14 @@ class FastBert:
         with torch.inference_mode():
             self._word = state["embeddings.word_embeddings.weight"].detach().float()
             self._position = state["embeddings.position_embeddings.weight"].detach().float().clone()
-            self._segment = state["embeddings.token_type_embeddings.weight"].detach().float().clone()
+            self._segment = (
+                state["embeddings.token_type_embeddings.weight"].detach().float().clone()
+            )
             self._position_and_first_segment = self._position + self._segment[0]
             self._embedding_norm = _norm(state, "embeddings.LayerNorm", config)
-            self._layers = [self._layer(state, number, config, ranges) for number in range(self.depth)]
+            self._layers = [
+                self._layer(state, number, config, ranges) for number in range(self.depth)
+            ]
 
     @staticmethod
     def supports(config: Any) -> bool:
@@ -105,7 +111,11 @@ class FastBert:
         )
 
     def _layer(
-        self, state: Mapping[str, Tensor], number: int, config: Any, ranges: Mapping[str, Tensor] | None
+        self,
+        state: Mapping[str, Tensor],
+        number: int,
+        config: Any,
+        ranges: Mapping[str, Tensor] | None,
     ) -> _Layer:
         prefix, dtype = f"encoder.layer.{number}", self.dtype
         scale = 1.0 / math.sqrt(self.head_size)
@@ -114,7 +124,9 @@ class FastBert:
             stem = f"{prefix}.{name}"
             return state[f"{stem}.weight"].detach().float(), state[f"{stem}.bias"].detach().float()
 
-        (wq, bq), (wk, bk), (wv, bv) = (both(f"attention.self.{part}") for part in ("query", "key", "value"))
+        (wq, bq), (wk, bk), (wv, bv) = (
+            both(f"attention.self.{part}") for part in ("query", "key", "value")
+        )
         qkv = torch.cat([wq * scale, wk, wv]), torch.cat([bq * scale, bk, bv])
         out, up, down = map(both, ("attention.output.dense", "intermediate.dense", "output.dense"))
         norms = {
@@ -141,7 +153,8 @@ class FastBert:
     def padded(
         self, ids: Tensor, mask: Tensor, types: Tensor | None = None, seen: Tensor | None = None
     ) -> Tensor:
-        """Last hidden states (n, L, H) float32 of token ids (n, L) padded on the right; 0 at padding.
+        """Last hidden states (n, L, H) float32 of token ids (n, L) padded on the right; 0 at
+        padding.
 
         Args:
             mask: (n, L), 1 on tokens.
@@ -151,14 +164,23 @@ class FastBert:
         real, hidden = mask.bool(), torch.zeros(*ids.shape, self.hidden_size)
         packed = None if seen is None else seen[real].bool()
         lengths = real.sum(1).tolist()
-        hidden[real] = self.layers(self.embed(ids, real, types), lengths, 0, self.depth, seen=packed)
+        hidden[real] = self.layers(
+            self.embed(ids, real, types), lengths, 0, self.depth, seen=packed
+        )
         return hidden
 
     @torch.inference_mode()
     def layers(
-        self, x: Tensor, lengths: Sequence[int], first: int, stop: int, *, seen: Tensor | None = None
+        self,
+        x: Tensor,
+        lengths: Sequence[int],
+        first: int,
+        stop: int,
+        *,
+        seen: Tensor | None = None,
     ) -> Tensor:
-        """Layers `first` to `stop` (exclusive) over (T, H) float32 hidden states, which may be overwritten.
+        """Layers `first` to `stop` (exclusive) over (T, H) float32 hidden states, which may be
+        overwritten.
 
         A caller that stops midway may drop sequences before it continues.
 
@@ -177,7 +199,9 @@ class FastBert:
 
     @torch.inference_mode()
     def embed(self, ids: Tensor, mask: Tensor, types: Tensor | None = None) -> Tensor:
-        """Input of the first layer, (T, H) float32, for the tokens of (n, L) `ids` where `mask` is True."""
+        """Input of the first layer, (T, H) float32, for the tokens of (n, L) `ids` where `mask` is
+        True.
+        """
         positions = (torch.arange(ids.shape[1]) + self.position_offset).expand_as(ids)[mask]
         if types is None or not types.any():
             x = self._word[ids[mask]] + self._position_and_first_segment[positions]
@@ -187,7 +211,9 @@ class FastBert:
         return result
 
     def _attend(self, qkv: Tensor, runs: Sequence[tuple[int, int]], seen: Tensor | None) -> Tensor:
-        """Self-attention inside each sequence, by runs of (sequences, length). qkv (T, 3H) → (T, H)."""
+        """Self-attention inside each sequence, by runs of (sequences, length). qkv (T, 3H) → (T,
+        H).
+        """
         context = torch.empty(qkv.shape[0], self.hidden_size, dtype=self.dtype)
         heads, size = self.n_heads, self.head_size
         start = 0
@@ -200,17 +226,21 @@ class FastBert:
                 if seen is not None:
                     unseen = ~seen[start:stop].view(n, 1, length).repeat_interleave(heads, 0)
                 q, k, v = split.reshape(3, n * heads, length, size)
-                mixed = _softmax_product(q, k, v, unseen).view(n, heads, length, size).transpose(1, 2)
+                mixed = (
+                    _softmax_product(q, k, v, unseen).view(n, heads, length, size).transpose(1, 2)
+                )
                 context[start:stop].view(n, length, heads, size).copy_(mixed)
                 start = stop
         return context
 
 
 class RangeRecorder(FastBert):
-    """A `FastBert` in fp32 that records the least and greatest value of every channel that int8 quantises.
+    """A `FastBert` in fp32 that records the least and greatest value of every channel that int8
+    quantises.
 
     Attributes:
-        ranges: "0.attention", "0.feed", "1.attention", … → (2, H) float32, least and greatest so far.
+        ranges: "0.attention", "0.feed", "1.attention", … → (2, H) float32, least and greatest so
+            far.
     """
 
     def __init__(self, state: Mapping[str, Tensor], config: Any) -> None:
@@ -233,15 +263,17 @@ def _norm(state: Mapping[str, Tensor], name: str, config: Any) -> Any:
     """LayerNorm in fp32."""
     weight, bias = (state[f"{name}.{part}"].detach().float().clone() for part in ("weight", "bias"))
     eps = config.layer_norm_eps
-    return partial(functional.layer_norm, normalized_shape=weight.shape, weight=weight, bias=bias, eps=eps)
+    return partial(
+        functional.layer_norm, normalized_shape=weight.shape, weight=weight, bias=bias, eps=eps
+    )
 
 
 def _softmax_product(q: Tensor, k: Tensor, v: Tensor, unseen: Tensor | None = None) -> Tensor:
     """softmax(q kᵀ) v for (N, L, d) each; q is scaled already, `unseen` (N, 1, L) is masked.
 
-    Softmax does not change when its inputs are shifted. Usually they are shifted by their maximum to keep the
-    exponentials finite; where |q||k| bounds every exponent, the shift is left out, which saves two passes
-    over the (N, L, L) scores.
+    Softmax does not change when its inputs are shifted. Usually they are shifted by their maximum
+    to keep the exponentials finite; where |q||k| bounds every exponent, the shift is left out,
+    which saves two passes over the (N, L, L) scores.
     """
     largest = q.norm(dim=-1).amax() * k.norm(dim=-1).amax()
     scores = torch.bmm(q, k.transpose(1, 2))

@@ -2,19 +2,20 @@
 
 A layer is called for x Wᵀ + b, or adds it to a sum in place (`add_to`), as a transformer needs it.
 
-int8 weights have one scale per output. VNNI instructions add the products in 32 bits. Without them oneDNN
-multiplies by `vpmaddubsw`, which adds the products of each pair of neighbouring inputs (0 and 1, 2 and 3, …)
-in 16 bits: the scale is then so large that no pair can overflow, which costs less precision than 7-bit codes
-would. Inputs are quantised in one of two ways; in both, a row's result does not depend on the other rows of
-the batch:
+int8 weights have one scale per output. VNNI instructions add the products in 32 bits. Without them
+oneDNN multiplies by `vpmaddubsw`, which adds the products of each pair of neighbouring inputs (0
+and 1, 2 and 3, …) in 16 bits: the scale is then so large that no pair can overflow, which costs
+less precision than 7-bit codes would. Inputs are quantised in one of two ways; in both, a row's
+result does not depend on the other rows of the batch:
 
-* `CalibratedLinear`: every input channel has its own range, measured beforehand. Its scale is folded
-  into the weights, so the product needs no correction, and bias and activation are fused into it. Values
-  outside the range are clipped.
-* `RowLinear`: every row gets its own scale, computed from its values. The scale is applied after the product,
-  together with the sum that follows in a transformer, so this costs no extra pass.
+* `CalibratedLinear`: every input channel has its own range, measured beforehand. Its scale is
+  folded into the weights, so the product needs no correction, and bias and activation are fused
+  into it. Values outside the range are clipped.
+* `RowLinear`: every row gets its own scale, computed from its values. The scale is applied after
+  the product, together with the sum that follows in a transformer, so this costs no extra pass.
 
-Source: SmoothQuant (Xiao et al. 2023) for moving the inputs' ranges into the weights; LLM.int8() (Dettmers et
+Source: SmoothQuant (Xiao et al. 2023) for moving the inputs' ranges into the weights; LLM.int8()
+    (Dettmers et
 al. 2022) for one scale per row.
 """
 
@@ -24,7 +25,10 @@ from torch.nn import functional
 
 from rag.runtime.hardware import sums_in_16_bits
 
-_PLAIN, _GELU = ("none", ""), ("gelu", "none")  # oneDNN's names of activations that it fuses into a product
+_PLAIN, _GELU = (
+    ("none", ""),
+    ("gelu", "none"),
+)  # oneDNN's names of activations that it fuses into a product
 _HALF = 128  # from signed to unsigned codes: oneDNN's fast kernels take unsigned inputs
 _SMOOTHING = 0.75  # share of a channel's range that moves into the weights
 _MARGIN = 1.05  # margin above the measured ranges
@@ -35,7 +39,9 @@ _SMALLEST = 0.02  # a channel's range counts as at least this share of the wides
 class Linear:
     """x Wᵀ + b, or its GELU, in fp32 or bf16; weights (N, K), reordered for oneDNN."""
 
-    def __init__(self, weight: Tensor, bias: Tensor, dtype: torch.dtype, *, gelu: bool = False) -> None:
+    def __init__(
+        self, weight: Tensor, bias: Tensor, dtype: torch.dtype, *, gelu: bool = False
+    ) -> None:
         self._activation, self._algorithm = _GELU if gelu else _PLAIN
         self._dtype, self._bias = dtype, bias.to(dtype).clone()
         self._weight = torch.ops.mkldnn._reorder_linear_weight(weight.to(dtype).clone())
@@ -56,12 +62,15 @@ def weight_codes(weight: Tensor, *, pairs: bool) -> tuple[Tensor, Tensor]:
     """(N, K) int8 codes of weights, and the value of one code (N,).
 
     Args:
-        pairs: make the codes of inputs 2i and 2i + 1 of equal sign add up to at most ±128, so that 255 times
-            this sum, all that a pair can amount to, fits into 16 bits; else codes reach ±127 each.
+        pairs: make the codes of inputs 2i and 2i + 1 of equal sign add up to at most ±128, so that
+            255 times this sum, all that a pair can amount to, fits into 16 bits; else codes reach
+            ±127 each.
     """
     greatest = weight.abs().amax(1)
     if pairs:
-        of_pairs = functional.pad(weight, (0, weight.shape[1] % 2)).unflatten(1, (-1, 2))  # (N, K / 2, 2)
+        of_pairs = functional.pad(weight, (0, weight.shape[1] % 2)).unflatten(
+            1, (-1, 2)
+        )  # (N, K / 2, 2)
         greatest = torch.maximum(of_pairs.relu().sum(2), (-of_pairs).relu().sum(2)).amax(1)
     scale = greatest.clamp_min(_TINY) / 127.0  # rounding adds up to 1/2 to each code of a pair
     return (weight / scale[:, None]).round().to(torch.int8), scale
@@ -86,9 +95,20 @@ class _Int8Weight:
     ) -> Tensor:
         """activation((codes − zero) Wᵀ + b), (M, N) from (M, K) uint8."""
         result: Tensor = torch.ops.onednn.qlinear_pointwise(
-            codes, 1.0, zero, self._weight, self._scale, self._zeros, bias,
-            1.0, 0, dtype, activation[0], [], activation[1],
-        )  # fmt: skip
+            codes,
+            1.0,
+            zero,
+            self._weight,
+            self._scale,
+            self._zeros,
+            bias,
+            1.0,
+            0,
+            dtype,
+            activation[0],
+            [],
+            activation[1],
+        )
         return result
 
 
@@ -139,8 +159,8 @@ class RowLinear:
     Args:
         weight: (N, K) float32.
         bias: (N,) float32.
-        least: a lower bound of all inputs, if a close one is known (−0.17 for GELU): the codes then cover
-            [least, greatest] of a row instead of ±(greatest magnitude).
+        least: a lower bound of all inputs, if a close one is known (−0.17 for GELU): the codes then
+            cover [least, greatest] of a row instead of ±(greatest magnitude).
 
     Example:
         >>> linear = RowLinear(torch.eye(2), torch.ones(2))

@@ -28,12 +28,14 @@ class ReaderBatch:
 
     Attributes:
         input_ids, attention_mask, token_type_ids: (B·P, L) int64.
-        allowed: (B, P, S) bool, positions in the softmax: the text, the row's [CLS], "yes" and "no".
+        allowed: (B, P, S) bool, positions in the softmax: the text, the row's [CLS], "yes" and
+            "no".
         starts, ends: (B, A) int64, positions of the acceptable spans in P·S.
         acceptable: (B, A) bool, False where a question has fewer than A.
         has_answer: (B,) bool; where False the acceptable "spans" are the [CLS] of every row.
         positive: (B, P) bool.
-        answer_tokens: (B, P, L) bool, those of an answer, or [CLS] of a passage that answers "yes" or "no".
+        answer_tokens: (B, P, L) bool, those of an answer, or [CLS] of a passage that answers "yes"
+            or "no".
         labelled: (B,) bool, False for questions that are learnt from the teacher alone.
         tokens: number of tokens in the batch, without padding.
     """
@@ -69,9 +71,9 @@ class _Row(NamedTuple):
 class ReaderBatches:
     """The batches of all stages. `self[step]` depends on the configuration and the step alone.
 
-    Batches hold questions of similar length: the shuffled questions are cut into pools, each pool is sorted
-    by row length and cut into batches of at most `tokens_per_batch` padded tokens, and the batches of a pool
-    are shuffled.
+    Batches hold questions of similar length: the shuffled questions are cut into pools, each pool
+    is sorted by row length and cut into batches of at most `tokens_per_batch` padded tokens, and
+    the batches of a pool are shuffled.
 
     Raises:
         ConfigError: a stage leaves no room for text, or no step is left.
@@ -92,7 +94,9 @@ class ReaderBatches:
                 f"max_tokens ({shortest}) leaves no room for text beside a question and a title",
                 hint="raise max_tokens or lower question_tokens and title_tokens",
             )
-        plans = [plan for number, stage in enumerate(config.stages) for plan in self._plan(number, stage)]
+        plans = [
+            plan for number, stage in enumerate(config.stages) for plan in self._plan(number, stage)
+        ]
         self._plans = plans[: config.max_batches]
         if not self._plans:
             raise ConfigError(
@@ -128,7 +132,9 @@ class ReaderBatches:
         return plans
 
     def _mixture(self, stage: ReaderStage, draw: np.random.Generator) -> Int64:
-        """Questions of the stage, in order: each set's own passes over its questions, shuffled together."""
+        """Questions of the stage, in order: each set's own passes over its questions, shuffled
+        together.
+        """
         parts = []
         for number, training_set in enumerate(self.config.train):
             own = np.flatnonzero(self._sets == number)
@@ -149,8 +155,12 @@ class ReaderBatches:
         ]
         return self._assemble(rows, plan.questions)
 
-    def _choose(self, number: int, stage: ReaderStage, draw: np.random.Generator) -> list[tuple[int, int]]:
-        """(place in the question's list, or -1, and passage) of a group, the positive first if it has any."""
+    def _choose(
+        self, number: int, stage: ReaderStage, draw: np.random.Generator
+    ) -> list[tuple[int, int]]:
+        """(place in the question's list, or -1, and passage) of a group, the positive first if it
+        has any.
+        """
         question = self.examples.questions[number]
         positive = range(len(question.spans))
         chosen: list[int] = []
@@ -166,7 +176,9 @@ class ReaderBatches:
                 group.append((-1, other))
         return group
 
-    def _row(self, number: int, place: int, passage: int, limit: int, draw: np.random.Generator) -> _Row:
+    def _row(
+        self, number: int, place: int, passage: int, limit: int, draw: np.random.Generator
+    ) -> _Row:
         data, question = self.examples, self.examples.questions[number]
         is_positive = 0 <= place < len(question.spans)
         question_ids = question.tokens[: self.config.question_tokens]
@@ -199,7 +211,9 @@ class ReaderBatches:
         has_answer = positive.any(1)
         ids, mask, segments, text = row_tensors(self.examples.template, [row.row for row in rows])
         longest = ids.shape[1]
-        size = longest + (2 if self.config.answer_types else 0)  # "yes" and "no" stand behind the tokens
+        size = longest + (
+            2 if self.config.answer_types else 0
+        )  # "yes" and "no" stand behind the tokens
         allowed = torch.ones(len(rows), size, dtype=torch.bool)
         allowed[:, 1:longest] = text[:, 1:]
         answer_tokens = torch.zeros(len(rows), longest, dtype=torch.bool)
@@ -217,7 +231,9 @@ class ReaderBatches:
                 for first, last in spans:
                     answer_tokens[number, first : last + 1] = True
             targets[group] += [(place * size + first, place * size + last) for first, last in spans]
-        flat = pad_sequence([torch.tensor(spans).long().view(-1, 2) for spans in targets], batch_first=True)
+        flat = pad_sequence(
+            [torch.tensor(spans).long().view(-1, 2) for spans in targets], batch_first=True
+        )
         return ReaderBatch(
             input_ids=ids,
             attention_mask=mask,
@@ -225,7 +241,8 @@ class ReaderBatches:
             allowed=allowed.reshape(groups, per_group, size),
             starts=flat[..., 0],
             ends=flat[..., 1],
-            acceptable=torch.arange(flat.shape[1]) < torch.tensor([[len(spans)] for spans in targets]),
+            acceptable=torch.arange(flat.shape[1])
+            < torch.tensor([[len(spans)] for spans in targets]),
             has_answer=has_answer,
             positive=positive,
             answer_tokens=answer_tokens.view(groups, per_group, longest),

@@ -18,24 +18,30 @@ Normalisation = Literal["shared", "passage"]
 class TrainingSet(Config):
     """Questions to train on, or to calibrate on.
 
-    Positives of a question are its gold passages that hold an answer, or else all passages that hold one.
+    Positives of a question are its gold passages that hold an answer, or else all passages that
+    hold one.
 
     Attributes:
-        questions: file of any known format; results of `rag retrieve` or FiD's files carry their passages.
-        retrieved: file with results of `rag retrieve` for these questions: further passages to train on; to
-            calibrate, they are read alone, and should be of the retriever that the reader will be used with.
+        questions: file of any known format; results of `rag retrieve` or FiD's files carry their
+            passages.
+        retrieved: file with results of `rag retrieve` for these questions: further passages to
+            train on; to calibrate, they are read alone, and should be of the retriever that the
+            reader will be used with.
         weight: how often its questions are drawn, relative to once per epoch.
-        held_out: share of its articles that is held out for validation, calibration and tuning; 0: none.
-        max_answer_words: longer answers are ignored, as are questions that have no other; 0 means no limit.
-            Answers in NQ-open have at most five words. The spans of NQ are often longer, and a reader
-            trained on them gives overlong answers.
-        unanswerable: train also on questions without answers, as having none in their passages; for sets such
-            as SQuAD 2.0.
-        labelled: whether its answers are learnt; if not, its questions are learnt from the teacher alone.
-        window_words: gold passages are split into windows of this many words; windows without the answer are
-            negatives, the most similar to the question first. 0 does not split them. For sets whose questions
-            come with a long document.
-        where: only questions whose record has these values in these fields, such as `{split: train}`.
+        held_out: share of its articles that is held out for validation, calibration and tuning; 0:
+            none.
+        max_answer_words: longer answers are ignored, as are questions that have no other; 0 means
+            no limit. Answers in NQ-open have at most five words. The spans of NQ are often longer,
+            and a reader trained on them gives overlong answers.
+        unanswerable: train also on questions without answers, as having none in their passages; for
+            sets such as SQuAD 2.0.
+        labelled: whether its answers are learnt; if not, its questions are learnt from the teacher
+            alone.
+        window_words: gold passages are split into windows of this many words; windows without the
+            answer are negatives, the most similar to the question first. 0 does not split them. For
+            sets whose questions come with a long document.
+        where: only questions whose record has these values in these fields, such as `{split:
+            train}`.
         name: name of the set in reported figures; by default that of the file.
     """
 
@@ -58,7 +64,10 @@ class TrainingSet(Config):
     @property
     def label(self) -> str:
         """Name of the set in reported figures."""
-        return self.name or f"{self.questions.resolve().parent.name}/{self.questions.name.split('.')[0]}"
+        return (
+            self.name
+            or f"{self.questions.resolve().parent.name}/{self.questions.name.split('.')[0]}"
+        )
 
 
 class ReaderStage(Config):
@@ -70,8 +79,8 @@ class ReaderStage(Config):
         epochs: passes over the training questions; fractions are allowed.
         negatives: number of passages without the answer in a group, beside one that holds it.
         no_answer_fraction: share of the groups whose positive is left out.
-        max_tokens: maximum length of a row (question and passage); longer passages are cropped to a random
-            window around the answer.
+        max_tokens: maximum length of a row (question and passage); longer passages are cropped to a
+            random window around the answer.
         full_tokens: maximum length of a row of the examples that are not cropped.
         full_fraction: share of examples that are not cropped.
         tokens_per_batch: number of tokens, with padding, of one step.
@@ -108,37 +117,46 @@ class ReaderTrainConfig(TrainConfig):
 
     Attributes:
         train: question sets, with mixing weights.
-        calibrate: further sets on which ranking and calibration are fitted, but the network is not trained.
-        encoder: Hugging Face name or folder of an encoder, or of a reader to go on from, or "shipped" for the
-            reader that ships; None is the embedded `all-MiniLM-L6-v2`.
+        calibrate: further sets on which ranking and calibration are fitted, but the network is not
+            trained.
+        encoder: Hugging Face name or folder of an encoder, or of a reader to go on from, or
+            "shipped" for the reader that ships; None is the embedded `all-MiniLM-L6-v2`.
         answer_types: the network can also answer "yes" and "no", without a span.
-        skim_layer: number of the layer with an early head that predicts which passages may hold the answer; 0
-            for no such head.
+        skim_layer: number of the layer with an early head that predicts which passages may hold the
+            answer; 0 for no such head.
         dropout: dropout of hidden states and attention weights.
         freeze_word_embeddings: leave the word embedding matrix as it is.
-        question_tokens, title_tokens: lengths that questions and titles are truncated to, in the finished
-            reader too.
-        spans: which spans of a question count in the loss (`readers.extractive.training.losses`): the
-            "first", annotated one, or by their sum all right ones of its positive passages ("marginal").
+        question_tokens, title_tokens: lengths that questions and titles are truncated to, in the
+            finished reader too.
+        spans: which spans of a question count in the loss (`readers.extractive.training.losses`):
+            the "first", annotated one, or by their sum all right ones of its positive passages
+            ("marginal").
         normalisation: set of positions over which the softmax is taken.
-        selection_weight: weight of the passage selection loss; with 0 the network has no passage logit.
+        selection_weight: weight of the passage selection loss; with 0 the network has no passage
+            logit.
         skim_weight: weight of the loss of the early head, if there is one (`skim_layer`).
-        teacher: folder of a larger reader of `rag train reader`, or "shipped": it reads every row too, and
-            how likely it finds each span, each passage and "not here" is learnt beside the answers.
+        teacher: folder of a larger reader of `rag train reader`, or "shipped": it reads every row
+            too, and how likely it finds each span, each passage and "not here" is learnt beside the
+            answers.
         teacher_weight: share of the teacher's part in the loss; that of the answers has the rest.
         temperature: logits of teacher and student are divided by it.
         stages: parts of the run, one after the other.
         validation_questions: number of held-out questions that are scored during training.
-        calibration_questions: number of questions per set on which ranking and calibration are fitted.
+        calibration_questions: number of questions per set on which ranking and calibration are
+            fitted.
         effort: how much the finished reader reads by default.
-        negatives_top_k: negatives are drawn from this many of a question's best-ranked passages without the
-            answer.
+        negatives_top_k: negatives are drawn from this many of a question's best-ranked passages
+            without the answer.
     """
 
     recipe: ClassVar[str] = "reader"
     trains: ClassVar[str] = "readers.extractive.training.recipe:train_reader"
     measured: ClassVar[tuple[str, ...]] = ("em", "f1")
-    free: ClassVar[frozenset[str]] = TrainConfig.free | {"calibrate", "calibration_questions", "effort"}
+    free: ClassVar[frozenset[str]] = TrainConfig.free | {
+        "calibrate",
+        "calibration_questions",
+        "effort",
+    }
 
     train: tuple[TrainingSet, ...] = Field(min_length=1)
     calibrate: tuple[TrainingSet, ...] = ()
@@ -179,9 +197,13 @@ class ReaderTrainConfig(TrainConfig):
         if twice := sorted({label for label in labels if labels.count(label) > 1}):
             raise ValueError(f"two sets are called {twice[0]!r}: give them names (name: …)")
         if self.teacher is None and not all(part.labelled for part in self.train):
-            raise ValueError("a set with labelled: false is learnt from a teacher: name it as teacher")
+            raise ValueError(
+                "a set with labelled: false is learnt from a teacher: name it as teacher"
+            )
         for name in ("teacher_weight", "temperature"):
             is_default = getattr(self, name) == type(self).model_fields[name].default
             if self.teacher is None and not is_default:
-                raise ValueError(f"{name} is given, but no teacher: name it as teacher, or leave {name} out")
+                raise ValueError(
+                    f"{name} is given, but no teacher: name it as teacher, or leave {name} out"
+                )
         return self

@@ -32,8 +32,8 @@ def is_right(text: str, example: Example) -> bool:
 
 
 def read_set(part: TrainingSet, *, serving: bool = False) -> list[Example]:
-    """The questions of a set that have answers, with all their passages: the gold ones, the set's other
-    paragraphs with score 0, then the retrieved ones.
+    """The questions of a set that have answers, with all their passages: the gold ones, the set's
+    other paragraphs with score 0, then the retrieved ones.
 
     Args:
         part: the set.
@@ -52,8 +52,12 @@ def read_set(part: TrainingSet, *, serving: bool = False) -> list[Example]:
     retrieved: dict[str, tuple[Candidate, ...]] = {}
     if path is not None:
         texts = {question.text for question in questions}
-        listed = ((e.question, e.of_role("retrieved")) for e in read_examples(path, needs="questions"))
-        retrieved = {text: candidates for text, candidates in listed if text in texts and candidates}
+        listed = (
+            (e.question, e.of_role("retrieved")) for e in read_examples(path, needs="questions")
+        )
+        retrieved = {
+            text: candidates for text, candidates in listed if text in texts and candidates
+        }
         if len(retrieved) < len(texts) / 2 and not serving:
             raise DataError(
                 f"{path}: knows only {len(retrieved)} of {len(texts)} questions of {part.questions}",
@@ -65,14 +69,21 @@ def read_set(part: TrainingSet, *, serving: bool = False) -> list[Example]:
     for q in questions:
         shown = tuple(_candidates(q, retrieved.get(q.text, ()), serving, part.window_words))
         example = Example(
-            q.id, q.text, q.answers, shown, answer_profile=q.answer_profile, answer_starts=q.answer_starts
+            q.id,
+            q.text,
+            q.answers,
+            shown,
+            answer_profile=q.answer_profile,
+            answer_starts=q.answer_starts,
         )
         examples.append(example)
     return examples
 
 
 def _shortened(part: TrainingSet, question: Question) -> Question:
-    """The question without the answers that are too long; SQuAD's places belong to its first answer alone."""
+    """The question without the answers that are too long; SQuAD's places belong to its first answer
+    alone.
+    """
     if not part.labelled:
         return replace(question, answers=(), answer_starts=())
     if not part.max_answer_words or question.answer_profile == REGEX_PROFILE:
@@ -91,7 +102,9 @@ def _is_used(question: Question, part: TrainingSet) -> bool:
 def _candidates(
     question: Question, retrieved: Sequence[Candidate], serving: bool, window_words: int
 ) -> Iterator[Candidate]:
-    """Gold passages, the set's distractors and what was retrieved, each text once; the last if `serving`."""
+    """Gold passages, the set's distractors and what was retrieved, each text once; the last if
+    `serving`.
+    """
     matcher = AnswerMatcher(question.answers, question.answer_profile)
     if window_words and not (serving and retrieved):
         for item in question.gold:
@@ -112,11 +125,13 @@ def _candidates(
             yield replace(candidate, has_answer=matcher.matches(text) if stated is None else stated)
 
 
-def _windows(question: Question, passage: Passage, matcher: AnswerMatcher, words: int) -> Iterator[Candidate]:
+def _windows(
+    question: Question, passage: Passage, matcher: AnswerMatcher, words: int
+) -> Iterator[Candidate]:
     """Windows of a passage, those that share most words with the question first.
 
-    A window is longer where it would cut an answer. Where the set says which place is the answer, and it is,
-    windows with the same words elsewhere are neither right nor wrong, and left out.
+    A window is longer where it would cut an answer. Where the set says which place is the answer,
+    and it is, windows with the same words elsewhere are neither right nor wrong, and left out.
     """
     text = passage.text
     spans = _annotated(question, text) or matcher.places(text)
@@ -132,8 +147,12 @@ def _windows(question: Question, passage: Passage, matcher: AnswerMatcher, words
     yield from sorted(cut, key=lambda candidate: -(candidate.score or 0.0))
 
 
-def window_bounds(text: str, words: int, spans: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """First character and one past the last of consecutive windows, none of which ends inside a span."""
+def window_bounds(
+    text: str, words: int, spans: Sequence[tuple[int, int]]
+) -> Iterator[tuple[int, int]]:
+    """First character and one past the last of consecutive windows, none of which ends inside a
+    span.
+    """
     places = [match.span() for match in re.finditer(r"\S+", text)]
     first = 0
     while first < len(places):
@@ -190,7 +209,8 @@ def load_examples(
     answer_types: bool = False,
     negatives_top_k: int = 6,
 ) -> ReaderExamples:
-    """Tokenise everything once. Questions without a passage that contains an answer are left out and counted.
+    """Tokenise everything once. Questions without a passage that contains an answer are left out
+    and counted.
 
     Args:
         sets: question sets with their examples.
@@ -201,7 +221,9 @@ def load_examples(
         DataError: no question is left.
         ArtifactError: the tokenizer does not frame pairs as [CLS] question [SEP] text [SEP].
     """
-    numbered = [(number, example) for number, (_, examples) in enumerate(sets) for example in examples]
+    numbered = [
+        (number, example) for number, (_, examples) in enumerate(sets) for example in examples
+    ]
     roles = [_roles(example, answer_types, negatives_top_k) for _, example in numbered]
     numbers: dict[tuple[str, str], int] = {}  # of the different passages
     for positives, negatives in roles:
@@ -211,7 +233,9 @@ def load_examples(
     titles = tokenize_texts(tokenizer, [title for title, _ in numbers])
     tokenized = tokenize_texts(tokenizer, [example.question for _, example in numbered])
     questions: list[TrainingQuestion] = []
-    for n, ((place, example), (positives, negatives)) in enumerate(zip(numbered, roles, strict=True)):
+    for n, ((place, example), (positives, negatives)) in enumerate(
+        zip(numbered, roles, strict=True)
+    ):
         kind = answer_type(example) if sets[place][0].labelled else UNLABELLED
         passages, spans = list[int](), list[tuple[tuple[int, int], ...]]()
         for candidate, places in positives:
@@ -250,7 +274,9 @@ def _roles(
     gold = example.of_role("positive")
     if answer_type(example) != SPAN:
         others = [candidate for candidate in example.candidates if candidate.role != "positive"]
-        return ([(candidate, []) for candidate in gold], others[:most]) if answer_types else ([], [])
+        return (
+            ([(candidate, []) for candidate in gold], others[:most]) if answer_types else ([], [])
+        )
     has_gold = any(candidate.has_answer for candidate in gold)
     matcher = AnswerMatcher(example.answers, example.answer_profile)
     positives = []
@@ -258,10 +284,15 @@ def _roles(
         if candidate.has_answer and (candidate.role == "positive" or not has_gold):
             text, is_gold = candidate.passage.text, candidate.role == "positive"
             annotated = _annotated(example, text) if is_gold else []
-            places = [*annotated, *(place for place in matcher.places(text) if place not in annotated)]
+            places = [
+                *annotated,
+                *(place for place in matcher.places(text) if place not in annotated),
+            ]
             if places:
                 positives.append((candidate, places[:_MAX_SPANS]))
-    return positives, [candidate for candidate in example.candidates if not candidate.has_answer][:most]
+    return positives, [candidate for candidate in example.candidates if not candidate.has_answer][
+        :most
+    ]
 
 
 def _annotated(question: Question | Example, text: str) -> list[tuple[int, int]]:

@@ -1,4 +1,6 @@
-"""After the last step: fp32 weights for further training, int8 ones to ship; ranking, confidence, figures."""
+"""After the last step: fp32 weights for further training, int8 ones to ship; ranking, confidence,
+figures.
+"""
 
 import json
 import re
@@ -55,7 +57,9 @@ def finish(
     export_trained(config.out / "trained", model, weights, tokenizer)
     sets = _serving(config, held_out)
     figures: dict[str, Any] = {}
-    with atomic_path(config.out / "reader", folder=True) as folder:  # only with ranking and confidence
+    with atomic_path(
+        config.out / "reader", folder=True
+    ) as folder:  # only with ranking and confidence
         export_int8(folder, model, weights, tokenizer, name=config.name, settings=settings)
         manifest = add_ranges(folder, learnt)
         reader = ExtractiveReader.load(folder, precision=config.precision)
@@ -85,14 +89,18 @@ def _serving(
     return sets
 
 
-def draw(examples: Sequence[Example], count: int, config: ReaderTrainConfig, key: int) -> list[Example]:
+def draw(
+    examples: Sequence[Example], count: int, config: ReaderTrainConfig, key: int
+) -> list[Example]:
     """`count` examples (or all, if fewer) in an order that depends on the seed and `key` alone."""
     order = generator(config.seed, key).permutation(len(examples))[:count]
     return [examples[int(i)] for i in order]
 
 
 def gold_scores(reader: Reader, examples: Sequence[Example]) -> dict[str, float]:
-    """`answer_scores` of questions with their gold passages alone, or else with their first few others."""
+    """`answer_scores` of questions with their gold passages alone, or else with their first few
+    others.
+    """
     passages = [example.positives or example.passages[:_RETRIEVED] for example in examples]
     return reading_scores(reader, examples, passages)
 
@@ -100,7 +108,8 @@ def gold_scores(reader: Reader, examples: Sequence[Example]) -> dict[str, float]
 def export_trained(
     folder: Path, model: SpanModel, weights: Mapping[str, torch.Tensor], tokenizer: Any
 ) -> None:
-    """Write fp32 weights under Hugging Face's names: `AutoModelForQuestionAnswering` loads the folder.
+    """Write fp32 weights under Hugging Face's names: `AutoModelForQuestionAnswering` loads the
+    folder.
 
     Args:
         weights: fp32 tensors by the model's names.
@@ -161,7 +170,9 @@ def _has_embedded_words(weights: Mapping[str, torch.Tensor]) -> bool:
 def _describe(folder: Path, model: SpanModel, tokenizer: Any) -> None:
     encoder: Any = model.encoder
     config = json.loads(encoder.config.to_json_string(use_diff=True))
-    config["architectures"] = [encoder.__class__.__name__.removesuffix("Model") + "ForQuestionAnswering"]
+    config["architectures"] = [
+        encoder.__class__.__name__.removesuffix("Model") + "ForQuestionAnswering"
+    ]
     for key in ("_name_or_path", "dtype"):
         config.pop(key, None)
     atomic_write_json(folder / "config.json", config)
@@ -177,10 +188,12 @@ def add_ranges(folder: Path, examples: Sequence[Example]) -> ReaderManifest:
     """Measure the ranges of a finished reader's activations and store them beside its weights.
 
     Args:
-        examples: read with their first passages; a few hundred are enough, none of them from a test set.
+        examples: read with their first passages; a few hundred are enough, none of them from a test
+            set.
 
     Returns:
-        The content of its `reader.json`, with no ranges for a network that int8 inference does not cover.
+        The content of its `reader.json`, with no ranges for a network that int8 inference does not
+        cover.
     """
     parts = load_parts(folder)
     manifest = parts.manifest

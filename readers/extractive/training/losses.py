@@ -1,8 +1,10 @@
-r"""Losses of extractive readers: likelihood of the right spans, of the right passage, of the right region.
+r"""Losses of extractive readers: likelihood of the right spans, of the right passage, of the right
+region.
 
-With B questions, P passages each and S positions per passage (its tokens, and two more for "yes" and "no" if
-the network has these outputs), P_s(t) is the softmax of the start logits over the allowed positions t and
-P_e(t) that of the end logits; each passage's [CLS] is allowed and stands for "no answer here".
+With B questions, P passages each and S positions per passage (its tokens, and two more for "yes"
+and "no" if the network has these outputs), P_s(t) is the softmax of the start logits over the
+allowed positions t and P_e(t) that of the end logits; each passage's [CLS] is allowed and stands
+for "no answer here".
 
 | `spans` | spans whose likelihood is maximised for a question |
 |---|---|
@@ -20,7 +22,9 @@ import torch
 from readers.extractive.training.config import Normalisation
 
 
-def _log_softmax(logits: torch.Tensor, allowed: torch.Tensor, normalisation: Normalisation) -> torch.Tensor:
+def _log_softmax(
+    logits: torch.Tensor, allowed: torch.Tensor, normalisation: Normalisation
+) -> torch.Tensor:
     """(B, P·S) logarithms of probabilities from (B, P, S) logits."""
     masked = logits.masked_fill(~allowed, torch.finfo(logits.dtype).min)
     if normalisation == "shared":
@@ -49,22 +53,24 @@ def span_loss(
         start_logits, end_logits: (B, P, S) floating.
         allowed: (B, P, S) bool.
         starts, ends: (B, A) int64 positions in P·S; `acceptable` (B, A) bool marks the real ones.
-        has_answer: (B,) bool; where False, A is the [CLS] of every passage of the question. None: all True.
+        has_answer: (B,) bool; where False, A is the [CLS] of every passage of the question. None:
+            all True.
         normalisation: see the module.
 
     Returns:
         A scalar.
 
     Source:
-        Clark and Gardner 2018, "Simple and Effective Multi-Paragraph Reading Comprehension", section 3;
-        Karpukhin et al. 2020, "Dense Passage Retrieval for Open-Domain Question Answering", equations 5 to 7.
+        Clark and Gardner 2018, "Simple and Effective Multi-Paragraph Reading Comprehension",
+        section 3; Karpukhin et al. 2020, "Dense Passage Retrieval for Open-Domain Question
+        Answering", equations 5 to 7.
 
     Note:
-        The factor ½ keeps the scale of the usual mean of start and end cross-entropy. DPR's own code adds
-        this loss, without the ½, and that of the passage selection up over a batch; AdamW does not notice.
-        "No answer" is no hidden choice among the passages: all of them lack it. So the [CLS] of all passages
-        count together: their probabilities are summed if the softmax is shared, and
-        multiplied (their logarithms averaged) if each passage has its own.
+        The factor ½ keeps the scale of the usual mean of start and end cross-entropy. DPR's own
+        code adds this loss, without the ½, and that of the passage selection up over a batch; AdamW
+        does not notice. "No answer" is no hidden choice among the passages: all of them lack it. So
+        the [CLS] of all passages count together: their probabilities are summed if the softmax is
+        shared, and multiplied (their logarithms averaged) if each passage has its own.
 
     Example:
         >>> zeros = torch.zeros(1, 1, 4)
@@ -87,7 +93,8 @@ def span_loss(
 def teacher_loss(
     student: torch.Tensor, teacher: torch.Tensor, allowed: torch.Tensor, temperature: float
 ) -> torch.Tensor:
-    r"""T²·KL(softmax(teacher/T) ‖ softmax(student/T)) over the allowed places, averaged over the rows.
+    r"""T²·KL(softmax(teacher/T) ‖ softmax(student/T)) over the allowed places, averaged over the
+    rows.
 
     Args:
         student, teacher: (B, N) logits.
@@ -110,19 +117,22 @@ def teacher_loss(
 
 
 def marginal_loss(logits: torch.Tensor, allowed: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    r"""−log Σ_{n right} softmax(allowed logits)_n, averaged over the questions with a right position.
+    r"""−log Σ_{n right} softmax(allowed logits)_n, averaged over the questions with a right
+    position.
 
-    Over passages it chooses the positive ones; with one positive it is the cross-entropy of DPR's passage
-    selection. Over the tokens of all passages, with logits of an early layer, it learns where the answer is:
-    their log-sum-exp over a passage tells whether to drop it before the late layers.
+    Over passages it chooses the positive ones; with one positive it is the cross-entropy of DPR's
+    passage selection. Over the tokens of all passages, with logits of an early layer, it learns
+    where the answer is: their log-sum-exp over a passage tells whether to drop it before the late
+    layers.
 
     Args:
         logits: (B, N).
         allowed, right: (B, N) bool; questions without a right position do not count.
 
     Source:
-        Karpukhin et al. 2020, equation 4; after Guan et al. 2022, "Block-Skim: Efficient Question Answering
-        for Transformer", which predicts blocks of 32 tokens from attention maps, each with a separate loss.
+        Karpukhin et al. 2020, equation 4; after Guan et al. 2022, "Block-Skim: Efficient Question
+        Answering for Transformer", which predicts blocks of 32 tokens from attention maps, each
+        with a separate loss.
 
     Example:
         >>> float(marginal_loss(torch.zeros(1, 2), *torch.ones(2, 1, 2, dtype=torch.bool)))

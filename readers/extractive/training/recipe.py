@@ -30,10 +30,11 @@ _TABLE_SPANS = 24  # the best eight spans of a table are often variants of one c
 
 
 def train_reader(config: ReaderTrainConfig) -> Path:
-    """Train a reader as `config` says, or resume the run in `config.out`; see `rag.training.run.train`.
+    """Train a reader as `config` says, or resume the run in `config.out`; see
+    `rag.training.run.train`.
 
-    Writes `trained/` (fp32 weights, loadable by `AutoModelForQuestionAnswering`) and `reader/`, the finished
-    int8 reader.
+    Writes `trained/` (fp32 weights, loadable by `AutoModelForQuestionAnswering`) and `reader/`, the
+    finished int8 reader.
 
     Returns:
         The folder of the finished reader, `config.out / "reader"`.
@@ -41,7 +42,9 @@ def train_reader(config: ReaderTrainConfig) -> Path:
     Raises:
         ArtifactError: if the encoder cannot be loaded, or its tokenizer does not fit it.
     """
-    return train(config, partial(_method, config), "reader", one_process="a reader is trained by one")
+    return train(
+        config, partial(_method, config), "reader", one_process="a reader is trained by one"
+    )
 
 
 def _method(config: ReaderTrainConfig, world: World) -> Method:
@@ -67,14 +70,18 @@ def _method(config: ReaderTrainConfig, world: World) -> Method:
     held_out: dict[str, list[Example]] = {}
     for part in config.train:
         share = part.held_out if part.labelled else 0.0
-        examples, held_out[part.label] = hold_out(read_set(part), share, config.seed, lambda e: e.article)
+        examples, held_out[part.label] = hold_out(
+            read_set(part), share, config.seed, lambda e: e.article
+        )
         learnt.append((part, examples))
     shown = draw([e for _, examples in learnt for e in examples], RANGE_QUESTIONS, config, 7)
     rows = load_examples(
         learnt, tokenizer, answer_types=config.answer_types, negatives_top_k=config.negatives_top_k
     )
     del learnt, examples
-    watched = draw([e for own in held_out.values() for e in own], config.validation_questions, config, 4)
+    watched = draw(
+        [e for own in held_out.values() for e in own], config.validation_questions, config, 4
+    )
     settings = ReaderSettings(
         max_tokens=min(384, position_limit(model.encoder.config.to_dict())),
         question_tokens=config.question_tokens,
@@ -86,10 +93,14 @@ def _method(config: ReaderTrainConfig, world: World) -> Method:
         effort=config.effort,
     )
 
-    manifest = partial(load_manifest, ReaderManifest, config.out / "reader")  # of the finished reader
+    manifest = partial(
+        load_manifest, ReaderManifest, config.out / "reader"
+    )  # of the finished reader
 
     def evaluate() -> dict[str, float]:
-        return gold_scores(ExtractiveReader(model, tokenizer, settings, device=world.device), watched)
+        return gold_scores(
+            ExtractiveReader(model, tokenizer, settings, device=world.device), watched
+        )
 
     def export(weights: Weights) -> dict[str, Any]:
         return finish(config, model, weights, tokenizer, held_out, settings, shown)
@@ -114,8 +125,12 @@ def reader_loss(
     device: str,
     teacher: Teacher | None = None,
 ) -> Loss:
-    """Forward pass and the sum of the losses of answers, passages, the early head, and a teacher."""
-    moved = {name: getattr(batch, name).to(device) for name in ReaderBatch.__slots__ if name != "tokens"}
+    """Forward pass and the sum of the losses of answers, passages, the early head, and a
+    teacher.
+    """
+    moved = {
+        name: getattr(batch, name).to(device) for name in ReaderBatch.__slots__ if name != "tokens"
+    }
     output = module(moved["input_ids"], moved["attention_mask"], moved["token_type_ids"])
     allowed, labelled, positive = moved["allowed"], moved["labelled"], moved["positive"]
     groups, per_group, _ = allowed.shape
@@ -125,7 +140,11 @@ def reader_loss(
         spans = (moved[name][labelled] for name in ("allowed", "starts", "ends", "acceptable"))
         has_answer = moved["has_answer"][labelled]
         loss = span_loss(
-            start[labelled], end[labelled], *spans, has_answer=has_answer, normalisation=config.normalisation
+            start[labelled],
+            end[labelled],
+            *spans,
+            has_answer=has_answer,
+            normalisation=config.normalisation,
         )
         value = labelled.float().mean() * loss
     if config.selection_weight:
@@ -133,7 +152,10 @@ def reader_loss(
         selection = marginal_loss(relevance, torch.ones_like(positive), positive)
         value = value + config.selection_weight * selection
     if output.skim is not None and config.skim_weight:
-        skim, answer_tokens = output.skim.view(groups, -1), moved["answer_tokens"].flatten(1)  # (B, P·L)
+        skim, answer_tokens = (
+            output.skim.view(groups, -1),
+            moved["answer_tokens"].flatten(1),
+        )  # (B, P·L)
         inside = allowed[..., : moved["answer_tokens"].shape[-1]].flatten(1)
         value = value + config.skim_weight * marginal_loss(skim, inside, answer_tokens)
     if teacher is None:

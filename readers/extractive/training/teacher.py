@@ -1,11 +1,11 @@
 """A teacher reader, whose distributions over spans, "not here" and passages a student learns.
 
-Teacher and student read the same rows: the same crop of a passage beside the same question, anew at every
-step, so that the student learns a function and not a table of targets.
+Teacher and student read the same rows: the same crop of a passage beside the same question, anew at
+every step, so that the student learns a function and not a table of targets.
 
 Source:
-    Hinton, Vinyals and Dean 2015, "Distilling the Knowledge in a Neural Network", section 2; Beyer et al.
-    2022, "Knowledge distillation: A good teacher is patient and consistent", section 3.
+    Hinton, Vinyals and Dean 2015, "Distilling the Knowledge in a Neural Network", section 2; Beyer
+    et al. 2022, "Knowledge distillation: A good teacher is patient and consistent", section 3.
 """
 
 from typing import Any
@@ -26,8 +26,8 @@ _SPLIT_ALIKE = "Café-Gespräch (3.5), BERT's e-mail! Naïve STRASSE?"
 class Teacher:
     """A reader that computes logits for the rows of a student.
 
-    Both must split texts into the same word pieces; ids and special tokens may differ, as those of MPNet and
-    of BERT do.
+    Both must split texts into the same word pieces; ids and special tokens may differ, as those of
+    MPNet and of BERT do.
 
     Args:
         model: the teacher's network, on its device, in its dtype.
@@ -35,7 +35,9 @@ class Teacher:
         own, theirs: special tokens around a pair, of the student and of the teacher.
     """
 
-    def __init__(self, model: SpanModel, pieces: Tensor, own: PairTemplate, theirs: PairTemplate) -> None:
+    def __init__(
+        self, model: SpanModel, pieces: Tensor, own: PairTemplate, theirs: PairTemplate
+    ) -> None:
         self.model, self.pieces, self._own, self._theirs = model.eval(), pieces, own, theirs
         self._shift = len(theirs.between) - len(own.between)
 
@@ -51,7 +53,8 @@ class Teacher:
 
         Raises:
             ArtifactError: the reader there is damaged.
-            ConfigError: there is no such reader, it splits texts otherwise than the student, or lacks a head.
+            ConfigError: there is no such reader, it splits texts otherwise than the student, or
+                lacks a head.
         """
         loaded = load_span_model(source)
         if loaded is None:
@@ -72,10 +75,18 @@ class Teacher:
         }
         names = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
         pieces = [special.get(name, vocabulary.get(name)) for name in names]
-        absent = [n for n, piece in zip(names, pieces, strict=True) if piece is None and "[unused" not in n]
+        absent = [
+            n
+            for n, piece in zip(names, pieces, strict=True)
+            if piece is None and "[unused" not in n
+        ]
         is_unlike = tokenizer.tokenize(_SPLIT_ALIKE) != other.tokenize(_SPLIT_ALIKE)
         if absent or is_unlike:
-            what = f"does not know the token {absent[0]!r}" if absent else f"splits otherwise: {_SPLIT_ALIKE}"
+            what = (
+                f"does not know the token {absent[0]!r}"
+                if absent
+                else f"splits otherwise: {_SPLIT_ALIKE}"
+            )
             raise ConfigError(
                 f"the teacher {source} {what}",
                 hint="take a teacher whose tokenizer splits texts into the student's word pieces",
@@ -93,7 +104,9 @@ class Teacher:
             input_ids, attention_mask: (R, L) int64 rows of the student, padded on the right.
         """
         rows, length = input_ids.shape
-        first = (input_ids == self._own.separator).int().argmax(1, keepdim=True)  # (R, 1) end of the question
+        first = (
+            (input_ids == self._own.separator).int().argmax(1, keepdim=True)
+        )  # (R, 1) end of the question
         column = torch.arange(length + self._shift, device=input_ids.device).expand(rows, -1)
         source = torch.where(column <= first, column, torch.maximum(column - self._shift, first))
         ids, mask = self.pieces[input_ids].gather(1, source), attention_mask.gather(1, source)

@@ -19,9 +19,11 @@ class GeneratorStage(Config):
         batch_size: questions of one batch.
         passages: number of passages per question.
         passage_tokens: maximum input length; longer passages are truncated at the end.
-        ensure_answer: if none of the best-ranked passages contains an answer but a later one does, the later
-            one takes the last place (with one passage: the best that contains the answer is read).
-        no_answer_fraction: share of the questions that are read with passages without the answer alone.
+        ensure_answer: if none of the best-ranked passages contains an answer but a later one does,
+            the later one takes the last place (with one passage: the best that contains the answer
+            is read).
+        no_answer_fraction: share of the questions that are read with passages without the answer
+            alone.
     """
 
     steps: int = Field(ge=1)
@@ -36,29 +38,31 @@ class GeneratorTrainConfig(TrainConfig):
     """Settings of `rag train generator`.
 
     Attributes:
-        train_files: questions with passages: results of `rag retrieve`, FiD's files, training examples of
-            `rag mine` or DPR's.
-        validation_file: held-out questions with passages; None holds out `validation_questions` of the
-            training questions.
-        model: sequence-to-sequence or causal checkpoint to start from; None makes one from `encoder`
-            (`readers.generative.warm_start`).
+        train_files: questions with passages: results of `rag retrieve`, FiD's files, training
+            examples of `rag mine` or DPR's.
+        validation_file: held-out questions with passages; None holds out `validation_questions` of
+            the training questions.
+        model: sequence-to-sequence or causal checkpoint to start from; None makes one from
+            `encoder` (`readers.generative.warm_start`).
         encoder: folder of `rag train reader`; None and "shipped" are the reader that ships.
-        decoder_layers: number of decoder layers of a generator made from a reader; None: as many as its.
+        decoder_layers: number of decoder layers of a generator made from a reader; None: as many as
+            its.
         dropout: dropout rate of hidden states and attention.
-        template: format of an input, with {question}, {title} and {text} as placeholders; None: the model's
-            own, see `GeneratorSettings`.
+        template: format of an input, with {question}, {title} and {text} as placeholders; None: the
+            model's own, see `GeneratorSettings`.
         question_tokens, answer_tokens: maximum lengths of question and answer.
         beams: number of beams of the finished reader.
-        no_answer: target text where none of the passages read holds an answer; None trains to say the answer
-            all the same, as published.
+        no_answer: target text where none of the passages read holds an answer; None trains to say
+            the answer all the same, as published.
         stages: one after the other; `epochs` stretches or shortens them all.
-        lora: rank of low-rank adapters on all linear layers, which alone are trained and then merged into the
-            weights; 0 trains the weights themselves. Saves the optimiser's memory of a large model.
+        lora: rank of low-rank adapters on all linear layers, which alone are trained and then
+            merged into the weights; 0 trains the weights themselves. Saves the optimiser's memory
+            of a large model.
         frozen: beginnings of parameter names (whole words between dots) that are not trained.
         batch_tokens: tokens of passages that are encoded at a time.
         checkpoint_layers: compute activations again instead of keeping them; for large models.
-        validation_questions: number of questions held out for validation; as many passages of each are read
-            as in the last stage.
+        validation_questions: number of questions held out for validation; as many passages of each
+            are read as in the last stage.
     """
 
     recipe: ClassVar[str] = "generator"
@@ -95,7 +99,9 @@ class GeneratorTrainConfig(TrainConfig):
                 'no_answer is not given: what should be said without one, for example "no answer"?'
             )
         if self.model is not None and (self.encoder is not None or self.decoder_layers):
-            raise ValueError("model is a whole checkpoint: encoder and decoder_layers are for a warm start")
+            raise ValueError(
+                "model is a whole checkpoint: encoder and decoder_layers are for a warm start"
+            )
         if self.lora and (self.model is None or self.frozen):
             raise ValueError(
                 "lora adapts a checkpoint whose weights all stay: give model, and leave frozen out"

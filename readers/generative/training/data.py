@@ -22,15 +22,16 @@ _SHAPE = (
 
 
 def usable_examples(paths: Sequence[Path]) -> list[Example]:
-    """The questions of all files that have an answer and passages; the others are left out and counted.
+    """The questions of all files that have an answer and passages; the others are left out and
+    counted.
 
-    Positives come first, then the other passages by rank. Each states whether it contains an answer, and
-    retrieved ones have a rank. Answers are those that a generator should give: for a regular expression the
-    string that it matches most often.
+    Positives come first, then the other passages by rank. Each states whether it contains an
+    answer, and retrieved ones have a rank. Answers are those that a generator should give: for a
+    regular expression the string that it matches most often.
 
     Raises:
-        DataError: no such file, another shape, an answer that is not text (with its place), or no question
-            with answers and passages.
+        DataError: no such file, another shape, an answer that is not text (with its place), or no
+            question with answers and passages.
     """
     examples = [example for path in paths for example in read_examples(path, needs="passages")]
     usable = [example for example in map(_with_target, examples) if example is not None]
@@ -39,7 +40,9 @@ def usable_examples(paths: Sequence[Path]) -> list[Example]:
         raise DataError(f"{names}: no question with answers and passages", hint=_SHAPE)
     if left_out := len(examples) - len(usable):
         get_logger(__name__).warning(
-            "%d of %d questions left out: no answer, or no passage with a text", left_out, len(examples)
+            "%d of %d questions left out: no answer, or no passage with a text",
+            left_out,
+            len(examples),
         )
     return usable
 
@@ -51,7 +54,9 @@ def best_ranked(example: Example, count: int) -> list[Candidate]:
 
 
 def _with_target(example: Example) -> Example | None:
-    """The example with what a generator should answer, and its passages in order; None if it lacks either."""
+    """The example with what a generator should answer, and its passages in order; None if it lacks
+    either.
+    """
     stated = [example.target_answer] if example.target_answer else example.answers
     answers = tuple(dict.fromkeys(answer.strip() for answer in stated if answer.strip()))
     if not answers or not example.candidates:
@@ -80,7 +85,9 @@ def _by_text(candidates: Sequence[Candidate]) -> dict[tuple[str, str], Candidate
 
 @dataclass(frozen=True, slots=True)
 class GeneratorBatch:
-    """Token ids of B rows' passages, and of what each should generate, without start and end tokens."""
+    """Token ids of B rows' passages, and of what each should generate, without start and end
+    tokens.
+    """
 
     passages: list[list[list[int]]]
     targets: list[list[int]]
@@ -100,7 +107,12 @@ class GeneratorBatches:
         seq2seq: Seq2Seq,
         examples: Sequence[Example],
     ) -> None:
-        self._config, self._settings, self._seq2seq, self._examples = config, settings, seq2seq, examples
+        self._config, self._settings, self._seq2seq, self._examples = (
+            config,
+            settings,
+            seq2seq,
+            examples,
+        )
         steps = [max(1, round(stage.steps * config.epochs)) for stage in config.stages]
         self._ends = [end * config.accumulate for end in np.cumsum(steps).tolist()]
 
@@ -122,19 +134,27 @@ class GeneratorBatches:
             passages.append([example.candidates[i].passage for i in places])
             targets.append(self._seq2seq.answer_ids(answer)[: self._settings.answer_tokens])
         settings = self._settings.model_copy(update={"passage_tokens": stage.passage_tokens})
-        return GeneratorBatch(encode_rows(self._seq2seq.tokenizer, settings, questions, passages), targets)
+        return GeneratorBatch(
+            encode_rows(self._seq2seq.tokenizer, settings, questions, passages), targets
+        )
 
     def _examples_of(self, number: int, place: int) -> list[Example]:
-        """The examples of a batch of a stage, whose passes over the examples are permutations, end to end."""
+        """The examples of a batch of a stage, whose passes over the examples are permutations, end
+        to end.
+        """
         size, total = self._config.stages[place].batch_size, len(self._examples)
         begin = (number - (self._ends[place - 1] if place else 0)) * size
         epochs = range(begin // total, (begin + size - 1) // total + 1)
-        orders = [generator(self._config.seed, 2, place, epoch).permutation(total) for epoch in epochs]
+        orders = [
+            generator(self._config.seed, 2, place, epoch).permutation(total) for epoch in epochs
+        ]
         first = begin - epochs[0] * total
         return [self._examples[n] for n in np.concatenate(orders)[first : first + size].tolist()]
 
 
-def choose_passages(example: Example, stage: GeneratorStage, draw: np.random.Generator) -> list[int]:
+def choose_passages(
+    example: Example, stage: GeneratorStage, draw: np.random.Generator
+) -> list[int]:
     """Choose by the rules of a stage which passages to read with a question; returns their numbers.
 
     Example:

@@ -25,7 +25,12 @@ from readers.generative.model import Seq2Seq
 from readers.generative.reader import GenerativeReader
 from readers.generative.settings import GeneratorManifest, GeneratorSettings, encode_rows
 from readers.generative.training.config import GeneratorTrainConfig
-from readers.generative.training.data import GeneratorBatch, GeneratorBatches, best_ranked, usable_examples
+from readers.generative.training.data import (
+    GeneratorBatch,
+    GeneratorBatches,
+    best_ranked,
+    usable_examples,
+)
 from readers.generative.warm_start import warm_start
 
 _SEEN = 128  # questions from whose passages a generator is made
@@ -33,10 +38,11 @@ _WATCHED = 200  # held-out questions that a validation while training reads
 
 
 def train_generator(config: GeneratorTrainConfig) -> Path:
-    """Train a reader as `config` says, or resume the run in `config.out`; see `rag.training.run.train`.
+    """Train a reader as `config` says, or resume the run in `config.out`; see
+    `rag.training.run.train`.
 
-    Writes `reader/`: a folder that transformers opens with `AutoModelForSeq2SeqLM`, with tokenizer and
-    `reader.json`. Several processes (torchrun) share every batch.
+    Writes `reader/`: a folder that transformers opens with `AutoModelForSeq2SeqLM`, with tokenizer
+    and `reader.json`. Several processes (torchrun) share every batch.
 
     Returns:
         The folder of the finished reader, `config.out / "reader"`.
@@ -64,7 +70,9 @@ def _method(config: GeneratorTrainConfig, world: World) -> Method:
 
     # model
     stated = ("question_tokens", "answer_tokens", "no_answer", "batch_tokens", "template")
-    layout = {name: getattr(config, name) for name in stated if name != "template" or config.template}
+    layout = {
+        name: getattr(config, name) for name in stated if name != "template" or config.template
+    }
     layout |= {
         "mode": "fid",
         "beams": 1,
@@ -83,7 +91,9 @@ def _method(config: GeneratorTrainConfig, world: World) -> Method:
 
     def evaluate() -> dict[str, float]:
         model.eval()
-        return reading_scores(GenerativeReader(seq2seq, settings), held_out[:_WATCHED], shown[:_WATCHED])
+        return reading_scores(
+            GenerativeReader(seq2seq, settings), held_out[:_WATCHED], shown[:_WATCHED]
+        )
 
     def export(weights: Weights) -> dict[str, float]:
         final = settings.model_copy(update={"beams": config.beams})
@@ -102,11 +112,14 @@ def _method(config: GeneratorTrainConfig, world: World) -> Method:
         "parameters, in millions": round(model.num_parameters() / 1e6, 1),
     }
     loss = partial(batch_loss, seq2seq, batch_tokens=config.batch_tokens, world=world)
-    return Method(model, master, batches, loss, export, reader_card(settings), evaluate=evaluate, facts=facts)
+    return Method(
+        model, master, batches, loss, export, reader_card(settings), evaluate=evaluate, facts=facts
+    )
 
 
 def batch_loss(seq2seq: Seq2Seq, batch: GeneratorBatch, batch_tokens: int, world: World) -> Loss:
-    """Cross-entropy of the targets' tokens, averaged over the tokens of the batch: transformers' loss.
+    """Cross-entropy of the targets' tokens, averaged over the tokens of the batch: transformers'
+    loss.
 
     With several processes each takes a part of the rows; their shares add up.
 
@@ -126,7 +139,9 @@ def batch_loss(seq2seq: Seq2Seq, batch: GeneratorBatch, batch_tokens: int, world
 def _start(
     config: GeneratorTrainConfig, layout: dict[str, Any], examples: Sequence[Example], device: str
 ) -> tuple[Seq2Seq, GeneratorSettings]:
-    """The network to train, a checkpoint or one that is made from an extractive reader, and its settings."""
+    """The network to train, a checkpoint or one that is made from an extractive reader, and its
+    settings.
+    """
     if config.model is not None:
         seq2seq, manifest = load_generator(
             config.model, device=device, trains=True, dropout=config.dropout, **layout
@@ -145,10 +160,17 @@ def _start(
         )
     (reader, tokenizer), settings = loaded, GeneratorSettings(**layout)
     seen = examples[:_SEEN]
-    rows = encode_rows(tokenizer, settings, [e.question for e in seen], [e.passages[:1] for e in seen])
+    rows = encode_rows(
+        tokenizer, settings, [e.question for e in seen], [e.passages[:1] for e in seen]
+    )
     first = [row for [row] in rows]
     seq2seq = warm_start(
-        reader, tokenizer, first, decoder_layers=config.decoder_layers, dropout=config.dropout, device=device
+        reader,
+        tokenizer,
+        first,
+        decoder_layers=config.decoder_layers,
+        dropout=config.dropout,
+        device=device,
     )
     check_rows(seq2seq.model, settings)
     return seq2seq, settings
@@ -201,7 +223,8 @@ def save_reader(
     *,
     add: Callable[[Path], object] = lambda _: None,
 ) -> None:
-    """Write a folder that transformers opens, with `reader.json`, atomically; one that exists is replaced.
+    """Write a folder that transformers opens, with `reader.json`, atomically; one that exists is
+    replaced.
 
     The model is converted to fp32 and gets `weights`; `add` writes further files before the end.
     """

@@ -22,7 +22,9 @@ class WordEncoder:
         for row, (title, text) in enumerate(zip(titles, texts, strict=True)):
             for word in f"{title} {text}".lower().split():
                 seed = int.from_bytes(hashlib.sha256(word.encode()).digest()[:4], "little")
-                vectors[row] += np.random.default_rng(seed).standard_normal(self.dim).astype(np.float32)
+                vectors[row] += (
+                    np.random.default_rng(seed).standard_normal(self.dim).astype(np.float32)
+                )
         return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-6)
 
 
@@ -35,7 +37,9 @@ def clustered(rows: int, dim: int, seed: int = 0, clusters: int = 40) -> Float32
     """Unit vectors (rows, dim) around random centres."""
     generator = np.random.default_rng(seed)
     centres = generator.standard_normal((clusters, dim))
-    vectors = centres[generator.integers(0, clusters, rows)] + 0.7 * generator.standard_normal((rows, dim))
+    vectors = centres[generator.integers(0, clusters, rows)] + 0.7 * generator.standard_normal(
+        (rows, dim)
+    )
     return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
 
 

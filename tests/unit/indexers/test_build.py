@@ -20,7 +20,8 @@ def corpus(count: int = 150) -> list[Passage]:
     words = "river mountain vienna danube tulip graph vector index lake forest city bridge".split()  # noqa: SIM905
     draw = np.random.default_rng(3)
     return [
-        Passage(f"p{n}", f"title {n % 7}", " ".join(draw.choice(words, 6)) + f" n{n}") for n in range(count)
+        Passage(f"p{n}", f"title {n % 7}", " ".join(draw.choice(words, 6)) + f" n{n}")
+        for n in range(count)
     ]
 
 
@@ -73,7 +74,9 @@ def test_a_named_source_is_not_read_twice(tmp_path: Path, encoder: Any) -> None:
     build_index(corpus(), tmp_path / "i", encoder=encoder, settings=SMALL, source=source)
     build_index(never(), tmp_path / "i", encoder=encoder, settings=SMALL, source=source)
     with pytest.raises(MismatchedArtifactError, match="size: 12, now 13"):
-        build_index(never(), tmp_path / "i", encoder=encoder, settings=SMALL, source={**source, "size": 13})
+        build_index(
+            never(), tmp_path / "i", encoder=encoder, settings=SMALL, source={**source, "size": 13}
+        )
 
 
 def test_other_inputs_are_refused_unless_overwritten(tmp_path: Path, encoder: Any) -> None:
@@ -104,7 +107,9 @@ def test_tiny_corpora_work_with_every_type(tmp_path: Path, encoder: Any, name: s
     assert set(rows[0, :3]) == {0, 1, 2}
     assert rows[0, 3:].tolist() == [-1, -1]
     assert np.isneginf(scores[0, 3:]).all()
-    build_index(corpus(1), tmp_path / "one", encoder=encoder, settings=settings)  # as an update may be
+    build_index(
+        corpus(1), tmp_path / "one", encoder=encoder, settings=settings
+    )  # as an update may be
     alone = Index.open(tmp_path / "one")
     assert alone.dense is not None
     assert alone.dense.search(query, 2)[1].tolist() == [[0, -1]]
@@ -150,7 +155,9 @@ def test_the_wrong_encoder_is_refused_by_field(tmp_path: Path, encoder: Any) -> 
         build_index(corpus(20), tmp_path / "half", encoder=stopped, settings=SMALL)
     encoder.identity = other
     for name in ("i", "half"):
-        with pytest.raises(MismatchedArtifactError, match=r"not 'other' \(weights[\s\S]*--overwrite"):
+        with pytest.raises(
+            MismatchedArtifactError, match=r"not 'other' \(weights[\s\S]*--overwrite"
+        ):
             build_index(corpus(20), tmp_path / name, encoder=encoder, settings=SMALL)
 
 
@@ -160,7 +167,9 @@ def _files(place: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory, make_encoder: Callable[[], Any]) -> Path:
-    return build_index(corpus(), tmp_path_factory.mktemp("i"), encoder=make_encoder(), settings=SMALL)
+    return build_index(
+        corpus(), tmp_path_factory.mktemp("i"), encoder=make_encoder(), settings=SMALL
+    )
 
 
 @pytest.mark.parametrize("damage", ["truncate", "flip", "remove"])

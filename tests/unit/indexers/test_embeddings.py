@@ -36,7 +36,9 @@ def test_reader_returns_what_was_written(tmp_path: Path, dtype: VectorDtype, row
         shards.rows(np.array([0, rows]))
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(rows=st.lists(st.integers(0, 29), max_size=60), is_large=st.booleans())
 def test_gather_keeps_order_and_repeats(tmp_path: Path, rows: list[int], is_large: bool) -> None:
     values = vectors(30)
@@ -52,7 +54,9 @@ def test_shards_are_written_in_any_order_and_those_that_are_there_stay(tmp_path:
     missing = begin_shards(tmp_path, header_of(20, 5, shard_rows=7))
     assert missing == [(0, 0, 7), (1, 7, 14), (2, 14, 20)]
     store_shard(tmp_path, 2, values[14:])
-    (tmp_path / f".shard-00001.npy{TEMPORARY_MARK}123").write_bytes(b"half")  # of a node that was killed
+    (tmp_path / f".shard-00001.npy{TEMPORARY_MARK}123").write_bytes(
+        b"half"
+    )  # of a node that was killed
     with pytest.raises(ArtifactError, match="shard-00000"):
         EmbeddingShards.open(tmp_path)
     assert begin_shards(tmp_path, header_of(20, 5, shard_rows=7)) == missing[:2]
@@ -65,7 +69,12 @@ def test_other_settings_are_refused(tmp_path: Path) -> None:
     header = header_of(20, 5)
     begin_shards(tmp_path, header)
     encoder = EncoderIdentity("toy", "bb", dim=5)
-    for name, other in {"dtype": "float16", "rows": 21, "shard_rows": 8, "encoder": encoder}.items():
+    for name, other in {
+        "dtype": "float16",
+        "rows": 21,
+        "shard_rows": 8,
+        "encoder": encoder,
+    }.items():
         with pytest.raises(MismatchedArtifactError, match=name):
             begin_shards(tmp_path, replace(header, **{name: other}))
 

@@ -25,11 +25,15 @@ def store(tmp_path: Path) -> PassageStore:
     return PassageStore.open(tmp_path)
 
 
-def question_with(*quoted: Passage, ids: tuple[str, ...] = (), answers: tuple[str, ...] = ()) -> Question:
+def question_with(
+    *quoted: Passage, ids: tuple[str, ...] = (), answers: tuple[str, ...] = ()
+) -> Question:
     return Question("q", "?", answers, ids, tuple(GoldPassage(passage) for passage in quoted))
 
 
-def test_ids_count_where_the_text_agrees_and_texts_with_their_title_first(store: PassageStore) -> None:
+def test_ids_count_where_the_text_agrees_and_texts_with_their_title_first(
+    store: PassageStore,
+) -> None:
     danube = Passage("", "Danube (copy)", "The Danube rises in the Black Forest.")
     result = GoldLookup(store).find(
         [
@@ -66,7 +70,9 @@ def test_the_id_of_a_document_stands_for_all_its_passages(tmp_path: Path) -> Non
     ]
 
 
-def test_overlap_prefers_a_passage_with_the_answer_and_what_is_missing_is_told(store: PassageStore) -> None:
+def test_overlap_prefers_a_passage_with_the_answer_and_what_is_missing_is_told(
+    store: PassageStore,
+) -> None:
     rhine, nile = Passage("", "Rhine", RHINE), Passage("", "Nile", "The Nile flows to the north.")
 
     def near(texts: list[str], top_k: int) -> list[list[Hit]]:

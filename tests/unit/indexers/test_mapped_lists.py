@@ -41,7 +41,8 @@ def test_mapped_lists_give_the_results_of_those_in_memory(
     rows = faiss.IDSelectorBatch(np.arange(0, ROWS, 3))
     settings = [{"nprobe": nprobe}, {"nprobe": nprobe, "sel": rows}]
     expected = [
-        in_memory.search(queries, 50, params=faiss.IVFPQSearchParameters(**each)) for each in settings
+        in_memory.search(queries, 50, params=faiss.IVFPQSearchParameters(**each))
+        for each in settings
     ]
     mapped = open_lists(written(in_memory, tmp_path))
     assert mapped.ntotal == ROWS
@@ -59,7 +60,9 @@ def test_lists_that_are_missing_or_cut_are_refused_before_they_are_read(
     lists = tmp_path / LISTS_NAME
     content = lists.read_bytes()
     lists.write_bytes(content[:-100])
-    with pytest.raises(ArtifactError, match=f"has {len(content) - 100:,} bytes, expected {len(content):,}"):
+    with pytest.raises(
+        ArtifactError, match=f"has {len(content) - 100:,} bytes, expected {len(content):,}"
+    ):
         open_lists(index)
     lists.unlink()
     with pytest.raises(IncompleteArtifactError, match="lists is missing"):

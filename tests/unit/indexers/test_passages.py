@@ -55,10 +55,13 @@ def test_locations_travel_with_passages_and_cost_others_nothing(tmp_path: Path, 
     write(tmp_path / "plain", plain)
     names = {file.name for file in (tmp_path / "plain").iterdir()}
     assert {file.name for file in (tmp_path / "located").iterdir()} - names == {
-        "locations.arrow", "pages.arrow",
-    }  # fmt: skip
+        "locations.arrow",
+        "pages.arrow",
+    }
     for name in names:  # an index of an older version differs in nothing
-        assert (tmp_path / "plain" / name).read_bytes() == (tmp_path / "located" / name).read_bytes()
+        assert (tmp_path / "plain" / name).read_bytes() == (
+            tmp_path / "located" / name
+        ).read_bytes()
     assert passages_digest(plain) != passages_digest(located)
     shutil.copy(tmp_path / "located" / "locations.arrow", tmp_path / "plain")
     write(tmp_path / "plain", plain)  # over what a build that was killed has left there
@@ -69,7 +72,9 @@ def test_locations_travel_with_passages_and_cost_others_nothing(tmp_path: Path, 
         PassageStore.open(tmp_path / "other")
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(ids=st.sets(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), max_size=50))
 def test_every_id_is_found_and_no_other(tmp_path: Path, ids: set[str]) -> None:
     passages = [Passage(name, name, name * 2) for name in ids]
@@ -80,7 +85,9 @@ def test_every_id_is_found_and_no_other(tmp_path: Path, ids: set[str]) -> None:
     assert store.row_of("".join(ids) + "?") is None
 
 
-def test_colliding_hashes_are_told_apart_by_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_colliding_hashes_are_told_apart_by_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for each in (module, passage_writer):
         monkeypatch.setattr(each, "hash64", lambda passage_id: len(passage_id))
     store = write(tmp_path, [Passage(name, "", "") for name in ("aa", "bb", "c", "dd")])
@@ -89,7 +96,10 @@ def test_colliding_hashes_are_told_apart_by_text(tmp_path: Path, monkeypatch: py
 
 
 def test_duplicate_ids_are_refused_and_leave_nothing(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"'a' \(passages 0 and 2\)"), PassageStoreWriter(tmp_path) as writer:
+    with (
+        pytest.raises(DataError, match=r"'a' \(passages 0 and 2\)"),
+        PassageStoreWriter(tmp_path) as writer,
+    ):
         writer.add_many(Passage(name, "", "") for name in "aba")
     with pytest.raises(KeyboardInterrupt), PassageStoreWriter(tmp_path) as writer:
         writer.add_many(numbered(1500))
@@ -98,12 +108,16 @@ def test_duplicate_ids_are_refused_and_leave_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [module.ARROW_NAME, module.IDS_NAME])
-def test_a_flipped_byte_is_an_error_or_a_text_but_no_end_of_the_process(tmp_path: Path, name: str) -> None:
+def test_a_flipped_byte_is_an_error_or_a_text_but_no_end_of_the_process(
+    tmp_path: Path, name: str
+) -> None:
     write(tmp_path, numbered(300))
     whole = (tmp_path / name).read_bytes()
     refused = 0
     for place in np.random.default_rng(0).integers(0, len(whole), 300).tolist():
-        (tmp_path / name).write_bytes(whole[:place] + bytes([whole[place] ^ 128]) + whole[place + 1 :])
+        (tmp_path / name).write_bytes(
+            whole[:place] + bytes([whole[place] ^ 128]) + whole[place + 1 :]
+        )
         try:
             store = PassageStore.open(tmp_path)
             store.ids(range(300))

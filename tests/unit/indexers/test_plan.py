@@ -24,8 +24,12 @@ def test_disk_agrees_with_a_real_index(tmp_path: Path, make_encoder: Any, index_
     text_bytes = sum(len(p.title) + len(p.text) for p in passages) / len(passages)
     sizes, files = plan(1500, 48, settings, text_bytes), Index.open(out).manifest["files"]
     for part in ("passages", "embeddings", *["dense"] * (index_type != "flat")):
-        own = (entry["size_bytes"] for name, entry in files.items() if name.startswith(f"{part}/sh"))
-        real = sum(own) or sum(e["size_bytes"] for name, e in files.items() if name.startswith(f"{part}/"))
+        own = (
+            entry["size_bytes"] for name, entry in files.items() if name.startswith(f"{part}/sh")
+        )
+        real = sum(own) or sum(
+            e["size_bytes"] for name, e in files.items() if name.startswith(f"{part}/")
+        )
         assert sizes[part] == pytest.approx(real, rel=0.25), part
 
 

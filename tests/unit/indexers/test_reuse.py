@@ -21,7 +21,8 @@ from rag.core.errors import ConfigError, IncompleteArtifactError, MismatchedArti
 from rag.core.types import Passage
 
 OLD = [Passage(f"p{n}", f"t{n % 3}", f"river {n} vienna") for n in range(50)]
-# Ten are gone, one says something else, one has another title, three are new; ids and order are others.
+# Ten are gone, one says something else, one has another title, three are new; ids and order are
+# others.
 NEW = [
     *(replace(passage, id=f"q{passage.id}") for passage in reversed(OLD[10:])),
     Passage("p0", "t0", "river 0 linz"),
@@ -49,7 +50,11 @@ def test_only_what_is_new_or_changed_is_encoded(tmp_path: Path, make_encoder: An
     inner = make_encoder()
     old = open_stored(inner, tmp_path / "old", "float32")
     build_index(
-        NEW, tmp_path / "new", encoder=inner, settings=SETTINGS, encode=partial(encode_corpus, stored=old)
+        NEW,
+        tmp_path / "new",
+        encoder=inner,
+        settings=SETTINGS,
+        encode=partial(encode_corpus, stored=old),
     )
     assert old.reused == 40
     assert sum(inner.calls) == 5 + 4  # and the probes
@@ -59,7 +64,9 @@ def test_only_what_is_new_or_changed_is_encoded(tmp_path: Path, make_encoder: An
 
 
 def test_titles_are_compared_apart_from_texts(tmp_path: Path, make_encoder: Any) -> None:
-    build_index([Passage("a", "ab", "c")], tmp_path / "c", encoder=make_encoder(), settings=SETTINGS)
+    build_index(
+        [Passage("a", "ab", "c")], tmp_path / "c", encoder=make_encoder(), settings=SETTINGS
+    )
     two = stored(tmp_path / "two", [Passage("1", "a", "bc"), Passage("2", "ab", "c")])
     assert open_stored(make_encoder(), tmp_path / "c").locate(two).tolist() == [True, False]
 
@@ -68,11 +75,14 @@ def test_vectors_of_another_encoder_are_refused(tmp_path: Path, make_encoder: An
     build_index(OLD, tmp_path / "old", encoder=make_encoder(), settings=SETTINGS)
     with pytest.raises(MismatchedArtifactError, match="other vectors") as refused:
         open_stored(
-            _restated(make_encoder(), lambda i: replace(i, weights_sha256="9"), factor=2), tmp_path / "old"
+            _restated(make_encoder(), lambda i: replace(i, weights_sha256="9"), factor=2),
+            tmp_path / "old",
         )  # search is by inner product: longer vectors are others too
     assert f"made with, {make_encoder().identity.name}, or" in str(refused.value.hint)
     with pytest.raises(MismatchedArtifactError, match="max_length: 256 != 64"):
-        open_stored(_restated(make_encoder(), lambda i: replace(i, max_length=64)), tmp_path / "old")
+        open_stored(
+            _restated(make_encoder(), lambda i: replace(i, max_length=64)), tmp_path / "old"
+        )
     # Only questions were trained: the same vectors under another name and hash.
     other = _restated(
         make_encoder(), lambda i: replace(i, name="tuned", weights_sha256="9", query_prefix="q: ")

@@ -1,4 +1,6 @@
-"""Compressed token vectors: codec, build, staged search against brute force, kills, and what is refused."""
+"""Compressed token vectors: codec, build, staged search against brute force, kills, and what is
+refused.
+"""
 
 import shutil
 import signal
@@ -19,7 +21,13 @@ from indexers.settings import BuildSettings
 from indexers.token_build import build_tokens, shard_files
 from indexers.token_codec import train_codec
 from indexers.token_index import TokenIndex
-from rag.core.errors import ArtifactError, ConfigError, DataError, MismatchedArtifactError, RetrievalError
+from rag.core.errors import (
+    ArtifactError,
+    ConfigError,
+    DataError,
+    MismatchedArtifactError,
+    RetrievalError,
+)
 from rag.core.types import Passage
 
 DIM = 16
@@ -37,7 +45,9 @@ class Words:
     """A vector a word that depends on the word and a little on its neighbour."""
 
     def __init__(self, dim: int = DIM, sha256: str = "ab") -> None:
-        self.identity = EncoderIdentity("words", sha256, dim=dim, pooling="tokens", similarity="maxsim")
+        self.identity = EncoderIdentity(
+            "words", sha256, dim=dim, pooling="tokens", similarity="maxsim"
+        )
         self.dim = dim
 
     def _vector(self, word: str, beside: str) -> np.ndarray:
@@ -50,7 +60,10 @@ class Words:
     def tokens(self, texts: Any) -> Tokens:
         split = [text.split() for text in texts]
         return Tokens(
-            [np.stack([self._vector(w, b) for w, b in zip(s, s[1:] + s[:1], strict=True)]) for s in split]
+            [
+                np.stack([self._vector(w, b) for w, b in zip(s, s[1:] + s[:1], strict=True)])
+                for s in split
+            ]
         )
 
     def passage_tokens(self, titles: Any, texts: Any) -> Tokens:
@@ -63,7 +76,8 @@ def passages(count: int = 150) -> list[Passage]:
     draw = np.random.default_rng(5)
     words = [f"w{n}" for n in range(60)]
     return [
-        Passage(f"p{n}", "", " ".join(draw.choice(words, int(draw.integers(3, 14))))) for n in range(count)
+        Passage(f"p{n}", "", " ".join(draw.choice(words, int(draw.integers(3, 14)))))
+        for n in range(count)
     ]
 
 
@@ -121,7 +135,9 @@ def test_staged_search_finds_what_exhaustive_scoring_finds(built: Path) -> None:
     assert (result[:, 0] == np.arange(0, 150, 3)).all()
     shared = [len(set(a) & set(b)) for a, b in zip(full.tolist(), result.tolist(), strict=True)]
     assert np.mean(shared) / 5 > 0.9
-    one = index.search(queries.values[: queries.lengths[0]], queries.lengths[:1], 5, nprobe=4, ndocs=60)
+    one = index.search(
+        queries.values[: queries.lengths[0]], queries.lengths[:1], 5, nprobe=4, ndocs=60
+    )
     np.testing.assert_array_equal(one[1][0], result[0])
     np.testing.assert_array_equal(one[0][0], scores[0])
 
@@ -137,10 +153,17 @@ def test_residuals_come_back_within_their_buckets(dim: int) -> None:
     cuts, values = np.split(codec.buckets, [3])
     residuals = vectors - codec.centroids[codes]
     edges = np.vstack(
-        [np.minimum(residuals.min(0), values[0])[None], cuts, np.maximum(residuals.max(0), values[-1])[None]]
+        [
+            np.minimum(residuals.min(0), values[0])[None],
+            cuts,
+            np.maximum(residuals.max(0), values[-1])[None],
+        ]
     )
     bucket = (residuals[:, None] > cuts[None]).sum(1)  # (T, D)
-    low, high = np.take_along_axis(edges, bucket, axis=0), np.take_along_axis(edges, bucket + 1, axis=0)
+    low, high = (
+        np.take_along_axis(edges, bucket, axis=0),
+        np.take_along_axis(edges, bucket + 1, axis=0),
+    )
     restored = np.take_along_axis(values, bucket, axis=0)
     assert ((restored >= low - 1e-6) & (restored <= high + 1e-6)).all()
     assert (np.abs(restored - residuals) <= high - low + 1e-6).all()
@@ -198,7 +221,9 @@ def test_a_build_encodes_each_passage_once(tmp_path: Path, monkeypatch: pytest.M
         monkeypatch.setattr(token_build, name, value)
     build_index(passages(), tmp_path / "i", encoder=Watched(), settings=SETTINGS)
     assert sorted(seen) == sorted(passage.text for passage in passages())
-    monkeypatch.setattr(token_build._Build, "sampled", lambda self: {})  # encoded again, in other company
+    monkeypatch.setattr(
+        token_build._Build, "sampled", lambda self: {}
+    )  # encoded again, in other company
     build_index(passages(), tmp_path / "j", encoder=Watched(), settings=SETTINGS)
     assert len(passages()) < len(seen) - len(passages()) < 2 * len(passages())
     assert contents(tmp_path / "i") == contents(tmp_path / "j")
@@ -215,9 +240,10 @@ def test_damage_and_other_encoders_are_refused(built: Path, tmp_path: Path) -> N
         build_index(passages(), place, encoder=Words(sha256="cd"), settings=SETTINGS)
     queries = Words().question_tokens(QUESTIONS[:1])
     for values, lengths in (
-        (queries.values, np.array([3, 0])), (queries.values[:, :8], queries.lengths),
+        (queries.values, np.array([3, 0])),
+        (queries.values[:, :8], queries.lengths),
         (queries.values * np.nan, queries.lengths),
-    ):  # fmt: skip
+    ):
         with pytest.raises(RetrievalError):
             opened(built).search(values, lengths, 5)
 
@@ -233,8 +259,12 @@ class OneEach:
 
 class Nothing(Words):
     def passage_tokens(self, titles: Any, texts: Any) -> Tokens:
-        return Tokens([np.zeros((0, DIM), np.float32) if text == "..." else np.ones((1, DIM), np.float32)
-                       for text in texts])  # fmt: skip
+        return Tokens(
+            [
+                np.zeros((0, DIM), np.float32) if text == "..." else np.ones((1, DIM), np.float32)
+                for text in texts
+            ]
+        )
 
 
 def test_encoders_and_passages_that_do_not_fit_are_refused(built: Path, tmp_path: Path) -> None:
@@ -249,7 +279,9 @@ def test_encoders_and_passages_that_do_not_fit_are_refused(built: Path, tmp_path
     with pytest.raises(ConfigError, match="normalize: false"):
         build_index(passages(), tmp_path / "d", encoder=unequal, settings=SETTINGS)
     with pytest.raises(DataError, match="passage 'dots' has no token"):
-        build_index([Passage("dots", "", "...")], tmp_path / "c", encoder=Nothing(), settings=SETTINGS)
+        build_index(
+            [Passage("dots", "", "...")], tmp_path / "c", encoder=Nothing(), settings=SETTINGS
+        )
 
 
 @pytest.mark.parametrize("tokens_first", [True, False])

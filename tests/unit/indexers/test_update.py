@@ -14,7 +14,12 @@ from indexers.index import Index
 from indexers.protocols import Selection
 from indexers.settings import BuildSettings
 from indexers.update import Change, Unchanged, update_index
-from rag.core.errors import DataError, IncompleteArtifactError, MismatchedArtifactError, ResourceError
+from rag.core.errors import (
+    DataError,
+    IncompleteArtifactError,
+    MismatchedArtifactError,
+    ResourceError,
+)
 from rag.core.files import directory_lock
 from rag.core.types import Passage
 from rag.data.records import CorpusOptions, Document
@@ -32,7 +37,9 @@ def text(draw: random.Random) -> str:
     return " ".join(draw.choices(WORDS, k=draw.randint(1, 40)))
 
 
-def build(place: Path, documents: Iterable[Document], encoder: Any, settings: BuildSettings) -> Path:
+def build(
+    place: Path, documents: Iterable[Document], encoder: Any, settings: BuildSettings
+) -> Path:
     puts = (Put(each.id, record_digest(each), cut(each)) for each in documents)
     return build_index(puts, place, encoder=encoder, settings=settings)
 
@@ -63,7 +70,10 @@ def assert_same(updated: Path, fresh: Path, queries: np.ndarray) -> None:
             assert other.embeddings is not None
             np.testing.assert_array_equal(one.embeddings.rows(rows), other.embeddings.rows(rows))
             for top_k in (7, len(other.passages) + 3):
-                for selected in (None, Selection(np.random.default_rng(top_k).random(len(rows)) < 0.3)):
+                for selected in (
+                    None,
+                    Selection(np.random.default_rng(top_k).random(len(rows)) < 0.3),
+                ):
                     actual = one.dense.search(queries, top_k, selected)
                     expected = other.dense.search(queries, top_k, selected)
                     assert all(map(np.array_equal, actual, expected))
@@ -82,7 +92,9 @@ def test_updates_are_equal_to_a_fresh_build(tmp_path: Path, make_encoder: Any, s
     documents = {f"d{n:02}": Document(f"d{n:02}", f"t{n % 3}", text(draw)) for n in range(20)}
     encoder = make_encoder()
     build(tmp_path / "i", documents.values(), encoder, settings)
-    queries = make_encoder().encode_passages([""] * 3, ["danube vienna", "tulip lake", "graph graph index"])
+    queries = make_encoder().encode_passages(
+        [""] * 3, ["danube vienna", "tulip lake", "graph graph index"]
+    )
     for step in range(14 if kind == "dense" else 4):
         for _ in range(draw.randint(1, 4)):
             id = f"d{draw.randint(0, 29):02}"
@@ -162,6 +174,10 @@ def test_what_cannot_be_updated_is_refused(tmp_path: Path, make_encoder: Any) ->
     with pytest.raises(MismatchedArtifactError, match="2 other passages, now 3 came"):
         build(tmp_path / "i", documents.values(), make_encoder(), SMALL)
     build_index(
-        [Passage("x", "", "new")], tmp_path / "i", encoder=make_encoder(), settings=SMALL, overwrite=True
+        [Passage("x", "", "new")],
+        tmp_path / "i",
+        encoder=make_encoder(),
+        settings=SMALL,
+        overwrite=True,
     )
     assert len(list((tmp_path / "i").glob("data-*"))) == 1

@@ -23,7 +23,11 @@ DOCUMENTS = [
     {"id": "d2", "title": "Rhine", "text": "The Rhine ends in the North Sea."},
     {"id": "d3", "title": "Elbe", "text": "The Elbe flows through Dresden and Hamburg."},
 ]
-QUESTION = {"question": "Where does the Rhine end?", "answers": ["North Sea"], "gold_passage_ids": ["d2-0"]}
+QUESTION = {
+    "question": "Where does the Rhine end?",
+    "answers": ["North Sea"],
+    "gold_passage_ids": ["d2-0"],
+}
 
 
 @pytest.fixture

@@ -31,8 +31,12 @@ class _Needs(Config):
 def test_defaults_file_and_overrides_in_that_order(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text("warmup_steps: 5\nlearning_rate: 0.01\nfiles: a.json\n")
-    config = load_config(_Training, path, overrides=parse_overrides(["learning_rate=2e-5", "corpus=d"]))
-    assert config == _Training(corpus="d", learning_rate=2e-5, warmup_steps=5, files=(Path("a.json"),))
+    config = load_config(
+        _Training, path, overrides=parse_overrides(["learning_rate=2e-5", "corpus=d"])
+    )
+    assert config == _Training(
+        corpus="d", learning_rate=2e-5, warmup_steps=5, files=(Path("a.json"),)
+    )
     with pytest.raises(ValidationError):
         config.warmup_steps = 6  # type: ignore[misc]
     with pytest.raises(ValidationError, match="unable to parse"):
@@ -43,11 +47,21 @@ def test_defaults_file_and_overrides_in_that_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "content", "assignments", "message"),
     [
-        (_Training, "", ["warmup_step=3"], "unknown setting 'warmup_step'; did you mean 'warmup_steps'"),
+        (
+            _Training,
+            "",
+            ["warmup_step=3"],
+            "unknown setting 'warmup_step'; did you mean 'warmup_steps'",
+        ),
         (_Training, "", ["warmup_steps=many"], "warmup_steps = 'many'"),
         (_Training, "", ["learning_rates={a: fast}"], "learning_rates.a = 'fast'"),
         (_Training, "", ["stages=[{stesp: 3}]"], "unknown setting 'stages.0.stesp'"),
-        (_Training, "optim: {learning_rate: 3}", [], "unknown setting 'optim'; there are corpus, learning_"),
+        (
+            _Training,
+            "optim: {learning_rate: 3}",
+            [],
+            "unknown setting 'optim'; there are corpus, learning_",
+        ),
         (_Training, "- 1", [], "expected a mapping"),
         (_Training, "a: [", [], "not readable as YAML"),
         (_Training, "", ["novalue"], "expected key=value"),

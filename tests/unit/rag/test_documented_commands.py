@@ -29,7 +29,8 @@ class Shown(NamedTuple):
 
     Attributes:
         words: what follows `rag`, without "…".
-        is_whole: it can be typed as it stands; a fragment in running text may leave out required options.
+        is_whole: it can be typed as it stands; a fragment in running text may leave out required
+            options.
     """
 
     words: tuple[str, ...]
@@ -37,7 +38,9 @@ class Shown(NamedTuple):
 
 
 def commands_of(text: str, *, is_preset: bool = False) -> Iterator[Shown]:
-    """Commands of a Markdown document, or of a preset's comment: in blocks, and between backquotes."""
+    """Commands of a Markdown document, or of a preset's comment: in blocks, and between
+    backquotes.
+    """
     if is_preset:
         text = re.sub(r"^# ?", "", text, flags=re.MULTILINE)
         blocks, rest = re.findall(r"^  .*$", text.replace("\\\n", " "), flags=re.MULTILINE), text
@@ -64,7 +67,8 @@ def check(shown: Shown) -> None:
     """Parse a command without running it.
 
     Raises:
-        ValueError: no such command, option, choice, preset or setting, or a required option is left out.
+        ValueError: no such command, option, choice, preset or setting, or a required option is left
+            out.
     """
     name, *words = shown.words
     if name not in _COMMANDS:
@@ -86,7 +90,11 @@ def check(shown: Shown) -> None:
     if name == "adapt":
         recipe = "dpr"
     source = given.get("config")
-    if source and source not in preset_names(recipe) and Path(source).suffix not in (".yaml", ".json"):
+    if (
+        source
+        and source not in preset_names(recipe)
+        and Path(source).suffix not in (".yaml", ".json")
+    ):
         raise ValueError(f"no preset {source!r} for {recipe!r}")
     if assignments := given.get("set_"):
         _check_settings(recipe, assignments)
@@ -101,8 +109,14 @@ def _parsed(command: Any, words: list[str], *, is_whole: bool) -> dict[str, Any]
         if extra:
             raise ValueError(f"{extra} is too much")
         named = {param.name: param for param in command.get_params(context)}
-        values = {name: value for name, value in given.items() if isinstance(value, str | list | tuple)}
-        return {name: named[name].process_value(context, value) for name, value in values.items() if value}
+        values = {
+            name: value for name, value in given.items() if isinstance(value, str | list | tuple)
+        }
+        return {
+            name: named[name].process_value(context, value)
+            for name, value in values.items()
+            if value
+        }
     except Exception as error:
         if hasattr(error, "format_message"):  # of the vendored click, which has no public address
             raise ValueError(error.format_message()) from error
@@ -139,7 +153,10 @@ def test_commands_of_the_documents_are_taken(path: Path) -> None:
 def _all_options() -> set[str]:
     commands = [command for name in _COMMANDS for command in subcommands(name).values()]
     return {
-        flag for item in commands for param in item.params for flag in (*param.opts, *param.secondary_opts)
+        flag
+        for item in commands
+        for param in item.params
+        for flag in (*param.opts, *param.secondary_opts)
     }
 
 
@@ -153,9 +170,7 @@ def test_options_in_running_text_exist() -> None:
 
 
 def test_commands_are_found_where_documents_show_them() -> None:
-    text = (
-        "Run `rag ask\nQ --index I`.\n```console\n$ rag index C \\\n  --out I   # a comment\nrag … ask\n```\n"
-    )
+    text = "Run `rag ask\nQ --index I`.\n```console\n$ rag index C \\\n  --out I   # a comment\nrag … ask\n```\n"
     assert list(commands_of(text)) == [
         Shown(("index", "C", "--out", "I"), True),
         Shown(("ask",), False),
@@ -164,7 +179,11 @@ def test_commands_are_found_where_documents_show_them() -> None:
     preset = "# Of `rag train ict`:\n#   torchrun -m rag.cli.main train dpr \\\n#       --out run\n"
     shown = [each.words for each in commands_of(preset, is_preset=True)]
     assert shown == [("train", "dpr", "--out", "run"), ("train", "ict")]
-    assert all(list(commands_of(path.read_text(encoding="utf-8"))) for path in NOTES if path.stem != "README")
+    assert all(
+        list(commands_of(path.read_text(encoding="utf-8")))
+        for path in NOTES
+        if path.stem != "README"
+    )
 
 
 @pytest.mark.parametrize(

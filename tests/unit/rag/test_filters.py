@@ -1,4 +1,6 @@
-"""Searches with a filter beside unfiltered exhaustive ones from which the selected passages are taken."""
+"""Searches with a filter beside unfiltered exhaustive ones from which the selected passages are
+taken.
+"""
 
 import json
 from collections.abc import Callable
@@ -27,7 +29,9 @@ from retrievers.multihop import MultiHopRetriever
 from tests.pipeline_parts import LastWordsReader
 from tests.unit.indexers.conftest import WordEncoder
 
-WORDS = [f"{first}{second}" for first in "bdfgklmnprst" for second in ("ato", "ume", "ilo", "ora", "esk")]
+WORDS = [
+    f"{first}{second}" for first in "bdfgklmnprst" for second in ("ato", "ume", "ilo", "ora", "esk")
+]
 QUESTIONS = [f"{WORDS[n]} {WORDS[n + 7]} {WORDS[3 * n]}" for n in range(8)]
 
 
@@ -40,7 +44,9 @@ class QuestionEncoder(WordEncoder):
 
 
 def corpus() -> list[Passage]:
-    """600 passages of unequal length, in three folders, every sixth of them in year 2000, 2001, …"""
+    """600 passages of unequal length, in three folders, every sixth of them in year 2000, 2001,
+    …
+    """
     draw = np.random.default_rng(3)
     return [
         Passage(
@@ -75,25 +81,40 @@ def test_a_filter_selects_what_its_conditions_say(index: Index) -> None:
     cases: list[tuple[dict[str, Any], Callable[[Passage, dict[str, Any]], bool]]] = [
         ({"path": "guide/*"}, lambda p, _: "guide" in str(p.location)),
         ({"path": "guide/setup/"}, lambda p, _: "setup" in str(p.location)),
-        ({"path": ["notes/file1?9.md", "*/file3.md"]}, lambda p, _: p.id[:-2] in ("doc3", "doc109",
-            "doc119", "doc129", "doc139", "doc149") and (p.id[3:4] == "3" or "notes" in str(p.location))),
-        ({"document": ["doc7", "doc30-1"]}, lambda p, _: p.id.startswith("doc7-") or p.id == "doc30-1"),
+        (
+            {"path": ["notes/file1?9.md", "*/file3.md"]},
+            lambda p, _: (
+                p.id[:-2] in ("doc3", "doc109", "doc119", "doc129", "doc139", "doc149")
+                and (p.id[3:4] == "3" or "notes" in str(p.location))
+            ),
+        ),
+        (
+            {"document": ["doc7", "doc30-1"]},
+            lambda p, _: p.id.startswith("doc7-") or p.id == "doc30-1",
+        ),
         ({"year": 2003}, lambda _, fields: fields["year"] == 2003),
         ({"year": {"gte": 2002, "lt": 2004.5}}, lambda _, fields: 2002 <= fields["year"] < 2004.5),
         ({"tags": "odd"}, lambda _, fields: "odd" in fields["tags"]),
         ({"tags": ["odd", "x"], "year": [2001, 2002]}, lambda _, fields: fields["year"] == 2001),
         ({"year": "2003"}, lambda _, fields: fields["year"] == 2003),
-    ]  # fmt: skip
+    ]
     for given, fits in cases:
         chosen = index.select(parse_filter(given) or ())
         expected = [row for row, p in enumerate(passages) if fits(p, dict(p.metadata))]
         assert chosen.rows.tolist() == expected, given
     assert parse_filter(()) is parse_filter({}) is None
-    Condition("tags", bounds=(("gte", 1),)).check_bounds([(), ()])  # of empty lists: selects nothing
-    assert parse_filter({"year": 1}) != parse_filter({"year": True})  # one selection each in the cache
+    Condition("tags", bounds=(("gte", 1),)).check_bounds(
+        [(), ()]
+    )  # of empty lists: selects nothing
+    assert parse_filter({"year": 1}) != parse_filter(
+        {"year": True}
+    )  # one selection each in the cache
     assert index.passages[5] == passages[5]
     assert index.folders == ["guide/", "guide/setup/", "notes/"]
-    assert index.around("doc7-0", 2) == ([], passages[29:31])  # those of other documents are left out
+    assert index.around("doc7-0", 2) == (
+        [],
+        passages[29:31],
+    )  # those of other documents are left out
     with pytest.raises(FilterError, match=r"names the field 'yaer'.*path, document, year, tags"):
         index.select(parse_filter({"yaer": 2003}) or ())
     with pytest.raises(FilterError, match="compares 'year' with 'abc', but a value is 200"):
@@ -103,7 +124,9 @@ def test_a_filter_selects_what_its_conditions_say(index: Index) -> None:
 @pytest.mark.parametrize(
     "given", [{"path": "guide/*"}, {"year": 2003}, {"document": "doc7"}, {"tags": "odd"}]
 )
-def test_filtered_lists_are_those_of_an_exhaustive_search(index: Index, given: dict[str, Any]) -> None:
+def test_filtered_lists_are_those_of_an_exhaustive_search(
+    index: Index, given: dict[str, Any]
+) -> None:
     assert index.dense is not None
     assert index.lucene is not None
     chosen = index.select(parse_filter(given) or ())
@@ -118,13 +141,19 @@ def test_filtered_lists_are_those_of_an_exhaustive_search(index: Index, given: d
         lists.append(actual)
     hybrid = HybridRetriever([dense, bm25], index.passages, depth=30)
     assert hybrid.search(QUESTIONS, 10, selected=chosen) == hybrid.fusion.fuse(lists, 10)
-    assert hybrid.search(QUESTIONS, 10, selected=Selection(np.zeros(600, bool))) == [[]] * len(QUESTIONS)
+    assert hybrid.search(QUESTIONS, 10, selected=Selection(np.zeros(600, bool))) == [[]] * len(
+        QUESTIONS
+    )
     paths = MultiHopRetriever(dense, index.passages).search_both(QUESTIONS, 5, selected=chosen)[1]
-    assert all(chosen.mask[hit.row] for of_question in paths for path in of_question for hit in path.hits)
+    assert all(
+        chosen.mask[hit.row] for of_question in paths for path in of_question for hit in path.hits
+    )
     assert all(paths)
 
 
-def test_rows_that_lie_apart_are_named_to_lucene(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_lie_apart_are_named_to_lucene(
+    index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("indexers.lucene._MOST_RUNS", 3)
     monkeypatch.setattr("indexers.lucene._TERMS_AT_ONCE", 70)
     lucene = index.lucene
@@ -154,7 +183,11 @@ def test_answers_come_from_selected_passages_alone(
     assert reading.ask(QUESTIONS[0], filter={"year": 2004}).notice == ""
     for year, told in ((2004, 0), (1066, 1)):
         write_results(
-            reading, [Question("q", "x")], tmp_path / "x.run", 3, filter=parse_filter({"year": year})
+            reading,
+            [Question("q", "x")],
+            tmp_path / "x.run",
+            3,
+            filter=parse_filter({"year": year}),
         )
         assert caplog.text.count("no passage meets the filter") == told
 
@@ -208,7 +241,11 @@ def test_a_filter_that_would_hold_up_everyone_is_refused() -> None:
 @pytest.mark.parametrize(
     ("options", "values", "selected"),
     [
-        (["x=9007199254740993"], (9007199254740993, 9007199254740992, "9007199254740993"), [1, 0, 1]),
+        (
+            ["x=9007199254740993"],
+            (9007199254740993, 9007199254740992, "9007199254740993"),
+            [1, 0, 1],
+        ),
         (["x>=2020", "x<2021-06"], ("2020-05", "2019-12", "2021-07", 2020), [1, 0, 0, 0]),
         (["x>=100"], ("99", "101", 101, None, ("1", "2022")), [0, 1, 1, 0, 1]),
         (["x=2022"], ("2022", 2022, "99", "x", None, ("1", "2022")), [1, 1, 0, 0, 0, 1]),
@@ -234,7 +271,9 @@ def test_a_document_is_not_taken_for_another(tmp_path: Path, split: str, found: 
     options = CorpusOptions(split=split, words=2)
     passages = list(split_documents([Document(id, "", text) for id, text in documents], options))
     source = {"options": options.model_dump()}
-    place = build_index(passages, tmp_path / "i", settings=BuildSettings(retriever="bm25"), source=source)
+    place = build_index(
+        passages, tmp_path / "i", settings=BuildSettings(retriever="bm25"), source=source
+    )
     expected = parse_filter({"document": "a-1"})
     assert expected is not None
     with Index.open(place) as index:

@@ -44,8 +44,9 @@ def test_an_answer_shows_how_it_follows(index):
     answer = told.answers[0]
     assert [step.passage_id for step in answer.path] == ["danube", "germany"]
     assert [[step.text[a:b] for a, b in step.supporting] for step in answer.path] == [
-        ["It rises in the Black Forest of Germany."], ["The capital of Germany is Berlin."],
-    ]  # fmt: skip
+        ["It rises in the Black Forest of Germany."],
+        ["The capital of Germany is Berlin."],
+    ]
     assert (answer.path[0].start, answer.path[1].start) == (None, answer.evidence.start)
     assert {"hop_1", "hop_2", "read", "total"} <= set(told.timings_ms)
     shown = format_answer_set(told.to_json(), colour=False)

@@ -24,7 +24,9 @@ PASSAGES = [
 
 
 class _Retriever:
-    def search(self, questions: Sequence[str], top_k: int, *, timer: Timer = None) -> list[list[Hit]]:
+    def search(
+        self, questions: Sequence[str], top_k: int, *, timer: Timer = None
+    ) -> list[list[Hit]]:
         hits = [Hit(1, "rhine", 2.0), Hit(0, "danube", 1.0)]
         return [hits[:top_k] if "nothing" not in question else [] for question in questions]
 
@@ -60,7 +62,9 @@ def test_texts_and_rows_of_any_kind_become_passages() -> None:
     for sent in (rows, rows.to_iterable_dataset(), rows.to_pandas(), table, rows.to_list()):
         assert passages_of(sent) == [Passage("1", "D", texts[0]), Passage("2", "", texts[1])]
     for nothing in (None, float("nan"), pd.NA):
-        frame = pd.DataFrame({"title": ["D", nothing], "text": ["It rises.", nothing]}, dtype=object)
+        frame = pd.DataFrame(
+            {"title": ["D", nothing], "text": ["It rises.", nothing]}, dtype=object
+        )
         with pytest.raises(DataError, match="text 1: missing field, no text"):
             passages_of(frame)
 
@@ -91,7 +95,10 @@ def test_bad_questions_and_settings(pipeline: Pipeline) -> None:
         ([{"text": "a", "metadata": {"year": {}}}], "text 0: its metadata: 'year'"),
         ([], "no texts were given"),
         (None, "texts is a single NoneType, expected a list"),
-        (DatasetDict({"train": Dataset.from_dict({"text": ["a"]})}), "texts is a single DatasetDict"),
+        (
+            DatasetDict({"train": Dataset.from_dict({"text": ["a"]})}),
+            "texts is a single DatasetDict",
+        ),
         ([{"id": 7, "text": "a"}, {"id": "7", "text": "b"}], "'7' \\(passages 0 and 1\\)"),
         ([{"Name": "Danube"}], "no field is known to hold the text; the fields are Name"),
     ],
@@ -102,7 +109,9 @@ def test_what_is_no_list_of_texts_is_refused(texts: Any, words: str) -> None:
 
 
 def test_metadata_of_rows_serves_filters() -> None:
-    rows = [{"id": str(year), "text": "the danube", "metadata": {"year": year}} for year in (1999, 2001)]
+    rows = [
+        {"id": str(year), "text": "the danube", "metadata": {"year": year}} for year in (1999, 2001)
+    ]
     rows.append({"id": "none", "text": "the danube", "metadata": float("nan")})
     with Pipeline.from_texts(rows, retriever="bm25", reader=False) as pipeline:
         [result] = pipeline.retrieve(["danube"], 3, filter={"year": {"gte": 2000}})
@@ -117,7 +126,9 @@ def test_each_question_says_why_nothing_was_read_for_it() -> None:
 
 
 def test_closing_releases_the_index_and_removes_a_temporary_one() -> None:
-    pipeline = Pipeline.from_texts([passage.text for passage in PASSAGES], retriever="bm25", reader=False)
+    pipeline = Pipeline.from_texts(
+        [passage.text for passage in PASSAGES], retriever="bm25", reader=False
+    )
     [result] = pipeline.retrieve(["Where does the Danube rise?"], 1)
     assert result[0][1].text == PASSAGES[0].text
     place = pipeline.index.directory
@@ -142,7 +153,9 @@ def test_closing_releases_the_index_and_removes_a_temporary_one() -> None:
         ([b"x"], "the question is not text, found bytes"),
     ],
 )
-def test_what_is_no_list_of_questions_is_refused(pipeline: Pipeline, questions: Any, words: str) -> None:
+def test_what_is_no_list_of_questions_is_refused(
+    pipeline: Pipeline, questions: Any, words: str
+) -> None:
     for ask in (pipeline.ask, pipeline.retrieve):
         with pytest.raises(DataError, match=words):
             ask(questions)
@@ -150,7 +163,9 @@ def test_what_is_no_list_of_questions_is_refused(pipeline: Pipeline, questions: 
 
 def test_numbers_are_whole_and_may_be_those_of_numpy(pipeline: Pipeline) -> None:
     for wrong in ("5", 5.0, True, None, 0, 1001):
-        with pytest.raises(ConfigError, match=f"top_k is {wrong!r}, expected a whole number, 1 to 1000"):
+        with pytest.raises(
+            ConfigError, match=f"top_k is {wrong!r}, expected a whole number, 1 to 1000"
+        ):
             pipeline.retrieve("q", wrong)  # type: ignore[arg-type]
     searched: list[Any] = []
     pipeline.retriever.search = lambda q, k, timer: searched.append(k) or [[]] * len(q)  # type: ignore
@@ -171,7 +186,10 @@ def test_settings_that_nothing_reads_are_refused() -> None:
 def test_vectors_of_texts_are_those_that_are_searched(kind: Any) -> None:
     texts = ["The Danube rises in the Black Forest.", "The Rhine ends in the North Sea."]
     with Pipeline.from_texts(texts, retriever=kind, encoder="static", reader=False) as pipeline:
-        (question,), passages = pipeline.embed(["Where?"], "query"), pipeline.embed(texts, "passage")
+        (question,), passages = (
+            pipeline.embed(["Where?"], "query"),
+            pipeline.embed(texts, "passage"),
+        )
         dense = pipeline.retriever.members[0] if kind == "hybrid" else pipeline.retriever  # type: ignore[attr-defined]
         hits = {hit.row: hit.score for hit in dense.search(["Where?"], 2)[0]}
         assert passages @ question == pytest.approx([hits[0], hits[1]], abs=1e-5)

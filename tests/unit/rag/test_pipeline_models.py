@@ -25,7 +25,9 @@ class _RetrieverOfMine:
         self.ids = ids
 
     def search(self, questions: Sequence[str], top_k: int, **_: Any) -> list[list[Hit]]:
-        return [[Hit(row, name, -row) for row, name in enumerate(self.ids)][:top_k] for _ in questions]
+        return [
+            [Hit(row, name, -row) for row, name in enumerate(self.ids)][:top_k] for _ in questions
+        ]
 
 
 class _EncoderOfMine:
@@ -46,26 +48,40 @@ def test_own_objects_that_meet_a_protocol_are_taken(tmp_path: Path) -> None:
     with Pipeline.from_texts(TEXTS, out=tmp_path / "i", encoder=encoder, reader=reader) as pipeline:
         assert pipeline.retrieve("title title text", 1)[0][1].text == TEXTS[2]
         ids = [hit.passage_id for hit, _ in pipeline.retrieve("x", 3)]
-    with Pipeline.open(tmp_path / "i", retriever=_RetrieverOfMine(sorted(ids)), reader=reader) as own:
+    with Pipeline.open(
+        tmp_path / "i", retriever=_RetrieverOfMine(sorted(ids)), reader=reader
+    ) as own:
         assert [hit.passage_id for hit, _ in own.retrieve("x", 3)] == sorted(ids)
         assert own.ask("who wrote it").answers[0].text == "who"
-    with Pipeline.open(tmp_path / "i", retriever="dense", index_encoder=encoder, reader=False) as again:
+    with Pipeline.open(
+        tmp_path / "i", retriever="dense", index_encoder=encoder, reader=False
+    ) as again:
         assert again.retrieve("title title text", 1)[0][1].text == TEXTS[2]
 
 
 @pytest.mark.parametrize(
     "setting",
-    [{"retriever": 5}, {"retriever": "sparse"}, {"fusion": "max"}, {"rerank": "reader,deep=2"}, {"read": 5}],
+    [
+        {"retriever": 5},
+        {"retriever": "sparse"},
+        {"fusion": "max"},
+        {"rerank": "reader,deep=2"},
+        {"read": 5},
+    ],
 )
 def test_wrong_settings_are_refused_before_anything_is_opened(setting: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(setting))):
         Pipeline.open("nowhere", **setting)
 
 
-def test_other_weights_and_other_objects_are_refused(tiny: Any, tiny_bert: Path, tmp_path: Path) -> None:
+def test_other_weights_and_other_objects_are_refused(
+    tiny: Any, tiny_bert: Path, tmp_path: Path
+) -> None:
     Pipeline.from_texts(TEXTS, out=tmp_path / "index", encoder=str(tiny_bert), reader=False).close()
     with pytest.raises(MismatchedArtifactError, match="weights"):
-        Pipeline.open(tmp_path / "index", reader=False, index_encoder=tiny.bert(tmp_path / "other", seed=9))
+        Pipeline.open(
+            tmp_path / "index", reader=False, index_encoder=tiny.bert(tmp_path / "other", seed=9)
+        )
     with pytest.raises(ConfigError, match="cannot encode with a int"):
         Pipeline.from_texts(TEXTS, encoder=3, reader=False)
 
@@ -94,7 +110,9 @@ def test_eight_threads_get_the_answers_of_one() -> None:
     pipeline = Pipeline.from_texts(TEXTS, retriever="hybrid", reader=reader)
     questions = [
         f"{word} {n}"
-        for n, word in enumerate(["danube", "river", "forest", "title", "text", "black", "wrote", "who"])
+        for n, word in enumerate(
+            ["danube", "river", "forest", "title", "text", "black", "wrote", "who"]
+        )
     ]
     expected = [pipeline.retrieve(question) for question in questions]
     answers = [pipeline.ask(question).answers[0].evidence.passage_id for question in questions]

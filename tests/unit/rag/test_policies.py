@@ -1,4 +1,6 @@
-"""One loop asks a policy what to do next: two that are built in, and one that is written from outside."""
+"""One loop asks a policy what to do next: two that are built in, and one that is written from
+outside.
+"""
 
 from collections.abc import Sequence
 from unittest.mock import Mock
@@ -27,7 +29,10 @@ class World:
 
     def search(self, queries: Sequence[str]) -> tuple[list[RankedPassages], list[Paths]]:
         self.searched.append(list(queries))
-        result = [[(Hit(0, p.id, 1.0), p) for name, p in TEXTS.items() if name in q.lower()] for q in queries]
+        result = [
+            [(Hit(0, p.id, 1.0), p) for name, p in TEXTS.items() if name in q.lower()]
+            for q in queries
+        ]
         return result, [()] * len(result)
 
     def read(
@@ -37,7 +42,9 @@ class World:
         answers = []
         for question, passages in zip(questions, found, strict=True):
             places = [
-                Evidence(p.id, p.title, p.text, 26, 32, h.score) for h, p in passages if "Ber" in p.text
+                Evidence(p.id, p.title, p.text, 26, 32, h.score)
+                for h, p in passages
+                if "Ber" in p.text
             ]
             given = tuple(Answer("Berlin", 1.0, 0.9, place) for place in places)
             answers.append(AnswerSet(question, given, 0.1 if given else 1.0, "v", {}))
@@ -47,7 +54,9 @@ class World:
 def test_all_questions_search_and_read_together() -> None:
     world = World()
     policy = SearchOnce()
-    [(state, first), (_, second)] = run(policy, [ASKED, "Capital of Germany?"], world.search, world.read)
+    [(state, first), (_, second)] = run(
+        policy, [ASKED, "Capital of Germany?"], world.search, world.read
+    )
     assert (first.answers, second.answers[0].text) == ((), "Berlin")
     assert world.searched == world.read_calls == [[ASKED, "Capital of Germany?"]]
     assert [result.query for result in state.searches] == [ASKED]
@@ -65,7 +74,9 @@ def test_a_follow_up_is_searched_for_with_the_question_before_it_and_read_alone(
     world = World()
     run(SearchOnce(), [AFTER], world.search, world.read, context=BEFORE)
     assert (world.searched, world.read_calls) == ([[f"{BEFORE} {AFTER}"]], [[AFTER]])
-    novel = "Frankenstein is a novel. Mary Shelley wrote it, and it was published in 1818 in London."
+    novel = (
+        "Frankenstein is a novel. Mary Shelley wrote it, and it was published in 1818 in London."
+    )
     with rag.Pipeline.from_texts([novel, "Faust was published in 1808."]) as pipeline:
         answer = pipeline.ask(AFTER, context=BEFORE)
     assert (answer.question, answer.answers[0].text) == (AFTER, "1818")
@@ -96,7 +107,9 @@ def test_a_language_model_asks_for_another_search() -> None:
     assert len(state.searches) == 2
 
 
-@pytest.mark.parametrize("replies", [("SEARCH: a", "SEARCH: b"), (f"SEARCH: {ASKED}",), ("Berlin, I think",)])
+@pytest.mark.parametrize(
+    "replies", [("SEARCH: a", "SEARCH: b"), (f"SEARCH: {ASKED}",), ("Berlin, I think",)]
+)
 def test_a_language_model_cannot_search_for_ever(replies: tuple[str, ...]) -> None:
     world = World()
     [(state, _)] = run(SearchAgain(Model(*replies)), [ASKED], world.search, world.read)
@@ -106,7 +119,9 @@ def test_a_language_model_cannot_search_for_ever(replies: tuple[str, ...]) -> No
 
 def test_passages_of_several_searches_come_in_turn_and_once() -> None:
     a, b, c = (Passage(name, "", name) for name in "abc")
-    lists = [[(Hit(n, p.id, 9.0), p) for n, p in enumerate(result)] for result in ((a, b, c), (b, a), ())]
+    lists = [
+        [(Hit(n, p.id, 9.0), p) for n, p in enumerate(result)] for result in ((a, b, c), (b, a), ())
+    ]
     assert [(p.id, hit.score) for hit, p in merged(lists)] == [("a", 0.0), ("b", -1.0), ("c", -2.0)]
 
 

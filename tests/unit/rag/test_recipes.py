@@ -40,7 +40,11 @@ def test_wrong_settings_of_every_recipe_are_refused(tmp_path: Path) -> None:
     for recipe in RECIPES:
         kind = recipe_class(recipe)
         trained = "--corpus" if recipe in ("ict", "mlm", "realm") else "--train"
-        needed = [trained, str(questions), *["--index", str(index)] * ("index" in kind.model_fields)]
+        needed = [
+            trained,
+            str(questions),
+            *["--index", str(index)] * ("index" in kind.model_fields),
+        ]
         needed += ["--generator", "owner/name"] * (recipe in ("rag", "emdr2"))
         # their stages have no default
         if preset := {"generator": "fid-small", "reader": "reader-squad"}.get(recipe):
@@ -50,11 +54,15 @@ def test_wrong_settings_of_every_recipe_are_refused(tmp_path: Path) -> None:
             (*needed, "--set", f"{batch}=3"): f"unknown setting '{batch}'",
             (*needed, "--set", "save_every_s=soon"): "save_every_s = 'soon': ",
             (trained, "nope.json", *needed[2:]): "nope.json: no such file",
-            (*needed[:2], *needed): "two sets" if recipe == "reader" else f"{questions} is given twice",
+            (*needed[:2], *needed): "two sets"
+            if recipe == "reader"
+            else f"{questions} is given twice",
         }
         if "index" in kind.model_fields:
             wrong[(*needed[:2], "--index", str(tmp_path), *needed[4:])] = "has no manifest.json"
-        cases += [[["train", recipe, *rest, "--out", "run"], message] for rest, message in wrong.items()]
+        cases += [
+            [["train", recipe, *rest, "--out", "run"], message] for rest, message in wrong.items()
+        ]
     code = (
         "import contextlib, io, json, sys, time\n"
         "from rag.cli.main import main\n"
@@ -67,7 +75,11 @@ def test_wrong_settings_of_every_recipe_are_refused(tmp_path: Path) -> None:
         "    assert message in shown.getvalue(), (arguments, shown.getvalue())\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], input=json.dumps(cases), capture_output=True, text=True, cwd=tmp_path
+        [sys.executable, "-c", code],
+        input=json.dumps(cases),
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr
     assert not (tmp_path / "run").exists()
@@ -79,5 +91,7 @@ def test_a_missing_file_or_index_is_named_with_its_parameter(tmp_path: Path) -> 
     later = {"out": tmp_path / "run", "train_files": [tmp_path / "run" / "round-1"]}
     read_config(recipe_class("dpr"), None, {**later, "validation_file": "hf:owner/name:dev"})
     with pytest.raises(DataError, match=r"other: no such file\n.*--index names it"):
-        read_config(recipe_class("dpr"), None, {**later, "index": tmp_path / "other"}, {"index": "--index"})
+        read_config(
+            recipe_class("dpr"), None, {**later, "index": tmp_path / "other"}, {"index": "--index"}
+        )
     assert not (tmp_path / "run").exists()

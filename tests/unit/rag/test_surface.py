@@ -16,18 +16,51 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 def test_public_names_are_pinned() -> None:
     assert rag.__all__ == [
-        "Answer", "AnswerSet", "Evidence", "Hit", "Passage", "Path", "Pipeline", "Question", "RagError",
-        "__version__", "adapt", "compare", "evaluate", "index", "mine", "retrieve", "train", "train_rounds",
+        "Answer",
+        "AnswerSet",
+        "Evidence",
+        "Hit",
+        "Passage",
+        "Path",
+        "Pipeline",
+        "Question",
+        "RagError",
+        "__version__",
+        "adapt",
+        "compare",
+        "evaluate",
+        "index",
+        "mine",
+        "retrieve",
+        "train",
+        "train_rounds",
         "update",
-    ]  # fmt: skip
+    ]
     assert all(getattr(rag, name) is not None for name in rag.__all__)
 
 
 def test_commands_are_pinned() -> None:
     assert sorted(_COMMANDS) == [
-        "adapt", "ask", "bench", "compare", "demo", "docs", "doctor", "evaluate", "index", "inspect", "mcp",
-        "mine", "plan", "retrieve", "rounds", "score", "serve", "train", "tune",
-    ]  # fmt: skip
+        "adapt",
+        "ask",
+        "bench",
+        "compare",
+        "demo",
+        "docs",
+        "doctor",
+        "evaluate",
+        "index",
+        "inspect",
+        "mcp",
+        "mine",
+        "plan",
+        "retrieve",
+        "rounds",
+        "score",
+        "serve",
+        "train",
+        "tune",
+    ]
 
 
 def _blocks(language: str) -> list[str]:
@@ -37,7 +70,11 @@ def _blocks(language: str) -> list[str]:
 @pytest.mark.parametrize("block", _blocks("python"))
 def test_python_of_the_readme_calls_what_there_is(block: str) -> None:
     for node in ast.walk(ast.parse(block)):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "rag":
+        if (
+            isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Name)
+            and node.value.id == "rag"
+        ):
             assert node.attr in rag.__all__
 
 
@@ -47,11 +84,15 @@ def test_files_the_readme_links_to_exist() -> None:
 
 
 def test_readme_stays_short() -> None:
-    words = [word for word in README.split() if any(map(str.isalnum, word))]  # not the bars of tables
+    words = [
+        word for word in README.split() if any(map(str.isalnum, word))
+    ]  # not the bars of tables
     assert len(words) <= 1500
 
 
 def test_version_is_that_of_the_newest_release() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    released = re.findall(r"^## (\d\S*)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    released = re.findall(
+        r"^## (\d\S*)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
     assert rag.__version__ == project["version"] == released[0]

@@ -7,7 +7,9 @@ from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import ReaderSettings
 from tests.tiny_reader import tiny_encoder, tiny_tokenizer
 
-SMALL = ReaderSettings(max_tokens=64, stride_tokens=8, question_tokens=24, title_tokens=8, spans_per_window=6)
+SMALL = ReaderSettings(
+    max_tokens=64, stride_tokens=8, question_tokens=24, title_tokens=8, spans_per_window=6
+)
 
 
 @pytest.fixture(scope="session")

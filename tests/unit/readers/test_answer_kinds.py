@@ -18,7 +18,9 @@ def answers_of(*spans: tuple[str, float]) -> tuple[Answer, ...]:
     passage = Passage("1", "", TEXT)
     places = [(at, at + len(text)) if (at := TEXT.find(text)) >= 0 else None for text, _ in spans]
     evidence = [Evidence.of(passage, 1.0, place) for place in places]
-    return tuple(Answer(text, p, p, place) for (text, p), place in zip(spans, evidence, strict=True))
+    return tuple(
+        Answer(text, p, p, place) for (text, p), place in zip(spans, evidence, strict=True)
+    )
 
 
 @pytest.mark.parametrize(
@@ -64,7 +66,9 @@ def test_the_pipeline_shows_the_sentence_and_answers_other_questions_in_the_same
         alone = pipeline.ask("What is the capital of Norway?", n_best=2)
     assert first.to_json()["kind"] == "passage"
     assert {item.evidence.text for item in first.answers} == {TEXT}
-    assert all(item.text in TEXT.replace("\n", " ") and item.text.endswith(".") for item in first.answers)
+    assert all(
+        item.text in TEXT.replace("\n", " ") and item.text.endswith(".") for item in first.answers
+    )
     assert "kind" not in second.to_json()
     assert second.answers[0].text == "Oslo"
     assert len(second.answers) == 2
@@ -81,5 +85,10 @@ def test_the_list_around_a_span_ends_where_its_entries_end() -> None:
         result = list_around(STEPS, start)
         assert result is not None
         assert STEPS[slice(*result)] == whole
-    for text, part in ((STEPS, "start"), ("One:\n\n• entry", "entry"), ("Nothing:", "Nothing"), ("", "")):
+    for text, part in (
+        (STEPS, "start"),
+        ("One:\n\n• entry", "entry"),
+        ("Nothing:", "Nothing"),
+        ("", ""),
+    ):
         assert list_around(text, text.index(part)) is None

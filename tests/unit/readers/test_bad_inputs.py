@@ -20,8 +20,14 @@ from tests.tiny_generator import tiny_generator
 from tests.tiny_reader import tiny_config, tiny_encoder, tiny_reader, tiny_tokenizer
 
 ADDRESSES = [
-    *((f"openai:{place}", "expected openai:BASE") for place in ("", "localhost#m", "http://localhost/v1")),
-    *((f"openai:{place}/v1#m", "expected openai:BASE") for place in ("http://localhost:abc", "http://[::1")),
+    *(
+        (f"openai:{place}", "expected openai:BASE")
+        for place in ("", "localhost#m", "http://localhost/v1")
+    ),
+    *(
+        (f"openai:{place}/v1#m", "expected openai:BASE")
+        for place in ("http://localhost:abc", "http://[::1")
+    ),
     ("openai:http://me:pw@h/v1#m", "user name or password"),
 ]
 OTHER = '{"kind": "generative", "name": "x", %s}'
@@ -46,7 +52,9 @@ def language_model(folder: Path, settings: str = "") -> None:
 
 
 def opened(folder: Path, text: str = "", tokens: int = 0, size: int = 0) -> None:
-    """Open a folder with this reader.json, or a checkpoint of so many tokens, its weights cut to a size."""
+    """Open a folder with this reader.json, or a checkpoint of so many tokens, its weights cut to a
+    size.
+    """
     if text:
         (folder / "reader.json").write_text(text)
     if tokens or size:
@@ -66,32 +74,65 @@ def opened(folder: Path, text: str = "", tokens: int = 0, size: int = 0) -> None
         (DataError, "passage 'big'", lambda r, _: r.read(["where?"], [[BIG]], [[1.0]])),
         (DataError, "blank", lambda r, _: r.read(["  "], [[SHORT]], [[1.0]])),
         (ConfigError, "2 questions", lambda r, _: r.read(["a", "b"], [[SHORT]], [[1.0]])),
-        (ConfigError, "1 passages but 2 scores", lambda r, _: r.read(["a"], [[SHORT]], [[1.0, 2.0]])),
+        (
+            ConfigError,
+            "1 passages but 2 scores",
+            lambda r, _: r.read(["a"], [[SHORT]], [[1.0, 2.0]]),
+        ),
         (ConfigError, "n_best", lambda r, _: r.read(["a"], [[SHORT]], [[1.0]], n_best=0)),
         (ConfigError, "colour", lambda _, folder: open_reader(tiny_reader(folder), colour=1)),
         (ConfigError, "leaves", lambda _, folder: open_reader(tiny_reader(folder), max_tokens=40)),
         (ConfigError, "effort", lambda _, folder: open_reader(tiny_reader(folder), effort="least")),
         (Mismatched, r"tokens, the encoder 40", lambda _, folder: opened(folder, tokens=40)),
-        (ArtifactError, "no question answering model could be", lambda _, folder: opened(folder, size=2000)),
-        (ArtifactError, "found BertModel, exp", lambda _, folder: open_reader(tiny_encoder(folder / "e"))),
+        (
+            ArtifactError,
+            "no question answering model could be",
+            lambda _, folder: opened(folder, size=2000),
+        ),
+        (
+            ArtifactError,
+            "found BertModel, exp",
+            lambda _, folder: open_reader(tiny_encoder(folder / "e")),
+        ),
         (ArtifactError, r"neither reader\.json nor config\.json", lambda _, folder: opened(folder)),
         (ArtifactError, "no such folder", lambda _, folder: opened(folder / "absent")),
-        (ArtifactError, "kind 'oracle', expected", lambda _, folder: opened(folder, '{"kind": "oracle"}')),
+        (
+            ArtifactError,
+            "kind 'oracle', expected",
+            lambda _, folder: opened(folder, '{"kind": "oracle"}'),
+        ),
         (ArtifactError, r"reader\.json", lambda _, folder: opened(folder, '{"kind": "extr')),
-        (ArtifactError, "version is 9", lambda _, folder: opened(folder, OTHER % '"format_version": 9')),
+        (
+            ArtifactError,
+            "version is 9",
+            lambda _, folder: opened(folder, OTHER % '"format_version": 9'),
+        ),
         (ArtifactError, "nam is 'x'", lambda _, folder: opened(folder, OTHER % '"nam": "x"')),
-        (ArtifactError, "a bert model, exp", lambda _, folder: load_generator(tiny_encoder(folder / "e"))),
+        (
+            ArtifactError,
+            "a bert model, exp",
+            lambda _, folder: load_generator(tiny_encoder(folder / "e")),
+        ),
         (ArtifactError, "no checkpoint there", lambda _, folder: load_generator(folder / "absent")),
-        (ConfigError, "300, the model has 128", lambda _, folder: generator(folder, passage_tokens=300)),
+        (
+            ConfigError,
+            "300, the model has 128",
+            lambda _, folder: generator(folder, passage_tokens=300),
+        ),
         (ArtifactError, "lacks 4 weights", lambda _, folder: generator(folder, "layers.0.fc1")),
         (Mismatched, "the tokenizer knows", lambda _, folder: generator(folder, added=9)),
         (ReaderError, "the model's window", lambda _, folder: language_model(folder)),
         (ConfigError, "colour", lambda _, folder: language_model(folder, "#colour=1")),
         (ConfigError, "style", lambda _, folder: language_model(folder, "#style=long")),
-        *((ConfigError, words, lambda *_, source=source: open_reader(source)) for source, words in ADDRESSES),
+        *(
+            (ConfigError, words, lambda *_, source=source: open_reader(source))
+            for source, words in ADDRESSES
+        ),
     ],
 )
-def test_bad_inputs(error: type[RagError], words: str, act: Any, reader: Any, tmp_path: Path) -> None:
+def test_bad_inputs(
+    error: type[RagError], words: str, act: Any, reader: Any, tmp_path: Path
+) -> None:
     with pytest.raises(error, match=words):
         act(reader, tmp_path)
 

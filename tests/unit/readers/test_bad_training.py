@@ -50,8 +50,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("error", "words", "changes"),
     [
-        (ValidationError, "full_tokens", {"stages": [{"epochs": 1, "max_tokens": 128, "full_tokens": 64}]}),
-        (ValidationError, "no_answer_fraction", {"stages": [{"epochs": 1, "no_answer_fraction": 0.5}]}),
+        (
+            ValidationError,
+            "full_tokens",
+            {"stages": [{"epochs": 1, "max_tokens": 128, "full_tokens": 64}]},
+        ),
+        (
+            ValidationError,
+            "no_answer_fraction",
+            {"stages": [{"epochs": 1, "no_answer_fraction": 0.5}]},
+        ),
         (ValidationError, "tokens_per_batch", {"stages": [{**STAGE, "tokens_per_batch": 64}]}),
         (ValidationError, "colour", {"colour": 1}),
         (ValidationError, "selection_weight", {"normalisation": "passage"}),
@@ -69,7 +77,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (ArtifactError, "absent", {"encoder": "absent"}),
     ],
 )
-def test_readers(error: Any, words: str, changes: dict[str, Any], folder: Path, tmp_path: Path) -> None:
+def test_readers(
+    error: Any, words: str, changes: dict[str, Any], folder: Path, tmp_path: Path
+) -> None:
     usual = {"train": ["train.json"], "encoder": "encoder", "stages": [STAGE], "precision": "fp32"}
     with contextlib.chdir(folder), pytest.raises(error, match=words):
         train_reader(ReaderTrainConfig(**{**usual, "out": tmp_path / "out", **changes}))
@@ -84,17 +94,27 @@ def test_readers(error: Any, words: str, changes: dict[str, Any], folder: Path, 
         (DataError, "bare", {"train_files": ["bare.json"]}),
         (DataError, "empty", {"train_files": ["empty.json"]}),
         (DataError, "no such file", {"train_files": ["absent.json"]}),
-        (DataError, "all questions of the training files are in", {"validation_file": "results.json"}),
+        (
+            DataError,
+            "all questions of the training files are in",
+            {"validation_file": "results.json"},
+        ),
         (ArtifactError, "expected an encoder–decoder", {"model": "encoder", "encoder": None}),
         (ConfigError, "no extractive reader", {"encoder": "absent"}),
         (ConfigError, "decoder_layers is 9, expected 1 to 6", {"decoder_layers": 9}),
         (ArtifactError, "tokens are too few to start from", {}),
-        (ValidationError, "no_answer is not given", {"stages": [{"steps": 1, "no_answer_fraction": 0.5}]}),
+        (
+            ValidationError,
+            "no_answer is not given",
+            {"stages": [{"steps": 1, "no_answer_fraction": 0.5}]},
+        ),
         (ValidationError, "warm start", {"model": "x"}),
         (ValidationError, "colour", {"stages": [{"steps": 1, "colour": 1}]}),
     ],
 )
-def test_generators(error: Any, words: str, changes: dict[str, Any], folder: Path, tmp_path: Path) -> None:
+def test_generators(
+    error: Any, words: str, changes: dict[str, Any], folder: Path, tmp_path: Path
+) -> None:
     usual = {"train_files": ["results.json"], "encoder": "shipped", "stages": [{"steps": 1}]}
     with contextlib.chdir(folder), pytest.raises(error, match=words):
         train_generator(GeneratorTrainConfig(**{**usual, "out": tmp_path / "out", **changes}))

@@ -24,14 +24,18 @@ WHOLE = [
 
 
 @pytest.mark.parametrize(("text", "part", "whole"), CUT)
-def test_options_versions_addresses_paths_and_prices_are_not_cut(text: str, part: str, whole: str) -> None:
+def test_options_versions_addresses_paths_and_prices_are_not_cut(
+    text: str, part: str, whole: str
+) -> None:
     start = text.index(part)
     assert text[slice(*whole_tokens(text, start, start + len(part)))] == whole
 
 
 @pytest.mark.parametrize("text", WHOLE)
 def test_words_of_prose_are_left_as_they_are(text: str) -> None:
-    first = len(text) - len(text.lstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"))
+    first = len(text) - len(
+        text.lstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789")
+    )
     assert whole_tokens(text, 0, first) == (0, first)
 
 

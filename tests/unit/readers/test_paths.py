@@ -1,4 +1,6 @@
-"""Passages of paths are scored and read as such; facts are chosen; citations and notes reach the answer."""
+"""Passages of paths are scored and read as such; facts are chosen; citations and notes reach the
+answer.
+"""
 
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -50,7 +52,9 @@ def steps(*passages: Passage) -> list[tuple[Hit, Passage]]:
 
 
 def answer(reader: Any, paths: list[list[tuple[Hit, Passage]]]) -> AnswerSet:
-    [result] = read_answers(reader, ["Of the Danube?"], [steps(DANUBE, GERMANY, ULM)], [paths], 5, "v")
+    [result] = read_answers(
+        reader, ["Of the Danube?"], [steps(DANUBE, GERMANY, ULM)], [paths], 5, "v"
+    )
     return result
 
 
@@ -62,8 +66,13 @@ def test_passages_that_end_a_path_are_likelier_to_answer() -> None:
     assert reader.calls[1] == (["d", "g", "u"], [[1.0, 0.9, 0.8]], False)
     assert result.answers[0].path == ()
     both = [[steps(DANUBE, ULM)], []]
-    mixed = read_answers(reader, ["p", "q"], [steps(DANUBE, ULM), steps(GERMANY, DANUBE)], both, 5, "v")
-    assert [call[0] for call in reader.calls[2:]] == [["g", "d"], ["d", "u"]]  # a call for each kind
+    mixed = read_answers(
+        reader, ["p", "q"], [steps(DANUBE, ULM), steps(GERMANY, DANUBE)], both, 5, "v"
+    )
+    assert [call[0] for call in reader.calls[2:]] == [
+        ["g", "d"],
+        ["d", "u"],
+    ]  # a call for each kind
     assert [item.answers[0].evidence.passage_id for item in mixed] == ["d", "d"]
     shown = [with_paths(item, own) for item, own in zip(mixed, both, strict=True)]
     assert [len(item.answers[0].path) for item in shown] == [2, 0]
@@ -71,7 +80,10 @@ def test_passages_that_end_a_path_are_likelier_to_answer() -> None:
 
 def test_a_reader_that_counts_scores_in_gets_those_of_the_search() -> None:
     judged = Hit(0, "a", 7.5, FirstStage(2, 0.25))
-    result = [(judged, Passage("a", "", "A text.")), (Hit(1, "b", 3.0), Passage("b", "", "Another."))]
+    result = [
+        (judged, Passage("a", "", "A text.")),
+        (Hit(1, "b", 3.0), Passage("b", "", "Another.")),
+    ]
     for weight, scores in ((0.0, [7.5, 3.0]), (20.0, [0.25, 3.0])):
         reader = SimpleNamespace(settings=ReaderSettings(score_weight=weight))
         assert search_scores(reader, result) == scores
@@ -82,14 +94,20 @@ def test_citations_notes_and_failures_reach_the_answer() -> None:
         def read(self, questions: Any, *_: Any, **__: Any) -> list[AnswerSet]:
             own = Evidence.of(GERMANY, 0.0)
             cited = (own, Evidence.of(DANUBE, 0.0, (4, 10)))
-            answer = Answer("Danube", 1.0, 0.1, own, citations=cited, is_supported=False, note="beware")
+            answer = Answer(
+                "Danube", 1.0, 0.1, own, citations=cited, is_supported=False, note="beware"
+            )
             return [AnswerSet("p", (answer,), 0.9), AnswerSet("q", (), 1.0, failure="HTTP 500")]
 
     result = [steps(DANUBE, GERMANY)] * 2
     cites, fails = read_answers(Cites(), ["p", "q"], result, [(), ()], 5, "v")
     shown = cites.to_json()["answers"][0]
     assert [evidence["passage_id"] for evidence in shown["citations"]] == [GERMANY.id, DANUBE.id]
-    assert (shown["citations"][1]["start"], shown["is_supported"], shown["note"]) == (4, False, "beware")
+    assert (shown["citations"][1]["start"], shown["is_supported"], shown["note"]) == (
+        4,
+        False,
+        "beware",
+    )
     assert fails.to_json()["failure"] == "HTTP 500"
     printed = format_answer_set(cites.to_json(), colour=False)
     assert f"also cited: {DANUBE.title}" in printed
@@ -99,9 +117,13 @@ def test_citations_notes_and_failures_reach_the_answer() -> None:
 
 QUESTION = "Which country is the director of Silent Harbour from?"
 FILM = FactPassage(
-    "Silent Harbour (film)", ["It is old.", "Silent Harbour is a film directed by Ada Moss."], score=3.0
+    "Silent Harbour (film)",
+    ["It is old.", "Silent Harbour is a film directed by Ada Moss."],
+    score=3.0,
 )
-PERSON = FactPassage("Ada Moss", ["Ada Moss is a director from Norway.", "She paints."], 1.0, 0.9, 0)
+PERSON = FactPassage(
+    "Ada Moss", ["Ada Moss is a director from Norway.", "She paints."], 1.0, 0.9, 0
+)
 NOISE = FactPassage("Harbour", ["A harbour is a place for ships.", "Some are busy."], score=2.0)
 
 
@@ -122,6 +144,6 @@ def test_few_and_odd_passages() -> None:
     twice = [FILM, FactPassage(FILM.title, FILM.sentences, 2.0)]
     assert choose_facts(QUESTION, twice) == [(0, 1)]  # parts of one document are no pair
     assert choose_facts("?", [FILM, PERSON]) != []
-    assert choose_facts("Who is Ada Moss?", [FactPassage("Ada Moss", ["", "Ada Moss paints."], 1.0)]) == [
-        (0, 1)
-    ]
+    assert choose_facts(
+        "Who is Ada Moss?", [FactPassage("Ada Moss", ["", "Ada Moss paints."], 1.0)]
+    ) == [(0, 1)]

@@ -1,4 +1,6 @@
-"""Cells of tables: which of them fit a question, and what that does to an answer's rank and score."""
+"""Cells of tables: which of them fit a question, and what that does to an answer's rank and
+score.
+"""
 
 import pytest
 
@@ -33,14 +35,18 @@ def test_what_is_no_cell_fits_nothing() -> None:
     for words in ("strong", "wins", "Points: 58", "58; Coach: Schmidt\n\nPoints"):
         at = text.rindex(words)
         assert match(0, at, at + len(words)) == 0.0, words
-    assert not TableMatch(content_words("How many points has PSV?"), {0: "Prose without a table: none."})
+    assert not TableMatch(
+        content_words("How many points has PSV?"), {0: "Prose without a table: none."}
+    )
     assert not TableMatch(content_words("Why?"), {0: text})
 
 
 def test_the_first_answer_keeps_its_own_score(reader: ExtractiveReader) -> None:
     everything = reader.settings.replaced(spans_per_window=60, candidates=200)
     heavy = everything.replaced(table_weight=50.0)
-    reader, weighted = (ExtractiveReader(reader.model, reader.tokenizer, s) for s in (everything, heavy))
+    reader, weighted = (
+        ExtractiveReader(reader.model, reader.tokenizer, s) for s in (everything, heavy)
+    )
     question, passages = "how many meters is the bridge?", [[PROSE, TABLE]]
     [plain] = reader.read([question], passages, [[1.0, 1.0]], n_best=200)
     [result] = weighted.read([question], passages, [[1.0, 1.0]], n_best=200)
@@ -48,7 +54,10 @@ def test_the_first_answer_keeps_its_own_score(reader: ExtractiveReader) -> None:
     assert (first.text, first.evidence.passage_id) == ("51", "t")
     assert plain.answers[0].text != "51"
     assert first.score < plain.answers[0].score  # what it gained does not count
-    of_prose = [{a.text: a.score for a in r.answers if a.evidence.passage_id == "p"} for r in (plain, result)]
+    of_prose = [
+        {a.text: a.score for a in r.answers if a.evidence.passage_id == "p"}
+        for r in (plain, result)
+    ]
     for text, score in of_prose[1].items():
         assert score == pytest.approx(of_prose[0][text] - 50.0 * 3, abs=1e-3)
     [without] = weighted.read([question], [[PROSE]], [[1.0]])
@@ -59,12 +68,16 @@ def test_further_spans_count_in_cells_alone(reader: ExtractiveReader) -> None:
     def answers(passages: list[Passage], **changes: float) -> set[tuple[str, int]]:
         settings = reader.settings.replaced(spans_per_window=1, candidates=200, **changes)
         changed = ExtractiveReader(reader.model, reader.tokenizer, settings)
-        [result] = changed.read(["how many meters is the bridge?"], [passages], [[1.0] * len(passages)], 200)
+        [result] = changed.read(
+            ["how many meters is the bridge?"], [passages], [[1.0] * len(passages)], 200
+        )
         return {(answer.text, answer.evidence.passage_id) for answer in result.answers}
 
     plain = answers([PROSE, TABLE])
     assert len(plain) == 2
-    assert answers([PROSE, TABLE], table_spans=60) == plain  # without a weight nothing is asked of tables
+    assert (
+        answers([PROSE, TABLE], table_spans=60) == plain
+    )  # without a weight nothing is asked of tables
     more = answers([PROSE, TABLE], table_spans=60, table_weight=1.0) - plain
     assert {("51", "t"), ("324", "t")} <= more | plain
     assert {place for _, place in more} == {"t"}

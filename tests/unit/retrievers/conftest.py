@@ -15,9 +15,14 @@ from retrievers.encoders.vectors import max_sim
 
 _LETTERS = "abcdefghijklmnop"
 TINY: dict[str, Any] = {
-    "precision": "fp32", "question_tokens": 16, "passage_tokens": 16, "dropout": 0.0, "threads": 1,
-    "log_every_steps": 1, "validation_fraction": 0.2,
-}  # fmt: skip
+    "precision": "fp32",
+    "question_tokens": 16,
+    "passage_tokens": 16,
+    "dropout": 0.0,
+    "threads": 1,
+    "log_every_steps": 1,
+    "validation_fraction": 0.2,
+}
 
 
 class Store(list[Passage]):
@@ -84,21 +89,30 @@ def cipher_examples(count: int, *, negatives: int = 1, seed: int = 3) -> list[Ex
     ]
     return [
         Example.labelled(
-            f"q{n}", f"who wrote {' '.join(code)}", (), (passages[n],),
+            f"q{n}",
+            f"who wrote {' '.join(code)}",
+            (),
+            (passages[n],),
             [passages[int(i)] for i in draw.choice(count, negatives) if i != n],
         )
         for n, code in enumerate(codes)
-    ]  # fmt: skip
+    ]
 
 
-def mrr_of(folder: Path, examples: Sequence[Example], among: Iterable[Example] = (), **how: Any) -> float:
-    """MRR in percent of the examples' positives among theirs and others, by the encoder in a folder."""
+def mrr_of(
+    folder: Path, examples: Sequence[Example], among: Iterable[Example] = (), **how: Any
+) -> float:
+    """MRR in percent of the examples' positives among theirs and others, by the encoder in a
+    folder.
+    """
     encoder = BiEncoder.load(folder, precision="fp32", **how)
     passages, questions = [e.positives[0] for e in examples], [e.question for e in examples]
     passages += [e.positives[0] for e in among]
     titles, texts = [p.title for p in passages], [p.text for p in passages]
     if encoder.identity.pooling == "tokens":
-        scores = max_sim(encoder.question_tokens(questions), encoder.passage_tokens(titles, texts)).numpy()
+        scores = max_sim(
+            encoder.question_tokens(questions), encoder.passage_tokens(titles, texts)
+        ).numpy()
     else:
         scores = encoder.encode_questions(questions) @ encoder.encode_passages(titles, texts).T
     ranks = (scores >= scores.diagonal()[:, None]).sum(1)

@@ -1,4 +1,6 @@
-"""Token vectors behind their encoder: found like any other retriever, scored as the encoder scores."""
+"""Token vectors behind their encoder: found like any other retriever, scored as the encoder
+scores.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -51,7 +53,9 @@ def test_the_index_alone_is_enough_and_scores_are_maxsim(built: Path) -> None:
         rows = [hit.row for hit, _ in pairs]
         np.testing.assert_allclose([hit.score for hit, _ in pairs], scores[rows], atol=0.1)
         assert scores[rows].mean() > np.sort(scores)[-10]
-        assert [hit.score for hit, _ in pairs] == sorted((hit.score for hit, _ in pairs), reverse=True)
+        assert [hit.score for hit, _ in pairs] == sorted(
+            (hit.score for hit, _ in pairs), reverse=True
+        )
 
 
 def test_kinds_of_an_index_of_tokens(built: Path) -> None:
@@ -62,7 +66,9 @@ def test_kinds_of_an_index_of_tokens(built: Path) -> None:
         assert isinstance(fused.members[0], LateInteractionRetriever)
         assert fused.search([], 3) == []
         for kind in ("dense", "multihop"):
-            with pytest.raises(ConfigError, match="needs a dense index; this one has tokens and bm25"):
+            with pytest.raises(
+                ConfigError, match="needs a dense index; this one has tokens and bm25"
+            ):
                 open_retriever(index, kind)
         with pytest.raises(ConfigError, match="docs"):
             open_retriever(index, "colbert:docs=3")

@@ -35,7 +35,9 @@ class Encoder:
         self.batches.append(len(queries))
         texts = ["|".join([query.question, *(p.id for p in query.passages)]) for query in queries]
         seeds = [sum(5**n * ord(letter) for n, letter in enumerate(text)) for text in texts]
-        return np.stack([np.random.default_rng(s).standard_normal(DIM) for s in seeds]).astype(np.float32)
+        return np.stack([np.random.default_rng(s).standard_normal(DIM) for s in seeds]).astype(
+            np.float32
+        )
 
 
 def retriever(**settings):
@@ -43,12 +45,16 @@ def retriever(**settings):
 
 
 def all_paths(question, hops):
-    """Every set of `hops` passages in its best order, of those that continue a best order, best first."""
+    """Every set of `hops` passages in its best order, of those that continue a best order, best
+    first.
+    """
     best = {frozenset(): ((), 0.0)}
     for _ in range(hops):
         longer = {}
         for path, score in best.values():
-            query = Encoder().encode_queries([Query(question, tuple(PASSAGES[row] for row in path))])[0]
+            query = Encoder().encode_queries(
+                [Query(question, tuple(PASSAGES[row] for row in path))]
+            )[0]
             for row in set(range(N)) - set(path):
                 result = ((*path, row), score + float(query @ VECTORS[row]))
                 if result[1] > longer.get(frozenset(result[0]), ((), -np.inf))[1]:
@@ -60,7 +66,8 @@ def all_paths(question, hops):
 
 def shown(paths):
     return [
-        (tuple(hit.passage_id for hit in path.hits), pytest.approx(path.score, abs=1e-5)) for path in paths
+        (tuple(hit.passage_id for hit in path.hits), pytest.approx(path.score, abs=1e-5))
+        for path in paths
     ]
 
 
@@ -85,7 +92,9 @@ def test_the_list_holds_path_after_path_each_with_what_the_question_finds_first_
     for question in "abcdefghijklmnop":
         hits, paths = (actual[0] for actual in searcher.search_both([question], 6))
         alone = [hit.row for hit in searcher.dense.search([question], 6)[0]]
-        rows = [sorted((hit.row for hit in path.hits), key=[*alone, *range(N)].index) for path in paths]
+        rows = [
+            sorted((hit.row for hit in path.hits), key=[*alone, *range(N)].index) for path in paths
+        ]
         in_hops = list(dict.fromkeys(hit.row for path in paths for hit in path.hits))
         expected = list(dict.fromkeys(row for path in rows for row in path))
         swapped += expected[:6] != in_hops[:6]
@@ -99,7 +108,9 @@ def test_the_list_holds_path_after_path_each_with_what_the_question_finds_first_
 def test_first_hits_of_another_retriever_take_the_scores_of_the_dense_list():
     class Words:
         def search(self, questions, top_k, *, timer=None, selected=None):
-            return [[Hit(4, "p4", 31.0), Hit(1, "p1", 7.0)] if q == "who" else [] for q in questions]
+            return [
+                [Hit(4, "p4", 31.0), Hit(1, "p1", 7.0)] if q == "who" else [] for q in questions
+            ]
 
     paths = retriever(hops=1, first=Words()).search_both(["who", "nothing"], 5)[1]
     best, next_ = (hit.score for hit in retriever(hops=1).search(["who"], 2)[0])
@@ -115,7 +126,10 @@ def test_paths_over_a_real_index_from_either_first_hop(tmp_path):
         Passage("rhine", "Rhine", "The Rhine ends in the North Sea."),
     ]
     place = build_index(
-        passages, tmp_path / "index", encoder=BiEncoder.load(), settings=BuildSettings(retriever="hybrid")
+        passages,
+        tmp_path / "index",
+        encoder=BiEncoder.load(),
+        settings=BuildSettings(retriever="hybrid"),
     )
     with Index.open(place) as index:
         for first in ("dense", "hybrid"):

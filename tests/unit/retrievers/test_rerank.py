@@ -19,9 +19,20 @@ from retrievers.hybrid import Fusion
 from retrievers.rerank import RerankingRetriever, parse_rerank, reranked
 from tests.unit.retrievers.conftest import Store
 
-TEXTS = ["the river rises", "black forest", "who wrote text", "danube river", "title text the", "in the"]
+TEXTS = [
+    "the river rises",
+    "black forest",
+    "who wrote text",
+    "danube river",
+    "title text the",
+    "in the",
+]
 PASSAGES = [Passage(f"p{n}", "danube" if n % 2 else "", text) for n, text in enumerate(TEXTS)]
-QUESTIONS = ["who wrote the text", "the river danube", "in black forest"] * 12  # more than one block
+QUESTIONS = [
+    "who wrote the text",
+    "the river danube",
+    "in black forest",
+] * 12  # more than one block
 
 
 STORE = Store(PASSAGES)
@@ -57,7 +68,9 @@ def one_pair(kind: str, folder: Path, question: str, passage: Passage) -> float:
 
 
 @pytest.mark.parametrize("kind", ["colbert", "cross-encoder"])
-def test_hits_get_the_judges_scores_and_keep_their_first_place(kind: str, folders: dict[str, Path]) -> None:
+def test_hits_get_the_judges_scores_and_keep_their_first_place(
+    kind: str, folders: dict[str, Path]
+) -> None:
     retriever = reranked(First(), STORE, f"{folders[kind]},depth=5,{ALONE}", precision="fp32")
     timer = dict[str, float]()
     lists = retriever.search(QUESTIONS, 3, timer=timer)
@@ -67,18 +80,24 @@ def test_hits_get_the_judges_scores_and_keep_their_first_place(kind: str, folder
         expected = {n: one_pair(kind, folders[kind], question, PASSAGES[n]) for n in range(5)}
         best = sorted(expected, key=lambda n: -expected[n])[:3]
         assert [hit.row for hit in hits] == best
-        np.testing.assert_allclose([hit.score for hit in hits], [expected[n] for n in best], atol=1e-5)
+        np.testing.assert_allclose(
+            [hit.score for hit in hits], [expected[n] for n in best], atol=1e-5
+        )
         assert [hit.first_stage for hit in hits] == [FirstStage(n + 1, -float(n)) for n in best]
     assert retriever.search([], 3) == []
 
 
-def test_hits_behind_the_depth_follow_in_their_order_and_are_not_judged(folders: dict[str, Path]) -> None:
+def test_hits_behind_the_depth_follow_in_their_order_and_are_not_judged(
+    folders: dict[str, Path],
+) -> None:
     spec = f"{folders['cross-encoder']},depth=3,{ALONE}"
     retriever = reranked(First(), STORE, spec, precision="fp32")
     (judged,), (hits,) = retriever.search(QUESTIONS[:1], 3), retriever.search(QUESTIONS[:1], 6)
     assert hits[:3] == judged
     assert [hit.row for hit in hits[3:]] == [3, 4, 5]
-    assert [hit.first_stage for hit in hits[3:]] == [FirstStage(n + 1, -float(n)) for n in (3, 4, 5)]
+    assert [hit.first_stage for hit in hits[3:]] == [
+        FirstStage(n + 1, -float(n)) for n in (3, 4, 5)
+    ]
     scores = [hit.score for hit in hits]
     assert scores == sorted(scores, reverse=True)
     np.testing.assert_allclose(np.diff(scores[2:]), -1.0, atol=1e-5)
@@ -111,10 +130,17 @@ def test_both_stages_scores_are_added_in_the_judge_s_deviations() -> None:
 
 
 def test_the_reader_that_answers_re_ranks_too(tmp_path: Path) -> None:
-    texts = ["Oslo is a city.", "\u200b", "Oslo became the capital of Norway in 1814.", "Norway has fjords."]
+    texts = [
+        "Oslo is a city.",
+        "\u200b",
+        "Oslo became the capital of Norway in 1814.",
+        "Norway has fjords.",
+    ]
     Pipeline.from_texts(texts, out=tmp_path / "index", reader=False).close()
     question = "When did Oslo become the capital of Norway?"
-    with Pipeline.open(tmp_path / "index", rerank=f"reader,depth=4,{ALONE}", precision="fp32") as pipeline:
+    with Pipeline.open(
+        tmp_path / "index", rerank=f"reader,depth=4,{ALONE}", precision="fp32"
+    ) as pipeline:
         judge = pipeline.retriever
         assert isinstance(judge, RerankingRetriever)
         assert pipeline.identity["rerank"]["kind"] == "reader"
@@ -149,10 +175,13 @@ def test_what_cannot_judge_is_refused(tiny: Any, folders: dict[str, Path], tmp_p
     save_file({"linear.weight": torch.zeros(6, 20)}, tmp_path / "wrong/1_Dense/model.safetensors")
     with pytest.raises(ArtifactError, match="20"):
         opened(str(tmp_path / "wrong")).search(["danube"], 2)
-    for spec, message in (("", "give a folder"), ("a,deep=3", "deep"),
-                          ("a,depth=0", "greater than or equal to 1"),
-                          ("a,fusion=std:1,2,3", "3 weights, expected two"),
-                          ("a,fusion=half,depth=3", "fusion is 'half'")):  # fmt: skip
+    for spec, message in (
+        ("", "give a folder"),
+        ("a,deep=3", "deep"),
+        ("a,depth=0", "greater than or equal to 1"),
+        ("a,fusion=std:1,2,3", "3 weights, expected two"),
+        ("a,fusion=half,depth=3", "fusion is 'half'"),
+    ):
         with pytest.raises(ConfigError, match=message):
             parse_rerank(spec)
     paths = SimpleNamespace(search=First().search, search_both=First().search)

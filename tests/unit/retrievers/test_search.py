@@ -31,7 +31,9 @@ class Encoder:
 
 class Terms:
     def search(self, texts, top_k, selected=None):
-        return [[(3, 7.0), (1, 2.0), (0, 2.0)][:top_k] if text != "nothing" else [] for text in texts]
+        return [
+            [(3, 7.0), (1, 2.0), (0, 2.0)][:top_k] if text != "nothing" else [] for text in texts
+        ]
 
 
 def dense(**arguments):
@@ -41,7 +43,9 @@ def dense(**arguments):
 def test_all_search_in_timed_stages_and_an_empty_list_finds_nothing():
     members, timer = [dense(), SparseRetriever(Terms(), STORE)], dict[str, float]()
     both = HybridRetriever(members, STORE)
-    assert all(isinstance(each, Retriever) and each.search([], 5) == [] for each in [*members, both])
+    assert all(
+        isinstance(each, Retriever) and each.search([], 5) == [] for each in [*members, both]
+    )
     both.search(["x"], 3, timer=timer)
     assert set(timer) == {"encode_question", "search_dense", "search_bm25", "fuse"}
 
@@ -90,9 +94,13 @@ class Opened(SimpleNamespace):
 
 def index(dense=None, lucene=None, identity=None):
     return Opened(
-        dense=dense, lucene=lucene, parts=("dense",) * (dense is not None) + ("bm25",) * (lucene is not None),
-        passages=STORE, encoder_identity=identity, tokens=None,
-    )  # fmt: skip
+        dense=dense,
+        lucene=lucene,
+        parts=("dense",) * (dense is not None) + ("bm25",) * (lucene is not None),
+        passages=STORE,
+        encoder_identity=identity,
+        tokens=None,
+    )
 
 
 def test_auto_takes_what_the_index_has(tiny_bert):
@@ -119,25 +127,42 @@ def test_auto_takes_what_the_index_has(tiny_bert):
 
 
 def test_another_version_of_an_index_is_searched_by_the_same_models():
-    judge = SimpleNamespace(name="judge", score=lambda questions, passages: np.arange(len(passages)))
+    judge = SimpleNamespace(
+        name="judge", score=lambda questions, passages: np.arange(len(passages))
+    )
 
     def retrievers(vectors):
-        near, words = DenseRetriever(Flat(vectors), STORE, Encoder()), SparseRetriever(Terms(), STORE)
+        near, words = (
+            DenseRetriever(Flat(vectors), STORE, Encoder()),
+            SparseRetriever(Terms(), STORE),
+        )
         both = HybridRetriever([near, words], STORE)
-        return [both, MultiHopRetriever(near, STORE, first=both), RerankingRetriever(both, STORE, judge)]
+        return [
+            both,
+            MultiHopRetriever(near, STORE, first=both),
+            RerankingRetriever(both, STORE, judge),
+        ]
 
     newer = index(dense=Flat(VECTORS[::-1]), lucene=Terms())
     for old, expected in zip(retrievers(VECTORS), retrievers(VECTORS[::-1]), strict=True):
-        assert over_index(old, newer).search(["x"], 3) == expected.search(["x"], 3) != old.search(["x"], 3)
+        assert (
+            over_index(old, newer).search(["x"], 3)
+            == expected.search(["x"], 3)
+            != old.search(["x"], 3)
+        )
     with pytest.raises(MismatchedArtifactError, match="one version of an index"):
         over_index(LateInteractionRetriever(None, STORE, None), newer)
 
 
 def test_an_index_opens_its_encoder_with_the_settings_it_was_built_with(tiny, tiny_bert, tmp_path):
-    built = BiEncoder.load(tiny_bert, precision="fp32", pooling="cls", max_length=9, query_prefix="who ")
+    built = BiEncoder.load(
+        tiny_bert, precision="fp32", pooling="cls", max_length=9, query_prefix="who "
+    )
     opened = open_encoder(index(identity=built.identity), precision="fp32")
     assert opened.identity == built.identity
-    np.testing.assert_array_equal(opened.encode_questions(["wrote"]), built.encode_questions(["wrote"]))
+    np.testing.assert_array_equal(
+        opened.encode_questions(["wrote"]), built.encode_questions(["wrote"])
+    )
     other = tiny.bert(tmp_path / "other", seed=5)
     with pytest.raises(MismatchedArtifactError, match="weights_sha256"):
         open_encoder(index(identity=built.identity), encoder=other)

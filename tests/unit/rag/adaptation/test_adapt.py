@@ -19,8 +19,12 @@ from tests.tiny_reader import WORDS, tiny_encoder
 from tests.worlds import killed_at
 
 TRAINING: dict[str, Any] = {
-    "batch_size": 8, "max_steps": 2, "validation_questions": 8, "precision": "fp32", "threads": 1,
-}  # fmt: skip
+    "batch_size": 8,
+    "max_steps": 2,
+    "validation_questions": 8,
+    "precision": "fp32",
+    "threads": 1,
+}
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +55,9 @@ def test_a_corpus_teaches_the_encoder_of_its_index(
         assert example.question.startswith("How many meters The")
         assert example.answers[0] in example.positives[0].text
         assert example.negatives
-        assert not any(example.answers[0] in negative.passage.text for negative in example.negatives)
+        assert not any(
+            example.answers[0] in negative.passage.text for negative in example.negatives
+        )
     before, after = (BiEncoder.load(folder) for folder in (world / "encoder", tmp_path / "encoder"))
     texts = [Query(example.question) for example in examples[:8]]
     moved = np.abs(before.encode_queries(texts) - after.encode_queries(texts)).max()

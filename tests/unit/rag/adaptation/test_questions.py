@@ -1,4 +1,6 @@
-"""Which questions are made from a passage, where their answers stand, and what becomes no question."""
+"""Which questions are made from a passage, where their answers stand, and what becomes no
+question.
+"""
 
 import random
 
@@ -11,9 +13,7 @@ PROSE = (
     "The Danube rises in the Black Forest and passes Vienna. It ends in the sea. "
     "The bridge at Linz was opened in 1902 by the mayor. In Austria 40 bridges lead over the river."
 )
-FROB = (
-    "Options:\n--no-wrap: leave long lines as they are. Default: off\nColour: dark green\nSee: here | there"
-)
+FROB = "Options:\n--no-wrap: leave long lines as they are. Default: off\nColour: dark green\nSee: here | there"
 REPORT = """ |  | 2019 | 2018
  | Note | £m | £m
 Fixed assets |  |  |
@@ -34,7 +34,9 @@ def made(text: str, *kinds: str, title: str = "", most: int = 50) -> list[MadeQu
     return list(result.values())
 
 
-MADE: list[tuple[str, str, str, set[str], dict[str, str]]] = [  # title, text, all answers, some questions
+MADE: list[
+    tuple[str, str, str, set[str], dict[str, str]]
+] = [  # title, text, all answers, some questions
     (
         "table",
         "",

@@ -24,6 +24,12 @@ def test_a_report_prints_hardware_tables_and_notes_and_writes_json(tmp_path) -> 
     assert text.endswith("note  fp32 alone was measured")
     report.write(tmp_path / "out.json")
     written = read_json(tmp_path / "out.json")
-    assert written["figures"]["ratio"] == {"value": None, "low": 1.0, "high": 1.1, "n": 9, "level": 0.95}
+    assert written["figures"]["ratio"] == {
+        "value": None,
+        "low": 1.0,
+        "high": 1.1,
+        "n": 9,
+        "level": 0.95,
+    }
     assert written["environment"]["cores"] >= 1
     assert written["settings"]["index"] == str(tmp_path)

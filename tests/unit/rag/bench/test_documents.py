@@ -1,4 +1,6 @@
-"""The question set over real documents: shape, counts, frozen hash, and how documents are unpacked."""
+"""The question set over real documents: shape, counts, frozen hash, and how documents are
+unpacked.
+"""
 
 import gzip
 import hashlib
@@ -29,7 +31,10 @@ def test_the_questions_are_those_that_were_frozen():
 
 def test_questions_of_colleagues_are_divided_by_document():
     rows = [json.loads(line) for line in COLLEAGUES.read_text("utf-8").splitlines()]
-    paths = {source["path"] for source in json.loads((FOLDER / "colleagues-sources.json").read_text("utf-8"))}
+    paths = {
+        source["path"]
+        for source in json.loads((FOLDER / "colleagues-sources.json").read_text("utf-8"))
+    }
     parts = {(row["document"] or row["near"]): row["part"] for row in rows}
     assert len(rows) == len({row["id"] for row in rows}) == 414
     assert parts.keys() == paths
@@ -47,8 +52,14 @@ def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr("guide/faq.txt.gz", gzip.compress(b"Ask early.\n"))
     monkeypatch.setitem(fetch._DOWNLOADS, "wheel", ("cp", str(wheel), "."))
-    row = {"path": "text/faq.txt", "registry": "wheel", "package": "guide", "version": "1.0",
-           "file": "guide/faq.txt.gz", "sha256": hashlib.sha256(b"Ask early.\n").hexdigest()}  # fmt: skip
+    row = {
+        "path": "text/faq.txt",
+        "registry": "wheel",
+        "package": "guide",
+        "version": "1.0",
+        "file": "guide/faq.txt.gz",
+        "sha256": hashlib.sha256(b"Ask early.\n").hexdigest(),
+    }
     path = tmp_path / "sources.json"
     path.write_text(json.dumps([row]))
     return path

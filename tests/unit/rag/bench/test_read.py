@@ -13,7 +13,9 @@ FACTS = {"Danube": "Black Forest", "Rhine": "Swiss Alps", "Elbe": "Giant Mountai
 
 
 def test_efforts_are_compared_on_the_same_questions(tmp_path: Path) -> None:
-    passages = [f"The {river} rises in the {place}. It flows far." for river, place in FACTS.items()]
+    passages = [
+        f"The {river} rises in the {place}. It flows far." for river, place in FACTS.items()
+    ]
     rag.Pipeline.from_texts(passages * 4, out=tmp_path / "index", reader=False).close()
     lines = [
         {"question": f"Where does the {river} rise?", "answers": [place, f"in the {place}"]}

@@ -10,16 +10,27 @@ def test_contexts_become_a_corpus_that_does_not_know_the_answers(tmp_path: Path)
     text = " ".join(f"word{n}" for n in range(25))
     samples = [("a", "word3", text), ("b", "word19 word20", text), ("c", "word3", text + " more")]
     records = [
-        {"id": id, "title": "T", "context": context, "question": f"{id}?",
-         "answers": [{"text": answer, "start": context.index(answer)}]}
+        {
+            "id": id,
+            "title": "T",
+            "context": context,
+            "question": f"{id}?",
+            "answers": [{"text": answer, "start": context.index(answer)}],
+        }
         for id, answer, context in samples
-    ]  # fmt: skip
+    ]
     (tmp_path / "set.jsonl").write_text("\n".join(map(json.dumps, records)))
     reading.main(tmp_path / "set.jsonl", tmp_path / "out", words=10)
-    read = [list(map(json.loads, (tmp_path / "out" / f"{name}.jsonl").read_text().splitlines()))
-            for name in ("passages", "questions")]  # fmt: skip
+    read = [
+        list(map(json.loads, (tmp_path / "out" / f"{name}.jsonl").read_text().splitlines()))
+        for name in ("passages", "questions")
+    ]
     joined = " ".join(item["text"] for item in read[0])
-    assert joined.split() == [*text.split(), *text.split()[20:], "more"]  # the windows of both, each once
+    assert joined.split() == [
+        *text.split(),
+        *text.split()[20:],
+        "more",
+    ]  # the windows of both, each once
     assert len({item["id"] for item in read[0]}) == len(read[0]) == 4
     assert [(item["id"], item["answers"]) for item in read[1]] == [
         (id, [answer]) for id, answer, _ in samples

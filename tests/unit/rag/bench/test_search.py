@@ -18,7 +18,9 @@ def embeddings(directory: Path, rows: int = 400, dim: int = 16) -> EmbeddingShar
 
 def test_index_types_are_compared_with_exact_search_and_with_faiss_alone(tmp_path: Path) -> None:
     queries = np.random.default_rng(1).standard_normal((40, 16)).astype(np.float32)
-    report = compare_searches(Report("search", {}), embeddings(tmp_path), queries, ("SQ8", "ivf"), (1, 4), 2)
+    report = compare_searches(
+        Report("search", {}), embeddings(tmp_path), queries, ("SQ8", "ivf"), (1, 4), 2
+    )
     figures = report.figures["SQ8"]
     assert figures["recall@100"].value > 0.95
     assert figures["recall@100"].n == 40

@@ -6,7 +6,9 @@ from rag.cli.look import demo
 
 
 @pytest.mark.slow
-def test_the_demo_indexes_serves_and_asks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_demo_indexes_serves_and_asks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     demo(tmp_path / "index", 0)
     shown = capsys.readouterr().out
     assert "Khartoum" in shown  # where the Blue Nile and the White Nile come together

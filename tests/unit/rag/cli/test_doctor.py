@@ -7,7 +7,9 @@ from readers.extractive import model
 
 
 @pytest.mark.parametrize(("is_fast", "precision"), [(True, "int8"), (False, "fp32")])
-def test_precision_of_the_reader(is_fast: bool, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_precision_of_the_reader(
+    is_fast: bool, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(model, "precisions", lambda: {"int8": is_fast})
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     described = describe_models()

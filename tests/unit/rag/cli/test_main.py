@@ -39,19 +39,39 @@ def _run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str,
             2,
             "--encoder cannot be given with --update\n  → an update keeps the encoder",
         ),
-        ("ask Who? --index begun", 4, "begun holds a build that was interrupted\n  → give its command again"),
-        ("evaluate --index nowhere --questions bare --out o", 3, "no question has answers or gold passages"),
+        (
+            "ask Who? --index begun",
+            4,
+            "begun holds a build that was interrupted\n  → give its command again",
+        ),
+        (
+            "evaluate --index nowhere --questions bare --out o",
+            3,
+            "no question has answers or gold passages",
+        ),
         (
             "mine --index i --questions none.jsonl --out o.json",
             3,
             "none.jsonl: no such file\n  → check the path",
         ),
-        ("train dpr --train none.json --out o", 3, "none.json: no such file\n  → --train names it: check"),
-        ("train dpr --train q --out o --set max_steps=few", 2, "max_steps = 'few': expected a valid integer"),
+        (
+            "train dpr --train none.json --out o",
+            3,
+            "none.json: no such file\n  → --train names it: check",
+        ),
+        (
+            "train dpr --train q --out o --set max_steps=few",
+            2,
+            "max_steps = 'few': expected a valid integer",
+        ),
         ("docs nopage", 2, "there is no page 'nopage'\n  → there are ance, architecture, asking"),
         ("index sample --out x --reuse x", 2, "--reuse and --out are both x"),
         ("index sample --out x --reuse nowhere", 4, "nowhere: no such directory"),
-        ("index sample --out x --retriever bm25 --reuse y", 2, "--reuse takes over one vector per passage"),
+        (
+            "index sample --out x --retriever bm25 --reuse y",
+            2,
+            "--reuse takes over one vector per passage",
+        ),
         ("retrieve --index x --questions q.jsonl --out o.xml", 2, "unknown extension .xml"),
         ("train reader --out x --set learning_rat=1", 2, "did you mean 'learning_rate'?"),
         ("compare nowhere elsewhere", 3, "nowhere: no such folder\n  → check the path"),
@@ -61,7 +81,11 @@ def _run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str,
             2,
             "--generator is not given\n  → --config gives what else is needed; presets for rag: rag-smal",
         ),
-        ("index sample --out x --index-type plaid --retriever bm25", 2, "index_type plaid stores token vec"),
+        (
+            "index sample --out x --index-type plaid --retriever bm25",
+            2,
+            "index_type plaid stores token vec",
+        ),
         ("train dpr --out x", 2, "error: --train is not given"),
         (
             "train dpr --train x --out y --config utf16.yaml",
@@ -77,13 +101,21 @@ def _run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str,
         ("mine --index i --questions q --out begun", 2, "begun is a folder, expected a file"),
         ("retrieve --index i --questions q --out q/o.run", 2, "q is a file: nothing can lie in it"),
         ("train ict --out x", 2, "error: --corpus is not given"),
-        ("train static --out x --train q", 2, "--index is not given\n  → `rag train static --help`"),
+        (
+            "train static --out x --train q",
+            2,
+            "--index is not given\n  → `rag train static --help`",
+        ),
     ],
 )
 def test_wrong_input_is_one_message_without_traceback(
-    arguments: str, exit_code: int, words: str, capsys: pytest.CaptureFixture[str],
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    arguments: str,
+    exit_code: int,
+    words: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("q").write_text('{"question": "Who?", "answers": ["A"]}')
     Path("bare").write_text('{"question": "Who?"}')
@@ -107,8 +139,14 @@ def test_wrong_input_is_one_message_without_traceback(
             "index sample --out x --retriever sparse",
             "'--retriever': 'sparse' is not one of 'dense', 'bm25', 'hybrid'",
         ),
-        ("index sample --out x --index-type sq8", "not flat, hnsw, ivf, plaid or a string of FAISS"),
-        ("evaluate --index x --questions q --out o --seed -1", "'--seed': Input should be greater than or"),
+        (
+            "index sample --out x --index-type sq8",
+            "not flat, hnsw, ivf, plaid or a string of FAISS",
+        ),
+        (
+            "evaluate --index x --questions q --out o --seed -1",
+            "'--seed': Input should be greater than or",
+        ),
         ("ask Who --encoder x --index i", "--index-encoder"),
         ("evaluate -q q -i i -o o --read-top-k 5", "--read"),
         ("convert a b", "`rag retrieve` writes TREC runs"),
@@ -158,7 +196,11 @@ def test_what_the_file_system_refuses_is_named(
             6,
             "error: place: not a directory\n  → check the",
         ),
-        (ZeroDivisionError("surprise"), 70, "unexpected error: ZeroDivisionError: surprise\n  → add --debug"),
+        (
+            ZeroDivisionError("surprise"),
+            70,
+            "unexpected error: ZeroDivisionError: surprise\n  → add --debug",
+        ),
         (MemoryError(), 6, "error: out of memory"),
     ):
         monkeypatch.setattr("rag.docs.pages.page_titles", Mock(side_effect=error))
@@ -166,7 +208,9 @@ def test_what_the_file_system_refuses_is_named(
         assert (code, err[: len(words)]) == (expected, words)
 
 
-def test_a_changed_folder_is_named_in_a_few_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_changed_folder_is_named_in_a_few_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     files, index = tmp_path / "files", tmp_path / "index"
     files.mkdir()
     for number in range(20):
@@ -187,9 +231,13 @@ def test_bm25_index_from_the_sample_and_a_trec_run(
 ) -> None:
     index, run = tmp_path / "index", tmp_path / "out.run"
     questions = tmp_path / "questions.txt"
-    questions.write_text("Which pigment was used in The Great Wave off Kanagawa?\n", encoding="utf-8")
+    questions.write_text(
+        "Which pigment was used in The Great Wave off Kanagawa?\n", encoding="utf-8"
+    )
     main_ok(["index", "sample", "--out", str(index), "--retriever", "bm25"])
-    main_ok(["retrieve", "--index", str(index), "-q", str(questions), "-o", str(run), "--top-k", "3"])
+    main_ok(
+        ["retrieve", "--index", str(index), "-q", str(questions), "-o", str(run), "--top-k", "3"]
+    )
     capsys.readouterr()
     first = run.read_text(encoding="utf-8").split("\n")[0].split()
     assert first[1:4] == ["Q0", "great-wave", "1"]
@@ -197,7 +245,9 @@ def test_bm25_index_from_the_sample_and_a_trec_run(
     line = {"question": "Which pigment was used in The Great Wave?", "answer": ["Pr.ssian"]}
     patterns.write_text(json.dumps({**line, "answer_is_regex": True}) + "\n")
     result = tmp_path / "found.json"
-    main_ok(["retrieve", "--index", str(index), "-q", str(patterns), "-o", str(result), "--top-k", "3"])
+    main_ok(
+        ["retrieve", "--index", str(index), "-q", str(patterns), "-o", str(result), "--top-k", "3"]
+    )
     [example] = read_examples(result, needs="questions")
     assert example.answer_profile == "trec_search"
     assert any(context["has_answer"] for context in json.loads(result.read_text())[0]["ctxs"])

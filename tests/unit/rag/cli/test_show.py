@@ -22,7 +22,13 @@ def test_highlight_cuts_at_words_and_marks_the_span() -> None:
 
 
 def test_an_answer_in_the_models_own_words_is_shown_with_its_passage() -> None:
-    evidence = {"passage_id": "p", "title": "Danube", "text": "It is long.", "start": None, "end": None}
+    evidence = {
+        "passage_id": "p",
+        "title": "Danube",
+        "text": "It is long.",
+        "start": None,
+        "end": None,
+    }
     answer = {"text": "yes,\nit is", "confidence": 0.8, "evidence": evidence}
     shown = _shown(answers=[answer])
     assert "1. yes, it is  (confidence 80%)" in shown
@@ -31,7 +37,13 @@ def test_an_answer_in_the_models_own_words_is_shown_with_its_passage() -> None:
 
 def test_control_characters_of_the_corpus_do_not_reach_the_terminal() -> None:
     text = "It is \x1b]0;owned\x07 \x9b2Jlong.\r\nVery\tlong."
-    evidence = {"passage_id": "p\x1b", "title": "\x1b[2JDanube", "text": text, "start": 19, "end": 23}
+    evidence = {
+        "passage_id": "p\x1b",
+        "title": "\x1b[2JDanube",
+        "text": text,
+        "start": 19,
+        "end": 23,
+    }
     answer = {"text": "lo\x7fng", "confidence": 0.8, "evidence": evidence}
     step = {"passage_id": "p", "title": "Hop\x1b", "text": text, "supporting": [[0, 10]]}
     shown = _shown(question="Q?\x1b", answers=[{**answer, "path": (step,)}])
@@ -53,9 +65,18 @@ def test_no_answer_is_said_where_it_is_likelier_than_not() -> None:
 
 
 def test_a_question_for_yes_or_no_shows_the_passage_that_bears_on_it() -> None:
-    evidence = {"passage_id": "p", "title": "Danube", "text": "Wet. It is long.", "start": 5, "end": 16}
+    evidence = {
+        "passage_id": "p",
+        "title": "Danube",
+        "text": "Wet. It is long.",
+        "start": 5,
+        "end": 16,
+    }
     answer = {"text": "It is long.", "confidence": 0.3, "evidence": evidence}
     shown = _shown(kind="passage", answers=[answer])
-    assert "which the reader cannot tell; the passage that bears on it:\n  1. (confidence 30%)" in shown
+    assert (
+        "which the reader cannot tell; the passage that bears on it:\n  1. (confidence 30%)"
+        in shown
+    )
     assert "Wet. [[It is long.]]" in shown
     assert "nearest passage:" in _shown(kind="passage", answers=[answer], no_answer_confidence=0.7)

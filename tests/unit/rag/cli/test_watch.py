@@ -47,16 +47,32 @@ def until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None
         time.sleep(0.1)
 
 
-def test_files_that_appear_change_and_go_are_followed_until_ctrl_c(corpus: tuple[Path, Path]) -> None:
+def test_files_that_appear_change_and_go_are_followed_until_ctrl_c(
+    corpus: tuple[Path, Path],
+) -> None:
     folder, place = corpus
     (folder / "bad.pdf").write_bytes(b"%PDF-junk")
-    command = [sys.executable, "-m", "rag.cli.main", "index", str(folder), "--update", str(place), "--watch"]
+    command = [
+        sys.executable,
+        "-m",
+        "rag.cli.main",
+        "index",
+        str(folder),
+        "--update",
+        str(place),
+        "--watch",
+    ]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     process = subprocess.Popen(
-        command, env=environment, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # runs in the background ignore it
-    )  # fmt: skip
+        command,
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(
+            signal.SIGINT, signal.SIG_DFL
+        ),  # runs in the background ignore it
+    )
     try:
         assert process.stderr is not None
         warnings = "".join(takewhile(lambda line: "watching" not in line, process.stderr))
@@ -70,7 +86,9 @@ def test_files_that_appear_change_and_go_are_followed_until_ctrl_c(corpus: tuple
         assert found(place, "danube") == ["The danube flows."]
         (folder / "elbe.md").chmod(0o600)  # a file that could not be read is tried again
         assert process.stdout is not None
-        lines = [process.stdout.readline() for _ in range(5)]  # the update at the start changes nothing
+        lines = [
+            process.stdout.readline() for _ in range(5)
+        ]  # the update at the start changes nothing
         process.send_signal(signal.SIGINT)
         printed, complaints = process.communicate(timeout=120)
     finally:

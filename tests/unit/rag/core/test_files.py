@@ -26,14 +26,18 @@ def _process(code: str, place: Path) -> "subprocess.Popen[str]":
     """A process that runs the body of a `with` block, and says that it is there."""
     code = f"import sys, time; from rag.core.files import *\nwith {code} as held:\n"
     code += "    getattr(held, 'write_text', len)('half')\n    print('there', flush=True); time.sleep(60)"
-    process = subprocess.Popen([sys.executable, "-c", code, str(place)], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(place)], stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout is not None
     assert process.stdout.readline().strip() == "there"
     return process
 
 
 @pytest.mark.parametrize("error", [ValueError("broken"), KeyboardInterrupt()])
-def test_failed_write_leaves_the_old_content_and_no_litter(tmp_path: Path, error: BaseException) -> None:
+def test_failed_write_leaves_the_old_content_and_no_litter(
+    tmp_path: Path, error: BaseException
+) -> None:
     target = tmp_path / "file.txt"
     atomic_write_text(target, "old")
     with pytest.raises(type(error)), atomic_path(target) as temporary:
@@ -53,7 +57,10 @@ def test_killed_writer_leaves_only_a_temporary_that_can_be_removed(tmp_path: Pat
 
 def test_a_directory_has_one_writer_whose_lock_dies_with_it(tmp_path: Path) -> None:
     with _process("directory_lock(sys.argv[1])", tmp_path) as owner:
-        with pytest.raises(ResourceError, match="another process is writing here"), directory_lock(tmp_path):
+        with (
+            pytest.raises(ResourceError, match="another process is writing here"),
+            directory_lock(tmp_path),
+        ):
             pass
         owner.kill()
     with directory_lock(tmp_path):
@@ -75,7 +82,9 @@ def test_json_is_sorted_and_refuses_nan_and_damage(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_a_resource_error(tmp_path: Path) -> None:
-    reported = RuntimeError(f"Error while serializing: I/O error: from the system (os error {errno.ENOSPC})")
+    reported = RuntimeError(
+        f"Error while serializing: I/O error: from the system (os error {errno.ENOSPC})"
+    )
     for error in (OSError(errno.ENOSPC, "from the system"), reported):
         with pytest.raises(ResourceError, match="disk is full"), disk_errors(tmp_path / "x"):
             raise error
@@ -101,7 +110,10 @@ def test_a_place_where_nothing_can_be_written_is_refused(
             pass
     for place, is_folder in (("file", False), ("folder", True), ("new/deep/x", True)):
         check_target(tmp_path / place, folder=is_folder)
-    with pytest.raises(ConfigError, match="nothing can lie in it"), atomic_path(tmp_path / "file" / "x"):
+    with (
+        pytest.raises(ConfigError, match="nothing can lie in it"),
+        atomic_path(tmp_path / "file" / "x"),
+    ):
         pass
     assert (tmp_path / "file").read_text() == "kept"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
@@ -140,9 +152,13 @@ def test_a_folder_to_write_is_new_or_empty_or_replaced_when_complete(
         check_target(out, folder=True, is_new=True)
     with pytest.raises(ValueError, match="broken"), atomic_path(out, folder=True) as temporary:
         raise ValueError("broken")
-    with monkeypatch.context() as patched:  # stopped with the old folder aside, the new one not in its place
+    with (
+        monkeypatch.context() as patched
+    ):  # stopped with the old folder aside, the new one not in its place
         stops, replace = iter((False, True, False)), os.replace
-        patched.setattr(os, "replace", lambda *places: sys.exit(1) if next(stops) else replace(*places))
+        patched.setattr(
+            os, "replace", lambda *places: sys.exit(1) if next(stops) else replace(*places)
+        )
         with pytest.raises(SystemExit), atomic_path(out, folder=True):
             pass
     assert [path.name for path in out.iterdir()] == ["old"]

@@ -19,7 +19,10 @@ def test_what_is_missing_is_refused(tmp_path: Path) -> None:
     ("text", "words"),
     [
         *((text, r"manifest\.json: not valid JSON") for text in ("", "{", "\x00\xff")),
-        *((text, "it has no format_version\n") for text in ("[]", '{"kind": 1}', '{"format_version": "1"}')),
+        *(
+            (text, "it has no format_version\n")
+            for text in ("[]", '{"kind": 1}', '{"format_version": "1"}')
+        ),
         (f'{{"format_version": {NEWEST_VERSION + 1}}}', "upgrade"),
     ],
 )

@@ -27,15 +27,23 @@ def test_answer_set_has_the_public_shape_and_compares_with_no_answer() -> None:
         "question": "Where?",
         "answers": [
             {
-                "text": "Germany", "score": 3.0, "confidence": 0.75,
+                "text": "Germany",
+                "score": 3.0,
+                "confidence": 0.75,
                 "evidence": {
-                    "passage_id": "p1", "title": "Danube", "text": "It rises in Germany.",
-                    "start": 12, "end": 19, "score": 1.5,
+                    "passage_id": "p1",
+                    "title": "Danube",
+                    "text": "It rises in Germany.",
+                    "start": 12,
+                    "end": 19,
+                    "score": 1.5,
                 },
             }
         ],
-        "no_answer_confidence": 0.25, "index_version": "abc123", "timings_ms": {"total": 1.235},
-    }  # fmt: skip
+        "no_answer_confidence": 0.25,
+        "index_version": "abc123",
+        "timings_ms": {"total": 1.235},
+    }
 
 
 def test_missing_package_names_the_extra() -> None:
@@ -56,7 +64,10 @@ def test_progress_writes_rate_and_time_left_to_a_log(
 
 @pytest.mark.parametrize(("json_lines", "times"), [(False, 1), (True, 2)])
 def test_a_command_warns_once_in_the_same_words_and_a_server_each_time(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, json_lines: bool, times: int
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    json_lines: bool,
+    times: int,
 ) -> None:
     root = logging.getLogger()
     monkeypatch.setattr(root, "handlers", [])
@@ -69,9 +80,17 @@ def test_a_command_warns_once_in_the_same_words_and_a_server_each_time(
     log.error("q.csv:2: a bar")  # no warning
     log.warning("%s:2: a bar", "other.csv", extra={"path": "/v1", "color_message": "for terminals"})
     shown = capsys.readouterr().err
-    assert [shown.count(words) for words in ("q.csv:2: a bar", "other.csv:2", "step")] == [times + 1, 1, 2]
+    assert [shown.count(words) for words in ("q.csv:2: a bar", "other.csv:2", "step")] == [
+        times + 1,
+        1,
+        2,
+    ]
     log.info("%d lines", "no")  # a mistake of a library stops nobody
     if json_lines:
         line = json.loads(shown.splitlines()[-1])
-        assert (line["message"], line["level"], line["path"]) == ("other.csv:2: a bar", "WARNING", "/v1")
+        assert (line["message"], line["level"], line["path"]) == (
+            "other.csv:2: a bar",
+            "WARNING",
+            "/v1",
+        )
         assert "color_message" not in line  # uvicorn's message again

@@ -36,7 +36,9 @@ def write(path: Path, data: bytes | str) -> Path:
 def read_table(path: Path, data: str | bytes, **options: Any) -> tuple[list[Document], str]:
     """The documents of a file with this content, and what the report says of the fields."""
     report = ReadReport()
-    result = list(read_documents(write(path, data), options=CorpusOptions(**options), report=report))
+    result = list(
+        read_documents(write(path, data), options=CorpusOptions(**options), report=report)
+    )
     return result, "\n".join(report.notes)
 
 
@@ -51,8 +53,13 @@ def read_table(path: Path, data: str | bytes, **options: Any) -> tuple[list[Docu
         (".gz", bytes),
     ],
 )
-def test_compression_is_found_by_the_first_bytes(tmp_path: Path, suffix: str, compress: Any) -> None:
-    assert list(read_documents([write(tmp_path / f"c.jsonl{suffix}", compress(jsonl(RECORDS)))])) == EXPECTED
+def test_compression_is_found_by_the_first_bytes(
+    tmp_path: Path, suffix: str, compress: Any
+) -> None:
+    assert (
+        list(read_documents([write(tmp_path / f"c.jsonl{suffix}", compress(jsonl(RECORDS)))]))
+        == EXPECTED
+    )
 
 
 _KILT = ["A\n", "One.\n", "Section::::History.\n", "BULLET::::- x\n"]
@@ -65,28 +72,48 @@ _KILT = ["A\n", "One.\n", "Section::::History.\n", "BULLET::::- x\n"]
         ({"docid": "d", "title": "T", "contents": "Body"}, {}, ("d", "T", "Body")),
         ({"id": 7, "head": "T", "text": ["Body"]}, {"title_field": "head"}, ("7", "T", "Body")),
         ({"id": "d", "lead": "Body", "text": "no"}, {"text_field": "lead"}, ("d", "", "Body")),
-        ({"wikipedia_id": "1", "wikipedia_title": "A", "text": _KILT}, {}, ("1", "A", "One.\nHistory.\n- x")),
+        (
+            {"wikipedia_id": "1", "wikipedia_title": "A", "text": _KILT},
+            {},
+            ("1", "A", "One.\nHistory.\n- x"),
+        ),
         ({"id": "h", "sentences": ["One.", " Two.", "Three."]}, {}, ("h", "", "One. Two. Three.")),
-        ({"id": "n", "text": [["T"], ["One.", " Two."]], "charoffset": []}, {}, ("n", "", "T\nOne. Two.")),
+        (
+            {"id": "n", "text": [["T"], ["One.", " Two."]], "charoffset": []},
+            {},
+            ("n", "", "T\nOne. Two."),
+        ),
     ],
 )
 def test_usual_and_named_fields(tmp_path: Path, record: Any, options: Any, expected: Any) -> None:
-    documents = read_documents(write(tmp_path / "c.jsonl", jsonl([record])), options=CorpusOptions(**options))
+    documents = read_documents(
+        write(tmp_path / "c.jsonl", jsonl([record])), options=CorpusOptions(**options)
+    )
     assert list(documents) == [Document(*expected)]
 
 
 def test_hotpot_abstracts_beside_a_readme(tmp_path: Path) -> None:
-    record = {"id": "12", "title": "T", "text": ["One.", " Two."], "text_with_links": [], "charoffset": []}
+    record = {
+        "id": "12",
+        "title": "T",
+        "text": ["One.", " Two."],
+        "text_with_links": [],
+        "charoffset": [],
+    }
     write(tmp_path / "AA" / "wiki_00.bz2", bz2.compress(jsonl([record])))
     write(tmp_path / "README.md", "not a document")
     report = ReadReport()
     assert list(read_documents([tmp_path], report=report)) == [Document("12", "T", "One. Two.")]
     (unread,) = report.ignored
-    assert unread.startswith(f"{tmp_path}/README.md (documents, in a folder of records: index it on its own")
+    assert unread.startswith(
+        f"{tmp_path}/README.md (documents, in a folder of records: index it on its own"
+    )
 
 
 def test_json_lists_objects_and_squad(tmp_path: Path) -> None:
-    assert list(read_documents(write(tmp_path / "a.json", json.dumps(RECORDS, indent=1)))) == EXPECTED
+    assert (
+        list(read_documents(write(tmp_path / "a.json", json.dumps(RECORDS, indent=1)))) == EXPECTED
+    )
     assert list(read_documents(write(tmp_path / "b.json", jsonl(RECORDS)))) == EXPECTED
     paragraphs = [{"context": "P0", "qas": []}, {"context": "P1", "qas": []}]
     squad = {"version": "1.1", "data": [{"title": "Nikola_Tesla", "paragraphs": paragraphs}]}
@@ -94,7 +121,9 @@ def test_json_lists_objects_and_squad(tmp_path: Path) -> None:
         Document("Nikola_Tesla-0", "Nikola Tesla", "P0"),
         Document("Nikola_Tesla-1", "Nikola Tesla", "P1"),
     ]
-    assert [d.text for d in read_documents(write(tmp_path / "e.json", '{"id": "1", "text": "x"}'))] == ["x"]
+    assert [
+        d.text for d in read_documents(write(tmp_path / "e.json", '{"id": "1", "text": "x"}'))
+    ] == ["x"]
     without_ids = b'{"text": "a"}\n{broken\n\n{"text": "d"}\n'
     lines = write(tmp_path / "c.jsonl", without_ids)
     assert [d.id for d in read_documents(lines, options=ANY_SHARE)] == ["c.jsonl:1", "c.jsonl:4"]
@@ -130,40 +159,69 @@ def test_a_table_without_header_says_so_and_keeps_its_quotes(tmp_path: Path) -> 
     assert layout == "no header: the columns are id, text"
 
 
-_SQUEEZED = [name(jsonl({"id": str(i), "text": f"text {i * 7919}"} for i in range(400))) for name in
-             (gzip.compress, bz2.compress, zstandard.compress, lzma.compress)]  # fmt: skip
+_SQUEEZED = [
+    name(jsonl({"id": str(i), "text": f"text {i * 7919}"} for i in range(400)))
+    for name in (gzip.compress, bz2.compress, zstandard.compress, lzma.compress)
+]
 _UNKNOWN_TEXT = "no field is known to hold the text; the fields are "
-_BROKEN_BYTES = b'[{"id": "1", "text": "ok"}, {"id": "2", "text": "caf\xe9"}, {"id": "3", "text": "ok"}]'
+_BROKEN_BYTES = (
+    b'[{"id": "1", "text": "ok"}, {"id": "2", "text": "caf\xe9"}, {"id": "3", "text": "ok"}]'
+)
 
 
 @pytest.mark.parametrize(
     ("name", "data", "words"),
     [
-        *(("c.jsonl.gz", data[: int(len(data) * 0.97)], r"c\.jsonl\.gz is damaged") for data in _SQUEEZED),
-        ("c.tsv", b'id\ttext\n1\ta "b"\n2\t"never closed\n3\tc\n', r"c\.tsv:3: a quote that is not closed"),
-        ("c.tsv", b'id\ttext\n1\ta "b"\n2\t"Plan A" was\n3\tc\n', r"c\.tsv:3: a quote that is not closed"),
+        *(
+            ("c.jsonl.gz", data[: int(len(data) * 0.97)], r"c\.jsonl\.gz is damaged")
+            for data in _SQUEEZED
+        ),
+        (
+            "c.tsv",
+            b'id\ttext\n1\ta "b"\n2\t"never closed\n3\tc\n',
+            r"c\.tsv:3: a quote that is not closed",
+        ),
+        (
+            "c.tsv",
+            b'id\ttext\n1\ta "b"\n2\t"Plan A" was\n3\tc\n',
+            r"c\.tsv:3: a quote that is not closed",
+        ),
         ("c.csv", b"DocNo,Headline,Notes\n1,2,3\n", f"{_UNKNOWN_TEXT}DocNo, Headline"),
-        ("c.csv", b"7\tOslo\tOslo is the capital.\n1\t2\t3\n", f"(?s){_UNKNOWN_TEXT}.*--text-field"),
+        (
+            "c.csv",
+            b"7\tOslo\tOslo is the capital.\n1\t2\t3\n",
+            f"(?s){_UNKNOWN_TEXT}.*--text-field",
+        ),
         ("c.jsonl", b'{"id": 1, "body": "x"}\n', f"{_UNKNOWN_TEXT}id, body"),
         ("c.parquet", b"PAR1 not at all", "not a readable Parquet file"),
         ("c.json", _BROKEN_BYTES, r"after record 1 .*invalid bytes in UTF8"),
         ("c.json", b'[{"id": "1", "text": "x"}', r"c\.json: .*truncated JSON after record 1"),
         ("c.json", b'{"a": ', r"c\.json"),
         ("c.dat", b"\x00\x01\x02", "cannot be guessed"),
-        *((name, b"\n\n  \n", name) for name in ("c.jsonl", "c.tsv", "c.json", "c.txt", "wiki_00", "c")),
+        *(
+            (name, b"\n\n  \n", name)
+            for name in ("c.jsonl", "c.tsv", "c.json", "c.txt", "wiki_00", "c")
+        ),
         *((name, b"", name) for name in ("c.jsonl", "c.tsv", "c.json", "c.txt", "c")),
     ],
 )
-def test_damaged_and_unknown_files_are_refused(tmp_path: Path, name: str, data: bytes, words: str) -> None:
+def test_damaged_and_unknown_files_are_refused(
+    tmp_path: Path, name: str, data: bytes, words: str
+) -> None:
     with pytest.raises((DataError, ConfigError), match=words):
         list(read_documents(write(tmp_path / name, data), options=ANY_SHARE))
 
 
 @pytest.mark.parametrize("field", ["id_field", "title_field", "text_field"])
-def test_a_field_that_is_not_there_is_refused_with_those_that_are(tmp_path: Path, field: str) -> None:
+def test_a_field_that_is_not_there_is_refused_with_those_that_are(
+    tmp_path: Path, field: str
+) -> None:
     rows = [{"id": str(n), "title": "T", "body": f"text {n}"} for n in range(3)]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
-    write(tmp_path / "a.csv", "id,title,body\n" + "".join(",".join(row.values()) + "\n" for row in rows))
+    write(
+        tmp_path / "a.csv",
+        "id,title,body\n" + "".join(",".join(row.values()) + "\n" for row in rows),
+    )
     write(tmp_path / "a.jsonl", jsonl(rows))
     for path in sorted(tmp_path.iterdir()):
         with pytest.raises(DataError, match=r"no field 'Bodyy'; the fields are id, title, body"):
@@ -181,7 +239,9 @@ def test_parquet(tmp_path: Path) -> None:
 
 
 def test_beir_folder(tmp_path: Path) -> None:
-    write(tmp_path / "corpus.jsonl", jsonl([{"_id": "a", "title": "T", "text": "x", "metadata": {}}]))
+    write(
+        tmp_path / "corpus.jsonl", jsonl([{"_id": "a", "title": "T", "text": "x", "metadata": {}}])
+    )
     write(tmp_path / "queries.jsonl", jsonl([{"_id": "q", "text": "question"}]))
     write(tmp_path / "qrels" / "test.tsv", "query-id\tcorpus-id\tscore\nq\ta\t1\n")
     assert list(read_documents(tmp_path)) == [Document("a", "T", "x")]
@@ -202,7 +262,10 @@ def test_several_inputs(tmp_path: Path) -> None:
 
 def test_format_is_found_by_content_or_named(tmp_path: Path) -> None:
     assert list(read_documents(write(tmp_path / "corpus", jsonl(RECORDS)))) == EXPECTED
-    assert list(read_documents(write(tmp_path / "corpus.dat", jsonl(RECORDS)), format="jsonl")) == EXPECTED
+    assert (
+        list(read_documents(write(tmp_path / "corpus.dat", jsonl(RECORDS)), format="jsonl"))
+        == EXPECTED
+    )
     with pytest.raises(ConfigError, match="unknown corpus format 'xml'"):
         read_documents(tmp_path / "corpus", format="xml")
 
@@ -249,11 +312,17 @@ def test_too_many_bad_records_stop_the_reading_early(tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         consumed.extend(read_documents(path))
     assert len(consumed) == 98
-    for words in ("2 bad (2.00 %): 2 × malformed JSON", f"{path}:99: malformed JSON", "--max-bad-share"):
+    for words in (
+        "2 bad (2.00 %): 2 × malformed JSON",
+        f"{path}:99: malformed JSON",
+        "--max-bad-share",
+    ):
         assert words in str(caught.value)
 
 
-def test_bad_records_that_are_not_named_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_bad_records_that_are_not_named_are_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path = write(tmp_path / "c.jsonl", b"\n".join([*GOOD, *[b"{"] * 11]))
     assert len(list(read_documents(path, options=ANY_SHARE))) == len(GOOD)
     assert (caplog.text.count("malformed JSON ("), caplog.text.count("11 bad")) == (10, 1)
@@ -268,11 +337,14 @@ def test_windows_files_with_mark_and_line_ends(tmp_path: Path) -> None:
 
 
 def test_broken_bytes_in_a_table(tmp_path: Path) -> None:
-    table = write(tmp_path / "c.tsv", b"id\ttext\ttitle\n1\tok\tT\n2\tcaf\xe9\tT\n3\tok\n4\tok\tT\n")
+    table = write(
+        tmp_path / "c.tsv", b"id\ttext\ttitle\n1\tok\tT\n2\tcaf\xe9\tT\n3\tok\n4\tok\tT\n"
+    )
     report = ReadReport()
     assert [d.id for d in read_documents(table, options=ANY_SHARE, report=report)] == ["1", "4"]
     assert [problem.partition("tsv:")[2].partition(" (")[0] for problem in report.problems] == [
-        "3: not valid Unicode", "4: wrong number of columns",
-    ]  # fmt: skip
+        "3: not valid Unicode",
+        "4: wrong number of columns",
+    ]
     with pytest.raises(DataError, match=r"(?s)2 bad.*save the file as UTF-8"):
         list(read_documents(table))

@@ -12,12 +12,19 @@ from rag.core.types import Passage
 from rag.data.examples import Candidate, Example, read_examples, write_examples, write_run
 
 
-def hit(id: str, title: str = "", text: str = "", score: float | None = None, **judged) -> Candidate:
+def hit(
+    id: str, title: str = "", text: str = "", score: float | None = None, **judged
+) -> Candidate:
     return Candidate(Passage(id, title, text), "retrieved", score=score, **judged)
 
 
 RESULTS = [
-    Example("q1", "who?", ("A",), (hit("1", "T", "x é", 1 / 3, has_answer=True), hit("2", "", "y", -2.5))),
+    Example(
+        "q1",
+        "who?",
+        ("A",),
+        (hit("1", "T", "x é", 1 / 3, has_answer=True), hit("2", "", "y", -2.5)),
+    ),
     Example("", "when?"),
 ]
 
@@ -36,9 +43,13 @@ def test_dpr_results_round_trip(tmp_path: Path) -> None:
     ("question", "passage", "words"),
     [("q 1", "a", "white space"), ("q", "a b", "white space"), ("q", "", "is empty")],
 )
-def test_what_a_run_cannot_hold_is_refused(tmp_path: Path, question: str, passage: str, words: str) -> None:
+def test_what_a_run_cannot_hold_is_refused(
+    tmp_path: Path, question: str, passage: str, words: str
+) -> None:
     with pytest.raises(DataError, match=words):
-        write_run(tmp_path / "x.run", [Example(question, "", candidates=(hit(passage, score=1.0),))])
+        write_run(
+            tmp_path / "x.run", [Example(question, "", candidates=(hit(passage, score=1.0),))]
+        )
     assert list(tmp_path.iterdir()) == []
 
 
@@ -46,17 +57,24 @@ def test_dpr_files(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "train.json.gz"
     context = {"title": "T", "text": "x", "score": "11.5", "psg_id": 7}
     records = [
-        {"question": "a", "answers": ["1"], "positive_ctxs": [context], "hard_negative_ctxs": [],
-         "negative_ctxs": [{**context, "text": "y"}]},
+        {
+            "question": "a",
+            "answers": ["1"],
+            "positive_ctxs": [context],
+            "hard_negative_ctxs": [],
+            "negative_ctxs": [{**context, "text": "y"}],
+        },
         {"question": "b", "answers": [], "positive_ctxs": [], "hard_negative_ctxs": [context]},
         {"question": "c", "answer": "2", "positive_ctxs": [{"text": "no title"}]},
-    ]  # fmt: skip
+    ]
     path.write_bytes(gzip.compress(json.dumps(records).encode()))
     with caplog.at_level(logging.WARNING):
         result = list(read_examples(path))
     assert [example.id for example in result] == ["q1", "q3"]
     assert result[0].positives == (Passage("7", "T", "x"),)
-    assert result[0].negatives == (Candidate(Passage("7", "T", "y"), "hard_negative", "", None, 11.5),)
+    assert result[0].negatives == (
+        Candidate(Passage("7", "T", "y"), "hard_negative", "", None, 11.5),
+    )
     assert result[1].answers == ("2",)
     assert "1 questions lack positives" in caplog.text
 
@@ -82,11 +100,15 @@ def test_fid_files_and_what_a_method_needs(tmp_path: Path) -> None:
     write_examples(tmp_path / "again.json", [second])
     assert list(read_examples(tmp_path / "again.json", needs="targets")) == [second]
     path.write_text(json.dumps([{"question": "a", "ctxs": [{"text": "x", "target": "NaN"}]}] * 2))
-    with pytest.raises(DataError, match=r"(?i)target of a passage is .?nan.?, expected a finite number"):
+    with pytest.raises(
+        DataError, match=r"(?i)target of a passage is .?nan.?, expected a finite number"
+    ):
         list(read_examples(path, needs="targets"))
 
 
-def test_bad_records_are_counted_with_their_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_bad_records_are_counted_with_their_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     good = json.dumps({"question": "a", "positive_ctxs": [{"text": "x"}]})
     bad = ['{"question": ""}', "{", '{"question": "a", "positive_ctxs": [{"title": "t"}]}', "[1]"]
     path = tmp_path / "train.jsonl"
@@ -105,11 +127,17 @@ def test_bad_records_are_counted_with_their_line(tmp_path: Path, caplog: pytest.
             list(read_examples(path))
 
 
-ASKED, RIGHT, WRONG = "where does the Danube rise", "It rises in a forest.", "The Rhine ends in a sea."
+ASKED, RIGHT, WRONG = (
+    "where does the Danube rise",
+    "It rises in a forest.",
+    "The Rhine ends in a sea.",
+)
 TEVATRON = {
-    "query_id": "7", "query": ASKED, "positive_passages": [{"docid": "d1", "title": "Danube", "text": RIGHT}],
+    "query_id": "7",
+    "query": ASKED,
+    "positive_passages": [{"docid": "d1", "title": "Danube", "text": RIGHT}],
     "negative_passages": [{"docid": "d2", "title": "Rhine", "text": WRONG}],
-}  # fmt: skip
+}
 PAIRS = {
     "tevatron.jsonl": json.dumps(TEVATRON),
     "triplets.json": json.dumps([{"anchor": ASKED, "positive": RIGHT, "negative": WRONG}]),
@@ -137,5 +165,7 @@ def test_triples_of_ids_take_their_texts_from_the_files_beside_them(tmp_path: Pa
     (tmp_path / "queries.train.tsv").write_text(f"7\t{ASKED}\n8\tother\n")
     (tmp_path / "collection.tsv").write_text(f'1\t{RIGHT}\n2\t{WRONG}\n3\t"A" quote\n')
     examples = list(read_examples(path))
-    assert [(example.question, example.positives[0].text) for example in examples] == [(ASKED, RIGHT)] * 2
+    assert [(example.question, example.positives[0].text) for example in examples] == [
+        (ASKED, RIGHT)
+    ] * 2
     assert [example.negatives[0].passage.text for example in examples] == [WRONG, '"A" quote']

@@ -38,7 +38,10 @@ def rivers(tmp_path: Path) -> Iterator[str]:
 
 
 def test_corpus_and_judged_questions_are_read(rivers: str) -> None:
-    assert list(read_documents(rivers)) == [Document("d1", "", "It rises."), Document("d2", "", "It ends.")]
+    assert list(read_documents(rivers)) == [
+        Document("d1", "", "It rises."),
+        Document("d2", "", "It ends."),
+    ]
     judged = {"gold_passage_ids": ("d1",), "gold_are_alternatives": True, "gold_grades": {"d1": 2}}
     expected = Question("q1", "where does it rise", **judged)
     assert list(read_questions(f"{rivers}/test")) == [expected]
@@ -53,7 +56,15 @@ def test_names_of_corpora_and_unknown_ones() -> None:
 
 
 def test_a_set_is_indexed_and_evaluated_by_one_command(rivers: str, tmp_path: Path) -> None:
-    words = ["evaluate", "--dataset", f"{rivers}/test", "--retriever", "bm25", "-o", str(tmp_path / "out")]
+    words = [
+        "evaluate",
+        "--dataset",
+        f"{rivers}/test",
+        "--retriever",
+        "bm25",
+        "-o",
+        str(tmp_path / "out"),
+    ]
     for _ in range(2):  # the second finds both
         shown = CliRunner().invoke(app, words)
         assert shown.exit_code == 0, shown.output

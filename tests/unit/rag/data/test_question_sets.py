@@ -19,12 +19,20 @@ HOTPOT = {
     "answer": "yes",
     "type": "comparison",
     "supporting_facts": {"title": ["A", "B"], "sent_id": [0, 1]},
-    "context": {"title": ["A", "B"], "sentences": [["A was American.", " More."], ["One.", " Two."]]},
+    "context": {
+        "title": ["A", "B"],
+        "sentences": [["A was American.", " More."], ["One.", " Two."]],
+    },
 }
 TRIVIA = {
-    "question": "Which band?", "question_id": "tc_1",
-    "answer": {"aliases": ["Beatles", "The Beatles"], "value": "The Beatles", "type": "WikipediaEntity"},
-}  # fmt: skip
+    "question": "Which band?",
+    "question_id": "tc_1",
+    "answer": {
+        "aliases": ["Beatles", "The Beatles"],
+        "value": "The Beatles",
+        "type": "WikipediaEntity",
+    },
+}
 KILT = {
     "id": "k1",
     "input": "who?",
@@ -39,9 +47,16 @@ MUSIQUE = {
     "answer": "Stanley",
     "answer_aliases": ["Stanley, ND"],
     "answerable": True,
-    "question_decomposition": [{"id": 1, "question": "q", "answer": "a", "paragraph_support_idx": 0}],
+    "question_decomposition": [
+        {"id": 1, "question": "q", "answer": "a", "paragraph_support_idx": 0}
+    ],
     "paragraphs": [
-        {"idx": 0, "title": "County", "paragraph_text": "Its seat is Stanley.", "is_supporting": True},
+        {
+            "idx": 0,
+            "title": "County",
+            "paragraph_text": "Its seat is Stanley.",
+            "is_supporting": True,
+        },
         {"idx": 1, "title": "Noise", "paragraph_text": "No.", "is_supporting": False},
         {"idx": 2, "title": "Town", "paragraph_text": "It lies in County.", "is_supporting": True},
     ],
@@ -61,19 +76,29 @@ def question(record: dict) -> Question:
 
 def test_hotpot_columns_become_the_official_pairs() -> None:
     result = question(HOTPOT)
-    gold = GoldPassage(Passage("", "A", "A was American. More."), ("A was American.", " More."), (0,))
+    gold = GoldPassage(
+        Passage("", "A", "A was American. More."), ("A was American.", " More."), (0,)
+    )
     assert (result.gold[0], result.context, result.meta) == (gold, (), {"type": "comparison"})
     assert gold_facts(result) == (("A", 0), ("B", 1))
     assert needs_all(result)
-    assert [passage.text for passage in gold_passages(result)] == ["A was American. More.", "One. Two."]
+    assert [passage.text for passage in gold_passages(result)] == [
+        "A was American. More.",
+        "One. Two.",
+    ]
 
 
 @pytest.mark.parametrize("indent", [None, 1])
-def test_triviaqa_from_the_hub_and_from_its_official_file(tmp_path: Path, indent: int | None) -> None:
+def test_triviaqa_from_the_hub_and_from_its_official_file(
+    tmp_path: Path, indent: int | None
+) -> None:
     assert (question(TRIVIA).id, question(TRIVIA).answers) == ("tc_1", ("The Beatles", "Beatles"))
     assert question({**TRIVIA, "answer": {"value": "<unk>", "aliases": []}}).answers == ()
     answer = {"Value": "The Beatles", "Aliases": ["Beatles"], "HumanAnswers": ["Fab Four"]}
-    official = {"Data": [{"Answer": answer, "Question": "Which band?", "QuestionId": "tc_1"}], "Version": 1.0}
+    official = {
+        "Data": [{"Answer": answer, "Question": "Which band?", "QuestionId": "tc_1"}],
+        "Version": 1.0,
+    }
     path = tmp_path / "unfiltered-web-dev.json"
     path.write_text(json.dumps(official, indent=indent))
     [asked] = read_questions(path)
@@ -81,10 +106,20 @@ def test_triviaqa_from_the_hub_and_from_its_official_file(tmp_path: Path, indent
 
 
 def test_what_squad_2_says_to_be_impossible() -> None:
-    plain = {"question": "Who?", "answers": [], "is_impossible": True, "plausible_answers": [{"text": "x"}]}
+    plain = {
+        "question": "Who?",
+        "answers": [],
+        "is_impossible": True,
+        "plausible_answers": [{"text": "x"}],
+    }
     assert (question(plain).answers, question(plain).is_impossible) == ((), True)
     assert [*question(plain).meta] == ["plausible_answers"]  # what is used is not named as unread
-    copied = {"context": "C.", "title": "T", "question": "Who?", "answers": {"text": [], "answer_start": []}}
+    copied = {
+        "context": "C.",
+        "title": "T",
+        "question": "Who?",
+        "answers": {"text": [], "answer_start": []},
+    }
     assert question(copied).is_impossible
     squad = question(SQUAD)
     assert (squad.is_impossible, squad.answers, squad.answer_starts) == (False, ("Smiljan",), (18,))
@@ -96,9 +131,13 @@ def test_musique_paragraphs_become_context_and_gold_passages() -> None:
     assert result.answers == ("Stanley", "Stanley, ND")
     assert gold_keys(result) == ("title", ("County", "Town"))
     assert [passage.title for passage in gold_passages(result)] == ["County", "Town"]
-    assert [(item.passage.title, item.sentences) for item in result.context] == [("Noise", ("No.",))]
+    assert [(item.passage.title, item.sentences) for item in result.context] == [
+        ("Noise", ("No.",))
+    ]
     steps = [{"question": "q", "answer": "a", "paragraph_support_idx": n} for n in (2, 0)]
-    ordered = question({**MUSIQUE, "question_decomposition": steps})  # hop order, not that of the paragraphs
+    ordered = question(
+        {**MUSIQUE, "question_decomposition": steps}
+    )  # hop order, not that of the paragraphs
     assert [item.passage.title for item in ordered.gold] == ["Town", "County"]
     assert gold_facts(result) == (("County", 0), ("Town", 0))  # whole paragraphs support
     assert question({**MUSIQUE, "answerable": False}).answers == ()
@@ -107,7 +146,9 @@ def test_musique_paragraphs_become_context_and_gold_passages() -> None:
 def test_titles_of_squad_are_text_for_questions_and_corpus_alike(tmp_path: Path) -> None:
     paragraph = {"context": "It is far.", "qas": [{"id": "1", "question": "q", "answers": []}]}
     path = tmp_path / "squad.json"
-    path.write_text(json.dumps({"data": [{"title": "Bras%C3%ADlia_%26_co", "paragraphs": [paragraph]}]}))
+    path.write_text(
+        json.dumps({"data": [{"title": "Bras%C3%ADlia_%26_co", "paragraphs": [paragraph]}]})
+    )
     (asked,), (document,) = read_questions(path), read_documents(path)
     assert asked.gold[0].passage.title == document.title == "Brasília & co"
     assert question({**SQUAD, "title": "Bras%C3%ADlia"}).gold[0].passage.title == "Brasília"
@@ -116,15 +157,31 @@ def test_titles_of_squad_are_text_for_questions_and_corpus_alike(tmp_path: Path)
 
 def test_gold_passages_stand_in_hop_order_with_their_supporting_sentences() -> None:
     context = [["Noise", ["No."]], ["B", ["B1.", " B2."]], ["A", ["A1.", " A2."]]]
-    record = {"question": "q", "answer": "a", "supporting_facts": [["A", 1], ["B", 0], ["A", 5], ["C", 0]]}
+    record = {
+        "question": "q",
+        "answer": "a",
+        "supporting_facts": [["A", 1], ["B", 0], ["A", 5], ["C", 0]],
+    }
     result = question({**record, "context": context})
     assert [(item.passage.title, item.supporting) for item in result.gold] == [
-        ("A", (1, 5)), ("B", (0,)), ("C", (0,)),
-    ]  # fmt: skip
-    assert [item.passage.text for item in result.gold] == ["A1. A2.", "B1. B2.", ""]  # C is only named
+        ("A", (1, 5)),
+        ("B", (0,)),
+        ("C", (0,)),
+    ]
+    assert [item.passage.text for item in result.gold] == [
+        "A1. A2.",
+        "B1. B2.",
+        "",
+    ]  # C is only named
     assert [item.passage.title for item in result.context] == ["Noise"]
-    assert [item.passage.title for item in question({**record, "context": None}).gold] == ["A", "B", "C"]
-    twice = question({"question": "q", "gold_titles": ["A", "A"], "context": [["A", ["a"]], ["A", ["b"]]]})
+    assert [item.passage.title for item in question({**record, "context": None}).gold] == [
+        "A",
+        "B",
+        "C",
+    ]
+    twice = question(
+        {"question": "q", "gold_titles": ["A", "A"], "context": [["A", ["a"]], ["A", ["b"]]]}
+    )
     assert [item.passage.text for item in twice.gold] == ["a", "b"]
     unlabelled = question({"question": "q", "context": context})  # a test file
     assert (unlabelled.gold, len(unlabelled.context)) == ((), 3)

@@ -21,12 +21,19 @@ DPR_TRAIN = [
     }
 ]
 _ANSWERS = [{"text": "Smiljan", "answer_start": 18}, {"text": "in Smiljan", "answer_start": 15}]
-_ASKED = {"id": "a1", "question": "Where?", "is_impossible": False, "answers": [*_ANSWERS, _ANSWERS[0]]}
+_ASKED = {
+    "id": "a1",
+    "question": "Where?",
+    "is_impossible": False,
+    "answers": [*_ANSWERS, _ANSWERS[0]],
+}
 _IMPOSSIBLE = {"id": "a2", "question": "When?", "is_impossible": True, "answers": []}
 _PARAGRAPH = {"context": "Tesla was born in Smiljan.", "qas": [_ASKED, _IMPOSSIBLE]}
 SQUAD = {
     "version": "v2.0",
-    "data": [{"title": "Nikola_Tesla", "paragraphs": [{"context": "Unused.", "qas": []}, _PARAGRAPH]}],
+    "data": [
+        {"title": "Nikola_Tesla", "paragraphs": [{"context": "Unused.", "qas": []}, _PARAGRAPH]}
+    ],
 }
 
 
@@ -38,7 +45,13 @@ def read(path: Path, data: object) -> list[Question]:
 
 
 def test_sample_lines(tmp_path: Path) -> None:
-    record = {"id": "s1", "question": "Q?", "answers": ["a"], "gold_passage_ids": ["p1", "p2"], "by": "x"}
+    record = {
+        "id": "s1",
+        "question": "Q?",
+        "answers": ["a"],
+        "gold_passage_ids": ["p1", "p2"],
+        "by": "x",
+    }
     (question,) = read(tmp_path / "q.jsonl", record)
     assert question == Question("s1", "Q?", ("a",), ("p1", "p2"), meta={"by": "x"})
 
@@ -60,7 +73,11 @@ def test_shapes_of_answers(tmp_path: Path, fields: dict, answers: tuple[str, ...
 
 def test_dpr(tmp_path: Path) -> None:
     (question,) = read(tmp_path / "biencoder-nq-train.json", DPR_TRAIN)
-    assert (question.id, question.answers, question.gold_passage_ids) == ("q1", ("A", "B"), ("17", "18"))
+    assert (question.id, question.answers, question.gold_passage_ids) == (
+        "q1",
+        ("A", "B"),
+        ("17", "18"),
+    )
     assert question.meta["hard_negative_ctxs"][0]["passage_id"] == "3"
 
 
@@ -105,8 +122,12 @@ def test_compressed_files_and_folders(tmp_path: Path) -> None:
         with pytest.raises(DataError, match=words):
             read_questions(path)
     assert len(read(tmp_path / "h.json.gz", gzip.compress(json.dumps(DPR_TRAIN).encode()))) == 1
-    (tmp_path / "queries.jsonl").write_text('{"_id": "b1", "text": "Q?", "metadata": {"data": [1]}}\n')
-    assert list(read_questions(tmp_path)) == [Question("b1", "Q?", meta={"metadata": {"data": [1]}})]
+    (tmp_path / "queries.jsonl").write_text(
+        '{"_id": "b1", "text": "Q?", "metadata": {"data": [1]}}\n'
+    )
+    assert list(read_questions(tmp_path)) == [
+        Question("b1", "Q?", meta={"metadata": {"data": [1]}})
+    ]
     lines = read(tmp_path / "q.txt.gz", gzip.compress(b"Who?\nWhen?\n"))
     assert [question.text for question in lines] == ["Who?", "When?"]
 
@@ -124,11 +145,23 @@ _SHAPES = [  # of fields that are other than expected
     ("name", "data", "words"),
     [
         ("q.jsonl", b'{"question": "a"}\n{"answers": []}\n', r"q\.jsonl:2: no question"),
-        ("q.jsonl", b'{"question": "a"}\n{"question": \n', r"q\.jsonl:2: malformed JSON \(Expecting value"),
+        (
+            "q.jsonl",
+            b'{"question": "a"}\n{"question": \n',
+            r"q\.jsonl:2: malformed JSON \(Expecting value",
+        ),
         ("q.jsonl", b'{"question": " "}\n', r"q\.jsonl:1: the question is empty"),
-        ("q.jsonl", b'{"question": "a", "answers": [null]}\n', r"q\.jsonl:1: an answer is not text"),
+        (
+            "q.jsonl",
+            b'{"question": "a", "answers": [null]}\n',
+            r"q\.jsonl:1: an answer is not text",
+        ),
         ("q.jsonl", b'{"question": "a", "id": 1.5}\n', r"q\.jsonl:1: the id is not text"),
-        ("q.jsonl", b'{"question": "a", "gold_passage_ids": 0}\n', "gold_passage_ids is not a list"),
+        (
+            "q.jsonl",
+            b'{"question": "a", "gold_passage_ids": 0}\n',
+            "gold_passage_ids is not a list",
+        ),
         (
             "q.jsonl",
             b'{"question": "a", "positive_ctxs": ["p"]}\n',
@@ -138,11 +171,27 @@ _SHAPES = [  # of fields that are other than expected
         ("q.jsonl", b'{"question": "a\\ud800"}\n', r"q\.jsonl:1: .*not valid Unicode"),
         ("q.jsonl", b'{"question": "caf\xe9"}\n', r"q\.jsonl:1: not valid UTF-8"),
         ("q.jsonl", b'{"id": "x", "question": "a"}\n' * 2, r"jsonl:2: .*'x'.*jsonl:1"),
-        ("q.json", b'[{"question": "a"}, {"answer": "b"}]', r"q\.json: record 2: no question: .* are answer"),
-        ("q.json", b'[{"question": "a"}, {"answ', r"q\.json: malformed or truncated JSON after record 1"),
+        (
+            "q.json",
+            b'[{"question": "a"}, {"answer": "b"}]',
+            r"q\.json: record 2: no question: .* are answer",
+        ),
+        (
+            "q.json",
+            b'[{"question": "a"}, {"answ',
+            r"q\.json: malformed or truncated JSON after record 1",
+        ),
         ("q.json", b'{"data": [{"title": "T", "paragraphs": [{"qas": [{}]}]}]}', "no context"),
-        ("q.csv", b"a\t['x']\nb\t[__import__('os').getcwd()]\n", r"q\.csv:2: not a list of answers"),
-        ("q.csv", b"question;answers\nWho?;a|b\n", r"q\.csv:2: several values, .* are a list, .*'a\|b'"),
+        (
+            "q.csv",
+            b"a\t['x']\nb\t[__import__('os').getcwd()]\n",
+            r"q\.csv:2: not a list of answers",
+        ),
+        (
+            "q.csv",
+            b"question;answers\nWho?;a|b\n",
+            r"q\.csv:2: several values, .* are a list, .*'a\|b'",
+        ),
         ("q.tsv", b"a\t['x']\nb\n", r"q\.tsv:2: wrong .*found 1, expected 2"),
         ("q.csv", b"Frage,Antwort\nWo?,Oslo\n", "no column 'question' among Frage, Antwort"),
         ("q.txt", b"ok\ncaf\xe9\n", r"q\.txt:2: not valid UTF-8"),
@@ -152,14 +201,18 @@ _SHAPES = [  # of fields that are other than expected
         *(("q.jsonl", shape, r"q\.jsonl:1: ") for shape in _SHAPES),
     ],
 )
-def test_mistakes_are_named_with_their_place(tmp_path: Path, name: str, data: bytes, words: str) -> None:
+def test_mistakes_are_named_with_their_place(
+    tmp_path: Path, name: str, data: bytes, words: str
+) -> None:
     with pytest.raises(DataError, match=words):
         read(tmp_path / name, data)
 
 
 def beir(folder: Path, **splits: str) -> Path:
     (folder / "qrels").mkdir(parents=True, exist_ok=True)
-    (folder / "queries.jsonl").write_text('{"_id": "b1", "text": "Q?"}\n{"_id": "b2", "text": "R?"}\n')
+    (folder / "queries.jsonl").write_text(
+        '{"_id": "b1", "text": "Q?"}\n{"_id": "b2", "text": "R?"}\n'
+    )
     for name, lines in splits.items():
         (folder / "qrels" / f"{name}.tsv").write_text("query-id\tcorpus-id\tscore\n" + lines)
     return folder
@@ -168,7 +221,11 @@ def beir(folder: Path, **splits: str) -> Path:
 def test_a_beir_folder_says_which_passages_are_relevant(tmp_path: Path) -> None:
     folder = beir(tmp_path / "one", test="b2\td1\t1\nb2\tmy file.md\t2.0\nb2\td3\t0\n \n")
     grades = {"my file.md": 2, "d1": 1}
-    named = {"gold_passage_ids": tuple(grades), "gold_grades": grades, "gold_are_alternatives": True}
+    named = {
+        "gold_passage_ids": tuple(grades),
+        "gold_grades": grades,
+        "gold_are_alternatives": True,
+    }
     assert list(read_questions(folder)) == [Question("b2", "R?", **named)]
     assert [file.name for file in question_files(folder)] == ["queries.jsonl", "test.tsv"]
     beir(folder, dev="b1\td4\t1\n")

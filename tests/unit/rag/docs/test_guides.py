@@ -1,4 +1,6 @@
-"""The guides: what they link to, what they state about settings, and that the tutorial works as written."""
+"""The guides: what they link to, what they state about settings, and that the tutorial works as
+written.
+"""
 
 import ast
 import json
@@ -22,7 +24,9 @@ PAGES = sorted(FOLDER.glob("*.md"))
 
 
 def _without_code(text: str) -> str:
-    return re.sub(r"`[^`\n]*`", "", re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL))
+    return re.sub(
+        r"`[^`\n]*`", "", re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    )
 
 
 def _links(path: Path) -> list[str]:
@@ -55,36 +59,64 @@ def test_pages_and_what_they_link_to_ship_with_the_package() -> None:
     project = loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     patterns = project["tool"]["setuptools"]["package-data"]["rag"]
     needed = {path.resolve() for path in PAGES}
-    needed |= {(path.parent / link.partition("#")[0]).resolve() for path in PAGES for link in _links(path)}
-    shipped = [path.relative_to(ROOT / "rag").as_posix() for path in needed if path.suffix in (".md", ".png")]
+    needed |= {
+        (path.parent / link.partition("#")[0]).resolve() for path in PAGES for link in _links(path)
+    }
+    shipped = [
+        path.relative_to(ROOT / "rag").as_posix()
+        for path in needed
+        if path.suffix in (".md", ".png")
+    ]
     assert not [path for path in shipped if not any(fnmatch(path, pattern) for pattern in patterns)]
 
 
 def _texts_of(path: Path) -> list[str]:
     nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-    return [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    return [
+        node.value
+        for node in nodes
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]
 
 
 def test_messages_that_are_explained_are_messages_of_the_program() -> None:
     packages = ("rag", "indexers", "retrievers", "readers", "serve")
     sources = [path for package in packages for path in (ROOT / package).rglob("*.py")]
     texts = "\n".join(text for path in sources for text in _texts_of(path))
-    rows = re.findall(r"^\| (.+?) \|", (FOLDER / "troubleshooting.md").read_text(encoding="utf-8"), re.M)
+    rows = re.findall(
+        r"^\| (.+?) \|", (FOLDER / "troubleshooting.md").read_text(encoding="utf-8"), re.M
+    )
     messages = [message for row in rows for message in re.findall(r"`([^`]+)`", row)]
-    fragments = [part for message in messages for part in re.split(r" ?… ?", message) if len(part) > 3]
+    fragments = [
+        part for message in messages for part in re.split(r" ?… ?", message) if len(part) > 3
+    ]
     assert len(messages) > 30
     assert not [part for part in fragments if part not in texts]
 
 
 @pytest.mark.slow
 def test_the_site_builds_with_guides_and_public_names(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "properdocs", "build", "-q", "-f", ".ci/site.yml", "-d", str(tmp_path)]
+    command = [
+        sys.executable,
+        "-m",
+        "properdocs",
+        "build",
+        "-q",
+        "-f",
+        ".ci/site.yml",
+        "-d",
+        str(tmp_path),
+    ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert {path.stem for path in PAGES} <= {path.stem for path in (tmp_path / "docs").glob("*.html")}
+    assert {path.stem for path in PAGES} <= {
+        path.stem for path in (tmp_path / "docs").glob("*.html")
+    }
     pages = (tmp_path / "docs" / "api").glob("*.html")
     reference = "".join(path.read_text(encoding="utf-8") for path in pages)
-    assert not [name for name in rag.__all__ if f'.{name}"' not in reference and name != "__version__"]
+    assert not [
+        name for name in rag.__all__ if f'.{name}"' not in reference and name != "__version__"
+    ]
     search = (tmp_path / "search" / "main.js").read_text(encoding="utf-8")
     entries, _, script = search.removeprefix("const entries = ").partition(";\n")
     folders = dict.fromkeys(entry["location"].rpartition("/")[0] for entry in json.loads(entries))
@@ -135,7 +167,9 @@ def test_the_tutorial_works_as_written(
 
 
 def _figures(text: str) -> set[str]:
-    """Figures with their interval, such as 87.9 [86.2, 89.6], without bold type and per cent signs."""
+    """Figures with their interval, such as 87.9 [86.2, 89.6], without bold type and per cent
+    signs.
+    """
     text = re.sub(r"\s+", " ", text.replace("*", "").replace(" %", ""))
     return set(re.findall(r"\d+\.\d+ \[\d+\.\d+, \d+\.\d+\]", text))
 

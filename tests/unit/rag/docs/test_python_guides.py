@@ -36,7 +36,9 @@ batch_size: 16
 def run(page: str, shared: dict[str, Any]) -> None:
     """Write the files of a page, type its commands, execute its Python."""
     text = (FOLDER / page).read_text(encoding="utf-8").replace("minilm-qa", "my-base")
-    for number, (kind, block) in enumerate(re.findall(r"^```(\w+)\n(.*?)^```$", text, re.M | re.S), 1):
+    for number, (kind, block) in enumerate(
+        re.findall(r"^```(\w+)\n(.*?)^```$", text, re.M | re.S), 1
+    ):
         if match := FILE.match(block):
             Path(match[1]).write_text(block + (TINY if kind == "yaml" else ""))
         elif kind == "python":
@@ -63,17 +65,26 @@ def test_the_page_on_python(
         {"id": "d3", "title": "Sea", "text": "Where a river has its end the sea begins."},
     ]
     Path("corpus.jsonl").write_text("\n".join(map(json.dumps, documents)))
-    question = {"question": "Where does the Rhine end?", "answers": ["North Sea"], "gold_passage_ids": ["d2"]}
+    question = {
+        "question": "Where does the Rhine end?",
+        "answers": ["North Sea"],
+        "gold_passage_ids": ["d2"],
+    }
     Path("questions.jsonl").write_text(json.dumps(question))
     trained: list[Any] = []
     monkeypatch.setattr("rag.recipes.run", lambda config: trained.append(config) or Path("run"))
-    monkeypatch.setattr("rag.rounds.rounds.run_rounds", lambda config, training: trained.append(config) or [])
+    monkeypatch.setattr(
+        "rag.rounds.rounds.run_rounds", lambda config, training: trained.append(config) or []
+    )
     shared: dict[str, Any] = {}
     run("python.md", shared)
     printed = capsys.readouterr().out
     assert "Black Forest" in printed
     assert "Who painted it? no answer" in printed
-    assert "AnswerSet(question='Where does the Danube rise?', answers=(Answer(text='in the Black F" in printed
+    assert (
+        "AnswerSet(question='Where does the Danube rise?', answers=(Answer(text='in the Black F"
+        in printed
+    )
     assert "'examples': 1" in printed
     assert len(Path("found.run").read_text().splitlines()) >= 1
     assert trained[0].learning_rate == 2e-5
@@ -82,7 +93,10 @@ def test_the_page_on_python(
 
 
 def test_the_page_on_extending(
-    tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tiny_bert: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("my-base").symlink_to(tiny_bert)
@@ -106,9 +120,10 @@ def test_the_page_on_extending(
     assert printed[-2:] == ["Hamlet was written by William Shakespeare.", "William Shakespeare"]
 
     for name, problem in (
-        ("none.py:A", "no such file"), ("retro.py:Restorer", "has no recipe 'Restorer'"),
+        ("none.py:A", "no such file"),
+        ("retro.py:Restorer", "has no recipe 'Restorer'"),
         ("dprr", "there is no recipe 'dprr'"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(ConfigError, match=problem):
             rag.train(name, "run")
     with pytest.raises(ConfigError, match="unknown setting 'data'"):

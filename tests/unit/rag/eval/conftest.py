@@ -32,9 +32,12 @@ QUESTIONS = [
 
 
 def evaluate(
-    system: AnswersQuestions, questions: Iterable[Question], out: Path, settings: EvaluationSettings,
+    system: AnswersQuestions,
+    questions: Iterable[Question],
+    out: Path,
+    settings: EvaluationSettings,
     **named: Any,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     runner.evaluate(system_of(system), questions, out, settings, **named)
     return read_json(out / runner.METRICS_NAME)
 
@@ -82,10 +85,14 @@ class ToySystem:
                 match = re.search(r"\w+ \w+(?=\.$)", passage.text)
                 assert match is not None
                 confidence = min(0.99, 0.2 + 0.2 * hit.score)
-                evidence = Evidence(passage.id, passage.title, passage.text, *match.span(), hit.score)
+                evidence = Evidence(
+                    passage.id, passage.title, passage.text, *match.span(), hit.score
+                )
                 answers.append(Answer(match[0], hit.score, confidence, evidence))
             none = 0.3 if answers and answers[0].confidence > 0.3 else 0.6
-            sets.append(AnswerSet(question, tuple(answers), none, self.index_version, {"read": 1.0}))
+            sets.append(
+                AnswerSet(question, tuple(answers), none, self.index_version, {"read": 1.0})
+            )
         return sets
 
 
@@ -95,7 +102,11 @@ class Finds:
     reader = None
 
     def __init__(self, system: ToySystem, identity: dict[str, str] | None = None) -> None:
-        self.retrieve_paths, self.read, self.identity = system.retrieve_paths, system.read, identity or {}
+        self.retrieve_paths, self.read, self.identity = (
+            system.retrieve_paths,
+            system.read,
+            identity or {},
+        )
 
 
 @pytest.fixture

@@ -43,14 +43,18 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_evaluate_and_compare_from_python(index: Path, tmp_path: Path) -> None:
-    result = rag.evaluate(index=index, questions=QUESTIONS, out=tmp_path / "two", reader=False, ks=(1, 2))
+    result = rag.evaluate(
+        index=index, questions=QUESTIONS, out=tmp_path / "two", reader=False, ks=(1, 2)
+    )
     assert result.figures["top2"].value == 1.0
     assert result.figures["R@5"].n == 4  # gold passages were found in the index by their text
     assert result.figures["top2"].low < 1.0
     assert "Answer in top 1" in str(result)
     assert [record["id"] for record in result.records()] == ["q0", "q1", "q2", "q3"]
     assert (result.place / REPORT_NAME).is_file()
-    once = rag.evaluate(index=index, questions=iter(QUESTIONS), reader=False)  # an iterator is read once
+    once = rag.evaluate(
+        index=index, questions=iter(QUESTIONS), reader=False
+    )  # an iterator is read once
     assert [record["id"] for record in once.records()] == ["q0", "q1", "q2", "q3"]
     other = rag.evaluate(index=index, questions=QUESTIONS, reader=False, ks=(1, 2), seed=1)
     [*rows] = rag.compare([result, other], report=tmp_path / "page.html")
@@ -61,7 +65,9 @@ def test_evaluate_and_compare_from_python(index: Path, tmp_path: Path) -> None:
 
 def test_results_of_another_program_are_scored_like_a_search(index: Path, tmp_path: Path) -> None:
     ids = [passage.id for passage in PASSAGES]
-    judged = [replace(q, gold=(), gold_passage_ids=(id,)) for q, id in zip(QUESTIONS, ids, strict=True)]
+    judged = [
+        replace(q, gold=(), gold_passage_ids=(id,)) for q, id in zip(QUESTIONS, ids, strict=True)
+    ]
     ours = rag.evaluate(index, judged, tmp_path / "ours", reader=False, ks=(1, 2))
     again = rag.evaluate(index, judged, tmp_path / "run", run=ours.place / "run.trec", ks=(1, 2))
     assert {name: again.figures[name].value for name in ours.figures} == {
@@ -103,7 +109,9 @@ def test_pipelines_and_own_retrievers_are_evaluated(index: Path, tmp_path: Path)
     assert (mine.figures["top1"].value, mine.figures["top5"].value) == (0.25, 1.0)
     with pytest.raises(MismatchedArtifactError, match="nothing tells"):
         rag.evaluate(index, QUESTIONS, tmp_path / "mine", retriever=Reversed(1), reader=False)
-    with pytest.raises(MismatchedArtifactError, match="other settings"):  # and no index is opened for it
+    with pytest.raises(
+        MismatchedArtifactError, match="other settings"
+    ):  # and no index is opened for it
         rag.evaluate(tmp_path / "none", QUESTIONS, tmp_path / "mine", limit=1)
     with rag.Pipeline.open(index, reader=False) as pipeline:
         assert rag.evaluate(pipeline, QUESTIONS).figures["top5"].value == 1.0
@@ -129,7 +137,9 @@ def beir(tmp_path: Path) -> Path:
 
 def test_a_beir_folder_that_was_split_is_judged_by_document(beir: Path, tmp_path: Path) -> None:
     run = CliRunner()
-    made = run.invoke(app, ["index", str(beir), "-o", str(tmp_path / "index"), "--retriever", "bm25"])
+    made = run.invoke(
+        app, ["index", str(beir), "-o", str(tmp_path / "index"), "--retriever", "bm25"]
+    )
     assert made.exit_code == 0, made.output
     result = rag.evaluate(index=tmp_path / "index", questions=beir, reader=False)
     assert result.figures["RR"].value == result.figures["nDCG@10"].value == 1.0
@@ -139,7 +149,18 @@ def test_a_beir_folder_that_was_split_is_judged_by_document(beir: Path, tmp_path
 
     mined = tmp_path / "mined.json"
     done = run.invoke(
-        app, ["mine", "-i", str(tmp_path / "index"), "-q", str(beir), "-o", str(mined), "--source", "bm25"]
+        app,
+        [
+            "mine",
+            "-i",
+            str(tmp_path / "index"),
+            "-q",
+            str(beir),
+            "-o",
+            str(mined),
+            "--source",
+            "bm25",
+        ],
     )
     assert "positive document 4" in done.output, done.output
     for number, example in enumerate(read_examples(mined)):
@@ -162,7 +183,9 @@ def test_questions_that_could_not_be_read_are_told(
         name = "fails"
 
         def read(self, questions: list[str], *_: object, **__: object) -> list[AnswerSet]:
-            return [AnswerSet(q, (), 1.0, failure="HTTP 500" if "Rhine" in q else "") for q in questions]
+            return [
+                AnswerSet(q, (), 1.0, failure="HTTP 500" if "Rhine" in q else "") for q in questions
+            ]
 
     monkeypatch.setattr("readers.open.open_reader", lambda *_, **__: Fails())
     for _ in range(2):  # once more from the results that are there

@@ -26,7 +26,9 @@ class Silent:
         self.system, self.retrieve_paths = system, system.retrieve_paths
         self.reader, self.identity = self, system.identity
 
-    def read(self, questions: list[str], found: Any, n_best: int, paths: Any = ()) -> list[AnswerSet]:
+    def read(
+        self, questions: list[str], found: Any, n_best: int, paths: Any = ()
+    ) -> list[AnswerSet]:
         return [AnswerSet(q, (), 1.0, "v", {}) for q in questions]
 
 
@@ -58,7 +60,12 @@ def test_comparison_aligns_questions_and_corrects_p_values(pair: list[Evaluation
     assert set(rows) == {"em", "f1", "top1", "mrr", "RR"}
     em = rows["em"]
     assert (em.value_a, em.value_b) == (0.0, pytest.approx(1 / 6))
-    assert (len(em.result.gained), em.result.ties, em.result.lost, em.result.test) == (1, 5, (), "mcnemar")
+    assert (len(em.result.gained), em.result.ties, em.result.lost, em.result.test) == (
+        1,
+        5,
+        (),
+        "mcnemar",
+    )
     assert all(row.p_holm >= row.result.p_value for row in rows.values())
     assert rows["top1"].result.ties == 5
     assert rows["top1"].p_holm == 1.0
@@ -106,7 +113,9 @@ def test_comparisons_that_make_no_sense_are_refused(
     with pytest.raises(MismatchedArtifactError, match="'q5'"):
         compare_evaluations([pair[0], run(system, changed, tmp_path / "changed")])
     with pytest.raises(MismatchedArtifactError, match="profile"):
-        compare_evaluations([pair[0], run(system, questions, tmp_path / "profile", profile="nq_open")])
+        compare_evaluations(
+            [pair[0], run(system, questions, tmp_path / "profile", profile="nq_open")]
+        )
     with pytest.raises(DataError, match="rag evaluate"):
         load_evaluation(tmp_path / "nothing")
 

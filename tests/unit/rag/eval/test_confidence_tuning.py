@@ -27,7 +27,9 @@ SETTINGS = EvaluationSettings()
 
 
 class Corpus:
-    """Answers with confidences that are wrong by a shift of the logit, for questions named by number."""
+    """Answers with confidences that are wrong by a shift of the logit, for questions named by
+    number.
+    """
 
     def __init__(self, n: int, shift: float) -> None:
         draw = np.random.default_rng(3)
@@ -64,9 +66,9 @@ def test_a_confidence_that_is_too_modest_is_put_right() -> None:
     assert tuning.unanswerable == corpus.empty.sum()
     assert tuning.ece_after < 0.6 * tuning.ece_before
     right = Corpus(400, shift=0.0)
-    assert tune_confidence(right, right.questions, OLD, SETTINGS).calibration.right == pytest.approx(
-        OLD.right, abs=0.35
-    )
+    assert tune_confidence(
+        right, right.questions, OLD, SETTINGS
+    ).calibration.right == pytest.approx(OLD.right, abs=0.35)
 
 
 def test_the_fitted_calibration_shifts_the_readers_own_confidence() -> None:

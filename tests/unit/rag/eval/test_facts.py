@@ -19,11 +19,17 @@ from tests.unit.rag.eval.conftest import evaluate
 
 # The boundary after "no. 5" is one that a rule would not find, and sentence 1 is blank.
 SENTENCES = {
-    "Silent Harbour": ["Silent Harbour is film no. 5", " ", " of the director Ada Moss.", " It is long."],
+    "Silent Harbour": [
+        "Silent Harbour is film no. 5",
+        " ",
+        " of the director Ada Moss.",
+        " It is long.",
+    ],
     "Ada Moss": ["Ada Moss was born in Norway.", " She paints."],
 }
 CORPUS = [
-    {"id": f"d{n}", "title": title, "sentences": lines} for n, (title, lines) in enumerate(SENTENCES.items())
+    {"id": f"d{n}", "title": title, "sentences": lines}
+    for n, (title, lines) in enumerate(SENTENCES.items())
 ]
 RECORD = {
     "id": "h1",
@@ -67,7 +73,9 @@ class Reads:
     def retrieve_paths(self, questions: list[str], top_k: int) -> tuple[list[Any], list[Any]]:
         return [self.pairs[:top_k] for _ in questions], [[] for _ in questions]
 
-    def read(self, questions: list[str], found: Any, n_best: int, paths: Any = ()) -> list[AnswerSet]:
+    def read(
+        self, questions: list[str], found: Any, n_best: int, paths: Any = ()
+    ) -> list[AnswerSet]:
         return [answers(self.pairs) for _ in questions]
 
 
@@ -96,7 +104,9 @@ def test_sp_and_joint_figures_of_an_evaluation(tmp_path: Path, retrieved: Any) -
         EvaluationSettings(profile="hotpot", ks=(1, 2), read=2),
         source=QuestionSource("toy", split="dev"),
     )
-    assert all(metrics["figures"][name]["value"] == 1.0 for name in ("em", "sp_em", "joint_em", "joint_f1"))
+    assert all(
+        metrics["figures"][name]["value"] == 1.0 for name in ("em", "sp_em", "joint_em", "joint_f1")
+    )
     text = render_report([load_evaluation(tmp_path / "out")])
     assert "Supporting facts F1" in text
     written = json.loads((tmp_path / "out" / "predictions.hotpot.json").read_text())

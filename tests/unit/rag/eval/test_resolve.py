@@ -1,4 +1,6 @@
-"""Gold passages are judged under the ids of the index, found by id or by text, or not judged at all."""
+"""Gold passages are judged under the ids of the index, found by id or by text, or not judged at
+all.
+"""
 
 from collections.abc import Iterator
 
@@ -51,7 +53,9 @@ def test_a_gold_passage_that_is_not_there_is_not_judged_and_is_counted() -> None
 
 def test_steps_of_which_one_is_not_there_are_counted() -> None:
     def titled(*titles: str) -> Question:
-        return Question("q", "?", gold=tuple(GoldPassage(Passage("", title, "text")) for title in titles))
+        return Question(
+            "q", "?", gold=tuple(GoldPassage(Passage("", title, "text")) for title in titles)
+        )
 
     whole = [titled("Danube", "Rhine"), Question("r", "?", gold_passage_ids=("p1", "p3"))]
     half = [titled("Danube", "Loire"), Question("r", "?", gold_passage_ids=("p1", "p9"))]
@@ -80,7 +84,10 @@ def test_known_ids_and_titles_stay_and_the_corpus_is_read_for_titles_alone() -> 
 
 
 def test_all_positives_of_dpr_count_and_the_first_is_read() -> None:
-    texts = {"Rhine": "The Rhine ends in the North Sea.", "Danube": "The Danube rises in the Black Forest."}
+    texts = {
+        "Rhine": "The Rhine ends in the North Sea.",
+        "Danube": "The Danube rises in the Black Forest.",
+    }
     positives = [{"title": title, "text": text} for title, text in (*texts.items(), ("", "x"))]
     question = questions_from([{"question": "?", "positive_ctxs": positives}])[0]
     resolver = GoldResolver(Store(*STORE_PASSAGES))

@@ -43,7 +43,9 @@ def evaluate_until(system: Any, questions: Iterable[Question], out: Path, limit:
 
 
 def test_figures_files_and_stages(tmp_path: Path, system: Any, questions: list[Question]) -> None:
-    metrics = evaluate(system, questions, tmp_path, settings(), source=SOURCE, command="rag evaluate …")
+    metrics = evaluate(
+        system, questions, tmp_path, settings(), source=SOURCE, command="rag evaluate …"
+    )
     figures = metrics["figures"]
     assert figures["em"]["value"] == pytest.approx(1 / 6)
     assert figures["em"]["n"] == 6
@@ -102,7 +104,9 @@ def test_other_settings_questions_or_system_are_refused(
     tmp_path: Path, system: Any, questions: list[Question]
 ) -> None:
     evaluate(system, questions, tmp_path, settings(), source=SOURCE)
-    with pytest.raises(MismatchedArtifactError, match=r"other settings .*profile: 'squad', now 'nq_open'"):
+    with pytest.raises(
+        MismatchedArtifactError, match=r"other settings .*profile: 'squad', now 'nq_open'"
+    ):
         evaluate(system, questions, tmp_path, settings(profile="nq_open"), source=SOURCE)
     with pytest.raises(MismatchedArtifactError, match="other question_set"):
         evaluate(system, questions, tmp_path, settings(), source=QuestionSource("other"))
@@ -120,7 +124,9 @@ def test_questions_that_changed_under_a_stopped_run_are_refused(
             evaluate(system, changed, tmp_path, settings(), source=SOURCE)
 
 
-def test_bad_requests_are_refused(tmp_path: Path, system: Any, finds: Any, questions: list[Question]) -> None:
+def test_bad_requests_are_refused(
+    tmp_path: Path, system: Any, finds: Any, questions: list[Question]
+) -> None:
     with pytest.raises(DataError, match="no questions"):
         evaluate(system, [], tmp_path / "a", settings(), source=SOURCE)
     with pytest.raises(DataError, match="have the id"):
@@ -128,8 +134,12 @@ def test_bad_requests_are_refused(tmp_path: Path, system: Any, finds: Any, quest
     assert [path.name for path in (tmp_path / "b").iterdir()] == [".lock"]
     with pytest.raises(ConfigError, match="gold passages needs"):
         evaluate(finds, questions, tmp_path / "d", settings(gold=True), source=SOURCE)
-    pattern = Question("t", "How high is Mount Everest?", (r"8,?849",), answer_profile="trec_search")
-    with pytest.raises(ConfigError, match=r"regular expressions, and profile squad[\s\S]*trec_search"):
+    pattern = Question(
+        "t", "How high is Mount Everest?", (r"8,?849",), answer_profile="trec_search"
+    )
+    with pytest.raises(
+        ConfigError, match=r"regular expressions, and profile squad[\s\S]*trec_search"
+    ):
         evaluate(system, [pattern], tmp_path / "c", settings(), source=SOURCE)
     with directory_lock(tmp_path / "e"), pytest.raises(ResourceError):
         evaluate(system, questions, tmp_path / "e", settings(), source=SOURCE)
@@ -143,11 +153,15 @@ def test_silence_is_right_where_squad_2_has_no_answer(tmp_path: Path, system: An
             "c", "Where does the Rhine end near the North Sea?", is_impossible=True
         ),  # answered all the same
         Question("d", "Who discovered gravity?", ()),  # not said to be impossible: not judged
-        Question("e", "Who discovered penicillin?", ("Alexander Fleming",)),  # silent, and should not be
+        Question(
+            "e", "Who discovered penicillin?", ("Alexander Fleming",)
+        ),  # silent, and should not be
     ]
     figures = {}
     for profile in ("squad", "squad2"):
-        result = evaluate(system, mixed, tmp_path / profile, settings(profile=profile), source=SOURCE)
+        result = evaluate(
+            system, mixed, tmp_path / profile, settings(profile=profile), source=SOURCE
+        )
         figures[profile] = result["figures"]
     assert (figures["squad"]["em"]["n"], figures["squad"]["em"]["value"]) == (2, 0.5)
     assert (figures["squad2"]["em"]["n"], figures["squad2"]["em"]["value"]) == (4, 0.5)
@@ -169,7 +183,9 @@ def test_paths_are_judged_where_the_retriever_finds_them(
 
     plain = evaluate(finds, questions, tmp_path / "b", settings(), source=SOURCE)
     finds.retrieve_paths = retrieve_paths
-    figures = evaluate(finds, questions, tmp_path / "a", settings(ks=(1, 6)), source=SOURCE)["figures"]
+    figures = evaluate(finds, questions, tmp_path / "a", settings(ks=(1, 6)), source=SOURCE)[
+        "figures"
+    ]
     assert (figures["path_em@1"]["value"], figures["path_em@6"]["value"]) == (0.0, 1.0)
     assert figures["path_em@1"]["n"] == 1  # only q3 needs two passages
     assert (figures["hop1_recall@1"]["value"], figures["hop2_recall@1"]["value"]) == (0.0, 1.0)
@@ -178,7 +194,9 @@ def test_paths_are_judged_where_the_retriever_finds_them(
     assert not any(name.startswith(("path_", "hop")) for name in plain["figures"])
 
 
-def test_figures_by_fields_of_the_questions(tmp_path: Path, finds: Any, questions: list[Question]) -> None:
+def test_figures_by_fields_of_the_questions(
+    tmp_path: Path, finds: Any, questions: list[Question]
+) -> None:
     marked = [
         replace(question, meta={"format": "pdf" if number < 2 else None, "page": 1})
         for number, question in enumerate(questions[:3])
@@ -201,5 +219,7 @@ def test_figures_by_fields_of_the_questions(tmp_path: Path, finds: Any, question
 def test_kilt_profile(tmp_path: Path, system: Any) -> None:
     question = Question("k", "Where?", ("Black Forest",), provenance=[[{"wikipedia_id": "p0"}]])
     metrics = evaluate(system, [question], tmp_path, settings(profile="kilt"), source=SOURCE)
-    figures = {name: metrics["figures"][name]["value"] for name in ("r_precision", "recall@3", "kilt_em")}
+    figures = {
+        name: metrics["figures"][name]["value"] for name in ("r_precision", "recall@3", "kilt_em")
+    }
     assert figures["r_precision"] == figures["recall@3"] == 1.0

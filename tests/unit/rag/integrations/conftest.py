@@ -8,9 +8,14 @@ from rag.core.types import Location, Passage
 
 PASSAGES = (
     Passage("rivers/1", "Danube", "The Danube rises in the Black Forest of Germany."),
-    Passage("rivers/2", "Rhine", "The Rhine begins in the Swiss Alps and flows north to the North Sea."),
     Passage(
-        "web#3", "", "Mount Kenya is the highest mountain of Kenya.", Location("https://example.org/kenya")
+        "rivers/2", "Rhine", "The Rhine begins in the Swiss Alps and flows north to the North Sea."
+    ),
+    Passage(
+        "web#3",
+        "",
+        "Mount Kenya is the highest mountain of Kenya.",
+        Location("https://example.org/kenya"),
     ),
 )
 

@@ -1,4 +1,6 @@
-"""The MCP server through the SDK's own client: in memory, over HTTP, and as a command over standard input."""
+"""The MCP server through the SDK's own client: in memory, over HTTP, and as a command over standard
+input.
+"""
 
 import json
 import sys
@@ -45,7 +47,11 @@ async def test_tools_and_resources(pipeline: rag.Pipeline) -> None:
         tools = (await client.list_tools()).tools
         assert [tool.name for tool in tools] == ["search", "fetch", "ask"]
         assert all(tool.annotations.read_only_hint and tool.description for tool in tools)
-        assert [list(tool.input_schema["properties"]) for tool in tools] == [["query"], ["id"], ["question"]]
+        assert [list(tool.input_schema["properties"]) for tool in tools] == [
+            ["query"],
+            ["id"],
+            ["question"],
+        ]
         await check(client)
         results = (await call(client, "search", query=QUESTION))["results"]
         expected = pipeline.retrieve(QUESTION, 3)
@@ -53,7 +59,9 @@ async def test_tools_and_resources(pipeline: rag.Pipeline) -> None:
         urls = {item["id"]: (item["url"], item["title"]) for item in results}
         assert urls["rivers/1"] == ("passage://rivers%2F1", "Danube")
         assert urls["web#3"] == ("https://example.org/kenya", "web#3")
-        assert (await call(client, "fetch", id="web#3"))["metadata"]["path"] == "https://example.org/kenya"
+        assert (await call(client, "fetch", id="web#3"))["metadata"][
+            "path"
+        ] == "https://example.org/kenya"
         (template,) = (await client.list_resource_templates()).resource_templates
         assert template.uri_template == "passage://{passage_id}"
         (content,) = (await client.read_resource("passage://rivers%2F2")).contents
@@ -76,8 +84,9 @@ async def test_wrong_requests_are_explained(pipeline: rag.Pipeline) -> None:
 
 async def test_the_command_over_standard_input(folder: Path) -> None:
     command = StdioServerParameters(
-        command=sys.executable, args=["-m", "rag.cli.main", "mcp", "--index", str(folder)],
+        command=sys.executable,
+        args=["-m", "rag.cli.main", "mcp", "--index", str(folder)],
         env={"PYTHONPATH": str(Path(__file__).parents[4])},
-    )  # fmt: skip
+    )
     async with Client(stdio_client(command)) as client:
         await check(client)

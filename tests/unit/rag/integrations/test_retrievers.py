@@ -35,6 +35,9 @@ def test_documents_are_the_pipelines_passages(folder: Path, pipeline: rag.Pipeli
     expected = pipeline.retrieve(QUESTION, 3)
     documents = RagRetriever(index=str(folder), k=3).invoke(QUESTION)
     assert [document.id for document in documents] == [passage.id for _, passage in expected]
-    assert documents[0].metadata == {"title": "Danube", "score": pytest.approx(expected[0][0].score)}
+    assert documents[0].metadata == {
+        "title": "Danube",
+        "score": pytest.approx(expected[0][0].score),
+    }
     (of_the_web,) = [document for document in documents if document.id == "web#3"]
     assert of_the_web.metadata["path"] == "https://example.org/kenya"

@@ -38,7 +38,8 @@ def test_masked_words_are_scored_as_by_the_plain_model(
         ids[places] = mask
         sentences.append(MaskedSentence("", "", ids, np.array(places), targets))
     passages: list[list[list[int]]] = [
-        [[], draw.integers(6, 120, 5).tolist(), draw.integers(6, 120, 40).tolist()] for _ in sentences
+        [[], draw.integers(6, 120, 5).tolist(), draw.integers(6, 120, 40).tolist()]
+        for _ in sentences
     ]
     with torch.no_grad():
         actual = reader(sentences, passages)
@@ -50,8 +51,12 @@ def test_masked_words_are_scored_as_by_the_plain_model(
                 head = [cls, *sentence.ids.tolist(), sep]
                 tail = [*passage[: 20 - len(head) - 1], sep]
                 types = [0] * len(head) + [1] * len(tail)
-                logits = plain(torch.tensor([head + tail]), token_type_ids=torch.tensor([types])).logits[0]
-                for t, (place, target) in enumerate(zip(sentence.places, sentence.targets, strict=True)):
+                logits = plain(
+                    torch.tensor([head + tail]), token_type_ids=torch.tensor([types])
+                ).logits[0]
+                for t, (place, target) in enumerate(
+                    zip(sentence.places, sentence.targets, strict=True)
+                ):
                     expected = logits[1 + place].log_softmax(-1)[target]
                     torch.testing.assert_close(actual[b, k, t], expected, atol=1e-5, rtol=1e-5)
 
@@ -59,8 +64,16 @@ def test_masked_words_are_scored_as_by_the_plain_model(
 @pytest.mark.parametrize(
     ("title", "text", "stands"),
     [
-        ("River", "It is long. The river rises\n in the Black  Forest , in 1888!", True),  # other blanks
-        ("Other", "IT IS LONG. the river rises in the Black Forest in 1888", True),  # a copy elsewhere
+        (
+            "River",
+            "It is long. The river rises\n in the Black  Forest , in 1888!",
+            True,
+        ),  # other blanks
+        (
+            "Other",
+            "IT IS LONG. the river rises in the Black Forest in 1888",
+            True,
+        ),  # a copy elsewhere
         ("River", "Black Forest in 1888. It flows east.", True),  # split in its midst
         ("River", "It is long. The river", True),
         ("", "the Black Forest in 1888 and later", True),  # untitled: perhaps the same document
@@ -75,7 +88,11 @@ def test_a_sentence_stands_in_what_another_split_made_of_its_document(
     (tmp_path / "corpus.jsonl").write_text(json.dumps(own))
     store = open_corpus([tmp_path / "corpus.jsonl"], tmp_path / "cut", "none")
     [[sentence]] = SentenceBatches(
-        store, AutoTokenizer.from_pretrained(tiny_bert), titles=NO_TITLES, sentence_tokens=32,
-        min_words=4, examples=Epochs(1, 1, epochs=1, seed=1),
-    )  # fmt: skip
+        store,
+        AutoTokenizer.from_pretrained(tiny_bert),
+        titles=NO_TITLES,
+        sentence_tokens=32,
+        min_words=4,
+        examples=Epochs(1, 1, epochs=1, seed=1),
+    )
     assert sentence.stands_in(Passage("1", title, text)) is stands

@@ -1,4 +1,6 @@
-"""A masked language model that learns to read: what it reads, what is held out, that passages then help."""
+"""A masked language model that learns to read: what it reads, what is held out, that passages then
+help.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -24,10 +26,20 @@ NAMES = ("Danube", "Forest", "Black", "Title", "Text")
 
 def settings(place: Path, out: Path, **more: Any) -> MlmTrainConfig:
     given: dict[str, Any] = {
-        "out": out, "train_files": (place / "corpus.jsonl",), "split": "none", "precision": "fp32",
-        "threads": 1, "log_every_steps": 10, "batch_size": 24, "validation_fraction": 0.2, "min_words": 3,
-        "reader": str(place / "bert"), "sentence_tokens": 32, "joint_tokens": 60, "mlm_dropout": 0.0,
-    }  # fmt: skip
+        "out": out,
+        "train_files": (place / "corpus.jsonl",),
+        "split": "none",
+        "precision": "fp32",
+        "threads": 1,
+        "log_every_steps": 10,
+        "batch_size": 24,
+        "validation_fraction": 0.2,
+        "min_words": 3,
+        "reader": str(place / "bert"),
+        "sentence_tokens": 32,
+        "joint_tokens": 60,
+        "mlm_dropout": 0.0,
+    }
     return MlmTrainConfig(**{**given, **more})
 
 
@@ -46,13 +58,18 @@ def world(tmp_path_factory: pytest.TempPathFactory, tiny: TinyModels) -> Path:
 def sentences(world: Path, out: Path, **more: Any) -> SentenceBatches:
     store = open_corpus([world / "corpus.jsonl"], out, "none")
     return SentenceBatches(
-        store, MaskedReader.load(world / "bert", max_tokens=60).tokenizer,
-        titles=NO_TITLES, sentence_tokens=32, min_words=3,
+        store,
+        MaskedReader.load(world / "bert", max_tokens=60).tokenizer,
+        titles=NO_TITLES,
+        sentence_tokens=32,
+        min_words=3,
         **{"examples": Epochs(len(store), 8, epochs=1, seed=1), **more},
-    )  # fmt: skip
+    )
 
 
-def test_its_loss_is_that_of_words_alone_and_beside_two_passages(world: Path, tmp_path: Path) -> None:
+def test_its_loss_is_that_of_words_alone_and_beside_two_passages(
+    world: Path, tmp_path: Path
+) -> None:
     torch.manual_seed(0)
     reader = MaskedReader.load(world / "bert", max_tokens=60, dropout=0.0)
     batch = sentences(world, tmp_path)[1]
@@ -70,7 +87,12 @@ def test_its_loss_is_that_of_words_alone_and_beside_two_passages(world: Path, tm
 
 def test_it_learns_to_read(world: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     config = settings(
-        world, tmp_path / "run", epochs=50, max_steps=150, learning_rate=3e-3, validate_every_steps=75
+        world,
+        tmp_path / "run",
+        epochs=50,
+        max_steps=150,
+        learning_rate=3e-3,
+        validate_every_steps=75,
     )
     finished = train_mlm(config)
     assert "gets a new one" not in caplog.text  # as it should be

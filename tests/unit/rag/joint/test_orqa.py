@@ -1,4 +1,6 @@
-"""ORQA: both losses and their gradients against brute force, learning from answers alone, what it refuses."""
+"""ORQA: both losses and their gradients against brute force, learning from answers alone, what it
+refuses.
+"""
 
 import json
 import logging
@@ -26,16 +28,26 @@ from tests.unit.retrievers.conftest import cipher_examples
 
 WORDS = [a + b + c for a in "uvwxyz" for b in "pqrstuvw" for c in "stuvwxyz"]
 SMALL: dict[str, Any] = {
-    "early": 60, "batch_size": 16, "precision": "fp32", "threads": 1, "validation_fraction": 0.15,
-    "question_tokens": 16, "dropout": 0.0, "shared": False,
-}  # fmt: skip
+    "early": 60,
+    "batch_size": 16,
+    "precision": "fp32",
+    "threads": 1,
+    "validation_fraction": 0.15,
+    "question_tokens": 16,
+    "dropout": 0.0,
+    "shared": False,
+}
 
 
 def reader_start(folder: Path) -> dict[str, Any]:
     return {
-        "reader": str(folder), "reader_tokens": 48, "reader_question_tokens": 16, "title_tokens": 4,
-        "max_answer_tokens": 4, "freeze_word_embeddings": False,
-    }  # fmt: skip
+        "reader": str(folder),
+        "reader_tokens": 48,
+        "reader_question_tokens": 16,
+        "title_tokens": 4,
+        "max_answer_tokens": 4,
+        "freeze_word_embeddings": False,
+    }
 
 
 @pytest.fixture(scope="module")
@@ -54,10 +66,22 @@ def world(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> tuple[Pa
     (place / "asked.jsonl").write_text("".join(json.dumps(q) + "\n" for q in questions))
     write_examples(place / "warm.json", examples)
     config = DprTrainConfig(
-        out=place / "run", train_files=(place / "warm.json",), question_encoder=str(tiny_bert), epochs=6,
-        hard_negatives=0, learning_rate=3e-3, pooling="mean", normalize=True, passage_tokens=24,
-        question_tokens=16, batch_size=32, dropout=0.0, precision="fp32", threads=1, validation_fraction=0,
-    )  # fmt: skip
+        out=place / "run",
+        train_files=(place / "warm.json",),
+        question_encoder=str(tiny_bert),
+        epochs=6,
+        hard_negatives=0,
+        learning_rate=3e-3,
+        pooling="mean",
+        normalize=True,
+        passage_tokens=24,
+        question_tokens=16,
+        batch_size=32,
+        dropout=0.0,
+        precision="fp32",
+        threads=1,
+        validation_fraction=0,
+    )
     encoder = BiEncoder.load(train_dpr(config), precision="fp32")
     build_index(passages, place / "index", encoder=encoder, settings=BuildSettings(probes=8))
     return place / "asked.jsonl", place / "index"
@@ -69,7 +93,8 @@ def test_losses_and_gradients_are_the_sums_over_passages_and_spans() -> None:
     vectors = torch.from_numpy(draw.normal(size=(questions, 5))).requires_grad_()
     fixed = torch.from_numpy(draw.normal(size=(questions, passages, 5)))
     start, end = (
-        torch.from_numpy(draw.normal(size=(questions, passages, tokens))).requires_grad_() for _ in range(2)
+        torch.from_numpy(draw.normal(size=(questions, passages, tokens))).requires_grad_()
+        for _ in range(2)
     )
     text = torch.from_numpy(draw.random((questions, passages, tokens)) < 0.8)
     right = torch.zeros(questions, passages, tokens, width, dtype=torch.bool)
@@ -111,14 +136,24 @@ def test_answers_alone_teach_retrieval_and_reading(
     tmp_path: Path, tiny_bert: Path, world: tuple[Path, Path], caplog: pytest.LogCaptureFixture
 ) -> None:
     config = OrqaTrainConfig(
-        out=tmp_path / "run", train_files=(world[0],), index=world[1], epochs=8, learning_rate=3e-3,
-        log_every_steps=1, **reader_start(tiny_bert), **SMALL,
-    )  # fmt: skip
+        out=tmp_path / "run",
+        train_files=(world[0],),
+        index=world[1],
+        epochs=8,
+        learning_rate=3e-3,
+        log_every_steps=1,
+        **reader_start(tiny_bert),
+        **SMALL,
+    )
     train_orqa(config)
     records = list(read_metrics(config.out / "metrics.jsonl"))
     steps = [record for record in records if "loss" in record]
-    assert np.mean([r["early"] for r in steps[-19:]]) < 0.9 * np.mean([r["early"] for r in steps[:19]])
-    assert np.mean([r["read"] for r in steps[-19:]]) > np.mean([r["read"] for r in steps[:19]]) + 0.1
+    assert np.mean([r["early"] for r in steps[-19:]]) < 0.9 * np.mean(
+        [r["early"] for r in steps[:19]]
+    )
+    assert (
+        np.mean([r["read"] for r in steps[-19:]]) > np.mean([r["read"] for r in steps[:19]]) + 0.1
+    )
     assert {"early", "full", "found", "read"} <= steps[0].keys()
     assert {"eval/em", "eval/top5"} <= records[-1].keys()
 
@@ -127,7 +162,10 @@ def test_answers_alone_teach_retrieval_and_reading(
 
     def figures(index: Path, reader: Any) -> tuple[float, float]:
         pipeline = Pipeline.open(index, reader=reader)
-        texts, answers = [question["question"] for question in asked], [q["answers"][0] for q in asked]
+        texts, answers = (
+            [question["question"] for question in asked],
+            [q["answers"][0] for q in asked],
+        )
         hits = [
             any(answer in passage.text for _, passage in result)
             for result, answer in zip(pipeline.retrieve(texts, top_k=5), answers, strict=True)
@@ -158,10 +196,14 @@ def test_what_cannot_work_is_refused(
     def run(name: str, questions: Path, **settings: Any) -> None:
         train_orqa(
             OrqaTrainConfig(
-                out=tmp_path / name, train_files=(questions,), index=world[1], max_steps=1,
-                **reader_start(tiny_bert), **{**SMALL, **settings},
+                out=tmp_path / name,
+                train_files=(questions,),
+                index=world[1],
+                max_steps=1,
+                **reader_start(tiny_bert),
+                **{**SMALL, **settings},
             )
-        )  # fmt: skip
+        )
 
     lines = world[0].read_text().splitlines()
     for name, known in (("none", 0), ("few", 60)):
@@ -172,7 +214,9 @@ def test_what_cannot_work_is_refused(
                 for n, line in enumerate(lines)
             )
         )
-    with pytest.raises(DataError, match="0 training questions have an answer among their first 60 passages"):
+    with pytest.raises(
+        DataError, match="0 training questions have an answer among their first 60 passages"
+    ):
         run("a", tmp_path / "none.jsonl")
     with caplog.at_level(logging.WARNING):
         run("b", tmp_path / "few.jsonl", early=360)

@@ -1,4 +1,6 @@
-"""RAG and EMDR² on a made-up task: they learn, the finished folder answers, what does not fit is refused."""
+"""RAG and EMDR² on a made-up task: they learn, the finished folder answers, what does not fit is
+refused.
+"""
 
 import json
 import logging
@@ -50,7 +52,9 @@ def test_rag_learns_from_answers_alone(frozen: Path) -> None:
     first, *_, last = records(frozen.parent)
     assert last["loss"] < 0.5 * first["loss"]
     assert last["p_gold"] > first["p_gold"] + 0.15  # the question encoder
-    assert last["posterior_gold"] >= last["p_gold"] - 0.02  # it learns from what the generator makes of it
+    assert (
+        last["posterior_gold"] >= last["p_gold"] - 0.02
+    )  # it learns from what the generator makes of it
     figures = json.loads((frozen.parent / "figures.json").read_text())["figures"]
     assert figures["em"] >= 40
     assert figures["top1"] >= 40  # of five passages about a thing one is right
@@ -68,7 +72,9 @@ def test_a_trained_rag_is_one_folder_that_answers_over_its_index(
     assert 100 * sum(right) / len(right) == pytest.approx(figures["em"], abs=4)
     best = result[0].answers[0]
     assert best.text in best.evidence.text
-    [deeper] = pipeline.ask([records[0]["question"]], top_k=8, n_best=1)  # more than it was trained with
+    [deeper] = pipeline.ask(
+        [records[0]["question"]], top_k=8, n_best=1
+    )  # more than it was trained with
     assert deeper.answers
     assert "question_encoder" in pipeline.identity
     moved = Path(shutil.copytree(frozen, tmp_path / "elsewhere"))
@@ -77,15 +83,24 @@ def test_a_trained_rag_is_one_folder_that_answers_over_its_index(
     pipeline.close()
 
 
-def test_evaluation_searches_with_the_readers_own_questions(frozen: Path, world: dict[str, Any]) -> None:
+def test_evaluation_searches_with_the_readers_own_questions(
+    frozen: Path, world: dict[str, Any]
+) -> None:
     figures = json.loads((frozen.parent / "figures.json").read_text())["figures"]
-    searched: dict[str, Any] = {"index": world["index"], "questions": world["validation_file"], "ks": (1, 5)}
+    searched: dict[str, Any] = {
+        "index": world["index"],
+        "questions": world["validation_file"],
+        "ks": (1, 5),
+    }
     own = evaluate(**searched, reader=str(frozen), reads=False, precision="fp32").figures
     assert 100 * own["top1"].value == pytest.approx(figures["top1"], abs=0.01)
     assert "em" not in own
     with pytest.raises(ConfigError, match="no question encoder in it"):
         evaluate(**searched, reader=world["generator"], reads=False)
-    assert evaluate(**searched, reader=False, precision="fp32").figures["top1"].value < own["top1"].value
+    assert (
+        evaluate(**searched, reader=False, precision="fp32").figures["top1"].value
+        < own["top1"].value
+    )
 
 
 def test_end_to_end_makes_its_index_anew_and_ends_with_one_of_its_own(
@@ -94,16 +109,23 @@ def test_end_to_end_makes_its_index_anew_and_ends_with_one_of_its_own(
     out = tmp_path / "run"
     reader = train_rag(
         config(
-            RagTrainConfig, world, out, document_side="reencode", marginal="token",
-            refresh_every_steps=20, epochs=12,
+            RagTrainConfig,
+            world,
+            out,
+            document_side="reencode",
+            marginal="token",
+            refresh_every_steps=20,
+            epochs=12,
         )
-    )  # fmt: skip
+    )
     shown = records(out)
     assert len({record["step"] - record["index_age_steps"] for record in shown}) >= 3  # indexes
     assert shown[-1]["p_gold"] > shown[0]["p_gold"] + 0.15
     with pytest.raises(MismatchedArtifactError):
         Pipeline.open(world["index"], reader=str(reader))
-    answer = Pipeline.open(out / "index", reader=str(reader), precision="fp32").ask("tower q q how", top_k=5)
+    answer = Pipeline.open(out / "index", reader=str(reader), precision="fp32").ask(
+        "tower q q how", top_k=5
+    )
     assert answer.answers
 
 
@@ -112,7 +134,10 @@ def test_a_generator_learns_over_bm25_and_answers_over_it(
 ) -> None:
     passages = [Passage(str(n), "", f"{thing} has {n + 2}") for n, thing in enumerate(THINGS)]
     build_index(passages, tmp_path / "index", settings=BuildSettings(retriever="bm25"))
-    for name, words, more in (("train", "qv", [{"question": "zebra", "answers": ["2"]}]), ("dev", "w", [])):
+    for name, words, more in (
+        ("train", "qv", [{"question": "zebra", "answers": ["2"]}]),
+        ("dev", "w", []),
+    ):
         labelled = [
             {"question": f"{t} {word}", "answers": [str(n + 2)]}
             for n, t in enumerate(THINGS)
@@ -121,9 +146,13 @@ def test_a_generator_learns_over_bm25_and_answers_over_it(
         lines = [json.dumps(record) + "\n" for record in [*labelled, *more]]
         (tmp_path / f"{name}.jsonl").write_text("".join(lines))
     given = {
-        "index": str(tmp_path / "index"), "train_files": [str(tmp_path / "train.jsonl")], "top_k": 2,
-        "validation_file": str(tmp_path / "dev.jsonl"), "retriever": "bm25", "prior_scale": 0.5,
-    }  # fmt: skip
+        "index": str(tmp_path / "index"),
+        "train_files": [str(tmp_path / "train.jsonl")],
+        "top_k": 2,
+        "validation_file": str(tmp_path / "dev.jsonl"),
+        "retriever": "bm25",
+        "prior_scale": 0.5,
+    }
     with caplog.at_level(logging.WARNING):
         reader = train_rag(
             config(RagTrainConfig, world, tmp_path / "run", **given, epochs=8, log_every_steps=1)
@@ -132,7 +161,11 @@ def test_a_generator_learns_over_bm25_and_answers_over_it(
     shown = records(tmp_path / "run")
     assert shown[-1]["loss"] < shown[0]["loss"]
     figures = json.loads((reader.parent / "figures.json").read_text())["figures"]
-    searched = {"index": tmp_path / "index", "questions": tmp_path / "dev.jsonl", "retriever": "bm25"}
+    searched = {
+        "index": tmp_path / "index",
+        "questions": tmp_path / "dev.jsonl",
+        "retriever": "bm25",
+    }
     read = evaluate(**searched, reader=str(reader), read=2, precision="fp32").figures
     assert 100 * read["em"].value == pytest.approx(figures["em"], abs=0.1)
     assert figures["top1"] == 100
@@ -149,10 +182,15 @@ def test_emdr2_learns_to_retrieve_from_more_passages_than_are_read(
 ) -> None:
     reader = train_emdr2(
         config(
-            EmdrTrainConfig, world, tmp_path / "run", over_retrieve=12, epochs=12, refresh_every_steps=0,
+            EmdrTrainConfig,
+            world,
+            tmp_path / "run",
+            over_retrieve=12,
+            epochs=12,
+            refresh_every_steps=0,
             log_every_steps=5,
         )
-    )  # fmt: skip
+    )
     shown = records(tmp_path / "run")
     assert shown[-1]["p_gold"] > shown[0]["p_gold"] + 0.1
     index = tmp_path / "run" / "index"
@@ -169,7 +207,11 @@ def test_what_cannot_work_is_refused(world: dict[str, Any], tmp_path: Path) -> N
         train_rag(config(RagTrainConfig, world, tmp_path / "e", question_encoder=str(other)))
     (tmp_path / "silent.jsonl").write_text('{"question": "who", "answers": []}\n')
     with pytest.raises(DataError, match="none of its 1 questions has answers"):
-        train_rag(config(RagTrainConfig, world, tmp_path / "b", train_files=[str(tmp_path / "silent.jsonl")]))
+        train_rag(
+            config(
+                RagTrainConfig, world, tmp_path / "b", train_files=[str(tmp_path / "silent.jsonl")]
+            )
+        )
     (tmp_path / "regex.jsonl").write_text(
         '{"question": "who", "answers": ["zz+y"], "answers_are_regex": true}\n'
     )

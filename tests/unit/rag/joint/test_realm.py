@@ -1,4 +1,6 @@
-"""REALM: its gradient, its parts against plain computation, learning, and an index that is made anew."""
+"""REALM: its gradient, its parts against plain computation, learning, and an index that is made
+anew.
+"""
 
 from dataclasses import replace
 from pathlib import Path
@@ -30,19 +32,33 @@ from tests.unit.retrievers.training.test_ict import write_corpus
 
 NAMES = ("Danube", "Forest", "Black", "Title", "Text")
 DRAW = np.random.default_rng(4)
-CODES = list(dict.fromkeys(" ".join(DRAW.choice(list("efghijknopqst"), 4, replace=False)) for _ in range(24)))
+CODES = list(
+    dict.fromkeys(" ".join(DRAW.choice(list("efghijknopqst"), 4, replace=False)) for _ in range(24))
+)
 READ: dict[str, Any] = {"precision": "fp32", "max_length": 32, "pooling": "mean", "normalize": True}
 FACTS = [(code, NAMES[n % len(NAMES)]) for n, code in enumerate(CODES)]
 
 
 def settings(place: Path, **more: Any) -> RealmTrainConfig:
     given: dict[str, Any] = {
-        "out": place / "run", "train_files": (place / "sentences.jsonl",), "index": place / "index",
-        "documents": 4, "batch_size": 16, "split": "none", "precision": "fp32", "threads": 1,
-        "log_every_steps": 1, "refresh_every_steps": 20, "epochs": 9,
-        "question_tokens": 32, "dropout": 0.0,
-        "reader": str(place / "mlm"), "sentence_tokens": 32, "joint_tokens": 60, "mlm_dropout": 0.0,
-    }  # fmt: skip
+        "out": place / "run",
+        "train_files": (place / "sentences.jsonl",),
+        "index": place / "index",
+        "documents": 4,
+        "batch_size": 16,
+        "split": "none",
+        "precision": "fp32",
+        "threads": 1,
+        "log_every_steps": 1,
+        "refresh_every_steps": 20,
+        "epochs": 9,
+        "question_tokens": 32,
+        "dropout": 0.0,
+        "reader": str(place / "mlm"),
+        "sentence_tokens": 32,
+        "joint_tokens": 60,
+        "mlm_dropout": 0.0,
+    }
     return RealmTrainConfig(**{**given, **more})
 
 
@@ -53,14 +69,18 @@ def make_world(place: Path, tiny: TinyModels) -> Path:
     tiny.tokenizer(place / "mlm")
     texts = [f"Who wrote {code} in {name} rises?" for code, name in FACTS]
     write_corpus(place / "sentences.jsonl", texts)
-    passages = [Passage(str(n), "", f"the river {code} {name}") for n, (code, name) in enumerate(FACTS)]
+    passages = [
+        Passage(str(n), "", f"the river {code} {name}") for n, (code, name) in enumerate(FACTS)
+    ]
     encoder = BiEncoder.load(place / "encoder", **READ)
     build_index(passages, place / "index", encoder=encoder, settings=BuildSettings(probes=8))
     return place
 
 
 def warm_reader(folder: Path) -> Any:
-    """A network that reads the masked name off its passage: what no reader looks for teaches no retriever."""
+    """A network that reads the masked name off its passage: what no reader looks for teaches no
+    retriever.
+    """
     torch.manual_seed(0)
     reader, draw = MaskedReader.load(folder, max_tokens=60, dropout=0.0), np.random.default_rng(0)
     optimizer = torch.optim.AdamW(reader.parameters(), lr=3e-3)
@@ -102,10 +122,15 @@ def sentences(world: Path, out: Path) -> SentenceBatches:
 
 
 def test_what_is_read_with_a_sentence(world: Path, tmp_path: Path) -> None:
-    """Its own passage and copies are left out, the null document is first; the model as it is scores them."""
-    passages = [Passage(str(n), "", text) for n, text in enumerate(
-        ["Who  wrote e f\nin Danube ?", "the river e f", "the river e f", "in the black forest"]
-    )]  # fmt: skip
+    """Its own passage and copies are left out, the null document is first; the model as it is
+    scores them.
+    """
+    passages = [
+        Passage(str(n), "", text)
+        for n, text in enumerate(
+            ["Who  wrote e f\nin Danube ?", "the river e f", "the river e f", "in the black forest"]
+        )
+    ]
     encoder = BiEncoder.load(world / "encoder", **READ)
     build_index(passages, tmp_path / "index", encoder=encoder, settings=BuildSettings(probes=4))
     with Index.open(tmp_path / "index") as index:
@@ -128,10 +153,14 @@ def test_what_is_read_with_a_sentence(world: Path, tmp_path: Path) -> None:
         vectors = encoder.encode_passages([""] * 3, [text for _, text in listed])
         expected = (vectors @ query) * retriever.scale
         np.testing.assert_allclose(scores[0, :3].detach().numpy(), expected[rows[0, :3]], atol=1e-4)
-        gradients = torch.autograd.grad(scores[0, 1], [p for p in retriever.parameters() if p.ndim > 1][:1])
+        gradients = torch.autograd.grad(
+            scores[0, 1], [p for p in retriever.parameters() if p.ndim > 1][:1]
+        )
         assert gradients[0].abs().sum() > 0
         telling = replace(one, words="black forest")
-        loss = task.loss([telling, one])  # nothing is masked in the second, so that every passage has it
+        loss = task.loss(
+            [telling, one]
+        )  # nothing is masked in the second, so that every passage has it
         assert loss.examples == 2
         [place] = [n for n in (1, 2) if listed[rows[0, n]][1] == "in the black forest"]
         texts = reader.tokens([listed[row][1] for row in rows[0]])
@@ -145,7 +174,9 @@ def test_what_is_read_with_a_sentence(world: Path, tmp_path: Path) -> None:
         task.config = task.config.replaced(null_document=False)
         assert task.retrieve([one])[0][0, 0] == float("-inf")
         assert torch.isfinite(task.loss([one]).value)
-        everywhere = replace(one, text="e f")  # it stands in every passage that is close enough to be read
+        everywhere = replace(
+            one, text="e f"
+        )  # it stands in every passage that is close enough to be read
         alone, rows, _ = task.retrieve([replace(one, text="")])
         assert rows.tolist() == [[0] * 4]
         assert alone[0].isfinite().tolist() == [True, False, False, False]
@@ -157,12 +188,16 @@ def test_the_retriever_is_asked_with_its_own_masks(
 ) -> None:
     """A RoBERTa finds for a BERT: `[MASK]` would be six pieces of a word to it."""
     encoder = BiEncoder.load(tiny_roberta(tmp_path / "roberta"), **READ)
-    passages = [Passage(str(n), "", f"the river {code} {name}") for n, (code, name) in enumerate(FACTS)]
+    passages = [
+        Passage(str(n), "", f"the river {code} {name}") for n, (code, name) in enumerate(FACTS)
+    ]
     build_index(passages, tmp_path / "index", encoder=encoder, settings=BuildSettings(probes=4))
     encoded: list[list[int]] = []
     encode = BiEncoderModel.encode_questions
     monkeypatch.setattr(
-        BiEncoderModel, "encode_questions", lambda self, ids: (encoded.extend(ids), encode(self, ids))[1]
+        BiEncoderModel,
+        "encode_questions",
+        lambda self, ids: (encoded.extend(ids), encode(self, ids))[1],
     )
     train_realm(settings(world, out=tmp_path / "run", index=tmp_path / "index", max_steps=1))
     mask = tiny_roberta_tokenizer().mask_token_id
@@ -188,9 +223,13 @@ def test_filling_in_teaches_to_find_and_the_index_follows(
 
     def compared(live: Any, questions: torch.Tensor, top_k: int) -> Any:
         rows = search(live, questions, top_k)
-        if (step := next(steps)) % 5 == 0 and step < 15:  # just made anew: as if all was encoded now
+        if (
+            step := next(steps)
+        ) % 5 == 0 and step < 15:  # just made anew: as if all was encoded now
             with torch.no_grad():
-                every = tasks[0].retriever.read([Passage("", "", f"the river {c} {n}") for c, n in FACTS])
+                every = tasks[0].retriever.read(
+                    [Passage("", "", f"the river {c} {n}") for c, n in FACTS]
+                )
             best = (questions.detach() @ every.T).topk(5).indices
             result.append([best.tolist(), rows[:, :5].tolist()])
         return rows
@@ -214,8 +253,12 @@ def test_filling_in_teaches_to_find_and_the_index_follows(
     assert {"null", "found", "p_gold", "index_age_steps"} <= records[-1].keys()
 
     def first(encoder: BiEncoder) -> float:
-        queries = encoder.encode_questions([f"Who wrote {code} in [MASK] rises?" for code, _ in FACTS])
-        vectors = encoder.encode_passages([""] * len(FACTS), [f"the river {c} {n}" for c, n in FACTS])
+        queries = encoder.encode_questions(
+            [f"Who wrote {code} in [MASK] rises?" for code, _ in FACTS]
+        )
+        vectors = encoder.encode_passages(
+            [""] * len(FACTS), [f"the river {c} {n}" for c, n in FACTS]
+        )
         return float(((queries @ vectors.T).argmax(1) == np.arange(len(FACTS))).mean())
 
     assert first(BiEncoder.load(finished)) > first(BiEncoder.load(world / "encoder", **READ)) + 0.15
@@ -249,12 +292,16 @@ def test_sentences_that_no_passage_fills_in_can_be_left_out(world: Path, tmp_pat
 
 def test_what_cannot_work_is_refused(world: Path, tiny: TinyModels, tmp_path: Path) -> None:
     plain = write_corpus(tmp_path / "plain.jsonl", ["nothing here has any name at all"] * 3)
-    with pytest.raises(DataError, match="of a sample of 3, 0 passages have a sentence with anything to mask"):
+    with pytest.raises(
+        DataError, match="of a sample of 3, 0 passages have a sentence with anything to mask"
+    ):
         train_realm(settings(world, out=tmp_path / "a", train_files=(plain,)))
     tiny.dpr(tmp_path / "towers")
     build_index(
-        [Passage("a", "", "the river"), Passage("b", "", "text")], tmp_path / "index",
-        encoder=BiEncoder.load(tmp_path / "towers", precision="fp32"), settings=BuildSettings(probes=2),
-    )  # fmt: skip
+        [Passage("a", "", "the river"), Passage("b", "", "text")],
+        tmp_path / "index",
+        encoder=BiEncoder.load(tmp_path / "towers", precision="fp32"),
+        settings=BuildSettings(probes=2),
+    )
     with pytest.raises(ConfigError, match="different weights, and shared is true"):
         train_realm(settings(world, out=tmp_path / "c", index=tmp_path / "index"))

@@ -1,4 +1,6 @@
-"""A reader that copies masked words out of passages, against plain computation; and what it teaches."""
+"""A reader that copies masked words out of passages, against plain computation; and what it
+teaches.
+"""
 
 from itertools import product
 from pathlib import Path
@@ -25,7 +27,9 @@ from tests.unit.retrievers.training.test_ict import write_corpus
 
 NAMES = ("Danube", "Forest", "Black", "Title", "Text")
 DRAW = np.random.default_rng(4)
-CODES = list(dict.fromkeys(" ".join(DRAW.choice(list("efghijknopqst"), 4, replace=False)) for _ in range(24)))
+CODES = list(
+    dict.fromkeys(" ".join(DRAW.choice(list("efghijknopqst"), 4, replace=False)) for _ in range(24))
+)
 FACTS = [(code, NAMES[n % len(NAMES)]) for n, code in enumerate(CODES)]
 READ: dict[str, Any] = {"precision": "fp32", "max_length": 32, "pooling": "mean", "normalize": True}
 
@@ -37,15 +41,33 @@ def trained(tmp_path_factory: pytest.TempPathFactory, tiny: TinyModels) -> Path:
     tiny.bert(place / "bert", seed=5, max_position_embeddings=128)
     texts = []
     for name, other in zip(draw.choice(NAMES, 240), draw.choice(NAMES, 240), strict=True):
-        one, two = (" ".join(draw.choice(list("efghijknopqst"), 4, replace=False)) for _ in range(2))
-        texts.append(f"Who wrote {one} in {name} rises? The river {one} {name} the river {two} {other}")
+        one, two = (
+            " ".join(draw.choice(list("efghijknopqst"), 4, replace=False)) for _ in range(2)
+        )
+        texts.append(
+            f"Who wrote {one} in {name} rises? The river {one} {name} the river {two} {other}"
+        )
     write_corpus(place / "corpus.jsonl", texts)
-    return train_mlm(MlmTrainConfig(
-        out=place / "run", train_files=(place / "corpus.jsonl",), split="none", precision="fp32", threads=1,
-        log_every_steps=10, batch_size=24, validation_fraction=0.2, min_words=3, epochs=50, max_steps=200,
-        learning_rate=3e-3,
-        fills="span", reader=str(place / "bert"), sentence_tokens=32, joint_tokens=60,
-    ))  # fmt: skip
+    return train_mlm(
+        MlmTrainConfig(
+            out=place / "run",
+            train_files=(place / "corpus.jsonl",),
+            split="none",
+            precision="fp32",
+            threads=1,
+            log_every_steps=10,
+            batch_size=24,
+            validation_fraction=0.2,
+            min_words=3,
+            epochs=50,
+            max_steps=200,
+            learning_rate=3e-3,
+            fills="span",
+            reader=str(place / "bert"),
+            sentence_tokens=32,
+            joint_tokens=60,
+        )
+    )
 
 
 def test_words_are_worth_the_probability_of_their_spans(tmp_path: Path, tiny: TinyModels) -> None:
@@ -53,10 +75,14 @@ def test_words_are_worth_the_probability_of_their_spans(tmp_path: Path, tiny: Ti
     filler = SpanFiller.load(str(folder), max_tokens=32, guess=0.02).eval()
     filler.save(tmp_path / "whole", filler.state_dict())
     plain = AutoModelForQuestionAnswering.from_pretrained(tmp_path / "whole").eval()
-    cls, sep, mask = (getattr(filler.tokenizer, f"{name}_token_id") for name in ("cls", "sep", "mask"))
+    cls, sep, mask = (
+        getattr(filler.tokenizer, f"{name}_token_id") for name in ("cls", "sep", "mask")
+    )
     continued = int(np.flatnonzero(filler._continues)[0])
     wanted = [20, 21]
-    sentence = MaskedSentence("", "", np.array([9, mask, mask, 10]), np.array([1, 2]), np.array(wanted))
+    sentence = MaskedSentence(
+        "", "", np.array([9, mask, mask, 10]), np.array([1, 2]), np.array(wanted)
+    )
     passages = [
         [],
         [30, 31, 32],
@@ -79,11 +105,14 @@ def test_words_are_worth_the_probability_of_their_spans(tmp_path: Path, tiny: Ti
             right = sum(
                 start[a] * end[b]
                 for a, b in product(inside, inside)
-                if b == a + 1 and text[a - len(head) : b - len(head) + 1] == wanted
+                if b == a + 1
+                and text[a - len(head) : b - len(head) + 1] == wanted
                 and text[b - len(head) + 1 : b - len(head) + 2] != [continued]
-            )  # fmt: skip
+            )
             assert (right > 0) == (k == 2)
-            assert float(filled.logp[0, k, 0]) == pytest.approx(np.log(0.98 * right + 0.02), abs=1e-5)
+            assert float(filled.logp[0, k, 0]) == pytest.approx(
+                np.log(0.98 * right + 0.02), abs=1e-5
+            )
             objective = np.log(right) if right else np.log(start[0] * end[0]) if passage else 0.0
             assert float(filled.objective[0, k, 0]) == pytest.approx(objective, abs=1e-4)
         assert filled.logp.shape == (1, 5, 2)
@@ -114,21 +143,41 @@ def test_it_learns_to_copy(trained: Path) -> None:
 def test_copying_teaches_to_retrieve(trained: Path, tmp_path: Path, tiny: TinyModels) -> None:
     """The question side alone, over a fixed index; both towers learn in the tests of REALM."""
     tiny.bert(tmp_path / "encoder", seed=2)
-    write_corpus(tmp_path / "sentences.jsonl", [f"Who wrote {code} in {name} rises?" for code, name in FACTS])
+    write_corpus(
+        tmp_path / "sentences.jsonl", [f"Who wrote {code} in {name} rises?" for code, name in FACTS]
+    )
     texts = [f"the river {code} {name}" for code, name in FACTS]
     passages = [Passage(str(n), "", text) for n, text in enumerate(texts)]
     first = BiEncoder.load(tmp_path / "encoder", **READ)
     build_index(passages, tmp_path / "index", encoder=first, settings=BuildSettings(probes=8))
     config = RealmTrainConfig(
-        out=tmp_path / "run", train_files=(tmp_path / "sentences.jsonl",), index=tmp_path / "index",
-        documents=13, batch_size=12, split="none", precision="fp32", threads=1, log_every_steps=1, epochs=20,
-        learning_rate=1e-3, question_tokens=32, dropout=0.0, shared=False, fills="span", reader=str(trained),
-        sentence_tokens=32, joint_tokens=60, document_side="frozen", train_reader=False,
-    )  # fmt: skip
+        out=tmp_path / "run",
+        train_files=(tmp_path / "sentences.jsonl",),
+        index=tmp_path / "index",
+        documents=13,
+        batch_size=12,
+        split="none",
+        precision="fp32",
+        threads=1,
+        log_every_steps=1,
+        epochs=20,
+        learning_rate=1e-3,
+        question_tokens=32,
+        dropout=0.0,
+        shared=False,
+        fills="span",
+        reader=str(trained),
+        sentence_tokens=32,
+        joint_tokens=60,
+        document_side="frozen",
+        train_reader=False,
+    )
     after = BiEncoder.load(train_realm(config), precision="fp32")
 
     def right(encoder: BiEncoder) -> float:
-        asked = encoder.encode_questions([f"Who wrote {code} in [MASK] rises?" for code, _ in FACTS])
+        asked = encoder.encode_questions(
+            [f"Who wrote {code} in [MASK] rises?" for code, _ in FACTS]
+        )
         vectors = encoder.encode_passages([""] * len(FACTS), texts)
         return float(((asked @ vectors.T).argmax(1) == np.arange(len(FACTS))).mean())
 

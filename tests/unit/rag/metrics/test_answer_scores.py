@@ -18,9 +18,32 @@ from rag.metrics.kilt import evidence_sets, score_answers, score_pages
 from rag.metrics.multihop import score_hotpot
 
 WORDS = st.sampled_from(
-    ["the", "a", "an", "The", "yes", "no", "noanswer", "U.S.", "US", "new-york", "New", "York",
-     "10,000", "10000", "é", "é", "café", "“x”", "-", ",", ".", " ", ""]
-)  # fmt: skip
+    [
+        "the",
+        "a",
+        "an",
+        "The",
+        "yes",
+        "no",
+        "noanswer",
+        "U.S.",
+        "US",
+        "new-york",
+        "New",
+        "York",
+        "10,000",
+        "10000",
+        "é",
+        "é",
+        "café",
+        "“x”",
+        "-",
+        ",",
+        ".",
+        " ",
+        "",
+    ]
+)
 TEXT = st.lists(WORDS, max_size=5).map(" ".join)
 
 
@@ -45,11 +68,17 @@ def plain_f1(prediction: str, answer: str) -> float:
 
 @given(TEXT, st.lists(TEXT, min_size=1, max_size=3))
 @settings(max_examples=300, deadline=None)
-def test_em_and_f1_equal_a_plain_implementation_to_the_last_digit(p: str, accepted: list[str]) -> None:
+def test_em_and_f1_equal_a_plain_implementation_to_the_last_digit(
+    p: str, accepted: list[str]
+) -> None:
     for profile in ("squad", "nq_open"):
-        decompose = (lambda s: unicodedata.normalize("NFD", s)) if profile == "nq_open" else (lambda s: s)
+        decompose = (
+            (lambda s: unicodedata.normalize("NFD", s)) if profile == "nq_open" else (lambda s: s)
+        )
         em, f1 = em_and_f1(p, accepted, profile)
-        assert em == max(plain_normalize(decompose(p)) == plain_normalize(decompose(a)) for a in accepted)
+        assert em == max(
+            plain_normalize(decompose(p)) == plain_normalize(decompose(a)) for a in accepted
+        )
         assert f1 == max(plain_f1(decompose(p), decompose(a)) for a in accepted)
 
 
@@ -65,7 +94,11 @@ def test_bad_input_is_refused() -> None:
 
 
 Golds = dict[str, tuple[str, tuple[tuple[str, int], ...]]]
-GOLDS: Golds = {"1": ("New York", (("A", 0), ("B", 1))), "2": ("yes", (("C", 0),)), "3": ("no", (("D", 0),))}
+GOLDS: Golds = {
+    "1": ("New York", (("A", 0), ("B", 1))),
+    "2": ("yes", (("C", 0),)),
+    "3": ("no", (("D", 0),)),
+}
 
 
 def hotpot_means(answers: Any, facts: Any, golds: Golds) -> dict[str, float]:
@@ -77,7 +110,9 @@ def hotpot_means(answers: Any, facts: Any, golds: Golds) -> dict[str, float]:
 FACTS = st.lists(st.tuples(st.sampled_from("ABC"), st.integers(0, 2)).map(list), max_size=4)
 
 
-@given(st.lists(st.tuples(st.none() | TEXT, st.none() | FACTS, TEXT, FACTS), min_size=1, max_size=5))
+@given(
+    st.lists(st.tuples(st.none() | TEXT, st.none() | FACTS, TEXT, FACTS), min_size=1, max_size=5)
+)
 @settings(max_examples=100, deadline=None)
 def test_hotpot_equals_running_sums(
     rows: list[tuple[str | None, list[list] | None, str, list[list]]],
@@ -96,7 +131,9 @@ def test_hotpot_equals_running_sums(
         if support is not None:
             got, gold = {tuple(it) for it in support}, {tuple(it) for it in gold_facts}
             support_of = (float(got == gold), *plain_overlap(sorted(got), sorted(gold)))
-            sums.update(dict(zip(("sp_em", "sp_prec", "sp_recall", "sp_f1"), support_of, strict=True)))
+            sums.update(
+                dict(zip(("sp_em", "sp_prec", "sp_recall", "sp_f1"), support_of, strict=True))
+            )
         if words and support_of:
             em, precision, recall = (a * b for a, b in zip(words[:3], support_of[:3], strict=True))
             both = 2 * precision * recall / (precision + recall) if precision + recall else 0.0

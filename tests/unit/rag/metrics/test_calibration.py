@@ -20,15 +20,23 @@ def test_ece_equals_a_plain_loop(predictions: list[tuple[float, bool]]) -> None:
     for index in range(bins):
         low, high = index / bins, (index + 1) / bins
         inside = [
-            (c, y) for c, y in predictions if (low + 1e-12 < c <= high + 1e-12) or (index == 0 and c == 0.0)
+            (c, y)
+            for c, y in predictions
+            if (low + 1e-12 < c <= high + 1e-12) or (index == 0 and c == 0.0)
         ]
         if inside:
-            gap = abs(sum(c for c, _ in inside) / len(inside) - sum(y for _, y in inside) / len(inside))
+            gap = abs(
+                sum(c for c, _ in inside) / len(inside) - sum(y for _, y in inside) / len(inside)
+            )
             total += gap * len(inside) / len(predictions)
-    result = measure_calibration([c + 0.0 for c, _ in predictions], [y for _, y in predictions], bins=bins)
+    result = measure_calibration(
+        [c + 0.0 for c, _ in predictions], [y for _, y in predictions], bins=bins
+    )
     assert result is not None
     assert sum(row["n"] for row in result["bins"]) == len(predictions)
-    if all(abs(c * 10 - round(c * 10)) > 1e-9 for c, _ in predictions):  # edges differ by rounding only
+    if all(
+        abs(c * 10 - round(c * 10)) > 1e-9 for c, _ in predictions
+    ):  # edges differ by rounding only
         assert result["ece"] == pytest.approx(total)
 
 

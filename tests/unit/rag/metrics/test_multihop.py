@@ -11,7 +11,11 @@ DOCS = [f"d{i}" for i in range(8)]
 PATHS = st.lists(st.lists(st.sampled_from("abcd"), min_size=1, max_size=3, unique=True), max_size=5)
 
 
-@given(st.permutations(DOCS), st.sets(st.sampled_from([*DOCS, "absent"]), min_size=1), st.integers(1, 9))
+@given(
+    st.permutations(DOCS),
+    st.sets(st.sampled_from([*DOCS, "absent"]), min_size=1),
+    st.integers(1, 9),
+)
 def test_multihop_coverage(order: list[str], gold: set[str], k: int) -> None:
     scores = multihop_scores(order, gold, [k])
     top = set(order[:k])
@@ -20,7 +24,9 @@ def test_multihop_coverage(order: list[str], gold: set[str], k: int) -> None:
     assert scores[f"passage_recall@{k}"] == pytest.approx(len(gold & top) / len(gold))
 
 
-@given(PATHS, st.lists(st.sampled_from("abcd"), min_size=1, max_size=3, unique=True), st.integers(1, 6))
+@given(
+    PATHS, st.lists(st.sampled_from("abcd"), min_size=1, max_size=3, unique=True), st.integers(1, 6)
+)
 def test_paths(paths: list[list[str]], gold: list[str], k: int) -> None:
     scores = path_scores(paths, gold, [k])
     assert scores[f"path_em@{k}"] == float(any(sorted(path) == sorted(gold) for path in paths[:k]))

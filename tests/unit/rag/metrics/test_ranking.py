@@ -16,7 +16,13 @@ from rag.metrics.ranking import (
     trec_measures,
 )
 
-MEASURES = {"R@2": "recall_2", "RR": "recip_rank", "AP": "map", "nDCG@10": "ndcg_cut_10", "P@5": "P_5"}
+MEASURES = {
+    "R@2": "recall_2",
+    "RR": "recip_rank",
+    "AP": "map",
+    "nDCG@10": "ndcg_cut_10",
+    "P@5": "P_5",
+}
 DOCS = [f"d{i}" for i in range(8)]
 RUNS = st.dictionaries(
     st.sampled_from(["q1", "q2", "q3"]),
@@ -34,7 +40,9 @@ def test_equal_to_trec_eval_for_a_ranking_in_its_order(scores: dict, qrels: dict
     }
     ours = trec_measures(by_score_then_id, qrels, list(MEASURES))
     evaluator = pytrec_eval.RelevanceEvaluator(qrels, set(MEASURES.values()))
-    theirs = evaluator.evaluate({q: {d: float(s) for d, s in docs.items()} for q, docs in scores.items()})
+    theirs = evaluator.evaluate(
+        {q: {d: float(s) for d, s in docs.items()} for q, docs in scores.items()}
+    )
     relevant = {q for q, grades in qrels.items() if any(grades.values())}
     for name, official in MEASURES.items():
         assert set(ours[name]) == relevant
@@ -45,7 +53,9 @@ def test_equal_to_trec_eval_for_a_ranking_in_its_order(scores: dict, qrels: dict
 @given(st.permutations(DOCS), st.sets(st.sampled_from(DOCS), min_size=1))
 @settings(max_examples=60, deadline=None)
 def test_the_order_of_a_ranking_counts(order: list[str], relevant: set[str]) -> None:
-    values = trec_measures({"q": order}, {"q": dict.fromkeys(relevant, 1)}, ["R@3", "RR", "AP", "nDCG@5"])
+    values = trec_measures(
+        {"q": order}, {"q": dict.fromkeys(relevant, 1)}, ["R@3", "RR", "AP", "nDCG@5"]
+    )
     flags = [d in relevant for d in order]
     assert values["R@3"]["q"] == pytest.approx(sum(flags[:3]) / len(relevant))
     assert values["RR"]["q"] == pytest.approx(rank_figures([first_true(flags)], [1])["mrr"][0])
@@ -70,7 +80,10 @@ def test_bad_requests_are_refused() -> None:
         rank_figures([1], [0])
 
 
-@given(st.lists(st.one_of(st.none(), st.integers(1, 12)), max_size=8), st.sets(st.integers(1, 8), min_size=1))
+@given(
+    st.lists(st.one_of(st.none(), st.integers(1, 12)), max_size=8),
+    st.sets(st.integers(1, 8), min_size=1),
+)
 def test_figures_of_ranks(ranks: list[int | None], ks: set[int]) -> None:
     figures = rank_figures(ranks, ks)
     assert set(figures) == {"mrr", *(f"top{k}" for k in ks)}
@@ -85,4 +98,7 @@ def test_a_collapsed_or_broken_encoder_does_not_rank_perfectly() -> None:
     assert average_rank(asked, pool, [[0], [1], [2, 3]]) == pytest.approx((20 + 20 + 19.5) / 3)
     assert average_rank(asked * np.nan, pool, [[0], [1], [2]]) == 40
     assert average_rank(np.eye(3), np.eye(3), [[0], [1], [2]]) == 0
-    assert average_rank(np.float32([[1, 0]]), np.float32([[1, 0], [1, 5], [2, 0], [0, 1]]), [[0]]) == 1.5
+    assert (
+        average_rank(np.float32([[1, 0]]), np.float32([[1, 0], [1, 5], [2, 0], [0, 1]]), [[0]])
+        == 1.5
+    )

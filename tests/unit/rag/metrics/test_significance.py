@@ -38,7 +38,10 @@ def test_empty_and_undefined_columns_give_nan_without_noise() -> None:
 
 
 def test_unanimous_outcomes_keep_an_honest_interval() -> None:
-    for values, expected in (([0.0] * 5, stats.binomtest(0, 5)), ([1.0] * 7, stats.binomtest(7, 7))):
+    for values, expected in (
+        ([0.0] * 5, stats.binomtest(0, 5)),
+        ([1.0] * 7, stats.binomtest(7, 7)),
+    ):
         exact = expected.proportion_ci(0.95, "exact")
         figure = sig.bootstrap(values)[0]
         assert (figure.low, figure.high) == pytest.approx((exact.low, exact.high))

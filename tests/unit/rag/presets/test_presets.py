@@ -1,4 +1,6 @@
-"""Presets: each can be loaded by its recipe alone, and those of papers have the published figures."""
+"""Presets: each can be loaded by its recipe alone, and those of papers have the published
+figures.
+"""
 
 from typing import Any
 
@@ -21,36 +23,53 @@ _MORE: dict[str, dict[str, str]] = {  # by recipe or preset
 }
 _FID = {"learning_rate": 5e-5, "warmup_steps": 1000}
 _DPR = {
-    "batch_size": 128, "epochs": 40, "learning_rate": 2e-5, "warmup_steps": 1237, "clip_norm": 2.0,
-    "dropout": 0.1, "shared": False,
-}  # fmt: skip
+    "batch_size": 128,
+    "epochs": 40,
+    "learning_rate": 2e-5,
+    "warmup_steps": 1237,
+    "clip_norm": 2.0,
+    "dropout": 0.1,
+    "shared": False,
+}
 _PUBLISHED: dict[str, dict[str, Any]] = {
     "dpr-nq": _DPR,
     "dpr-reader-nq": {
-        "learning_rate": 1e-5, "schedule": "constant", "spans": "marginal",
+        "learning_rate": 1e-5,
+        "schedule": "constant",
+        "spans": "marginal",
         "normalisation": "passage",
     },
     "fid-base-nq": _FID,
     "orqa-nq": {"early": 5000, "read": 5, "batch_size": 1, "learning_rate": 1e-5},
     "realm-wiki": {"documents": 8, "learning_rate": 3e-5, "max_steps": 200000},
     "ict-wiki": {
-        "batch_size": 4096, "learning_rate": 1e-4, "max_steps": 100000, "keep_sentence": 0.1,
-        "pooling": "cls", "projection_dim": 128,
+        "batch_size": 4096,
+        "learning_rate": 1e-4,
+        "max_steps": 100000,
+        "keep_sentence": 0.1,
+        "pooling": "cls",
+        "projection_dim": 128,
     },
     "colbert-qa-nq": {"projection_dim": 128},
     "dkrr-nq": {"loss": "kl-per-passage"},
-    "emdr2-nq": {"temperature": pytest.approx(768**0.5, rel=1e-5)},  # of inner products of 768 numbers
-}  # fmt: skip
+    "emdr2-nq": {
+        "temperature": pytest.approx(768**0.5, rel=1e-5)
+    },  # of inner products of 768 numbers
+}
 
 
 def _load(recipe: str, name: str) -> Any:
     config: type[Config] = recipe_class(recipe)
     fields = config.model_fields
-    given = {key: value for key, value in _GIVEN.items() if key in fields and fields[key].is_required()}
+    given = {
+        key: value for key, value in _GIVEN.items() if key in fields and fields[key].is_required()
+    }
     return load_config(config, name, overrides=given | _MORE.get(recipe, {}) | _MORE.get(name, {}))
 
 
-@pytest.mark.parametrize(("recipe", "name"), [(r, name) for r in RECIPES for name in preset_names(r)])
+@pytest.mark.parametrize(
+    ("recipe", "name"), [(r, name) for r in RECIPES for name in preset_names(r)]
+)
 def test_every_preset_is_whole(recipe: str, name: str) -> None:
     config = _load(recipe, name)
     assert config.name
@@ -78,7 +97,10 @@ def test_every_preset_names_its_recipe() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "name", "paths", "recipe"),
-    [(DprTrainConfig, "reader-squad", _DPR_PATHS, "dpr"), (ReaderTrainConfig, "dpr-small", _PATHS, "reader")],
+    [
+        (DprTrainConfig, "reader-squad", _DPR_PATHS, "dpr"),
+        (ReaderTrainConfig, "dpr-small", _PATHS, "reader"),
+    ],
 )
 def test_a_preset_of_another_recipe_is_refused(
     kind: type[Config], name: str, paths: dict[str, object], recipe: str

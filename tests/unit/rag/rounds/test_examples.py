@@ -1,4 +1,6 @@
-"""Signals of readers against transformers' plain forward passes of single passages; rules over rankings."""
+"""Signals of readers against transformers' plain forward passes of single passages; rules over
+rankings.
+"""
 
 import math
 from collections import Counter
@@ -40,7 +42,10 @@ PASSAGES = [
     Passage("4", "castle", "in the castle of the harbour has 57"),
 ]
 EXAMPLE = Example(
-    "q", "how many meters has the tower", ("57",), tuple(Candidate(p, "retrieved") for p in PASSAGES)
+    "q",
+    "how many meters has the tower",
+    ("57",),
+    tuple(Candidate(p, "retrieved") for p in PASSAGES),
 )
 
 
@@ -102,7 +107,8 @@ def test_span_likelihood_equals_a_loop_over_spans(tmp_path: Path, max_tokens: in
         text = tokenizer(passage.text, add_special_tokens=False)["input_ids"]
         answer = tokenizer("57", add_special_tokens=False)["input_ids"]
         question, title = (
-            tokenizer(t, add_special_tokens=False)["input_ids"] for t in (EXAMPLE.question, passage.title)
+            tokenizer(t, add_special_tokens=False)["input_ids"]
+            for t in (EXAMPLE.question, passage.title)
         )
         head = [2, *question[:16], 3, *title[:8], 3]
         room = max_tokens - len(head) - 1
@@ -161,10 +167,19 @@ def test_the_command_scores_with_the_shipped_reader(
         Passage("2", "Rome", "Rome is in Italy."),
     )
     example = Example(
-        "q", "What is the capital of Norway?", ("Oslo",), tuple(Candidate(p, "retrieved") for p in passages)
+        "q",
+        "What is the capital of Norway?",
+        ("Oslo",),
+        tuple(Candidate(p, "retrieved") for p in passages),
     )
     write_examples(tmp_path / "in.json", [example])
-    arguments = ["score", "--examples", str(tmp_path / "in.json"), "--out", str(tmp_path / "out.json")]
+    arguments = [
+        "score",
+        "--examples",
+        str(tmp_path / "in.json"),
+        "--out",
+        str(tmp_path / "out.json"),
+    ]
     assert exit_code(*arguments) == 0
     assert "passages 2, questions 1" in capsys.readouterr().out
     [result] = read_examples(tmp_path / "out.json", needs="targets")
@@ -185,7 +200,9 @@ def test_a_cross_encoder_scores_with_its_log_odds(tiny: Any, tmp_path: Path, out
     tokenizer, expected = AutoTokenizer.from_pretrained(tmp_path / "cross"), []
     for passage in PASSAGES:
         text = f"{passage.title} {passage.text}".strip()
-        pair = tokenizer(EXAMPLE.question, text, truncation="only_second", max_length=64, return_tensors="pt")
+        pair = tokenizer(
+            EXAMPLE.question, text, truncation="only_second", max_length=64, return_tensors="pt"
+        )
         with torch.no_grad():
             logits = network(**pair).logits[0]
         expected.append(float(logits[-1] - (logits[0] if outputs == 2 else 0)))
@@ -197,14 +214,18 @@ def test_a_cross_encoder_scores_with_its_log_odds(tiny: Any, tmp_path: Path, out
 
 
 def ranked(holding: set[int], depth: int = 40) -> Example:
-    result = [Passage(str(n), "", f"text {n} {'danube' if n in holding else ''}") for n in range(depth)]
+    result = [
+        Passage(str(n), "", f"text {n} {'danube' if n in holding else ''}") for n in range(depth)
+    ]
     candidates = tuple(Candidate(passage, "retrieved") for passage in result)
     return Example("q", "which?", ("Danube",), candidates)
 
 
 def positives(rules: str, holding: set[int]) -> list[str]:
     made = list(guided_examples([ranked(holding)], GuidanceSettings(positives=rules), Counter()))
-    assert [example.id for example in made] == [f"q#{n + 1}" if n else "q" for n in range(len(made))]
+    assert [example.id for example in made] == [
+        f"q#{n + 1}" if n else "q" for n in range(len(made))
+    ]
     assert all({p.id for p in e.positives} == {e.positives[0].id for e in made} for e in made)
     return [example.positives[0].id for example in made]
 
@@ -246,8 +267,14 @@ def test_expressions_and_questions_nothing_answers_are_told_and_counted() -> Non
     ]
     settings = GuidanceSettings(positives="1,40", negatives=3)
     assert [e.id for e in guided_examples(examples, settings, counts)] == []
-    examples[0] = Example("a", "?", ("danub[ae]",), ranked({2}).candidates, answer_profile="trec_search")
+    examples[0] = Example(
+        "a", "?", ("danub[ae]",), ranked({2}).candidates, answer_profile="trec_search"
+    )
     (made,) = guided_examples(examples[:1], settings, counts)
     assert made.answer_profile == "trec_search"
-    assert (counts["questions"], counts["without answers"], counts["no passage holds an answer"]) == (5, 2, 2)
+    assert (
+        counts["questions"],
+        counts["without answers"],
+        counts["no passage holds an answer"],
+    ) == (5, 2, 2)
     assert (counts["positives"], counts["negatives"]) == (1, 3)

@@ -1,4 +1,6 @@
-"""Rounds on a task that a tiny model learns, by a reader and by answers; stopped before every stage."""
+"""Rounds on a task that a tiny model learns, by a reader and by answers; stopped before every
+stage.
+"""
 
 import json
 from collections.abc import Sequence
@@ -28,9 +30,15 @@ from tests.conftest import TinyModels
 from tests.unit.retrievers.conftest import cipher_examples
 
 COMMON: dict[str, Any] = {
-    "batch_size": 16, "passage_tokens": 16, "epochs": 24, "learning_rate": 3e-3, "validation_fraction": 0.0,
-    "precision": "fp32", "threads": 1, "dropout": 0.0,
-}  # fmt: skip
+    "batch_size": 16,
+    "passage_tokens": 16,
+    "epochs": 24,
+    "learning_rate": 3e-3,
+    "validation_fraction": 0.0,
+    "precision": "fp32",
+    "threads": 1,
+    "dropout": 0.0,
+}
 
 
 class Reader:
@@ -60,7 +68,9 @@ def world(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> dict[str
         code = " ".join(example.positives[0].text.split()[2:6])
         passages.append(Passage(str(number), "title", f"the river {code} text"))
         for asked in ("who wrote", "in the black forest"):
-            lines.append({"id": f"{number}-{asked[:2]}", "question": f"{asked} {code}", "answer": [code]})
+            lines.append(
+                {"id": f"{number}-{asked[:2]}", "question": f"{asked} {code}", "answer": [code]}
+            )
     (folder / "train.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     encoder = BiEncoder.load(tiny_bert, pooling="mean")
     build_index(passages, folder / "index", encoder=encoder)
@@ -69,20 +79,36 @@ def world(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> dict[str
 
 def settings(world: dict[str, Any], out: Path, **more: Any) -> RoundsConfig:
     usual = {
-        "method": "distill", "index": world["folder"] / "index", "questions": world["folder"] / "train.jsonl",
-        "validation_fraction": 0.4, "top_k": 40, "positives": "1,40", "negatives": 8, "restart": False,
-    }  # fmt: skip
+        "method": "distill",
+        "index": world["folder"] / "index",
+        "questions": world["folder"] / "train.jsonl",
+        "validation_fraction": 0.4,
+        "top_k": 40,
+        "positives": "1,40",
+        "negatives": 8,
+        "restart": False,
+    }
     given = usual | more
-    return load_config(RoundsConfig, overrides={**given, "out": out, "questions": str(given["questions"])})
+    return load_config(
+        RoundsConfig, overrides={**given, "out": out, "questions": str(given["questions"])}
+    )
 
 
 def by_reader(
     world: dict[str, Any], out: Path, steps: int | None = None, **more: Any
 ) -> tuple[RoundsConfig, DistillTrainConfig]:
     training = DistillTrainConfig(
-        out=out, train_files=(out / "x",), question_encoder=world["encoder"], pooling="mean", normalize=True,
-        temperature=0.1, question_tokens=16, per_question=12, max_steps=steps, **COMMON,
-    )  # fmt: skip
+        out=out,
+        train_files=(out / "x",),
+        question_encoder=world["encoder"],
+        pooling="mean",
+        normalize=True,
+        temperature=0.1,
+        question_tokens=16,
+        per_question=12,
+        max_steps=steps,
+        **COMMON,
+    )
     return settings(world, out, **more), training
 
 
@@ -90,9 +116,16 @@ def by_answers(
     world: dict[str, Any], out: Path, steps: int | None = None, **more: Any
 ) -> tuple[RoundsConfig, ColbertTrainConfig]:
     training = ColbertTrainConfig(
-        out=out, train_files=(out / "x",), question_encoder=world["encoder"], projection_dim=32,
-        question_tokens=12, hard_negatives=2, temperature=0.2, max_steps=steps, **COMMON,
-    )  # fmt: skip
+        out=out,
+        train_files=(out / "x",),
+        question_encoder=world["encoder"],
+        projection_dim=32,
+        question_tokens=12,
+        hard_negatives=2,
+        temperature=0.2,
+        max_steps=steps,
+        **COMMON,
+    )
     return settings(world, out, **{"method": "colbert", "rounds": 1, **more}), training
 
 
@@ -103,12 +136,17 @@ def test_a_round_gains(method: Any, world: dict[str, Any], tmp_path: Path) -> No
     assert (first["facts"].get("positives", 0) > 40) == (method is by_answers)
     written = json.loads((tmp_path / "run" / "rounds.json").read_text())
     assert written["rounds"] == [start, first]
-    assert (written["best"], Path(written["encoder"]).parts[-3:]) == (1, ("round-1", "retriever", "encoder"))
+    assert (written["best"], Path(written["encoder"]).parts[-3:]) == (
+        1,
+        ("round-1", "retriever", "encoder"),
+    )
 
 
 def test_rounds_of_questions_alone_encode_nothing(world: dict[str, Any], tmp_path: Path) -> None:
     config, training = by_reader(world, tmp_path / "run", steps=6, restart=True)
-    training = training.replaced(question_encoder=None, shared=False, frozen="passage", select_by="last")
+    training = training.replaced(
+        question_encoder=None, shared=False, frozen="passage", select_by="last"
+    )
     run_rounds(config, training)
     for folder in (tmp_path / "run").glob("round-[1-9]"):
         assert (folder / "retriever" / "index").is_dir()
@@ -125,8 +163,9 @@ def test_rounds_start_from_the_encoder_of_the_index_or_say_that_they_do_not(
         begun = json.loads((config.out / "round-1/retriever/config.json").read_text())
         assert begun["question_encoder"] == expected
         assert (start["facts"]["encoder"], start["facts"]["training starts from"]) == (
-            world["encoder"], expected,
-        )  # fmt: skip
+            world["encoder"],
+            expected,
+        )
 
 
 def test_rounds_go_on_after_a_stop_before_any_stage(
@@ -135,9 +174,12 @@ def test_rounds_go_on_after_a_stop_before_any_stage(
     whole = run_rounds(*by_reader(world, tmp_path / "whole", steps=2))
     assert [row["round"] for row in whole] == [0, 1, 2]
     for home, name in (
-        (rounds, "write_results"), (rounds, "score_examples"), (distill, "train_distill"),
-        (rounds, "build_index"), (rounds, "evaluate"),
-    ):  # fmt: skip
+        (rounds, "write_results"),
+        (rounds, "score_examples"),
+        (distill, "train_distill"),
+        (rounds, "build_index"),
+        (rounds, "evaluate"),
+    ):
         with monkeypatch.context() as patch:
             real = getattr(home, name)
 
@@ -153,9 +195,13 @@ def test_rounds_go_on_after_a_stop_before_any_stage(
     for name in ("retrieved.json", "examples.json", "retriever/encoder/model.safetensors"):
         for number in (1, 2):
             path = Path(f"round-{number}") / name
-            assert (tmp_path / "cut" / path).read_bytes() == (tmp_path / "whole" / path).read_bytes()
+            assert (tmp_path / "cut" / path).read_bytes() == (
+                tmp_path / "whole" / path
+            ).read_bytes()
     config, training = by_reader(world, tmp_path / "cut", steps=2)
-    run_rounds(config, training.replaced(threads=2, save_every_s=7))  # of no matter to what is learnt
+    run_rounds(
+        config, training.replaced(threads=2, save_every_s=7)
+    )  # of no matter to what is learnt
     with pytest.raises(MismatchedArtifactError, match="batch_size"):
         run_rounds(config, training.replaced(batch_size=8))
     with pytest.raises(MismatchedArtifactError, match=r"other settings \(top_k"):
@@ -169,7 +215,9 @@ def test_what_a_round_has_trained_is_not_made_random_again(
     reset: list[int] = []
     train = distill.train_distill
     monkeypatch.setattr(
-        distill, "train_distill", lambda config: (reset.append(config.reset_layers), train(config))[1]
+        distill,
+        "train_distill",
+        lambda config: (reset.append(config.reset_layers), train(config))[1],
     )
     config, training = by_reader(world, tmp_path / "run", steps=1, restart=restart)
     run_rounds(config, training.replaced(reset_layers=1))
@@ -181,9 +229,11 @@ def test_vectors_are_compared_with_vectors_and_words_stay(
 ) -> None:
     with Index.open(world["folder"] / "index") as index:
         build_index(
-            index.passages, tmp_path / "hybrid", encoder=BiEncoder.load(world["encoder"], pooling="mean"),
+            index.passages,
+            tmp_path / "hybrid",
+            encoder=BiEncoder.load(world["encoder"], pooling="mean"),
             settings=BuildSettings(retriever="hybrid"),
-        )  # fmt: skip
+        )
         build_index(index.passages, tmp_path / "bm25", settings=BuildSettings(retriever="bm25"))
     more = {"steps": 1, "rounds": 1, "index": tmp_path / "hybrid", "top_k": 80}
     rows = run_rounds(*by_reader(world, tmp_path / "dense", **more))
@@ -198,7 +248,10 @@ def test_vectors_are_compared_with_vectors_and_words_stay(
 
 
 def test_wrong_settings_are_refused(
-    world: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    world: dict[str, Any],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("COLUMNS", "300")
     assert get_args(SignalName) == tuple(examples._KINDS)
@@ -206,7 +259,14 @@ def test_wrong_settings_are_refused(
     strange.write_text(
         "".join(json.dumps({"question": f"who {n}", "answer": ["zzz"]}) + "\n" for n in range(30))
     )
-    command = ["rounds", "--index", str(world["folder"] / "index"), "--questions", str(strange), "--out"]
+    command = [
+        "rounds",
+        "--index",
+        str(world["folder"] / "index"),
+        "--questions",
+        str(strange),
+        "--out",
+    ]
     for recipe, more, words in (
         ("distill", ["--signal", "entropy"], "is not one of 'attention'"),
         ("distill", ["--positives", "1,9"], "--positives is not read with --recipe distill"),

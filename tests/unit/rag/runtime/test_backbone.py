@@ -10,7 +10,9 @@ import torch
 from rag.runtime.backbone import load_backbone, pad, plan_batches, run_backbone
 
 
-def test_training_gets_plain_attention_and_dropout_and_inference_neither(tmp_path: Path, tiny: Any) -> None:
+def test_training_gets_plain_attention_and_dropout_and_inference_neither(
+    tmp_path: Path, tiny: Any
+) -> None:
     folder = tiny.bert(tmp_path)
     trained, used = load_backbone(folder, train=True, dropout=0.25), load_backbone(folder)
     assert trained.training

@@ -17,15 +17,19 @@ TEXTS = ["who wrote the play", "a river in the north"]
 
 
 @pytest.fixture
-def folders(tiny: TinyModels, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path, Path]:
+def folders(
+    tiny: TinyModels, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Path, Path, Path]:
     """A base, a folder with a difference from it, and the same encoder with all its weights."""
     base, small, whole = (tiny.bert(tmp_path / name) for name in ("base", "small", "whole"))
     state, stored = load_file(base / "model.safetensors"), {}
     random = torch.Generator().manual_seed(3)
     for name, tensor in state.items():
         if tensor.ndim == 2:
-            left, right = (torch.randn(size, generator=random).half() * 0.2 for size in
-                           ((len(tensor), 3), (3, tensor.shape[1])))  # fmt: skip
+            left, right = (
+                torch.randn(size, generator=random).half() * 0.2
+                for size in ((len(tensor), 3), (3, tensor.shape[1]))
+            )
             stored |= {f"{name}.left": left, f"{name}.right": right}
             state[name] = tensor + left.float() @ right.float()
         else:

@@ -67,11 +67,16 @@ def test_sharded_weights(tmp_path):
     save_file({"embeddings.a": torch.ones(1)}, tmp_path / "model-00001.safetensors")
     save_file({"embeddings.b": torch.zeros(1)}, tmp_path / "model-00002.safetensors")
     index = tmp_path / "model.safetensors.index.json"
-    index.write_text('{"weight_map": {"a": "model-00001.safetensors", "b": "model-00002.safetensors"}}')
+    index.write_text(
+        '{"weight_map": {"a": "model-00001.safetensors", "b": "model-00002.safetensors"}}'
+    )
     state = backbone_state(tmp_path)
     assert sorted(state) == ["embeddings.a", "embeddings.b"]
     hashes = [hashlib.sha256(file.read_bytes()).hexdigest() for file in weight_files(tmp_path)]
-    assert weights_sha256(weight_files(tmp_path)) == hashlib.sha256("".join(hashes).encode()).hexdigest()
+    assert (
+        weights_sha256(weight_files(tmp_path))
+        == hashlib.sha256("".join(hashes).encode()).hexdigest()
+    )
     index.write_text('{"weight_map": {"a": "../elsewhere.safetensors"}}')
     with pytest.raises(ArtifactError, match="outside"):
         weight_files(tmp_path)

@@ -26,7 +26,9 @@ def test_the_rate_rises_and_falls_on_straight_lines_or_stays() -> None:
 
 def test_precision_names() -> None:
     assert resolve_precision("fp32") == torch.float32
-    assert resolve_precision("auto") == (torch.bfloat16 if precisions().get("bf16") else torch.float32)
+    assert resolve_precision("auto") == (
+        torch.bfloat16 if precisions().get("bf16") else torch.float32
+    )
     with pytest.raises(ConfigError, match="fp8"):
         resolve_precision("fp8")
 
@@ -52,14 +54,26 @@ def test_bf16_is_refused_exactly_where_it_cannot_be_computed() -> None:
         ("AVX2", True, {"cpu_name": "AMD EPYC"}, {"int8": True}),
         ("AVX2", False, {"cpu_name": "Intel Core", "avx_vnni": True}, {"int8": True}),
         ("AVX512", True, {"cpu_name": "Intel Xeon"}, {"bf16": False, "int8": False}),
-        ("AVX512", False, {"cpu_name": "AMD EPYC", "avx512_bf16": True}, {"bf16": True, "int8": True}),
-        ("AVX512", False, {"cpu_name": "Intel Xeon", "avx512_bf16": True}, {"bf16": False, "int8": True}),
         (
-            "AVX512", False, {"cpu_name": "Intel Xeon", "avx512_bf16": True, "amx_bf16": True},
+            "AVX512",
+            False,
+            {"cpu_name": "AMD EPYC", "avx512_bf16": True},
+            {"bf16": True, "int8": True},
+        ),
+        (
+            "AVX512",
+            False,
+            {"cpu_name": "Intel Xeon", "avx512_bf16": True},
+            {"bf16": False, "int8": True},
+        ),
+        (
+            "AVX512",
+            False,
+            {"cpu_name": "Intel Xeon", "avx512_bf16": True, "amx_bf16": True},
             {"bf16": True, "int8": False},
         ),
     ],
-)  # fmt: skip
+)
 def test_what_is_faster_than_fp32(
     capability: str,
     has_16_bit_sums: bool,
@@ -90,7 +104,9 @@ def test_each_core_computes_with_a_thread_of_its_own() -> None:
     assert pairs == [(n, 1) for n in range(20)]
 
 
-@pytest.mark.skipif(os.environ.get("ONEDNN_MAX_CPU_ISA") != "AVX2", reason="a run of `make test-avx2` alone")
+@pytest.mark.skipif(
+    os.environ.get("ONEDNN_MAX_CPU_ISA") != "AVX2", reason="a run of `make test-avx2` alone"
+)
 def test_the_simulated_processor_has_avx2_alone() -> None:
     assert torch.backends.cpu.get_cpu_capability() == "AVX2"
     assert precisions() == {"int8": True}

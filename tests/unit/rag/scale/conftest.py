@@ -1,4 +1,6 @@
-"""One Ray cluster for all tests: a head without CPUs and nodes of one CPU, each with a raylet of its own."""
+"""One Ray cluster for all tests: a head without CPUs and nodes of one CPU, each with a raylet of
+its own.
+"""
 
 import contextlib
 import os
@@ -57,7 +59,9 @@ class Nodes:
 
 
 def _patiently(start: Callable[[], Any], attempts: int = 4) -> Any:
-    """Ray gives a raylet 30 seconds to start, which are few on a machine that is busy with other work."""
+    """Ray gives a raylet 30 seconds to start, which are few on a machine that is busy with other
+    work.
+    """
     for left in reversed(range(attempts)):
         before = {*_below(os.getpid())}
         try:
@@ -72,7 +76,9 @@ def _patiently(start: Callable[[], Any], attempts: int = 4) -> Any:
 
 
 def _small() -> dict[str, Any]:
-    """Arguments of a node that starts fast: it does not wait until its agents have chosen their ports."""
+    """Arguments of a node that starts fast: it does not wait until its agents have chosen their
+    ports.
+    """
     agents = ("metrics_agent_port", "runtime_env_agent_port", "dashboard_agent_listen_port")
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.create_server(("", 0))) for _ in agents]

@@ -1,4 +1,6 @@
-"""A corpus encoded on a cluster: the bytes of one process, whatever dies; other nodes are refused."""
+"""A corpus encoded on a cluster: the bytes of one process, whatever dies; other nodes are
+refused.
+"""
 
 import hashlib
 import os
@@ -49,7 +51,11 @@ def passages(tmp_path_factory: pytest.TempPathFactory) -> PassageStore:
 
 
 def on_cluster(
-    nodes: Nodes, place: Path, passages: PassageStore, encoder: Path, check: Callable[[], None] = lambda: None
+    nodes: Nodes,
+    place: Path,
+    passages: PassageStore,
+    encoder: Path,
+    check: Callable[[], None] = lambda: None,
 ) -> None:
     """Encode, and call `check` after every shard."""
 
@@ -60,7 +66,9 @@ def on_cluster(
 
     with connected(nodes.address) as ray, pytest.MonkeyPatch.context() as patch:
         patch.setattr("rag.scale.encoding.Progress", Watched)
-        encode_on_cluster(ray, place, passages, load_encoder(encoder), "float16", shard_rows=SHARD_ROWS)
+        encode_on_cluster(
+            ray, place, passages, load_encoder(encoder), "float16", shard_rows=SHARD_ROWS
+        )
 
 
 @pytest.mark.cluster
@@ -68,11 +76,15 @@ def test_the_command_builds_the_index_of_one_machine(
     nodes: Nodes, static_encoder: Path, tmp_path: Path
 ) -> None:
     documents = tmp_path / "corpus.jsonl"
-    documents.write_text("".join(f'{{"id": "{p.id}", "text": "{p.text}"}}\n' for p in corpus(100, 40)))
+    documents.write_text(
+        "".join(f'{{"id": "{p.id}", "text": "{p.text}"}}\n' for p in corpus(100, 40))
+    )
     command = ["index", str(documents), "--encoder", str(static_encoder), "--retriever", "dense"]
     command += ["--split", "none", "--shard-rows", "16", "--out"]
     for out, more in (("one", []), ("many", ["--ray", nodes.address])):
-        result = CliRunner().invoke(app, [*command, str(tmp_path / out), *more], catch_exceptions=False)
+        result = CliRunner().invoke(
+            app, [*command, str(tmp_path / out), *more], catch_exceptions=False
+        )
         assert result.exit_code == 0, result.output
     assert content(tmp_path / "one") == content(tmp_path / "many")
     Index.open(tmp_path / "many", verify="deep").close()
@@ -82,7 +94,9 @@ def test_the_command_builds_the_index_of_one_machine(
 def test_a_node_that_dies_while_encoding_costs_nothing(
     nodes: Nodes, static_encoder: Path, passages: PassageStore, tmp_path: Path
 ) -> None:
-    encode_corpus(tmp_path / "one", passages, load_encoder(static_encoder), "float16", shard_rows=SHARD_ROWS)
+    encode_corpus(
+        tmp_path / "one", passages, load_encoder(static_encoder), "float16", shard_rows=SHARD_ROWS
+    )
     nodes.start(2)
     killed = []
 
@@ -142,17 +156,26 @@ def test_nodes_that_would_differ_are_refused_by_name(
     finally:
         nodes.forget()
     monkeypatch.chdir(tmp_path)  # the same path, and another folder for every process
-    with pytest.raises(MismatchedArtifactError, match=r"/proc/self/cwd/here/embeddings.* is missing"):
+    with pytest.raises(
+        MismatchedArtifactError, match=r"/proc/self/cwd/here/embeddings.* is missing"
+    ):
         encode(Path("/proc/self/cwd/here"))
     loaded: Any = load_encoder(static_encoder)
-    loaded.identity = type(loaded.identity)(**{**loaded.identity.to_json(), "name": str(tmp_path / "gone")})
+    loaded.identity = type(loaded.identity)(
+        **{**loaded.identity.to_json(), "name": str(tmp_path / "gone")}
+    )
     with connected(nodes.address) as ray, pytest.raises(ArtifactError, match="gone"):
-        encode_on_cluster(ray, tmp_path / "third", passages, loaded, "float16", shard_rows=SHARD_ROWS)
+        encode_on_cluster(
+            ray, tmp_path / "third", passages, loaded, "float16", shard_rows=SHARD_ROWS
+        )
 
 
 def test_what_cannot_be_done_on_a_cluster_is_refused(tmp_path: Path) -> None:
     index = ["index", "sample", "--ray", "auto", "--out", str(tmp_path / "index")]
-    for more, reason in ((["--retriever", "bm25"], "reuses none"), (["--reuse", "x"], "reuses none")):
+    for more, reason in (
+        (["--retriever", "bm25"], "reuses none"),
+        (["--reuse", "x"], "reuses none"),
+    ):
         result = CliRunner().invoke(app, [*index, *more])
         assert isinstance(result.exception, ConfigError)
         assert reason in str(result.exception)

@@ -1,4 +1,6 @@
-"""Search in parts: the results of one machine to the last tie, and what happens when a part dies or hangs."""
+"""Search in parts: the results of one machine to the last tie, and what happens when a part dies or
+hangs.
+"""
 
 import os
 import random
@@ -30,7 +32,9 @@ def corpus() -> Iterator[Passage]:
 
 
 def build(place: Path, encoder: Path, index_type: str = "flat") -> Path:
-    settings = BuildSettings(retriever="dense", index_type=index_type, shard_rows=64, probes=16, threads=1)
+    settings = BuildSettings(
+        retriever="dense", index_type=index_type, shard_rows=64, probes=16, threads=1
+    )
     return build_index(corpus(), place, encoder=load_encoder(encoder), settings=settings)
 
 
@@ -117,8 +121,12 @@ def test_what_cannot_be_searched_is_refused_by_name(
     with open_sharded(place, nodes.address) as index:
         pid, _ = sharded(index).processes()
         shutil.rmtree(place)  # another build takes its place, and a part begins again there
-        build_index(list(corpus())[:300], place, encoder=load_encoder(static_encoder),
-                    settings=BuildSettings(retriever="dense", shard_rows=64, probes=16))  # fmt: skip
+        build_index(
+            list(corpus())[:300],
+            place,
+            encoder=load_encoder(static_encoder),
+            settings=BuildSettings(retriever="dense", shard_rows=64, probes=16),
+        )
         os.kill(pid, signal.SIGKILL)
         with pytest.raises(MismatchedArtifactError, match="is of build"):
             sharded(index).search(queries(index), 20)

@@ -54,7 +54,11 @@ def test_a_folder_belongs_to_one_configuration(
 
 
 def test_a_run_goes_on_with_the_files_it_was_started_with(tmp_path: Path) -> None:
-    train, folder, weights = tmp_path / "train.json", tmp_path / "beir", tmp_path / "model/model.safetensors"
+    train, folder, weights = (
+        tmp_path / "train.json",
+        tmp_path / "beir",
+        tmp_path / "model/model.safetensors",
+    )
     (folder / "qrels").mkdir(parents=True)
     weights.parent.mkdir()
     queries, judged = folder / "queries.jsonl", folder / "qrels" / "test.tsv"
@@ -67,13 +71,20 @@ def test_a_run_goes_on_with_the_files_it_was_started_with(tmp_path: Path) -> Non
     claim_run(config, out)  # nothing was trained yet
     _begin(out)
     claim_run(config, out)
-    for file, now, before in ((train, "c", "b"), *((it, "c", "a") for it in (queries, judged, weights))):
+    for file, now, before in (
+        (train, "c", "b"),
+        *((it, "c", "a") for it in (queries, judged, weights)),
+    ):
         file.write_text(now)
-        with pytest.raises(MismatchedArtifactError, match=rf"files of other content \(.*{file.name}"):
+        with pytest.raises(
+            MismatchedArtifactError, match=rf"files of other content \(.*{file.name}"
+        ):
             claim_run(config, out)
         file.write_text(before)
     claim_run(config, out)
-    (folder / "manifest.json").write_text("{}")  # an index: its manifest has the checksums of the rest
+    (folder / "manifest.json").write_text(
+        "{}"
+    )  # an index: its manifest has the checksums of the rest
     with pytest.raises(MismatchedArtifactError, match=r"other content .*manifest.json"):
         claim_run(config, out)
     alone = _Claimed(train_files=(judged,))  # its questions stand in another file
@@ -107,7 +118,9 @@ def test_a_run_goes_on_with_the_index_it_was_started_with_wherever_it_is(tmp_pat
         ("config.json", '{"model_type": "bert"}', "a model"),
     ],
 )
-def test_a_run_spares_a_folder_of_another_kind(tmp_path: Path, name: str, content: str, found: str) -> None:
+def test_a_run_spares_a_folder_of_another_kind(
+    tmp_path: Path, name: str, content: str, found: str
+) -> None:
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text(content)
     config = _Started(out=tmp_path, name="toy")
@@ -118,7 +131,8 @@ def test_a_run_spares_a_folder_of_another_kind(tmp_path: Path, name: str, conten
     if (tmp_path / "building").exists():
         (tmp_path / "building").rmdir()
     left = [
-        tmp_path / name for name in (".reader.partial-a1", ".config.json.partial-b2", "data/.x.partial-c3")
+        tmp_path / name
+        for name in (".reader.partial-a1", ".config.json.partial-b2", "data/.x.partial-c3")
     ]
     for _ in range(2):  # begun, and resumed after a kill while these were written
         for place in left:

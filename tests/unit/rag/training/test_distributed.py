@@ -24,7 +24,9 @@ def exchange(world: World) -> dict[str, Any]:
     world.broadcast_(moved)
     world.barrier()
     return {
-        "gathered": world.all_gather(torch.full((rank, 2), float(rank), requires_grad=True)).tolist(),
+        "gathered": world.all_gather(
+            torch.full((rank, 2), float(rank), requires_grad=True)
+        ).tolist(),
         "sums": [tensor.tolist() for tensor in sums],
         "transposed": transposed.tolist(),
         "moved": moved[0].tolist(),

@@ -27,7 +27,9 @@ class ToyConfig(TrainConfig):
 
 
 class Batches:
-    """(x, y) of a linear task; `group` consecutive batches of 4 rows are one batch of 4·group rows."""
+    """(x, y) of a linear task; `group` consecutive batches of 4 rows are one batch of 4·group
+    rows.
+    """
 
     def __init__(self, count: int, group: int = 1) -> None:
         self.count, self.group = count, group
@@ -45,7 +47,9 @@ class Batches:
 
 
 def mean_squares(module: torch.nn.Module, batch: Pair) -> Loss:
-    return Loss(torch.nn.functional.mse_loss(module(batch[0]), batch[1]), len(batch[0]), batch[0].numel())
+    return Loss(
+        torch.nn.functional.mse_loss(module(batch[0]), batch[1]), len(batch[0]), batch[0].numel()
+    )
 
 
 def linear() -> torch.nn.Linear:
@@ -60,7 +64,9 @@ def run(
     evaluate = partial(changes.pop("evaluate"), model) if "evaluate" in changes else None
     settings = ToyConfig(**{"out": out, "learning_rate": 0.05, "log_every_steps": 1, **changes})
     return fit(
-        toy_method(model, batches or Batches(8), partial(mean_squares, model), evaluate), settings, World()
+        toy_method(model, batches or Batches(8), partial(mean_squares, model), evaluate),
+        settings,
+        World(),
     )
 
 
@@ -84,10 +90,21 @@ def test_parts_learn_at_their_own_rates_and_frozen_ones_not_at_all(tmp_path: Pat
         model, start = two(), two().state_dict()
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(not (frozen and name.startswith(frozen)))
-        run(out, Batches(1), model=model, learning_rates=rates, schedule="constant", weight_decay=0.0)
-        return {name: float((p - start[name]).abs().max()) for name, p in model.state_dict().items()}
+        run(
+            out,
+            Batches(1),
+            model=model,
+            learning_rates=rates,
+            schedule="constant",
+            weight_decay=0.0,
+        )
+        return {
+            name: float((p - start[name]).abs().max()) for name, p in model.state_dict().items()
+        }
 
-    both = moved(tmp_path / "both", **{"1": 1e-3, "1.bias": 1e-4})  # Adam's first step is the rate itself
+    both = moved(
+        tmp_path / "both", **{"1": 1e-3, "1.bias": 1e-4}
+    )  # Adam's first step is the rate itself
     expected = {"0.weight": 0.05, "0.bias": 0.05, "1.weight": 1e-3, "1.bias": 1e-4}
     assert both == pytest.approx(expected, rel=1e-2)
     assert moved(tmp_path / "frozen", frozen="0")["0.weight"] == 0.0
@@ -143,7 +160,10 @@ def test_named_parts_of_the_loss_are_averaged_into_the_log(
         errors = (model(batch[0]) - batch[1]).flatten()
         near, far = errors[:2].square().sum(), errors[2:].square().sum()
         return Loss(
-            near + far, 4, 4, parts={"loss/near": near, "loss/far": far, "positive": int(errors[0] > 0)}
+            near + far,
+            4,
+            4,
+            parts={"loss/near": near, "loss/far": far, "positive": int(errors[0] > 0)},
         )
 
     model = linear()
@@ -167,7 +187,8 @@ def test_a_loss_that_is_not_finite_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "usual"), [(signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)]
+    ("number", "usual"),
+    [(signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)],
 )
 def test_a_signal_saves_the_step_and_the_run_goes_on_from_it(
     number: signal.Signals, usual: Any, tmp_path: Path

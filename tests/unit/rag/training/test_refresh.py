@@ -1,4 +1,6 @@
-"""A refresh in turn and beside the training: when results are used, what is kept, what a death says."""
+"""A refresh in turn and beside the training: when results are used, what is kept, what a death
+says.
+"""
 
 import json
 import os
@@ -68,7 +70,9 @@ def test_a_resumed_run_uses_the_same_results(
     assert resumed.steps(3, 7) == expected[3:]
     resumed.hooks.close()
     whole.hooks.close()
-    assert built == ([] if device else ["step-00000006"])  # what was made of the same snapshot is kept
+    assert built == (
+        [] if device else ["step-00000006"]
+    )  # what was made of the same snapshot is kept
 
 
 def test_results_that_no_checkpoint_needs_are_deleted(tmp_path: Path) -> None:

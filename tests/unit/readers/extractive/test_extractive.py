@@ -41,14 +41,20 @@ def test_answers_are_exact_slices_of_the_text_whose_scores_fall(reader: Extracti
         assert sum(values) + result.no_answer_confidence == pytest.approx(1.0, abs=1e-6)
 
 
-def test_answers_begin_with_a_sign_where_tokens_begin_with_a_blank(reader: ExtractiveReader) -> None:
-    """SentencePiece's tokens, as DeBERTa-v3 has them: " meters" is one, and so is a second blank."""
+def test_answers_begin_with_a_sign_where_tokens_begin_with_a_blank(
+    reader: ExtractiveReader,
+) -> None:
+    """SentencePiece's tokens, as DeBERTa-v3 has them: " meters" is one, and so is a second
+    blank.
+    """
     signs = ("\u2581", *string.ascii_lowercase, *string.digits, *".,()")
     pieces = [*SPECIAL, *("\u2581" + word for word in WORDS), *signs]
     tokenizer = Tokenizer(models.Unigram([(piece, -1.0) for piece in pieces], unk_id=1))
     tokenizer.normalizer = normalizers.Lowercase()
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-    tokenizer.post_processor = tiny_tokenizer().backend_tokenizer.post_processor  # has the same numbers
+    tokenizer.post_processor = (
+        tiny_tokenizer().backend_tokenizer.post_processor
+    )  # has the same numbers
     names = {"cls_token": "[CLS]", "sep_token": "[SEP]", "pad_token": "[PAD]", "unk_token": "[UNK]"}
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)
     same = ExtractiveReader(reader.model, fast, reader.settings)
@@ -69,14 +75,22 @@ def test_long_passages_are_read_to_their_end(reader: ExtractiveReader) -> None:
         seen.update(range(row.first_token, row.first_token + row.text_to - row.text_from))
         assert len(row.ids) <= reader.settings.max_tokens
     assert seen == set(range(int(rows.texts.lengths[0])))
-    *margins, other = (scores.spans[:, 0] - scores.nulls).astype(float)  # a passage has its best window's
-    ranked = QuestionRanker(rows, 0, [1.0, 0.0], reader.settings).rank(np.arange(len(rows.rows)), scores)
-    assert ranked.features[1] == pytest.approx((max(margins), other)[ranked.answers[0].passage_index])
+    *margins, other = (scores.spans[:, 0] - scores.nulls).astype(
+        float
+    )  # a passage has its best window's
+    ranked = QuestionRanker(rows, 0, [1.0, 0.0], reader.settings).rank(
+        np.arange(len(rows.rows)), scores
+    )
+    assert ranked.features[1] == pytest.approx(
+        (max(margins), other)[ranked.answers[0].passage_index]
+    )
 
 
 def test_nothing_to_read_means_no_answer(reader: ExtractiveReader) -> None:
     empty = [Passage("e", "Title", ""), Passage("f", "", "   ")]
-    results = reader.read(["where?", "when?", "who?"], [[], empty, [SHORT]], [[], [2.0, 1.0], [1.0]])
+    results = reader.read(
+        ["where?", "when?", "who?"], [[], empty, [SHORT]], [[], [2.0, 1.0], [1.0]]
+    )
     assert [len(result.answers) > 0 for result in results] == [False, False, True]
     assert [result.no_answer_confidence for result in results[:2]] == [1.0, 1.0]
     assert reader.read([], [], []) == []

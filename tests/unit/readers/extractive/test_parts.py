@@ -1,4 +1,6 @@
-"""Small parts of the reader: candidates, confidence, calibration, int8, layout, manifest, loading."""
+"""Small parts of the reader: candidates, confidence, calibration, int8, layout, manifest,
+loading.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,14 @@ import torch
 from rag.core.errors import ConfigError, DataError
 from rag.runtime.hardware import precisions
 from readers.confidence import fit_calibration
-from readers.extractive.files import WORD_EMBEDDINGS, load_int8, load_parts, quantize, rounded, save_int8
+from readers.extractive.files import (
+    WORD_EMBEDDINGS,
+    load_int8,
+    load_parts,
+    quantize,
+    rounded,
+    save_int8,
+)
 from readers.extractive.layout import tokenize_texts
 from readers.extractive.model import SpanModel
 from readers.extractive.reader import ExtractiveReader
@@ -24,7 +33,9 @@ from tests.tiny_reader import tiny_squad, tiny_tokenizer
 
 
 def pick(*spans: tuple[int, int, int, str, float]) -> list[Span]:
-    return distinct([Span(text, score, p, (a, b)) for p, a, b, text, score in spans], ReaderSettings())
+    return distinct(
+        [Span(text, score, p, (a, b)) for p, a, b, text, score in spans], ReaderSettings()
+    )
 
 
 def test_equal_texts_overlaps_and_words_without_content_are_dropped() -> None:
@@ -97,7 +108,9 @@ def test_export_loads_back(tmp_path: Path, encoder_folder: Path) -> None:
     settings = ReaderSettings(max_tokens=64, question_tokens=24, title_tokens=8)
     tokenizer = tiny_tokenizer()
     calibration = Calibration(temperature=1.5, null_bias=-0.5, questions=9)
-    export_int8(tmp_path, model, weights, tokenizer, name="tiny", settings=settings, calibration=calibration)
+    export_int8(
+        tmp_path, model, weights, tokenizer, name="tiny", settings=settings, calibration=calibration
+    )
     reader = ExtractiveReader.load(tmp_path, precision="fp32", spans_per_window=3)
     assert reader.settings == settings.model_copy(update={"spans_per_window": 3})
     assert reader.calibration == calibration
@@ -125,20 +138,31 @@ def test_word_embeddings_that_are_installed_are_not_stored_again(
     ):
         folder = tmp_path / str(name)
         weights = {**model.state_dict(), WORD_EMBEDDINGS: changed}
-        export_int8(folder, model, weights, tiny_tokenizer(), name="tiny", settings=ReaderSettings())
+        export_int8(
+            folder, model, weights, tiny_tokenizer(), name="tiny", settings=ReaderSettings()
+        )
         parts = load_parts(folder)
         assert parts.manifest.word_embeddings == name
-        assert (WORD_EMBEDDINGS in load_int8(folder / parts.manifest.weights_file)) == (name is None)
+        assert (WORD_EMBEDDINGS in load_int8(folder / parts.manifest.weights_file)) == (
+            name is None
+        )
         assert torch.equal(parts.model.state_dict()[WORD_EMBEDDINGS], rounded(expected))
 
 
-def test_int8_inference_needs_ranges_which_are_checked(tmp_path: Path, encoder_folder: Path) -> None:
+def test_int8_inference_needs_ranges_which_are_checked(
+    tmp_path: Path, encoder_folder: Path
+) -> None:
     model = SpanModel.from_encoder(encoder_folder, seed=1)
     settings = ReaderSettings(max_tokens=64, question_tokens=24, title_tokens=8)
     export_int8(
-        tmp_path, model, dict(model.state_dict()), tiny_tokenizer(),
-        name="tiny", settings=settings, calibration=Calibration(),
-    )  # fmt: skip
+        tmp_path,
+        model,
+        dict(model.state_dict()),
+        tiny_tokenizer(),
+        name="tiny",
+        settings=settings,
+        calibration=Calibration(),
+    )
     with pytest.raises(ConfigError, match="no ranges"):
         ExtractiveReader.load(tmp_path, precision="int8")
     [first, *rest] = read_set(TrainingSet(questions=tiny_squad(tmp_path / "squad.json", 4, 0)))

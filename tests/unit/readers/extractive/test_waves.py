@@ -1,4 +1,6 @@
-"""Reading in waves: everything by default, no more than asked for, and the same answers from what is read."""
+"""Reading in waves: everything by default, no more than asked for, and the same answers from what
+is read.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,10 @@ PASSAGES = [
 ]
 QUESTIONS = ["how many meters has the tower?", "which river is near?"]
 RETRIEVED = [PASSAGES, PASSAGES[3:6]]
-SCORES = [[float(n) for n in range(9)], [1.0, 3.0, 2.0]]  # the first question's best passage is its last
+SCORES = [
+    [float(n) for n in range(9)],
+    [1.0, 3.0, 2.0],
+]  # the first question's best passage is its last
 
 
 @pytest.fixture(scope="module")
@@ -38,17 +43,26 @@ def reader(network: FastSpanModel, most: int | None = None, **effort: Any) -> Ex
     """A reader whose effort "normal" is this one, until the next is made."""
     most = None if most is None else most * SIX_LAYERS // 2  # two layers here
     EFFORTS["normal"] = Effort(most=most, **effort)
-    changes: Any = {"skim_layer": 1, "retrieval_weight": 0.5, "answer_types": True, "effort": "normal"}
+    changes: Any = {
+        "skim_layer": 1,
+        "retrieval_weight": 0.5,
+        "answer_types": True,
+        "effort": "normal",
+    }
     return ExtractiveReader(network, tiny_tokenizer(), SMALL.replaced(**changes))
 
 
-def test_waves_that_nothing_ends_read_everything_and_answer_as_full_effort(network: FastSpanModel) -> None:
+def test_waves_that_nothing_ends_read_everything_and_answer_as_full_effort(
+    network: FastSpanModel,
+) -> None:
     full = reader(network).read(QUESTIONS, RETRIEVED, SCORES)
     waves = reader(network, waves=(1, 2, 6), enough=(1, 1)).read(QUESTIONS, RETRIEVED, SCORES)
     for item, other in zip(full, waves, strict=True):
         assert [a.text for a in item.answers] == [a.text for a in other.answers]
         assert [a.evidence for a in item.answers] == [a.evidence for a in other.answers]
-        assert [a.confidence for a in item.answers] == pytest.approx([a.confidence for a in other.answers])
+        assert [a.confidence for a in item.answers] == pytest.approx(
+            [a.confidence for a in other.answers]
+        )
         assert item.no_answer_confidence == pytest.approx(other.no_answer_confidence)
         assert item.reading == other.reading
     lengths = [len(row.ids) for row in reader(network).rows(QUESTIONS[:1], RETRIEVED[:1]).rows]
@@ -72,7 +86,9 @@ def test_what_the_early_head_thinks_little_of_is_dropped(network: FastSpanModel)
     drop = max(0.0, float(mine[0] - np.median(mine[1:])) + 1e-3)
     read = [True, *(mine[1:] >= mine[0] - drop)]
     assert 1 < sum(read) < 9
-    result = reader(network, waves=(1, 8), enough=(1,), drop=drop).read(QUESTIONS, RETRIEVED, SCORES)[0]
+    result = reader(network, waves=(1, 8), enough=(1,), drop=drop).read(
+        QUESTIONS, RETRIEVED, SCORES
+    )[0]
     lengths = np.array([len(row.ids) for row in rows.rows[:9]])[::-1]
     assert result.reading == {
         "passages": 9,

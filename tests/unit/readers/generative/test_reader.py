@@ -1,4 +1,6 @@
-"""The generative reader: layout, evidence, confidence, abstention, and folders that cannot be read with."""
+"""The generative reader: layout, evidence, confidence, abstention, and folders that cannot be read
+with.
+"""
 
 import math
 from pathlib import Path
@@ -35,7 +37,9 @@ def test_answers_come_with_a_passage_and_a_span_only_where_they_stand(folder: Pa
     assert len(results) == 2
     for result, passages in zip(results, (PASSAGES, PASSAGES[:1]), strict=True):
         assert result.answers
-        assert [a.score for a in result.answers] == sorted((a.score for a in result.answers), reverse=True)
+        assert [a.score for a in result.answers] == sorted(
+            (a.score for a in result.answers), reverse=True
+        )
         for answer in result.answers:
             evidence = answer.evidence
             assert evidence.passage_id != "3"
@@ -44,7 +48,9 @@ def test_answers_come_with_a_passage_and_a_span_only_where_they_stand(folder: Pa
                 assert not any(find_span(answer.text, p.text) for p in passages)
             else:
                 assert evidence.text[evidence.start : evidence.end] == answer.text
-    shown = read_answers(reader, ["q"], [[(Hit(0, p.id, 1.0), p) for p in PASSAGES]], [()], 5, "v")[0]
+    shown = read_answers(reader, ["q"], [[(Hit(0, p.id, 1.0), p) for p in PASSAGES]], [()], 5, "v")[
+        0
+    ]
     assert shown.to_json()["answers"][0]["evidence"]["passage_id"] in ("1", "2")
 
 
@@ -68,12 +74,16 @@ def test_no_answer_competes_by_its_likelihood(folder: Path) -> None:
     plain = GenerativeReader.load(folder, precision="fp32", answer_tokens=6)
     [unaware] = plain.read(*inputs)
     assert unaware.no_answer_confidence == 0.0
-    assert unaware.answers[0].confidence == pytest.approx(math.exp(unaware.answers[0].score), rel=1e-4)
+    assert unaware.answers[0].confidence == pytest.approx(
+        math.exp(unaware.answers[0].score), rel=1e-4
+    )
     aware = GenerativeReader.load(folder, precision="fp32", answer_tokens=6, no_answer="the river")
     [result] = aware.read(*inputs)
     [null] = aware.log_likelihood(*inputs, ["the river"])
     odds = math.exp(result.answers[0].score - null)
-    assert result.answers[0].confidence / result.no_answer_confidence == pytest.approx(odds, rel=1e-3)
+    assert result.answers[0].confidence / result.no_answer_confidence == pytest.approx(
+        odds, rel=1e-3
+    )
     answer = plain.read(*inputs)[0].answers[0].text
     silent = GenerativeReader.load(folder, precision="fp32", answer_tokens=6, no_answer=answer)
     assert silent.read(*inputs)[0].no_answer_confidence == 1.0
@@ -81,8 +91,12 @@ def test_no_answer_competes_by_its_likelihood(folder: Path) -> None:
 
 def test_rows_follow_the_template_and_are_cut_at_their_end() -> None:
     tokenizer = tiny_tokenizer()
-    settings = GeneratorSettings(template="{question} [SEP] {title} [SEP] {text}", passage_tokens=12)
-    [[row]] = encode_rows(tokenizer, settings, ["how many?"], [[Passage("1", "river", "the city " * 30)]])
+    settings = GeneratorSettings(
+        template="{question} [SEP] {title} [SEP] {text}", passage_tokens=12
+    )
+    [[row]] = encode_rows(
+        tokenizer, settings, ["how many?"], [[Passage("1", "river", "the city " * 30)]]
+    )
     shown = " ".join(tokenizer.convert_ids_to_tokens(row))
     assert shown == "[CLS] how many ? [SEP] river [SEP] the city the city [SEP]"
     settings = GeneratorSettings(question_tokens=2)

@@ -1,4 +1,6 @@
-"""A causal model is trained to answer from passages: all weights, or adapters that are merged at the end."""
+"""A causal model is trained to answer from passages: all weights, or adapters that are merged at
+the end.
+"""
 
 import json
 from pathlib import Path
@@ -22,36 +24,54 @@ WORDS = ["tower", "river", "city", "bridge", "castle", "harbour", "forest", "yea
 def examples() -> list[Example]:
     return [
         Example(
-            word, f"what is near the {word}", (answer,),
-            (Candidate(Passage(word, word, f"the {answer} is near {word}"), "retrieved", has_answer=True),),
+            word,
+            f"what is near the {word}",
+            (answer,),
+            (
+                Candidate(
+                    Passage(word, word, f"the {answer} is near {word}"),
+                    "retrieved",
+                    has_answer=True,
+                ),
+            ),
         )
         for word, answer in zip(WORDS, reversed(WORDS), strict=True)
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize("lora", [0, 4])
 def test_answers_become_likelier_and_the_folder_reads(tmp_path: Path, lora: int) -> None:
     records: list[dict[str, Any]] = [
         {
-            "question": item.question, "answers": list(item.answers),
+            "question": item.question,
+            "answers": list(item.answers),
             "ctxs": [{"title": item.id, "text": item.passages[0].text, "has_answer": True}],
         }
         for item in examples()
-    ]  # fmt: skip
+    ]
     (tmp_path / "train.json").write_text(json.dumps(records))
     dev = [{**record, "question": record["question"] + " here"} for record in records[:2]]
     (tmp_path / "dev.json").write_text(json.dumps(dev))
     model = causal_folder(tmp_path / "model")
     config: dict[str, Any] = {
-        "train_files": [tmp_path / "train.json"], "validation_file": tmp_path / "dev.json",
-        "out": tmp_path / "out", "model": str(model), "lora": lora, "answer_tokens": 8,
-        "stages": [{"steps": 25, "batch_size": 8, "passage_tokens": 200}], "learning_rate": 5e-3,
-        "precision": "fp32", "threads": 1,
-    }  # fmt: skip
+        "train_files": [tmp_path / "train.json"],
+        "validation_file": tmp_path / "dev.json",
+        "out": tmp_path / "out",
+        "model": str(model),
+        "lora": lora,
+        "answer_tokens": 8,
+        "stages": [{"steps": 25, "batch_size": 8, "passage_tokens": 200}],
+        "learning_rate": 5e-3,
+        "precision": "fp32",
+        "threads": 1,
+    }
     reader = train_generator(GeneratorTrainConfig(**config))
     questions = [to_judge(item) for item in examples()]
     before, after = (
-        sum(float(values[0]) for values in open_judge(place, "likelihood", precision="fp32").judge(questions))
+        sum(
+            float(values[0])
+            for values in open_judge(place, "likelihood", precision="fp32").judge(questions)
+        )
         for place in (model, reader)
     )
     assert after / len(questions) > before / len(questions) + 1.0  # nats per token
@@ -62,4 +82,6 @@ def test_answers_become_likelier_and_the_folder_reads(tmp_path: Path, lora: int)
     assert names.keys() == tiny_causal().state_dict().keys()  # no adapter is left
     assert "`AutoModelForCausalLM`" in (reader / "README.md").read_text()
     with pytest.raises(ConfigError, match="checkpoint_layers"):
-        train_generator(GeneratorTrainConfig(**{**config, "out": tmp_path / "x", "checkpoint_layers": True}))
+        train_generator(
+            GeneratorTrainConfig(**{**config, "out": tmp_path / "x", "checkpoint_layers": True})
+        )

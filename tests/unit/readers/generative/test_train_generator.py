@@ -36,7 +36,9 @@ def tiny_task(path: Path, questions: int, seed: int, first: int = 0) -> Path:
             {"title": "a", "text": text, "score": 3.0 - i, "has_answer": i == right}
             for i, text in enumerate(texts)
         ]
-        question = f"how many {string.ascii_lowercase[number % 26]} {string.ascii_lowercase[number // 26]}"
+        question = (
+            f"how many {string.ascii_lowercase[number % 26]} {string.ascii_lowercase[number // 26]}"
+        )
         records.append({"question": question, "answers": [answer], "ctxs": ctxs})
     path.write_text(json.dumps(records))
     return path
@@ -48,20 +50,37 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]
     values: dict[str, Any] = {
         "train_files": [tiny_task(folder / "train.json", 600, 0)],
         "validation_file": tiny_task(folder / "dev.json", 60, 1, first=600),
-        "out": folder / "out", "encoder": str(tiny_reader(folder)), "decoder_layers": 1,
-        "template": "{question} [SEP] {text}", "answer_tokens": 4, "beams": 2, "no_answer": "city",
+        "out": folder / "out",
+        "encoder": str(tiny_reader(folder)),
+        "decoder_layers": 1,
+        "template": "{question} [SEP] {text}",
+        "answer_tokens": 4,
+        "beams": 2,
+        "no_answer": "city",
         "stages": [
-            {"steps": 250, "batch_size": 32, "passages": 3, "passage_tokens": 24, "no_answer_fraction": 0.2},
+            {
+                "steps": 250,
+                "batch_size": 32,
+                "passages": 3,
+                "passage_tokens": 24,
+                "no_answer_fraction": 0.2,
+            },
         ],
-        "learning_rate": 2e-3, "dropout": 0.0, "precision": "fp32", "threads": 1, "question_tokens": 8,
-    }  # fmt: skip
+        "learning_rate": 2e-3,
+        "dropout": 0.0,
+        "precision": "fp32",
+        "threads": 1,
+        "question_tokens": 8,
+    }
     train_generator(GeneratorTrainConfig(**values))
     return folder, values
 
 
 def test_it_learns_to_read_and_to_say_nothing(run: tuple[Path, dict[str, Any]]) -> None:
     folder, _ = run
-    records = [json.loads(line) for line in (folder / "out" / "metrics.jsonl").read_text().splitlines()]
+    records = [
+        json.loads(line) for line in (folder / "out" / "metrics.jsonl").read_text().splitlines()
+    ]
     losses = [record["loss"] for record in records if "loss" in record]
     assert losses[-1] < losses[0] / 2
     figures = json.loads((folder / "out" / "figures.json").read_text())["figures"]
@@ -76,17 +95,27 @@ def test_it_learns_to_read_and_to_say_nothing(run: tuple[Path, dict[str, Any]]) 
     assert first.answers[0].confidence > first.no_answer_confidence
     assert empty.no_answer_confidence > first.no_answer_confidence
     tokenizer = json.loads((folder / "out" / "reader" / "tokenizer.json").read_text())
-    assert tokenizer["truncation"] is None, "the length of the last rows was written into the tokenizer"
+    assert tokenizer["truncation"] is None, (
+        "the length of the last rows was written into the tokenizer"
+    )
 
 
-def test_the_folder_opens_in_transformers_and_says_the_same(run: tuple[Path, dict[str, Any]]) -> None:
+def test_the_folder_opens_in_transformers_and_says_the_same(
+    run: tuple[Path, dict[str, Any]],
+) -> None:
     folder, _ = run
     out = folder / "out" / "reader"
-    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(out), AutoTokenizer.from_pretrained(out)
+    model, tokenizer = (
+        AutoModelForSeq2SeqLM.from_pretrained(out),
+        AutoTokenizer.from_pretrained(out),
+    )
     rows = tokenizer("how many b c [SEP] was 7 built has", return_tensors="pt")
     with torch.no_grad():
         output = model.generate(
-            input_ids=rows["input_ids"], attention_mask=rows["attention_mask"], max_new_tokens=4, num_beams=1
+            input_ids=rows["input_ids"],
+            attention_mask=rows["attention_mask"],
+            max_new_tokens=4,
+            num_beams=1,
         )
     reader = open_reader(out, precision="fp32", beams=1)
     [result] = reader.read(["how many b c"], [[Passage("1", "", "was 7 built has")]], [[1.0]])
@@ -97,7 +126,10 @@ def test_the_folder_opens_in_transformers_and_says_the_same(run: tuple[Path, dic
 @pytest.mark.parametrize("count", [1, 3])
 def test_the_loss_is_transformers_own(kind: str, count: int) -> None:
     ours = Seq2Seq(tiny_seq2seq(kind), tiny_tokenizer())
-    rows = [[[2, 60 + i, 61, 62, 3] for i in range(count)], [[2, 64, 65 + i, 66, 3] for i in range(count)]]
+    rows = [
+        [[2, 60 + i, 61, 62, 3] for i in range(count)],
+        [[2, 64, 65 + i, 66, 3] for i in range(count)],
+    ]
     batch = GeneratorBatch(rows, [[60, 61], [62, 63]])
     actual = batch_loss(ours, batch, 7, World())
     actual.value.backward()
@@ -120,10 +152,13 @@ def test_the_loss_is_transformers_own(kind: str, count: int) -> None:
 
 def test_processes_share_a_batch_exactly() -> None:
     ours = Seq2Seq(tiny_seq2seq("bart"), tiny_tokenizer())
-    batch = GeneratorBatch([[[2, 60, 3]], [[2, 61, 62, 3]], [[2, 9, 3]]], [[60], [61, 62, 63], [64, 65]])
+    batch = GeneratorBatch(
+        [[[2, 60, 3]], [[2, 61, 62, 3]], [[2, 9, 3]]], [[60], [61, 62, 63], [64, 65]]
+    )
     whole = float(batch_loss(ours, batch, 99, World()).value)
     shares = [
-        float(batch_loss(ours, batch, 99, World(rank, 2, torch.device("cpu"))).value) for rank in (0, 1)
+        float(batch_loss(ours, batch, 99, World(rank, 2, torch.device("cpu"))).value)
+        for rank in (0, 1)
     ]
     assert sum(shares) == pytest.approx(whole, rel=1e-5)
 
@@ -141,7 +176,9 @@ def test_a_generator_made_from_a_reader_computes_what_it_does_and_says_what_it_p
         expected = reader.encoder(torch.tensor(rows))[0]
         logits = made.logits(memory, made.targets([[]] * len(rows)))
     assert torch.allclose(memory.states, expected, atol=1e-3)
-    pointed = [row[place] for row, place in zip(rows, (expected @ start).argmax(1).tolist(), strict=True)]
+    pointed = [
+        row[place] for row, place in zip(rows, (expected @ start).argmax(1).tolist(), strict=True)
+    ]
     right = sum(map(int.__eq__, logits[:, 0].argmax(1).tolist(), pointed))
     assert right / len(rows) >= 0.8
     layer, last = made.model.model.decoder.layers[0], reader.encoder.encoder.layer[1].attention.self
@@ -150,9 +187,15 @@ def test_a_generator_made_from_a_reader_computes_what_it_does_and_says_what_it_p
 
 
 def test_files_of_all_kinds_become_examples(tmp_path: Path) -> None:
-    oslo, sunk = {"question": "q1", "answers": ["oslo"]}, [{"text": "The Titanic sank."}, {"text": "no"}]
+    oslo, sunk = (
+        {"question": "q1", "answers": ["oslo"]},
+        [{"text": "The Titanic sank."}, {"text": "no"}],
+    )
     pattern = {"question": "q4", "answers": ["Titanic|R\\.?M\\.?S"], "answers_are_regex": True}
-    gold = {"positive_ctxs": [{"title": "g", "text": "gold"}], "hard_negative_ctxs": [{"text": "hard"}]}
+    gold = {
+        "positive_ctxs": [{"title": "g", "text": "gold"}],
+        "hard_negative_ctxs": [{"text": "hard"}],
+    }
     files: dict[str, list[dict[str, Any]]] = {
         "retrieved": [
             {**oslo, "ctxs": [{"text": "no"}, {"title": "t", "text": "in Oslo"}]},

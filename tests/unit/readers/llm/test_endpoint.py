@@ -21,7 +21,11 @@ PASSAGES = [
 
 
 def chat(text: str | None, logprobs: Any = None) -> tuple[int, bytes]:
-    choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
+    choice = {
+        "index": 0,
+        "finish_reason": "stop",
+        "message": {"role": "assistant", "content": text},
+    }
     if logprobs is not None:
         choice["logprobs"] = {"content": logprobs}
     body = {"id": "1", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
@@ -70,7 +74,9 @@ def server() -> Iterator[Server]:
     server.close()
 
 
-def ask(source: str, questions: tuple[str, ...] = ("Where does the Danube rise?",), **settings: Any) -> Any:
+def ask(
+    source: str, questions: tuple[str, ...] = ("Where does the Danube rise?",), **settings: Any
+) -> Any:
     reader = open_reader(source, **settings)
     return reader.read(list(questions), [PASSAGES] * len(questions), [[0.1, 0.9]] * len(questions))
 
@@ -87,7 +93,9 @@ def test_the_answer_has_the_passage_it_names_as_the_caller_counts_them(server: S
     assert (answer.text, answer.evidence.passage_id) == ("Black Forest", "p1")
     assert answer.confidence == pytest.approx(0.905, abs=5e-4)
     shown = server.requests[0]["messages"][-1]["content"]
-    assert shown.index("Nothing here") < shown.index("The Danube")  # the better score is shown first
+    assert shown.index("Nothing here") < shown.index(
+        "The Danube"
+    )  # the better score is shown first
     assert server.requests[0]["model"] == "tiny"
 
 
@@ -96,7 +104,11 @@ def test_one_question_fails_alone(server: Server) -> None:
         question = body["messages"][-1]["content"].rsplit("Question: ", 1)[1]
         if question == "broken?":
             return chat('{"answer": ')
-        return (500, b"{}") if question == "down?" else chat('{"answer": "Black Forest", "passages": [1]}')
+        return (
+            (500, b"{}")
+            if question == "down?"
+            else chat('{"answer": "Black Forest", "passages": [1]}')
+        )
 
     server.replies = [reply]
     good, broken, down = ask(server.source, ("good?", "broken?", "down?"), retries=0)
@@ -146,7 +158,9 @@ def test_a_server_without_probabilities_is_asked_without_them(server: Server) ->
         (None, "is the model server running"),
     ],
 )
-def test_bad_replies_are_clear_errors(server: Server, reply: tuple[int, bytes] | None, words: str) -> None:
+def test_bad_replies_are_clear_errors(
+    server: Server, reply: tuple[int, bytes] | None, words: str
+) -> None:
     server.replies = [reply] if reply else []
     if reply is None:
         server.close()

@@ -1,4 +1,6 @@
-"""A language model in a folder: it replies greedily, shows what fits, and is refused with a reason."""
+"""A language model in a folder: it replies greedily, shows what fits, and is refused with a
+reason.
+"""
 
 import json
 from pathlib import Path
@@ -31,7 +33,10 @@ def test_the_reply_is_the_model_s_greedy_continuation(tmp_path: Path, chat: bool
     assert reader_kind(folder) == "llm"
     reader = open_reader(folder, precision="fp32", answer_tokens=12)
     assert isinstance(reader, LanguageModelReader)
-    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    model, tokenizer = (
+        AutoModelForCausalLM.from_pretrained(folder),
+        AutoTokenizer.from_pretrained(folder),
+    )
     messages = prompt_messages("where?", PASSAGES, "short")
     result = reader.completer.complete(messages, 12)
     if chat:
@@ -50,7 +55,9 @@ def test_the_reply_is_the_model_s_greedy_continuation(tmp_path: Path, chat: bool
     assert result.log_p == pytest.approx(sum(logps), abs=1e-3)
 
 
-def test_passages_that_do_not_fit_are_left_out_from_the_worst(tmp_path: Path, monkeypatch: Any) -> None:
+def test_passages_that_do_not_fit_are_left_out_from_the_worst(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
     shown: list[str] = []
 
     def complete(self: LocalModel, messages: Any, max_tokens: int) -> Any:

@@ -28,7 +28,11 @@ def encoder(tiny_bert):
 
 
 def test_nothing_to_encode_and_titles_that_do_not_match(encoder):
-    assert encoder.encode_passages([], []).shape == encoder.encode_questions([]).shape == (0, encoder.dim)
+    assert (
+        encoder.encode_passages([], []).shape
+        == encoder.encode_questions([]).shape
+        == (0, encoder.dim)
+    )
     with pytest.raises(ValueError, match="longer"):
         encoder.encode_passages(["a"], ["b", "c"])
 
@@ -46,12 +50,21 @@ def test_windows_and_batches_do_not_matter(tiny_bert, encoder, monkeypatch):
 
 def test_settings_reach_the_vectors_and_the_identity(tiny_bert, encoder):
     changed = BiEncoder.load(
-        tiny_bert, precision="fp32", normalize=True, query_prefix="who ", passage_prefix="the ", max_length=8,
+        tiny_bert,
+        precision="fp32",
+        normalize=True,
+        query_prefix="who ",
+        passage_prefix="the ",
+        max_length=8,
         layout="{text} {title}",
-    )  # fmt: skip
+    )
     identity = changed.identity
     assert (identity.normalize, identity.similarity) == (True, "cosine")
-    assert (identity.query_prefix, identity.passage_prefix, identity.max_length) == ("who ", "the ", 8)
+    assert (identity.query_prefix, identity.passage_prefix, identity.max_length) == (
+        "who ",
+        "the ",
+        8,
+    )
     assert identity.layout == "{text} {title}"
     assert len(identity.differences(encoder.identity)) == 6
     question = changed.encode_questions(["wrote"])
@@ -84,9 +97,14 @@ def test_what_is_cut_is_said_once(tiny, tiny_bert, tmp_path, caplog):
 
 @pytest.mark.parametrize(
     "arguments",
-    [{"precision": "fp8"}, {"pooling": "median"}, {"max_length": 1}, {"max_length": 65},
-     {"layout": "{title}"}],
-)  # fmt: skip
+    [
+        {"precision": "fp8"},
+        {"pooling": "median"},
+        {"max_length": 1},
+        {"max_length": 65},
+        {"layout": "{title}"},
+    ],
+)
 def test_bad_settings(tiny_bert, arguments):
     with pytest.raises(ConfigError):
         BiEncoder.load(tiny_bert, **{"precision": "fp32", **arguments})
@@ -131,13 +149,17 @@ def test_missing_weights_are_never_made_up(tiny_bert, tmp_path):
         BiEncoder.load(folder, precision="fp32").encode_questions(["who"])
 
 
-def test_another_tokenizer_is_another_encoder_and_a_lost_one_is_refused(tiny_bert, encoder, tmp_path):
+def test_another_tokenizer_is_another_encoder_and_a_lost_one_is_refused(
+    tiny_bert, encoder, tmp_path
+):
     folder = shutil.copytree(tiny_bert, tmp_path / "copy")
     file = folder / "tokenizer.json"
     file.write_text(file.read_text().replace('"danube"', '"rhine"'))
     (difference,) = BiEncoder.load(folder, precision="fp32").identity.differences(encoder.identity)
     assert difference.startswith("tokenizer_sha256")
-    older = replace(encoder.identity, tokenizer_sha256="")  # of an index from before it was recorded
+    older = replace(
+        encoder.identity, tokenizer_sha256=""
+    )  # of an index from before it was recorded
     assert older.differences(encoder.identity) == ()
     file.unlink()
     with pytest.raises(ArtifactError, match=r"no tokenizer\.json"):
@@ -150,7 +172,10 @@ def test_auto_keeps_questions_in_fp32(tiny_bert, encoder, monkeypatch):
     auto = BiEncoder.load(tiny_bert, device="cpu")
     assert (auto.precision, auto.query_precision) == ("bf16", "fp32")
     np.testing.assert_array_equal(auto.encode_questions(TEXTS), encoder.encode_questions(TEXTS))
-    assert np.abs(auto.encode_passages(TITLES, TEXTS) - encoder.encode_passages(TITLES, TEXTS)).max() > 0
+    assert (
+        np.abs(auto.encode_passages(TITLES, TEXTS) - encoder.encode_passages(TITLES, TEXTS)).max()
+        > 0
+    )
 
 
 def test_without_bf16_auto_is_fp32_and_bf16_is_refused(tiny_bert, monkeypatch):
@@ -169,7 +194,8 @@ def test_the_encoders_of_the_installation(load, name):
     assert load_like(encoder.identity).identity == encoder.identity
     question = encoder.encode_questions(["Where does the Danube rise?"])
     passages = encoder.encode_passages(
-        ["Rhine", "Danube"], ["The Rhine ends in the North Sea.", "The river rises in the Black Forest."]
+        ["Rhine", "Danube"],
+        ["The Rhine ends in the North Sea.", "The river rises in the Black Forest."],
     )
     scores = (passages @ question.T)[:, 0]
     assert scores[1] > scores[0] + 0.2

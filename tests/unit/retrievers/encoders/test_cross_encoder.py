@@ -14,7 +14,9 @@ from rag.core.types import Passage
 from retrievers.encoders import cross_encoder
 from retrievers.encoders.cross_encoder import CrossEncoder
 
-PASSAGES = [Passage(str(n), "Danube" if n % 2 else "", "the river rises " * (n + 1)) for n in range(7)]
+PASSAGES = [
+    Passage(str(n), "Danube" if n % 2 else "", "the river rises " * (n + 1)) for n in range(7)
+]
 
 
 def folder_with(tiny, place, outputs):
@@ -36,7 +38,9 @@ def reference(folder, questions, passages):
     scores = []
     for question, passage in zip(questions, passages, strict=True):
         text = f"{passage.title} {passage.text}" if passage.title else passage.text
-        batch = tokenizer(question, text, truncation="longest_first", max_length=64, return_tensors="pt")
+        batch = tokenizer(
+            question, text, truncation="longest_first", max_length=64, return_tensors="pt"
+        )
         with torch.no_grad():
             logits = model(**batch).logits[0]
         scores.append(float(logits[0] if len(logits) == 1 else logits[1] - logits[0]))
@@ -46,8 +50,16 @@ def reference(folder, questions, passages):
 @pytest.mark.parametrize("outputs", [1, 2])
 def test_scores_equal_one_pair_at_a_time(tiny, tmp_path, outputs, monkeypatch):
     place = folder_with(tiny, tmp_path, outputs)
-    questions = ["the river " * 90, "who wrote the river " * 10, *(f"who wrote {n}" for n in range(7))]
-    passages = [PASSAGES[6], Passage("long", "", "the danube rises " * 20), *PASSAGES]  # two are cut
+    questions = [
+        "the river " * 90,
+        "who wrote the river " * 10,
+        *(f"who wrote {n}" for n in range(7)),
+    ]
+    passages = [
+        PASSAGES[6],
+        Passage("long", "", "the danube rises " * 20),
+        *PASSAGES,
+    ]  # two are cut
     monkeypatch.setattr(cross_encoder, "_BATCH_ROWS", 3)
     encoder = CrossEncoder.load(place, precision="fp32")
     scores = encoder.score(questions, passages)
@@ -84,12 +96,15 @@ def test_length_and_prompt_of_sentence_transformers_are_read(folder, tmp_path):
     texts = [f"{p.title} {p.text}" if p.title else p.text for p in PASSAGES]
     expected = peer.predict([("wrote", text) for text in texts], activation_fn=torch.nn.Identity())
     np.testing.assert_allclose(ours.score(["wrote"] * 7, PASSAGES), expected, atol=1e-4)
-    assert CrossEncoder.load(tmp_path, train=True).prompt == ""  # what is trained is saved without it
+    assert (
+        CrossEncoder.load(tmp_path, train=True).prompt == ""
+    )  # what is trained is saved without it
 
 
 def test_other_models_are_refused(tiny, tiny_bert, tmp_path):
     with pytest.raises(
-        ArtifactError, match=r"expected a SequenceClassification model with 1 or 2[\s\S]*rag train reranker"
+        ArtifactError,
+        match=r"expected a SequenceClassification model with 1 or 2[\s\S]*rag train reranker",
     ):
         CrossEncoder.load(tiny_bert)
     with pytest.raises(ArtifactError, match="with 5 outputs"):

@@ -26,7 +26,10 @@ def sentence_folder(
     write(folder / "modules.json", modules)
     write(folder / "1_Pooling" / "config.json", pooling or {"pooling_mode_mean_tokens": True})
     write(folder / "config_sentence_transformers.json", own or {})
-    write(folder / "sentence_bert_config.json", bert or {"max_seq_length": 100, "do_lower_case": False})
+    write(
+        folder / "sentence_bert_config.json",
+        bert or {"max_seq_length": 100, "do_lower_case": False},
+    )
     return folder
 
 
@@ -50,10 +53,18 @@ def test_pooling_is_read_in_old_and_new_words(tmp_path, config, expected):
         ({"prompts": {"query": "q: ", "passage": "p: "}}, "q: ", "p: "),
         ({"prompts": {"all": "a: "}, "default_prompt_name": "all"}, "a: ", "a: "),
         ({"prompts": {"query": "q: "}}, "q: ", ""),
-        ({"prompts": {"query": "", "document": "d: "}, "default_prompt_name": "document"}, "", "d: "),
+        (
+            {"prompts": {"query": "", "document": "d: "}, "default_prompt_name": "document"},
+            "",
+            "d: ",
+        ),
         ({"prompts": {"query": "q: ", "document": ""}}, "q: ", ""),
         ({"prompts": {"query": "q: "}, "default_prompt_name": "query"}, "q: ", ""),
-        ({"prompts": {"query": "", "document": "", "all": "a: "}, "default_prompt_name": "all"}, "", ""),
+        (
+            {"prompts": {"query": "", "document": "", "all": "a: "}, "default_prompt_name": "all"},
+            "",
+            "",
+        ),
         ({}, "", ""),
     ],
 )
@@ -108,7 +119,8 @@ def test_lower_casing_leaves_special_tokens_alone(tiny_bert, tmp_path):
 
 def test_plain_folder_says_what_was_guessed(tmp_path):
     write(
-        tmp_path / "config.json", {"model_type": "roberta", "max_position_embeddings": 514, "pad_token_id": 1}
+        tmp_path / "config.json",
+        {"model_type": "roberta", "max_position_embeddings": 514, "pad_token_id": 1},
     )
     settings = read_settings(tmp_path)
     assert (settings.pooling, settings.max_length) == ("mean", 512)

@@ -1,4 +1,6 @@
-"""Finished encoders, of any family: what was trained, what is exported, what sentence-transformers reads."""
+"""Finished encoders, of any family: what was trained, what is exported, what sentence-transformers
+reads.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -16,32 +18,53 @@ from retrievers.training.recipe import encoder_card
 
 def _settings(folder: Path, pooling: str = "mean", **more: Any) -> EncoderSettings:
     return EncoderSettings(
-        kind="transformers", weights_dir=folder, pooling=pooling, normalize=more.pop("normalize", True),
-        max_length=more.pop("max_length", 48), **more,
-    )  # fmt: skip
+        kind="transformers",
+        weights_dir=folder,
+        pooling=pooling,
+        normalize=more.pop("normalize", True),
+        max_length=more.pop("max_length", 48),
+        **more,
+    )
 
 
-def test_equal_weights_give_equal_bytes_and_replace_what_was_there(tmp_path: Path, tiny_bert: Path) -> None:
+def test_equal_weights_give_equal_bytes_and_replace_what_was_there(
+    tmp_path: Path, tiny_bert: Path
+) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "old").write_text("old")
     settings = _settings(tiny_bert)
     tower = TowerModel.load(settings)
     folders = [write_encoder(tmp_path / name, tower, None, {}, settings) for name in "ab"]
-    files = [{p.relative_to(f): p.read_bytes() for p in f.rglob("*") if p.is_file()} for f in folders]
+    files = [
+        {p.relative_to(f): p.read_bytes() for p in f.rglob("*") if p.is_file()} for f in folders
+    ]
     assert files[0] == files[1]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "b"]  # nothing temporary is left
 
 
 def test_the_card_says_what_was_done_and_no_path(tmp_path: Path) -> None:
     config = DprTrainConfig(
-        out=tmp_path / "run", train_files=(tmp_path / "train.json",), index=tmp_path / "index", name="mine",
-        question_encoder=str(tmp_path), layout="{text} {title}", query_prefix="",
-    )  # fmt: skip
+        out=tmp_path / "run",
+        train_files=(tmp_path / "train.json",),
+        index=tmp_path / "index",
+        name="mine",
+        question_encoder=str(tmp_path),
+        layout="{text} {title}",
+        query_prefix="",
+    )
     form = _settings(tmp_path, query_prefix="query: ")
-    card = render_card(config, encoder_card(form), {"questions": 12}, {"nll": 0.123456, "top": {"1": 0.5}})
+    card = render_card(
+        config, encoder_card(form), {"questions": 12}, {"nll": 0.123456, "top": {"1": 0.5}}
+    )
     assert str(tmp_path) not in card
-    for words in ("# mine", "rag train dpr --config FILE", "| nll | 0.1235 |", "| top | 1 0.5 |",
-                  "| questions | 12 |", "reads `query: ` before every question"):  # fmt: skip
+    for words in (
+        "# mine",
+        "rag train dpr --config FILE",
+        "| nll | 0.1235 |",
+        "| top | 1 0.5 |",
+        "| questions | 12 |",
+        "reads `query: ` before every question",
+    ):
         assert words in card, words
     (tmp_path / "FILE.json").write_text(card.partition("```json")[2].partition("```")[0])
     stated = load_config(DprTrainConfig, tmp_path / "FILE.json", overrides={"out": "run"})

@@ -1,4 +1,6 @@
-"""Heads of published retrievers: read from folders, equal to their formulas, trained and written back."""
+"""Heads of published retrievers: read from folders, equal to their formulas, trained and written
+back.
+"""
 
 import json
 from pathlib import Path
@@ -22,7 +24,9 @@ TEXTS = ["the danube rises in the black forest", "a river", "who wrote the text"
 
 def hidden(folder: Path, encoder: BiEncoder) -> list[torch.Tensor]:
     """(L, H) token vectors of each text by transformers alone."""
-    state = {n.removeprefix("model."): t for n, t in load_file(folder / "model.safetensors").items()}
+    state = {
+        n.removeprefix("model."): t for n, t in load_file(folder / "model.safetensors").items()
+    }
     model = BertModel(BertConfig.from_pretrained(folder), add_pooling_layer=False).eval()
     model.load_state_dict(state, strict=False)
     with torch.no_grad():
@@ -37,8 +41,9 @@ def add_weights(folder: Path, prefix: str = "", **tensors: torch.Tensor) -> None
     named = {name.replace("__", "."): tensor for name, tensor in tensors.items()}
     save_file(
         {f"{prefix}{n}": t for n, t in state.items()} | named,
-        folder / "model.safetensors", metadata={"format": "pt"},
-    )  # fmt: skip
+        folder / "model.safetensors",
+        metadata={"format": "pt"},
+    )
 
 
 def norm_weights(size: int) -> dict[str, torch.Tensor]:
@@ -63,13 +68,20 @@ def two_dense(folder: Path, tiny: Any) -> Any:
     kinds = ("Transformer", "Pooling", "Dense", "Dense", "Normalize")
     first, second = torch.randn(12, 32), torch.randn(6, 12)
     modules = [
-        {"idx": n, "path": f"{n}_{kind}" if n else "", "type": f"sentence_transformers.models.{kind}"}
+        {
+            "idx": n,
+            "path": f"{n}_{kind}" if n else "",
+            "type": f"sentence_transformers.models.{kind}",
+        }
         for n, kind in enumerate(kinds)
     ]
     (folder / "modules.json").write_text(json.dumps(modules))
     (folder / "1_Pooling").mkdir()
     (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": "mean"}))
-    for place, weight, activation in ((2, first, "activation.Tanh"), (3, second, "linear.Identity")):
+    for place, weight, activation in (
+        (2, first, "activation.Tanh"),
+        (3, second, "linear.Identity"),
+    ):
         (folder / f"{place}_Dense").mkdir()
         config = {"activation_function": f"torch.nn.modules.{activation}"}
         (folder / f"{place}_Dense" / "config.json").write_text(json.dumps(config))
@@ -78,7 +90,9 @@ def two_dense(folder: Path, tiny: Any) -> Any:
 
 
 @pytest.mark.parametrize("layout", [ance, two_dense])
-def test_published_heads_are_read_trained_and_written_back(tmp_path: Path, tiny: Any, layout: Any) -> None:
+def test_published_heads_are_read_trained_and_written_back(
+    tmp_path: Path, tiny: Any, layout: Any
+) -> None:
     torch.manual_seed(3)
     folder = tmp_path / "start"
     expected = layout(folder, tiny)
@@ -89,11 +103,14 @@ def test_published_heads_are_read_trained_and_written_back(tmp_path: Path, tiny:
 
     model = bi_encoder(folder, question_tokens=24, passage_tokens=24, dropout=0.0)
     tokens = [
-        np.asarray(ids, np.int32) for ids in encoder._query.tokenizer.passages([""] * len(TEXTS), TEXTS)
+        np.asarray(ids, np.int32)
+        for ids in encoder._query.tokenizer.passages([""] * len(TEXTS), TEXTS)
     ]
     np.testing.assert_allclose(model.encode_questions(tokens).detach().numpy(), target, atol=2e-5)
     model.encode_questions(tokens).square().sum().backward()
-    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in model.question.head.parameters())
+    assert all(
+        p.grad is not None and p.grad.abs().sum() > 0 for p in model.question.head.parameters()
+    )
 
     config = DprTrainConfig(out=tmp_path, train_files=(tmp_path,), question_encoder=str(folder))
     with torch.no_grad():

@@ -4,7 +4,9 @@ from rag.core.errors import ConfigError
 from retrievers.encoders.tokenization import PassageLayout
 
 
-@pytest.mark.parametrize("layout", ["{title}", "{text} {id}", "{text", "", "{text.__class__}", "{0}"])
+@pytest.mark.parametrize(
+    "layout", ["{title}", "{text} {id}", "{text", "", "{text.__class__}", "{0}"]
+)
 def test_bad_layouts_are_refused(layout):
     with pytest.raises(ConfigError):
         PassageLayout(layout)

@@ -15,12 +15,20 @@ from retrievers.open import open_retriever
 
 QUESTION = "Who found the structure of penicillin?"
 PASSAGES = [
-    Passage("a", "Dorothy Hodgkin", "She found the structure of penicillin by X-rays. " + "She lived. " * 50),
+    Passage(
+        "a",
+        "Dorothy Hodgkin",
+        "She found the structure of penicillin by X-rays. " + "She lived. " * 50,
+    ),
     Passage("b", "", "Penicillin is a group of antibiotics."),
     Passage("c", "", ""),
-    Passage("d", "The structure of penicillin", "Structure found. " + "Nothing else. " * 30 + "Penicillin."),
+    Passage(
+        "d",
+        "The structure of penicillin",
+        "Structure found. " + "Nothing else. " * 30 + "Penicillin.",
+    ),
     Passage("e", "Rhine", "The Rhine ends in the North Sea"),
-]  # fmt: skip
+]
 
 
 @pytest.fixture(scope="module")
@@ -54,21 +62,28 @@ def by_hand(encoder: StaticEncoder, question: str, passage: Passage) -> list[flo
     return [
         cosine(mean, whole),
         share([max(cosine(q, p) for p in passage_vectors) for q in asked], weights),
-        max(share([max(cosine(q, p) for p in window) for q in asked], weights) for window in windows),
+        max(
+            share([max(cosine(q, p) for p in window) for q in asked], weights) for window in windows
+        ),
         share([float(pair in theirs) for pair in pairs], [x + y for x, y in pairwise(weights)]),
-        share([max(0.0, *(cosine(q, t) for q in asked)) ** 2 for t in title], [float(t @ t) for t in title])
+        share(
+            [max(0.0, *(cosine(q, t) for q in asked)) ** 2 for t in title],
+            [float(t @ t) for t in title],
+        )
         if title
         else 0.0,
         max(float(p @ mean) for p in passage_vectors)
         / np.linalg.norm(mean)
         / np.sqrt((encoder.vectors**2).sum(axis=1).mean()),
-    ]  # fmt: skip
+    ]
 
 
 def test_features_are_those_of_every_pair_of_tokens(encoder: StaticEncoder) -> None:
     expected = np.array([by_hand(encoder, QUESTION, passage) for passage in PASSAGES])
     assert len(np.unique(expected[:, FEATURES.index("window")].round(3))) > 3
-    np.testing.assert_allclose(TokenMatch(encoder).features(QUESTION, PASSAGES), expected, atol=2e-5)
+    np.testing.assert_allclose(
+        TokenMatch(encoder).features(QUESTION, PASSAGES), expected, atol=2e-5
+    )
 
 
 def test_the_score_of_a_pair_depends_on_nothing_else(encoder: StaticEncoder) -> None:
@@ -85,7 +100,9 @@ def test_the_score_of_a_pair_depends_on_nothing_else(encoder: StaticEncoder) -> 
 @pytest.fixture(scope="module")
 def index_folder(tmp_path_factory: pytest.TempPathFactory, encoder: StaticEncoder) -> Path:
     documents, folder = [p for p in PASSAGES if p.text], tmp_path_factory.mktemp("hybrid") / "index"
-    return build_index(documents, folder, encoder=encoder, settings=BuildSettings(retriever="hybrid"))
+    return build_index(
+        documents, folder, encoder=encoder, settings=BuildSettings(retriever="hybrid")
+    )
 
 
 def without_matching(index: Index) -> HybridRetriever:
@@ -96,7 +113,9 @@ def without_matching(index: Index) -> HybridRetriever:
     return plain
 
 
-def test_only_the_first_hits_are_matched(index_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_first_hits_are_matched(
+    index_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("retrievers.hybrid._MATCHED", 2)
     with Index.open(index_folder) as index:
         matching = open_retriever(index, "hybrid")
@@ -104,7 +123,9 @@ def test_only_the_first_hits_are_matched(index_folder: Path, monkeypatch: pytest
         first = [hit.row for hit in plain.search([QUESTION], 3)[0]]
         assert len(first) == 3
         assert {hit.row for hit in matching.search([QUESTION], 1)[0]} < set(first[:2])
-        assert {hit.row for hit in matching.search([QUESTION], 3)[0]} == set(first)  # all that are wanted
+        assert {hit.row for hit in matching.search([QUESTION], 3)[0]} == set(
+            first
+        )  # all that are wanted
 
 
 def test_hybrid_search_with_static_vectors_matches_words(index_folder: Path) -> None:
@@ -115,10 +136,14 @@ def test_hybrid_search_with_static_vectors_matches_words(index_folder: Path) -> 
         assert matching.matching is not None
         fused = {hit.row: hit.score for hit in plain.search([QUESTION], 10)[0]}
         hits = matching.search([QUESTION], 10)[0]
-        added = matching.matching.score([QUESTION] * len(hits), [index.passages[hit.row] for hit in hits])
+        added = matching.matching.score(
+            [QUESTION] * len(hits), [index.passages[hit.row] for hit in hits]
+        )
         np.testing.assert_allclose([hit.score - fused[hit.row] for hit in hits], added, atol=1e-4)
         assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
-        assert [hit.row for hit in matching.search([QUESTION], 2)[0]] == [hit.row for hit in hits[:2]]
+        assert [hit.row for hit in matching.search([QUESTION], 2)[0]] == [
+            hit.row for hit in hits[:2]
+        ]
         assert str(matching.fusion) == "std:1,1.5"  # of a network it is std:1,0.6
         other = open_retriever(index, "hybrid", fusion=Fusion.parse("rrf60:1,1"))
         assert isinstance(other, HybridRetriever)

@@ -19,7 +19,10 @@ def brute_force(questions: Vectors, passages: Vectors) -> torch.Tensor:
     return torch.stack(
         [
             torch.stack(
-                [sum(max(i @ j for j in p) for i in q) for p in passages.values.split(PASSAGE_LENGTHS)]
+                [
+                    sum(max(i @ j for j in p) for i in q)
+                    for p in passages.values.split(PASSAGE_LENGTHS)
+                ]
             )
             for q in questions.values.split(QUESTION_LENGTHS)
         ]

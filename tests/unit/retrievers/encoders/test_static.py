@@ -36,7 +36,9 @@ def as_model2vec(folder: Path, vectors: np.ndarray, tokenizer: Tokenizer) -> Pat
     folder.mkdir(parents=True, exist_ok=True)
     scales = np.abs(vectors).max(axis=1) / 127
     rows = np.rint(vectors / scales[:, None]).astype(np.int8)
-    save_file({"embeddings": rows, "weights": scales.astype(np.float32)}, folder / "model.safetensors")
+    save_file(
+        {"embeddings": rows, "weights": scales.astype(np.float32)}, folder / "model.safetensors"
+    )
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "config.json").write_text(json.dumps({"model_type": "model2vec", "normalize": True}))
     return folder
@@ -63,12 +65,16 @@ def test_vectors_are_those_of_sentence_transformers(tmp_path: Path, vectors: np.
     assert isinstance(encoder, StaticEncoder)
     expected = theirs.encode(TEXTS)
     np.testing.assert_allclose(encoder.encode_questions(TEXTS), expected, atol=1e-6)
-    np.testing.assert_allclose(encoder.encode_passages([""] * len(TEXTS), TEXTS), expected, atol=1e-6)
+    np.testing.assert_allclose(
+        encoder.encode_passages([""] * len(TEXTS), TEXTS), expected, atol=1e-6
+    )
     int8 = load_encoder(as_model2vec(tmp_path / "int8", vectors, tokenizer()))
     np.testing.assert_allclose(int8.encode_questions(TEXTS), expected, atol=0.02)
 
 
-def test_what_is_written_opens_in_sentence_transformers(tmp_path: Path, vectors: np.ndarray) -> None:
+def test_what_is_written_opens_in_sentence_transformers(
+    tmp_path: Path, vectors: np.ndarray
+) -> None:
     library = pytest.importorskip("sentence_transformers")
     tokenizer().save(str(tmp_path / "tokenizer.json"))
     for _ in range(2):  # an earlier folder is replaced
@@ -82,7 +88,11 @@ def test_what_is_written_opens_in_sentence_transformers(tmp_path: Path, vectors:
 
 def test_the_shipped_encoder_loads_by_name() -> None:
     encoder = load_encoder("static")
-    assert (encoder.identity.name, encoder.dim, encoder.identity.similarity) == ("static", 256, "cosine")
+    assert (encoder.identity.name, encoder.dim, encoder.identity.similarity) == (
+        "static",
+        256,
+        "cosine",
+    )
     assert load_like(encoder.identity).identity == encoder.identity
     near, far = encoder.encode_passages(
         ["", ""], ["The Danube rises in the Black Forest.", "Tax law of 1913."]
@@ -99,10 +109,14 @@ def test_mapping_and_weights_of_model2vec(tmp_path: Path, vectors: np.ndarray) -
         tmp_path / "model.safetensors",
     )
     tokenizer().save(str(tmp_path / "tokenizer.json"))
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "model2vec", "normalize": False}))
+    (tmp_path / "config.json").write_text(
+        json.dumps({"model_type": "model2vec", "normalize": False})
+    )
     encoder = StaticEncoder.load(tmp_path)
     full = vectors[:5].astype(np.float16).astype(np.float32)[mapping] * weights[:, None]
-    np.testing.assert_allclose(encoder.encode_questions(TEXTS), by_hand(full, TEXTS, unit=False), atol=1e-6)
+    np.testing.assert_allclose(
+        encoder.encode_questions(TEXTS), by_hand(full, TEXTS, unit=False), atol=1e-6
+    )
     assert encoder.identity.similarity == "dot"
 
 
@@ -115,7 +129,8 @@ def test_a_text_is_its_title_and_its_first_tokens(tmp_path: Path, vectors: np.nd
     np.testing.assert_array_equal(encoder.encode_questions(["river"]), alone)
     hop = Query("river", (Passage("1", "", "danube"),))
     np.testing.assert_array_equal(
-        encoder.encode_queries([hop]), StaticEncoder.load(tmp_path).encode_questions(["sea river danube"])
+        encoder.encode_queries([hop]),
+        StaticEncoder.load(tmp_path).encode_questions(["sea river danube"]),
     )
 
 
@@ -139,7 +154,9 @@ def test_bad_folders_and_settings_are_refused(tmp_path: Path, vectors: np.ndarra
 
 
 def test_the_commands_that_index_and_search_with_it_import_no_torch(tmp_path: Path) -> None:
-    (tmp_path / "q.jsonl").write_text(json.dumps({"id": "q", "question": "who is there?", "answers": ["a"]}))
+    (tmp_path / "q.jsonl").write_text(
+        json.dumps({"id": "q", "question": "who is there?", "answers": ["a"]})
+    )
     program = """
 import sys; from rag.cli.main import app
 for command in ("index sample --encoder static --retriever dense --out i",

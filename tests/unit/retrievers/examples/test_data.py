@@ -18,14 +18,17 @@ def passage(n):
 def examples(count=12):
     return [
         Example.labelled(
-            f"q{n}", f"who wrote {n}", (f"answer{n}",), (passage(n),),
+            f"q{n}",
+            f"who wrote {n}",
+            (f"answer{n}",),
+            (passage(n),),
             [
                 Candidate(passage(100 + (n + k) % 7), "hard_negative", "bm25", k + 1, 9.5 - k)
                 for k in range(4)
             ],
         )
         for n in range(count)
-    ]  # fmt: skip
+    ]
 
 
 def test_a_query_brings_its_passages_and_their_targets():
@@ -45,7 +48,9 @@ def test_a_query_brings_its_passages_and_their_targets():
 
 
 def test_a_table_holds_what_training_needs_and_each_passage_once_per_role():
-    twice = replace(examples()[3], candidates=(*examples()[3].candidates, *examples()[3].candidates))
+    twice = replace(
+        examples()[3], candidates=(*examples()[3].candidates, *examples()[3].candidates)
+    )
     unjudged = Candidate(passage(50), "retrieved")
     data = ExampleTable.of([*examples(3), replace(twice, candidates=(*twice.candidates, unjudged))])
     assert (len(data), data.ids, data.has_negatives) == (4, ["q0", "q1", "q2", "q3"], True)
@@ -76,21 +81,36 @@ def test_batches_depend_on_the_step_alone():
 def test_one_of_several_positives_is_drawn_at_every_visit():
     """By the step alone; what was not drawn is no negative."""
     asked = [
-        Example("q", "who", (), (
-            Candidate(passage(0), "positive", target=2.0), Candidate(passage(1), "positive", target=3.0),
-            Candidate(passage(2), "negative", target=0.0), Candidate(passage(3), "negative", target=1.0),
-        )),
-        Example("r", "where", (), (
-            Candidate(passage(4), "positive", target=2.0), Candidate(passage(5), "negative", target=1.0),
-        )),
-    ]  # fmt: skip
+        Example(
+            "q",
+            "who",
+            (),
+            (
+                Candidate(passage(0), "positive", target=2.0),
+                Candidate(passage(1), "positive", target=3.0),
+                Candidate(passage(2), "negative", target=0.0),
+                Candidate(passage(3), "negative", target=1.0),
+            ),
+        ),
+        Example(
+            "r",
+            "where",
+            (),
+            (
+                Candidate(passage(4), "positive", target=2.0),
+                Candidate(passage(5), "negative", target=1.0),
+            ),
+        ),
+    ]
     data = ExampleTable.of(asked)
 
     def right(step):
         batch = RetrieverBatches(data, Epochs(2, 2, epochs=200, seed=3))[step]
         row = batch.examples.tolist().index(0)
         golds = [passage(0), passage(1)]
-        left_out = [n for n, p in enumerate(batch.passages) if p in golds and n != batch.positives[row]]
+        left_out = [
+            n for n, p in enumerate(batch.passages) if p in golds and n != batch.positives[row]
+        ]
         assert all(batch.ignored[row, n] for n in left_out)
         return golds.index(batch.passages[batch.positives[row]])
 

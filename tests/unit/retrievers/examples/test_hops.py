@@ -26,13 +26,18 @@ def titles(examples):
 
 
 def test_a_bridge_is_crossed_one_way_and_the_passage_beyond_it_is_masked_not_wrong():
-    asked = question("Capital of where the Danube rises?", GERMANY, DANUBE, context=(GoldPassage(RHINE),))
+    asked = question(
+        "Capital of where the Danube rises?", GERMANY, DANUBE, context=(GoldPassage(RHINE),)
+    )
     examples = list(hop_examples([asked]))
     assert titles(examples) == [
         ("q#0.0", [], ["Danube", "Germany (state)"]),
         ("q#0.1", ["Danube"], ["Germany (state)"]),
     ]
-    assert [[n.passage.title for n in example.negatives] for example in examples] == [["Rhine"], ["Rhine"]]
+    assert [[n.passage.title for n in example.negatives] for example in examples] == [
+        ["Rhine"],
+        ["Rhine"],
+    ]
 
 
 def test_what_is_compared_comes_in_both_orders():
@@ -47,8 +52,9 @@ def test_given_passage_ids_are_in_hop_order_and_alternatives_are_one_hop():
     either = question("who?", DANUBE, RHINE, id="e", gold_are_alternatives=True)
     result = hop_examples([stated], find=lambda passage: corpus.get(passage.id))
     assert titles(result) == [
-        ("s#0.0", [], ["Germany (state)", "Danube"]), ("s#0.1", ["Germany (state)"], ["Danube"]),
-    ]  # fmt: skip
+        ("s#0.0", [], ["Germany (state)", "Danube"]),
+        ("s#0.1", ["Germany (state)"], ["Danube"]),
+    ]
     assert titles(hop_examples([either])) == [("e#0.0", [], ["Danube"])]
 
 
@@ -61,7 +67,12 @@ def test_what_cannot_be_used_is_counted_by_reason(caplog):
         question("who?", DANUBE, id="good"),
     ]
     assert [e.id for e in hop_examples(asked, max_hops=2)] == ["good#0.0"]
-    reasons = ("no gold passages", "a gold passage comes twice", "more than 2 hops", "or lacks its text")
+    reasons = (
+        "no gold passages",
+        "a gold passage comes twice",
+        "more than 2 hops",
+        "or lacks its text",
+    )
     warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert len(warnings) == 4
     assert all(any(f"{reason}: 1" in warning for warning in warnings) for reason in reasons)

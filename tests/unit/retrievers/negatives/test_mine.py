@@ -20,7 +20,9 @@ RIVERS = ("Danube", "Rhine", "Elbe", "Oder", "Main", "Neckar", "Isar", "Inn", "S
 
 
 def text_of(river, number):
-    return f"The {river} rises in forest {number} and the river flows past town {number} to the sea."
+    return (
+        f"The {river} rises in forest {number} and the river flows past town {number} to the sea."
+    )
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +34,9 @@ def encoder(tiny_bert):
 def index_dir(tmp_path_factory, encoder):
     out = tmp_path_factory.mktemp("mining") / "index"
     passages = [Passage(f"p{n}", river, text_of(river, n)) for n, river in enumerate(RIVERS)]
-    passages.append(Passage("copy", "Danube again", text_of("Danube", 0).replace(" and ", "  and\n")))
+    passages.append(
+        Passage("copy", "Danube again", text_of("Danube", 0).replace(" and ", "  and\n"))
+    )
     passages.append(Passage("answer", "Towns", "In town 0 the river is wide."))
     build_index(passages, out, encoder=encoder, settings=BuildSettings(retriever="hybrid"))
     return out
@@ -42,19 +46,41 @@ def index_dir(tmp_path_factory, encoder):
 def questions(tmp_path):
     """The river's town is the answer; gold passages are given in every way there is."""
     rows = [
-        {"id": "by-id", "question": "where does the river Danube rise", "answers": ["town 0"],
-         "gold_passage_ids": ["p0"]},
-        {"id": "by-text", "question": "the river Rhine flows to", "answers": ["town 1"],
-         "positive_ctxs": [{"title": "Rhine", "text": text_of("Rhine", 1).replace(" ", "  ")}]},
-        {"id": "clash", "question": "the river Elbe flows to", "answers": ["town 2"],
-         "positive_ctxs": [{"id": "p0", "title": "Elbe", "text": text_of("Elbe", 2)}]},
-        {"id": "overlap", "question": "the river Oder flows to", "answers": ["town 3"],
-         "positive_ctxs": [{"title": "Oder", "text": "As we know: " + text_of("Oder", 3) + " It is long."}]},
-        {"id": "outside", "question": "the river Seine", "answers": ["Paris"],
-         "positive_ctxs": [{"title": "Seine", "text": "Paris lies on the Seine"}]},
+        {
+            "id": "by-id",
+            "question": "where does the river Danube rise",
+            "answers": ["town 0"],
+            "gold_passage_ids": ["p0"],
+        },
+        {
+            "id": "by-text",
+            "question": "the river Rhine flows to",
+            "answers": ["town 1"],
+            "positive_ctxs": [{"title": "Rhine", "text": text_of("Rhine", 1).replace(" ", "  ")}],
+        },
+        {
+            "id": "clash",
+            "question": "the river Elbe flows to",
+            "answers": ["town 2"],
+            "positive_ctxs": [{"id": "p0", "title": "Elbe", "text": text_of("Elbe", 2)}],
+        },
+        {
+            "id": "overlap",
+            "question": "the river Oder flows to",
+            "answers": ["town 3"],
+            "positive_ctxs": [
+                {"title": "Oder", "text": "As we know: " + text_of("Oder", 3) + " It is long."}
+            ],
+        },
+        {
+            "id": "outside",
+            "question": "the river Seine",
+            "answers": ["Paris"],
+            "positive_ctxs": [{"title": "Seine", "text": "Paris lies on the Seine"}],
+        },
         {"id": "weak", "question": "river Isar flows past which town", "answers": ["town 6"]},
         {"id": "none", "question": "river Amazon", "answers": ["Atlantic"]},
-    ]  # fmt: skip
+    ]
     path = tmp_path / "questions.jsonl"
     path.write_text("\n".join(map(json.dumps, rows)))
     return path
@@ -68,9 +94,13 @@ def test_positives_are_found_in_every_way(index_dir, questions, tmp_path):
     report = mine(index_dir, questions, tmp_path / "out.json", ranks="20")
     result = mined(tmp_path / "out.json")
     assert {name: [p.id for p in example.positives] for name, example in result.items()} == {
-        "by-id": ["p0"], "by-text": ["p1"], "clash": ["p2"], "overlap": ["p3"], "outside": [""],
+        "by-id": ["p0"],
+        "by-text": ["p1"],
+        "clash": ["p2"],
+        "overlap": ["p3"],
+        "outside": [""],
         "weak": ["p6"],
-    }  # fmt: skip
+    }
     counts = report["counts"]
     ways = {k.removeprefix("positive "): v for k, v in counts.items() if k.startswith("positive ")}
     assert ways == {"id": 1, "text": 2, "overlap": 1, "given": 1, "weak": 1, "none": 1}
@@ -85,7 +115,11 @@ def test_positives_are_found_in_every_way(index_dir, questions, tmp_path):
         assert all(negative.source == "bm25" for negative in example.negatives)
         ranks = [negative.rank for negative in example.negatives]
         assert ranks == sorted(ranks)
-    assert {p.name for p in tmp_path.iterdir()} == {"out.json", "out.json.report.json", "questions.jsonl"}
+    assert {p.name for p in tmp_path.iterdir()} == {
+        "out.json",
+        "out.json.report.json",
+        "questions.jsonl",
+    }
 
 
 def test_provenance_is_that_of_the_searches(index_dir, questions, tmp_path, encoder):
@@ -95,7 +129,9 @@ def test_provenance_is_that_of_the_searches(index_dir, questions, tmp_path, enco
             scores = index.embeddings.rows(np.arange(len(index.passages)))
             scores = scores @ encoder.encode_questions([example.question])[0]
             dense = [index.passages[int(row)].id for row in np.argsort(-scores, kind="stable")]
-            bm25 = [index.passages[row].id for row, _ in index.lucene.search([example.question], 20)[0]]
+            bm25 = [
+                index.passages[row].id for row, _ in index.lucene.search([example.question], 20)[0]
+            ]
             for negative in example.negatives:
                 assert 2 <= negative.rank <= 6
                 ranking = dense if negative.source.startswith("dense") else bm25
@@ -110,7 +146,10 @@ def test_margin(index_dir, questions, tmp_path, encoder):
         limit = encoder.encode_passages([gold.title], [gold.text])[0] @ vector
         limit -= 0.01 * abs(limit)
         for negative in example.negatives:
-            score = encoder.encode_passages([negative.passage.title], [negative.passage.text])[0] @ vector
+            score = (
+                encoder.encode_passages([negative.passage.title], [negative.passage.text])[0]
+                @ vector
+            )
             assert score <= limit + 1e-2 * abs(limit)  # stored vectors are rounded
 
 
@@ -149,7 +188,17 @@ def test_what_cannot_be_done_is_said(index_dir, questions, tmp_path):
 
 def test_the_command(index_dir, questions, tmp_path, capsys):
     out = tmp_path / "negatives.json"
-    command = ["mine", "-i", str(index_dir), "-q", str(questions), "-o", str(out), "--source", "both"]
+    command = [
+        "mine",
+        "-i",
+        str(index_dir),
+        "-q",
+        str(questions),
+        "-o",
+        str(out),
+        "--source",
+        "both",
+    ]
     assert exit_code(*command, "--ranks", "2:9", "--per-question", "3", "--margin", "0.999") == 0
     printed = capsys.readouterr().out
     assert "examples 6" in printed

@@ -1,4 +1,6 @@
-"""`train_ance` learns from what it mines itself, in one process and in two, and says what cannot work."""
+"""`train_ance` learns from what it mines itself, in one process and in two, and says what cannot
+work.
+"""
 
 import zlib
 from collections.abc import Callable, Sequence
@@ -39,7 +41,9 @@ class WordEncoder:
 
     def _encode(self, texts: Sequence[str]) -> Float32:
         words = [[zlib.crc32(word.encode()) for word in text.split()] for text in texts]
-        rows = [sum(np.random.default_rng(seed).normal(size=DIM) for seed in seeds) for seeds in words]
+        rows = [
+            sum(np.random.default_rng(seed).normal(size=DIM) for seed in seeds) for seeds in words
+        ]
         return np.array(rows).astype(np.float32)
 
     def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> Float32:
@@ -63,9 +67,16 @@ def warm(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> tuple[Pat
     passages = [example.positives[0] for example in examples]
     index = build_index(passages, place / "index", encoder=WordEncoder(), settings=settings)
     config = DprTrainConfig(
-        out=place / "run", train_files=(place / "train.json",), question_encoder=str(tiny_bert), epochs=8,
-        hard_negatives=0, learning_rate=3e-3, pooling="mean", normalize=True, **_SMALL,
-    )  # fmt: skip
+        out=place / "run",
+        train_files=(place / "train.json",),
+        question_encoder=str(tiny_bert),
+        epochs=8,
+        hard_negatives=0,
+        learning_rate=3e-3,
+        pooling="mean",
+        normalize=True,
+        **_SMALL,
+    )
     return place / "train.json", index, train_dpr(config)
 
 
@@ -95,7 +106,10 @@ def test_no_negatives_at_all_is_said(
 
 
 def of_words(numbers: Sequence[int]) -> list[Example]:
-    return [Example.labelled(f"q{n}", f"word{n} word{n + 1}", (f"word{n}",), (PASSAGES[n],)) for n in numbers]
+    return [
+        Example.labelled(f"q{n}", f"word{n} word{n + 1}", (f"word{n}",), (PASSAGES[n],))
+        for n in numbers
+    ]
 
 
 def build(place: Path, corpus: PassageStore) -> Path:
@@ -104,7 +118,13 @@ def build(place: Path, corpus: PassageStore) -> Path:
     (snapshot / "encoder").mkdir(parents=True)
     (snapshot / "encoder" / "weights").touch()
     result.mkdir()
-    given = {"out": place / "run", "train_files": ("t.json",), "index": "index", "depth": 20, "kept": 5}
+    given = {
+        "out": place / "run",
+        "train_files": ("t.json",),
+        "index": "index",
+        "depth": 20,
+        "kept": 5,
+    }
     config = AnceTrainConfig(**given)
     mine_negatives(config, corpus, of_words(range(20)), WordEncoder(snapshot / "encoder"), result)
     assert not (result / "embeddings").exists()
@@ -116,7 +136,9 @@ def test_negatives_are_the_best_passages_that_are_not_right(tmp_path: Path) -> N
         writer.add_many(PASSAGES)
     corpus = PassageStore.open(tmp_path / "passages")
     result = build(tmp_path, corpus)
-    batches = RetrieverBatches(ExampleTable.of(of_words(range(20))), Epochs(20, 20), hard_negatives=9)
+    batches = RetrieverBatches(
+        ExampleTable.of(of_words(range(20))), Epochs(20, 20), hard_negatives=9
+    )
     figures = take_up_negatives(batches, corpus, result)
     batch = batches[0]
     mined = {

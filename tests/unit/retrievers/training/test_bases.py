@@ -1,4 +1,6 @@
-"""Encoders of today's shapes are trained, killed, resumed and exported; sentence-transformers reads them."""
+"""Encoders of today's shapes are trained, killed, resumed and exported; sentence-transformers reads
+them.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -22,10 +24,23 @@ def _train(out: Path, examples: Path, start: Path, base: str) -> Path:
     if base == "qwen3":  # an instruction before questions, the last token, adapters
         how = {"pooling": "lasttoken", "query_prefix": "who wrote: ", "lora": 4}
     config = DprTrainConfig(
-        out=out, train_files=(examples,), question_encoder=str(start), normalize=True, **how,
-        question_tokens=16, passage_tokens=24, batch_size=8, epochs=3, max_steps=20, learning_rate=1e-3,
-        precision="fp32", dropout=0.0, hard_negatives=0, validation_questions=8, save_every_s=0.0,
-    )  # fmt: skip
+        out=out,
+        train_files=(examples,),
+        question_encoder=str(start),
+        normalize=True,
+        **how,
+        question_tokens=16,
+        passage_tokens=24,
+        batch_size=8,
+        epochs=3,
+        max_steps=20,
+        learning_rate=1e-3,
+        precision="fp32",
+        dropout=0.0,
+        hard_negatives=0,
+        validation_questions=8,
+        save_every_s=0.0,
+    )
     return train_dpr(config)
 
 
@@ -50,4 +65,6 @@ def test_a_base_is_trained_resumed_and_read_elsewhere(
     assert np.abs(questions - before).max() > 1e-3
     if base == "qwen3":
         assert not any(".lora_" in name for name in AutoModel.from_pretrained(folder).state_dict())
-        assert np.abs(questions - encoder.encode_passages(["", ""], _TEXTS)).max() > 1e-3  # the instruction
+        assert (
+            np.abs(questions - encoder.encode_passages(["", ""], _TEXTS)).max() > 1e-3
+        )  # the instruction

@@ -19,11 +19,18 @@ def config(out: Path, train: Path, encoder: Path, **settings: Any) -> ColbertTra
     return load_config(
         ColbertTrainConfig,
         overrides={
-            "out": out, "train_files": [train], "question_encoder": str(encoder),
-            "projection_dim": 32, "temperature": 0.2, "batch_size": 32, "learning_rate": 3e-3, **TINY,
-            "question_tokens": 12, **settings,
+            "out": out,
+            "train_files": [train],
+            "question_encoder": str(encoder),
+            "projection_dim": 32,
+            "temperature": 0.2,
+            "batch_size": 32,
+            "learning_rate": 3e-3,
+            **TINY,
+            "question_tokens": 12,
+            **settings,
         },
-    )  # fmt: skip
+    )
 
 
 def test_the_loss_falls_and_retrieval_rises(
@@ -33,7 +40,9 @@ def test_the_loss_falls_and_retrieval_rises(
     chosen = config(tmp_path / "run", train, tiny_bert, validate_every_steps=1000, epochs=24)
     finished = train_colbert(chosen)
     assert falls(chosen.out, 0.7, over=4)
-    untrained = train_colbert(config(tmp_path / "no", train, tiny_bert, max_steps=1, learning_rate=1e-9))
+    untrained = train_colbert(
+        config(tmp_path / "no", train, tiny_bert, max_steps=1, learning_rate=1e-9)
+    )
     held_out = split_examples(chosen, chosen.out / "data").held_out
     assert mrr_of(finished, held_out) > mrr_of(untrained, held_out) + 15
     encoder = BiEncoder.load(finished)
@@ -52,5 +61,9 @@ def test_a_start_of_longer_vectors_is_trained_with_unit_vectors(
     given = {"projection_dim": 0, "max_steps": 1, "validation_fraction": 0.0}
     unit = config(tmp_path / "run", cipher_file(40), tmp_path / "start", **given)
     encoder = BiEncoder.load(train_colbert(unit), precision="fp32")
-    build_index([Passage("1", "", "the river"), Passage("2", "", "title text")], tmp_path / "index",
-                encoder=encoder, settings=BuildSettings(index_type="plaid", probes=2))  # fmt: skip
+    build_index(
+        [Passage("1", "", "the river"), Passage("2", "", "title text")],
+        tmp_path / "index",
+        encoder=encoder,
+        settings=BuildSettings(index_type="plaid", probes=2),
+    )

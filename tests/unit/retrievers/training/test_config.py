@@ -1,4 +1,6 @@
-"""Configuration of retriever training: settings that cannot work together are refused with a way out."""
+"""Configuration of retriever training: settings that cannot work together are refused with a way
+out.
+"""
 
 from typing import Any
 
@@ -42,9 +44,15 @@ def test_what_cannot_work_is_refused(settings: dict[str, Any], message: str) -> 
         (ColbertTrainConfig, {"projection_dim": 256}, "projection_dim"),
         (ColbertTrainConfig, {"normalize": False}, "normalize = False"),
         (MdrTrainConfig, {"negatives": "index", "index": None}, "needs an index"),
-        (MdrTrainConfig, {"negatives": "index", "shared": False, "queue_size": 9}, "needs no queue"),
+        (
+            MdrTrainConfig,
+            {"negatives": "index", "shared": False, "queue_size": 9},
+            "needs no queue",
+        ),
     ],
 )
-def test_what_a_recipe_cannot_do_is_refused(kind: Any, settings: dict[str, Any], message: str) -> None:
+def test_what_a_recipe_cannot_do_is_refused(
+    kind: Any, settings: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ConfigError, match=message):
         load_config(kind, overrides={**_PATHS, "index": "i", **settings})

@@ -1,4 +1,6 @@
-"""Distillation: losses against loops, gradients of processes and chunks against one big batch, learning."""
+"""Distillation: losses against loops, gradients of processes and chunks against one big batch,
+learning.
+"""
 
 import math
 from dataclasses import replace
@@ -21,7 +23,11 @@ def drawn(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     listed = draw.random((4, 7)) < 0.6
     listed[:, 0] = True
     scores, targets = draw.normal(scale=2, size=(2, 4, 7))
-    return torch.from_numpy(scores).requires_grad_(), torch.from_numpy(targets), torch.from_numpy(listed)
+    return (
+        torch.from_numpy(scores).requires_grad_(),
+        torch.from_numpy(targets),
+        torch.from_numpy(listed),
+    )
 
 
 @pytest.mark.parametrize("per_passage", [False, True])
@@ -45,8 +51,12 @@ def test_margins_are_the_double_sum() -> None:
     margins = []
     for s, g, kept in zip(scores.tolist(), targets.tolist(), listed.tolist(), strict=True):
         own = [i for i, k in enumerate(kept) if k]
-        margins += [max(0.0, 0.3 * (g[i] - g[j]) + s[j] - s[i]) for i in own for j in own if g[i] > g[j]]
-    assert float(margin_loss(scores, 0.3 * targets, listed).detach()) == pytest.approx(np.mean(margins))
+        margins += [
+            max(0.0, 0.3 * (g[i] - g[j]) + s[j] - s[i]) for i in own for j in own if g[i] > g[j]
+        ]
+    assert float(margin_loss(scores, 0.3 * targets, listed).detach()) == pytest.approx(
+        np.mean(margins)
+    )
     alike = margin_loss(scores, torch.zeros_like(targets), listed)
     alike.backward()
     assert float(alike.detach()) == 0.0
@@ -59,24 +69,36 @@ def scored(count: int, negatives: int = 5) -> list[Example]:
     for example in cipher_examples(count, negatives=negatives):
         listed = [Candidate(example.positives[0], "retrieved", target=4.0 + draw.random())]
         listed += [replace(c, role="retrieved", target=draw.random()) for c in example.negatives]
-        result.append(replace(example, candidates=tuple(draw.permutation(np.array(listed, object)))))
+        result.append(
+            replace(example, candidates=tuple(draw.permutation(np.array(listed, object))))
+        )
     return result
 
 
 def settings(tmp_path: Path, encoder: Path, **more: Any) -> DistillTrainConfig:
     given: dict[str, Any] = {
-        "out": tmp_path / "run", "train_files": (tmp_path / "scored.json",), "question_encoder": str(encoder),
-        "pooling": "mean", "normalize": True, "temperature": 0.2, "per_question": 5, "learning_rate": 3e-3,
+        "out": tmp_path / "run",
+        "train_files": (tmp_path / "scored.json",),
+        "question_encoder": str(encoder),
+        "pooling": "mean",
+        "normalize": True,
+        "temperature": 0.2,
+        "per_question": 5,
+        "learning_rate": 3e-3,
         "validate_every_steps": 200,
-    }  # fmt: skip
+    }
     return DistillTrainConfig(**{**TINY, **given, **more})
 
 
 def test_it_learns_what_the_reader_likes(tmp_path: Path, tiny_bert: Path) -> None:
     examples = scored(240)
-    constant = replace(examples[0], candidates=tuple(replace(c, target=1.0) for c in examples[0].candidates))
+    constant = replace(
+        examples[0], candidates=tuple(replace(c, target=1.0) for c in examples[0].candidates)
+    )
     write_examples(tmp_path / "scored.json", [*examples, constant])
-    finished = train_distill(settings(tmp_path, tiny_bert, epochs=12, validation_fraction=0.1, batch_size=24))
+    finished = train_distill(
+        settings(tmp_path, tiny_bert, epochs=12, validation_fraction=0.1, batch_size=24)
+    )
     assert falls(tmp_path / "run", 0.7, over=12)
     encoder = BiEncoder.load(finished)
     right = [max(e.candidates, key=lambda c: c.target or 0.0).passage for e in examples]

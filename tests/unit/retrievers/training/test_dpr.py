@@ -21,8 +21,19 @@ _SMALL: dict[str, Any] = {**TINY, "batch_size": 32, "learning_rate": 3e-3}
 @pytest.mark.parametrize(
     "settings",
     [
-        {"shared": False, "pooling": "cls", "normalize": False, "layout": "pair"},  # DPR's own shape
-        {"shared": False, "pooling": "mean", "normalize": True, "projection_dim": 16, "chunk_size": 16},
+        {
+            "shared": False,
+            "pooling": "cls",
+            "normalize": False,
+            "layout": "pair",
+        },  # DPR's own shape
+        {
+            "shared": False,
+            "pooling": "mean",
+            "normalize": True,
+            "projection_dim": 16,
+            "chunk_size": 16,
+        },
         {"shared": True, "pooling": "mean", "normalize": True},
     ],
 )
@@ -31,9 +42,14 @@ def test_the_loss_falls_and_retrieval_rises(
 ) -> None:
     train = cipher_file(240)
     config = DprTrainConfig(
-        out=tmp_path / "run", train_files=(train,), question_encoder=str(tiny_bert), epochs=10,
-        validate_every_steps=40, select_by="nll", **{**_SMALL, **settings},
-    )  # fmt: skip
+        out=tmp_path / "run",
+        train_files=(train,),
+        question_encoder=str(tiny_bert),
+        epochs=10,
+        validate_every_steps=40,
+        select_by="nll",
+        **{**_SMALL, **settings},
+    )
     finished = train_dpr(config)
     assert finished == tmp_path / "run" / "encoder"
     assert falls(config.out, 0.5, over=5)
@@ -45,10 +61,14 @@ def test_the_loss_falls_and_retrieval_rises(
 
     figures = json.loads((config.out / "figures.json").read_text())
     best = min(
-        (r["eval/nll"], r["step"]) for r in read_metrics(config.out / "metrics.jsonl") if "eval/nll" in r
+        (r["eval/nll"], r["step"])
+        for r in read_metrics(config.out / "metrics.jsonl")
+        if "eval/nll" in r
     )
     assert (figures["figures"]["nll"], figures["step"]) == best
-    assert figures["figures"]["average_rank"] == pytest.approx(pool_rank(encoder, held_out), abs=0.2)
+    assert figures["figures"]["average_rank"] == pytest.approx(
+        pool_rank(encoder, held_out), abs=0.2
+    )
     assert "--encoder FOLDER " in named(finished, "dpr")  # and not the name of a preset
     assert (finished / "passage_encoder" / "modules.json").exists() != config.shared
     assert (finished / "modules.json").exists() == config.shared
@@ -63,12 +83,21 @@ def test_the_loss_falls_and_retrieval_rises(
     ],
 )
 def test_wrong_inputs_are_said(
-    tmp_path: Path, tiny_bert: Path, cipher_file: Callable[..., Path], settings: dict[str, Any],
-    error: type[Exception], message: str,
-) -> None:  # fmt: skip
+    tmp_path: Path,
+    tiny_bert: Path,
+    cipher_file: Callable[..., Path],
+    settings: dict[str, Any],
+    error: type[Exception],
+    message: str,
+) -> None:
     given = {
-        "out": tmp_path / "run", "train_files": (cipher_file(60),), "question_encoder": str(tiny_bert),
-        "max_steps": 3, **_SMALL, "batch_size": 8, **settings,
-    }  # fmt: skip
+        "out": tmp_path / "run",
+        "train_files": (cipher_file(60),),
+        "question_encoder": str(tiny_bert),
+        "max_steps": 3,
+        **_SMALL,
+        "batch_size": 8,
+        **settings,
+    }
     with pytest.raises(error, match=message):
         train_dpr(DprTrainConfig(**given))

@@ -19,7 +19,13 @@ from retrievers.training.ict import IctBatches, IctTrainConfig, held_out_rows, t
 from retrievers.training.validation import pool_rank
 from tests.unit.retrievers.conftest import TINY, cipher_examples, falls, named
 
-_SMALL: dict[str, Any] = {**TINY, "passage_tokens": 24, "pooling": "mean", "normalize": True, "split": "none"}
+_SMALL: dict[str, Any] = {
+    **TINY,
+    "passage_tokens": 24,
+    "pooling": "mean",
+    "normalize": True,
+    "split": "none",
+}
 
 
 def write_corpus(path: Path, texts: list[str]) -> Path:
@@ -33,8 +39,14 @@ def drawn(store: Any, held_out: np.ndarray, **data: Any) -> IctBatches:
     return IctBatches(store, rows, Epochs(len(rows), 8, epochs=3, seed=5), **how)
 
 
-def test_a_batch_depends_on_seed_and_step_alone_and_leaves_out_what_is_held_out(tmp_path: Path) -> None:
-    texts = [f"Who wrote {a} in {b} rises. The river {b} in {a} text. No." for a in "abcdef" for b in "ghij"]
+def test_a_batch_depends_on_seed_and_step_alone_and_leaves_out_what_is_held_out(
+    tmp_path: Path,
+) -> None:
+    texts = [
+        f"Who wrote {a} in {b} rises. The river {b} in {a} text. No."
+        for a in "abcdef"
+        for b in "ghij"
+    ]
     store = open_corpus([write_corpus(tmp_path / "c.jsonl", texts)], tmp_path / "data", "none")
     held_out = np.array([0, 3, 4, 23])
     batches, again = (drawn(store, held_out) for _ in range(2))
@@ -54,19 +66,29 @@ def test_a_batch_depends_on_seed_and_step_alone_and_leaves_out_what_is_held_out(
 
 
 def test_retrieval_of_real_questions_rises(tmp_path: Path, tiny_bert: Path) -> None:
-    """No question is trained on: each passage names a code and what it stands for, in two sentences."""
+    """No question is trained on: each passage names a code and what it stands for, in two
+    sentences.
+    """
     examples = cipher_examples(500, negatives=0)
     texts = [f"{e.question}. The {e.positives[0].text}." for e in examples[60:]]
     corpus = write_corpus(tmp_path / "corpus.jsonl", [text[0].upper() + text[1:] for text in texts])
     config = IctTrainConfig(
-        out=tmp_path / "run", train_files=(corpus,), question_encoder=str(tiny_bert), epochs=24,
-        learning_rate=3e-3, batch_size=64, chunk_size=16, keep_sentence=0.0,
+        out=tmp_path / "run",
+        train_files=(corpus,),
+        question_encoder=str(tiny_bert),
+        epochs=24,
+        learning_rate=3e-3,
+        batch_size=64,
+        chunk_size=16,
+        keep_sentence=0.0,
         **{**_SMALL, "validation_fraction": 0},
-    )  # fmt: skip
+    )
     finished = train_ict(config)
     assert falls(config.out, 0.6, over=5)
     before, after = (
-        pool_rank(BiEncoder.load(folder, pooling="mean", normalize=True, precision="fp32"), examples[:60])
+        pool_rank(
+            BiEncoder.load(folder, pooling="mean", normalize=True, precision="fp32"), examples[:60]
+        )
         for folder in (tiny_bert, finished)
     )
     assert after < 0.6 * before
@@ -77,20 +99,29 @@ def test_retrieval_of_real_questions_rises(tmp_path: Path, tiny_bert: Path) -> N
     ("passages", "share", "held_out"),
     [(1, 0.02, 0), (9, 0.02, 0), (60, 0.02, 6), (5000, 0.02, 100), (60, 0, 0)],
 )
-def test_a_small_corpus_holds_out_enough_to_be_told_apart(passages: int, share: float, held_out: int) -> None:
+def test_a_small_corpus_holds_out_enough_to_be_told_apart(
+    passages: int, share: float, held_out: int
+) -> None:
     config = SimpleNamespace(validation_fraction=share, validation_questions=1000)
     rows = held_out_rows(config, passages, seed=3)
     assert len(set(rows.tolist())) == held_out
 
 
 def test_held_out_passages_are_scored_without_questions(tmp_path: Path, tiny_bert: Path) -> None:
-    texts = [f"Who wrote {a} in {b} rises. The river {b} in {a} text." for a in "abcdef" for b in "ghij"]
+    texts = [
+        f"Who wrote {a} in {b} rises. The river {b} in {a} text." for a in "abcdef" for b in "ghij"
+    ]
     passages = [Passage(str(n), "title", text) for n, text in enumerate(texts)]
     build_index(passages, tmp_path / "index", settings=BuildSettings(retriever="bm25"))
     config = IctTrainConfig(
-        out=tmp_path / "run", train_files=(tmp_path / "index",), question_encoder=str(tiny_bert), epochs=1,
-        batch_size=8, reset_layers=1, **{**_SMALL, "validation_fraction": 0.25},
-    )  # fmt: skip
+        out=tmp_path / "run",
+        train_files=(tmp_path / "index",),
+        question_encoder=str(tiny_bert),
+        epochs=1,
+        batch_size=8,
+        reset_layers=1,
+        **{**_SMALL, "validation_fraction": 0.25},
+    )
     train_ict(config)
     figures = json.loads((config.out / "figures.json").read_text())
     assert figures["step"] == 2
@@ -103,10 +134,15 @@ def test_what_cannot_be_learned_from_is_refused(tmp_path: Path, tiny_bert: Path)
         train_ict(IctTrainConfig(out=tmp_path / name, **given))
 
     with pytest.raises(DataError, match="0 of 9 passages have a sentence that can be taken out"):
-        run("one", write_corpus(tmp_path / "one.jsonl", [f"The river {a} rises" for a in "abcdefghi"]))
+        run(
+            "one",
+            write_corpus(tmp_path / "one.jsonl", [f"The river {a} rises" for a in "abcdefghi"]),
+        )
     with pytest.raises(DataError, match="no such file"):
         run("none", tmp_path / "nowhere")
-    build_index([Passage("a", "", "text")], tmp_path / "index", settings=BuildSettings(retriever="bm25"))
+    build_index(
+        [Passage("a", "", "text")], tmp_path / "index", settings=BuildSettings(retriever="bm25")
+    )
     with pytest.raises(ConfigError, match="whole corpus"):
         run("two", tmp_path / "index", tmp_path / "one.jsonl")
     with pytest.raises(DataError, match="0 of 1 passages"):

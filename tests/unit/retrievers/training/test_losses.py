@@ -18,7 +18,11 @@ def test_an_ignored_positive_is_refused() -> None:
 def test_pairwise_loss_is_a_softmax_of_two() -> None:
     draw = np.random.default_rng(3)
     good, bad = draw.normal(size=7), draw.normal(size=7)
-    expected = -np.mean([math.log(math.exp(g) / (math.exp(g) + math.exp(b))) for g, b in zip(good, bad)])
-    assert float(pairwise_loss(torch.from_numpy(good), torch.from_numpy(bad))) == pytest.approx(expected)
+    expected = -np.mean(
+        [math.log(math.exp(g) / (math.exp(g) + math.exp(b))) for g, b in zip(good, bad)]
+    )
+    assert float(pairwise_loss(torch.from_numpy(good), torch.from_numpy(bad))) == pytest.approx(
+        expected
+    )
     extreme = pairwise_loss(torch.tensor([-1e4]), torch.tensor([1e4]))
     assert float(extreme) == 2e4  # no overflow

@@ -1,4 +1,6 @@
-"""`train_mdr` learns both hops; its losses are those of a count by hand; a resumed queue goes on the same."""
+"""`train_mdr` learns both hops; its losses are those of a count by hand; a resumed queue goes on
+the same.
+"""
 
 import json
 from pathlib import Path
@@ -26,7 +28,12 @@ from retrievers.training.step import contrastive_step
 from tests.token_towers import bi_encoder
 from tests.unit.retrievers.conftest import TINY, Flat, cipher_examples, falls, losses_of
 
-_SMALL: dict[str, Any] = {**TINY, "query_tokens": 40, "log_every_steps": 4, "validation_fraction": 0.15}
+_SMALL: dict[str, Any] = {
+    **TINY,
+    "query_tokens": 40,
+    "log_every_steps": 4,
+    "validation_fraction": 0.15,
+}
 _SHAPE: dict[str, Any] = {"passage_tokens": 24, "pooling": "mean", "normalize": True}
 
 
@@ -40,9 +47,14 @@ def bridges(tmp_path_factory: pytest.TempPathFactory) -> Path:
         first = [f"river {one}", [f"the {two}"]]
         second, other = ([f"END {n}", [f"title {codes[2 * n + 1]}"]] for n in (number, number - 1))
         records.append(
-            {"_id": str(number), "question": f"who wrote {one}", "answer": "x",
-             "supporting_facts": [[second[0], 0], [first[0], 0]], "context": [other, second, first]}
-        )  # fmt: skip
+            {
+                "_id": str(number),
+                "question": f"who wrote {one}",
+                "answer": "x",
+                "supporting_facts": [[second[0], 0], [first[0], 0]],
+                "context": [other, second, first],
+            }
+        )
     path.write_text(json.dumps(records))
     return path
 
@@ -66,7 +78,9 @@ def right_paths(directory: Path, train: Path) -> float:
     with Index.open(directory) as index:
         searcher: Any = open_retriever(index, "multihop:beam=10")
         actual = searcher.search_both([record["question"] for record in records], 10)[1]
-        expected = [{index.passages.row_of(f"{record['_id']}-{n}") for n in (1, 2)} for record in records]
+        expected = [
+            {index.passages.row_of(f"{record['_id']}-{n}") for n in (1, 2)} for record in records
+        ]
     return sum(
         any({hit.row for hit in path.hits} == rows for path in paths)
         for paths, rows in zip(actual, expected, strict=True)
@@ -87,11 +101,21 @@ def test_both_hops_are_learned_in_the_batch_and_then_against_an_index(
     index = index_with(train_mdr(one), "index")
     shares.append(right_paths(index, bridges))
     two = MdrTrainConfig(
-        out=tmp_path / "two", train_files=(bridges,), index=index, negatives="index", shared=False,
-        depth=20, epochs=8, learning_rate=2e-3, batch_size=16, **_SMALL,
-    )  # fmt: skip
+        out=tmp_path / "two",
+        train_files=(bridges,),
+        index=index,
+        negatives="index",
+        shared=False,
+        depth=20,
+        epochs=8,
+        learning_rate=2e-3,
+        batch_size=16,
+        **_SMALL,
+    )
     train_mdr(two)
-    shares.append(right_paths(two.out / "index", bridges))  # for the trained encoder, nothing encoded anew
+    shares.append(
+        right_paths(two.out / "index", bridges)
+    )  # for the trained encoder, nothing encoded anew
     for config in (one, two):
         assert falls(config.out, 0.9)
         figures = json.loads((config.out / "figures.json").read_text())["figures"]
@@ -104,7 +128,9 @@ def test_both_hops_are_learned_in_the_batch_and_then_against_an_index(
     train_mdr(three)
     losses = [record["loss"] for record in losses_of(three.out)]
     assert losses[-1] < losses[1]
-    assert right_paths(three.out / "index", bridges) > shares[1]  # the vectors are the index's, as before
+    assert (
+        right_paths(three.out / "index", bridges) > shares[1]
+    )  # the vectors are the index's, as before
 
 
 PASSAGES = [Passage(title, title, f"text {title} river") for title in "abc"]
@@ -112,7 +138,9 @@ PASSAGES = [Passage(title, title, f"text {title} river") for title in "abc"]
 
 def world_of(tiny_bert: Path) -> tuple[BiEncoderModel, ExampleTable]:
     """Of two questions one has two hops."""
-    model = bi_encoder(tiny_bert, pooling="mean", question_tokens=16, passage_tokens=24, dropout=0.0)
+    model = bi_encoder(
+        tiny_bert, pooling="mean", question_tokens=16, passage_tokens=24, dropout=0.0
+    )
     model.query_tokens = 40
     a, b, c = PASSAGES
     second = Example.labelled("", "", (), (b,), (c,)).candidates
@@ -125,7 +153,9 @@ def world_of(tiny_bert: Path) -> tuple[BiEncoderModel, ExampleTable]:
 
 
 @pytest.mark.parametrize("masks", [True, False])
-def test_candidates_of_a_hop_are_all_passages_but_the_later_ones(tiny_bert: Path, masks: bool) -> None:
+def test_candidates_of_a_hop_are_all_passages_but_the_later_ones(
+    tiny_bert: Path, masks: bool
+) -> None:
     """The first passage is a negative of the second hop."""
     left = {"q#0.0": "ac", "q#0.1": "abc", "r#0.0": "abc"}
     model, data = world_of(tiny_bert)
@@ -149,16 +179,22 @@ def test_candidates_of_a_hop_are_all_passages_but_the_later_ones(tiny_bert: Path
     assert float(actual.value) == pytest.approx(expected, rel=1e-4)
 
 
-def test_the_loss_over_a_queue_is_that_of_all_its_passages_but_the_questions_own(tiny_bert: Path) -> None:
+def test_the_loss_over_a_queue_is_that_of_all_its_passages_but_the_questions_own(
+    tiny_bert: Path,
+) -> None:
     model, data = world_of(tiny_bert)
     world = World()
     run: Any = SimpleNamespace(model=model, master=MasterWeights(model, "fp32"), world=world)
     queue = MomentumQueue(run, data, size=3, momentum=0.9)
     batch = HopBatches(data, HopEpochs(data.ids, 2), hard_negatives=0)[0]
     first = contrastive_step(model, batch, world, objective=queue.objective)
-    assert float(first.value) == pytest.approx(float(contrastive_step(model, batch, world).value))  # empty
+    assert float(first.value) == pytest.approx(
+        float(contrastive_step(model, batch, world).value)
+    )  # empty
     queue.push(batch)
-    queue.vectors = torch.randn(3, model.dim, generator=torch.Generator().manual_seed(1))  # of a, b, c
+    queue.vectors = torch.randn(
+        3, model.dim, generator=torch.Generator().manual_seed(1)
+    )  # of a, b, c
     step = contrastive_step(model, batch, world, objective=queue.objective)
 
     golds = {"q#0.0": {"a", "b"}, "q#0.1": {"b"}, "r#0.0": {"c"}}
@@ -167,7 +203,11 @@ def test_the_loss_over_a_queue_is_that_of_all_its_passages_but_the_questions_own
     total = torch.zeros(())
     for n, example in enumerate(batch.examples.tolist()):
         own, target = golds[data.ids[example]], int(batch.positives[n])
-        terms = [questions[n] @ passages[p] for p in range(len(names)) if p == target or names[p] not in own]
+        terms = [
+            questions[n] @ passages[p]
+            for p in range(len(names))
+            if p == target or names[p] not in own
+        ]
         terms += [questions[n] @ queue.vectors[k] for k in range(3) if names[k] not in own]
         total = total - questions[n] @ passages[target] + torch.logsumexp(torch.stack(terms), 0)
     expected = total / len(batch.examples)
@@ -207,16 +247,26 @@ def test_what_an_index_finds_is_what_a_hop_is_told_from(tiny_bert: Path) -> None
             return vectors[rows]
 
     dense = SimpleNamespace(vectors=Bank(vectors), embeddings=Bank(vectors))
-    index: Any = SimpleNamespace(require_dense=lambda: dense, passages=SimpleNamespace(row_of="abc".index))
+    index: Any = SimpleNamespace(
+        require_dense=lambda: dense, passages=SimpleNamespace(row_of="abc".index)
+    )
     examples = np.arange(len(data))
     value = index_step(model, data, examples, index=index, depth=5).value
     queries = model.ask([example.query for example in data])
-    golds = {"q#0.0": (0, {1}), "q#0.1": (1, set()), "r#0.0": (2, set())}  # the next one, the later ones
+    golds = {
+        "q#0.0": (0, {1}),
+        "q#0.1": (1, set()),
+        "r#0.0": (2, set()),
+    }  # the next one, the later ones
     expected = torch.zeros(())
     for n, name in enumerate(data.ids):
         target, later = golds[name]
         scores = queries[n] @ torch.from_numpy(vectors).T
-        actual = [row for row in scores.argsort(descending=True)[:5].tolist() if row not in later | {target}]
+        actual = [
+            row
+            for row in scores.argsort(descending=True)[:5].tolist()
+            if row not in later | {target}
+        ]
         expected = expected - scores[target] + torch.logsumexp(scores[[target, *actual]], 0)
     assert float(value) == pytest.approx(float(expected / 3), rel=1e-5)
     queries.sum().backward()  # the bank gets no gradient, the question tower does

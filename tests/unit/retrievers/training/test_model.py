@@ -1,4 +1,6 @@
-"""The trainable bi-encoder: what folders say, what is refused, what is trained, what export gets."""
+"""The trainable bi-encoder: what folders say, what is refused, what is trained, what export
+gets.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -33,9 +35,11 @@ def batch(questions: int, each: int = 1) -> RetrieverBatch:
     return RetrieverBatch(
         [Query(spell(ids)) for ids in texts(questions)],
         [Passage("", "", spell(ids)) for ids in texts(total, 1)],
-        np.arange(questions) * each, np.zeros((questions, total), dtype=bool),
-        np.stack([others // each, others]), np.arange(questions),
-    )  # fmt: skip
+        np.arange(questions) * each,
+        np.zeros((questions, total), dtype=bool),
+        np.stack([others // each, others]),
+        np.arange(questions),
+    )
 
 
 def test_a_new_projection_follows_the_seed_and_differs_between_towers(tiny_bert: Path) -> None:
@@ -56,7 +60,9 @@ def test_a_frozen_passage_tower_takes_no_gradients(tiny_bert: Path) -> None:
     grads = {name: p.grad is not None for name, p in model.named_parameters()}
     assert not any(given for name, given in grads.items() if name.startswith("passage."))
     assert any(given for name, given in grads.items() if name.startswith("question."))
-    config = DprTrainConfig(out="run", train_files=("train.json",), question_encoder=str(tiny_bert), **TOKENS)
+    config = DprTrainConfig(
+        out="run", train_files=("train.json",), question_encoder=str(tiny_bert), **TOKENS
+    )
     with pytest.raises(ConfigError, match="shared"):
         load_model(config, "cpu", freeze_passages=True)
 
@@ -74,7 +80,9 @@ def test_vectors_of_a_frozen_tower_are_without_dropout(tiny_bert: Path) -> None:
 
 @pytest.mark.needs_bf16
 def test_bf16_keeps_vectors_and_scores_in_fp32(tiny_bert: Path) -> None:
-    exact, model = (spelled(bi_encoder(tiny_bert, normalize=True, dropout=0.0, **TOKENS)) for _ in range(2))
+    exact, model = (
+        spelled(bi_encoder(tiny_bert, normalize=True, dropout=0.0, **TOKENS)) for _ in range(2)
+    )
     master = MasterWeights(model, "bf16")
     rows = texts(5)
     result = model.encode_passages(rows)
@@ -89,7 +97,9 @@ def test_bf16_keeps_vectors_and_scores_in_fp32(tiny_bert: Path) -> None:
     assert torch.nn.functional.cosine_similarity(ours, theirs, dim=0) > 0.98
 
 
-def test_what_cannot_be_trained_is_refused(tiny: TinyModels, tiny_bert: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_trained_is_refused(
+    tiny: TinyModels, tiny_bert: Path, tmp_path: Path
+) -> None:
     with pytest.raises(ValueError, match="is another model than"):
         bi_encoder(tiny_bert, tmp_path, **TOKENS)
     with pytest.raises(ConfigError, match="encoder takes 2 to 64"):
@@ -120,7 +130,8 @@ def test_a_batch_without_negatives_is_refused(tiny_bert: Path) -> None:
 
 def test_upper_layers_can_begin_anew(tiny_bert: Path) -> None:
     loaded, blunted = (
-        bi_encoder(tiny_bert, shared=False, reset_layers=count, seed=3, **TOKENS) for count in (0, 1)
+        bi_encoder(tiny_bert, shared=False, reset_layers=count, seed=3, **TOKENS)
+        for count in (0, 1)
     )
     new = dict(blunted.named_parameters())
     for name, tensor in loaded.named_parameters():

@@ -1,4 +1,6 @@
-"""`train_reranker`: the loss against brute force, processes that share a batch, and learning to rank."""
+"""`train_reranker`: the loss against brute force, processes that share a batch, and learning to
+rank.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -23,11 +25,21 @@ def config(out: Path, train: Path, encoder: Path, **settings: Any) -> RerankerTr
     return load_config(
         RerankerTrainConfig,
         overrides={
-            "out": out, "train_files": [train], "question_encoder": str(encoder), "batch_size": 8,
-            "hard_negatives": 3, "passage_tokens": 32, "precision": "fp32", "learning_rate": 2e-3,
-            "dropout": 0.0, "threads": 1, "log_every_steps": 1, "validation_fraction": 0.2, **settings,
+            "out": out,
+            "train_files": [train],
+            "question_encoder": str(encoder),
+            "batch_size": 8,
+            "hard_negatives": 3,
+            "passage_tokens": 32,
+            "precision": "fp32",
+            "learning_rate": 2e-3,
+            "dropout": 0.0,
+            "threads": 1,
+            "log_every_steps": 1,
+            "validation_fraction": 0.2,
+            **settings,
         },
-    )  # fmt: skip
+    )
 
 
 def test_processes_share_a_batch(tiny_bert: Path) -> None:
@@ -61,11 +73,14 @@ def kinds_file(path: Path, count: int) -> Path:
 
     examples = [
         Example.labelled(
-            str(n), f"{('who', 'wrote')[n % 2]} {'abcdefgh'[n % 8]}", (), [passage(n % 2)],
+            str(n),
+            f"{('who', 'wrote')[n % 2]} {'abcdefgh'[n % 8]}",
+            (),
+            [passage(n % 2)],
             [passage(1 - n % 2) for _ in range(4)],
         )
         for n in range(count)
-    ]  # fmt: skip
+    ]
     write_examples(path, examples)
     return path
 
@@ -94,18 +109,28 @@ def test_what_was_learnt_ranks_and_is_a_cross_encoder(tmp_path: Path, tiny_bert:
 def test_the_preset_raises_the_head_of_any_base(tiny: Any, tmp_path: Path, base: str) -> None:
     start = tiny.base(tmp_path / "start", base)
     chosen = load_config(
-        RerankerTrainConfig, "reranker-small",
+        RerankerTrainConfig,
+        "reranker-small",
         overrides={
-            "out": tmp_path / "run", "train_files": [kinds_file(tmp_path / "kinds.json", 16)],
-            "question_encoder": str(start), "passage_tokens": 32, "validation_fraction": 0.0,
-            "learning_rate": 1e-12, "weight_decay": 0.0, "max_steps": 2, "precision": "fp32", "threads": 1,
+            "out": tmp_path / "run",
+            "train_files": [kinds_file(tmp_path / "kinds.json", 16)],
+            "question_encoder": str(start),
+            "passage_tokens": 32,
+            "validation_fraction": 0.0,
+            "learning_rate": 1e-12,
+            "weight_decay": 0.0,
+            "max_steps": 2,
+            "precision": "fp32",
+            "threads": 1,
         },
-    )  # fmt: skip
+    )
     before = CrossEncoder.load(start, train=True, seed=chosen.seed).network.state_dict()
     after = CrossEncoder.load(train_reranker(chosen), train=True).network.state_dict()
     moved = {name for name, tensor in before.items() if (after[name] - tensor).abs().max() > 1e-5}
     assert {name for name in before if name.startswith(("classifier", "head", "score"))} <= moved
-    assert {name for name in moved if "layers." in name or "layer." in name or "embed" in name} == set()
+    assert {
+        name for name in moved if "layers." in name or "layer." in name or "embed" in name
+    } == set()
     assert ("bert.pooler.dense.weight" in moved) == (base == "bert")
 
 
@@ -115,7 +140,10 @@ def test_what_cannot_work_is_refused(
     train = cipher_file(20, negatives=0)
     with pytest.raises(DataError, match=r"questions 0 have hard negatives[\s\S]*rag mine"):
         train_reranker(config(tmp_path / "run", train, tiny_bert))
-    for setting, message in (("pooling", "unknown setting"), ("select_by", "=mrr is not measured here")):
+    for setting, message in (
+        ("pooling", "unknown setting"),
+        ("select_by", "=mrr is not measured here"),
+    ):
         with pytest.raises(ConfigError, match=message):
             config(tmp_path / "run", train, tiny_bert, **{setting: "mrr"})
     alone = cipher_file(6, negatives=0).rename(tmp_path / "held.json")

@@ -1,4 +1,6 @@
-"""Which examples are trained on and which are held out: disjoint, repeatable, of the wanted size."""
+"""Which examples are trained on and which are held out: disjoint, repeatable, of the wanted
+size.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,10 @@ def _config(tmp_path: Path, *files: Path, **changes: Any) -> DprTrainConfig:
 
 
 def test_held_out_questions_are_never_trained_on(tmp_path: Path) -> None:
-    files = [_file(tmp_path / "a.json", 200), _file(tmp_path / "b.json", 200, start=150)]  # 50 in both
+    files = [
+        _file(tmp_path / "a.json", 200),
+        _file(tmp_path / "b.json", 200, start=150),
+    ]  # 50 in both
     config = _config(tmp_path, *files, validation_fraction=0.2, validation_questions=30)
     split = split_examples(config, tmp_path / "data")
     trained = [example.question for example in split.training]
@@ -53,7 +58,9 @@ def test_what_the_validation_file_holds_is_not_trained_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     train, other = _file(tmp_path / "a.json", 50), _file(tmp_path / "v.json", 20, start=40)
-    config = _config(tmp_path, train, validation_file=other, validation_questions=5, train_questions=30)
+    config = _config(
+        tmp_path, train, validation_file=other, validation_questions=5, train_questions=30
+    )
     trained = [int(example.id) for example in split_examples(config, tmp_path / "data").training]
     assert len(trained) == 30
     assert max(trained) < 40  # also of those that are not among the five measured

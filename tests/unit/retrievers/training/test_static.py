@@ -1,4 +1,6 @@
-"""A static encoder: the fit against a solver, what training teaches, resuming, and what is refused."""
+"""A static encoder: the fit against a solver, what training teaches, resuming, and what is
+refused.
+"""
 
 import json
 from pathlib import Path
@@ -23,17 +25,23 @@ from tests.unit.retrievers.conftest import named
 def examples(count: int, seed: int = 2) -> list[Example]:
     """A question names letters; its passage holds the digit of each: no word is shared."""
     draw = np.random.default_rng(seed)
-    codes = sorted({"".join(sorted(draw.choice(list("abcdefghij"), 3, replace=False))) for _ in range(count)})
+    codes = sorted(
+        {"".join(sorted(draw.choice(list("abcdefghij"), 3, replace=False))) for _ in range(count)}
+    )
     made = []
     for code in codes:
         digits = " ".join(str("abcdefghij".index(letter)) for letter in code)
-        passage = Passage(f"p{code}", "title", f"The river {digits} text. It rises in the black forest.")
+        passage = Passage(
+            f"p{code}", "title", f"The river {digits} text. It rises in the black forest."
+        )
         made.append(Example.labelled(f"q{code}", f"who wrote {' '.join(code)}", (), [passage]))
     return made
 
 
 @pytest.fixture(scope="module")
-def taught(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> tuple[Path, Path, list[Example]]:
+def taught(
+    tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path
+) -> tuple[Path, Path, list[Example]]:
     """An index by the teacher, a file of training examples, and the examples."""
     folder, made = tmp_path_factory.mktemp("taught"), examples(140)
     passages = [example.positives[0] for example in made]
@@ -64,7 +72,9 @@ def test_it_learns_to_find_passages_of_questions_it_never_saw(
     tmp_path: Path, taught: tuple[Path, Path, list[Example]]
 ) -> None:
     index, train, _ = taught
-    untrained = train_static(config(tmp_path / "before", index, train, learning_rate=1e-9, max_steps=1))
+    untrained = train_static(
+        config(tmp_path / "before", index, train, learning_rate=1e-9, max_steps=1)
+    )
     before, after = (tmp_path / name / "figures.json" for name in ("before", "run"))
     corpus = tmp_path / "more.jsonl"
     texts = (f"The river {n} rises here. In the forest {n} it ends." for n in range(40))
@@ -80,7 +90,9 @@ def test_it_learns_to_find_passages_of_questions_it_never_saw(
     assert "--encoder FOLDER " in card  # and not the name of a preset
 
 
-def test_what_cannot_work_is_refused(tmp_path: Path, taught: tuple[Path, Path, list[Example]]) -> None:
+def test_what_cannot_work_is_refused(
+    tmp_path: Path, taught: tuple[Path, Path, list[Example]]
+) -> None:
     index, train, made = taught
     with pytest.raises(ConfigError, match=r"dim is 64, and .* has 32 dimensions"):
         train_static(config(tmp_path / "a", index, train, dim=64))

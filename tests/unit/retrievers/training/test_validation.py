@@ -15,7 +15,9 @@ class _Encoder:
 
     def _vectors(self, texts: list[str]) -> Any:
         seeds = [sum((n + 1) * ord(letter) for n, letter in enumerate(text)) for text in texts]
-        return np.stack([np.random.default_rng(seed).normal(size=8) for seed in seeds]).astype(np.float32)
+        return np.stack([np.random.default_rng(seed).normal(size=8) for seed in seeds]).astype(
+            np.float32
+        )
 
     def encode_queries(self, queries: list[Query]) -> Any:
         return self._vectors([query.question for query in queries])
@@ -27,7 +29,9 @@ class _Encoder:
 def test_average_rank_of_the_gold_passage() -> None:
     corpus = [Passage(str(n), f"title {n % 7}", f"text number {n} says w{n}") for n in range(60)]
     examples = [
-        Example.labelled(str(n), f"question {n}", (), (corpus[5 * n], corpus[5 * n + 1]), (corpus[n],))
+        Example.labelled(
+            str(n), f"question {n}", (), (corpus[5 * n], corpus[5 * n + 1]), (corpus[n],)
+        )
         for n in range(12)
     ]
     pool = [p for n, p in enumerate(corpus) if n < 12 or n % 5 < 2]

@@ -21,7 +21,9 @@ def test_an_index_of_files_answers_with_file_page_and_heading(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make.mixed_folder(tmp_path / "in")
-    (tmp_path / "q.jsonl").write_text('{"id": "q", "question": "Which text?", "answers": ["some text"]}\n')
+    (tmp_path / "q.jsonl").write_text(
+        '{"id": "q", "question": "Which text?", "answers": ["some text"]}\n'
+    )
 
     def run(*arguments: object) -> int:
         with pytest.raises(SystemExit) as caught:
@@ -32,15 +34,24 @@ def test_an_index_of_files_answers_with_file_page_and_heading(
     assert run("index", tmp_path / "in", "--out", index, "--retriever", "bm25") == 0
     assert "3 bad" in capsys.readouterr().out
     for suffix in ("json", "run"):
-        assert run("retrieve", "-i", index, "-q", tmp_path / "q.jsonl", "-o", tmp_path / f"o.{suffix}") == 0
+        assert (
+            run("retrieve", "-i", index, "-q", tmp_path / "q.jsonl", "-o", tmp_path / f"o.{suffix}")
+            == 0
+        )
     (hit,) = json.loads((tmp_path / "o.json").read_text())[0]["ctxs"]
     assert hit["location"] == {"path": "sub/100% plan.pdf", "page": "1"}
     assert (tmp_path / "o.run").read_text().split()[2] == hit["id"] == "sub/100%25%20plan.pdf-0"
     passage = Passage(hit["id"], hit["title"], hit["text"], Location("sub/100% plan.pdf", "1"))
     assert passage_json(passage)["location"] == hit["location"]
-    evidence = Evidence(passage.id, passage.title, passage.text, 0, 4, 1.0, location=passage.location)
-    shown = AnswerSet("Which text?", (Answer("Some", 1.0, 0.9, evidence),), 0.1, "v", {"total": 1.0})
-    assert "The Plan · sub/100% plan.pdf, page 1" in format_answer_set(shown.to_json(), colour=False)
+    evidence = Evidence(
+        passage.id, passage.title, passage.text, 0, 4, 1.0, location=passage.location
+    )
+    shown = AnswerSet(
+        "Which text?", (Answer("Some", 1.0, 0.9, evidence),), 0.1, "v", {"total": 1.0}
+    )
+    assert "The Plan · sub/100% plan.pdf, page 1" in format_answer_set(
+        shown.to_json(), colour=False
+    )
 
 
 def test_an_index_in_the_folder_is_no_part_of_its_corpus(
@@ -91,4 +102,7 @@ def test_a_folder_that_may_not_be_read_is_told_and_no_reason_to_delete(
     with pytest.raises(SystemExit) as caught:
         main(["index", str(folder), "--update", index])
     assert caught.value.code != 0
-    assert "secret: no permission (this folder may not be read), and its documents" in capsys.readouterr().err
+    assert (
+        "secret: no permission (this folder may not be read), and its documents"
+        in capsys.readouterr().err
+    )

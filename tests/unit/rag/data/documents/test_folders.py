@@ -23,7 +23,9 @@ def _stating(size: int, data: bytes) -> bytes:
     return data[:at] + size.to_bytes(4, "little") + data[at + 4 :]
 
 
-ENCRYPTED_OFFICE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + b"\0" * 99 + "EncryptedPackage".encode("utf-16-le")
+ENCRYPTED_OFFICE = (
+    b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + b"\0" * 99 + "EncryptedPackage".encode("utf-16-le")
+)
 BAD: dict[str, tuple[Callable[[], bytes], str]] = {
     "cut.pdf": (lambda: make.pdf([make.LINE])[:200], "broken file"),
     "junk.docx": (lambda: b"junk" * 100, "broken file"),
@@ -44,23 +46,30 @@ BAD: dict[str, tuple[Callable[[], bytes], str]] = {
         "encrypted",
     ),
     "other.odt": (
-        lambda: make.archive({"mimetype": b"application/vnd.oasis.opendocument.image"}), "format not read"
+        lambda: make.archive({"mimetype": b"application/vnd.oasis.opendocument.image"}),
+        "format not read",
     ),
     "cut.odt": (lambda: make.odf("")[:500], "broken file"),
     "mail.msg": (lambda: b"text", "format not read"),
-    "page.xls": (lambda: b"<html><body><script>x</script></body></html>", "empty"),  # as some programs export
-    "prices.ods": (lambda: make.archive({"mimetype": b"application/vnd.oasis.opendocument.spreadsheet"}),
-                   "format not read"),
+    "page.xls": (
+        lambda: b"<html><body><script>x</script></body></html>",
+        "empty",
+    ),  # as some programs export
+    "prices.ods": (
+        lambda: make.archive({"mimetype": b"application/vnd.oasis.opendocument.spreadsheet"}),
+        "format not read",
+    ),
     "binary.txt": (lambda: bytes(range(256)), "binary data"),
     "german.txt": (lambda: "Grüße aus Köln.\x01".encode("cp1252"), "unknown encoding"),
     "russian.txt": (lambda: "Привет, как дела?".encode("cp1251"), "unknown encoding"),
     "liar.docx": (
-        lambda: _stating(1000, make.archive({"word/document.xml": b"\0" * 60_000_000})), "broken file"
+        lambda: _stating(1000, make.archive({"word/document.xml": b"\0" * 60_000_000})),
+        "broken file",
     ),
     "bomb.docx": (lambda: _stating(3_000_000_000, make.word([])), "too large when unpacked"),
     "plain.eml": (lambda: b"\n\nno header", "broken file"),
     "bad.ipynb": (lambda: b'{"cells": 3}', "broken file"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", BAD)
@@ -78,9 +87,11 @@ def test_a_mixed_folder_is_read_as_documents(tmp_path: Path) -> None:
     report = ReadReport()
     documents = list(read_documents(tmp_path / "in", report=report))
     assert [(d.id, d.path, d.title) for d in documents] == [
-        ("README", "README", "README"), ("my%20notes.md", "my notes.md", "Notes"),
-        ("rooms.csv", "rooms.csv", "rooms"), ("sub/100%25%20plan.pdf", "sub/100% plan.pdf", "The Plan"),
-    ]  # fmt: skip
+        ("README", "README", "README"),
+        ("my%20notes.md", "my notes.md", "Notes"),
+        ("rooms.csv", "rooms.csv", "rooms"),
+        ("sub/100%25%20plan.pdf", "sub/100% plan.pdf", "The Plan"),
+    ]
     assert (report.total, report.files, report.unread) == (7, 7, 3)
     assert report.reasons == {"empty": 1, "encrypted": 1, "old Office format": 1}
     lines = report.faults().splitlines()
@@ -99,7 +110,13 @@ def test_a_mixed_folder_is_read_as_documents(tmp_path: Path) -> None:
 
 
 def test_files_of_the_same_name_are_different_documents(tmp_path: Path) -> None:
-    for name in ("README.md", "a/README.md", "a/docs/index.md", "b/docs/index.md", "b/docs/more.md"):
+    for name in (
+        "README.md",
+        "a/README.md",
+        "a/docs/index.md",
+        "b/docs/index.md",
+        "b/docs/more.md",
+    ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(f"Text of {name}.")
 
@@ -107,12 +124,22 @@ def test_files_of_the_same_name_are_different_documents(tmp_path: Path) -> None:
         return [document.id for document in read_documents(inputs)]
 
     assert ids(*sorted(tmp_path.rglob("*.md"))) == [
-        "README.md", "a/README.md", "a/docs/index.md", "b/docs/index.md", "more.md",
-    ]  # fmt: skip
-    assert ids(tmp_path / "README.md", tmp_path / "a") == ["README.md", "a/README.md", "a/docs/index.md"]
+        "README.md",
+        "a/README.md",
+        "a/docs/index.md",
+        "b/docs/index.md",
+        "more.md",
+    ]
+    assert ids(tmp_path / "README.md", tmp_path / "a") == [
+        "README.md",
+        "a/README.md",
+        "a/docs/index.md",
+    ]
     assert ids(tmp_path / "a" / "docs", tmp_path / "b" / "docs") == [
-        "a/docs/index.md", "b/docs/index.md", "b/docs/more.md",
-    ]  # fmt: skip
+        "a/docs/index.md",
+        "b/docs/index.md",
+        "b/docs/more.md",
+    ]
     assert ids(tmp_path / "b") == ["docs/index.md", "docs/more.md"]
 
 
@@ -163,13 +190,18 @@ def test_a_document_that_takes_too_long_is_named_and_the_rest_goes_on(tmp_path: 
     started = time.monotonic()
     results = list(convert_files(files, timeout_s=20))
     assert time.monotonic() - started < 60
-    assert [r.text for r in results if isinstance(r, Document)] == ["Text of a.txt.", "Text of b.txt."]
+    assert [r.text for r in results if isinstance(r, Document)] == [
+        "Text of a.txt.",
+        "Text of b.txt.",
+    ]
     late, missing = (result for result in results if isinstance(result, BadRecord))
     assert (late.reason, missing.reason) == ("takes too long", "cannot be read")
     assert late.detail.startswith("more than 20 s; split it")
 
 
-def test_a_missing_package_stops_the_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_stops_the_reading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is not the file's fault, and an index without all such files would look complete."""
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "selectolax.py").write_text("raise ImportError('not there')")

@@ -12,15 +12,22 @@ from tests import document_makers as make
 from tests.document_makers import CONTENT, LONG, MAKERS, blocks, of
 
 
-@pytest.mark.parametrize("name", [name for name in MAKERS if name not in ("a.pptx", "a.pdf", "a.eml")])
+@pytest.mark.parametrize(
+    "name", [name for name in MAKERS if name not in ("a.pptx", "a.pdf", "a.eml")]
+)
 def test_structure_survives(name: str) -> None:
     converted = convert(MAKERS[name](CONTENT), name)
     assert converted.title == ("Book" if name == "a.epub" else "Guide")
     assert blocks(converted) == [
-        ("heading", "Guide"), ("paragraph", LONG), ("heading", "Linux"), ("item", "• first entry"),
-        ("item", "• second entry"), ("code", "apt install x\n  y"), ("row", "Week: two; Room: cellar"),
+        ("heading", "Guide"),
+        ("paragraph", LONG),
+        ("heading", "Linux"),
+        ("item", "• first entry"),
+        ("item", "• second entry"),
+        ("code", "apt install x\n  y"),
+        ("row", "Week: two; Room: cellar"),
         ("row", "Week: three; Room: attic"),
-    ]  # fmt: skip
+    ]
     assert [block.level for block in converted.blocks if block.kind == "heading"] == [1, 2]
 
 
@@ -43,11 +50,19 @@ def test_html_leaves_out_what_stands_on_every_page() -> None:
     converted = convert(page.encode(), "a.html")
     assert converted.title == "Install — Foo"
     assert blocks(converted) == [
-        ("heading", "Install"), ("paragraph", "Use pip now, see docs."), ("item", "-a: does a"),
-        ("item", "-b, --bold: does b"), ("item", "alone"), ("item", "3. three"), ("item", "• inner"),
-        ("item", "4. four"), ("item", "more"), ("paragraph", "layout"), ("paragraph", "Sizes"),
+        ("heading", "Install"),
+        ("paragraph", "Use pip now, see docs."),
+        ("item", "-a: does a"),
+        ("item", "-b, --bold: does b"),
+        ("item", "alone"),
+        ("item", "3. three"),
+        ("item", "• inner"),
+        ("item", "4. four"),
+        ("item", "more"),
+        ("paragraph", "layout"),
+        ("paragraph", "Sizes"),
         ("row", "Name: a; Name: b; Size: 1"),
-    ]  # fmt: skip
+    ]
 
 
 def test_markdown_without_marks() -> None:
@@ -64,11 +79,18 @@ def test_markdown_without_marks() -> None:
     converted = convert(source.encode(), "a.md")
     assert converted.title == "Team Handbook"
     assert blocks(converted) == [
-        ("heading", "Days"), ("paragraph", "You get 30 days of holiday, see this[^1] not."),
-        ("paragraph", "Warning: Mind it."), ("item", "3. three"), ("item", "• inner"), ("item", "4. four"),
-        ("paragraph", "More"), ("row", "a; b"), ("code", "indented"),
-        ("heading", "Hours"), ("code", "# Marks {#marks}\n> [!NOTE]"),
-    ]  # fmt: skip
+        ("heading", "Days"),
+        ("paragraph", "You get 30 days of holiday, see this[^1] not."),
+        ("paragraph", "Warning: Mind it."),
+        ("item", "3. three"),
+        ("item", "• inner"),
+        ("item", "4. four"),
+        ("paragraph", "More"),
+        ("row", "a; b"),
+        ("code", "indented"),
+        ("heading", "Hours"),
+        ("code", "# Marks {#marks}\n> [!NOTE]"),
+    ]
 
 
 def test_rst_with_directives_and_roles_of_sphinx() -> None:
@@ -124,9 +146,12 @@ Term
     assert result[0] == ("heading", "Guide")
     assert result[1][1].startswith("See Thing, the part, code and")
     assert result[2:7] == [
-        ("paragraph", "Added in version 3.2: The option."), ("paragraph", "--bold: Makes it bold."),
-        ("paragraph", "Note: Mind it."), ("code", "x = 1"), ("paragraph", "words: Its content."),
-    ]  # fmt: skip
+        ("paragraph", "Added in version 3.2: The option."),
+        ("paragraph", "--bold: Makes it bold."),
+        ("paragraph", "Note: Mind it."),
+        ("code", "x = 1"),
+        ("paragraph", "words: Its content."),
+    ]
     assert result[7:] == [
         ("code", "Its caption."),
         ("item", "Term: Its meaning."),
@@ -142,8 +167,12 @@ def test_word_with_changes_content_controls_and_merged_cells() -> None:
     word = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
     parse = docx.oxml.parse_xml
     paragraph._p.append(parse(f'<w:ins xmlns:w="{word}"><w:r><w:t>900</w:t></w:r></w:ins>'))
-    paragraph._p.append(parse(f'<w:moveFrom xmlns:w="{word}"><w:r><w:t>700</w:t></w:r></w:moveFrom>'))
-    paragraph._p.append(parse(f'<w:del xmlns:w="{word}"><w:r><w:delText>800</w:delText></w:r></w:del>'))
+    paragraph._p.append(
+        parse(f'<w:moveFrom xmlns:w="{word}"><w:r><w:t>700</w:t></w:r></w:moveFrom>')
+    )
+    paragraph._p.append(
+        parse(f'<w:del xmlns:w="{word}"><w:r><w:delText>800</w:delText></w:r></w:del>')
+    )
     inner = "<w:p><w:r><w:t>In a field.</w:t></w:r></w:p>"
     control = f'<w:sdt xmlns:w="{word}"><w:sdtContent>{inner}</w:sdtContent></w:sdt>'
     document.element.body.insert(1, parse(control))
@@ -152,7 +181,9 @@ def test_word_with_changes_content_controls_and_merged_cells() -> None:
         2, parse(f'<w:customXml xmlns:w="{word}" w:element="c">{clause}</w:customXml>')
     )
     contents = '<w:sdtPr><w:docPartObj><w:docPartGallery w:val="Table of Contents"/></w:docPartObj></w:sdtPr>'
-    document.element.body.insert(3, parse(control.replace("<w:sdtContent>", f"{contents}<w:sdtContent>")))
+    document.element.body.insert(
+        3, parse(control.replace("<w:sdtContent>", f"{contents}<w:sdtContent>"))
+    )
     table = document.add_table(2, 3)
     for row, texts in zip(table.rows, [["Who", "When", "Where"], ["Ann", "now", ""]], strict=True):
         for cell, text in zip(row.cells, texts, strict=True):
@@ -161,9 +192,11 @@ def test_word_with_changes_content_controls_and_merged_cells() -> None:
     converted = convert(make.saved(document), "a.docx")
     assert converted.title == "Contract"
     assert blocks(converted) == [
-        ("paragraph", "The rent is 900"), ("paragraph", "In a field."), ("paragraph", "In a clause."),
+        ("paragraph", "The rent is 900"),
+        ("paragraph", "In a field."),
+        ("paragraph", "In a clause."),
         ("row", "Who: Ann; When: now; Where: now"),
-    ]  # fmt: skip
+    ]
 
 
 def test_slides_have_numbers_titles_lists_and_notes() -> None:
@@ -174,20 +207,32 @@ def test_slides_have_numbers_titles_lists_and_notes() -> None:
     slide.placeholders[1].text = "one\ntwo"
     slide.notes_slide.notes_text_frame.text = "Say this."
     converted = convert(make.saved(show), "a.pptx")
-    assert [(page, converted.text[at:].split("\n")[0]) for at, page in converted.pages] == [("2", "Plan")]
+    assert [(page, converted.text[at:].split("\n")[0]) for at, page in converted.pages] == [
+        ("2", "Plan")
+    ]
     assert [(block.level, converted.text_of(block)) for block in converted.blocks] == [
-        (1, "Plan"), (0, "• one"), (0, "• two"), (0, "Say this."),
-    ]  # fmt: skip
+        (1, "Plan"),
+        (0, "• one"),
+        (0, "• two"),
+        (0, "Say this."),
+    ]
 
 
 def test_workbooks() -> None:
-    rows = [["Prices of 2024", None, None], [], ["Item", None, "Price", "Until"],
-            ["Tea", None, 2.50, datetime.datetime(2024, 5, 1)], ["Milk", None, 1, None]]  # fmt: skip
+    rows = [
+        ["Prices of 2024", None, None],
+        [],
+        ["Item", None, "Price", "Until"],
+        ["Tea", None, 2.50, datetime.datetime(2024, 5, 1)],
+        ["Milk", None, 1, None],
+    ]
     converted = convert(make.workbook({"Prices": rows, "Empty": []}), "a.xlsx")
     assert blocks(converted) == [
-        ("heading", "Prices"), ("heading", "Prices of 2024"),
-        ("row", "Item: Tea; Price: 2.5; Until: 2024-05-01"), ("row", "Item: Milk; Price: 1"),
-    ]  # fmt: skip
+        ("heading", "Prices"),
+        ("heading", "Prices of 2024"),
+        ("row", "Item: Tea; Price: 2.5; Until: 2024-05-01"),
+        ("row", "Item: Milk; Price: 1"),
+    ]
 
 
 @pytest.mark.parametrize("mark", [",", ";", "\t"])
@@ -203,10 +248,14 @@ def test_mail_with_attachments() -> None:
     converted = convert(data, "a.eml")
     assert converted.title == "Re: plan"
     assert blocks(converted) == [
-        ("paragraph", "From: ann@example.org; To: bo@example.org"), ("paragraph", "Hello."),
-        ("heading", "plan.md"), ("heading", "Plan"), ("paragraph", "Do it."),
-        ("heading", "p.pdf"), ("heading", "x.bin"),
-    ]  # fmt: skip
+        ("paragraph", "From: ann@example.org; To: bo@example.org"),
+        ("paragraph", "Hello."),
+        ("heading", "plan.md"),
+        ("heading", "Plan"),
+        ("paragraph", "Do it."),
+        ("heading", "p.pdf"),
+        ("heading", "x.bin"),
+    ]
     assert converted.notes == ("attachment p.pdf: not read (broken file)",)
     assert [block.level for block in converted.blocks if block.kind == "heading"] == [1, 2, 1, 1]
 
@@ -225,7 +274,9 @@ def test_an_attached_message_that_is_not_read_does_not_cost_the_others() -> None
 def test_an_attachment_keeps_its_own_notes() -> None:
     inner = make.mail([("p", "Hello.")], "Re: plan", {"p.pdf": b"junk"})
     outer = make.mail([("p", "See below.")], "Fwd: plan", {"plan.eml": inner})
-    assert convert(outer, "a.eml").notes == ("attachment plan.eml: attachment p.pdf: not read (broken file)",)
+    assert convert(outer, "a.eml").notes == (
+        "attachment plan.eml: attachment p.pdf: not read (broken file)",
+    )
 
 
 def test_a_document_that_is_a_message_by_itself_is_read() -> None:
@@ -245,8 +296,11 @@ def test_each_message_of_a_mailbox_is_a_section(name: str) -> None:
     assert [text for kind, text in blocks(converted) if kind == "heading"] == ["One", "Two", "Part"]
     assert [block.level for block in converted.blocks if block.kind == "heading"] == [1, 1, 2]
     assert [text for kind, text in blocks(converted) if kind == "paragraph"][1:] == [
-        "From here on, é.", "To: ann@example.org", "Second.", "Last.",
-    ]  # fmt: skip
+        "From here on, é.",
+        "To: ann@example.org",
+        "Second.",
+        "Last.",
+    ]
 
 
 def test_plain_text() -> None:
@@ -254,14 +308,24 @@ def test_plain_text() -> None:
         "It is a paragraph that was broken by hand at about",
         "sixty characters, so these lines belong together",
     ]
-    source = "Title\n=====\n\n" + "\n".join(prose) + "\n\n- one\n  more\n- two\n\na   1\nb   2\n\n-----\n"
+    source = (
+        "Title\n=====\n\n"
+        + "\n".join(prose)
+        + "\n\n- one\n  more\n- two\n\na   1\nb   2\n\n-----\n"
+    )
     converted = convert(source.replace("\n", "\r\n").encode(), "a.txt")
     assert converted.title == "Title"
     assert blocks(converted) == [
-        ("heading", "Title"), ("paragraph", " ".join(prose)), ("item", "• one more"), ("item", "• two"),
+        ("heading", "Title"),
+        ("paragraph", " ".join(prose)),
+        ("item", "• one more"),
+        ("item", "• two"),
         ("code", "a   1\nb   2"),
-    ]  # fmt: skip
-    assert of("int a;\n\n  b;\n\nint c;\n", "a.c") == [("code", "int a;\n\n  b;"), ("code", "int c;")]
+    ]
+    assert of("int a;\n\n  b;\n\nint c;\n", "a.c") == [
+        ("code", "int a;\n\n  b;"),
+        ("code", "int c;"),
+    ]
 
 
 def test_the_content_decides_before_the_name() -> None:
@@ -284,10 +348,17 @@ def test_a_text_without_what_is_deleted_or_generated_and_with_its_notes() -> Non
       <text:p><draw:frame><draw:text-box><text:p>In a box.</text:p></draw:text-box></draw:frame></text:p>
       <table:table><table:table-header-rows><table:table-row><table:table-cell><text:p>Size</text:p></table:table-cell>
       <table:covered-table-cell/><table:table-cell><text:p>Room</text:p></table:table-cell></table:table-row>
-      </table:table-header-rows>""" + make.cells([["5", "6", "attic"]]).removeprefix("<table:table>")
+      </table:table-header-rows>""" + make.cells([["5", "6", "attic"]]).removeprefix(
+        "<table:table>"
+    )
     assert of(make.odf(body), "a.odt") == [
-        ("heading", "Guide"), ("paragraph", "Use a b now, in bold."), ("paragraph", "A note."),
-        ("item", "• one"), ("item", "more"), ("item", "• inner"), ("paragraph", "In a box."),
+        ("heading", "Guide"),
+        ("paragraph", "Use a b now, in bold."),
+        ("paragraph", "A note."),
+        ("item", "• one"),
+        ("item", "more"),
+        ("item", "• inner"),
+        ("paragraph", "In a box."),
         ("row", "Size: 5; 6; Room: attic"),
-    ]  # fmt: skip
+    ]
     assert convert(make.odf(body, title="Its title"), "a.odt").title == "Its title"

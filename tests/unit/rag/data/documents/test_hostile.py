@@ -17,11 +17,16 @@ from rag.data.documents.read import CONVERTER, document_from
 from rag.data.records import BadRecord, ReadReport
 from tests import document_makers as make
 
-_ALIASES = "".join(f"{b}: &{b} [{','.join([f'*{a}'] * 9)}]\n" for a, b in zip("abcdefghi", "bcdefghij"))
+_ALIASES = "".join(
+    f"{b}: &{b} [{','.join([f'*{a}'] * 9)}]\n" for a, b in zip("abcdefghi", "bcdefghij")
+)
 
 
 def request(path: Path, timeout_s: float, memory_mib: int = 4096) -> bytes:
-    return json.dumps({"path": str(path), "timeout_s": timeout_s, "memory_mib": memory_mib}).encode() + b"\n"
+    return (
+        json.dumps({"path": str(path), "timeout_s": timeout_s, "memory_mib": memory_mib}).encode()
+        + b"\n"
+    )
 
 
 def cell_at_the_end() -> bytes:

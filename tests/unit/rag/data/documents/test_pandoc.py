@@ -27,11 +27,25 @@ Say more; see
 
 @pytest.mark.parametrize(
     ("kind", "name"),
-    [("rtf", "a.rtf"), ("latex", "a.tex"), ("asciidoc", "a.adoc"), ("org", "a.org"), ("ipynb", "a.ipynb")],
+    [
+        ("rtf", "a.rtf"),
+        ("latex", "a.tex"),
+        ("asciidoc", "a.adoc"),
+        ("org", "a.org"),
+        ("ipynb", "a.ipynb"),
+    ],
 )
 def test_headings_words_and_tables_survive(kind: str, name: str) -> None:
-    command = [str(pandoc.find_pandoc()), "--standalone", "--from=gfm", f"--to={kind}", "--wrap=none"]
-    written = subprocess.run(command, input=markdown(CONTENT), capture_output=True, check=True).stdout
+    command = [
+        str(pandoc.find_pandoc()),
+        "--standalone",
+        "--from=gfm",
+        f"--to={kind}",
+        "--wrap=none",
+    ]
+    written = subprocess.run(
+        command, input=markdown(CONTENT), capture_output=True, check=True
+    ).stdout
     converted = convert(written, name)
     assert converted.title == "Guide"
     headings = [converted.text_of(block) for block in converted.blocks if block.kind == "heading"]
@@ -46,9 +60,11 @@ def test_a_manual_page() -> None:
     converted = convert(MAN.encode(), "tool.1")
     assert converted.title == "tool"
     assert blocks(converted)[:4] == [
-        ("heading", "NAME"), ("paragraph", "tool - do a thing"), ("heading", "OPTIONS"),
+        ("heading", "NAME"),
+        ("paragraph", "tool - do a thing"),
+        ("heading", "OPTIONS"),
         ("item", "-v, --verbose: Say more; see other(8)."),
-    ]  # fmt: skip
+    ]
 
 
 def test_a_folder_of_compressed_pages_is_read(tmp_path: Path) -> None:
@@ -60,15 +76,23 @@ def test_a_folder_of_compressed_pages_is_read(tmp_path: Path) -> None:
 
 
 def test_states_and_titles_of_org_are_text() -> None:
-    converted = convert(b"#+TITLE: My notes\n* TODO Linux\n  Use =pip=.\n* DONE Windows\n  No.\n", "a.org")
+    converted = convert(
+        b"#+TITLE: My notes\n* TODO Linux\n  Use =pip=.\n* DONE Windows\n  No.\n", "a.org"
+    )
     assert converted.title == "My notes"
-    assert [text for kind, text in blocks(converted) if kind == "heading"] == ["TODO Linux", "DONE Windows"]
+    assert [text for kind, text in blocks(converted) if kind == "heading"] == [
+        "TODO Linux",
+        "DONE Windows",
+    ]
 
 
 def test_the_title_of_asciidoc_is_its_first_heading() -> None:
     source = "= The Guide\n:toc: left\n\n== Use\n\nIt *is* fine.\n\n include::/etc/passwd[]\n"
     converted = convert(source.encode(), "a.adoc")
-    assert [(b.level, converted.text_of(b)) for b in converted.blocks[:2]] == [(1, "The Guide"), (2, "Use")]
+    assert [(b.level, converted.text_of(b)) for b in converted.blocks[:2]] == [
+        (1, "The Guide"),
+        (2, "Use"),
+    ]
     assert "root:" not in converted.text
 
 
@@ -81,10 +105,13 @@ def test_nothing_that_a_file_names_is_opened(tmp_path: Path) -> None:
 
 
 def test_latex_that_pandoc_refuses_is_read_as_plain_text() -> None:
-    converted = convert(rb"""\documentclass{ltxguide}
+    converted = convert(
+        rb"""\documentclass{ltxguide}
 \section{Short verbatim}
 Write |\chapter| between bars, {as here.
-""", "guide.tex")  # fmt: skip
+""",
+        "guide.tex",
+    )
     assert ("heading", "Short verbatim") in blocks(converted)
     assert "between bars" in converted.text
     (note,) = converted.notes
@@ -99,11 +126,14 @@ def test_underlined_headings_and_includes_of_asciidoc() -> None:
     assert ("code", "ls") in blocks(converted)
 
 
-@pytest.mark.parametrize("page", [
-    b".Dd May 1, 2000\n.Dt HUNT 6\n.Os\n.Sh NAME\n.Nm hunt\n.Nd game\n.Sh OPTIONS\n.Fl q\nQuiet.\n",
-    b".TH HUNT 6\n.de tq\n.br\n..\n.\\}\n.SH NAME\nhunt \\- a game\n.SH OPTIONS\n\\-q\nQuiet.\n",
-    b".Dd May 1\n.Dt HUNT 6\n.Sh NAME\nhunt\n.Sh OPTIONS\n\\-q Quiet.\n.Unknown macro\n",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "page",
+    [
+        b".Dd May 1, 2000\n.Dt HUNT 6\n.Os\n.Sh NAME\n.Nm hunt\n.Nd game\n.Sh OPTIONS\n.Fl q\nQuiet.\n",
+        b".TH HUNT 6\n.de tq\n.br\n..\n.\\}\n.SH NAME\nhunt \\- a game\n.SH OPTIONS\n\\-q\nQuiet.\n",
+        b".Dd May 1\n.Dt HUNT 6\n.Sh NAME\nhunt\n.Sh OPTIONS\n\\-q Quiet.\n.Unknown macro\n",
+    ],
+)
 def test_manual_pages_of_every_kind_keep_their_headings(page: bytes) -> None:
     converted = convert(page, "hunt.6")
     headings = [text for kind, text in blocks(converted) if kind == "heading"]
@@ -116,7 +146,10 @@ def test_without_pandoc_a_file_is_named_with_the_remedy(monkeypatch: pytest.Monk
     monkeypatch.setattr(pandoc, "find_pandoc", lambda: None)
     with pytest.raises(Unreadable) as caught:
         convert(b"{\\rtf1 text}", "letter.doc")  # its content decides
-    assert (caught.value.reason, caught.value.detail) == ("pandoc is not installed", "it reads RTF files")
+    assert (caught.value.reason, caught.value.detail) == (
+        "pandoc is not installed",
+        "it reads RTF files",
+    )
     assert "pypandoc_binary" in caught.value.remedy
 
 

@@ -20,21 +20,25 @@ def test_pdf_by_font_sizes() -> None:
 def test_pdf_outline_labels_running_heads_and_hyphens() -> None:
     pages = []
     for number in range(6):
-        pages.append([
-            (50.0, 820.0, 9.0, "F", f"The manual, chapter {number}"), (50.0, 20.0, 9.0, "F", str(number + 5)),
-            (50.0, 700.0, 10.0, "B", f"{number + 1}. Part {'abcdef'[number]}"),
-            (50.0, 680.0, 10.0, "F", f"Text of part {number}, which fills the"),
-            (50.0, 667.0, 10.0, "F", "line and goes on."),
-            (50.0, 640.0, 10.0, "F", "Another paragraph."),
-        ])  # fmt: skip
+        pages.append(
+            [
+                (50.0, 820.0, 9.0, "F", f"The manual, chapter {number}"),
+                (50.0, 20.0, 9.0, "F", str(number + 5)),
+                (50.0, 700.0, 10.0, "B", f"{number + 1}. Part {'abcdef'[number]}"),
+                (50.0, 680.0, 10.0, "F", f"Text of part {number}, which fills the"),
+                (50.0, 667.0, 10.0, "F", "line and goes on."),
+                (50.0, 640.0, 10.0, "F", "Another paragraph."),
+            ]
+        )
     outline = [(f"Part {letter}", page) for page, letter in enumerate("abcdef")]
     data = make.pdf(pages, outline, labels="0<</S/r>>2<</S/D/St 7>>", title="The Manual")
     converted = convert(data, "a.pdf")
     assert converted.title == "The Manual"
     assert blocks(converted)[:3] == [
-        ("heading", "1. Part a"), ("paragraph", "Text of part 0, which fills the line and goes on."),
+        ("heading", "1. Part a"),
+        ("paragraph", "Text of part 0, which fills the line and goes on."),
         ("paragraph", "Another paragraph."),
-    ]  # fmt: skip
+    ]
     assert len(converted.blocks) == 18
     pages = [page_at(converted.pages, block.start) for block in converted.blocks[::3]]
     assert pages == ["i", "ii", "7", "8", "9", "10"]
@@ -44,8 +48,11 @@ def test_a_block_of_a_pdf_that_goes_on_over_pages_knows_where_each_begins() -> N
     def page(*texts: str) -> list[make.Line]:
         return [(50.0, 700.0 - 13 * n, 10.0, "F", text) for n, text in enumerate(texts)]
 
-    pages = [page("1. An entry that goes on and an unfin-"), page("ished word, and still it goes"),
-             page("on  with it to the end.", "Then nothing.")]  # fmt: skip
+    pages = [
+        page("1. An entry that goes on and an unfin-"),
+        page("ished word, and still it goes"),
+        page("on  with it to the end.", "Then nothing."),
+    ]
     converted = convert(make.pdf(pages, labels="0<</S/r>>1<</S/D/St 7>>"), "a.pdf")
     assert blocks(converted)[0][1].startswith("1. An entry that goes on and an unfinished word")
     begins = [(label, converted.text[at : at + 8]) for at, label in converted.pages]
@@ -57,12 +64,19 @@ def test_a_block_of_a_pdf_that_goes_on_over_pages_knows_where_each_begins() -> N
 
 
 def test_entries_of_a_list_stay_apart_where_a_page_ends() -> None:
-    pages = [[(50.0, 700.0, 10.0, "F", text)] for text in ("a) the first entry", "b) the second entry")]
-    assert [text for _, text in of(make.pdf(pages), "a.pdf")] == ["a) the first entry", "b) the second entry"]
+    pages = [
+        [(50.0, 700.0, 10.0, "F", text)] for text in ("a) the first entry", "b) the second entry")
+    ]
+    assert [text for _, text in of(make.pdf(pages), "a.pdf")] == [
+        "a) the first entry",
+        "b) the second entry",
+    ]
 
 
 def test_labels_that_pages_share_are_numbers_instead() -> None:
-    pages = [[(50.0, 700.0, 10.0, "F", text)] for text in ("Volume one.", "It ends.", "Volume two.")]
+    pages = [
+        [(50.0, 700.0, 10.0, "F", text)] for text in ("Volume one.", "It ends.", "Volume two.")
+    ]
     converted = convert(make.pdf(pages, labels="0<</S/D>>2<</S/D>>"), "a.pdf")  # 1, 2, 1
     assert [page for _, page in converted.pages] == ["1", "2", "3"]
 
@@ -77,12 +91,15 @@ def test_places_of_pages_are_those_of_the_cleaned_text(text: str) -> None:
 
 
 def test_a_table_of_contents_is_no_text() -> None:
-    contents = [(50.0, 700.0 - 15 * n, 10.0, "F", f"Part {n} . . . . . . . . {n + 3}") for n in range(12)]
+    contents = [
+        (50.0, 700.0 - 15 * n, 10.0, "F", f"Part {n} . . . . . . . . {n + 3}") for n in range(12)
+    ]
     converted = convert(make.pdf([contents, [(50.0, 700.0, 10.0, "F", "The text.")]]), "a.pdf")
     assert blocks(converted) == [("paragraph", "The text.")]
 
     prices = [
-        (50.0, 700.0 - 15 * n, 10.0, "F", f"Item {'abcdefghijkl'[n]} costs {7 * n % 5}") for n in range(12)
+        (50.0, 700.0 - 15 * n, 10.0, "F", f"Item {'abcdefghijkl'[n]} costs {7 * n % 5}")
+        for n in range(12)
     ]
     converted = convert(make.pdf([prices, [(50.0, 700.0, 10.0, "F", "The text.")]]), "a.pdf")
     assert converted.text.startswith("Item a costs 0 Item b costs 2")
@@ -91,7 +108,10 @@ def test_a_table_of_contents_is_no_text() -> None:
 def test_a_page_without_characters_is_said_to_be_so() -> None:
     text = [(50.0, 700.0, 10.0, "F", "Some text here.")]
     data = make.pdf([text, text, [], []])
-    lacking, damaged = "2 of 4 pages have no characters: empty or scanned", "1 of 4 pages are damaged"
+    lacking, damaged = (
+        "2 of 4 pages have no characters: empty or scanned",
+        "1 of 4 pages are damaged",
+    )
     assert convert(data, "a.pdf").notes == (lacking,)
     converted = convert(data.replace(b"/Type/Page/", b"/Type/None/", 1), "a.pdf")
     assert (converted.notes, converted.pages) == ((lacking, damaged), ((0, "2"),))

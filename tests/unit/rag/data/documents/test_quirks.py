@@ -47,7 +47,9 @@ def test_front_matter_of_windows_and_with_a_date_that_is_none(end: str, line: st
     assert (converted.title, converted.text) == ("Guide", "One\n\nText.")
 
 
-@pytest.mark.parametrize("closed", ["<title/>", '<script src="a/b.js" />', '<style type="text/css"/>'])
+@pytest.mark.parametrize(
+    "closed", ["<title/>", '<script src="a/b.js" />', '<style type="text/css"/>']
+)
 def test_empty_elements_of_xhtml_hide_nothing(closed: str) -> None:
     body = '<p>A line<br/>and <a id="x"/>more.</p><div/><p>An <img src="a.png"/> end.</p>'
     page = f'<?xml version="1.0" encoding="utf-8"?>\n<html><head>{closed}</head><body>{body}</body></html>'
@@ -57,16 +59,20 @@ def test_empty_elements_of_xhtml_hide_nothing(closed: str) -> None:
 @pytest.mark.parametrize(
     "heading",
     [
-        '<h2 id="pagination">Part</h2>', '<h2 id="authorization-header">Part</h2>',
-        "<header><h2>Part</h2></header>", '<div class="section-header"><h2>Part</h2></div>',
+        '<h2 id="pagination">Part</h2>',
+        '<h2 id="authorization-header">Part</h2>',
+        "<header><h2>Part</h2></header>",
+        '<div class="section-header"><h2>Part</h2></div>',
         '<section id="cookies"><h2>Part</h2></section>',
         '<h2 id="p"><a class="header-anchor" href="#p"><span>Part</span></a></h2>',
     ],
-)  # fmt: skip
+)
 def test_headings_that_look_like_navigation_stay(heading: str) -> None:
     body = f"<h1>Guide</h1>{heading}<p>Its text, as long as a text is.</p>"
     menu = '<h2 class="sr-only">Menu</h2><div class="sidebar"><h3>More</h3><a href="a">A</a></div>'
-    logo = '<header class="site-header"><h2><a href="/">The logo</a></h2><a href="a">Page</a></header>'
+    logo = (
+        '<header class="site-header"><h2><a href="/">The logo</a></h2><a href="a">Page</a></header>'
+    )
     converted = convert(f"<html><body>{logo}{body}{menu}</body></html>".encode(), "a.html")
     assert converted.text == "Guide\n\nPart\n\nIts text, as long as a text is."
 

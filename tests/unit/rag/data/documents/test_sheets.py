@@ -1,4 +1,6 @@
-"""Spreadsheets as people lay them out: titles, notes and empty rows above tables, several tables in one."""
+"""Spreadsheets as people lay them out: titles, notes and empty rows above tables, several tables in
+one.
+"""
 
 import pytest
 
@@ -6,7 +8,9 @@ from rag.data.documents.tables import grid, sheet
 
 
 def pieces(*lines: str) -> list[str]:
-    """What is read of a sheet whose cells are separated by bars; headings begin with their level."""
+    """What is read of a sheet whose cells are separated by bars; headings begin with their
+    level.
+    """
     result = sheet([[cell.strip() for cell in line.split("|")] for line in lines])
     return [f"{'#' * piece.level} {piece.text}".strip() for piece in result]
 
@@ -21,13 +25,19 @@ def test_a_title_and_notes_may_stand_above_the_header():
     assert pieces(header, "", *rows) == read
     assert pieces("", "Prices | in euro", "", header, *rows) == ["## Prices: in euro", *read]
     above = pieces("Prices", "Made by | Ann", "Checked", header, *rows)
-    wide = ("file | a.xls | of May", *(" | ".join(map(str, row)) for row in (list("abcdef"), range(6))))
+    wide = (
+        "file | a.xls | of May",
+        *(" | ".join(map(str, row)) for row in (list("abcdef"), range(6))),
+    )
     assert pieces(*wide) == ["file; a.xls; of May", "a: 0; b: 1; c: 2; d: 3; e: 4; f: 5"]
     assert above == ["## Prices", "Made by: Ann", "Checked", *read]
 
 
 def test_a_table_goes_on_after_an_empty_row_and_ends_with_the_next_header_or_title():
-    first, second = ("Item | Price | Town", "Tea | 2 | Oslo"), ("Who | When | Where", "Ann | now | here")
+    first, second = (
+        ("Item | Price | Town", "Tea | 2 | Oslo"),
+        ("Who | When | Where", "Ann | now | here"),
+    )
     read = ["Item: Tea; Price: 2; Town: Oslo"], ["Who: Ann; When: now; Where: here"]
     assert pieces(*first, "", "Milk | 1 | Rome") == [*read[0], "Item: Milk; Price: 1; Town: Rome"]
     assert pieces(*first, "", *second) == [*read[0], *read[1]]
@@ -37,29 +47,49 @@ def test_a_table_goes_on_after_an_empty_row_and_ends_with_the_next_header_or_tit
 
 def test_blocks_that_begin_with_the_same_label_are_named_by_it():
     result = pieces(
-        "Product | tea", "Town | Oslo", "Parts", "name | share | unit", "leaves | 1 | kg", "",
-        "Product | milk", "", "Parts", "", "name | share | unit", "water | 0.9 | kg",
-    )  # fmt: skip
+        "Product | tea",
+        "Town | Oslo",
+        "Parts",
+        "name | share | unit",
+        "leaves | 1 | kg",
+        "",
+        "Product | milk",
+        "",
+        "Parts",
+        "",
+        "name | share | unit",
+        "water | 0.9 | kg",
+    )
     assert result == [
-        "## Product: tea", "Town: Oslo", "Parts", "name: leaves; share: 1; unit: kg",
-        "## Product: milk", "### Parts", "name: water; share: 0.9; unit: kg",
-    ]  # fmt: skip
+        "## Product: tea",
+        "Town: Oslo",
+        "Parts",
+        "name: leaves; share: 1; unit: kg",
+        "## Product: milk",
+        "### Parts",
+        "name: water; share: 0.9; unit: kg",
+    ]
 
 
 @pytest.mark.parametrize(
     ("lines", "expected"),
     [
-        (("Country | 2010 | 2020", "Norway | 4.9 | 5.4"), ["Country: Norway; 2010: 4.9; 2020: 5.4"]),
+        (
+            ("Country | 2010 | 2020", "Norway | 4.9 | 5.4"),
+            ["Country: Norway; 2010: 4.9; 2020: 5.4"],
+        ),
         (("Norway | 4.9 | 5.4", "Sweden | 9.4 | 10.4"), ["Norway; 4.9; 5.4", "Sweden; 9.4; 10.4"]),
         (("Norway | 7 | 7", "Sweden | 9 | 3"), ["Norway; 7; 7", "Sweden; 9; 3"]),
-        (("Year | cost | real | cost | real", "2012 | 1 | 2 | 3 | 4"),
-         ["Year: 2012; cost: 1; real: 2; cost: 3; real: 4"]),
+        (
+            ("Year | cost | real | cost | real", "2012 | 1 | 2 | 3 | 4"),
+            ["Year: 2012; cost: 1; real: 2; cost: 3; real: 4"],
+        ),
         (("yes | no | yes | no", "no | no | yes | no"), ["yes; no; yes; no", "no; no; yes; no"]),
         (("Name: | Ann", "Role: | cook"), ["Name: Ann", "Role: cook"]),
         (("Only one line",), ["Only one line"]),
         ((), []),
     ],
-)  # fmt: skip
+)
 def test_what_is_a_header(lines: tuple[str, ...], expected: list[str]):
     assert pieces(*lines) == expected
 

@@ -11,9 +11,14 @@ from rag.runtime.fast import fast_bert
 from rag.runtime.fast.fast_bert import FastBert, RangeRecorder
 
 SIZES = {
-    "vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "intermediate_size": 64, "max_position_embeddings": 40, "initializer_range": 0.2,
-}  # fmt: skip
+    "vocab_size": 60,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "max_position_embeddings": 40,
+    "initializer_range": 0.2,
+}
 SEQUENCES = [[5, 6, 7, 8, 9, 10, 11], [12, 13, 14, 15, 16, 17, 18], [19, 20, 21], [22]]
 SEGMENTS = [[0, 0, 0, 1, 1, 1, 1], [0, 0, 0, 0, 0, 1, 1], [0, 1, 1], [0]]
 NAMES = ["0.attention", "0.feed", "1.attention", "1.feed"]
@@ -25,7 +30,9 @@ def reference(network, sequences, segments=None):
         types = None if segments is None else torch.tensor([segments[number]])
         with torch.no_grad():
             rows.append(
-                network(input_ids=torch.tensor([sequence]), token_type_ids=types).last_hidden_state[0]
+                network(input_ids=torch.tensor([sequence]), token_type_ids=types).last_hidden_state[
+                    0
+                ]
             )
     return torch.cat(rows)
 

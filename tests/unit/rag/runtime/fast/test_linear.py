@@ -16,7 +16,9 @@ def layer(n=24, k=16):
 def inputs(rows=50, k=16):
     """Channels of very different ranges that do not lie around zero, as LayerNorm puts them out."""
     draw = torch.Generator().manual_seed(1)
-    return torch.randn(rows, k, generator=draw) * torch.linspace(0.1, 3, k) + torch.linspace(-2, 2, k)
+    return torch.randn(rows, k, generator=draw) * torch.linspace(0.1, 3, k) + torch.linspace(
+        -2, 2, k
+    )
 
 
 def error(found, expected):
@@ -24,7 +26,9 @@ def error(found, expected):
 
 
 @pytest.mark.needs_int8
-@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.needs_bf16)])
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.needs_bf16)]
+)
 def test_calibrated(dtype):
     (weight, bias), x = layer(), inputs()
     result = CalibratedLinear(weight, bias, x.amin(0), x.amax(0), dtype=dtype)(x)
@@ -42,7 +46,9 @@ def test_rows(least, dtype):
     expected = 1 + functional.linear(x.float(), weight, bias)
     actual = RowLinear(weight, bias, least=least).add_to(total.clone(), x)
     for item, other in zip(actual, expected, strict=True):
-        assert error(item, other) < 0.02  # every row on its own, however small its neighbours make it look
+        assert (
+            error(item, other) < 0.02
+        )  # every row on its own, however small its neighbours make it look
 
 
 @pytest.mark.needs_int8

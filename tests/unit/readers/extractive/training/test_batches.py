@@ -1,4 +1,6 @@
-"""Sets become batches: crops keep an answer, types and roles are right; rows are as they are read."""
+"""Sets become batches: crops keep an answer, types and roles are right; rows are as they are
+read.
+"""
 
 import json
 from pathlib import Path
@@ -15,7 +17,13 @@ from readers.extractive.settings import ReaderSettings
 from readers.extractive.training.batches import ReaderBatch, ReaderBatches
 from readers.extractive.training.config import ReaderStage, ReaderTrainConfig, TrainingSet
 from readers.extractive.training.data import NO, SPAN, YES, load_examples, read_set
-from tests.tiny_reader import tiny_encoder, tiny_roberta, tiny_roberta_tokenizer, tiny_squad, tiny_tokenizer
+from tests.tiny_reader import (
+    tiny_encoder,
+    tiny_roberta,
+    tiny_roberta_tokenizer,
+    tiny_squad,
+    tiny_tokenizer,
+)
 
 TWO_HOPS = [
     {
@@ -31,7 +39,12 @@ TWO_HOPS = [
         "split": "train" if n < 3 else "dev",
     }
     for n, (question, answer) in enumerate(
-        [("how many meters?", "57"), ("is it near?", "yes"), ("was it built?", "no"), ("of the year?", "57")]
+        [
+            ("how many meters?", "57"),
+            ("is it near?", "yes"),
+            ("was it built?", "no"),
+            ("of the year?", "57"),
+        ]
     )
 ]
 
@@ -42,15 +55,25 @@ def write(path: Path, records: list[dict[str, Any]]) -> Path:
 
 
 def stage_of(**changes: Any) -> ReaderStage:
-    usual = {"epochs": 1, "negatives": 2, "max_tokens": 48, "full_tokens": 64, "tokens_per_batch": 512}
+    usual = {
+        "epochs": 1,
+        "negatives": 2,
+        "max_tokens": 48,
+        "full_tokens": 64,
+        "tokens_per_batch": 512,
+    }
     return ReaderStage(**{**usual, **changes})
 
 
-def batches_of(folder: Path, *sets: TrainingSet, tokenizer: Any = None, **changes: Any) -> ReaderBatches:
+def batches_of(
+    folder: Path, *sets: TrainingSet, tokenizer: Any = None, **changes: Any
+) -> ReaderBatches:
     usual: dict[str, Any] = {"stages": (stage_of(),), "question_tokens": 24, "title_tokens": 6}
     config = ReaderTrainConfig(out=folder, train=sets, **{**usual, **changes})
     examples = [(item, read_set(item)) for item in config.train]
-    loaded = load_examples(examples, tokenizer or tiny_tokenizer(), answer_types=config.answer_types)
+    loaded = load_examples(
+        examples, tokenizer or tiny_tokenizer(), answer_types=config.answer_types
+    )
     return ReaderBatches(loaded, config)
 
 
@@ -60,7 +83,9 @@ def spans_of(batch: ReaderBatch, group: int) -> list[str]:
     length = batch.input_ids.shape[1]
     ids = batch.input_ids.reshape(-1, per_group, length)[group]
     texts = []
-    for start, end, real in zip(batch.starts[group], batch.ends[group], batch.acceptable[group], strict=True):
+    for start, end, real in zip(
+        batch.starts[group], batch.ends[group], batch.acceptable[group], strict=True
+    ):
         if real:
             passage, first = divmod(int(start), size)
             last = int(end) % size
@@ -74,7 +99,9 @@ def spans_of(batch: ReaderBatch, group: int) -> list[str]:
 def batches(tmp_path_factory: pytest.TempPathFactory) -> ReaderBatches:
     folder = tmp_path_factory.mktemp("squad")
     results = folder / "results.json"
-    train = TrainingSet(questions=tiny_squad(folder / "train.json", 12, 0, results), retrieved=results)
+    train = TrainingSet(
+        questions=tiny_squad(folder / "train.json", 12, 0, results), retrieved=results
+    )
     stages = (
         stage_of(epochs=1.5, negatives=0, max_tokens=42, full_fraction=0.3),
         stage_of(no_answer_fraction=0.4, max_tokens=42),
@@ -137,8 +164,12 @@ def test_answers_alone_suffice_and_may_be_expressions(tmp_path: Path) -> None:
         "No number is in here.",
         "57 or 58",
     ]
-    ctxs = [{"id": str(n), "title": "t", "text": text, "score": 9 - n} for n, text in enumerate(texts)]
-    records = [{"question": "how many meters?", "answers": [r"5\d"], "ctxs": ctxs, "answer_is_regex": True}]
+    ctxs = [
+        {"id": str(n), "title": "t", "text": text, "score": 9 - n} for n, text in enumerate(texts)
+    ]
+    records = [
+        {"question": "how many meters?", "answers": [r"5\d"], "ctxs": ctxs, "answer_is_regex": True}
+    ]
     questions = TrainingSet(questions=write(tmp_path / "ctxs.json", records), held_out=0)
     batch = batches_of(tmp_path, questions, spans="marginal")[0]
     assert sorted(spans_of(batch, 0)) in (["57", "57"], ["57", "58"])
@@ -158,7 +189,9 @@ def test_weights_mix_the_sets(tmp_path: Path) -> None:
         batches_of(tmp_path, sets[2])
 
 
-def test_questions_nothing_answers_are_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_questions_nothing_answers_are_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     gold = {"title": "t", "text": "the tower is 57 high"}
     records = [
         {"question": "how high?", "answers": ["57"], "positive_ctxs": [gold]},
@@ -178,15 +211,23 @@ def test_questions_nothing_answers_are_left_out(tmp_path: Path, caplog: pytest.L
 def test_answers_that_are_too_long_do_not_count(tmp_path: Path) -> None:
     gold = {"title": "t", "text": "the tower near the river was built in 1889 of the year"}
     records = [
-        {"question": "how?", "answers": ["built in 1889 of the year", "1889"], "positive_ctxs": [gold]},
+        {
+            "question": "how?",
+            "answers": ["built in 1889 of the year", "1889"],
+            "positive_ctxs": [gold],
+        },
         {"question": "when?", "answers": ["built in 1889 of the year"], "positive_ctxs": [gold]},
     ]
-    questions = TrainingSet(questions=write(tmp_path / "q.json", records), held_out=0, max_answer_words=2)
+    questions = TrainingSet(
+        questions=write(tmp_path / "q.json", records), held_out=0, max_answer_words=2
+    )
     [example] = read_set(questions)
     assert example.answers == ("1889",)
     batch = batches_of(tmp_path, questions, spans="marginal")[0]
     assert [spans_of(batch, group) for group in range(len(batch.has_answer))] == [["1889"]]
-    squad = read_set(TrainingSet(questions=tiny_squad(tmp_path / "s.json", 2, 0), max_answer_words=1))
+    squad = read_set(
+        TrainingSet(questions=tiny_squad(tmp_path / "s.json", 2, 0), max_answer_words=1)
+    )
     assert all(example.answer_starts for example in squad)
 
 
@@ -195,20 +236,33 @@ TEXT = "the tower in the city has 5 meters . the river near the castle has 5 met
 
 def document(start: int | None = TEXT.rindex("5"), **more: Any) -> dict[str, Any]:
     answers = [] if start is None else [{"text": "5 meters", "start": start}]
-    return {"question": "how many meters has the river", "context": TEXT, "answers": answers, **more}
+    return {
+        "question": "how many meters has the river",
+        "context": TEXT,
+        "answers": answers,
+        **more,
+    }
 
 
 def test_the_annotated_place_decides_which_window_is_right(tmp_path: Path) -> None:
     path = write(tmp_path / "set.json", [document()])
     [example] = read_set(TrainingSet(questions=path, window_words=8, held_out=0))
-    # the first window has the same words in another place, and is left out; the second is longer, not cut
+    # the first window has the same words in another place, and is left out; the second is longer,
+    # not cut
     assert [(candidate.passage.text, candidate.role) for candidate in example.candidates] == [
-        (". the river near the castle has 5 meters", "positive"),  # has most of the question's words
+        (
+            ". the river near the castle has 5 meters",
+            "positive",
+        ),  # has most of the question's words
         (". the bridge is old .", "hard_negative"),
     ]
     path = write(tmp_path / "first.json", [document(TEXT.index("5"))])
-    [right] = read_set(TrainingSet(questions=path, window_words=7, held_out=0))[0].of_role("positive")
-    assert right.passage.text == "the tower in the city has 5 meters"  # a window does not cut the answer
+    [right] = read_set(TrainingSet(questions=path, window_words=7, held_out=0))[0].of_role(
+        "positive"
+    )
+    assert (
+        right.passage.text == "the tower in the city has 5 meters"
+    )  # a window does not cut the answer
 
 
 def test_questions_without_answers_teach_that_nothing_is_there(tmp_path: Path) -> None:
@@ -220,17 +274,26 @@ def test_questions_without_answers_teach_that_nothing_is_there(tmp_path: Path) -
     assert batch.has_answer.tolist() == [False] * 4
     assert not batch.positive.any()
     size = batch.allowed.shape[-1]
-    assert batch.starts[batch.acceptable].reshape(4, 2).tolist() == [[0, size]] * 4  # [CLS] of both rows
+    assert (
+        batch.starts[batch.acceptable].reshape(4, 2).tolist() == [[0, size]] * 4
+    )  # [CLS] of both rows
 
 
-FAMILIES = {"bert": (tiny_encoder, tiny_tokenizer), "roberta": (tiny_roberta, tiny_roberta_tokenizer)}
+FAMILIES = {
+    "bert": (tiny_encoder, tiny_tokenizer),
+    "roberta": (tiny_roberta, tiny_roberta_tokenizer),
+}
 
 
 def rows_of(batch: ReaderBatch) -> dict[tuple[int, ...], tuple[list[int], list[bool]]]:
     """Segments, and where the text is, by the token ids of a row, without padding."""
     result = {}
     for ids, mask, types, allowed in zip(
-        batch.input_ids, batch.attention_mask.bool(), batch.token_type_ids, batch.allowed[:, 0], strict=True
+        batch.input_ids,
+        batch.attention_mask.bool(),
+        batch.token_type_ids,
+        batch.allowed[:, 0],
+        strict=True,
     ):
         inside = allowed.clone()
         inside[0] = False  # "no answer here"
@@ -244,7 +307,9 @@ def test_rows_are_learnt_from_as_they_are_read(tmp_path: Path, family: str) -> N
     tokenizer = make_tokenizer()
     questions = TrainingSet(questions=tiny_squad(tmp_path / "train.json", 8, 0), held_out=0)
     stages = (stage_of(negatives=0, max_tokens=128, full_tokens=128),)
-    batches = batches_of(tmp_path, questions, tokenizer=tokenizer, stages=stages, question_tokens=40)
+    batches = batches_of(
+        tmp_path, questions, tokenizer=tokenizer, stages=stages, question_tokens=40
+    )
     examples = read_set(questions)
     learnt: dict[tuple[int, ...], Any] = {}
     for step in range(len(batches)):
@@ -253,7 +318,9 @@ def test_rows_are_learnt_from_as_they_are_read(tmp_path: Path, family: str) -> N
     settings = ReaderSettings(max_tokens=128, question_tokens=40, title_tokens=6)
     model = SpanModel.from_encoder(encoder(tmp_path / "encoder"), seed=0)
     reader = ExtractiveReader(model, tokenizer, settings)
-    read = reader.rows([e.question for e in examples], [[e.candidates[0].passage] for e in examples])
+    read = reader.rows(
+        [e.question for e in examples], [[e.candidates[0].passage] for e in examples]
+    )
     ids, mask, types, text = row_tensors(reader.template, read.rows)
     expected = {
         tuple(i[m].tolist()): (t[m].tolist(), x[m].tolist())

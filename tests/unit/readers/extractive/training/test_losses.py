@@ -28,9 +28,13 @@ def case(seed: int = 3) -> dict[str, torch.Tensor]:
             acceptable[question, column] = True
             allowed[question].view(-1)[[first, last]] = True
     return {
-        "start_logits": start, "end_logits": end, "allowed": allowed,
-        "starts": starts, "ends": ends, "acceptable": acceptable,
-    }  # fmt: skip
+        "start_logits": start,
+        "end_logits": end,
+        "allowed": allowed,
+        "starts": starts,
+        "ends": ends,
+        "acceptable": acceptable,
+    }
 
 
 def brute_loss(inputs: dict[str, torch.Tensor], normalisation: str) -> float:

@@ -1,4 +1,6 @@
-"""A teacher's distributions: the loss by hand, other ids and special tokens, and a student without labels."""
+"""A teacher's distributions: the loss by hand, other ids and special tokens, and a student without
+labels.
+"""
 
 import json
 from pathlib import Path
@@ -25,7 +27,13 @@ from readers.extractive.training.recipe import reader_loss, train_reader
 from readers.extractive.training.teacher import Teacher
 from tests.tiny_reader import PIECES, tiny_encoder, tiny_squad, tiny_tokenizer, word_pieces
 
-STAGE = {"epochs": 16, "negatives": 1, "max_tokens": 128, "full_tokens": 128, "tokens_per_batch": 2048}
+STAGE = {
+    "epochs": 16,
+    "negatives": 1,
+    "max_tokens": 128,
+    "full_tokens": 128,
+    "tokens_per_batch": 2048,
+}
 
 
 def test_the_loss_equals_its_equation() -> None:
@@ -40,23 +48,37 @@ def test_the_loss_equals_its_equation() -> None:
     logits, places = torch.tensor(student, requires_grad=True), torch.from_numpy(allowed)
     loss = teacher_loss(logits, torch.tensor(taught), places, 3.0)
     assert float(loss.detach()) == pytest.approx(expected)
-    assert torch.autograd.gradcheck(lambda x: teacher_loss(x, torch.tensor(taught), places, 3.0), logits)
+    assert torch.autograd.gradcheck(
+        lambda x: teacher_loss(x, torch.tensor(taught), places, 3.0), logits
+    )
 
 
 def mpnet_like(folder: Path) -> Path:
-    """A reader with the tiny tokenizer's word pieces, under other ids, two separators between, as MPNet."""
+    """A reader with the tiny tokenizer's word pieces, under other ids, two separators between, as
+    MPNet.
+    """
     special = [f"<{name}>" for name in ("s", "pad", "/s", "unk", "mask")]
     tokenizer = word_pieces([*special, *reversed(PIECES)], "<unk>")
     tokenizer.post_processor = processors.TemplateProcessing(
-        single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
+        single="<s> $A </s>",
+        pair="<s> $A </s> </s> $B </s>",
+        special_tokens=[("<s>", 0), ("</s>", 2)],
     )
     names = {f"{kind}_token": f"<{kind}>" for kind in ("pad", "unk", "mask")}
-    whole = PreTrainedTokenizerFast(tokenizer_object=tokenizer, cls_token="<s>", sep_token="</s>", **names)
+    whole = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, cls_token="<s>", sep_token="</s>", **names
+    )
     torch.manual_seed(3)
     config = RobertaConfig(
-        vocab_size=len(whole), hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
-        intermediate_size=64, max_position_embeddings=162, type_vocab_size=1, initializer_range=0.3,
-    )  # fmt: skip
+        vocab_size=len(whole),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=162,
+        type_vocab_size=1,
+        initializer_range=0.3,
+    )
     encoder = RobertaModel(config, add_pooling_layer=False).eval()
     model = SpanModel(encoder, torch.nn.Linear(32, 2), passage_head=torch.nn.Linear(32, 3))
     export_int8(folder, model, model.state_dict(), whole, name="teacher", settings=ReaderSettings())
@@ -90,15 +112,25 @@ def test_a_teacher_with_other_ids_and_special_tokens_reads_the_same_words(tmp_pa
     torch.testing.assert_close(read.relevance, expected.relevance)
 
 
-def test_a_student_learns_from_questions_without_labels_what_its_teacher_says(tmp_path: Path) -> None:
+def test_a_student_learns_from_questions_without_labels_what_its_teacher_says(
+    tmp_path: Path,
+) -> None:
     results = tmp_path / "results.json"
     questions = tiny_squad(tmp_path / "train.json", 24, 0, results)
     values: dict[str, Any] = {
-        "train": [{"questions": questions, "retrieved": results, "held_out": 0}], "out": tmp_path / "teacher",
-        "stages": [STAGE], "encoder": str(tiny_encoder(tmp_path / "encoder")), "question_tokens": 64,
-        "title_tokens": 8, "learning_rate": 5e-3, "precision": "fp32", "freeze_word_embeddings": False,
-        "threads": 1, "validation_questions": 24, "selection_weight": 0.1,
-    }  # fmt: skip
+        "train": [{"questions": questions, "retrieved": results, "held_out": 0}],
+        "out": tmp_path / "teacher",
+        "stages": [STAGE],
+        "encoder": str(tiny_encoder(tmp_path / "encoder")),
+        "question_tokens": 64,
+        "title_tokens": 8,
+        "learning_rate": 5e-3,
+        "precision": "fp32",
+        "freeze_word_embeddings": False,
+        "threads": 1,
+        "validation_questions": 24,
+        "selection_weight": 0.1,
+    }
     values["teacher"] = str(train_reader(ReaderTrainConfig(**values)))
     values |= {"train": [{"questions": results, "labelled": False}], "teacher_weight": 1.0}
     values |= {"encoder": str(tiny_encoder(tmp_path / "other", seed=5)), "out": tmp_path / "out"}
@@ -106,7 +138,9 @@ def test_a_student_learns_from_questions_without_labels_what_its_teacher_says(tm
     student = ExtractiveReader.load(train_reader(config))
     examples = read_set(TrainingSet(questions=tiny_squad(tmp_path / "unseen.json", 12, 1)))
     assert gold_scores(student, examples)["em"] >= 80.0
-    losses = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
+    losses = [
+        json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()
+    ]
     assert losses[-1]["teacher_loss"] < losses[0]["teacher_loss"] / 2
     assert losses[0]["answer_loss"] == 0.0
 

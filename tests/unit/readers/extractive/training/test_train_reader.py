@@ -1,4 +1,6 @@
-"""The whole recipe on a tiny model and a task it can learn: loss falls, EM rises, the result reads."""
+"""The whole recipe on a tiny model and a task it can learn: loss falls, EM rises, the result
+reads.
+"""
 
 import json
 from pathlib import Path
@@ -25,23 +27,40 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]
     train = tiny_squad(folder / "train.json", 24, 0, results)
     first = ReaderStage(epochs=16, max_tokens=96, full_tokens=96, tokens_per_batch=1024)
     second = ReaderStage(
-        epochs=8, negatives=1, no_answer_fraction=0.2, max_tokens=96, full_tokens=96, tokens_per_batch=1024
+        epochs=8,
+        negatives=1,
+        no_answer_fraction=0.2,
+        max_tokens=96,
+        full_tokens=96,
+        tokens_per_batch=1024,
     )
     values: dict[str, Any] = {
         "train": [{"questions": train, "retrieved": results, "held_out": 0.25, "name": "towers"}],
-        "out": folder / "out", "encoder": str(tiny_encoder(folder / "encoder")), "stages": (first, second),
-        "validation_questions": 24, "calibration_questions": 24,
-        "question_tokens": 32, "title_tokens": 8, "learning_rate": 5e-3, "precision": "fp32",
-        "freeze_word_embeddings": False, "threads": 1, "validate_every_steps": 1000,
-        "answer_types": True, "selection_weight": 0.1, "skim_layer": 1,
-    }  # fmt: skip
+        "out": folder / "out",
+        "encoder": str(tiny_encoder(folder / "encoder")),
+        "stages": (first, second),
+        "validation_questions": 24,
+        "calibration_questions": 24,
+        "question_tokens": 32,
+        "title_tokens": 8,
+        "learning_rate": 5e-3,
+        "precision": "fp32",
+        "freeze_word_embeddings": False,
+        "threads": 1,
+        "validate_every_steps": 1000,
+        "answer_types": True,
+        "selection_weight": 0.1,
+        "skim_layer": 1,
+    }
     train_reader(ReaderTrainConfig(**values))
     return folder, values
 
 
 def test_loss_falls_and_exact_match_rises(run: tuple[Path, dict[str, Any]]) -> None:
     folder, _ = run
-    records = [json.loads(line) for line in (folder / "out" / "metrics.jsonl").read_text().splitlines()]
+    records = [
+        json.loads(line) for line in (folder / "out" / "metrics.jsonl").read_text().splitlines()
+    ]
     losses = [record["loss"] for record in records if "loss" in record]
     assert losses[-1] < losses[0] / 2
     figures = json.loads((folder / "out" / "figures.json").read_text())["figures"]
@@ -61,7 +80,11 @@ def test_the_finished_reader_is_whole(run: tuple[Path, dict[str, Any]]) -> None:
     reader = ExtractiveReader.load(out)
     assert reader.calibration.questions > 24
     stated = reader.settings
-    assert (stated.question_tokens, stated.title_tokens, stated.skim_layer) == (32, 8, 1)  # as it was trained
+    assert (stated.question_tokens, stated.title_tokens, stated.skim_layer) == (
+        32,
+        8,
+        1,
+    )  # as it was trained
     [result] = reader.read(["how many meters has the tower 1 1?"], [PASSAGES], [[1.0, 1.0]])
     assert (result.answers[0].text, result.answers[0].evidence.passage_id) == ("57", "2")
     [nothing] = reader.read(["how many meters has the tower 1 1?"], [PASSAGES[:1]], [[1.0]])
@@ -71,14 +94,26 @@ def test_the_finished_reader_is_whole(run: tuple[Path, dict[str, Any]]) -> None:
 def test_dpr_s_objective_learns_from_answers_alone(tmp_path: Path) -> None:
     results = tmp_path / "results.json"
     tiny_squad(tmp_path / "train.json", 16, 0, results)  # its results have no gold passage
-    stage = ReaderStage(epochs=10, negatives=2, max_tokens=96, full_tokens=96, tokens_per_batch=1024)
+    stage = ReaderStage(
+        epochs=10, negatives=2, max_tokens=96, full_tokens=96, tokens_per_batch=1024
+    )
     config = ReaderTrainConfig(
-        train=(TrainingSet(questions=results, held_out=0.2),), out=tmp_path / "out",
-        encoder=str(tiny_encoder(tmp_path / "encoder")), stages=(stage,), spans="marginal",
-        normalisation="passage", selection_weight=0.5, question_tokens=32, title_tokens=8, learning_rate=5e-3,
-        precision="fp32", threads=1, freeze_word_embeddings=False, validation_questions=24,
+        train=(TrainingSet(questions=results, held_out=0.2),),
+        out=tmp_path / "out",
+        encoder=str(tiny_encoder(tmp_path / "encoder")),
+        stages=(stage,),
+        spans="marginal",
+        normalisation="passage",
+        selection_weight=0.5,
+        question_tokens=32,
+        title_tokens=8,
+        learning_rate=5e-3,
+        precision="fp32",
+        threads=1,
+        freeze_word_embeddings=False,
+        validation_questions=24,
         calibration_questions=24,
-    )  # fmt: skip
+    )
     reader = ExtractiveReader.load(train_reader(config))
     assert reader.settings.select
     [result] = reader.read(["how many meters has the tower 1 1?"], [PASSAGES], [[1.0, 1.0]])
