@@ -76,7 +76,8 @@ class OpenSettings(BaseModel):
             parse_kind(value)
         elif info.field_name == "retriever" and not isinstance(value, Retriever):
             what = f"retriever is {value!r:.40}, expected a name or a Retriever"
-            raise ConfigError(what, hint="for example hybrid")
+            hint = "give a name such as hybrid, or a subclass of retrievers.protocols.Retriever"
+            raise ConfigError(what, hint=hint)
         return value
 
 
@@ -89,7 +90,6 @@ def open_models(
         ArtifactError: the index belongs to another encoder, or there is no such model.
         ConfigError: a setting does not fit the index.
     """
-    from readers.answers import counts_scores
     from readers.manifest import READER_FILE, read_reader_file
     from retrievers.hybrid import Fusion
     from retrievers.open import named_kind, open_retriever
@@ -134,7 +134,8 @@ def open_models(
         searcher = reranked(
             searcher, index.passages, settings.rerank, precision=precision, reader=judge
         )
-    if trained_with and isinstance(retriever, str) and counts_scores(opened):
+    counts_scores = opened is not None and opened.counts_scores
+    if trained_with and isinstance(retriever, str) and counts_scores:
         searched = _OWN if bound else named_kind(retriever, index)
         _check_scores(str(reader), trained_with, searched, index)
     return searcher, opened
@@ -187,7 +188,7 @@ def resolve_reader(
     if isinstance(reader, Reader):
         return reader
     if not isinstance(reader, str | Path | None):
-        what = f"{type(reader).__name__} is no reader: it has no method `read`"
+        what = f"{type(reader).__name__} is no reader: it is no `readers.protocols.Reader`"
         raise ConfigError(what, hint="see `rag docs extending`")
     settings = {"effort": effort} if effort else {}  # which only extractive readers know
     return open_reader(reader, precision=precision, **settings)

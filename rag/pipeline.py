@@ -6,33 +6,26 @@ import tempfile
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
-from pathlib import Path as FilePath
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, Unpack
 
 from indexers.build import build_index
 from indexers.index import Index
 from indexers.settings import BuildSettings, IndexKind
+from rag.answering import AnswerOptions, AskOptions, Outcome, answer_questions
 from rag.config import load_config
 from rag.core.arrays import Float32
 from rag.core.errors import ConfigError
 from rag.core.log import Timer, stage
-from rag.core.types import AnswerSet, Hit, Passage, Path, Paths, Query, RankedPassages
+from rag.core.types import AnswerSet, Hit, Passage, Query, RankedPassages, SearchResult
 from rag.data.corpus import passages_of
 from rag.data.filters import Filter, parse_filter
 from rag.data.records import check_questions
 from rag.opening import OpenSettings, open_models
-from rag.policies import Policy, SearchOnce, run
-from readers.answer_kinds import count_candidates, present
-from readers.answers import read_answers
-from readers.paths import with_paths
-from readers.protocols import Reader, check_lengths
+from readers.protocols import Reader, check_lengths, reader_name
 from retrievers.encoders.open import load_encoder
-from retrievers.open import encoder_of
-from retrievers.protocols import PathRetriever, Retriever
-from retrievers.rerank import RerankingRetriever
+from retrievers.protocols import Retriever, Selected
 
-Questions = str | Sequence[str]  # one, or several as one batch
 FilterLike = Mapping[str, Any] | Filter | None
 
 
@@ -44,27 +37,24 @@ class Pipeline:
         retriever: question → hits.
         reader: question + passages → answer spans; None for retrieval only.
 
-    Attributes:
-        reads_at_once: questions that a reader elsewhere takes at a time; 0: it runs in this
-            process.
-
     Thread safety: any thread may call any method. Questions of several threads are answered one
     after another, since one question already uses all cores (but not where a model elsewhere
     reads); give a list to answer them as one batch.
     """
 
     def __init__(self, index: Index, retriever: Retriever, reader: Reader | None) -> None:
-        self.index, self.retriever, self.reader = index, retriever, reader
+        self.index = index
+        self.retriever = retriever
+        self.reader = reader
         self._lock = threading.RLock()
-        self.reads_at_once = int(getattr(reader, "reads_at_once", 0))
-        self._reading: AbstractContextManager[object] = (
-            nullcontext() if self.reads_at_once else self._lock
-        )
+        # A model in another process needs no core here: it may read for several threads.
+        is_remote = reader is not None and reader.max_concurrent > 0
+        self._reading: AbstractContextManager[object] = nullcontext() if is_remote else self._lock
         self._holder: tempfile.TemporaryDirectory[str] | None = None
         self._is_closed = False
 
     @classmethod
-    def open(cls, index: str | FilePath | Index, *, reads: bool = True, **options: Any) -> Pipeline:
+    def open(cls, index: str | Path | Index, *, reads: bool = True, **options: Any) -> Pipeline:
         """Open an index directory; nothing else is needed.
 
         Args:
@@ -87,7 +77,7 @@ class Pipeline:
         cls,
         texts: Iterable[str | Passage | Mapping[str, Any]],
         *,
-        out: str | FilePath | None = None,
+        out: str | Path | None = None,
         retriever: IndexKind = "dense",
         encoder: Any = None,
         reader: Any = None,
@@ -115,9 +105,9 @@ class Pipeline:
         holder = None
         if out is None:
             holder = tempfile.TemporaryDirectory(prefix="rag-index-")
-            out = FilePath(holder.name) / "index"
+            out = Path(holder.name) / "index"
         loaded = load_encoder(encoder) if settings.has_encoder else None
-        build_index(passages, FilePath(out), encoder=loaded, settings=settings)
+        build_index(passages, Path(out), encoder=loaded, settings=settings)
         pipeline = cls.open(out, retriever=retriever, index_encoder=loaded, reader=reader)
         pipeline._holder = holder  # keeps a temporary index alive, and removes it with the pipeline
         return pipeline
@@ -131,7 +121,8 @@ class Pipeline:
     def __repr__(self) -> str:
         if self._is_closed:
             return "Pipeline(closed)"
-        named = f"{type(self.retriever).__name__}, {self.identity['reader'] or 'no reader'}"
+        reader = "no reader" if self.reader is None else reader_name(self.reader)
+        named = f"{type(self.retriever).__name__}, {reader}"
         return f"Pipeline({str(self.index.directory)!r}, {len(self.index.passages):,} passages, {named})"
 
     def _require_open(self) -> None:
@@ -144,106 +135,157 @@ class Pipeline:
         return self.index.version
 
     @property
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, object]:
         """Description of retriever, encoder and reader with their weight hashes, for reports."""
-        judging = self.retriever if isinstance(self.retriever, RerankingRetriever) else None
-        first: Any = self.retriever if judging is None else judging.first
-        fusion, effort = getattr(first, "fusion", None), None
-        if not isinstance(self.retriever, PathRetriever):  # of paths everything is read
-            effort = getattr(getattr(self.reader, "settings", None), "effort", None)
-        optional = {
-            "fusion": str(fusion) if fusion else None,
-            "matching": bool(getattr(first, "matching", None)),
-            "rerank": None if judging is None else judging.identity,
-            "question_encoder": getattr(
-                getattr(self.retriever, "encoder", None), "questions_sha256", None
-            ),
-            "effort": effort if effort != "full" else None,
-        }
-        return {
-            "retriever": type(first).__name__,
+        identity: dict[str, object] = {
+            **self.retriever.identity,
             "encoder": self.index.manifest.get("encoder"),
-            "reader": self.reader and getattr(self.reader, "name", type(self.reader).__name__),
-            **{name: value for name, value in optional.items() if value},
-            "index_version": self.index_version,
+            "reader": None if self.reader is None else reader_name(self.reader),
         }
+        # Passages of paths are all read, whatever the effort.
+        effort = "" if self.reader is None or self.retriever.finds_paths else self.reader.effort
+        if effort not in ("", "full"):
+            identity["effort"] = effort
+        return {**identity, "index_version": self.index_version}
 
     def passage(self, passage_id: str) -> Passage | None:
         """The passage with this id, or None."""
         self._require_open()
         return self.index.passages.find(passage_id)
 
-    def retrieve(
+    def search(
         self,
-        questions: Questions,
+        queries: Sequence[str],
         top_k: int = 20,
         *,
         filter: FilterLike = None,
         timer: Timer = None,
-    ) -> Any:
-        """Best passages, best first: of one question, or of each question of a list.
+    ) -> list[SearchResult]:
+        """Search for several queries as one batch.
 
         Args:
+            top_k: passages per query, at most 1000.
             filter: which passages may be returned, such as `{"path": "guide/*"}`; see
                 `parse_filter`.
+            timer: gets the time of each stage.
 
         Returns:
-            `RankedPassages`, pairs of hit and passage; of a list of questions a list of them.
+            For each query its passages, best first, and its paths, if the retriever finds such.
 
         Raises:
             ConfigError: `top_k` is not in 1..1000, a filter's field is unknown, or the pipeline is
                 closed.
-            DataError: a question is empty.
+            DataError: a query is empty.
         """
-        batch = [questions] if isinstance(questions, str) else questions
-        lists, _ = self.retrieve_paths(batch, top_k, filter=filter, timer=timer)
-        return lists[0] if isinstance(questions, str) else lists
-
-    def retrieve_paths(
-        self,
-        questions: Sequence[str],
-        top_k: int = 20,
-        *,
-        filter: FilterLike = None,
-        timer: Timer = None,
-    ) -> tuple[list[RankedPassages], list[Paths]]:
-        """The result of `retrieve`, and the paths of each question, best first, if there are
-        any.
-        """
-        texts = check_questions(questions, top_k)
-        paths: list[list[Path]] = [[] for _ in texts]
-        within: dict[str, Any] = {}
+        texts = check_questions(queries, top_k)
         with self._lock:
             self._require_open()
-            if (conditions := parse_filter(filter)) is not None:
-                with stage(timer, "filter"):
-                    within["selected"] = self.index.select(conditions)
-            if isinstance(self.retriever, PathRetriever):
-                hit_lists, paths = self.retriever.search_both(
-                    texts, int(top_k), timer=timer, **within
-                )
-            else:
-                hit_lists = self.retriever.search(texts, int(top_k), timer=timer, **within)
-            with stage(timer, "fetch_passages"):
-                fetched = [self._fetch(hits) for hits in hit_lists]
-                return fetched, [[self._fetch(path.hits) for path in own] for own in paths]
+            return self._search(texts, int(top_k), timer, self._select(filter, timer))
 
-    def read(
+    def retrieve(
+        self, question: str, top_k: int = 20, *, filter: FilterLike = None
+    ) -> RankedPassages:
+        """Best passages of one question, best first, as pairs of hit and passage; see `search`."""
+        return self.search([question], top_k, filter=filter)[0].passages
+
+    def retrieve_many(
+        self, questions: Sequence[str], top_k: int = 20, *, filter: FilterLike = None
+    ) -> list[RankedPassages]:
+        """Best passages of each question; see `search`."""
+        return [result.passages for result in self.search(questions, top_k, filter=filter)]
+
+    def _select(self, filter: FilterLike, timer: Timer) -> Selected:
+        conditions = parse_filter(filter)
+        if conditions is None:
+            return None
+        with stage(timer, "filter"):
+            return self.index.select(conditions)
+
+    def _search(
+        self, queries: Sequence[str], top_k: int, timer: Timer, selected: Selected
+    ) -> list[SearchResult]:
+        hit_lists, path_lists = self.retriever.search_paths(
+            queries, top_k, timer=timer, selected=selected
+        )
+        results = []
+        with stage(timer, "fetch_passages"):
+            for query, hits, paths in zip(queries, hit_lists, path_lists, strict=True):
+                fetched = [self._fetch(path.hits) for path in paths]
+                results.append(SearchResult(query, self._fetch(hits), fetched))
+        return results
+
+    def _fetch(self, hits: Sequence[Hit]) -> RankedPassages:
+        return list(zip(hits, self.index.passages.get_many([hit.row for hit in hits]), strict=True))
+
+    def answer(
         self,
         questions: Sequence[str],
-        ranked: Sequence[RankedPassages],
-        n_best: int,
-        paths: Sequence[Paths],
-    ) -> list[AnswerSet]:
-        """Answers from the passages and paths of `retrieve_paths`; questions without passages get
-        none.
+        options: AnswerOptions | None = None,
+        *,
+        filter: FilterLike = None,
+        found: Sequence[SearchResult] | None = None,
+    ) -> list[Outcome]:
+        """Answer questions as one batch, and say how each answer came about.
+
+        `ask` returns what people see of it; an evaluation scores all of it.
+
+        Args:
+            filter: which passages may be read, see `search`; if it selects none, `notice` says so.
+            found: a first search result of each question, in place of a search.
 
         Raises:
-            ConfigError: the pipeline has no reader.
+            ConfigError: the pipeline has no reader, a setting is out of range, or the policy comes
+                to no end.
+            DataError: a question is empty.
         """
-        reader = self._require_reader()
+        options = options or AnswerOptions()
+        texts = check_questions(questions, options.top_k, options.n_best)
+        timer: dict[str, float] = {}
         with self._reading:
-            return read_answers(reader, questions, ranked, paths, n_best, self.index_version)
+            with self._lock:
+                self._require_open()
+                selected = self._select(filter, timer)
+            reader = self._require_reader()
+
+            def search(queries: Sequence[str], top_k: int, timer: Timer) -> list[SearchResult]:
+                with self._lock:
+                    self._require_open()
+                    return self._search(queries, top_k, timer, selected)
+
+            outcomes = answer_questions(
+                texts,
+                options,
+                search=search,
+                reader=reader,
+                found=found,
+                index_version=self.index_version,
+                timer=timer,
+            )
+        selects_nothing = selected is not None and not len(selected)
+        reason = "no passage meets the filter" if selects_nothing else "no passage has a word of it"
+        return [outcome.explained(reason) for outcome in outcomes]
+
+    def ask(
+        self, question: str, *, filter: FilterLike = None, **options: Unpack[AskOptions]
+    ) -> AnswerSet:
+        """Answer one question.
+
+        Args:
+            filter: which passages may be read, see `search`; if it selects none, `notice` says so.
+            **options: `top_k` passages to read, `n_best` answers at most, the `policy` and the
+                `context`, see `AnswerOptions`.
+        """
+        return self.ask_many([question], filter=filter, **options)[0]
+
+    def ask_many(
+        self, questions: Sequence[str], *, filter: FilterLike = None, **options: Unpack[AskOptions]
+    ) -> list[AnswerSet]:
+        """Answer several questions as one batch; timings are those of the whole batch.
+
+        See `ask`.
+        """
+        outcomes = self.answer(questions, AnswerOptions(**options), filter=filter)
+        return [outcome.shown for outcome in outcomes if outcome.shown is not None]
 
     def _require_reader(self) -> Reader:
         if self.reader is None:
@@ -252,67 +294,6 @@ class Pipeline:
             )
         return self.reader
 
-    def _fetch(self, hits: Sequence[Hit]) -> RankedPassages:
-        return list(zip(hits, self.index.passages.get_many([hit.row for hit in hits]), strict=True))
-
-    def ask(
-        self,
-        questions: Questions,
-        *,
-        top_k: int = 20,
-        n_best: int = 5,
-        filter: FilterLike = None,
-        policy: Policy | None = None,
-        context: str = "",
-    ) -> Any:
-        """Answer one question, or several as one batch.
-
-        Args:
-            top_k: passages to read.
-            n_best: answers to return at most.
-            filter: which passages may be read, see `retrieve`; if it selects none, `notice` says
-                so.
-            policy: decides when to search and read, see `rag.policies`; None: search once, and
-                read.
-            context: the question before, if these follow up on it ("When was it published?"):
-                passages are searched for with both, and read for the question alone.
-
-        Returns:
-            One `AnswerSet`, or one per question in the order given. Timings are those of the whole
-            batch.
-        """
-        batch = check_questions(
-            [questions] if isinstance(questions, str) else questions, top_k, n_best
-        )
-        timer: dict[str, float] = {}
-
-        def search(queries: Sequence[str]) -> tuple[list[RankedPassages], list[Paths]]:
-            return self.retrieve_paths(queries, top_k, filter=filter, timer=timer)
-
-        def read(texts: Sequence[str], lists: Any, paths: Sequence[Paths]) -> list[AnswerSet]:
-            with stage(timer, "read"):
-                answers = self.read(
-                    texts, lists, count_candidates(self.reader, texts, n_best), paths
-                )
-            if any(paths):
-                answers = list(map(with_paths, answers, paths))
-            return [present(self.reader, each, n_best) for each in answers]
-
-        with self._reading, stage(timer, "total"):
-            self._require_open()
-            self._require_reader()
-            results = run(policy or SearchOnce(), batch, search, read, context=context)
-            reason = "no passage has a word of it"
-            with self._lock:
-                if filter and not len(self.index.select(parse_filter(filter) or ())):
-                    reason = "no passage meets the filter"
-        answers = []
-        for state, answer in results:
-            is_empty = state.searches and not any(search.passages for search in state.searches)
-            notice = answer.notice or (reason if is_empty else "")
-            answers.append(replace(answer, notice=notice, timings_ms=timer))
-        return answers[0] if isinstance(questions, str) else answers
-
     def embed(self, texts: Sequence[str], side: Literal["query", "passage"]) -> Float32:
         """Vectors (n, D) float32 of questions, or of passages without titles, by the retriever's
         encoder.
@@ -320,7 +301,7 @@ class Pipeline:
         Raises:
             ConfigError: the retriever has no encoder, or one without such vectors.
         """
-        encoder = encoder_of(self.retriever)
+        encoder = self.retriever.encoder
         if encoder is None:
             raise ConfigError(
                 "this pipeline searches without an encoder", hint="open an index with vectors"

@@ -1,25 +1,31 @@
 """Policies decide what happens next: search on, read, or answer.
 
-Above retriever and reader stands one loop, `run`. It asks a policy about the state of each
-question, does what the policy says for all questions together, and asks again until every question
-is answered. A policy knows neither the retriever nor the reader: `Pipeline.ask(…, policy=…)` takes
-any object with a `step`.
+The loop of `rag.answering` asks a policy about the state of each question and does what the policy
+says. A policy knows neither the retriever nor the reader: `Pipeline.ask(…, policy=…)` takes any
+object with a `step`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Protocol
 
 from rag.core.errors import ConfigError
-from rag.core.types import AnswerSet, Hit, Passage, Paths, RankedPassages
+from rag.core.types import (
+    AnswerSet,
+    Hit,
+    Passage,
+    PolicyName,
+    RankedPassages,
+    SearchResult,
+)
 from readers.llm.prompt import fence_passages
 from readers.llm.reader import Completer
+from readers.protocols import Reader, reader_name
 
-_MOST_STEPS = 32
 GREETING = re.compile(
     r"\W*(?:(?:hello|hi|hey|good (?:morning|afternoon|evening|day)|thanks|thank you|bye|goodbye|ok|okay)"
     r"(?: there| again| very much| so much)?\W*)+",
@@ -28,25 +34,18 @@ GREETING = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class SearchResult:
-    """Passages of one search, best first, and the paths of a multi-hop retriever."""
-
-    query: str
-    passages: RankedPassages
-    paths: Paths = ()
-
-
-@dataclass(frozen=True, slots=True)
 class State:
-    """A question, every search for it so far, and the answers of every reading so far.
+    """A question, with every search, every reading and its answers so far.
 
     Attributes:
         context: the question that this one follows up on, or "".
+        readings: what was read, one search result for each of `answers`.
     """
 
     question: str
     context: str = ""
     searches: tuple[SearchResult, ...] = ()
+    readings: tuple[SearchResult, ...] = ()
     answers: tuple[AnswerSet, ...] = ()
 
     @property
@@ -83,52 +82,22 @@ class Policy(Protocol):
         """The next step. It depends on the state alone: several questions are answered in turn."""
 
 
-SearchAll = Callable[[Sequence[str]], tuple[Sequence[RankedPassages], Sequence[Paths]]]
-ReadAll = Callable[[Sequence[str], Sequence[RankedPassages], Sequence[Paths]], Sequence[AnswerSet]]
-
-
-def run(
-    policy: Policy, questions: Sequence[str], search: SearchAll, read: ReadAll, *, context: str = ""
-) -> list[tuple[State, AnswerSet]]:
-    """Answer questions by a policy; searches and readings of all questions are done together.
-
-    Args:
-        context: the question that all of these follow up on, or "".
-        search: queries → passages and paths of each.
-        read: questions, passages and paths → answers of each.
-
-    Returns:
-        The last state of each question, and its answer.
+def open_policy(name: PolicyName, reader: Reader | None) -> Policy:
+    """The policy of a name.
 
     Raises:
-        ConfigError: the policy comes to no end.
+        ConfigError: the policy needs a language model, and the reader is none.
     """
-    states = [State(question, context) for question in questions]
-    finished: dict[int, AnswerSet] = {}
-    for _ in range(_MOST_STEPS):
-        queries, readings = list[tuple[int, str]](), list[tuple[int, SearchResult]]()
-        for n, state in enumerate(states):
-            step = policy.step(state) if n not in finished else None
-            if isinstance(step, Finish):
-                finished[n] = step.answers
-            elif isinstance(step, Search):
-                queries += [(n, query) for query in step.queries]
-            elif isinstance(step, Read):
-                readings += [(n, result) for result in step.searches]
-        if queries:
-            results = zip(queries, *search([query for _, query in queries]), strict=True)
-            for (n, query), passages, paths in results:
-                more = SearchResult(query, passages, paths)
-                states[n] = replace(states[n], searches=(*states[n].searches, more))
-        if readings:
-            parts = [(result.query, result.passages, result.paths) for _, result in readings]
-            answers = read(*map(list, zip(*parts, strict=True)))
-            for (n, _), answer in zip(readings, answers, strict=True):
-                states[n] = replace(states[n], answers=(*states[n].answers, answer))
-        if len(finished) == len(questions):
-            return [(state, finished[n]) for n, state in enumerate(states)]
-    what = f"{type(policy).__name__} gave no answer in {_MOST_STEPS} steps"
-    raise ConfigError(what, hint="return Finish once there are answers")
+    if name == "once":
+        return SearchOnce()
+    completer = None if reader is None else reader.completer
+    if completer is None:
+        found = "there is no reader" if reader is None else f"the reader is {reader_name(reader)}"
+        raise ConfigError(
+            f"the policy {name!r} asks a language model what to search for, and {found}",
+            hint="give a language model as the reader, or leave the policy at once",
+        )
+    return SearchAgain(completer)
 
 
 class SearchOnce:
@@ -162,8 +131,8 @@ class SearchAgain:
 
     Args:
         model: continues a chat, such as `completer` of a language model's reader.
-        most: searches beside the first.
-        shown: passages that the model sees, the best of each search in turn.
+        max_searches: searches beside the first.
+        shown_passages: passages that the model sees, the best of each search in turn.
 
     Source: Trivedi et al. 2023, "Interleaving Retrieval with Chain-of-Thought Reasoning for
     Knowledge-Intensive Multi-Step Questions" (IRCoT), section 3.
@@ -173,8 +142,10 @@ class SearchAgain:
         itself.
     """
 
-    def __init__(self, model: Completer, *, most: int = 2, shown: int = 8) -> None:
-        self._model, self._most, self._shown = model, most, shown
+    def __init__(self, model: Completer, *, max_searches: int = 2, shown_passages: int = 8) -> None:
+        self._model = model
+        self._max_searches = max_searches
+        self._shown_passages = shown_passages
 
     def step(self, state: State) -> Search | Read | Finish:
         """See `Policy`."""
@@ -183,17 +154,22 @@ class SearchAgain:
         if state.answers:
             return Finish(state.answers[-1])
         everything = merged([search.passages for search in state.searches])
-        if len(state.searches) <= self._most:
-            shown = [passage for _, passage in everything[: self._shown]]
-            task, passages = fence_passages(state.query, shown)
-            messages = [
-                {"role": "system", "content": task + _TASK},
-                {"role": "user", "content": passages},
-            ]
-            request = _NEXT_SEARCH.search(self._model.complete(messages, 64).text)
-            if request and request[1] not in [search.query for search in state.searches]:
-                return Search((request[1],))
+        if len(state.searches) <= self._max_searches:
+            query = self._next_query(state, everything)
+            if query and query not in [search.query for search in state.searches]:
+                return Search((query,))
         return Read((SearchResult(state.question, everything),))
+
+    def _next_query(self, state: State, found: RankedPassages) -> str:
+        """What the model wants to search for next; "" if the passages suffice."""
+        shown = [passage for _, passage in found[: self._shown_passages]]
+        task, passages = fence_passages(state.query, shown)
+        messages = [
+            {"role": "system", "content": task + _TASK},
+            {"role": "user", "content": passages},
+        ]
+        request = _NEXT_SEARCH.search(self._model.complete(messages, 64).text)
+        return request[1] if request else ""
 
 
 def merged(lists: Sequence[RankedPassages]) -> RankedPassages:

@@ -6,14 +6,12 @@ than guesses.
 """
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
 
 import regex
 
 from rag.core.types import Answer, AnswerSet
 from rag.data.sentences import sentence_spans
-from readers.extractive.settings import ReaderSettings
 
 _YES_NO = regex.compile(
     r"\W*(?:(?:and|but|so|then|also|ok(?:ay)?|well),? )*"
@@ -35,40 +33,23 @@ _LIST_MARKER = r"\s*(?:[•▪◦‣–*+-]|\(?\d{1,3}[.)]|\(?[a-z][.)])\s+"
 _ITEM = regex.compile(rf"{_LIST_MARKER}\S")
 
 
-def count_candidates(reader: object, questions: Sequence[str], n_best: int) -> int:
-    """How many answers to read for `n_best` to be shown: all candidates if they become
-    sentences.
-    """
-    settings = getattr(reader, "settings", None)
-    if not isinstance(settings, ReaderSettings) or not any(map(asks_yes_no, questions)):
-        return n_best
-    return max(n_best, settings.candidates)
-
-
-def present(reader: object, result: AnswerSet, n_best: int) -> AnswerSet:
-    """At most `n_best` answers, in the form that the question asks for.
+def present_spans(result: AnswerSet, n_best: int) -> AnswerSet:
+    """At most `n_best` of a question's spans, in the form that the question asks for.
 
     Args:
-        reader: answers of others than readers of spans stay as they are.
-        result: the answers to one question; for sentences, as many as `count_candidates`.
+        result: the spans; for a question of yes or no all candidates, whose sentences are counted.
     """
-    if not isinstance(getattr(reader, "settings", None), ReaderSettings):
-        return replace(result, answers=result.answers[:n_best])
     if asks_yes_no(result.question):
         return replace(result, answers=_as_sentences(result)[:n_best], kind="passage")
     answers = result.answers[:n_best]
-    if (
-        answers
-        and asks_several(result.question)
-        and (start := answers[0].evidence.start) is not None
-    ):
-        text = answers[0].evidence.text
-        if (
-            place := list_around(text, start)
-        ) is not None:  # the whole list that the best answer stands in
-            whole = _placed(answers[0], place)
-            return replace(result, answers=(whole, *answers[1:]), kind="list")
-    return replace(result, answers=answers)
+    if not answers or not asks_several(result.question):
+        return replace(result, answers=answers)
+    evidence = answers[0].evidence
+    place = None if evidence.start is None else list_around(evidence.text, evidence.start)
+    if place is None:
+        return replace(result, answers=answers)
+    # The best answer stands in a list: the whole list is what was asked for.
+    return replace(result, answers=(_placed(answers[0], place), *answers[1:]), kind="list")
 
 
 def _placed(answer: Answer, place: tuple[int, int]) -> Answer:
@@ -89,7 +70,7 @@ def _as_sentences(result: AnswerSet) -> tuple[Answer, ...]:
         if evidence.start is not None:
             spans = sentence_spans(evidence.text)
             sentence = next((s for s in reversed(spans) if s[0] <= evidence.start), spans[0])
-            place = evidence.passage_id, sentence[0]
+            place = (evidence.passage_id, sentence[0])
             best.setdefault(place, _placed(answer, sentence))
             shares[place] += answer.confidence  # type: ignore[assignment]
     scale = (1.0 - result.no_answer_confidence) / (sum(shares.values()) or 1.0)

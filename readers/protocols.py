@@ -1,10 +1,17 @@
-"""The interface of readers: questions and their passages in, answers with evidence out."""
+"""The interface of readers: questions with their passages in, answers with evidence out."""
 
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Protocol, runtime_checkable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from rag.core.errors import ConfigError, DataError
-from rag.core.types import AnswerSet, Passage
+from rag.core.types import AnswerSet, Evidence, Hit, Passage, Paths, RankedPassages
+
+if TYPE_CHECKING:
+    from readers.llm.reader import Completer
 
 PassageLists = Sequence[Sequence[Passage]]  # the passages of each question
 ScoreLists = Sequence[Sequence[float]]  # one score per passage, question by question
@@ -13,57 +20,131 @@ MAX_QUESTION_CHARS = 4_000
 MAX_PASSAGE_CHARS = 200_000
 
 
-@runtime_checkable
-class Reader(Protocol):
-    """A reader: finds or generates answers from passages."""
+@dataclass(frozen=True, slots=True)
+class ReadRequest:
+    """A question with the passages to read for it.
 
-    def read(
-        self, questions: Sequence[str], passages: PassageLists, scores: ScoreLists, n_best: int = 5
-    ) -> list[AnswerSet]:
+    Attributes:
+        question: over-long questions are truncated by the reader's settings.
+        ranked: the passages with their hits, in any order; maybe none.
+        paths: the paths that a multi-hop retriever found, best first; paths of one passage say
+            nothing more than `ranked`.
+    """
+
+    question: str
+    ranked: RankedPassages
+    paths: Paths = ()
+
+    @classmethod
+    def of(
+        cls, question: str, passages: Sequence[Passage], scores: Sequence[float] | None = None
+    ) -> ReadRequest:
+        """A request for passages that come from no index.
+
+        Args:
+            scores: a retrieval score per passage, larger is better; equal scores by default.
+        """
+        if scores is None:
+            scores = [1.0] * len(passages)
+        if len(scores) != len(passages):
+            raise ConfigError(
+                f"{len(passages)} passages but {len(scores)} scores for {question[:60]!r}"
+            )
+        hits = [Hit(-1, passage.id, score) for passage, score in zip(passages, scores, strict=True)]
+        return cls(question, list(zip(hits, passages, strict=True)))
+
+    @property
+    def passages(self) -> list[Passage]:
+        """The passages as a reader sees them: text beyond `MAX_PASSAGE_CHARS` is not read."""
+        return [_readable(passage) for _, passage in self.ranked]
+
+    @property
+    def scores(self) -> list[float]:
+        """The score of each passage by the last stage of the search."""
+        return [hit.score for hit, _ in self.ranked]
+
+    @property
+    def first_stage_scores(self) -> list[float]:
+        """The score of each passage before re-ranking: a re-ranker's scores are on another scale."""
+        return [(hit.first_stage or hit).score for hit, _ in self.ranked]
+
+    @property
+    def has_paths(self) -> bool:
+        """Whether there is a path of several passages."""
+        return any(len(path) > 1 for path in self.paths)
+
+    def evidence(self, number: int, span: tuple[int, int] | None = None) -> Evidence:
+        """A passage, by its number in `ranked`, as evidence with an answer at `span`."""
+        hit, passage = self.ranked[number]
+        return Evidence.of(passage, hit.score, span, first_stage=hit.first_stage)
+
+
+class Reader(ABC):
+    """Finds or generates answers in passages. A subclass needs `read` alone; the rest says what else
+    it can do.
+
+    Attributes:
+        name: folder, hub name or address, for reports.
+        max_concurrent: questions that a model in another process takes at a time, from any thread;
+            0: the reader computes in this process.
+        counts_scores: whether answers depend on the values of retrieval scores, as p(z|x) (RAG) or
+            as a summand (ORQA), not on their order alone.
+        effort: how much the reader reads, if it can leave something unread.
+        completer: the language model that it reads with, for policies that ask a model.
+    """
+
+    name: str = ""
+    max_concurrent: int = 0
+    counts_scores: bool = False
+    effort: str = ""
+    completer: Completer | None = None
+
+    @abstractmethod
+    def read(self, requests: Sequence[ReadRequest], n_best: int = 5) -> list[AnswerSet]:
         """Answer each question from its own passages.
 
         Args:
-            questions: B questions; over-long ones are truncated by the reader's settings.
-            passages: for each question the passages to read, in any order; maybe none.
-            scores: for each passage its retrieval score (larger is better).
             n_best: maximum number of answers per question.
 
         Returns:
-            B results in the order of the questions; index version and timings are the caller's to
+            B results in the order of the requests; index version and timings are the caller's to
             add. Without passages, or with empty ones only: no answers and a no-answer confidence of
             1.
 
         Raises:
-            ConfigError, DataError: see `check_request`.
+            ConfigError, DataError: see `check_requests`.
         """
 
+    def count_candidates(self, question: str, n_best: int) -> int:
+        """How many answers `present` needs in order to return `n_best` of them."""
+        return n_best
 
-def check_request(
-    questions: Sequence[str], passages: PassageLists, scores: ScoreLists, n_best: int
-) -> None:
+    def present(self, result: AnswerSet, n_best: int) -> AnswerSet:
+        """At most `n_best` answers, in the form that the question asks for."""
+        return replace(result, answers=result.answers[:n_best])
+
+
+def reader_name(reader: Reader) -> str:
+    """The reader's name, or that of its class."""
+    return reader.name or type(reader).__name__
+
+
+def check_requests(requests: Sequence[ReadRequest], n_best: int) -> None:
     """Refuse invalid arguments of `Reader.read`.
 
     Raises:
-        ConfigError: if `n_best` is below 1 or the lists do not match in length.
-        DataError: if a question is blank, or a question or passage is too long.
+        ConfigError: `n_best` is below 1.
+        DataError: a question is blank or too long.
     """
     if n_best < 1:
         raise ConfigError(f"n_best is {n_best}, expected at least 1")
-    if not len(questions) == len(passages) == len(scores):
-        raise ConfigError(
-            f"{len(questions)} questions, {len(passages)} lists of passages, {len(scores)} lists of scores: "
-            "expected one of each per question"
-        )
-    for question, own, ranks in zip(questions, passages, scores, strict=True):
-        if not question.strip():
+    for request in requests:
+        if not request.question.strip():
             raise DataError("a question is blank")
-        if len(question) > MAX_QUESTION_CHARS:
+        if len(request.question) > MAX_QUESTION_CHARS:
             raise DataError(
-                f"a question has {len(question)} characters, more than {MAX_QUESTION_CHARS}"
+                f"a question has {len(request.question)} characters, more than {MAX_QUESTION_CHARS}"
             )
-        if len(own) != len(ranks):
-            raise ConfigError(f"{len(own)} passages but {len(ranks)} scores for {question[:60]!r}")
-        check_lengths(own)
 
 
 def check_lengths(passages: Iterable[Passage]) -> None:
@@ -78,3 +159,9 @@ def check_lengths(passages: Iterable[Passage]) -> None:
                 f"passage {passage.id!r} has {len(passage.text)} characters, more than {MAX_PASSAGE_CHARS}",
                 hint="split documents when indexing (`rag index --split words100`)",
             )
+
+
+def _readable(passage: Passage) -> Passage:
+    if len(passage.text) <= MAX_PASSAGE_CHARS:
+        return passage
+    return replace(passage, text=passage.text[:MAX_PASSAGE_CHARS])

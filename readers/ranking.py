@@ -8,12 +8,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from rag.core.arrays import Float64, Int64
-from rag.core.types import Answer, AnswerSet, Evidence, Passage
+from rag.core.types import Answer, AnswerSet, Passage
 from rag.data.text import normalize_answer
 from readers.answer_kinds import asks_yes_no
 from readers.borders import is_function_word, one_unit, whole_tokens
 from readers.extractive.layout import Row, RowScores, TokenizedTexts
 from readers.extractive.settings import ReaderSettings
+from readers.protocols import ReadRequest
 from readers.table_match import TableMatch, content_words
 
 _NEAR, _FURTHER = (
@@ -85,22 +86,17 @@ class Ranked:
         """Scores of the answers."""
         return np.array([answer.score for answer in self.answers], np.float64)
 
-    def result(
-        self,
-        question: str,
-        passages: Sequence[Passage],
-        scores: Sequence[float],
-        likelihoods: tuple[Float64, float],
-        n_best: int,
+    def answer_set(
+        self, request: ReadRequest, likelihoods: tuple[Float64, float], n_best: int
     ) -> AnswerSet:
         """The best answers with their `likelihoods`, and that of no answer (1 if there is none)."""
+        of_answers, of_none = likelihoods
         answers = []
-        for span, p in zip(self.answers[:n_best], likelihoods[0][:n_best].tolist(), strict=True):
-            at = span.passage_index
-            evidence = Evidence.of(passages[at], float(scores[at]), span.place)
+        for span, p in zip(self.answers[:n_best], of_answers[:n_best].tolist(), strict=True):
+            evidence = request.evidence(span.passage_index, span.place)
             answers.append(Answer(span.text, span.score, p, evidence))
-        none = likelihoods[1] if answers else 1.0
-        return AnswerSet(question, tuple(answers), none, reading=self.reading)
+        none = of_none if answers else 1.0
+        return AnswerSet(request.question, tuple(answers), none, reading=self.reading)
 
 
 class QuestionRanker:

@@ -37,6 +37,16 @@ class BoundEncoder:
         self.dim, self.encode_queries = encoder.dim, encoder.encode_queries
 
 
+class BoundRetriever(DenseRetriever):
+    """Searches with the question encoder in a reader's folder."""
+
+    @property
+    def identity(self) -> dict[str, object]:
+        """The retriever with the checksum of its question encoder."""
+        encoder = cast("BoundEncoder", self.encoder)
+        return {**super().identity, "question_encoder": encoder.questions_sha256}
+
+
 def open_bound(
     index: Index, folder: Path, description: Mapping[str, Any], *, precision: str = "auto"
 ) -> DenseRetriever:
@@ -74,4 +84,4 @@ def open_bound(
             hint="copy the reader's whole folder again",
         )
     bound = cast("TextEncoder", BoundEncoder(encoder, identity))  # it encodes no passages
-    return DenseRetriever(index.dense, index.passages, bound)
+    return BoundRetriever(index.dense, index.passages, bound)

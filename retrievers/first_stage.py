@@ -16,17 +16,22 @@ from rag.core.arrays import Float32, Int64
 from rag.core.errors import RetrievalError
 from rag.core.log import Timer, stage
 from rag.core.types import Hit, Query
-from retrievers.protocols import HitLists, Passages, Selected, TextEncoder
+from retrievers.protocols import HitLists, Passages, Retriever, Selected, TextEncoder
 
 if TYPE_CHECKING:
+    from indexers.index import Index
     from retrievers.encoders.bi_encoder import BiEncoder
 
 
-class DenseRetriever:
+class DenseRetriever(Retriever):
     """Searches a vector index with a bi-encoder's question vectors."""
 
+    encoder: TextEncoder
+
     def __init__(self, vectors: VectorIndex, passages: Passages, encoder: TextEncoder) -> None:
-        self.vectors, self.passages, self.encoder = vectors, passages, encoder
+        self.vectors = vectors
+        self.passages = passages
+        self.encoder = encoder
 
     def search(
         self,
@@ -53,12 +58,20 @@ class DenseRetriever:
         scores, rows = self.vectors.search(queries, top_k, selected)
         return to_hits(scores, rows, self.passages)
 
+    def over(self, index: Index) -> DenseRetriever:
+        """See `Retriever.over`."""
+        return type(self)(index.require_dense().vectors, index.passages, self.encoder)
 
-class LateInteractionRetriever:
-    """Searches token vectors; scores are MaxSim."""
+
+class LateInteractionRetriever(Retriever):
+    """Searches token vectors; scores are MaxSim. It belongs to one version of its index."""
+
+    encoder: BiEncoder
 
     def __init__(self, tokens: TokenIndex, passages: Passages, encoder: BiEncoder) -> None:
-        self.tokens, self.passages, self.encoder = tokens, passages, encoder
+        self.tokens = tokens
+        self.passages = passages
+        self.encoder = encoder
 
     def search(
         self,
@@ -80,11 +93,22 @@ class LateInteractionRetriever:
             )
 
 
-class SparseRetriever:
+class SparseRetriever(Retriever):
     """Searches the Lucene index by BM25."""
 
     def __init__(self, terms: LuceneIndex, passages: Passages) -> None:
-        self.terms, self.passages = terms, passages
+        self.terms = terms
+        self.passages = passages
+
+    @classmethod
+    def of(cls, index: Index) -> SparseRetriever:
+        """Search the BM25 part of an index."""
+        assert index.lucene is not None
+        return cls(index.lucene, index.passages)
+
+    def over(self, index: Index) -> SparseRetriever:
+        """See `Retriever.over`."""
+        return self.of(index)
 
     def search(
         self,

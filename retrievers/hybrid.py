@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,6 +14,9 @@ from rag.core.errors import ConfigError
 from rag.core.log import Timer, stage
 from rag.core.types import Hit
 from retrievers.protocols import HitLists, PairScorer, Passages, Retriever, Selected
+
+if TYPE_CHECKING:
+    from indexers.index import Index
 
 DEFAULT_DEPTH = 200
 _MATCHED = (
@@ -130,7 +134,7 @@ def default_fusion(*, is_static: bool = False) -> Fusion:
     return Fusion("std", (1.0, 1.5 if is_static else 0.6))
 
 
-class HybridRetriever:
+class HybridRetriever(Retriever):
     """Fuses the lists of its members.
 
     Args:
@@ -151,8 +155,11 @@ class HybridRetriever:
         matching: PairScorer | None = None,
     ) -> None:
         self.members = tuple(members)
+        self.encoder = next((member.encoder for member in members if member.encoder), None)
         self.fusion = default_fusion() if fusion is None else fusion
-        self.depth, self.passages, self.matching = depth, passages, matching
+        self.depth = depth
+        self.passages = passages
+        self.matching = matching
         self._pool = ThreadPoolExecutor(
             max(len(self.members) - 1, 1), thread_name_prefix="rag-search"
         )
@@ -161,6 +168,22 @@ class HybridRetriever:
                 f"{len(self.members)} retrievers, but {len(self.fusion.weights)} weights ({self.fusion})",
                 hint="give one weight per retriever, dense first",
             )
+
+    @property
+    def identity(self) -> dict[str, object]:
+        """The retriever with its fusion, and whether words of the best hits are matched."""
+        matching = {} if self.matching is None else {"matching": True}
+        return {**super().identity, "fusion": str(self.fusion), **matching}
+
+    def over(self, index: Index) -> HybridRetriever:
+        """See `Retriever.over`."""
+        return HybridRetriever(
+            [member.over(index) for member in self.members],
+            index.passages,
+            fusion=self.fusion,
+            depth=self.depth,
+            matching=self.matching,
+        )
 
     def search(
         self,

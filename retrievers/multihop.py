@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
@@ -17,7 +17,10 @@ from rag.config import Config
 from rag.core.log import Timer, stage
 from rag.core.types import Hit, Path, Query
 from retrievers.first_stage import DenseRetriever
-from retrievers.protocols import HitLists, Passages, Retriever, Selected
+from retrievers.protocols import HitLists, Passages, PathLists, Retriever, Selected
+
+if TYPE_CHECKING:
+    from indexers.index import Index
 
 
 class HopOptions(Config):
@@ -34,7 +37,7 @@ class HopOptions(Config):
     first: Literal["dense", "hybrid"] = "dense"
 
 
-class MultiHopRetriever:
+class MultiHopRetriever(Retriever):
     """Searches paths over any vector index.
 
     Args:
@@ -51,6 +54,8 @@ class MultiHopRetriever:
         are one path (the better order), and there may be any number of hops.
     """
 
+    finds_paths = True
+
     def __init__(
         self,
         dense: DenseRetriever,
@@ -60,8 +65,12 @@ class MultiHopRetriever:
         hops: int = 2,
         beam: int = 5,
     ) -> None:
-        self.dense, self.passages, self.first = dense, passages, first
-        self.hops, self.beam = hops, beam
+        self.dense = dense
+        self.encoder = dense.encoder
+        self.passages = passages
+        self.first = first
+        self.hops = hops
+        self.beam = beam
 
     def search(
         self,
@@ -71,17 +80,17 @@ class MultiHopRetriever:
         timer: Timer = None,
         selected: Selected = None,
     ) -> HitLists:
-        """The list of passages of `search_both`; see `Retriever.search`."""
-        return self.search_both(questions, top_k, timer=timer, selected=selected)[0]
+        """The list of passages of `search_paths`; see `Retriever.search`."""
+        return self.search_paths(questions, top_k, timer=timer, selected=selected)[0]
 
-    def search_both(
+    def search_paths(
         self,
         questions: Sequence[str],
         top_k: int,
         *,
         timer: Timer = None,
         selected: Selected = None,
-    ) -> tuple[HitLists, list[list[Path]]]:
+    ) -> tuple[HitLists, PathLists]:
         """For each question a list of passages, and at most `top_k` paths, best first and of equal
         length.
 
@@ -109,6 +118,13 @@ class MultiHopRetriever:
                 paths[number] = _best(longer[number], width)
         hits_of = [hits_of_paths(own, rest, top_k) for own, rest in zip(paths, first, strict=True)]
         return hits_of, [own[:top_k] for own in paths]
+
+    def over(self, index: Index) -> MultiHopRetriever:
+        """See `Retriever.over`."""
+        first = None if self.first is None else self.first.over(index)
+        return MultiHopRetriever(
+            self.dense.over(index), index.passages, first=first, hops=self.hops, beam=self.beam
+        )
 
     def _first_hop(self, questions: Sequence[str], top_k: int, selected: Selected) -> HitLists:
         dense = self._search([Query(question) for question in questions], top_k, selected)

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, cast
 
 from indexers.settings import INDEX_KINDS, Part
 from rag.config import Config, load_config, parse_overrides
-from rag.core.errors import ConfigError, MismatchedArtifactError, did_you_mean
+from rag.core.errors import ConfigError, did_you_mean
 from rag.core.log import get_logger
 from rag.runtime.model_files import PACKAGED, STATIC_ENCODER
 from retrievers.first_stage import DenseRetriever, LateInteractionRetriever, SparseRetriever
 from retrievers.hybrid import Fusion, HybridRetriever, default_fusion
 from retrievers.multihop import HopOptions, MultiHopRetriever
-from retrievers.protocols import Retriever, TextEncoder
-from retrievers.rerank import RerankingRetriever
+from retrievers.protocols import Retriever
 
 if TYPE_CHECKING:
     from indexers.index import Index
@@ -100,7 +99,7 @@ def open_retriever(
             hint="leave it out, or use hybrid retrieval",
         )
     if name == "bm25":
-        return _bm25(index)
+        return SparseRetriever.of(index)
     loaded = open_encoder(index, encoder=encoder, precision=precision, device=device)
     if name == "hybrid":
         return _hybrid(index, loaded, fusion)
@@ -116,11 +115,6 @@ def open_retriever(
     return MultiHopRetriever(
         dense, index.passages, first=first, hops=options.hops, beam=options.beam
     )
-
-
-def _bm25(index: Index) -> SparseRetriever:
-    assert index.lucene is not None
-    return SparseRetriever(index.lucene, index.passages)
 
 
 def _by_vectors(index: Index, encoder: BiEncoder | StaticEncoder) -> Retriever:
@@ -147,39 +141,8 @@ def _hybrid(
             matching = TokenMatch(encoder)
         else:
             log.info("with the fusion %s, words of the best hits are not matched", fusion)
-    members = [_by_vectors(index, encoder), _bm25(index)]
+    members = [_by_vectors(index, encoder), SparseRetriever.of(index)]
     return HybridRetriever(members, index.passages, fusion=fusion or usual, matching=matching)
-
-
-def over_index(retriever: Retriever, index: Index) -> Retriever:
-    """A retriever with the loaded models of this one, over another version of its index.
-
-    Raises:
-        ConfigError: the index lacks a part that it needs.
-        MismatchedArtifactError: its kind belongs to one version, as does what searches token
-            vectors.
-    """
-    old, passages = retriever, index.passages
-    if isinstance(old, DenseRetriever):
-        return DenseRetriever(index.require_dense().vectors, passages, old.encoder)
-    if isinstance(old, SparseRetriever):
-        return _bm25(index)
-    if isinstance(old, HybridRetriever):
-        members = [over_index(member, index) for member in old.members]
-        return HybridRetriever(
-            members, passages, fusion=old.fusion, depth=old.depth, matching=old.matching
-        )
-    if isinstance(old, MultiHopRetriever):
-        first = None if old.first is None else over_index(old.first, index)
-        dense = DenseRetriever(index.require_dense().vectors, passages, old.dense.encoder)
-        return MultiHopRetriever(dense, passages, first=first, hops=old.hops, beam=old.beam)
-    if isinstance(old, RerankingRetriever):
-        first = over_index(old.first, index)
-        return RerankingRetriever(
-            first, passages, old.scorer, depth=old.depth, fusion=old.fusion, identity=old.identity
-        )
-    reason = f"a {type(old).__name__} belongs to one version of an index"
-    raise MismatchedArtifactError(reason, hint="open the new version with its models")
 
 
 def _missing(kind: str, index: Index) -> list[Part]:
@@ -190,19 +153,6 @@ def _missing(kind: str, index: Index) -> list[Part]:
     return [
         part for part in KINDS[kind] if (instead if part == "dense" else part) not in index.parts
     ]
-
-
-def encoder_of(retriever: Retriever) -> TextEncoder | None:
-    """The encoder that a retriever, or the first of its parts that has one, searches with."""
-    if (encoder := getattr(retriever, "encoder", None)) is not None:
-        return cast("TextEncoder", encoder)
-    parts = (getattr(retriever, name, None) for name in ("dense", "first"))
-    encoders = (
-        encoder_of(part)
-        for part in (*parts, *getattr(retriever, "members", ()))
-        if part is not None
-    )
-    return next((encoder for encoder in encoders if encoder is not None), None)
 
 
 def open_encoder(

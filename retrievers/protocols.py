@@ -2,20 +2,29 @@
 row.
 """
 
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from indexers.protocols import PassageEncoder, Selection
 from rag.core.arrays import Float32
+from rag.core.errors import MismatchedArtifactError
 from rag.core.log import Timer
 from rag.core.types import Hit, Passage, Path, Query
+
+if TYPE_CHECKING:
+    from indexers.index import Index
 
 Selected = Selection | None
 """The passages that may be returned; None: all."""
 HitLists = list[list[Hit]]
 """For each question its hits, best first."""
+PathLists = list[list[Path]]
+"""For each question its paths, best first."""
 
 
 class TextEncoder(PassageEncoder, Protocol):
@@ -50,10 +59,24 @@ class PairScorer(Protocol):
         """Scores (n,) of n pairs, larger is better, comparable within a question."""
 
 
-@runtime_checkable
-class Retriever(Protocol):
-    """Finds passages for questions."""
+class Retriever(ABC):
+    """Finds passages for questions. A subclass needs `search` alone; the rest says what else it can do.
 
+    Attributes:
+        encoder: makes the vectors of questions and of texts that `Pipeline.embed` returns; None if
+            the retriever searches without vectors.
+        finds_paths: whether `search_paths` returns paths of several passages.
+    """
+
+    encoder: TextEncoder | None = None
+    finds_paths: bool = False
+
+    @property
+    def identity(self) -> dict[str, object]:
+        """Settings and checksums of models that tell this retriever from another, for reports."""
+        return {"retriever": type(self).__name__}
+
+    @abstractmethod
     def search(
         self,
         questions: Sequence[str],
@@ -74,19 +97,30 @@ class Retriever(Protocol):
             B lists of hits in the order of the questions.
         """
 
-
-@runtime_checkable
-class PathRetriever(Retriever, Protocol):
-    """A retriever that also finds paths: sequences of passages that together answer a question."""
-
-    def search_both(
+    def search_paths(
         self,
         questions: Sequence[str],
         top_k: int,
         *,
         timer: Timer = None,
         selected: Selected = None,
-    ) -> tuple[HitLists, list[list[Path]]]:
-        """The result of `search`, and the best paths of each question, best first, at most
-        `top_k`.
+    ) -> tuple[HitLists, PathLists]:
+        """The result of `search`, and at most `top_k` paths of each question.
+
+        A path is a sequence of passages that together answer a question. Only a retriever that
+        `finds_paths` returns any.
         """
+        hit_lists = self.search(questions, top_k, timer=timer, selected=selected)
+        return hit_lists, [[] for _ in hit_lists]
+
+    def over(self, index: Index) -> Retriever:
+        """This retriever with its loaded models over another version of its index.
+
+        Raises:
+            ConfigError: the index lacks a part that the retriever needs.
+            MismatchedArtifactError: the retriever belongs to one version of an index.
+        """
+        raise MismatchedArtifactError(
+            f"a {type(self).__name__} belongs to one version of an index",
+            hint="open the new version with its models, or define `over` for this retriever",
+        )

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pydantic import Field, field_validator
@@ -21,7 +21,10 @@ from rag.core.log import Timer, stage
 from rag.core.types import FirstStage, Hit, Passage
 from rag.runtime.model_files import model_folder, weight_files, weights_sha256
 from retrievers.hybrid import Fusion
-from retrievers.protocols import HitLists, PairScorer, Passages, PathRetriever, Retriever, Selected
+from retrievers.protocols import HitLists, PairScorer, Passages, Retriever, Selected
+
+if TYPE_CHECKING:
+    from indexers.index import Index
 
 # The re-ranker's scores in standard deviations; chosen on 500 training questions of SQuAD that were
 # held out.
@@ -120,7 +123,7 @@ def reranked(
 ) -> RerankingRetriever:
     """Add re-ranking to a retriever."""
     name, options = parse_rerank(spec)
-    if isinstance(first, PathRetriever):
+    if first.finds_paths:
         raise ConfigError(
             "multi-hop paths cannot be re-ranked: passages of later hops do not match the question alone",
             hint="leave out the re-ranking, or use dense, bm25 or hybrid retrieval",
@@ -136,7 +139,7 @@ def reranked(
         )
     fusion = Fusion.parse(options.fusion)
     return RerankingRetriever(
-        first, passages, scorer, depth=options.depth, fusion=fusion, identity=identity
+        first, passages, scorer, depth=options.depth, fusion=fusion, scorer_identity=identity
     )
 
 
@@ -155,7 +158,7 @@ def _open_scorer(name: str, precision: str) -> tuple[PairScorer, dict[str, Any]]
     return late, {"kind": "colbert", "name": name, "weights_sha256": weights}
 
 
-class RerankingRetriever:
+class RerankingRetriever(Retriever):
     """Re-orders a retriever's hits by a model's scores fused with the retriever's; ties by passage
     id.
 
@@ -165,7 +168,7 @@ class RerankingRetriever:
         depth: hits that are scored; where more are wanted, the others follow in the order of
             `first`.
         fusion: the method, with the re-ranker's weight first; `DEFAULT_FUSION` if None.
-        identity: description of the re-ranker, for reports.
+        scorer_identity: description of the re-ranker, for reports; its name by default.
 
     Source:
         The sum of both scores: Lin, Nogueira and Yates 2021, "Pretrained Transformers for Text
@@ -180,12 +183,32 @@ class RerankingRetriever:
         *,
         depth: int = 100,
         fusion: Fusion | None = None,
-        identity: dict[str, Any] | None = None,
+        scorer_identity: dict[str, Any] | None = None,
     ) -> None:
-        self.first, self.passages, self.scorer, self.depth = first, passages, scorer, depth
+        self.first = first
+        self.encoder = first.encoder
+        self.passages = passages
+        self.scorer = scorer
+        self.depth = depth
         self.fusion = fusion or DEFAULT_FUSION
-        named = identity or {"name": scorer.name}
-        self.identity = {**named, "depth": depth, "fusion": str(self.fusion)}
+        self.scorer_identity = scorer_identity or {"name": scorer.name}
+
+    @property
+    def identity(self) -> dict[str, object]:
+        """The first retriever's identity, with the re-ranker's."""
+        rerank = {**self.scorer_identity, "depth": self.depth, "fusion": str(self.fusion)}
+        return {**self.first.identity, "rerank": rerank}
+
+    def over(self, index: Index) -> RerankingRetriever:
+        """See `Retriever.over`."""
+        return RerankingRetriever(
+            self.first.over(index),
+            index.passages,
+            self.scorer,
+            depth=self.depth,
+            fusion=self.fusion,
+            scorer_identity=self.scorer_identity,
+        )
 
     def search(
         self,

@@ -20,7 +20,7 @@ from pydantic import (
 )
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from rag.core.types import as_unicode, certainty
+from rag.core.types import as_unicode
 from rag.data.filters import parse_filter
 from rag.data.text import simple_tokenize
 from rag.policies import GREETING
@@ -288,17 +288,17 @@ def _content(
     """
     answers, nothing = result["answers"], result["no_answer_confidence"]
     marks = " " + "".join(f"[{source['number']}]" for source in sources)
-    level = certainty(answers[0]["confidence"] if answers else 0.0, nothing)
+    certainty = result["certainty"]
     if not answers:
         parts = [f"{_NO_ANSWER}: no passage seems to hold one."]
-    elif level == "none":
+    elif certainty == "none":
         guess = f"Best guess: {_in_one_line(answers[0]['text'])}{marks} ({answers[0]['confidence']:.0%} sure)."
         parts = [f"{_NO_ANSWER} in the passages ({nothing:.0%} sure of that).", guess]
     elif result.get("kind") == "passage":
         parts = [f"{_BEARS}{marks}:", f"> {_in_one_line(answers[0]['text'])}"]
     else:
         parts = [
-            (_PERHAPS if level == "perhaps" else "") + _in_one_line(answers[0]["text"]) + marks
+            (_PERHAPS if certainty == "perhaps" else "") + _in_one_line(answers[0]["text"]) + marks
         ]
     if answers and answers[0].get("note"):
         parts.append(f"Note: {answers[0]['note']}.")

@@ -28,9 +28,10 @@ from rag.core.errors import (
 )
 from rag.core.log import get_logger, stage
 from rag.core.manifest import read_manifest
-from rag.core.types import Hit, Passage
+from rag.core.types import Hit, Passage, PolicyName
 from rag.data.filters import Filter, FilterError
 from rag.opening import OpenSettings
+from rag.policies import open_policy
 from serve.batching import ItemFailed, MicroBatcher
 from serve.conversions import Conversions
 from serve.errors import ApiError, invalid_request, refused, shutting_down
@@ -69,6 +70,7 @@ class Job:
     n_best: int = 0
     filter: Filter | None = None
     context: str = ""
+    policy: PolicyName = "once"
     side: Literal["query", "passage"] = "query"
 
 
@@ -123,8 +125,9 @@ class Engine:
         await self._install(pipeline)
         if reason := self.read_only():
             log.warning("documents cannot be changed: %s", reason)
-        if pipeline.reads_at_once:
-            self._readings = self._batcher(max_size=1, workers=pipeline.reads_at_once)
+        workers = 0 if pipeline.reader is None else pipeline.reader.max_concurrent
+        if workers:
+            self._readings = self._batcher(max_size=1, workers=workers)
             self._readings.start()
         if self.state == "loading":
             self.state = "ready"
@@ -303,12 +306,13 @@ class Engine:
         )  # questions are accepted once there is one, and finished before it goes
         results: list[dict[str, Any] | BaseException]
         if job.kind == "ask":
-            answer_sets = pipeline.ask(
+            answer_sets = pipeline.ask_many(
                 questions,
                 top_k=job.top_k,
                 n_best=job.n_best,
                 filter=job.filter,
                 context=job.context,
+                policy=open_policy(job.policy, pipeline.reader),
             )
             timings_ms = answer_sets[0].timings_ms
             self.metrics.no_answers.inc(sum(not answers.is_answered for answers in answer_sets))
@@ -323,10 +327,13 @@ class Engine:
                     shown = [{"vector": vector} for vector in pipeline.embed(questions, job.side)]
             else:
                 with stage(timer, "retrieve"):
-                    ranked = pipeline.retrieve(questions, job.top_k, filter=job.filter, timer=timer)
-                hits = [[hit_json(*pair) for pair in pairs] for pairs in ranked]
+                    found = pipeline.search(questions, job.top_k, filter=job.filter, timer=timer)
                 shown = [
-                    {"question": q, "hits": own} for q, own in zip(questions, hits, strict=True)
+                    {
+                        "question": result.query,
+                        "hits": [hit_json(hit, passage) for hit, passage in result.passages],
+                    }
+                    for result in found
                 ]
             timings_ms = {name: round(value, 3) for name, value in timer.items()}
             shared = {"index_version": pipeline.index_version, "timings_ms": timings_ms}
@@ -381,7 +388,7 @@ def open_pipeline(settings: ServeSettings) -> Pipeline:
     index = settings.index if settings.ray is None else open_sharded(settings.index, settings.ray)
     pipeline = Pipeline.open(index, **settings.model_dump(include=set(OpenSettings.model_fields)))
     try:
-        pipeline.ask(["Is everything loaded?"])
+        pipeline.ask("Is everything loaded?")
     except BaseException:
         pipeline.close()
         raise
@@ -398,13 +405,12 @@ def open_newer(pipeline: Pipeline) -> Pipeline:
     """
     from indexers.index import Index
     from rag.pipeline import Pipeline
-    from retrievers.open import over_index
 
     index = Index.open(pipeline.index.directory)
     try:
         if pipeline.index.encoder_identity is not None:
             index.check_encoder(pipeline.index.encoder_identity)
-        return Pipeline(index, over_index(pipeline.retriever, index), pipeline.reader)
+        return Pipeline(index, pipeline.retriever.over(index), pipeline.reader)
     except BaseException:
         index.close()
         raise

@@ -16,7 +16,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 from starlette.responses import JSONResponse, Response
 
-from rag.core.types import AnswerSet
+from rag.core.types import AnswerSet, PolicyName
 from rag.data.filters import parse_filter
 from rag.pipeline import Pipeline
 from serve.engine import Engine, Job, passage_json
@@ -71,6 +71,9 @@ class AskRequest(_Request):
 
     n_best: int = Field(
         5, ge=1, le=20, strict=True, description="most answers to return for each question"
+    )
+    policy: PolicyName = Field(
+        "once", description="search once, or again as often as the language model asks for it"
     )
 
 
@@ -134,7 +137,7 @@ async def ask(body: AskRequest, request: Request, engine: AppEngine) -> Response
     With `question` the result is one object, with `questions` it is `{"results": [...]}`. Offsets
     of evidence count Unicode code points.
     """
-    job = Job("ask", body.top_k, body.n_best, parse_filter(body.filter))
+    job = Job("ask", body.top_k, body.n_best, parse_filter(body.filter), policy=body.policy)
     return JSONResponse(body.shown(await engine.run(request, job, body.texts)))
 
 

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from rag.core.types import Answer, AnswerSet, Evidence, Passage
+from rag.core.types import Answer, AnswerSet, Passage
+from readers.protocols import Reader, ReadRequest
 
 
 class Store(list[Passage]):
@@ -15,25 +16,19 @@ class Store(list[Passage]):
         return next((passage for passage in self if passage.id == passage_id), None)
 
 
-class LastWordsReader:
+class LastWordsReader(Reader):
     """Answers with the last two words of each passage."""
 
-    def read(
-        self,
-        questions: Sequence[str],
-        passages: Sequence[Sequence[Passage]],
-        scores: Sequence[Sequence[float]],
-        n_best: int = 5,
-    ) -> list[AnswerSet]:
+    def read(self, requests: Sequence[ReadRequest], n_best: int = 5) -> list[AnswerSet]:
         results = []
-        for question, given in zip(questions, passages, strict=True):
+        for request in requests:
             spans = []
-            for place, passage in enumerate(given[:n_best]):
+            for number, passage in enumerate(request.passages[:n_best]):
                 start = len(passage.text) - len(" ".join(passage.text.split()[-2:]))
                 end = len(passage.text) - 1
-                evidence = Evidence.of(passage, 0.0, (start, end))
+                evidence = request.evidence(number, (start, end))
                 spans.append(
-                    Answer(passage.text[start:end], 5.0 - place, 0.9 - place / 2, evidence)
+                    Answer(passage.text[start:end], 5.0 - number, 0.9 - number / 2, evidence)
                 )
-            results.append(AnswerSet(question, tuple(spans), 0.05 if spans else 1.0))
+            results.append(AnswerSet(request.question, tuple(spans), 0.05 if spans else 1.0))
         return results

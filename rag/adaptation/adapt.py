@@ -102,7 +102,7 @@ def _with_negatives(
     """Examples of the questions' own passages; hits without the answer are hard negatives."""
     for begin in range(0, len(made), _AT_ONCE):
         block = made[begin : begin + _AT_ONCE]
-        hits = pipeline.retrieve([question.text for _, question in block], _TOP_K)
+        hits = pipeline.retrieve_many([question.text for _, question in block], _TOP_K)
         for (passage, question), pairs in zip(block, hits, strict=True):
             matcher = AnswerMatcher([question.answer])
             others = [

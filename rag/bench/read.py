@@ -79,7 +79,7 @@ def run_read_benchmark(
 
     drawn = draw_sample(read_questions(questions), sample, 0)
     pipeline = Pipeline.open(index, retriever=retriever, reader=False)
-    ranked = pipeline.retrieve([question.text for question in drawn], top_k)
+    ranked = pipeline.retrieve_many([question.text for question in drawn], top_k)
     pipeline.close()
     settings = {
         "index": index,
@@ -102,16 +102,14 @@ def run_read_benchmark(
 
 def _ours(source: str | None, precision: str, effort: str) -> _Read:
     from readers.open import open_reader
+    from readers.protocols import ReadRequest
 
     opened = open_reader(source, precision=precision, effort=effort)
 
     def read(
         questions: Sequence[str], ranked: Sequence[RankedPassages]
     ) -> list[tuple[str, int | None]]:
-        passages = [[passage for _, passage in hits] for hits in ranked]
-        results = opened.read(
-            questions, passages, [[hit.score for hit, _ in hits] for hits in ranked], n_best=1
-        )
+        results = opened.read(list(map(ReadRequest, questions, ranked)), n_best=1)
         return [
             (result.answers[0].text if result.answers else "", result.reading.get("token_layers"))
             for result in results

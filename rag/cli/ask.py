@@ -11,6 +11,7 @@ from annotated_types import Ge, Le
 from rag.cli.options import OPENING, Count, options_from, some
 from rag.cli.show import format_answer_set
 from rag.commands import retrieve as search
+from rag.core.types import PolicyName
 
 _SERVED = {name: (kind, None) for name, (kind, _) in OPENING.items()}  # None: what RAG_SERVE_… says
 _RETRIEVING = {
@@ -27,6 +28,7 @@ def ask(
     read: Count = 20,
     filter: list[str] | None = None,
     n_best: Count = 3,
+    policy: PolicyName = "once",
     as_json: bool = False,
     **opening: Annotated[Any, OPENING],
 ) -> None:
@@ -35,6 +37,7 @@ def ask(
     Args:
         questions: The question; several are answered in turn.
         n_best: Answers to show at most.
+        policy: Search once, or again as often as the language model that reads asks for it.
         as_json: Print one JSON object per question.
     """
     from rag.data.filters import parse_options
@@ -43,11 +46,16 @@ def ask(
     check_questions(questions, read, n_best)  # before models are loaded
     chosen = parse_options(filter or ())
     from rag.pipeline import Pipeline
+    from rag.policies import open_policy
 
     pipeline = Pipeline.open(index, **opening)
+    chosen_policy = open_policy(policy, pipeline.reader)
     colour = sys.stdout.isatty()
     for question in questions:  # one by one: each is shown at once, with its own time
-        result = pipeline.ask(question, top_k=read, n_best=n_best, filter=chosen).to_json()
+        answers = pipeline.ask(
+            question, top_k=read, n_best=n_best, filter=chosen, policy=chosen_policy
+        )
+        result = answers.to_json()
         line = (
             json.dumps(result, ensure_ascii=False)
             if as_json

@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from rag.core.types import Location, certainty
+from rag.core.types import Location
 
 # A control character, shown as it is, could move the cursor, hide text or write a command for the
 # terminal.
@@ -44,7 +44,7 @@ def format_answer_set(result: dict[str, Any], *, colour: bool) -> str:
     bears = result.get("kind") == "passage"
     if result.get("failure"):
         lines.append(f"  not read: {result['failure']}")
-    elif (level := certainty(answers[0]["confidence"] if answers else 0.0, none)) == "none":
+    elif result["certainty"] == "none":
         lines.append(f"  no answer found (confidence that there is none: {none:.0%})")
         if answers:
             lines.append(f"  {dim}{'nearest passage' if bears else 'best guess'}:{end}")
@@ -52,7 +52,7 @@ def format_answer_set(result: dict[str, Any], *, colour: bool) -> str:
         lines.append(
             "  this asks for yes or no, which the reader cannot tell; the passage that bears on it:"
         )
-    elif level == "perhaps":
+    elif result["certainty"] == "perhaps":
         lines.append(f"  perhaps (confidence that there is no answer: {none:.0%})")
     if result.get("notice"):
         lines.append(f"  beware: {result['notice']}")

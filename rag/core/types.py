@@ -216,6 +216,15 @@ Paths = Sequence[RankedPassages]  # of one question, best first
 
 
 @dataclass(frozen=True, slots=True)
+class SearchResult:
+    """Passages of one search, best first, and the paths that a multi-hop retriever found."""
+
+    query: str
+    passages: RankedPassages
+    paths: Paths = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Evidence(Record):
     """The passage, and the span in it, that supports an answer.
 
@@ -284,20 +293,8 @@ class Answer(Record):
 
 
 Certainty = Literal["likely", "perhaps", "none"]
-
-
-def certainty(answer: float, no_answer: float) -> Certainty:
-    """How an answer is presented, by its confidence and the confidence of "no answer".
-
-    It is "none" (present "no answer") or "likely" if that is likelier than not.
-
-    Example:
-        >>> certainty(0.9, 0.05), certainty(0.3, 0.4), certainty(0.1, 0.6)
-        ('likely', 'perhaps', 'none')
-    """
-    if no_answer > 0.5 or answer <= 0:
-        return "none"
-    return "likely" if answer >= 0.5 else "perhaps"
+PolicyName = Literal["once", "again"]
+"""When passages are searched for: once, or again as often as a language model asks for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,11 +326,34 @@ class AnswerSet(Record):
     kind: Literal["answer", "list", "passage"] = "answer"
 
     @property
+    def certainty(self) -> Certainty:
+        """How terminal, page, chat and tools present the first answer.
+
+        "none" (present "no answer") if that is likelier than not, "likely" if the answer is.
+
+        Example:
+            >>> evidence = Evidence("d", "", "In Ulm.", 3, 6, 1.0)
+            >>> def example(answer: float, no_answer: float) -> Certainty:
+            ...     return AnswerSet("Where?", (Answer("Ulm", 1.0, answer, evidence),), no_answer).certainty
+            >>> example(0.9, 0.05), example(0.3, 0.4), example(0.1, 0.6)
+            ('likely', 'perhaps', 'none')
+        """
+        confidence = self.answers[0].confidence if self.answers else 0.0
+        if self.no_answer_confidence > 0.5 or confidence <= 0:
+            return "none"
+        return "likely" if confidence >= 0.5 else "perhaps"
+
+    @property
     def is_answered(self) -> bool:
-        """Whether there is an answer, and "no answer" is not likelier than not."""
-        return bool(self.answers) and self.no_answer_confidence <= 0.5
+        """Whether a first answer is presented as the answer."""
+        return self.certainty != "none"
 
     def to_json(self) -> dict[str, Any]:
         """The public JSON shape of the command line and the server."""
         timings = {stage: round(value, 3) for stage, value in self.timings_ms.items()}
-        return {**Record.to_json(self), "index_version": self.index_version, "timings_ms": timings}
+        return {
+            **Record.to_json(self),
+            "certainty": self.certainty,
+            "index_version": self.index_version,
+            "timings_ms": timings,
+        }

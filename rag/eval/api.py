@@ -21,7 +21,7 @@ from rag.eval.report import render_report
 from rag.eval.results import Evaluation, load_evaluation, load_evaluations, main_figures
 from rag.eval.settings import EvaluationSettings
 from rag.eval.source import QuestionSource
-from rag.eval.systems import System, gold_reader, open_results, over_gold, system_of
+from rag.eval.systems import System, gold_system, open_results, system_of
 from rag.opening import OpenSettings, resolve_reader
 from rag.pipeline import Pipeline
 
@@ -129,17 +129,18 @@ def _open_system(
     if isinstance(index, str | Path | Index):
         index = Pipeline.open(index, reads=reads, **opening)
     if index is not None:
-        system, passages = (
-            system_of(index),
-            index.index.passages if isinstance(index, Pipeline) else None,
-        )
+        passages = index.index.passages if isinstance(index, Pipeline) else None
+        if not settings.gold or index.reader is None:
+            return system_of(index), passages
         lookup = None if passages is None else passages.find
-        return over_gold(system, lookup) if settings.gold else system, passages
+        return gold_system(index.reader, lookup, index.identity), passages
     if settings.gold and reads:
-        chosen = load_config(OpenSettings, overrides=opening)
-        reader = resolve_reader(chosen.reader, chosen.precision, chosen.effort)
-        assert reader is not None  # it is not False
-        return gold_reader(reader), None
+        opening_settings = load_config(OpenSettings, overrides=opening)
+        reader = resolve_reader(
+            opening_settings.reader, opening_settings.precision, opening_settings.effort
+        )
+        assert reader is not None, "only reader=False opens none"
+        return gold_system(reader, None), None
     raise ConfigError(
         "no index was given",
         hint="give one, or results to be scored as run, or a reader and gold=True to read gold passages",

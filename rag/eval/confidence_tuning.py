@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from scipy.special import expit, logit
 
+from rag.answering import AnswerOptions
 from rag.core.arrays import Bool, Float64
 from rag.core.errors import ConfigError, DataError
 from rag.core.files import check_target
@@ -20,7 +21,7 @@ from rag.data.questions import draw_sample, read_questions
 from rag.data.text import AnswerMatcher, exact_match
 from rag.eval.settings import EvaluationSettings
 from rag.eval.source import check_selection_split
-from rag.eval.systems import AnswersQuestions
+from rag.eval.systems import AnswersQuestions, System, system_of
 from rag.metrics.calibration import measure_calibration
 from rag.pipeline import Pipeline
 from readers.confidence import fit_shift
@@ -82,7 +83,7 @@ def tune_confidence(
             f"{len(questions)} questions, expected at least {_LEAST}",
             hint="about 50 give a useful fit, a fifth of them without an answer in the corpus",
         )
-    logits, truth = _ask(system, questions, settings)
+    logits, truth = _ask(system_of(system), questions, settings)
     (first, none), (right, empty) = logits.T, truth.T
     fold, crossed = np.arange(len(questions)) % _FOLDS, np.zeros(len(questions))
     for held_out in range(_FOLDS):
@@ -133,21 +134,23 @@ def fit_confidence(
 
 
 def _ask(
-    system: AnswersQuestions, questions: Sequence[Question], settings: EvaluationSettings
+    system: System, questions: Sequence[Question], settings: EvaluationSettings
 ) -> tuple[Float64, Bool]:
     """Logits (Q, 2) that the first answer is right and that there is none; and what was the
     case.
     """
-    logits, truth = [], []
+    logits = list[Float64]()
+    truth = list[tuple[bool, bool]]()
+    options = AnswerOptions(top_k=settings.read, n_best=1)
     with Progress(len(questions), "questions", "ask") as progress:
         for begin in range(0, len(questions), settings.batch_size):
             part = questions[begin : begin + settings.batch_size]
-            texts = [question.text for question in part]
-            ranked, paths = system.retrieve_paths(texts, settings.read)
-            read = system.read(texts, ranked, 1, paths)
-            for question, hits, answers in zip(part, ranked, read, strict=True):
+            for question, outcome in zip(part, system.answer(part, options), strict=True):
+                answers = outcome.short
+                assert answers is not None, "the system has a reader"
                 matcher = AnswerMatcher(question.answers, question.answer_profile)
-                holds = any(matcher.matches(passage.text) for _, passage in hits)
+                passages = [passage for _, passage in outcome.result.passages]
+                holds = any(matcher.matches(passage.text) for passage in passages)
                 text, chances = "", (0.0, 1.0)
                 if answers.answers:
                     best = answers.answers[0]

@@ -19,6 +19,11 @@ _SHOWN = 16
 _FIXED = {
     "em": ("Exact match", "first answer equals an accepted one after normalisation"),
     "f1": ("Token F1", "word overlap of the first answer with the best accepted one"),
+    "shown_em": (
+        "Exact match as shown",
+        "what people see: nothing if “no answer” is likelier, else a span, list or sentence",
+    ),
+    "shown_f1": ("Token F1 as shown", "the same, by word overlap"),
     "prec": ("Answer precision", "share of predicted words that are right"),
     "recall": ("Answer recall", "share of accepted words that are predicted"),
     "sp_em": ("Supporting facts EM", "the set of supporting sentences is exactly right"),

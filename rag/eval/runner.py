@@ -19,6 +19,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from rag.answering import AnswerOptions
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.files import (
     atomic_write_json,
@@ -32,7 +33,7 @@ from rag.core.files import (
 from rag.core.log import Progress, get_logger
 from rag.core.manifest import differences
 from rag.core.optional import installed_version
-from rag.core.types import AnswerSet, Passage, Question
+from rag.core.types import Passage, Question
 from rag.data.examples import Candidate, Example, write_run
 from rag.data.files.rows import json_records, write_json_lines
 from rag.data.questions import draw_sample
@@ -41,11 +42,13 @@ from rag.eval.scoring import QuestionOutcome, score_outcomes, summarise
 from rag.eval.settings import EvaluationSettings
 from rag.eval.source import QuestionSource
 from rag.eval.systems import System
+from rag.policies import open_policy
 
 FORMAT_VERSION = 1
 METRICS_NAME = "metrics.json"
 RECORDS_NAME = "per_question.jsonl"
 _PART_NAME, _STATE_NAME = "per_question.jsonl.part", "state.json"
+_STAGES = ("total", "retrieve", "read")
 N_BEST = 5
 """Answers per question that are kept and judged."""
 
@@ -67,7 +70,7 @@ def evaluate(
     Args:
         questions: streamed; each run must give them in the same order.
     """
-    if settings.gold and system.read is None:
+    if settings.gold and system.reader is None:
         raise ConfigError(
             "reading gold passages needs a system that can read passages",
             hint="evaluate with a reader, or leave the gold passages out",
@@ -106,24 +109,18 @@ def evaluate(
 
 
 def _ask(
-    system: System, batch: Sequence[Question], settings: EvaluationSettings
+    system: System, batch: Sequence[Question], options: AnswerOptions
 ) -> list[QuestionOutcome]:
-    started = time.perf_counter()
-    retrieved, paths = system.search(batch, settings.retrieve_top_k)
-    searched = time.perf_counter()
-    answers: Sequence[AnswerSet | None] = [None] * len(batch)
-    if system.read is not None:
-        shown = [pairs[: settings.read] for pairs in retrieved]
-        answers = system.read([question.text for question in batch], shown, N_BEST, paths)
-    ended = time.perf_counter()
-    share_ms = 1000.0 / len(batch)
-    timings_ms = {"total": (ended - started) * share_ms}
-    if not settings.gold:
-        timings_ms["retrieve"] = (searched - started) * share_ms
-    if system.read is not None:
-        timings_ms["read"] = (ended - searched) * share_ms
-    rows = zip(batch, retrieved, answers, paths, strict=True)
-    return [QuestionOutcome(*row, timings_ms) for row in rows]
+    outcomes = system.answer(batch, options)
+    shares_ms = {
+        stage: time_ms / len(batch)
+        for stage, time_ms in outcomes[0].timings_ms.items()
+        if stage in _STAGES
+    }
+    return [
+        QuestionOutcome(question, outcome, shares_ms)
+        for question, outcome in zip(batch, outcomes, strict=True)
+    ]
 
 
 def stated(settings: EvaluationSettings, source: QuestionSource) -> dict[str, Any]:
@@ -185,10 +182,17 @@ def _ask_all(
                 f"{question.id if question else 'nothing'!r} there",
                 hint="choose another --out, or delete that directory",
             )
-    started, count = time.monotonic(), settings.sample or settings.limit
+    options = AnswerOptions(
+        top_k=settings.retrieve_top_k,
+        read=settings.read,
+        n_best=N_BEST,
+        policy=open_policy(settings.policy, system.reader),
+    )
+    started = time.monotonic()
+    count = settings.sample or settings.limit
     with disk_errors(part), Progress(count, "questions", "evaluate", initial=len(done)) as progress:
         while batch := list(islice(stream, settings.batch_size)):
-            records = score_outcomes(_ask(system, batch, settings), settings)
+            records = score_outcomes(_ask(system, batch, options), settings)
             if not (place / _STATE_NAME).exists():
                 atomic_write_json(place / _STATE_NAME, state)
             with open(part, "a", encoding="utf-8") as file:  # a stop loses one batch

@@ -8,13 +8,12 @@ from typing import Any
 
 from rag.core.errors import ConfigError
 from rag.core.log import Progress, get_logger
-from rag.core.types import Paths, Question, RankedPassages
+from rag.core.types import Paths, Question, RankedPassages, SearchResult
 from rag.data.examples import Candidate, Example, write_examples, write_run
 from rag.data.files.rows import write_json_lines
 from rag.data.filters import Filter
 from rag.data.text import AnswerMatcher
 from rag.pipeline import Pipeline
-from retrievers.protocols import PathRetriever
 
 EXTENSIONS = ("json", "run", "trec", "jsonl")
 _BATCH_SIZE = 512
@@ -51,28 +50,28 @@ def write_results(
         ConfigError: an unknown extension, or paths of a retriever that finds none.
     """
     suffix = extension_of(out)
-    if suffix == "jsonl" and not isinstance(pipeline.retriever, PathRetriever):
+    if suffix == "jsonl" and not pipeline.retriever.finds_paths:
         raise ConfigError(
             f"--out {out}: this retriever finds no paths", hint="use --retriever multihop"
         )
     if filter is not None and not len(pipeline.index.select(filter)):
         get_logger(__name__).warning("no passage meets the filter: every list of hits is empty")
 
-    def searched() -> Iterator[tuple[Question, RankedPassages, Paths]]:
+    def searched() -> Iterator[tuple[Question, SearchResult]]:
         with Progress(len(questions), "questions", "retrieve") as progress:
             for start in range(0, len(questions), _BATCH_SIZE):
                 batch = questions[start : start + _BATCH_SIZE]
                 texts = [question.text for question in batch]
-                rankings, paths = pipeline.retrieve_paths(texts, top_k, filter=filter)
-                yield from zip(batch, rankings, paths, strict=True)
+                results = pipeline.search(texts, top_k, filter=filter)
+                yield from zip(batch, results, strict=True)
                 progress.update(len(batch))
 
     if suffix == "jsonl":
         write_json_lines(
-            out, (_paths_json(question, paths[:top_k]) for question, _, paths in searched())
+            out, (_paths_json(question, result.paths[:top_k]) for question, result in searched())
         )
     else:
-        examples = (_as_example(question, hits) for question, hits, _ in searched())
+        examples = (_as_example(question, result.passages) for question, result in searched())
         write = write_examples if suffix == "json" else write_run
         write(out, examples)
 

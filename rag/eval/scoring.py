@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from rag.answering import Outcome
 from rag.core.arrays import Float64
 from rag.core.errors import DataError
 from rag.core.types import AnswerSet, Passage, Paths, Question, RankedPassages
@@ -49,21 +50,30 @@ _STORED_TEXTS = 5  # retrieved passages per question whose text stays in its rec
 
 @dataclass(frozen=True, slots=True)
 class QuestionOutcome:
-    """The output of a system for a question.
+    """The outcome of a question.
 
     Attributes:
-        retrieved: hits with passages, best first.
-        answers: None if the system only retrieves.
-        paths: hits with passages of each path, the best path first; empty if the retriever finds
-            none.
         timings_ms: wall milliseconds by stage: the batch's time divided by its questions.
     """
 
     question: Question
-    retrieved: RankedPassages
-    answers: AnswerSet | None
-    paths: Paths
+    outcome: Outcome
     timings_ms: Mapping[str, float]
+
+    @property
+    def retrieved(self) -> RankedPassages:
+        """Hits with passages, best first."""
+        return self.outcome.result.passages
+
+    @property
+    def paths(self) -> Paths:
+        """Hits with passages of each path, the best path first; empty if there are none."""
+        return self.outcome.result.paths
+
+    @property
+    def answers(self) -> AnswerSet | None:
+        """The short answers; None if the system only retrieves."""
+        return self.outcome.short
 
 
 def score_outcomes(
@@ -124,6 +134,9 @@ def _record(
     }
     if answers is not None:
         record |= {**_answers_json(answers), "prediction": text}
+        shown = outcome.outcome.shown
+        if shown is not None and shown.kind != "answer":
+            record |= {"kind": shown.kind, "shown": _shown_text(outcome)}
         if answers.failure:
             record["failure"] = answers.failure
         if text == "":  # the system's answer is "no answer"
@@ -175,6 +188,8 @@ def _answer_scores(
         ]
         scores["n_best_em"] = float(any(right)) if question.answers else float("nan")
         scores["answered"] = float(answers.is_answered)
+        shown = _shown_text(outcome)
+        scores["shown_em"], scores["shown_f1"] = em_and_f1(shown, accepted, settings.profile)
     if settings.profile == "kilt" and question.provenance and not settings.gold:
         pages = score_pages(_pages(outcome), evidence_sets(question.provenance), settings.ks)
         if answers is not None and question.answers:
@@ -199,6 +214,14 @@ def _first_text(answers: AnswerSet | None, settings: EvaluationSettings) -> str 
     if settings.profile == "squad2" and not answers.is_answered:
         return ""
     return answers.answers[0].text if answers.answers else None
+
+
+def _shown_text(outcome: QuestionOutcome) -> str:
+    """The answer as people see it: "" where none is presented, else a span, a list or a sentence."""
+    shown = outcome.outcome.shown
+    if shown is None or not shown.is_answered:
+        return ""
+    return shown.answers[0].text
 
 
 def _trec_measures(

@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 
 from rag.config import DEFAULT_SEED, Config
-from rag.core.types import MAX_TOP_K
+from rag.core.types import MAX_TOP_K, PolicyName
 from rag.data.text import REGEX_PROFILE, Profile
 from rag.metrics import DEFAULT_MEASURES, check_ks
 
@@ -36,6 +36,7 @@ class EvaluationSettings(Config):
         sample: evaluate a random sample of this number of questions, drawn with `seed`, in the
             set's order.
         gold: read the gold passages instead of searching.
+        policy: when to search and read: once, or again as often as a language model asks for it.
         by: fields of the questions ("kind", "format", …) by whose values the figures are also
             grouped.
         seed: seed for the sample and the bootstrap.
@@ -48,6 +49,7 @@ class EvaluationSettings(Config):
     limit: int | None = Field(default=None, ge=1)
     sample: int | None = Field(default=None, ge=1)
     gold: bool = False
+    policy: PolicyName = "once"
     by: tuple[str, ...] = ()
     seed: int = Field(default=DEFAULT_SEED, ge=0)
 

@@ -3,104 +3,115 @@ wrote.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-from rag.core.errors import DataError
+from rag.answering import AnswerOptions, Outcome, Searcher, answer_questions
+from rag.core.errors import ConfigError, DataError
 from rag.core.files import sha256_file
-from rag.core.types import AnswerSet, Hit, Passage, Paths, Question, RankedPassages
+from rag.core.log import Timer
+from rag.core.types import Hit, Passage, Question, RankedPassages, SearchResult
 from rag.data.examples import read_examples
 from rag.eval.gold import PassageLookup, gold_passages
-from readers.answers import read_answers
-from readers.protocols import Reader
-
-SearchResults = tuple[Sequence[RankedPassages], Sequence[Paths]]
+from readers.protocols import Reader, reader_name
 
 
 class AnswersQuestions(Protocol):
-    """Retrieves passages and reads them, as a pipeline does; each question is searched once."""
+    """Searches for passages, and has a reader of them, as a pipeline does."""
 
     @property
     def reader(self) -> Reader | None:
-        """None if it only retrieves."""
+        """None if it only searches."""
 
     @property
-    def identity(self) -> Mapping[str, Any]:
+    def identity(self) -> Mapping[str, object]:
         """Retriever, reader, models with their hashes, index version."""
 
-    def retrieve_paths(self, questions: Sequence[str], top_k: int) -> SearchResults:
-        """The best passages of each question, best first, and its paths, if the system finds
-        such.
-        """
-
-    def read(
-        self,
-        questions: Sequence[str],
-        ranked: Sequence[RankedPassages],
-        n_best: int,
-        paths: Sequence[Paths],
-    ) -> list[AnswerSet]:
-        """One answer set per question."""
+    def search(
+        self, queries: Sequence[str], top_k: int, *, timer: Timer = None
+    ) -> Sequence[SearchResult]:
+        """The best passages of each query, best first, and its paths, if the system finds such."""
 
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """A search, and what reads its passages.
+    """What answers the questions of an evaluation.
 
     Attributes:
-        search: questions and a number of passages → the best passages of each question, and its
-            paths.
-        read: as `AnswersQuestions.read`; None if there is no reader.
+        answer: questions and options → an outcome of each, with answers if there is a `reader`.
     """
 
-    identity: Mapping[str, Any]
-    search: Callable[[Sequence[Question], int], SearchResults]
-    read: Callable[..., list[AnswerSet]] | None = None
+    identity: Mapping[str, object]
+    reader: Reader | None
+    answer: Callable[[Sequence[Question], AnswerOptions], list[Outcome]]
 
 
 def system_of(pipeline: AnswersQuestions) -> System:
     """The system of an open pipeline, or of an object with the same methods."""
 
-    def search(questions: Sequence[Question], top_k: int) -> SearchResults:
-        return pipeline.retrieve_paths([question.text for question in questions], top_k)
+    def search(queries: Sequence[str], top_k: int, timer: Timer) -> Sequence[SearchResult]:
+        return pipeline.search(queries, top_k, timer=timer)
 
-    return System(pipeline.identity, search, None if pipeline.reader is None else pipeline.read)
-
-
-def gold_reader(reader: Reader) -> System:
-    """The system of a reader alone, for gold passages that the questions quote."""
-
-    def read(
-        questions: Sequence[str],
-        ranked: Sequence[RankedPassages],
-        n_best: int,
-        paths: Sequence[Paths],
-    ) -> list[AnswerSet]:
-        return read_answers(reader, questions, ranked, paths, n_best, "")
-
-    identity = {"reader": getattr(reader, "name", type(reader).__name__), "index_version": ""}
-    return over_gold(System(identity, lambda questions, top_k: ((), ()), read), None)
+    return _system(pipeline.identity, pipeline.reader, search, None)
 
 
-def over_gold(system: System, lookup: PassageLookup | None) -> System:
-    """The same reader over the gold passages of each question, in place of a search.
+def gold_system(
+    reader: Reader, lookup: PassageLookup | None, identity: Mapping[str, object] | None = None
+) -> System:
+    """A reader over the gold passages of each question, in place of a search.
 
     Args:
-        lookup: passage id → passage, for the texts of gold ids.
+        lookup: passage id → passage, for the texts of gold ids; None: questions quote them.
+        identity: of the pipeline that the reader belongs to; the reader's name by default.
     """
 
-    def gold(question: Question) -> RankedPassages:
-        if not (passages := gold_passages(question, lookup)):
-            raise DataError(
-                f"question {question.id!r} comes without its gold passage",
-                hint="give a set that quotes its paragraphs (SQuAD, DPR's training JSON), or their index",
-            )
-        return [(Hit(-1, passage.id, 0.0), passage) for passage in passages]
+    def find(question: Question, top_k: int) -> RankedPassages:
+        return _gold(question, lookup)
 
-    return replace(
-        system, search=lambda questions, top_k: ([*map(gold, questions)], [()] * len(questions))
+    alone = {"reader": reader_name(reader), "index_version": ""}
+    return _system(identity or alone, reader, _search_nowhere, find)
+
+
+def _system(
+    identity: Mapping[str, object],
+    reader: Reader | None,
+    search: Searcher,
+    find: Callable[[Question, int], RankedPassages] | None,
+) -> System:
+    """A system that searches, or takes what `find` returns for a question for its first search."""
+
+    def answer(questions: Sequence[Question], options: AnswerOptions) -> list[Outcome]:
+        found = None
+        if find is not None:
+            found = [SearchResult(q.text, find(q, options.top_k)) for q in questions]
+        return answer_questions(
+            [question.text for question in questions],
+            options,
+            search=search,
+            reader=reader,
+            found=found,
+            index_version=str(identity.get("index_version", "")),
+        )
+
+    return System(identity, reader, answer)
+
+
+def _search_nowhere(queries: Sequence[str], top_k: int, timer: Timer) -> Sequence[SearchResult]:
+    raise ConfigError(
+        "a policy that searches on has nothing to search here",
+        hint="leave the policy at once, or evaluate an index without gold passages",
     )
+
+
+def _gold(question: Question, lookup: PassageLookup | None) -> RankedPassages:
+    passages = gold_passages(question, lookup)
+    if not passages:
+        raise DataError(
+            f"question {question.id!r} comes without its gold passage",
+            hint="give a set that quotes its paragraphs (SQuAD, DPR's training JSON), or their index",
+        )
+    return [(Hit(-1, passage.id, 0.0), passage) for passage in passages]
 
 
 def open_results(path: Path, lookup: PassageLookup | None) -> tuple[System, int]:
@@ -125,9 +136,8 @@ def open_results(path: Path, lookup: PassageLookup | None) -> tuple[System, int]
     if not any(rankings.values()):
         raise DataError(f"{path}: there are no results in it")
 
-    def search(questions: Sequence[Question], top_k: int) -> SearchResults:
-        hits = [rankings.get(each.id, rankings.get(each.text, ()))[:top_k] for each in questions]
-        return hits, [()] * len(questions)
+    def find(question: Question, top_k: int) -> RankedPassages:
+        return rankings.get(question.id, rankings.get(question.text, ()))[:top_k]
 
     identity = {
         "retriever": path.name,
@@ -135,7 +145,8 @@ def open_results(path: Path, lookup: PassageLookup | None) -> tuple[System, int]
         "reader": None,
         "index_version": "",
     }
-    return System(identity, search), max(map(len, rankings.values()))
+    system = _system(identity, None, _search_nowhere, find)
+    return system, max(map(len, rankings.values()))
 
 
 def _read_dpr(path: Path) -> dict[str, RankedPassages]:

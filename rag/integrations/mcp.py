@@ -18,7 +18,7 @@ from pydantic import BaseModel, Field
 from rag import __version__
 from rag.core.errors import RagError
 from rag.core.optional import require
-from rag.core.types import AnswerSet, Certainty, Passage, certainty
+from rag.core.types import AnswerSet, Certainty, Passage
 from rag.integrations import passage_metadata
 from rag.pipeline import Pipeline
 
@@ -184,14 +184,13 @@ def _document(passage: Passage) -> Document:
 def _answered(result: AnswerSet, passage: Passage | None) -> Answered:
     """The reply of `ask`; `passage` holds the evidence of the best answer."""
     best = result.answers[0] if result.answers else None
-    level = certainty(best.confidence if best else 0.0, result.no_answer_confidence)
     bears = result.kind == "passage"
     guess = best.text if best and not bears else None
     notes = [_BEARS if bears else "", best.note if best else "", result.notice]
     return Answered(
         question=result.question,
-        answer=None if level == "none" else guess,
-        certainty=level,
+        answer=guess if result.is_answered else None,
+        certainty=result.certainty,
         confidence=best.confidence if best else None,
         no_answer_confidence=result.no_answer_confidence,
         best_guess=guess,

@@ -43,6 +43,7 @@ from rag.training.distributed import World
 from rag.training.fit import Loss, Method, Weights
 from rag.training.precision import MasterWeights, part
 from rag.training.run import train
+from readers.answers import first_answers
 from readers.extractive.files import start_model
 from readers.extractive.layout import (
     pair_template,
@@ -57,6 +58,7 @@ from readers.extractive.settings import ReaderSettings
 from readers.extractive.training.finish import export_int8
 from readers.extractive.training.losses import marginal_loss
 from readers.manifest import Calibration
+from readers.protocols import ReadRequest
 from retrievers.examples.batches import Epochs
 from retrievers.examples.data import answer_matcher
 from retrievers.training.bi_encoder import BiEncoderModel, adopt_index, load_model, score_rows
@@ -306,18 +308,13 @@ class _Task:
         reader = ExtractiveReader(
             self.reader.eval(), self.tokenizer, self.settings, device=retriever.device
         )
-        read = reader.read(
-            [question.text for question in questions],
-            [listed[:k] for listed in passages],
-            [
-                row[: min(k, len(listed))]
-                for row, listed in zip(scores.tolist(), passages, strict=True)
-            ],
-            n_best=1,
-        )
+        requests = []
+        for question, listed, row in zip(questions, passages, scores.tolist(), strict=True):
+            best = listed[:k]
+            requests.append(ReadRequest.of(question.text, best, row[: len(best)]))
+        answers = first_answers(reader, requests)
         right = sum(
-            bool(result.answers)
-            and exact_match(result.answers[0].text, question.answers, question.answer_profile)
-            for question, result in zip(questions, read, strict=True)
+            text is not None and exact_match(text, question.answers, question.answer_profile)
+            for question, text in zip(questions, answers, strict=True)
         )
         return {"em": 100.0 * right / len(questions), **figures}

@@ -16,10 +16,11 @@ from rag.joint.questions import JUDGED, answer_rank, retrieval_figures
 from rag.runtime.seeds import generator as random_numbers
 from rag.training.distributed import World
 from rag.training.fit import Loss
-from readers.answers import answer_scores
+from readers.answers import answer_scores, first_answers
 from readers.generative.model import Seq2Seq
 from readers.generative.reader import GenerativeReader
 from readers.generative.settings import GeneratorSettings, encode_rows
+from readers.protocols import ReadRequest
 from retrievers.examples.batches import Epochs
 from retrievers.examples.data import answer_matcher
 
@@ -119,15 +120,15 @@ class JointTask:
             part = questions[begin : begin + self.config.batch_size]
             retrieved = self.finder.find(part)
             ranks += map(answer_rank, part, self.finder.best(part, JUDGED))
-            scores = [
-                (row[: len(passages)] / self.finder.scale).tolist()
-                for row, passages in zip(retrieved.scores, retrieved.passages, strict=True)
-            ]
+            requests = []
+            rows = zip(part, retrieved.passages, retrieved.scores, strict=True)
+            for question, passages, row in rows:
+                scores = (row[: len(passages)] / self.finder.scale).tolist()
+                requests.append(ReadRequest.of(question.text, passages, scores))
             targets = [question.answers[0] for question in part]
-            inputs = [question.text for question in part], retrieved.passages, scores
-            likely = reader.log_likelihood(*inputs, targets)
+            likely = reader.log_likelihood(requests, targets)
             nats += [-value for value in likely]
-            texts += [r.answers[0].text if r.answers else None for r in reader.read(*inputs, 1)]
+            texts += first_answers(reader, requests)
         self.module.train(training)
         rules = [question.answer_profile for question in questions]
         figures = answer_scores(texts, [question.answers for question in questions], rules)

@@ -21,6 +21,7 @@ from rag.core.arrays import Bool, Float32, Int64
 from rag.core.types import AnswerSet
 from rag.runtime.fast.fast_bert import FastBert
 from rag.runtime.hardware import resolve_device, resolve_precision
+from readers.answer_kinds import asks_yes_no, present_spans
 from readers.confidence import likelihoods
 from readers.extractive.files import load_parts
 from readers.extractive.layout import (
@@ -36,12 +37,12 @@ from readers.extractive.layout import (
 from readers.extractive.model import FastSpanModel, Logits, LogitsModel
 from readers.extractive.settings import EFFORTS, SIX_LAYERS, ReaderSettings
 from readers.manifest import Calibration
-from readers.paths import PATH_WEIGHT
-from readers.protocols import PassageLists, ScoreLists, check_request
+from readers.paths import PATH_WEIGHT, hop_scores
+from readers.protocols import PassageLists, Reader, ReadRequest, ScoreLists, check_requests
 from readers.ranking import PassageRows, QuestionRanker, Ranked
 
 
-class ExtractiveReader:
+class ExtractiveReader(Reader):
     """Reads answers out of passages with a span model.
 
     Span scores are start + end logits. A reader trained with shared normalisation makes them
@@ -53,8 +54,6 @@ class ExtractiveReader:
         tokenizer: fast tokenizer (it gives character offsets).
         calibration: turns scores into probabilities.
     """
-
-    reads_paths = True  # `read` knows `from_paths`
 
     def __init__(
         self,
@@ -108,38 +107,66 @@ class ExtractiveReader:
             model, parts.tokenizer, settings, stated.calibration, name=stated.name, device=where
         )
 
-    def read(
-        self,
-        questions: Sequence[str],
-        passages: PassageLists,
-        scores: ScoreLists,
-        n_best: int = 5,
-        *,
-        from_paths: bool = False,
-    ) -> list[AnswerSet]:
-        """Answer each question from its passages; see `Reader.read`. All questions share the
-        forward passes.
+    @property
+    def counts_scores(self) -> bool:  # type: ignore[override]  # a fact of the settings
+        """Whether retrieval scores are added to those of spans."""
+        return self.settings.score_weight > 0
 
-        With `from_paths` the scores are `readers.paths.hop_scores`.
+    @property
+    def effort(self) -> str:  # type: ignore[override]  # a fact of the settings
+        """How much is read, see `ReaderSettings`."""
+        return self.settings.effort
+
+    def read(self, requests: Sequence[ReadRequest], n_best: int = 5) -> list[AnswerSet]:
+        """Answer each question from its passages; see `Reader.read`.
+
+        Questions share the forward passes. Passages of paths are all read, since an answer often
+        stands in the last of them, and are scored by their place on the paths.
         """
-        check_request(questions, passages, scores, n_best)
-        settings = self.settings
-        if from_paths:
-            settings = settings.model_copy(
-                update={"retrieval_weight": PATH_WEIGHT, "effort": "full"}
-            )
-        most = sum(EFFORTS[settings.effort].waves) or None  # further passages are never read
+        check_requests(requests, n_best)
+        of_paths = self.settings.model_copy(
+            update={"retrieval_weight": PATH_WEIGHT, "effort": "full"}
+        )
+        results = [AnswerSet(request.question, (), 1.0) for request in requests]
+        for has_paths, settings in ((False, self.settings), (True, of_paths)):
+            numbers = [n for n, request in enumerate(requests) if request.has_paths == has_paths]
+            group = [requests[n] for n in numbers]
+            for n, result in zip(numbers, self._read(group, settings, n_best), strict=True):
+                results[n] = result
+        return results
+
+    def _read(
+        self, requests: Sequence[ReadRequest], settings: ReaderSettings, n_best: int
+    ) -> list[AnswerSet]:
+        if not requests:
+            return []
+        scores = [self._passage_scores(request) for request in requests]
+        # Passages behind the last wave are never read.
+        most = sum(EFFORTS[settings.effort].waves) or None
         best = [
-            np.argsort(-np.asarray(own, float), kind="stable")[:most].tolist() for own in scores
+            np.argsort(-np.asarray(values, float), kind="stable")[:most].tolist()
+            for values in scores
         ]
-        rows = self.rows(questions, passages, best)
+        questions = [request.question for request in requests]
+        rows = self.rows(questions, [request.passages for request in requests], best)
         ranked = read_waves(self, rows, scores, settings)
         return [
-            each.result(question, texts, ranks, likelihoods(each, self.calibration), n_best)
-            for each, question, texts, ranks in zip(
-                ranked, questions, passages, scores, strict=True
-            )
+            result.answer_set(request, likelihoods(result, self.calibration), n_best)
+            for request, result in zip(requests, ranked, strict=True)
         ]
+
+    def _passage_scores(self, request: ReadRequest) -> list[float]:
+        if request.has_paths:
+            return hop_scores(request.question, request.ranked, request.paths)
+        return request.first_stage_scores if self.counts_scores else request.scores
+
+    def count_candidates(self, question: str, n_best: int) -> int:
+        """All candidates where they become sentences, see `present`."""
+        return max(n_best, self.settings.candidates) if asks_yes_no(question) else n_best
+
+    def present(self, result: AnswerSet, n_best: int) -> AnswerSet:
+        """Spans as the question asks for them: whole lists, and sentences for yes or no."""
+        return present_spans(result, n_best)
 
     def score(
         self, questions: Sequence[str], passages: PassageLists

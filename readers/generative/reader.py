@@ -22,13 +22,13 @@ from readers.generative.marginal import Hypothesis, answer_log_likelihood, decod
 from readers.generative.model import Memory, Seq2Seq
 from readers.generative.settings import GeneratorSettings, Marginal, encode_rows
 from readers.manifest import Calibration
-from readers.protocols import PassageLists, ScoreLists, check_request
+from readers.protocols import Reader, ReadRequest, check_requests
 from readers.ranking import Ranked, Span
 
 _DECODED_TOKENS = 65_536  # tokens of passages in one batch of the decoder
 
 
-class GenerativeReader:
+class GenerativeReader(Reader):
     """Reads with a sequence-to-sequence model: Fusion-in-Decoder, or RAG's two marginals.
 
     A candidate's score is log p(answer | question, passages). The score of "no answer" is that of
@@ -70,23 +70,25 @@ class GenerativeReader:
         network, loaded = load_generator(name_or_path, device=where, dtype=dtype, **changes)
         return cls(network, loaded.settings, name=loaded.name)
 
-    def read(
-        self, questions: Sequence[str], passages: PassageLists, scores: ScoreLists, n_best: int = 5
-    ) -> list[AnswerSet]:
+    @property
+    def counts_scores(self) -> bool:  # type: ignore[override]  # a fact of the settings
+        """Whether retrieval scores are the prior p(z|x) of RAG's marginals."""
+        return self.settings.marginal is not None
+
+    def read(self, requests: Sequence[ReadRequest], n_best: int = 5) -> list[AnswerSet]:
         """Answer each question from its passages; see `Reader.read`.
 
         There are at most `settings.beams` answers.
         """
-        check_request(questions, passages, scores, n_best)
-        results, marginal = (
-            [AnswerSet(question, (), 1.0) for question in questions],
-            self.settings.marginal,
-        )
-        for part, places, memory, priors in self._read(questions, passages, scores):
+        check_requests(requests, n_best)
+        marginal = self.settings.marginal
+        results = [AnswerSet(request.question, (), 1.0) for request in requests]
+        for part, places, memory, priors in self._read(requests):
             answered = (
                 self._fused(memory) if marginal is None else self._mixed(marginal, memory, priors)
             )
             for b, chosen, (hypotheses, null) in zip(part, places, answered, strict=True):
+                passages = requests[b].passages
                 spans: dict[str, Span] = {}  # one of each normalised text
                 for guess in sorted(hypotheses, key=lambda h: -h.score):
                     order = chosen
@@ -94,28 +96,22 @@ class GenerativeReader:
                         order = [
                             chosen[i] for i in np.argsort(-np.array(guess.weights), kind="stable")
                         ]
-                    span = _supported(
-                        self.seq2seq.words(guess.ids), guess.score, passages[b], order
-                    )
+                    span = _supported(self.seq2seq.words(guess.ids), guess.score, passages, order)
                     spans.setdefault(normalize_answer(span.text) or span.text, span)
                 ranked = Ranked(list(spans.values()), null)
-                chances = _likelihoods(ranked)
-                results[b] = ranked.result(questions[b], passages[b], scores[b], chances, n_best)
+                results[b] = ranked.answer_set(requests[b], _likelihoods(ranked), n_best)
         return results
 
     def log_likelihood(
-        self,
-        questions: Sequence[str],
-        passages: PassageLists,
-        scores: ScoreLists,
-        answers: Sequence[str],
+        self, requests: Sequence[ReadRequest], answers: Sequence[str]
     ) -> list[float]:
         """log p(answer | question, passages) in nats of one answer per question; NaN without a
         passage.
         """
-        check_request(questions, passages, scores, 1)
-        results, marginal = [float("nan")] * len(questions), self.settings.marginal
-        for part, _, memory, priors in self._read(questions, passages, scores):
+        check_requests(requests, n_best=1)
+        marginal = self.settings.marginal
+        results = [float("nan")] * len(requests)
+        for part, _, memory, priors in self._read(requests):
             ids = [
                 self.seq2seq.answer_ids(answers[b]) for b in part
             ]  # whole, also beyond `answer_tokens`
@@ -133,11 +129,17 @@ class GenerativeReader:
         return results
 
     def _read(
-        self, questions: Sequence[str], passages: PassageLists, scores: ScoreLists
+        self, requests: Sequence[ReadRequest]
     ) -> Iterator[tuple[list[int], list[list[int]], Memory, list[torch.Tensor]]]:
         """Parts of the questions that have passages: their numbers, which passages are read, best
         first, the encoded passages, and the scores whose softmax is p(z|x) in the modes of RAG."""
         settings = self.settings
+        questions = [request.question for request in requests]
+        passages = [request.passages for request in requests]
+        scores = [
+            request.first_stage_scores if self.counts_scores else request.scores
+            for request in requests
+        ]
         chosen = [
             [
                 i

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from rag.core.errors import ReaderError
-from rag.core.types import Answer, AnswerSet, Evidence, Passage, as_unicode
+from rag.core.types import Answer, AnswerSet, Passage, as_unicode
 from readers.borders import find_span, share_of_words
+from readers.protocols import ReadRequest
 
 Style = Literal["short", "cited"]
 
@@ -204,10 +205,10 @@ def _short_reply(answer: object, passages: object) -> tuple[Statement, ...]:
 
 
 def to_result(
-    question: str,
+    request: ReadRequest,
     statements: Sequence[Statement],
     log_p: float | None,
-    read: Sequence[tuple[Passage, float]],
+    read: Sequence[int],
 ) -> AnswerSet:
     """The reply as an answer with evidence and all its citations.
 
@@ -222,13 +223,15 @@ def to_result(
 
     Args:
         log_p: log-probability of the reply, if the model returns it.
-        read: the passages as they were numbered, with their scores.
+        read: the passages that the model was shown, by their numbers in the request.
     """
     probability = 0.5 if log_p is None else math.exp(min(0.0, log_p))
     if not statements:
-        return AnswerSet(question, (), 1.0 if log_p is None else probability)
-    passages = [passage for passage, _ in read]
-    answer, notes = " ".join(text for text, _ in statements), []
+        return AnswerSet(request.question, (), 1.0 if log_p is None else probability)
+    readable = request.passages
+    passages = [readable[number] for number in read]
+    answer = " ".join(text for text, _ in statements)
+    notes = list[str]()
     is_quotable = answer.lower().rstrip(".") not in ("yes", "no")
     spans = [find_span(answer, passage.text) if is_quotable else None for passage in passages]
     named = list(dict.fromkeys(number for _, numbers in statements for number in numbers))
@@ -242,7 +245,7 @@ def to_result(
     if evidence is None and not named and is_quotable:
         evidence = _passage_with_words(answer, passages)
     if evidence is None:
-        return AnswerSet(question, (), 1.0)
+        return AnswerSet(request.question, (), 1.0)
     if wrong := [str(number) for number in named if not 1 <= number <= len(passages)]:
         notes.append(f"it cites passage {', '.join(wrong)}, but was shown {len(passages)}")
     if evidence not in cited:
@@ -254,19 +257,19 @@ def to_result(
         notes.append(f"the passages that it cites do not say{which}")
     probability *= _DOUBT if unsupported else 1.0
     span = spans[evidence]
-    places = [
-        Evidence.of(passage, score, own) for (passage, score), own in zip(read, spans, strict=True)
-    ]
+    places = [request.evidence(number, at) for number, at in zip(read, spans, strict=True)]
+    cites_more = any(number != evidence for number in cited)
     stated = Answer(
         answer if span is None else passages[evidence].text[slice(*span)],
         probability,
         probability,
         places[evidence],
-        citations=tuple(places[place] for place in cited),
+        citations=tuple(places[number] for number in cited) if cites_more else (),
         is_supported=not unsupported,
         note="; ".join(notes),
     )
-    return AnswerSet(question, (stated,), 1.0 - probability if unsupported else 0.0)
+    none = 1.0 - probability if unsupported else 0.0
+    return AnswerSet(request.question, (stated,), none)
 
 
 def _passage_with_words(answer: str, passages: Sequence[Passage]) -> int | None:

@@ -9,9 +9,9 @@ from pydantic import Field
 from rag.config import Config
 from rag.core.errors import ReaderError
 from rag.core.log import get_logger
-from rag.core.types import AnswerSet, Passage
+from rag.core.types import AnswerSet
 from readers.llm.prompt import Completion, Style, parse_reply, prompt_messages, to_result
-from readers.protocols import PassageLists, ScoreLists, check_request
+from readers.protocols import Reader, ReadRequest, check_requests
 
 log = get_logger(__name__)
 _SHOWN_FAILURES = 3
@@ -51,21 +51,19 @@ class Completer(Protocol):
         """Whether messages and reply fit into the model's window, as far as is known."""
 
 
-class LanguageModelReader:
+class LanguageModelReader(Reader):
     """A language model as a reader: one answer per question, with the passages that support it.
 
-    Attributes:
-        reads_at_once: questions that a model elsewhere takes at a time, from any thread; 0: it runs
-            here.
+    See `Reader` for its attributes.
     """
 
     def __init__(self, completer: Completer, settings: LanguageModelSettings) -> None:
-        self.completer, self.settings, self.name = completer, settings, completer.name
-        self.reads_at_once = settings.parallel if completer.is_remote else 0
+        self.completer: Completer = completer
+        self.settings = settings
+        self.name = completer.name
+        self.max_concurrent = settings.parallel if completer.is_remote else 0
 
-    def read(
-        self, questions: Sequence[str], passages: PassageLists, scores: ScoreLists, n_best: int = 5
-    ) -> list[AnswerSet]:
+    def read(self, requests: Sequence[ReadRequest], n_best: int = 5) -> list[AnswerSet]:
         """Answer each question from its own passages; see `readers.protocols.Reader`.
 
         A question without passages is not sent to the model and has no answer. A question without a
@@ -74,35 +72,35 @@ class LanguageModelReader:
         Raises:
             ReaderError: not a single question could be read; the reason of the first.
         """
-        check_request(questions, passages, scores, n_best)
-        with ThreadPoolExecutor(max(1, min(self.reads_at_once, len(questions)))) as pool:
-            reading = [
-                pool.submit(self._read, *each)
-                for each in zip(questions, passages, scores, strict=True)
-            ]
-        results, errors = [], []
-        for question, answer in zip(questions, reading, strict=True):
+        check_requests(requests, n_best)
+        with ThreadPoolExecutor(max(1, min(self.max_concurrent, len(requests)))) as pool:
+            reading = [pool.submit(self._read, request) for request in requests]
+        results = list[AnswerSet]()
+        errors = list[ReaderError]()
+        for request, answer in zip(requests, reading, strict=True):
             try:
                 results.append(answer.result())
             except ReaderError as error:
                 errors.append(error)
-                results.append(AnswerSet(question, (), 1.0, failure=error.message))
+                results.append(AnswerSet(request.question, (), 1.0, failure=error.message))
         if errors and len(errors) == len(results):
             raise errors[0]
         for failure in errors[:_SHOWN_FAILURES]:
             log.warning("a question could not be read: %s", failure.message)
         return results
 
-    def _read(
-        self, question: str, passages: Sequence[Passage], scores: Sequence[float]
-    ) -> AnswerSet:
+    def _read(self, request: ReadRequest) -> AnswerSet:
         settings = self.settings
-        order = sorted(range(len(scores)), key=lambda place: -scores[place])[: settings.passages]
+        scores = request.scores
+        passages = request.passages
+        order = sorted(range(len(scores)), key=lambda number: -scores[number])[: settings.passages]
         if not order:
-            return AnswerSet(question, (), 1.0)
-        for count in range(len(order), 0, -1):  # as many as fit
-            read = [(passages[place], scores[place]) for place in order[:count]]
-            messages = prompt_messages(question, [passage for passage, _ in read], settings.style)
+            return AnswerSet(request.question, (), 1.0)
+        # As many passages are shown as fit.
+        for count in range(len(order), 0, -1):
+            read = order[:count]
+            shown = [passages[number] for number in read]
+            messages = prompt_messages(request.question, shown, settings.style)
             if self.completer.fits(messages, settings.answer_tokens):
                 break
         else:
@@ -112,4 +110,4 @@ class LanguageModelReader:
                 hint="index shorter passages, or use a model with a longer window",
             )
         completion = self.completer.complete(messages, settings.answer_tokens)
-        return to_result(question, parse_reply(completion.text), completion.log_p, read)
+        return to_result(request, parse_reply(completion.text), completion.log_p, read)

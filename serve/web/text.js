@@ -33,11 +33,11 @@ export function asPath(text) {
 }
 
 export function isAnswered(result) {
-  return result.answers.length > 0 && result.no_answer_confidence <= 0.5;
+  return result.certainty !== "none";
 }
 
 export function isDoubtful(result) {
-  return result.answers[0].confidence < 0.5;
+  return result.certainty === "perhaps";
 }
 
 export function percent(probability) {

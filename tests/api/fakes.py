@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -19,7 +20,7 @@ from rag.core.errors import ConfigError
 from rag.core.files import atomic_write_json
 from rag.core.log import Timer
 from rag.core.manifest import MANIFEST_NAME
-from rag.core.types import Answer, AnswerSet, Evidence, Hit, Passage
+from rag.core.types import Answer, AnswerSet, Evidence, Hit, Passage, SearchResult
 from serve.app import create_app
 from serve.connections import GuardedProtocol
 from serve.run import bind
@@ -120,7 +121,7 @@ class FakePipeline:
         self.started = threading.Event()
         self.index = FakeIndex()
         self.n_sides = 2  # of its encoder
-        self.reads_at_once = 0
+        self.reader = SimpleNamespace(max_concurrent=0, completer=None)
 
     def _begin(self, questions: Sequence[str]) -> None:
         assert self.index.n_closed == 0, "used after it was closed"
@@ -148,7 +149,7 @@ class FakePipeline:
         ]
         return sorted(pairs, key=lambda pair: Hit.sort_key(pair[0]))
 
-    def ask(
+    def ask_many(
         self,
         questions: Sequence[str],
         *,
@@ -156,6 +157,7 @@ class FakePipeline:
         n_best: int,
         filter: Any = None,
         context: str = "",
+        policy: Any = None,
     ) -> list[AnswerSet]:
         self._begin(questions)
         self.contexts.append(context)
@@ -200,11 +202,14 @@ class FakePipeline:
             )
         return tuple(steps)
 
-    def retrieve(
-        self, questions: Sequence[str], top_k: int, *, filter: Any = None, timer: Timer = None
-    ) -> list[list[tuple[Hit, Passage]]]:
-        self._begin(questions)
-        return [self._ranked(question)[:top_k] for question in questions]
+    def ask(self, question: str) -> AnswerSet:
+        return self.ask_many([question], top_k=20, n_best=5)[0]
+
+    def search(
+        self, queries: Sequence[str], top_k: int, *, filter: Any = None, timer: Timer = None
+    ) -> list[SearchResult]:
+        self._begin(queries)
+        return [SearchResult(query, self._ranked(query)[:top_k]) for query in queries]
 
     def embed(self, texts: Sequence[str], side: str) -> Any:
         self._begin(texts)

@@ -187,7 +187,7 @@ async def test_an_exception_is_answered_without_its_text_and_logged_with_it(capl
 )
 async def test_failures_of_search_and_of_reading_are_told_apart(reason, status, code, caplog):
     class Failing(FakePipeline):
-        def ask(self, *_: Any, **__: Any) -> Any:
+        def ask_many(self, *_: Any, **__: Any) -> Any:
             raise reason
 
     async with running(Failing()) as client:
@@ -203,8 +203,8 @@ async def test_failures_of_search_and_of_reading_are_told_apart(reason, status, 
 
 async def test_a_question_that_could_not_be_read_fails_alone(caplog):
     class Partly(FakePipeline):
-        def ask(self, questions: Any, **given: Any) -> Any:
-            read = super().ask(questions, **given)
+        def ask_many(self, questions: Any, **given: Any) -> Any:
+            read = super().ask_many(questions, **given)
             return [
                 replace(item, failure="secret: HTTP 500") if "bad" in item.question else item
                 for item in read

@@ -17,13 +17,14 @@ class Elsewhere(FakePipeline):
 
     def __init__(self) -> None:
         super().__init__()
-        self.reads_at_once, self.gate_of_reader = 3, threading.Event()
+        self.reader.max_concurrent = 3
+        self.gate_of_reader = threading.Event()
         self.reading = 0
 
-    def ask(self, questions: Any, **options: Any) -> Any:
+    def ask_many(self, questions: Any, **options: Any) -> Any:
         self.reading += 1
         assert self.gate_of_reader.wait(30)
-        return super().ask(questions, **options)
+        return super().ask_many(questions, **options)
 
 
 async def test_questions_wait_for_the_reader_and_searches_do_not():

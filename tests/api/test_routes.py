@@ -27,9 +27,10 @@ async def test_one_question_has_exactly_the_public_shape():
         "answers",
         "no_answer_confidence",
         "index_version",
+        "certainty",
         "timings_ms",
     ]
-    assert body["question"] == QUESTION
+    assert (body["question"], body["certainty"]) == (QUESTION, "likely")
     answer = body["answers"][0]
     assert list(answer) == ["text", "score", "confidence", "evidence"]
     assert list(answer["evidence"]) == ["passage_id", "title", "text", "start", "end", "score"]

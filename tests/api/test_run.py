@@ -26,9 +26,9 @@ import serve.engine, serve.run
 from serve.run import leave, run_server
 from tests.api.fakes import FakePipeline, settings
 class Asked(FakePipeline):
-    def ask(self, questions, **limits):
+    def ask_many(self, questions, **limits):
         print("asked", flush=True)
-        return super().ask(questions, **limits)
+        return super().ask_many(questions, **limits)
 version, index = 0, sys.argv[1]
 serve.engine.FOLLOW_S = 1e6  # the manifest is of another index
 def opened(_):

@@ -20,10 +20,10 @@ TOKENS = {
     "rag/adaptation": (3_400, 3_050),
     "rag/bench": (8_550, 8_000),
     "rag/cli": (8_950, 7_200),
-    "rag/core": (4_200, 4_200),
+    "rag/core": (4_230, 4_200),
     "rag/data": (37_800, 35_500),
     "rag/docs": (180, 200),
-    "rag/eval": (13_400, 12_200),
+    "rag/eval": (13_500, 12_200),
     "rag/integrations": (1_200, 1_200),
     "rag/joint": (14_600, 13_000),
     "rag/metrics": (3_550, 3_600),
@@ -34,7 +34,7 @@ TOKENS = {
     "rag/training": (8_650, 8_200),
     "indexers": (29_950, 28_000),
     "readers": (45_900, 43_000),
-    "retrievers": (44_400, 39_500),
+    "retrievers": (44_530, 39_500),
     "serve": (17_250, 15_500),
     "tests": (223_600, 200_000),
 }
@@ -51,7 +51,7 @@ COUNTS = {
 # what: (ceiling, target), over everything outside tests.
 LONG_FUNCTIONS = (20, 12)
 ANY_PARAMETERS_PERCENT = (9.0, 3.0)
-ANY_RESULTS = (103, 15)
+ANY_RESULTS = (99, 15)
 FORMAT_SKIPS = 10
 
 

@@ -20,8 +20,8 @@ def test_a_folder_is_chosen_and_what_stands_around_a_passage_is_shown(driver, pa
     class Located(FakePipeline):
         """Passages that have a place in a file."""
 
-        def ask(self, questions, **options):
-            result = super().ask(questions, **options)
+        def ask_many(self, questions, **options):
+            result = super().ask_many(questions, **options)
             return [
                 replace(item, answers=tuple(self._located(answer) for answer in item.answers))
                 for item in result

@@ -29,6 +29,7 @@ from tests.published import (
     published_seq2seq,
     published_t5_encoder,
 )
+from tests.support.reading import likelihoods_of, read_lists
 
 QUESTION = "how many meters has the tower?"
 PASSAGES = [Passage("1", "", "the tower is 57 meters near the river"), Passage("2", "", "the city")]
@@ -41,7 +42,7 @@ def test_a_generator_says_how_likely_an_answer_is(tmp_path: Path, name: str) -> 
     """
     folder = published_seq2seq(tmp_path, name)
     reader = GenerativeReader.load(folder, precision="fp32", passage_tokens=90, answer_tokens=8)
-    [results] = reader.log_likelihood([QUESTION], [PASSAGES[:1]], [[1.0]], ["57 meters"])
+    [results] = likelihoods_of(reader, [QUESTION], [PASSAGES[:1]], [[1.0]], ["57 meters"])
     model, tokenizer = (
         AutoModelForSeq2SeqLM.from_pretrained(folder),
         AutoTokenizer.from_pretrained(folder),
@@ -55,7 +56,7 @@ def test_a_generator_says_how_likely_an_answer_is(tmp_path: Path, name: str) -> 
             input_ids=row.input_ids, attention_mask=row.attention_mask, labels=labels
         ).loss
     assert results == pytest.approx(-float(loss) * labels.shape[1], rel=1e-4)
-    [result] = reader.read([QUESTION], [PASSAGES], [[1.0, 2.0]])
+    [result] = read_lists(reader, [QUESTION], [PASSAGES], [[1.0, 2.0]])
     assert result.answers
 
 
@@ -79,7 +80,7 @@ def test_a_generator_forgets_the_task_that_its_checkpoint_was_made_for(
         reader = GenerativeReader.load(
             folder, precision="fp32", passage_tokens=90, answer_tokens=7, beams=beams
         )
-        [result] = reader.read([QUESTION], [PASSAGES], [[1.0, 2.0]])
+        [result] = read_lists(reader, [QUESTION], [PASSAGES], [[1.0, 2.0]])
         model = AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
         search = {"do_sample": False, "num_return_sequences": beams, "num_beams": beams, **settings}
         return [(c.text, c.score) for c in result.answers], model.generate(

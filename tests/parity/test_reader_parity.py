@@ -12,6 +12,7 @@ from rag.core.types import Passage
 from readers.extractive.files import load_parts
 from readers.extractive.layout import best_spans
 from readers.extractive.reader import ExtractiveReader
+from tests.support.reading import read_lists
 from tests.tiny_reader import tiny_config, tiny_tokenizer
 
 PASSAGES = [
@@ -72,7 +73,7 @@ def test_dpr_reader_selects_the_passage_and_a_span_in_it(tmp_path: Path) -> None
     model.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     reader = ExtractiveReader.load(tmp_path, precision="fp32", question_tokens=32)
-    [result] = reader.read([QUESTION], [PASSAGES], [[3.0, 2.0, 1.0]])
+    [result] = read_lists(reader, [QUESTION], [PASSAGES], [[3.0, 2.0, 1.0]])
     selected, spans = [], []
     for passage in PASSAGES:
         head = tokenizer(QUESTION, passage.title)["input_ids"]
@@ -97,7 +98,7 @@ def test_dpr_reader_selects_the_passage_and_a_span_in_it(tmp_path: Path) -> None
     assert result.answers[0].score == pytest.approx(selected[best], abs=1e-4)
     assert result.no_answer_confidence == 0.0
     plain = ExtractiveReader(load_parts(tmp_path).model, tokenizer, reader.settings)  # as on a GPU
-    [same] = plain.read([QUESTION], [PASSAGES], [[3.0, 2.0, 1.0]])
+    [same] = read_lists(plain, [QUESTION], [PASSAGES], [[3.0, 2.0, 1.0]])
     assert same.answers[0].score == pytest.approx(selected[best], abs=1e-4)
 
 

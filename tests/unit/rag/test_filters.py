@@ -144,7 +144,7 @@ def test_filtered_lists_are_those_of_an_exhaustive_search(
     assert hybrid.search(QUESTIONS, 10, selected=Selection(np.zeros(600, bool))) == [[]] * len(
         QUESTIONS
     )
-    paths = MultiHopRetriever(dense, index.passages).search_both(QUESTIONS, 5, selected=chosen)[1]
+    paths = MultiHopRetriever(dense, index.passages).search_paths(QUESTIONS, 5, selected=chosen)[1]
     assert all(
         chosen.mask[hit.row] for of_question in paths for path in of_question for hit in path.hits
     )
@@ -174,7 +174,7 @@ def test_answers_come_from_selected_passages_alone(
 ) -> None:
     assert index.dense is not None
     pipeline = Pipeline(index, DenseRetriever(index.dense, index.passages, QuestionEncoder()), None)
-    result = pipeline.retrieve(QUESTIONS, 7, filter={"year": 2004, "path": "notes/*"})
+    result = pipeline.retrieve_many(QUESTIONS, 7, filter={"year": 2004, "path": "notes/*"})
     assert {dict(p.metadata)["year"] for hits in result for _, p in hits} == {2004}
     assert pipeline.retrieve(QUESTIONS[0], 7, filter={"year": 1066}) == []
     assert pipeline.retrieve(QUESTIONS[0], 7, filter={}) == pipeline.retrieve(QUESTIONS[0], 7)

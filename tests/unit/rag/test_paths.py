@@ -5,8 +5,9 @@ import json
 import pytest
 
 from rag.cli.show import format_answer_set
-from rag.core.types import Answer, AnswerSet, Evidence, Passage
+from rag.core.types import Answer, AnswerSet, Passage
 from rag.pipeline import Pipeline
+from readers.protocols import Reader
 from tests.commands import exit_code
 
 PASSAGES = [
@@ -17,17 +18,18 @@ PASSAGES = [
 ASKED = "What is the capital of the country where the Danube rises?"
 
 
-class Berlin:
+class Berlin(Reader):
     """Reads "Berlin" wherever it stands."""
 
-    def read(self, questions, passages, scores, n_best=5):
-        result = []
-        for question, own in zip(questions, passages, strict=True):
-            passage = next(passage for passage in own if "Berlin" in passage.text)
-            start = passage.text.index("Berlin")
-            answer = Answer("Berlin", 1.0, 0.9, Evidence.of(passage, 0.0, (start, start + 6)))
-            result.append(AnswerSet(question, (answer,), 0.1))
-        return result
+    def read(self, requests, n_best=5):
+        results = []
+        for request in requests:
+            texts = [passage.text for passage in request.passages]
+            number = next(n for n, text in enumerate(texts) if "Berlin" in text)
+            start = texts[number].index("Berlin")
+            answer = Answer("Berlin", 1.0, 0.9, request.evidence(number, (start, start + 6)))
+            results.append(AnswerSet(request.question, (answer,), 0.1))
+        return results
 
 
 @pytest.fixture(scope="module")

@@ -11,10 +11,10 @@ import pytest
 from datasets import Dataset, DatasetDict
 
 from rag.core.errors import ConfigError, DataError
-from rag.core.log import Timer
 from rag.core.types import Hit, Passage
 from rag.data.corpus import passages_of
 from rag.pipeline import Pipeline
+from retrievers.protocols import Retriever
 from tests.pipeline_parts import LastWordsReader, Store
 
 PASSAGES = [
@@ -23,10 +23,8 @@ PASSAGES = [
 ]
 
 
-class _Retriever:
-    def search(
-        self, questions: Sequence[str], top_k: int, *, timer: Timer = None
-    ) -> list[list[Hit]]:
+class _Retriever(Retriever):
+    def search(self, questions: Sequence[str], top_k: int, **_: Any) -> list[list[Hit]]:
         hits = [Hit(1, "rhine", 2.0), Hit(0, "danube", 1.0)]
         return [hits[:top_k] if "nothing" not in question else [] for question in questions]
 
@@ -47,10 +45,10 @@ def test_one_question_gives_one_answer_set_with_exact_evidence(pipeline: Pipelin
     assert result.index_version == "v1"
     assert {"total", "read", "fetch_passages"} <= set(result.timings_ms)
     assert result.timings_ms["total"] >= result.timings_ms["read"]
-    results = pipeline.ask(["Where does the Rhine end?", "nothing here"], top_k=1, n_best=1)
+    results = pipeline.ask_many(["Where does the Rhine end?", "nothing here"], top_k=1, n_best=1)
     assert [len(result.answers) for result in results] == [1, 0]
     assert (results[1].no_answer_confidence, results[1].is_answered) == (1.0, False)
-    assert pipeline.ask([]) == []
+    assert pipeline.ask_many([]) == []
 
 
 def test_texts_and_rows_of_any_kind_become_passages() -> None:
@@ -71,7 +69,7 @@ def test_texts_and_rows_of_any_kind_become_passages() -> None:
 
 def test_bad_questions_and_settings(pipeline: Pipeline) -> None:
     with pytest.raises(DataError, match="question 1 is empty"):
-        pipeline.ask(["fine", "  "])
+        pipeline.ask_many(["fine", "  "])
     with pytest.raises(ConfigError, match="n_best is 0"):
         pipeline.ask("q", n_best=0)
     pipeline.reader = None
@@ -79,7 +77,7 @@ def test_bad_questions_and_settings(pipeline: Pipeline) -> None:
         pipeline.ask("q")
     with pytest.raises(ConfigError, match="searches without an encoder"):
         pipeline.embed(["a"], "query")
-    assert len(pipeline.retrieve(["q"], 2)[0]) == 2
+    assert len(pipeline.retrieve("q", 2)) == 2
 
 
 @pytest.mark.parametrize(
@@ -114,13 +112,13 @@ def test_metadata_of_rows_serves_filters() -> None:
     ]
     rows.append({"id": "none", "text": "the danube", "metadata": float("nan")})
     with Pipeline.from_texts(rows, retriever="bm25", reader=False) as pipeline:
-        [result] = pipeline.retrieve(["danube"], 3, filter={"year": {"gte": 2000}})
+        result = pipeline.retrieve("danube", 3, filter={"year": {"gte": 2000}})
     assert [hit.passage_id for hit, _ in result] == ["2001"]
 
 
 def test_each_question_says_why_nothing_was_read_for_it() -> None:
     with Pipeline.from_texts(["The danube is long.", "The rhine."], retriever="bm25") as pipeline:
-        answers = pipeline.ask(["How long is the danube?", "volga", "Hello!"])
+        answers = pipeline.ask_many(["How long is the danube?", "volga", "Hello!"])
     notices = ["", "no passage has a word of it", "a greeting asks for nothing"]
     assert [answer.notice for answer in answers] == notices
 
@@ -129,14 +127,14 @@ def test_closing_releases_the_index_and_removes_a_temporary_one() -> None:
     pipeline = Pipeline.from_texts(
         [passage.text for passage in PASSAGES], retriever="bm25", reader=False
     )
-    [result] = pipeline.retrieve(["Where does the Danube rise?"], 1)
+    [result] = pipeline.retrieve_many(["Where does the Danube rise?"], 1)
     assert result[0][1].text == PASSAGES[0].text
     place = pipeline.index.directory
     pipeline.close()
     assert "lucene" not in vars(pipeline.index)
     assert not place.exists()
     pipeline.close()
-    for call in (pipeline.retrieve, pipeline.ask):
+    for call in (pipeline.retrieve_many, pipeline.ask_many, pipeline.search):
         with pytest.raises(ConfigError, match="this pipeline is closed"):
             call(["Where does the Danube rise?"])
     with pytest.raises(ConfigError, match="this pipeline is closed"):
@@ -156,7 +154,7 @@ def test_closing_releases_the_index_and_removes_a_temporary_one() -> None:
 def test_what_is_no_list_of_questions_is_refused(
     pipeline: Pipeline, questions: Any, words: str
 ) -> None:
-    for ask in (pipeline.ask, pipeline.retrieve):
+    for ask in (pipeline.ask_many, pipeline.retrieve_many, pipeline.search):
         with pytest.raises(DataError, match=words):
             ask(questions)
 
@@ -168,8 +166,8 @@ def test_numbers_are_whole_and_may_be_those_of_numpy(pipeline: Pipeline) -> None
         ):
             pipeline.retrieve("q", wrong)  # type: ignore[arg-type]
     searched: list[Any] = []
-    pipeline.retriever.search = lambda q, k, timer: searched.append(k) or [[]] * len(q)  # type: ignore
-    pipeline.retrieve(np.array(["q", "r"]), np.int64(3))  # type: ignore[arg-type]
+    pipeline.retriever.search = lambda q, k, **_: searched.append(k) or [[]] * len(q)  # type: ignore
+    pipeline.retrieve_many(np.array(["q", "r"]), np.int64(3))  # type: ignore[arg-type]
     assert [type(k) for k in searched] == [int]
 
 

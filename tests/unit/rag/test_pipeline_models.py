@@ -12,13 +12,15 @@ import pytest
 
 from indexers.protocols import EncoderIdentity
 from rag.core.errors import ConfigError, MismatchedArtifactError
-from rag.core.types import Answer, AnswerSet, Evidence, Hit, Query
+from rag.core.types import Answer, AnswerSet, Hit, Query
 from rag.pipeline import Pipeline
+from readers.protocols import Reader, ReadRequest
+from retrievers.protocols import Retriever
 
 TEXTS = ["the danube rises in the black forest", "who wrote the river", "in the title text"]
 
 
-class _RetrieverOfMine:
+class _RetrieverOfMine(Retriever):
     """A researcher's own search: every passage, in the order of the index."""
 
     def __init__(self, ids: Sequence[str]) -> None:
@@ -86,7 +88,7 @@ def test_other_weights_and_other_objects_are_refused(
         Pipeline.from_texts(TEXTS, encoder=3, reader=False)
 
 
-class _CountingReader:
+class _CountingReader(Reader):
     """Counts how many calls run at the same time."""
 
     name = "counting"
@@ -94,15 +96,16 @@ class _CountingReader:
     def __init__(self) -> None:
         self.running, self.most = 0, 0
 
-    def read(self, questions: Sequence[str], passages: Any, *_: Any) -> list[Any]:
+    def read(self, requests: Sequence[ReadRequest], n_best: int = 5) -> list[AnswerSet]:
         self.running += 1
         self.most = max(self.most, self.running)
         time.sleep(0.01)
         self.running -= 1
-        return [
-            AnswerSet(text, (Answer(text[:3], 1.0, 0.9, Evidence.of(own[0], 0.0, (0, 3))),), 0.1)
-            for text, own in zip(questions, passages, strict=True)
-        ]
+        results = []
+        for request in requests:
+            answer = Answer(request.question[:3], 1.0, 0.9, request.evidence(0, (0, 3)))
+            results.append(AnswerSet(request.question, (answer,), 0.1))
+        return results
 
 
 def test_eight_threads_get_the_answers_of_one() -> None:
@@ -127,7 +130,7 @@ def test_eight_threads_get_the_answers_of_one() -> None:
         for _ in range(3):
             assert list(pool.map(ask, range(8))) == list(zip(expected, answers, strict=True))
     assert reader.most == 1
-    asked = threading.Thread(target=pipeline.ask, args=(questions * 20,))
+    asked = threading.Thread(target=pipeline.ask_many, args=(questions * 20,))
     asked.start()
     pipeline.close()  # waits for what runs
     asked.join()

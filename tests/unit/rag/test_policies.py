@@ -8,10 +8,22 @@ from unittest.mock import Mock
 import pytest
 
 import rag
+from rag.answering import AnswerOptions, Outcome, answer_questions
 from rag.core.errors import ConfigError
-from rag.core.types import Answer, AnswerSet, Evidence, Hit, Passage, Paths, RankedPassages
-from rag.policies import Finish, Search, SearchAgain, SearchOnce, State, merged, run
+from rag.core.types import Answer, AnswerSet, Hit, Passage, SearchResult
+from rag.policies import (
+    Finish,
+    Policy,
+    Search,
+    SearchAgain,
+    SearchOnce,
+    State,
+    merged,
+    open_policy,
+)
 from readers.llm.prompt import Completion
+from readers.protocols import Reader, ReadRequest
+from tests.pipeline_parts import LastWordsReader
 
 TEXTS = {
     "danube": Passage("danube", "Danube", "The Danube rises in Germany."),
@@ -20,47 +32,47 @@ TEXTS = {
 ASKED = "What is the capital of the country where the Danube rises?"
 
 
-class World:
+class World(Reader):
     """Finds the passage that a query names, and reads the capital where it stands."""
 
     def __init__(self) -> None:
         self.searched: list[list[str]] = []
         self.read_calls: list[list[str]] = []
 
-    def search(self, queries: Sequence[str]) -> tuple[list[RankedPassages], list[Paths]]:
+    def search(self, queries: Sequence[str], top_k: int, timer: object) -> list[SearchResult]:
         self.searched.append(list(queries))
-        result = [
-            [(Hit(0, p.id, 1.0), p) for name, p in TEXTS.items() if name in q.lower()]
-            for q in queries
-        ]
-        return result, [()] * len(result)
+        results = []
+        for query in queries:
+            named = [passage for name, passage in TEXTS.items() if name in query.lower()]
+            results.append(SearchResult(query, [(Hit(0, p.id, 1.0), p) for p in named]))
+        return results
 
-    def read(
-        self, questions: Sequence[str], found: Sequence[RankedPassages], paths: Sequence[Paths]
-    ) -> list[AnswerSet]:
-        self.read_calls.append(list(questions))
+    def read(self, requests: Sequence[ReadRequest], n_best: int = 5) -> list[AnswerSet]:
+        self.read_calls.append([request.question for request in requests])
         answers = []
-        for question, passages in zip(questions, found, strict=True):
-            places = [
-                Evidence(p.id, p.title, p.text, 26, 32, h.score)
-                for h, p in passages
-                if "Ber" in p.text
-            ]
-            given = tuple(Answer("Berlin", 1.0, 0.9, place) for place in places)
-            answers.append(AnswerSet(question, given, 0.1 if given else 1.0, "v", {}))
+        for request in requests:
+            numbers = [n for n, p in enumerate(request.passages) if "Berlin" in p.text]
+            evidence = [request.evidence(number, (26, 32)) for number in numbers]
+            given = tuple(Answer("Berlin", 1.0, 0.9, place) for place in evidence)
+            answers.append(AnswerSet(request.question, given, 0.1 if given else 1.0))
         return answers
+
+
+def run(policy: Policy, questions: Sequence[str], world: World, context: str = "") -> list[Outcome]:
+    options = AnswerOptions(policy=policy, context=context)
+    return answer_questions(questions, options, search=world.search, reader=world)
 
 
 def test_all_questions_search_and_read_together() -> None:
     world = World()
     policy = SearchOnce()
-    [(state, first), (_, second)] = run(
-        policy, [ASKED, "Capital of Germany?"], world.search, world.read
-    )
-    assert (first.answers, second.answers[0].text) == ((), "Berlin")
+    first, second = run(policy, [ASKED, "Capital of Germany?"], world)
+    assert first.shown is not None
+    assert second.shown is not None
+    assert (first.shown.answers, second.shown.answers[0].text) == ((), "Berlin")
     assert world.searched == world.read_calls == [[ASKED, "Capital of Germany?"]]
-    assert [result.query for result in state.searches] == [ASKED]
-    assert run(policy, [], world.search, world.read) == []
+    assert [result.query for result in first.state.searches] == [ASKED]
+    assert run(policy, [], world) == []
     greeted = policy.step(State("Hello!"))
     assert isinstance(greeted, Finish)
     assert "greeting" in greeted.answers.notice
@@ -72,8 +84,9 @@ BEFORE, AFTER = "Who wrote Frankenstein?", "When was it published?"
 
 def test_a_follow_up_is_searched_for_with_the_question_before_it_and_read_alone() -> None:
     world = World()
-    run(SearchOnce(), [AFTER], world.search, world.read, context=BEFORE)
-    assert (world.searched, world.read_calls) == ([[f"{BEFORE} {AFTER}"]], [[AFTER]])
+    run(SearchOnce(), [f"{AFTER} Of Germany?"], world, context=BEFORE)
+    assert world.searched == [[f"{BEFORE} {AFTER} Of Germany?"]]
+    assert world.read_calls == [[f"{AFTER} Of Germany?"]]
     novel = (
         "Frankenstein is a novel. Mary Shelley wrote it, and it was published in 1818 in London."
     )
@@ -100,11 +113,13 @@ class Model:
 
 def test_a_language_model_asks_for_another_search() -> None:
     world, model = World(), Model("SEARCH: capital of Germany", "ENOUGH")
-    [(state, answer)] = run(SearchAgain(model), [ASKED], world.search, world.read)
-    assert (answer.answers[0].text, answer.question) == ("Berlin", ASKED)
+    [outcome] = run(SearchAgain(model), [ASKED], world)
+    assert outcome.shown is not None
+    assert (outcome.shown.answers[0].text, outcome.shown.question) == ("Berlin", ASKED)
     assert world.searched == [[ASKED], ["capital of Germany"]]
     assert ["The capital of Germany" in shown for shown in model.shown] == [False, True]
-    assert len(state.searches) == 2
+    assert len(outcome.state.searches) == 2
+    assert [passage.id for _, passage in outcome.result.passages] == ["danube", "germany"]
 
 
 @pytest.mark.parametrize(
@@ -112,8 +127,8 @@ def test_a_language_model_asks_for_another_search() -> None:
 )
 def test_a_language_model_cannot_search_for_ever(replies: tuple[str, ...]) -> None:
     world = World()
-    [(state, _)] = run(SearchAgain(Model(*replies)), [ASKED], world.search, world.read)
-    assert len(state.searches) <= 3
+    [outcome] = run(SearchAgain(Model(*replies)), [ASKED], world)
+    assert len(outcome.state.searches) <= 3
     assert len(world.read_calls) == 1
 
 
@@ -128,4 +143,14 @@ def test_passages_of_several_searches_come_in_turn_and_once() -> None:
 def test_a_policy_that_never_finishes_is_refused() -> None:
     for_ever = Mock(step=lambda state: Search((state.question,)))
     with pytest.raises(ConfigError, match="Mock gave no answer"):
-        run(for_ever, [ASKED], World().search, World().read)
+        run(for_ever, [ASKED], World())
+
+
+def test_a_policy_is_opened_by_its_name() -> None:
+    reader = LastWordsReader()
+    assert isinstance(open_policy("once", None), SearchOnce)
+    for without in (None, reader):
+        with pytest.raises(ConfigError, match="asks a language model"):
+            open_policy("again", without)
+    reader.completer = Model("ENOUGH")
+    assert isinstance(open_policy("again", reader), SearchAgain)

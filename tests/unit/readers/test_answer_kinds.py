@@ -1,16 +1,13 @@
 """What a reader of spans gives for questions that ask for a list, or for yes or no."""
 
-from types import SimpleNamespace
-
 import pytest
 
 import rag
 from rag.core.types import Answer, AnswerSet, Evidence, Passage
-from readers.answer_kinds import asks_yes_no, count_candidates, list_around, present
-from readers.extractive.settings import ReaderSettings
+from readers.answer_kinds import asks_yes_no, list_around, present_spans
+from tests.pipeline_parts import LastWordsReader
 
 TEXT = "It is a server.\n\nIt runs on Linux and on BSD. Windows is not supported."
-READER = SimpleNamespace(settings=ReaderSettings(candidates=12))
 YES_NO = "Does it run on Windows?"
 
 
@@ -40,29 +37,32 @@ def test_what_asks_for_yes_or_no(question: str, asks: bool) -> None:
 
 def test_sentences_stand_for_the_spans_in_them() -> None:
     spans = answers_of(("yes", 0.5), ("not supported", 0.1), ("Linux", 0.08), ("BSD", 0.07))
-    shown = present(READER, AnswerSet(YES_NO, spans, 0.2), 5)
+    shown = present_spans(AnswerSet(YES_NO, spans, 0.2), 5)
     assert shown.kind == "passage"
     texts = ["It runs on Linux and on BSD.", "Windows is not supported."]
     assert [answer.text for answer in shown.answers] == texts
     assert [answer.confidence for answer in shown.answers] == pytest.approx([0.8 * 0.6, 0.8 * 0.4])
     for answer in shown.answers:
         assert answer.evidence.text[answer.evidence.start : answer.evidence.end] == answer.text
-    assert len(present(READER, AnswerSet(YES_NO, spans, 0.2), 1).answers) == 1
-    assert present(READER, AnswerSet(YES_NO, spans[:1], 0.2), 1).answers == ()
+    assert len(present_spans(AnswerSet(YES_NO, spans, 0.2), 1).answers) == 1
+    assert present_spans(AnswerSet(YES_NO, spans[:1], 0.2), 1).answers == ()
 
 
 def test_other_questions_and_readers_that_tell_keep_their_answers() -> None:
     spans = answers_of(("yes", 0.5), ("Linux", 0.1))
-    for reader, question in ((READER, "What does it run on?"), (object(), YES_NO)):
-        shown = present(reader, AnswerSet(question, spans, 0.2), 1)
+    other_question = AnswerSet("What does it run on?", spans, 0.2)
+    other_reader = LastWordsReader()
+    for shown in (
+        present_spans(other_question, 1),
+        other_reader.present(AnswerSet(YES_NO, spans, 0.2), 1),
+    ):
         assert (shown.kind, shown.answers) == ("answer", spans[:1])
-        assert count_candidates(reader, [question], 3) == 3
-    assert count_candidates(READER, ["What does it run on?", YES_NO], 3) == 12
+    assert other_reader.count_candidates(YES_NO, 3) == 3
 
 
 def test_the_pipeline_shows_the_sentence_and_answers_other_questions_in_the_same_batch() -> None:
     with rag.Pipeline.from_texts([TEXT, "Oslo is the capital of Norway."]) as pipeline:
-        first, second = pipeline.ask([YES_NO, "What is the capital of Norway?"], n_best=2)
+        first, second = pipeline.ask_many([YES_NO, "What is the capital of Norway?"], n_best=2)
         alone = pipeline.ask("What is the capital of Norway?", n_best=2)
     assert first.to_json()["kind"] == "passage"
     assert {item.evidence.text for item in first.answers} == {TEXT}

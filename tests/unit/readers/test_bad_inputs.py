@@ -15,6 +15,7 @@ from readers.generative.files import load_generator
 from readers.generative.settings import GeneratorManifest, GeneratorSettings
 from readers.open import open_reader
 from readers.protocols import MAX_PASSAGE_CHARS, MAX_QUESTION_CHARS
+from tests.support.reading import read_lists
 from tests.tiny_causal import causal_folder
 from tests.tiny_generator import tiny_generator
 from tests.tiny_reader import tiny_config, tiny_encoder, tiny_reader, tiny_tokenizer
@@ -48,7 +49,7 @@ def generator(folder: Path, lost: str = "", added: int = 0, **changes: Any) -> N
 
 def language_model(folder: Path, settings: str = "") -> None:
     reader = open_reader(f"{causal_folder(folder, positions=64)}{settings}", precision="fp32")
-    reader.read(["where?"], [[SHORT]], [[1.0]])
+    read_lists(reader, ["where?"], [[SHORT]], [[1.0]])
 
 
 def opened(folder: Path, text: str = "", tokens: int = 0, size: int = 0) -> None:
@@ -70,16 +71,18 @@ def opened(folder: Path, text: str = "", tokens: int = 0, size: int = 0) -> None
 @pytest.mark.parametrize(
     ("error", "words", "act"),
     [
-        (DataError, str(MAX_QUESTION_CHARS), lambda r, _: r.read(["x" * 9999], [[SHORT]], [[1.0]])),
-        (DataError, "passage 'big'", lambda r, _: r.read(["where?"], [[BIG]], [[1.0]])),
-        (DataError, "blank", lambda r, _: r.read(["  "], [[SHORT]], [[1.0]])),
-        (ConfigError, "2 questions", lambda r, _: r.read(["a", "b"], [[SHORT]], [[1.0]])),
+        (
+            DataError,
+            str(MAX_QUESTION_CHARS),
+            lambda r, _: read_lists(r, ["x" * 9999], [[SHORT]], [[1.0]]),
+        ),
+        (DataError, "blank", lambda r, _: read_lists(r, ["  "], [[SHORT]], [[1.0]])),
         (
             ConfigError,
             "1 passages but 2 scores",
-            lambda r, _: r.read(["a"], [[SHORT]], [[1.0, 2.0]]),
+            lambda r, _: read_lists(r, ["a"], [[SHORT]], [[1.0, 2.0]]),
         ),
-        (ConfigError, "n_best", lambda r, _: r.read(["a"], [[SHORT]], [[1.0]], n_best=0)),
+        (ConfigError, "n_best", lambda r, _: read_lists(r, ["a"], [[SHORT]], [[1.0]], n_best=0)),
         (ConfigError, "colour", lambda _, folder: open_reader(tiny_reader(folder), colour=1)),
         (ConfigError, "leaves", lambda _, folder: open_reader(tiny_reader(folder), max_tokens=40)),
         (ConfigError, "effort", lambda _, folder: open_reader(tiny_reader(folder), effort="least")),

@@ -2,116 +2,73 @@
 answer.
 """
 
-from collections.abc import Sequence
-from types import SimpleNamespace
-from typing import Any
-
 import numpy as np
 import pytest
 
 from rag.cli.show import format_answer_set
+from rag.core.errors import ConfigError
 from rag.core.types import Answer, AnswerSet, Evidence, FirstStage, Hit, Passage
-from readers.answers import read_answers, search_scores
-from readers.extractive.settings import ReaderSettings
-from readers.paths import FactPassage, choose_facts, with_paths
+from readers.paths import FactPassage, choose_facts, hop_scores, with_paths
+from readers.protocols import MAX_PASSAGE_CHARS, ReadRequest
 
 DANUBE = Passage("d", "Danube", "The Danube is long. It rises in Germany.")
 GERMANY = Passage("g", "Germany", "A state in Europe. Its capital is Berlin.")
 ULM = Passage("u", "Ulm", "A city on the Danube.")
 
 
-class Scripted:
-    """Answers with the same words wherever they stand."""
-
-    reads_paths = True
-
-    def __init__(self, answer: str) -> None:
-        self.answer, self.calls = answer, list[tuple[list[str], Any, bool]]()
-
-    def read(
-        self,
-        questions: Sequence[str],
-        passages: Sequence[Sequence[Passage]],
-        scores: Any,
-        n_best: int = 5,
-        *,
-        from_paths: bool = False,
-    ) -> list[AnswerSet]:
-        self.calls.append(([passage.id for passage in passages[0]], scores, from_paths))
-        results = []
-        for question, own in zip(questions, passages, strict=True):
-            places = [(p, p.text.index(self.answer)) for p in own if self.answer in p.text]
-            evidence = [Evidence.of(p, 0.0, (at, at + len(self.answer))) for p, at in places]
-            answers = tuple(Answer(self.answer, 1.0, 0.9, place) for place in evidence)
-            results.append(AnswerSet(question, answers, 0.1))
-        return results
-
-
 def steps(*passages: Passage) -> list[tuple[Hit, Passage]]:
     return [(Hit(n, passage.id, 1.0 - n / 10), passage) for n, passage in enumerate(passages)]
 
 
-def answer(reader: Any, paths: list[list[tuple[Hit, Passage]]]) -> AnswerSet:
-    [result] = read_answers(
-        reader, ["Of the Danube?"], [steps(DANUBE, GERMANY, ULM)], [paths], 5, "v"
-    )
-    return result
+def answer_of(passage: Passage, text: str) -> AnswerSet:
+    at = passage.text.index(text)
+    evidence = Evidence.of(passage, 0.0, (at, at + len(text)))
+    return AnswerSet("Of the Danube?", (Answer(text, 1.0, 0.9, evidence),), 0.1)
 
 
 def test_passages_that_end_a_path_are_likelier_to_answer() -> None:
-    reader = Scripted("Danube")
-    answer(reader, [steps(DANUBE, ULM), steps(DANUBE, GERMANY)])
-    assert reader.calls[0] == (["d", "g", "u"], [pytest.approx([-1.1, -np.log(2), 0.0])], True)
-    result = answer(reader, [steps(DANUBE), steps(ULM)])
-    assert reader.calls[1] == (["d", "g", "u"], [[1.0, 0.9, 0.8]], False)
-    assert result.answers[0].path == ()
-    both = [[steps(DANUBE, ULM)], []]
-    mixed = read_answers(
-        reader, ["p", "q"], [steps(DANUBE, ULM), steps(GERMANY, DANUBE)], both, 5, "v"
-    )
-    assert [call[0] for call in reader.calls[2:]] == [
-        ["g", "d"],
-        ["d", "u"],
-    ]  # a call for each kind
-    assert [item.answers[0].evidence.passage_id for item in mixed] == ["d", "d"]
-    shown = [with_paths(item, own) for item, own in zip(mixed, both, strict=True)]
-    assert [len(item.answers[0].path) for item in shown] == [2, 0]
+    ranked = steps(DANUBE, GERMANY, ULM)
+    paths = [steps(DANUBE, ULM), steps(DANUBE, GERMANY)]
+    assert hop_scores("Of the Danube?", ranked, paths) == pytest.approx([-1.1, -np.log(2), 0.0])
+    assert ReadRequest("Of the Danube?", ranked, paths).has_paths
+    assert not ReadRequest("Of the Danube?", ranked, [steps(DANUBE), steps(ULM)]).has_paths
+    found = answer_of(DANUBE, "Danube")
+    assert with_paths(found, [steps(DANUBE), steps(ULM)]).answers[0].path == ()
+    assert len(with_paths(found, paths).answers[0].path) == 2
 
 
-def test_a_reader_that_counts_scores_in_gets_those_of_the_search() -> None:
+def test_a_request_knows_the_scores_before_re_ranking() -> None:
     judged = Hit(0, "a", 7.5, FirstStage(2, 0.25))
-    result = [
+    ranked = [
         (judged, Passage("a", "", "A text.")),
         (Hit(1, "b", 3.0), Passage("b", "", "Another.")),
     ]
-    for weight, scores in ((0.0, [7.5, 3.0]), (20.0, [0.25, 3.0])):
-        reader = SimpleNamespace(settings=ReaderSettings(score_weight=weight))
-        assert search_scores(reader, result) == scores
+    request = ReadRequest("Which?", ranked)
+    assert request.scores == [7.5, 3.0]
+    assert request.first_stage_scores == [0.25, 3.0]
+    evidence = request.evidence(0, (0, 1))
+    assert (evidence.score, evidence.first_stage) == (7.5, judged.first_stage)
 
 
-def test_citations_notes_and_failures_reach_the_answer() -> None:
-    class Cites:
-        def read(self, questions: Any, *_: Any, **__: Any) -> list[AnswerSet]:
-            own = Evidence.of(GERMANY, 0.0)
-            cited = (own, Evidence.of(DANUBE, 0.0, (4, 10)))
-            answer = Answer(
-                "Danube", 1.0, 0.1, own, citations=cited, is_supported=False, note="beware"
-            )
-            return [AnswerSet("p", (answer,), 0.9), AnswerSet("q", (), 1.0, failure="HTTP 500")]
+def test_text_that_is_too_long_to_read_is_still_evidence() -> None:
+    long = Passage("long", "", "x" * (MAX_PASSAGE_CHARS + 5))
+    request = ReadRequest.of("Which?", [long])
+    assert len(request.passages[0].text) == MAX_PASSAGE_CHARS
+    assert request.evidence(0).text == long.text
+    with pytest.raises(ConfigError, match="1 passages but 2 scores"):
+        ReadRequest.of("Which?", [long], [1.0, 2.0])
 
-    result = [steps(DANUBE, GERMANY)] * 2
-    cites, fails = read_answers(Cites(), ["p", "q"], result, [(), ()], 5, "v")
-    shown = cites.to_json()["answers"][0]
-    assert [evidence["passage_id"] for evidence in shown["citations"]] == [GERMANY.id, DANUBE.id]
-    assert (shown["citations"][1]["start"], shown["is_supported"], shown["note"]) == (
-        4,
-        False,
-        "beware",
+
+def test_citations_notes_and_failures_are_shown() -> None:
+    evidence = Evidence.of(GERMANY, 0.0)
+    cited = (evidence, Evidence.of(DANUBE, 0.0, (4, 10)))
+    answer = Answer(
+        "Danube", 1.0, 0.1, evidence, citations=cited, is_supported=False, note="beware"
     )
-    assert fails.to_json()["failure"] == "HTTP 500"
-    printed = format_answer_set(cites.to_json(), colour=False)
+    printed = format_answer_set(AnswerSet("p", (answer,), 0.9).to_json(), colour=False)
     assert f"also cited: {DANUBE.title}" in printed
     assert "beware: beware" in printed
+    fails = AnswerSet("q", (), 1.0, failure="HTTP 500")
     assert "not read: HTTP 500" in format_answer_set(fails.to_json(), colour=False)
 
 

@@ -8,6 +8,7 @@ from rag.core.types import Passage
 from rag.data.table_text import table_rows
 from readers.extractive.reader import ExtractiveReader
 from readers.table_match import TableMatch, content_words
+from tests.support.reading import read_lists
 
 NAMED = "Team: Ajax; Points: 61; Coach: Ten Hag\nTeam: PSV; Points: 58; Coach: Schmidt"
 BARS = "Team | Points | Coach\nAjax | 61 | Ten Hag\nPSV | 58 | Schmidt"
@@ -48,8 +49,8 @@ def test_the_first_answer_keeps_its_own_score(reader: ExtractiveReader) -> None:
         ExtractiveReader(reader.model, reader.tokenizer, s) for s in (everything, heavy)
     )
     question, passages = "how many meters is the bridge?", [[PROSE, TABLE]]
-    [plain] = reader.read([question], passages, [[1.0, 1.0]], n_best=200)
-    [result] = weighted.read([question], passages, [[1.0, 1.0]], n_best=200)
+    [plain] = read_lists(reader, [question], passages, [[1.0, 1.0]], n_best=200)
+    [result] = read_lists(weighted, [question], passages, [[1.0, 1.0]], n_best=200)
     first = result.answers[0]
     assert (first.text, first.evidence.passage_id) == ("51", "t")
     assert plain.answers[0].text != "51"
@@ -60,16 +61,16 @@ def test_the_first_answer_keeps_its_own_score(reader: ExtractiveReader) -> None:
     ]
     for text, score in of_prose[1].items():
         assert score == pytest.approx(of_prose[0][text] - 50.0 * 3, abs=1e-3)
-    [without] = weighted.read([question], [[PROSE]], [[1.0]])
-    assert without == reader.read([question], [[PROSE]], [[1.0]])[0]
+    [without] = read_lists(weighted, [question], [[PROSE]], [[1.0]])
+    assert without == read_lists(reader, [question], [[PROSE]], [[1.0]])[0]
 
 
 def test_further_spans_count_in_cells_alone(reader: ExtractiveReader) -> None:
     def answers(passages: list[Passage], **changes: float) -> set[tuple[str, int]]:
         settings = reader.settings.replaced(spans_per_window=1, candidates=200, **changes)
         changed = ExtractiveReader(reader.model, reader.tokenizer, settings)
-        [result] = changed.read(
-            ["how many meters is the bridge?"], [passages], [[1.0] * len(passages)], 200
+        [result] = read_lists(
+            changed, ["how many meters is the bridge?"], [passages], [[1.0] * len(passages)], 200
         )
         return {(answer.text, answer.evidence.passage_id) for answer in result.answers}
 

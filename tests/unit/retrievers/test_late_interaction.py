@@ -43,7 +43,7 @@ def test_the_index_alone_is_enough_and_scores_are_maxsim(built: Path) -> None:
     pipeline = Pipeline.open(built, retriever="colbert", reader=False, precision="fp32")
     assert isinstance(pipeline.retriever, LateInteractionRetriever)
     texts, timer = ["who wrote the text", "black river"], dict[str, float]()
-    actual = pipeline.retrieve(texts, 5, timer=timer)
+    actual = [result.passages for result in pipeline.search(texts, 5, timer=timer)]
     assert {"encode_question", "search_tokens"} <= set(timer)
     encoder = pipeline.retriever.encoder
     assert isinstance(encoder, BiEncoder)

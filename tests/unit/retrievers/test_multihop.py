@@ -74,14 +74,14 @@ def shown(paths):
 @pytest.mark.parametrize("hops", [1, 2, 3])
 def test_a_beam_as_wide_as_the_corpus_finds_what_counting_all_paths_finds(hops):
     questions = ["who", "where was it"]
-    result = retriever(hops=hops, beam=N**2).search_both(questions, 1000)[1]
+    result = retriever(hops=hops, beam=N**2).search_paths(questions, 1000)[1]
     for question, paths in zip(questions, result, strict=True):
         assert all_paths(question, hops) == shown(paths)
 
 
 def test_all_questions_and_beams_of_a_hop_are_one_batch_and_every_hop_is_timed():
     searcher, timer = retriever(hops=3, beam=3), dict[str, float]()
-    searcher.search_both(["a", "b"], 5, timer=timer)
+    searcher.search_paths(["a", "b"], 5, timer=timer)
     assert searcher.dense.encoder.batches == [2, 6, 6]
     assert list(timer) == ["hop_1", "hop_2", "hop_3"]
 
@@ -90,7 +90,7 @@ def test_the_list_holds_path_after_path_each_with_what_the_question_finds_first_
     searcher, swapped = retriever(hops=2, beam=2), 0
     assert isinstance(searcher, Retriever)
     for question in "abcdefghijklmnop":
-        hits, paths = (actual[0] for actual in searcher.search_both([question], 6))
+        hits, paths = (actual[0] for actual in searcher.search_paths([question], 6))
         alone = [hit.row for hit in searcher.dense.search([question], 6)[0]]
         rows = [
             sorted((hit.row for hit in path.hits), key=[*alone, *range(N)].index) for path in paths
@@ -106,13 +106,13 @@ def test_the_list_holds_path_after_path_each_with_what_the_question_finds_first_
 
 
 def test_first_hits_of_another_retriever_take_the_scores_of_the_dense_list():
-    class Words:
+    class Words(Retriever):
         def search(self, questions, top_k, *, timer=None, selected=None):
             return [
                 [Hit(4, "p4", 31.0), Hit(1, "p1", 7.0)] if q == "who" else [] for q in questions
             ]
 
-    paths = retriever(hops=1, first=Words()).search_both(["who", "nothing"], 5)[1]
+    paths = retriever(hops=1, first=Words()).search_paths(["who", "nothing"], 5)[1]
     best, next_ = (hit.score for hit in retriever(hops=1).search(["who"], 2)[0])
     assert [(p.hits[0].passage_id, p.score) for p in paths[0]] == [("p4", best), ("p1", next_)]
     assert paths[1] == []
@@ -135,7 +135,7 @@ def test_paths_over_a_real_index_from_either_first_hop(tmp_path):
         for first in ("dense", "hybrid"):
             searcher = open_retriever(index, f"multihop:beam=3,first={first}")
             asked = ["What is the capital of the country where the Danube rises?"]
-            paths = searcher.search_both(asked, 9)[1][0]
+            paths = searcher.search_paths(asked, 9)[1][0]
             assert [hit.passage_id for hit in paths[0].hits] == ["danube", "germany"]
             assert all(len({hit.row for hit in path.hits}) == 2 for path in paths)
         with pytest.raises(ConfigError, match="nothing to fuse"):

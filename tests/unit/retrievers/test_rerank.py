@@ -1,7 +1,6 @@
 """Re-ranking: order and scores of each judge against one pair at a time, and what is refused."""
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from rag.pipeline import Pipeline
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.cross_encoder import CrossEncoder
 from retrievers.hybrid import Fusion
+from retrievers.protocols import Retriever
 from retrievers.rerank import RerankingRetriever, parse_rerank, reranked
 from tests.unit.retrievers.conftest import Store
 
@@ -39,7 +39,7 @@ STORE = Store(PASSAGES)
 ALONE = "fusion=raw:1,0"
 
 
-class First:
+class First(Retriever):
     """Finds every passage, by its row."""
 
     def search(self, questions: Any, top_k: int, **how: Any) -> list[list[Hit]]:
@@ -144,7 +144,7 @@ def test_the_reader_that_answers_re_ranks_too(tmp_path: Path) -> None:
         judge = pipeline.retriever
         assert isinstance(judge, RerankingRetriever)
         assert pipeline.identity["rerank"]["kind"] == "reader"
-        hits = pipeline.retrieve([question], 4)[0]
+        hits = pipeline.retrieve(question, 4)
         assert hits[0][1].text == texts[2]
         alone = [float(judge.scorer.score([question], [passage])[0]) for _, passage in hits]
         rows, scores = pipeline.reader.score([question], [[passage for _, passage in hits]])  # type: ignore[union-attr]
@@ -158,7 +158,7 @@ def test_the_reader_that_answers_re_ranks_too(tmp_path: Path) -> None:
         np.testing.assert_allclose([hit.score for hit, _ in hits], [*best_first, lowest], atol=1e-4)
         assert pipeline.ask(question).answers[0].text == "1814"
     searched = Pipeline.open(tmp_path / "index", reader=False, rerank="reader")
-    assert searched.retrieve([question], 1)[0][0][1].text == texts[2]
+    assert searched.retrieve(question, 1)[0][1].text == texts[2]
     with pytest.raises(ConfigError, match="there is no reader"):
         reranked(First(), STORE, "reader")
 
@@ -184,6 +184,7 @@ def test_what_cannot_judge_is_refused(tiny: Any, folders: dict[str, Path], tmp_p
     ):
         with pytest.raises(ConfigError, match=message):
             parse_rerank(spec)
-    paths = SimpleNamespace(search=First().search, search_both=First().search)
+    paths = First()
+    paths.finds_paths = True
     with pytest.raises(ConfigError, match="cannot be re-ranked"):
-        reranked(paths, STORE, str(folders["colbert"]))  # type: ignore[arg-type]
+        reranked(paths, STORE, str(folders["colbert"]))

@@ -12,7 +12,7 @@ from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.first_stage import DenseRetriever, LateInteractionRetriever, SparseRetriever
 from retrievers.hybrid import Fusion, HybridRetriever
 from retrievers.multihop import MultiHopRetriever
-from retrievers.open import open_encoder, open_retriever, over_index
+from retrievers.open import open_encoder, open_retriever
 from retrievers.protocols import Retriever
 from retrievers.rerank import RerankingRetriever
 from tests.unit.retrievers.conftest import Flat, Store
@@ -71,7 +71,7 @@ def test_sparse_ties_and_empty_results():
 def test_hybrid_takes_depth_hits_from_each_member():
     asked = []
 
-    class Member:
+    class Member(Retriever):
         def search(self, questions, top_k, *, timer=None, selected=None):
             asked.append(top_k)
             return [[Hit(0, "d", 1.0)] for _ in questions]
@@ -145,13 +145,9 @@ def test_another_version_of_an_index_is_searched_by_the_same_models():
 
     newer = index(dense=Flat(VECTORS[::-1]), lucene=Terms())
     for old, expected in zip(retrievers(VECTORS), retrievers(VECTORS[::-1]), strict=True):
-        assert (
-            over_index(old, newer).search(["x"], 3)
-            == expected.search(["x"], 3)
-            != old.search(["x"], 3)
-        )
+        assert old.over(newer).search(["x"], 3) == expected.search(["x"], 3) != old.search(["x"], 3)
     with pytest.raises(MismatchedArtifactError, match="one version of an index"):
-        over_index(LateInteractionRetriever(None, STORE, None), newer)
+        LateInteractionRetriever(None, STORE, None).over(newer)
 
 
 def test_an_index_opens_its_encoder_with_the_settings_it_was_built_with(tiny, tiny_bert, tmp_path):

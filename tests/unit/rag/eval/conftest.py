@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from rag.core.files import read_json
-from rag.core.types import Answer, AnswerSet, Evidence, Hit, Passage, Question
+from rag.core.log import Timer
+from rag.core.types import Answer, AnswerSet, Hit, Passage, Question, SearchResult
 from rag.eval import runner
 from rag.eval.settings import EvaluationSettings
 from rag.eval.systems import AnswersQuestions, system_of
+from readers.protocols import Reader, ReadRequest
 
 PASSAGES = [
     Passage("p0", "Danube", "The Danube rises in the Black Forest."),
@@ -46,7 +48,7 @@ def words(text: str) -> list[str]:
     return re.findall(r"\w+", text.lower())
 
 
-class ToySystem:
+class ToySystem(Reader):
     """Retrieves by shared words; answers with the last two words of the best passage."""
 
     index_version = "toy-1"
@@ -54,45 +56,37 @@ class ToySystem:
     def __init__(self) -> None:
         self.asked: list[str] = []
         self.fail_after: int | None = None
-        self.reader, self.identity = self, {"index_version": self.index_version}
+        self.reader = self
+        self.identity = {"index_version": self.index_version}
 
-    def retrieve_paths(
-        self, questions: Sequence[str], top_k: int
-    ) -> tuple[list[list[tuple[Hit, Passage]]], list]:
-        self.asked += questions
+    def search(
+        self, queries: Sequence[str], top_k: int, *, timer: Timer = None
+    ) -> list[SearchResult]:
+        self.asked += queries
         if self.fail_after is not None and len(self.asked) > self.fail_after:
             raise KeyboardInterrupt
         results = []
-        for question in questions:
+        for query in queries:
             scored = [
-                (Hit(row, p.id, float(len(set(words(question)) & set(words(p.text))))), p)
+                (Hit(row, p.id, float(len(set(words(query)) & set(words(p.text))))), p)
                 for row, p in enumerate(PASSAGES)
             ]
-            results.append(sorted(scored, key=lambda pair: Hit.sort_key(pair[0]))[:top_k])
-        return results, [[] for _ in questions]
+            best = sorted(scored, key=lambda pair: Hit.sort_key(pair[0]))[:top_k]
+            results.append(SearchResult(query, best))
+        return results
 
-    def read(
-        self,
-        questions: Sequence[str],
-        found: Sequence[Sequence[tuple[Hit, Passage]]],
-        n_best: int,
-        paths: object = (),
-    ) -> list[AnswerSet]:
+    def read(self, requests: Sequence[ReadRequest], n_best: int = 5) -> list[AnswerSet]:
         sets = []
-        for question, pairs in zip(questions, found, strict=True):
+        for request in requests:
             answers = []
-            for hit, passage in pairs[:n_best]:
+            for number, (hit, passage) in enumerate(request.ranked[:n_best]):
                 match = re.search(r"\w+ \w+(?=\.$)", passage.text)
                 assert match is not None
                 confidence = min(0.99, 0.2 + 0.2 * hit.score)
-                evidence = Evidence(
-                    passage.id, passage.title, passage.text, *match.span(), hit.score
-                )
+                evidence = request.evidence(number, match.span())
                 answers.append(Answer(match[0], hit.score, confidence, evidence))
             none = 0.3 if answers and answers[0].confidence > 0.3 else 0.6
-            sets.append(
-                AnswerSet(question, tuple(answers), none, self.index_version, {"read": 1.0})
-            )
+            sets.append(AnswerSet(request.question, tuple(answers), none))
         return sets
 
 
@@ -102,11 +96,8 @@ class Finds:
     reader = None
 
     def __init__(self, system: ToySystem, identity: dict[str, str] | None = None) -> None:
-        self.retrieve_paths, self.read, self.identity = (
-            system.retrieve_paths,
-            system.read,
-            identity or {},
-        )
+        self.search = system.search
+        self.identity = identity or {}
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Evaluating and comparing in one call."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.types import AnswerSet, GoldPassage, Hit, Passage, Question
 from rag.data.examples import read_examples
 from rag.eval.api import REPORT_NAME
+from readers.protocols import Reader, ReadRequest
+from retrievers.protocols import Retriever
 from tests.pipeline_parts import LastWordsReader
 
 TEXTS = {
@@ -97,7 +100,7 @@ def test_results_of_another_program_are_scored_like_a_search(index: Path, tmp_pa
 
 
 def test_pipelines_and_own_retrievers_are_evaluated(index: Path, tmp_path: Path) -> None:
-    class Reversed:
+    class Reversed(Retriever):
         def __init__(self, rows: int) -> None:
             self.rows = rows
 
@@ -179,10 +182,11 @@ def test_a_set_that_cannot_be_judged_is_refused_before_anything_is_opened(tmp_pa
 def test_questions_that_could_not_be_read_are_told(
     index: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    class Fails:
+    class Fails(Reader):
         name = "fails"
 
-        def read(self, questions: list[str], *_: object, **__: object) -> list[AnswerSet]:
+        def read(self, requests: Sequence[ReadRequest], n_best: int = 5) -> list[AnswerSet]:
+            questions = [request.question for request in requests]
             return [
                 AnswerSet(q, (), 1.0, failure="HTTP 500" if "Rhine" in q else "") for q in questions
             ]

@@ -1,6 +1,7 @@
 """Comparisons of finished evaluations and the report page."""
 
 import sys
+from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -14,22 +15,22 @@ from rag.eval.report import render_report, worst_records
 from rag.eval.results import Evaluation, load_evaluation, load_evaluations, with_interval
 from rag.eval.settings import EvaluationSettings
 from rag.eval.source import QuestionSource
+from readers.protocols import Reader, ReadRequest
 from tests.unit.rag.eval.conftest import evaluate
 
 NASTY = '<script>alert("x")</script>'
 
 
-class Silent:
-    """Wraps a system; never answers."""
+class Silent(Reader):
+    """Searches as a system does; never answers."""
 
     def __init__(self, system: Any) -> None:
-        self.system, self.retrieve_paths = system, system.retrieve_paths
-        self.reader, self.identity = self, system.identity
+        self.search = system.search
+        self.reader = self
+        self.identity = system.identity
 
-    def read(
-        self, questions: list[str], found: Any, n_best: int, paths: Any = ()
-    ) -> list[AnswerSet]:
-        return [AnswerSet(q, (), 1.0, "v", {}) for q in questions]
+    def read(self, requests: Sequence[ReadRequest], n_best: int = 5) -> list[AnswerSet]:
+        return [AnswerSet(request.question, (), 1.0) for request in requests]
 
 
 def run(

@@ -6,32 +6,33 @@ import numpy as np
 import pytest
 
 from rag.core.errors import ConfigError, DataError
+from rag.core.log import Timer
 from rag.core.types import (
     Answer,
     AnswerSet,
-    Evidence,
     Hit,
     Passage,
-    Paths,
     Question,
-    RankedPassages,
+    SearchResult,
 )
 from rag.eval.confidence_tuning import tune_confidence
 from rag.eval.settings import EvaluationSettings
 from readers.confidence import likelihoods
 from readers.manifest import Calibration
+from readers.protocols import Reader, ReadRequest
 from readers.ranking import Ranked, Span
 
 OLD = Calibration(right=(0.0, 1.0, 0.5, 0.0, 0.0), absent=(0.2, -0.3, 0.0), temperature=2.0)
 SETTINGS = EvaluationSettings()
 
 
-class Corpus:
+class Corpus(Reader):
     """Answers with confidences that are wrong by a shift of the logit, for questions named by
     number.
     """
 
     def __init__(self, n: int, shift: float) -> None:
+        self.identity = {"index_version": "v"}
         draw = np.random.default_rng(3)
         logits = draw.normal(0.0, 2.0, n)
         self.right = draw.random(n) < 1 / (1 + np.exp(-logits))
@@ -41,23 +42,26 @@ class Corpus:
             Question(str(k), str(k), answers=() if self.empty[k] else ("yellow",)) for k in range(n)
         ]
 
-    def retrieve_paths(
-        self, questions: Sequence[str], top_k: int
-    ) -> tuple[list[RankedPassages], list[Paths]]:
-        result = [(Hit(0, "p", 1.0), Passage("p", "", "yellow and blue"))]
-        return [result for _ in questions], [[result] for _ in questions]
+    @property
+    def reader(self) -> Reader:
+        return self
 
-    def read(
-        self, questions: Sequence[str], found: object, n_best: int, paths: Sequence[Paths] = ()
-    ) -> list[AnswerSet]:
-        assert [len(own) for own in paths] == [1] * len(questions)  # as `Pipeline.ask` reads them
-        found = []
-        for k in map(int, questions):
+    def search(
+        self, queries: Sequence[str], top_k: int, *, timer: Timer = None
+    ) -> list[SearchResult]:
+        result = [(Hit(0, "p", 1.0), Passage("p", "", "yellow and blue"))]
+        return [SearchResult(query, result, [result]) for query in queries]
+
+    def read(self, requests: Sequence[ReadRequest], n_best: int = 5) -> list[AnswerSet]:
+        # Paths come with the passages, as they do when people ask.
+        assert [len(request.paths) for request in requests] == [1] * len(requests)
+        results = []
+        for request in requests:
+            k = int(request.question)
             text = "yellow" if self.right[k] else "blue"
-            evidence = Evidence("p", "", "yellow and blue", 0, 4, 1.0)
-            answer = Answer(text, 1.0, float(self.shown[k]), evidence)
-            found.append(AnswerSet(str(k), (answer,), 1 - float(self.shown[k]), "v", {}))
-        return found
+            answer = Answer(text, 1.0, float(self.shown[k]), request.evidence(0, (0, 4)))
+            results.append(AnswerSet(str(k), (answer,), 1 - float(self.shown[k])))
+        return results
 
 
 def test_a_confidence_that_is_too_modest_is_put_right() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rag.core.types import Answer, AnswerSet, Evidence, Hit, Passage, Question
+from rag.core.types import Answer, AnswerSet, Evidence, Hit, Passage, Question, SearchResult
 from rag.data.corpus import read_documents
 from rag.data.questions import questions_from
 from rag.data.sentences import align_sentences
@@ -15,6 +15,7 @@ from rag.eval.results import load_evaluation
 from rag.eval.scoring import find_facts
 from rag.eval.settings import EvaluationSettings
 from rag.eval.source import QuestionSource
+from readers.protocols import Reader
 from tests.unit.rag.eval.conftest import evaluate
 
 # The boundary after "no. 5" is one that a rule would not find, and sentence 1 is blank.
@@ -64,19 +65,17 @@ def answers(pairs: list[tuple[Hit, Passage]]) -> AnswerSet:
     return AnswerSet("q", (Answer("Norway", 1.0, 0.8, evidence),), 0.1, "v", {})
 
 
-class Reads:
+class Reads(Reader):
     """Finds the same passages and the same answer every time."""
 
     def __init__(self, pairs: list[tuple[Hit, Passage]]) -> None:
         self.pairs, self.reader, self.identity = pairs, self, {}
 
-    def retrieve_paths(self, questions: list[str], top_k: int) -> tuple[list[Any], list[Any]]:
-        return [self.pairs[:top_k] for _ in questions], [[] for _ in questions]
+    def search(self, queries: list[str], top_k: int, *, timer: Any = None) -> list[SearchResult]:
+        return [SearchResult(query, self.pairs[:top_k]) for query in queries]
 
-    def read(
-        self, questions: list[str], found: Any, n_best: int, paths: Any = ()
-    ) -> list[AnswerSet]:
-        return [answers(self.pairs) for _ in questions]
+    def read(self, requests: Any, n_best: int = 5) -> list[AnswerSet]:
+        return [answers(self.pairs) for _ in requests]
 
 
 def test_alignment_refuses_other_text() -> None:

@@ -176,13 +176,16 @@ def test_silence_is_right_where_squad_2_has_no_answer(tmp_path: Path, system: An
 def test_paths_are_judged_where_the_retriever_finds_them(
     tmp_path: Path, system: Any, finds: Any, questions: list[Question]
 ) -> None:
-    def retrieve_paths(texts: Any, top_k: int) -> Any:
-        result, _ = system.retrieve_paths(texts, top_k)
-        rows = [{hit.passage_id: (hit, passage) for hit, passage in pairs} for pairs in result]
-        return result, [[[row["p4"], row["p0"]], [row["p4"], row["p3"]]] for row in rows]
+    def search(texts: Any, top_k: int, *, timer: Any = None) -> Any:
+        results = []
+        for result in system.search(texts, top_k):
+            row = {hit.passage_id: (hit, passage) for hit, passage in result.passages}
+            paths = [[row["p4"], row["p0"]], [row["p4"], row["p3"]]]
+            results.append(replace(result, paths=paths))
+        return results
 
     plain = evaluate(finds, questions, tmp_path / "b", settings(), source=SOURCE)
-    finds.retrieve_paths = retrieve_paths
+    finds.search = search
     figures = evaluate(finds, questions, tmp_path / "a", settings(ks=(1, 6)), source=SOURCE)[
         "figures"
     ]

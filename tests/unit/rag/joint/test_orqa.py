@@ -168,11 +168,11 @@ def test_answers_alone_teach_retrieval_and_reading(
         )
         hits = [
             any(answer in passage.text for _, passage in result)
-            for result, answer in zip(pipeline.retrieve(texts, top_k=5), answers, strict=True)
+            for result, answer in zip(pipeline.retrieve_many(texts, top_k=5), answers, strict=True)
         ]
         right = []
         if reader:
-            for result, answer in zip(pipeline.ask(texts, top_k=5), answers, strict=True):
+            for result, answer in zip(pipeline.ask_many(texts, top_k=5), answers, strict=True):
                 right.append(bool(result.answers) and exact_match(result.answers[0].text, [answer]))
         pipeline.close()
         return float(np.mean(hits)), float(np.mean(right or [0]))

@@ -66,13 +66,13 @@ def test_a_trained_rag_is_one_folder_that_answers_over_its_index(
 ) -> None:
     pipeline = Pipeline.open(world["index"], reader=str(frozen), precision="fp32")
     records = [json.loads(line) for line in Path(world["validation_file"]).read_text().splitlines()]
-    result = pipeline.ask([record["question"] for record in records], top_k=5, n_best=1)
+    result = pipeline.ask_many([record["question"] for record in records], top_k=5, n_best=1)
     right = [a.answers[0].text in q["answers"] for a, q in zip(result, records, strict=True)]
     figures = json.loads((frozen.parent / "figures.json").read_text())["figures"]
     assert 100 * sum(right) / len(right) == pytest.approx(figures["em"], abs=4)
     best = result[0].answers[0]
     assert best.text in best.evidence.text
-    [deeper] = pipeline.ask(
+    [deeper] = pipeline.ask_many(
         [records[0]["question"]], top_k=8, n_best=1
     )  # more than it was trained with
     assert deeper.answers

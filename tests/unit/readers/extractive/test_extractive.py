@@ -13,6 +13,7 @@ from rag.core.types import Answer, Passage
 from readers.extractive.model import SpanModel
 from readers.extractive.reader import ExtractiveReader
 from readers.ranking import QuestionRanker
+from tests.support.reading import read_lists
 from tests.tiny_reader import SPECIAL, WORDS, tiny_tokenizer
 from tests.unit.readers.conftest import SMALL
 
@@ -28,8 +29,12 @@ def shown(answer: Answer) -> str:
 
 def test_answers_are_exact_slices_of_the_text_whose_scores_fall(reader: ExtractiveReader) -> None:
     passages = [SHORT, OTHER, LONG, ACCENTS]
-    results = reader.read(
-        ["how many meters?", "when?"], [passages, passages[::-1]], [[4, 3, 2, 1]] * 2, n_best=20
+    results = read_lists(
+        reader,
+        ["how many meters?", "when?"],
+        [passages, passages[::-1]],
+        [[4, 3, 2, 1]] * 2,
+        n_best=20,
     )
     for order, result in zip((passages, passages[::-1]), results, strict=True):
         assert len(result.answers) > 4
@@ -58,7 +63,7 @@ def test_answers_begin_with_a_sign_where_tokens_begin_with_a_blank(
     names = {"cls_token": "[CLS]", "sep_token": "[SEP]", "pad_token": "[PAD]", "unk_token": "[UNK]"}
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)
     same = ExtractiveReader(reader.model, fast, reader.settings)
-    [result] = same.read(["where?"], [[SHORT, OTHER]], [[2.0, 1.0]], n_best=40)
+    [result] = read_lists(same, ["where?"], [[SHORT, OTHER]], [[2.0, 1.0]], n_best=40)
     assert len(result.answers) > 2
     for answer in result.answers:
         assert answer.text == answer.text.strip() != ""
@@ -88,19 +93,19 @@ def test_long_passages_are_read_to_their_end(reader: ExtractiveReader) -> None:
 
 def test_nothing_to_read_means_no_answer(reader: ExtractiveReader) -> None:
     empty = [Passage("e", "Title", ""), Passage("f", "", "   ")]
-    results = reader.read(
-        ["where?", "when?", "who?"], [[], empty, [SHORT]], [[], [2.0, 1.0], [1.0]]
+    results = read_lists(
+        reader, ["where?", "when?", "who?"], [[], empty, [SHORT]], [[], [2.0, 1.0], [1.0]]
     )
     assert [len(result.answers) > 0 for result in results] == [False, False, True]
     assert [result.no_answer_confidence for result in results[:2]] == [1.0, 1.0]
-    assert reader.read([], [], []) == []
+    assert read_lists(reader, [], [], []) == []
 
 
 def test_retrieval_weight_prefers_the_passage_ranked_first(reader: ExtractiveReader) -> None:
     settings = reader.settings.replaced(retrieval_weight=1e4)
     heavy = ExtractiveReader(reader.model, reader.tokenizer, settings)
     for best, scores in ((SHORT, [1.0, 0.0]), (OTHER, [0.0, 1.0])):
-        [result] = heavy.read(["where?"], [[SHORT, OTHER]], [scores], n_best=1)
+        [result] = read_lists(heavy, ["where?"], [[SHORT, OTHER]], [scores], n_best=1)
         assert result.answers[0].evidence.passage_id == best.id
 
 
@@ -111,7 +116,7 @@ def test_yes_and_no_have_a_passage_but_no_place(encoder_folder: Path) -> None:
     with torch.no_grad():
         model.passage_head.bias.copy_(torch.tensor([0.0, -90.0, 50.0]))
     reader = ExtractiveReader(model, tiny_tokenizer(), SMALL.replaced(answer_types=True))
-    [result] = reader.read(["was it built?"], [[SHORT, OTHER]], [[1.0, 1.0]], n_best=20)
+    [result] = read_lists(reader, ["was it built?"], [[SHORT, OTHER]], [[1.0, 1.0]], n_best=20)
     first, *others = result.answers
     assert (first.text, first.evidence.start, first.evidence.end) == ("no", None, None)
     words = reader.score(["was it built?"], [[SHORT, OTHER]])[1].words[:, 1]
@@ -119,5 +124,5 @@ def test_yes_and_no_have_a_passage_but_no_place(encoder_folder: Path) -> None:
     assert first.evidence.passage_id == [SHORT, OTHER][int(words.argmax())].id
     assert others[0].evidence.start is not None
     assert result.answers[-1].text == "yes"
-    [other] = reader.read(["when was it built?"], [[SHORT, OTHER]], [[1.0, 1.0]], n_best=20)
+    [other] = read_lists(reader, ["when was it built?"], [[SHORT, OTHER]], [[1.0, 1.0]], n_best=20)
     assert all(answer.evidence.start is not None for answer in other.answers)

@@ -12,6 +12,7 @@ from rag.core.types import Passage
 from readers.extractive.model import FastSpanModel, SpanModel, SpanWeights
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import EFFORTS, SIX_LAYERS, Effort
+from tests.support.reading import read_lists
 from tests.tiny_reader import tiny_tokenizer
 from tests.unit.readers.conftest import SMALL
 
@@ -55,8 +56,10 @@ def reader(network: FastSpanModel, most: int | None = None, **effort: Any) -> Ex
 def test_waves_that_nothing_ends_read_everything_and_answer_as_full_effort(
     network: FastSpanModel,
 ) -> None:
-    full = reader(network).read(QUESTIONS, RETRIEVED, SCORES)
-    waves = reader(network, waves=(1, 2, 6), enough=(1, 1)).read(QUESTIONS, RETRIEVED, SCORES)
+    full = read_lists(reader(network), QUESTIONS, RETRIEVED, SCORES)
+    waves = read_lists(
+        reader(network, waves=(1, 2, 6), enough=(1, 1)), QUESTIONS, RETRIEVED, SCORES
+    )
     for item, other in zip(full, waves, strict=True):
         assert [a.text for a in item.answers] == [a.text for a in other.answers]
         assert [a.evidence for a in item.answers] == [a.evidence for a in other.answers]
@@ -70,13 +73,15 @@ def test_waves_that_nothing_ends_read_everything_and_answer_as_full_effort(
 
 
 def test_a_likely_answer_ends_the_reading(network: FastSpanModel) -> None:
-    results = reader(network, waves=(2, 7), enough=(0,)).read(QUESTIONS, RETRIEVED, SCORES)
+    results = read_lists(reader(network, waves=(2, 7), enough=(0,)), QUESTIONS, RETRIEVED, SCORES)
     assert [result.reading["passages"] for result in results] == [2, 2]
     assert {answer.evidence.passage_id for answer in results[0].answers} <= {"7", "8"}
     assert {answer.evidence.passage_id for answer in results[1].answers} <= {"4", "5"}
     likely = [result.answers[0].confidence for result in results]
     between = reader(network, waves=(2, 7), enough=((likely[0] + likely[1]) / 2,))
-    read = [result.reading["passages"] for result in between.read(QUESTIONS, RETRIEVED, SCORES)]
+    read = [
+        result.reading["passages"] for result in read_lists(between, QUESTIONS, RETRIEVED, SCORES)
+    ]
     assert sorted(read) == ([2, 9] if likely[0] < likely[1] else [2, 3])
 
 
@@ -86,8 +91,8 @@ def test_what_the_early_head_thinks_little_of_is_dropped(network: FastSpanModel)
     drop = max(0.0, float(mine[0] - np.median(mine[1:])) + 1e-3)
     read = [True, *(mine[1:] >= mine[0] - drop)]
     assert 1 < sum(read) < 9
-    result = reader(network, waves=(1, 8), enough=(1,), drop=drop).read(
-        QUESTIONS, RETRIEVED, SCORES
+    result = read_lists(
+        reader(network, waves=(1, 8), enough=(1,), drop=drop), QUESTIONS, RETRIEVED, SCORES
     )[0]
     lengths = np.array([len(row.ids) for row in rows.rows[:9]])[::-1]
     assert result.reading == {
@@ -104,16 +109,21 @@ def test_the_limit_ends_the_reading_and_is_reported(network: FastSpanModel) -> N
     cost = 2 * np.array([len(row.ids) for row in rows])[::-1]  # best passage first
     for read in (1, 2, 4, 8):
         for most in (int(cost[:read].sum()), int(cost[: read + 1].sum()) - 1):
-            first, other = reader(network, waves=(1, 2, 6), enough=(1, 1), most=most).read(
-                QUESTIONS, RETRIEVED, SCORES
+            first, other = read_lists(
+                reader(network, waves=(1, 2, 6), enough=(1, 1), most=most),
+                QUESTIONS,
+                RETRIEVED,
+                SCORES,
             )
             expected = {"passages": read, "dropped": 0, "token_layers": int(cost[:read].sum())}
             assert first.reading == {**expected, "over_limit": 9 - read}
             assert other.reading["passages"] <= 3
     whole = reader(network, waves=(1, 2, 6), enough=(1, 1), most=int(cost.sum()))
-    assert "over_limit" not in whole.read(QUESTIONS[:1], RETRIEVED[:1], SCORES[:1])[0].reading
+    assert (
+        "over_limit" not in read_lists(whole, QUESTIONS[:1], RETRIEVED[:1], SCORES[:1])[0].reading
+    )
     beyond = reader(network, waves=(2, 7), enough=(1,), most=1)  # the first wave is always read
-    assert beyond.read(QUESTIONS[:1], RETRIEVED[:1], SCORES[:1])[0].reading["passages"] == 2
+    assert read_lists(beyond, QUESTIONS[:1], RETRIEVED[:1], SCORES[:1])[0].reading["passages"] == 2
 
 
 def test_dropped_rows_leave_the_others_as_they_are(network: FastSpanModel) -> None:

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from rag.core.types import Hit, Passage
-from readers.answers import read_answers
+from rag.core.types import Passage
 from readers.borders import find_span
 from readers.generative.reader import GenerativeReader
 from readers.generative.settings import GeneratorManifest, GeneratorSettings, encode_rows
 from readers.open import open_reader
+from tests.support.reading import likelihoods_of, read_lists
 from tests.tiny_generator import KINDS, tiny_generator
 from tests.tiny_reader import tiny_tokenizer
 
@@ -33,7 +33,9 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def test_answers_come_with_a_passage_and_a_span_only_where_they_stand(folder: Path) -> None:
     reader = open_reader(folder, precision="fp32", beams=3, answer_tokens=6)
     assert isinstance(reader, GenerativeReader)
-    results = reader.read(["how many meters?", "where?"], [PASSAGES, PASSAGES[:1]], [SCORES, [1.0]])
+    results = read_lists(
+        reader, ["how many meters?", "where?"], [PASSAGES, PASSAGES[:1]], [SCORES, [1.0]]
+    )
     assert len(results) == 2
     for result, passages in zip(results, (PASSAGES, PASSAGES[:1]), strict=True):
         assert result.answers
@@ -48,17 +50,15 @@ def test_answers_come_with_a_passage_and_a_span_only_where_they_stand(folder: Pa
                 assert not any(find_span(answer.text, p.text) for p in passages)
             else:
                 assert evidence.text[evidence.start : evidence.end] == answer.text
-    shown = read_answers(reader, ["q"], [[(Hit(0, p.id, 1.0), p) for p in PASSAGES]], [()], 5, "v")[
-        0
-    ]
-    assert shown.to_json()["answers"][0]["evidence"]["passage_id"] in ("1", "2")
+    shown = results[0].to_json()
+    assert shown["answers"][0]["evidence"]["passage_id"] in ("1", "2")
 
 
 def test_the_likelihood_of_an_answer_is_of_all_passages_together(folder: Path) -> None:
     def likely(mode: str, passages: list[Passage], scores: list[float]) -> float:
         reader = GenerativeReader.load(folder, precision="fp32", mode=mode, prior_scale=0.5)
         inputs = (["where?"] * 2, [[], passages], [[], scores], ["no", "the city"])
-        of_nothing, result = reader.log_likelihood(*inputs)
+        of_nothing, result = likelihoods_of(reader, *inputs)
         assert math.isnan(of_nothing)
         return result
 
@@ -72,21 +72,21 @@ def test_the_likelihood_of_an_answer_is_of_all_passages_together(folder: Path) -
 def test_no_answer_competes_by_its_likelihood(folder: Path) -> None:
     inputs: tuple[Any, ...] = (["where?"], [PASSAGES], [SCORES])
     plain = GenerativeReader.load(folder, precision="fp32", answer_tokens=6)
-    [unaware] = plain.read(*inputs)
+    [unaware] = read_lists(plain, *inputs)
     assert unaware.no_answer_confidence == 0.0
     assert unaware.answers[0].confidence == pytest.approx(
         math.exp(unaware.answers[0].score), rel=1e-4
     )
     aware = GenerativeReader.load(folder, precision="fp32", answer_tokens=6, no_answer="the river")
-    [result] = aware.read(*inputs)
-    [null] = aware.log_likelihood(*inputs, ["the river"])
+    [result] = read_lists(aware, *inputs)
+    [null] = likelihoods_of(aware, *inputs, ["the river"])
     odds = math.exp(result.answers[0].score - null)
     assert result.answers[0].confidence / result.no_answer_confidence == pytest.approx(
         odds, rel=1e-3
     )
-    answer = plain.read(*inputs)[0].answers[0].text
+    answer = read_lists(plain, *inputs)[0].answers[0].text
     silent = GenerativeReader.load(folder, precision="fp32", answer_tokens=6, no_answer=answer)
-    assert silent.read(*inputs)[0].no_answer_confidence == 1.0
+    assert read_lists(silent, *inputs)[0].no_answer_confidence == 1.0
 
 
 def test_rows_follow_the_template_and_are_cut_at_their_end() -> None:

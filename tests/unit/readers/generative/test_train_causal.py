@@ -16,6 +16,7 @@ from rag.rounds.examples import open_judge, to_judge
 from readers.generative.training.config import GeneratorTrainConfig
 from readers.generative.training.recipe import train_generator
 from readers.open import open_reader
+from tests.support.reading import read_lists
 from tests.tiny_causal import causal_folder, tiny_causal
 
 WORDS = ["tower", "river", "city", "bridge", "castle", "harbour", "forest", "year"]
@@ -76,7 +77,7 @@ def test_answers_become_likelier_and_the_folder_reads(tmp_path: Path, lora: int)
     )
     assert after / len(questions) > before / len(questions) + 1.0  # nats per token
     opened = open_reader(reader, precision="fp32")
-    [result] = opened.read([questions[0].question], [questions[0].passages], [[1.0]])
+    [result] = read_lists(opened, [questions[0].question], [questions[0].passages], [[1.0]])
     assert result.answers
     names = AutoModelForCausalLM.from_pretrained(reader).state_dict()
     assert names.keys() == tiny_causal().state_dict().keys()  # no adapter is left

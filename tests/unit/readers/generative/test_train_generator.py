@@ -19,6 +19,7 @@ from readers.generative.training.data import GeneratorBatch, best_ranked, usable
 from readers.generative.training.recipe import batch_loss, train_generator
 from readers.generative.warm_start import warm_start
 from readers.open import open_reader
+from tests.support.reading import read_lists
 from tests.tiny_generator import KINDS, tiny_seq2seq
 from tests.tiny_reader import WORDS, tiny_encoder, tiny_reader, tiny_tokenizer
 
@@ -89,7 +90,9 @@ def test_it_learns_to_read_and_to_say_nothing(run: tuple[Path, dict[str, Any]]) 
     assert reader.settings.max_passages == 3  # type: ignore[attr-defined]
     texts = ["is in near of", "was 7 built has", "meters the year of"]
     passages = [Passage(str(number), "", text) for number, text in enumerate(texts)]
-    first, empty = reader.read(["how many b c"] * 2, [passages, passages[::2]], [[1, 2, 3], [1, 2]])
+    first, empty = read_lists(
+        reader, ["how many b c"] * 2, [passages, passages[::2]], [[1, 2, 3], [1, 2]]
+    )
     evidence = first.answers[0].evidence
     assert (first.answers[0].text, evidence.passage_id, evidence.start) == ("7", "1", 4)
     assert first.answers[0].confidence > first.no_answer_confidence
@@ -118,7 +121,9 @@ def test_the_folder_opens_in_transformers_and_says_the_same(
             num_beams=1,
         )
     reader = open_reader(out, precision="fp32", beams=1)
-    [result] = reader.read(["how many b c"], [[Passage("1", "", "was 7 built has")]], [[1.0]])
+    [result] = read_lists(
+        reader, ["how many b c"], [[Passage("1", "", "was 7 built has")]], [[1.0]]
+    )
     assert tokenizer.decode(output[0], skip_special_tokens=True).strip() == result.answers[0].text
 
 

@@ -13,6 +13,7 @@ import pytest
 from rag.core.errors import ConfigError, ReaderError
 from rag.core.types import Passage
 from readers.open import open_reader, reader_kind
+from tests.support.reading import read_lists
 
 PASSAGES = [
     Passage("p1", "Danube", "The Danube rises in the Black Forest."),
@@ -78,7 +79,9 @@ def ask(
     source: str, questions: tuple[str, ...] = ("Where does the Danube rise?",), **settings: Any
 ) -> Any:
     reader = open_reader(source, **settings)
-    return reader.read(list(questions), [PASSAGES] * len(questions), [[0.1, 0.9]] * len(questions))
+    return read_lists(
+        reader, list(questions), [PASSAGES] * len(questions), [[0.1, 0.9]] * len(questions)
+    )
 
 
 def test_the_answer_has_the_passage_it_names_as_the_caller_counts_them(server: Server) -> None:
@@ -175,7 +178,9 @@ def test_a_key_is_never_shown_and_may_end_with_a_line_break(
     for key, header in (("sk-secret\n", "Bearer sk-secret"), ("", "Bearer none")):
         monkeypatch.setenv("RAG_READER_API_KEY", key)
         reader = open_reader(server.source)
-        assert reader.read(["Where does the Danube rise?"], [PASSAGES], [[1.0, 0.5]])[0].answers
+        assert read_lists(reader, ["Where does the Danube rise?"], [PASSAGES], [[1.0, 0.5]])[
+            0
+        ].answers
         assert server.keys[-1] == header
     monkeypatch.setenv("RAG_READER_API_KEY", "schlüssel")
     with pytest.raises(ConfigError, match="RAG_READER_API_KEY") as caught:

@@ -8,6 +8,7 @@ import pytest
 from rag.core.errors import ReaderError
 from rag.core.types import AnswerSet, Passage
 from readers.llm.prompt import Statement, parse_reply, prompt_messages, to_result
+from readers.protocols import ReadRequest
 
 PASSAGES = [
     Passage("p1", "Rhine", "The Rhine ends in the North Sea."),
@@ -50,7 +51,8 @@ Reply = tuple[Statement, ...]
 
 
 def answered(reply: Reply, passages: list[Passage], log_p: float | None = None) -> AnswerSet:
-    return to_result(QUESTION, reply, log_p, [(each, 1.0) for each in passages])
+    request = ReadRequest.of(QUESTION, passages)
+    return to_result(request, reply, log_p, range(len(passages)))
 
 
 @pytest.mark.parametrize("text", HOSTILE)
@@ -59,7 +61,7 @@ def test_a_model_that_obeys_a_passage_is_not_believed(text: str) -> None:
     [answer] = answered(reply, [Passage("h", "", text), PASSAGES[1]]).answers
     assert not answer.is_supported
     assert "it cites passage 3, but was shown 2" in answer.note
-    assert [cited.passage_id for cited in answer.citations] == ["h"]
+    assert (answer.evidence.passage_id, answer.citations) == ("h", ())
 
 
 @pytest.mark.parametrize(

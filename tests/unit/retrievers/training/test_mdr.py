@@ -77,7 +77,7 @@ def right_paths(directory: Path, train: Path) -> float:
     records = json.loads(train.read_text())
     with Index.open(directory) as index:
         searcher: Any = open_retriever(index, "multihop:beam=10")
-        actual = searcher.search_both([record["question"] for record in records], 10)[1]
+        actual = searcher.search_paths([record["question"] for record in records], 10)[1]
         expected = [
             {index.passages.row_of(f"{record['_id']}-{n}") for n in (1, 2)} for record in records
         ]

@@ -12,6 +12,7 @@ from rag.core.types import Passage
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.training.config import ReaderStage, ReaderTrainConfig, TrainingSet
 from readers.extractive.training.recipe import train_reader
+from tests.support.reading import read_lists
 from tests.tiny_reader import tiny_encoder, tiny_squad
 
 PASSAGES = [
@@ -85,9 +86,9 @@ def test_the_finished_reader_is_whole(run: tuple[Path, dict[str, Any]]) -> None:
         8,
         1,
     )  # as it was trained
-    [result] = reader.read(["how many meters has the tower 1 1?"], [PASSAGES], [[1.0, 1.0]])
+    [result] = read_lists(reader, ["how many meters has the tower 1 1?"], [PASSAGES], [[1.0, 1.0]])
     assert (result.answers[0].text, result.answers[0].evidence.passage_id) == ("57", "2")
-    [nothing] = reader.read(["how many meters has the tower 1 1?"], [PASSAGES[:1]], [[1.0]])
+    [nothing] = read_lists(reader, ["how many meters has the tower 1 1?"], [PASSAGES[:1]], [[1.0]])
     assert nothing.no_answer_confidence > result.no_answer_confidence
 
 
@@ -116,5 +117,5 @@ def test_dpr_s_objective_learns_from_answers_alone(tmp_path: Path) -> None:
     )
     reader = ExtractiveReader.load(train_reader(config))
     assert reader.settings.select
-    [result] = reader.read(["how many meters has the tower 1 1?"], [PASSAGES], [[1.0, 1.0]])
+    [result] = read_lists(reader, ["how many meters has the tower 1 1?"], [PASSAGES], [[1.0, 1.0]])
     assert (result.answers[0].text, result.answers[0].evidence.passage_id) == ("57", "2")

@@ -1,0 +1,36 @@
+"""Readers called with plain lists, and a base of readers that answer by a function."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from rag.core.types import AnswerSet, Passage
+from readers.protocols import Reader, ReadRequest
+
+
+def requests_of(
+    questions: Sequence[str],
+    passages: Sequence[Sequence[Passage]],
+    scores: Sequence[Sequence[float]],
+) -> list[ReadRequest]:
+    return [ReadRequest.of(*row) for row in zip(questions, passages, scores, strict=True)]
+
+
+def read_lists(
+    reader: Reader,
+    questions: Sequence[str],
+    passages: Sequence[Sequence[Passage]],
+    scores: Sequence[Sequence[float]],
+    n_best: int = 5,
+) -> list[AnswerSet]:
+    return reader.read(requests_of(questions, passages, scores), n_best)
+
+
+def likelihoods_of(
+    reader: Any,
+    questions: Sequence[str],
+    passages: Sequence[Sequence[Passage]],
+    scores: Sequence[Sequence[float]],
+    answers: Sequence[str],
+) -> list[float]:
+    values: list[float] = reader.log_likelihood(requests_of(questions, passages, scores), answers)
+    return values
