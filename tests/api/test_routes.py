@@ -27,8 +27,8 @@ async def test_one_question_has_exactly_the_public_shape():
         "answers",
         "no_answer_confidence",
         "index_version",
-        "certainty",
         "timings_ms",
+        "certainty",
     ]
     assert (body["question"], body["certainty"]) == (QUESTION, "likely")
     answer = body["answers"][0]
