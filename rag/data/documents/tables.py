@@ -4,16 +4,15 @@ A sheet may have several tables, which may begin anywhere.
 """
 
 import csv
-import datetime
 import io
 import re
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, pairwise
 
 from rag.core.optional import require
-from rag.data.documents.blocks import MAX_CHARS, Piece, Unreadable
+from rag.data.documents.blocks import MAX_CHARS, Piece, Unreadable, clean
 from rag.data.documents.grid import (
     EMPTY,
     MAX_NAME_CHARS,
@@ -26,9 +25,12 @@ from rag.data.documents.grid import (
     of_texts,
     size,
 )
+from rag.data.documents.number_formats import shown
 from rag.data.table_text import quoted
 
 _DELIMITERS = ",;\t|"
+_MERGED = re.compile(rb'<mergeCell [^>]*ref="([A-Z]{1,3})(\d+):([A-Z]{1,3})(\d+)"')
+_MAX_MERGED_COLUMNS = 100
 _SAMPLE = 20  # rows by which a header or a delimiter is judged
 
 # a formula whose cell has no value, or an empty one
@@ -156,13 +158,18 @@ def workbook(data: bytes) -> tuple[str, list[Piece], tuple[str, ...]]:
         if page.sheet_state != "visible":
             continue
         page.reset_dimensions()  # some programs write wrong ones, and rows would be cut by them
+        source = book._archive.read(page._worksheet_path)
         rows = (
-            {column: text for column, value in enumerate(row or ()) if (text := _shown(value))}
-            for row in page.iter_rows(values_only=True)
+            {
+                column: Cell(text)
+                for column, cell in enumerate(row, start=1)
+                if cell.value is not None and (text := clean(shown(cell.value, cell.number_format)))
+            }
+            for row in page.iter_rows()
         )
-        if content := list(sheet(of_texts(_dense(rows)))):
+        if content := list(sheet(_dense(_merged(rows, source)))):
             pieces += [Piece("heading", page.title, 1), *content]
-        if missing := len(_WITHOUT_VALUE.findall(book._archive.read(page._worksheet_path))):
+        if missing := len(_WITHOUT_VALUE.findall(source)):
             remedy = "open and save it in a spreadsheet program"
             notes.append(
                 f"sheet {page.title!r}: formulas without a stored value: {missing:,}; {remedy}"
@@ -170,27 +177,49 @@ def workbook(data: bytes) -> tuple[str, list[Piece], tuple[str, ...]]:
     return book.properties.title or "", pieces, tuple(notes)
 
 
-def _dense(rows: Iterable[Mapping[int, str]]) -> list[list[str]]:
+def _merged(rows: Iterable[dict[int, Cell]], source: bytes) -> Iterator[dict[int, Cell]]:
+    """Rows of cells by columns in which merged cells stand at all places that they cover; in rows
+    without another cell only where they begin.
+    """
+    ranges = defaultdict[int, list[tuple[int, int, int]]](list)
+    for match in _MERGED.finditer(source):
+        left, right = (_column_number(letters) for letters in match.group(1, 3))
+        first, last = int(match[2]), int(match[4])
+        ranges[first].append((left, min(right, left + _MAX_MERGED_COLUMNS), last))
+    reaching = list[tuple[int, int, int, Cell]]()
+    for number, row in enumerate(rows, start=1):
+        reaching = [entry for entry in reaching if entry[2] >= number]
+        for left, right, last in ranges[number]:
+            if left in row:
+                row[left].column_span = right - left + 1
+                reaching.append((left, right, last, row[left]))
+        if row:
+            for left, right, _, cell in reaching:
+                for column in range(left, right + 1):
+                    row[column] = cell
+        yield row
+
+
+def _column_number(letters: bytes) -> int:
+    """The number of a column by its letters, 1 for "A"."""
+    number = 0
+    for letter in letters:
+        number = 26 * number + letter - ord("A") + 1
+    return number
+
+
+def _dense(rows: Iterable[Mapping[int, Cell]]) -> list[list[Cell]]:
     """Rows of filled cells by columns, without those that no row fills, and one empty row for
     many.
     """
-    filled, chars = list[Mapping[int, str]](), 0
+    filled, chars = list[Mapping[int, Cell]](), 0
     for row in rows:
         if row or (filled and filled[-1]):
             filled.append(row)
-            chars += sum(map(len, row.values()))
+            chars += sum(len(cell.text) for cell in row.values())
         if chars > MAX_CHARS:
             break
     used = sorted({column for row in filled for column in row})
     if max(chars, len(used) * len(filled)) > MAX_CHARS:
         raise Unreadable("too long", "split it", f"more than {MAX_CHARS:,} cells or characters")
-    return [[row.get(column, "") for column in used] for row in filled]
-
-
-def _shown(value: object) -> str:
-    """A cell as people read it: dates without midnight, whole numbers without ".0"."""
-    if isinstance(value, datetime.datetime):
-        return value.isoformat(sep=" ", timespec="minutes").removesuffix(" 00:00")
-    if isinstance(value, float):
-        return f"{value:.12g}"
-    return "" if value is None else str(value)
+    return [[row.get(column, EMPTY) for column in used] for row in filled]
