@@ -31,6 +31,7 @@ from rag.data.table_text import quoted
 _DELIMITERS = ",;\t|"
 _MERGED = re.compile(rb'<mergeCell [^>]*ref="([A-Z]{1,3})(\d+):([A-Z]{1,3})(\d+)"')
 _MAX_MERGED_COLUMNS = 100
+_MAX_UNUSUAL = 0.2  # of the rows of a table; with more there are several tables
 _SAMPLE = 20  # rows by which a header or a delimiter is judged
 
 # a formula whose cell has no value, or an empty one
@@ -135,15 +136,27 @@ def _is_title(block: Sequence[Row], at: int | None, following: Sequence[Row], na
     return found is not None and found[0] == 0
 
 
-def csv_table(text: str) -> tuple[str, list[Piece]]:
-    """Title ("") and tables of a CSV file; its delimiter splits the first lines most evenly."""
+def csv_table(text: str) -> tuple[str, list[Piece], tuple[str, ...]]:
+    """Title ("") and tables of a CSV file, and a note about rows of other lengths.
+
+    Its delimiter splits the first lines most evenly.
+    """
     csv.field_size_limit(sys.maxsize)  # of the whole process: never lower than others need
     sample = text[:20_000].splitlines()[:_SAMPLE]
     counts = {mark: [line.count(mark) for line in sample if line.strip()] for mark in _DELIMITERS}
     likely = [mark for mark, n in counts.items() if n and min(n) > 0 and min(n) == max(n)]
     best = max(likely or _DELIMITERS, key=lambda mark: sum(counts[mark]))
-    rows = csv.reader(io.StringIO(text, newline=""), delimiter=best)
-    return "", list(sheet(of_texts(rows)))
+    rows = list(csv.reader(io.StringIO(text, newline=""), delimiter=best))
+    lengths = Counter(len(row) for row in rows if row)
+    usual, n_usual = lengths.most_common(1)[0]
+    n_others = lengths.total() - n_usual
+    notes = list[str]()
+    if 0 < n_others <= _MAX_UNUSUAL * lengths.total():
+        first = next(number for number, row in enumerate(rows, 1) if row and len(row) != usual)
+        notes.append(
+            f"rows with another number of cells than {usual}: {n_others:,}, the first is row {first}"
+        )
+    return "", list(sheet(of_texts(rows))), tuple(notes)
 
 
 def workbook(data: bytes) -> tuple[str, list[Piece], tuple[str, ...]]:
