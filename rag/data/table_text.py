@@ -110,6 +110,26 @@ def table_rows(text: str) -> Iterator[TextRow]:
         start += len(line) + 1
 
 
+def cell_spans(line: str) -> list[tuple[int, int]]:
+    """Where the cells of a row begin and end, their columns' names included.
+
+    Example:
+        >>> [line[a:b] for line in ["Item: tea; Note: “a; b”"] for a, b in cell_spans(line)]
+        ['Item: tea', 'Note: “a; b”']
+    """
+    return [(start, start + len(part)) for part, start in _split(_masked(line), 0, "; ")]
+
+
+def row_label(line: str) -> str:
+    """What names a row: its label, or else its first cell where that is short; "" without one."""
+    row = next(table_rows(line), None)
+    if row is None:
+        return ""
+    start, end = cell_spans(line)[0]
+    label = row.label or line[start:end]
+    return label if len(label) <= _LONGEST else ""
+
+
 def _masked(line: str) -> str:
     """A line in which the separators within quotes are another character."""
     if "“" not in line:
