@@ -1,7 +1,7 @@
 """Questions about the cells of tables in every format, and how many are read and answered right.
 
-`python -m rag.bench.tables FOLDER` makes 24 documents, indexes them and asks 120 questions, half of
-them held out by document: look at the mistakes of the other half alone.
+`python -m rag.bench.tables FOLDER [SEED]` makes 24 documents, indexes them and asks 120 questions,
+half of them held out by document: look at the mistakes of the other half alone.
 """
 
 import json
@@ -227,13 +227,13 @@ _TOPICS = (
 )
 
 
-def make(folder: Path) -> list[TableQuestion]:
+def make(folder: Path, seed: str = "1") -> list[TableQuestion]:
     """Write the documents into a folder; returns the questions about them."""
     folder.mkdir(parents=True, exist_ok=True)
     questions = list[TableQuestion]()
     for place, kind in enumerate(FILES):
         for number in range(4):
-            draw = random.Random(f"{kind} {number}")
+            draw = random.Random(f"{seed} {kind} {number}")
             topics = [_TOPICS[(2 * number + place + shift) % len(_TOPICS)] for shift in (0, 1)]
             tables = [_table(topic, draw) for topic in topics]
             name = f"{_name(draw)}.{kind}"
@@ -320,7 +320,7 @@ def measure(index: Path, questions: Sequence[TableQuestion]) -> Iterator[dict[st
 def main() -> None:
     """Make, index, ask, and print shares by format and half."""
     folder = Path(sys.argv[1])
-    questions = make(folder / "documents")
+    questions = make(folder / "documents", sys.argv[2] if len(sys.argv) > 2 else "1")
     from rag.commands import index
 
     index([str(folder / "documents")], folder / "index")
