@@ -187,52 +187,51 @@ def lines(headings: Grid, body: Grid) -> Iterator[Piece]:
         ['Week: 2; Room: 37', 'Week: 3']
     """
     names = [name.rstrip(":") for name in column_names(headings)]
+    are_named = any(names)
+    first_named = next((column for column, name in enumerate(names) if name), 0)
     group = ""
     for row, following in pairwise([*body, ()]):
-        if names and _is_group(row):
+        if are_named and _is_group(row):
             is_label = bool(following) and not _is_group(following)
             group = row[0].text if is_label else ""
             if not is_label:
                 yield Piece("row", row[0].text)
             continue
-        n_labels = _n_labels(names, row)
-        labels = dict.fromkeys([group, *(cell.text for cell in row[:n_labels])])
-        text = _line(names[n_labels:], row[n_labels:], ", ".join(filter(None, labels)))
+        n_labels = first_named if are_named else _n_headings_before(row)
+        labels = [cell.text for cell in row[:n_labels]]
+        if not any(cell.text for cell in row[n_labels:]):
+            labels = []
+            n_labels = 0
+        label = ", ".join(dict.fromkeys(filter(None, [group, *labels])))
+        text = _line(names[n_labels:], row[n_labels:], is_alone=not (label or are_named))
         if text:
-            yield Piece("row", text)
+            yield Piece("row", f"{quoted(label.rstrip(':'))}: {text}" if label else text)
 
 
 def _is_group(row: Row) -> bool:
     """Whether one short text stands across all columns."""
-    is_whole = len(row) > 1 and len(set(row)) == 1
-    return is_whole and len(row[0].text) <= MAX_NAME_CHARS
+    return row[0].column_span >= len(row) > 1 and len(row[0].text) <= MAX_NAME_CHARS
 
 
-def _n_labels(names: Sequence[str], cells: Row) -> int:
-    """Number of first cells that name the row."""
-    if any(names):
-        is_label = [not name for name in names]
-    else:
-        is_label = [cell.is_heading for cell in cells]
-    first = is_label.index(False) if False in is_label else 0
-    return first if any(cell.text for cell in cells[first:]) else 0
+def _n_headings_before(row: Row) -> int:
+    """Number of first cells that are marked as headings, if others follow."""
+    are_values = [not cell.is_heading for cell in row]
+    return are_values.index(True) if True in are_values else 0
 
 
-def _line(names: Sequence[str], cells: Row, label: str) -> str:
+def _line(names: Sequence[str], row: Row, *, is_alone: bool) -> str:
     shown: list[str] = []
     before: tuple[str, Cell] | None = None
-    for column, cell in enumerate(cells):
+    for column, cell in enumerate(row):
         name = names[column] if column < len(names) else ""
-        is_new = (name, cell) != before
-        before = (name, cell)
-        if not cell.text or not is_new:
+        if not cell.text or (name, cell) == before:
             continue
+        before = (name, cell)
         is_named = name and name != cell.text
         shown.append(f"{quoted(name)}: {quoted(cell.text)}" if is_named else quoted(cell.text))
-    if len(shown) == 1 and not label and not any(names):
-        return next(cell.text for cell in cells if cell.text)
-    text = "; ".join(shown)
-    return f"{quoted(label.rstrip(':'))}: {text}" if label else text
+    if len(shown) == 1 and is_alone:
+        return next(cell.text for cell in row if cell.text)
+    return "; ".join(shown)
 
 
 def is_header(row: Sequence[str], below: Sequence[Sequence[str]]) -> bool:

@@ -230,7 +230,7 @@ def _lines(page: Any, number: int, raw: Any) -> Iterator[tuple[_Line, list[Word]
             size = max(round((top - bottom) * 1.4 * 2) / 2, 1)
         text = _decoded(match[0])
         text = text if is_code else unicodedata.normalize("NFKC", text)  # ligatures to letters
-        words = [] if is_code else _words(match, place, size, text_page)
+        words = [] if is_code else _words(match, place, size, text_page, raw)
         yield _Line(text, number, left, top, bottom, size, is_code, is_bold, height), words
 
 
@@ -239,13 +239,17 @@ def _decoded(units: str) -> str:
     return units.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
-def _words(line: re.Match[str], number: int, size: float, text_page: Any) -> list[Word]:
+def _words(line: re.Match[str], number: int, size: float, text_page: Any, raw: Any) -> list[Word]:
     words = list[Word]()
+    x = ctypes.c_double()
+    base = ctypes.c_double()  # where the letters stand; their boxes differ
     for match in _WORD.finditer(line[0]):
-        left, bottom, _, top = text_page.get_charbox(line.start() + match.start())
+        first = line.start() + match.start()
+        raw.FPDFText_GetCharOrigin(text_page, first, ctypes.byref(x), ctypes.byref(base))
+        left = text_page.get_charbox(first)[0]
         right = text_page.get_charbox(line.start() + match.end() - 1)[2]
         text = unicodedata.normalize("NFKC", _decoded(match[0]))
-        words.append(Word(text, left, right, (bottom + top) / 2, size, number))
+        words.append(Word(text, left, right, base.value + size / 4, size, number))
     return words
 
 

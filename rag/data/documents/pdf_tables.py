@@ -244,19 +244,17 @@ def _of_run(run: list[_Line]) -> PageTable | None:
         for column in zip(*full, strict=True)
     ]
     are_apart = all(left[1] < right[0] for left, right in pairwise(columns))
-    if len(full) < 2 or not are_apart:
+    label_words = [len(line[0].words) for line in full]
+    if len(full) < 2 or not are_apart or sum(label_words) > _MAX_WORDS * len(full):
         return None
-    lines = _within(run, columns)
+    steps = [_step(*pair) for pair in pairwise(run) if min(map(len, pair)) >= _MIN_COLUMNS]
+    small = _SMALL_STEP * median(steps or [0.0])
+    lines = _within(run, columns, small)
     rows = list[list[Cell]]()
-    steps = [_step(*pair) for pair in pairwise(lines) if min(map(len, pair)) >= _MIN_COLUMNS]
-    usual = median(steps or [0.0])
     for number, line in enumerate(lines):
         cells = _cells(line, columns)
-        if (
-            rows
-            and _step(lines[number - 1], line) < _SMALL_STEP * usual
-            and _is_below(rows[-1], cells)
-        ):
+        is_near = bool(rows) and _step(lines[number - 1], line) < small
+        if is_near and _is_below(rows[-1], cells):
             for above, cell in zip(rows[-1], cells, strict=True):
                 above.text = f"{above.text} {cell.text}".strip()
         else:
@@ -272,9 +270,9 @@ def _step(upper: _Line, lower: _Line) -> float:
     return upper[0].words[0].middle - lower[0].words[0].middle
 
 
-def _within(run: list[_Line], columns: Sequence[tuple[float, float]]) -> list[_Line]:
+def _within(run: list[_Line], columns: Sequence[tuple[float, float]], small: float) -> list[_Line]:
     """The lines of the table: from the first wide one, or headings of several columns above it, to
-    the last wide one, or what goes on below.
+    the last wide one, or what goes on below, by a small step.
     """
     wide = [number for number, line in enumerate(run) if len(line) >= _MIN_COLUMNS]
     first = wide[0]
@@ -282,7 +280,10 @@ def _within(run: list[_Line], columns: Sequence[tuple[float, float]]) -> list[_L
     label_end = columns[0][1]
     while first > 0 and all(segment.left > label_end for segment in run[first - 1]):
         first -= 1
-    while last + 1 < len(run) and all(segment.left > label_end for segment in run[last + 1]):
+    while last + 1 < len(run):
+        is_value = all(segment.left > label_end for segment in run[last + 1])
+        if not is_value and _step(run[last], run[last + 1]) >= small:
+            break
         last += 1
     return run[first : last + 1]
 

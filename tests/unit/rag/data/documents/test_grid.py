@@ -50,8 +50,8 @@ TEAMS = """<tr><th>Team<th>Member<th>Role <tr><td rowspan=2>Red<td>Ann<td>Lead
             ],
         ),
         (  # no header, but names of rows
-            "<tr><th>Founded<td>1999<tr><th>Seat<td>Oslo",
-            ["Founded: 1999", "Seat: Oslo"],
+            "<tr><th>Founded<td>1999<tr><th>Seat<td>Oslo: centre<tr><td>As of: today",
+            ["Founded: 1999", "Seat: “Oslo: centre”", "As of: today"],
         ),
         (  # a text across all columns names the rows below it
             "<tr><th>Part<th>Size<th>Price<tr><td colspan=3>Pipes<tr><td>P1<td>2<td>3"
