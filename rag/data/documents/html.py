@@ -274,7 +274,8 @@ class _Walk:
 def _cell(node: Any) -> grid.Cell:
     rows = _span(node, "rowspan", _MAX_ROW_SPAN)
     columns = _span(node, "colspan", _MAX_COLUMN_SPAN)
-    return grid.Cell(_inline_text(node), rows, columns, node.tag == "th")
+    is_heading = node.tag == "th" or node.parent.parent.tag == "thead"
+    return grid.Cell(_inline_text(node), rows, columns, is_heading)
 
 
 def _span(node: Any, name: str, most: int) -> int:

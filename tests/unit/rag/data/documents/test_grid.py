@@ -49,6 +49,10 @@ TEAMS = """<tr><th>Team<th>Member<th>Role <tr><td rowspan=2>Red<td>Ann<td>Lead
                 "North, Bergen: Rate Day: 5; Rate Night: 6",
             ],
         ),
+        (
+            "<thead><tr><td>2024<td>1.5</thead><tr><td>x<td>y",
+            ["2024: x; 1.5: y"],
+        ),
         (  # no header, but names of rows
             "<tr><th>Founded<td>1999<tr><th>Seat<td>Oslo: centre<tr><td>As of: today",
             ["Founded: 1999", "Seat: “Oslo: centre”", "As of: today"],
