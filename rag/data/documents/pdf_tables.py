@@ -1,14 +1,14 @@
 """Tables on a page of a PDF: cells between ruled lines, or columns with gaps between them."""
 
 from bisect import bisect_right
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, product
 from statistics import median
 from typing import NamedTuple
 
-from rag.data.documents.grid import Cell, Grid, filled, is_number
+from rag.data.documents.grid import Cell, Grid, is_number
 
 _TOLERANCE = 3.0  # points by which ruled lines may miss each other
 _MAX_RULES = 1000  # of a page; a drawing has more
@@ -17,6 +17,7 @@ _MIN_COLUMNS = 3  # of a table without ruled lines: text with a gap is often non
 _MIN_ROWS = 3
 _MIN_FILLED = 0.6  # of its cells
 _MAX_WORDS = 3.5  # of a cell without ruled lines, on average: columns of prose have more
+_MAX_LINES = 2  # in all cells of a ruled row: more are rows without a line between them
 _MAX_CELL_WORDS = 150  # of a cell between ruled lines: a page in boxes has more
 _SIZES_DIFFER = 1.5  # points: a heading between two tables has another size
 _MAX_STEP = 3.0  # from a row to the next, in font sizes
@@ -74,11 +75,7 @@ def _joined(rules: Iterable[Rule]) -> list[Rule]:
     for rule in sorted(rules):
         for number, other in enumerate(joined):
             is_near = abs(other.at - rule.at) <= _TOLERANCE
-            if (
-                is_near
-                and rule.begin - _TOLERANCE <= other.end
-                and other.begin <= rule.end + _TOLERANCE
-            ):
+            if is_near and (rule.covers(other.begin) or other.covers(rule.begin)):
                 begin = min(other.begin, rule.begin)
                 joined[number] = Rule(other.at, begin, max(other.end, rule.end))
                 break
@@ -118,55 +115,55 @@ def _cross(horizontal: Rule, vertical: Rule) -> bool:
 
 
 def _between(words: Sequence[Word], horizontal: set[Rule], vertical: set[Rule]) -> PageTable | None:
-    """The table whose cells are between these lines; None if it is a drawing."""
-    ends = [end for rule in horizontal for end in (rule.begin, rule.end)]
-    lefts = _places([*(rule.at for rule in vertical), min(ends), max(ends)])
-    ends = [end for rule in vertical for end in (rule.begin, rule.end)]
-    bottoms = _places([*(rule.at for rule in horizontal), min(ends), max(ends)])
-    tops = [-place for place in reversed(bottoms)]  # ascending, from the top of the page down
-    n_rows = len(tops) - 1
-    n_columns = len(lefts) - 1
-    if n_rows < 2 or n_columns < 2:
+    """The table whose cells are between these lines; None if it is a drawing, or if its rows are
+    not ruled.
+    """
+    lefts = _places(vertical, horizontal)
+    tops = [-place for place in reversed(_places(horizontal, vertical))]  # from the top down
+    if min(len(lefts), len(tops)) < 3:
         return None
     owner: dict[tuple[int, int], Cell] = {}
-    rows = list[list[Cell]]()
-    for row in range(n_rows):
-        cells = list[Cell]()
-        for column in range(n_columns):
-            if (row, column) in owner:
-                continue
-            height = -(tops[row] + tops[row + 1]) / 2
-            last = column + 1
-            while last < n_columns and not _is_ruled(vertical, lefts[last], height):
-                last += 1
-            middle = (lefts[column] + lefts[column + 1]) / 2
-            below = row + 1
-            while below < n_rows and not _is_ruled(horizontal, -tops[below], middle):
-                below += 1
-            cell = Cell(row_span=below - row, column_span=last - column)
-            cells.append(cell)
-            for place in range(column, last):
-                owner.update({(covered, place): cell for covered in range(row, below)})
-        rows.append(cells)
+    for row, column in product(range(len(tops) - 1), range(len(lefts) - 1)):
+        if (row, column) in owner:
+            continue
+        height = -(tops[row] + tops[row + 1]) / 2
+        middle = (lefts[column] + lefts[column + 1]) / 2
+        right = column + 1
+        while right < len(lefts) - 1 and not _is_ruled(vertical, lefts[right], height):
+            right += 1
+        below = row + 1
+        while below < len(tops) - 1 and not _is_ruled(horizontal, -tops[below], middle):
+            below += 1
+        cell = Cell(row_span=below - row, column_span=right - column)
+        owner.update(dict.fromkeys(product(range(row, below), range(column, right)), cell))
     inside = list[Word]()
-    n_words = Counter[Cell]()
+    heights = defaultdict[Cell, Counter[int]](Counter)
     for word in words:
         center = (word.left + word.right) / 2
         place = bisect_right(tops, -word.middle) - 1, bisect_right(lefts, center) - 1
         if place in owner:
             cell = owner[place]
             cell.text = f"{cell.text} {word.text}".strip()
-            n_words[cell] += 1
+            heights[cell][round(word.middle)] += 1
             inside.append(word)
-    n_cells = len(set(owner.values()))
-    is_drawing = len(n_words) < max(4, n_cells / 2) or max(n_words.values()) > _MAX_CELL_WORDS
-    return None if is_drawing else PageTable(frozenset(inside), filled(rows))
+    n_words = [of_cell.total() for of_cell in heights.values()]
+    is_drawing = len(n_words) < max(4, len(set(owner.values())) / 2)
+    if is_drawing or max(n_words) > _MAX_CELL_WORDS:
+        return None
+    columns = range(len(lefts) - 1)
+    grid = [[owner[row, column] for column in columns] for row in range(len(tops) - 1)]
+    for row in grid:
+        n_lines = [len(heights[cell]) for cell in row if cell.text]
+        if len(n_lines) > 1 and min(n_lines) > _MAX_LINES:
+            return None
+    return PageTable(frozenset(inside), grid)
 
 
-def _places(values: Iterable[float]) -> list[float]:
-    """Different places, ascending."""
+def _places(rules: Iterable[Rule], crossing: Iterable[Rule]) -> list[float]:
+    """The places of ruled lines and of the ends of those that cross them, ascending."""
+    ends = [end for rule in crossing for end in (rule.begin, rule.end)]
     places = list[float]()
-    for value in sorted(values):
+    for value in sorted([*(rule.at for rule in rules), min(ends), max(ends)]):
         if not places or value - places[-1] > _TOLERANCE:
             places.append(value)
     return places

@@ -84,3 +84,16 @@ def test_made_files(place: int) -> None:
         assert found == []
         return
     assert cells_of("\n".join(found)) == cells_of("\n".join(map(expected_text, made.tables)))
+
+
+def test_rows_without_a_line_between_them_are_parted_by_their_places() -> None:
+    texts = [["Item", "Town", "Price"], *([f"item{n}", f"town{n}", str(n)] for n in range(4))]
+    words = [
+        Word(text, 50 + 100 * column, 80 + 100 * column, 700 - 15 * row, 10, row)
+        for row, line in enumerate(texts)
+        for column, text in enumerate(line)
+    ]
+    horizontal = [Rule(height, 45, 345) for height in (710, 692, 630)]
+    vertical = [Rule(place, 630, 710) for place in (45, 145, 245, 345)]
+    [found] = find_tables(words, horizontal, vertical)
+    assert [[cell.text for cell in row] for row in found.grid] == texts
