@@ -14,7 +14,7 @@ BARS = "Team | Points | Coach\nAjax | 61 | Ten Hag\nPSV | 58 | Schmidt"
 MARKED = "| Team | Points | Coach |\n| --- | --- | --- |\n| Ajax | 61 | Ten Hag |\n| PSV | 58 | Schmidt |"
 TABLE = Passage("t", "", "tower: meters: 324; built: 1889\nbridge: meters: 51; built: 1901")
 PROSE = Passage("p", "", "A river bridge was built near the city in 1907.")
-QUOTED = "Team: Ajax; Note: “old: yes; big | new”; Points: 61; Coach: Ten Hag\nTeam: PSV; Points: 58; Coach: Schmidt"
+QUOTED = NAMED.replace("Points: 61", "Note: “old: yes; big | new”; Points: 61")
 LABELLED = "Ajax: Points: 61; Coach: Ten Hag\nPSV: Points: 58; Coach: Schmidt"
 
 
