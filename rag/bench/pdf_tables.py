@@ -1,7 +1,7 @@
 """How many cells of tables in PDFs are read right, on 30 made files whose cells are known.
 
-`python -m rag.bench.pdf_tables [FOLDER]` prints the share of cells for each kind of file, and the
-time per page; with a folder it writes the files there.
+`python -m rag.bench.pdf_tables [SEED]` prints the share of cells for each kind of file, and the time
+per page.
 """
 
 import random
@@ -10,7 +10,9 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import groupby
+from operator import itemgetter
+from statistics import mean
 
 from rag.bench.table_files import MadeTable, PdfPage, pdf, spots, wrapped
 from rag.data.documents.convert import convert
@@ -46,11 +48,11 @@ class MadePdf:
     tables: tuple[MadeTable, ...]
 
 
-def made_pdfs() -> Iterator[MadePdf]:
+def made_pdfs(seed: str = "1") -> Iterator[MadePdf]:
     """Three files of each kind."""
     for kind in _KINDS:
         for number in range(_FILES_OF_KIND):
-            yield _made(kind, random.Random(f"{kind} {number}"))
+            yield _made(kind, random.Random(f"{seed} {kind} {number}"))
 
 
 def _made(kind: str, draw: random.Random) -> MadePdf:
@@ -115,11 +117,11 @@ def expected_text(made: MadeTable) -> str:
 
 def cells_of(text: str) -> Counter[tuple[str, str, str]]:
     """The cells in the rows of a text: the row's first value, the column's name and the value."""
-    return Counter(
-        (row.cells[0].value, cell.column, cell.value)
-        for row in table_rows(text)
-        for cell in row.cells
-    )
+    cells = Counter[tuple[str, str, str]]()
+    for row in table_rows(text):
+        for cell in row.cells:
+            cells[row.cells[0].value, cell.column, cell.value] += 1
+    return cells
 
 
 def _shares(pdfs: Sequence[MadePdf]) -> Iterator[tuple[str, float, int]]:
@@ -135,17 +137,11 @@ def _shares(pdfs: Sequence[MadePdf]) -> Iterator[tuple[str, float, int]]:
 
 def main() -> None:
     """Print the shares by kind, and the time per page."""
-    pdfs = list(made_pdfs())
-    for folder in sys.argv[1:]:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        for number, made in enumerate(pdfs):
-            (Path(folder) / f"{number:02}.pdf").write_bytes(made.data)
+    pdfs = list(made_pdfs(*sys.argv[1:]))
     results = list(_shares(pdfs))
-    for kind in _KINDS:
-        of_kind = [result for result in results if result[0] == kind]
-        share = sum(share for _, share, _ in of_kind) / len(of_kind)
-        n_wrong = sum(n_wrong for *_, n_wrong in of_kind)
-        print(f"{kind}: {share:.1%} of the cells are right, {n_wrong} read cells are none")
+    for kind, of_kind in groupby(results, key=itemgetter(0)):
+        _, of_files, n_wrong = zip(*of_kind, strict=True)
+        print(f"{kind}: {mean(of_files):.1%} of the cells are right, {sum(n_wrong)} read are none")
     shares = [share for made, (_, share, _) in zip(pdfs, results, strict=True) if made.tables]
     print("all:", bootstrap(shares))
     rounds = list[float]()

@@ -8,6 +8,7 @@ import json
 import random
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -327,12 +328,16 @@ def main() -> None:
     results = list(measure(folder / "index", questions))
     (folder / "results.jsonl").write_text("".join(json.dumps(it) + "\n" for it in results))
     for half in (False, True):
-        of_half = [it for it in results if it["is_held_out"] == half]
-        kinds = [*FILES, ""]
-        for kind in kinds:
-            chosen = [it for it in of_half if str(it["document"]).endswith(kind)]
-            shares = [sum(bool(it[key]) for it in chosen) for key in ("is_read", "is_right")]
-            print("held out" if half else "seen", kind or "all", *shares, "of", len(chosen))
+        counts = Counter[tuple[str, str]]()
+        for result in results:
+            if result["is_held_out"] is not half:
+                continue
+            for kind in (str(result["document"]).rpartition(".")[2], "all"):
+                counts[kind, "questions"] += 1
+                counts[kind, "read"] += bool(result["is_read"])
+                counts[kind, "right"] += bool(result["is_right"])
+        for (kind, figure), count in sorted(counts.items()):
+            print("held out" if half else "seen", kind, figure, count)
 
 
 if __name__ == "__main__":

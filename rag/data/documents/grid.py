@@ -42,32 +42,52 @@ def filled(rows: Sequence[Sequence[Cell]]) -> list[list[Cell]]:
         >>> [[cell.text for cell in row] for row in filled(rows)]
         [['Red', 'Ann'], ['Red', 'Bob']]
     """
-    grid: list[list[Cell | None]] = [[] for _ in rows]
+    grid: list[list[Cell]] = [[] for _ in rows]
     n_places = 0
     for number, row in enumerate(rows):
         line = grid[number]
         column = 0
         for cell in row:
-            while column < len(line) and line[column] is not None:
+            while column < len(line) and line[column] is not EMPTY:
                 column += 1
             end = column + cell.column_span
             n_places += cell.column_span * min(cell.row_span, len(rows) - number)
             if n_places > _MAX_PLACES:
                 raise Unreadable("too long", "split it", f"a table of over {_MAX_PLACES:,} cells")
             for covered in grid[number : number + cell.row_span]:
-                covered += [None] * (end - len(covered))
+                covered += [EMPTY] * (end - len(covered))
                 for place in range(column, end):
-                    covered[place] = covered[place] or cell
+                    if covered[place] is EMPTY:
+                        covered[place] = cell
             column = end
-    width = max(map(len, grid), default=0)
-    return [[cell or EMPTY for cell in [*row, *[None] * (width - len(row))]] for row in grid]
+    return _padded(grid)
 
 
 def of_texts(rows: Iterable[Sequence[str]]) -> list[list[Cell]]:
     """A grid without spans and marked headings; shorter rows are filled up."""
-    cells = [[Cell(text) if text else EMPTY for text in map(clean, row)] for row in rows]
-    width = max(map(len, cells), default=0)
-    return [[*row, *[EMPTY] * (width - len(row))] for row in cells]
+    return _padded([list(map(_cell, row)) for row in rows])
+
+
+def _cell(text: str) -> Cell:
+    text = clean(text)
+    return Cell(text) if text else EMPTY
+
+
+def _padded(grid: list[list[Cell]]) -> list[list[Cell]]:
+    width = max(map(len, grid), default=0)
+    for row in grid:
+        row += [EMPTY] * (width - len(row))
+    return grid
+
+
+def texts_of(row: Row) -> list[str]:
+    """The texts of the different cells of a row."""
+    return [cell.text for cell in dict.fromkeys(row) if cell.text]
+
+
+def size(row: Row) -> int:
+    """Number of different cells of a row that have a text."""
+    return len(texts_of(row))
 
 
 def table(grid: Grid) -> Iterator[Piece]:
@@ -81,24 +101,19 @@ def table(grid: Grid) -> Iterator[Piece]:
         >>> [piece.text for piece in table(of_texts(rows))]
         ['Sales: 2024: 10; 2025: 12', 'Costs: 2024: 7; 2025: 8']
     """
-    rows = [row for row in grid if size(row)]
+    rows = list(filter(size, grid))
     width = max(map(len, rows), default=0)
     while len(rows) > 1 and width > 2 and _is_title(rows[0]):
-        yield Piece("paragraph", next(cell.text for cell in rows[0] if cell.text))
+        yield Piece("paragraph", texts_of(rows[0])[0])
         rows = rows[1:]
     n_headings = _n_headings(rows)
     yield from lines(rows[:n_headings], rows[n_headings:])
 
 
-def size(row: Row) -> int:
-    """Number of different cells of a row that have a text."""
-    return len({cell for cell in row if cell.text})
-
-
 def _is_title(row: Row) -> bool:
-    texts = {cell.text for cell in row if cell.text}
-    is_marked = any(cell.is_heading for cell in row)
-    return len(texts) == 1 and (not is_marked or all(cell.text for cell in row))
+    if len({*texts_of(row)}) != 1:
+        return False
+    return all(cell.text for cell in row) or not any(cell.is_heading for cell in row)
 
 
 def _n_headings(rows: Grid) -> int:
@@ -122,8 +137,8 @@ def guessed_headings(rows: Grid) -> int:
     depth = 1
     while depth < len(rows) - 1 and _goes_on(rows[depth - 1], rows[depth]):
         depth += 1
-    below = [[cell.text for cell in row] for row in rows[depth:]]
-    return depth if is_header(column_names(rows[:depth]), below) else 0
+    labels = [row[0].text for row in rows[depth:]]
+    return depth if is_header(column_names(rows[:depth]), labels) else 0
 
 
 def _reaches(upper: Row, lower: Row) -> bool:
@@ -136,15 +151,13 @@ def _goes_on(upper: Row, lower: Row) -> bool:
     reach into it or have nothing below.
     """
     upper = _spread(upper, lower)
-    parted = {
-        a for (a, b), (c, d) in zip(pairwise(upper), pairwise(lower)) if a is b and c is not d
-    }
-    numbers = [cell.text for cell in lower if is_number(cell.text)]
-    if (
-        not any(cell.text for cell in parted)
-        or size(upper) < 2
-        or (numbers and not are_counted(numbers))
-    ):
+    parted = set[Cell]()
+    for above, below in zip(pairwise(upper), pairwise(lower), strict=True):
+        if above[0] is above[1] and above[0].text and below[0] is not below[1]:
+            parted.add(above[0])
+    numbers = list(filter(is_number, texts_of(lower)))
+    are_values = bool(numbers) and not are_counted(numbers)
+    if not parted or size(upper) < 2 or are_values:
         return _reaches(upper, lower)
     return all(
         above is below or not above.text or not below.text or above in parted
@@ -171,8 +184,7 @@ def column_names(headings: Grid) -> list[str]:
     """The name of each column: the different texts above it."""
     spread = [_spread(upper, lower) for upper, lower in pairwise(headings)]
     columns = zip(*spread, *headings[-1:])
-    texts = ([cell.text for cell in column if cell.text] for column in columns)
-    return [" ".join(dict.fromkeys(names)) for names in texts]
+    return [" ".join(dict.fromkeys(texts_of(column))) for column in columns]
 
 
 def lines(headings: Grid, body: Grid) -> Iterator[Piece]:
@@ -198,10 +210,9 @@ def lines(headings: Grid, body: Grid) -> Iterator[Piece]:
                 yield Piece("row", row[0].text)
             continue
         n_labels = first_named if are_named else _n_headings_before(row)
-        labels = [cell.text for cell in row[:n_labels]]
-        if not any(cell.text for cell in row[n_labels:]):
-            labels = []
+        if not texts_of(row[n_labels:]):
             n_labels = 0
+        labels = texts_of(row[:n_labels])
         label = ", ".join(dict.fromkeys(filter(None, [group, *labels])))
         text = _line(names[n_labels:], row[n_labels:], is_alone=not (label or are_named))
         if text:
@@ -230,25 +241,28 @@ def _line(names: Sequence[str], row: Row, *, is_alone: bool) -> str:
         is_named = name and name != cell.text
         shown.append(f"{quoted(name)}: {quoted(cell.text)}" if is_named else quoted(cell.text))
     if len(shown) == 1 and is_alone:
-        return next(cell.text for cell in row if cell.text)
+        return texts_of(row)[0]
     return "; ".join(shown)
 
 
-def is_header(row: Sequence[str], below: Sequence[Sequence[str]]) -> bool:
+def is_header(row: Sequence[str], labels: Sequence[str]) -> bool:
     """Whether a row is a header: short names for most columns, most of them distinct; no numbers
     except years and counts. The first may be missing where it stands above the names of rows.
 
+    Args:
+        labels: the first text of each row below.
+
     Example:
-        >>> is_header(["Country", "2010", "2020"], [["Norway", "4.9", "5.4"]])
+        >>> is_header(["Country", "2010", "2020"], ["Norway"])
         True
-        >>> is_header(["Norway", "4.9", "5.4"], [["Sweden", "9.4", "10.4"]])
+        >>> is_header(["Norway", "4.9", "5.4"], ["Sweden"])
         False
     """
-    names = [name for cell in row if (name := clean(cell))]
-    numbers = [name for name in names if is_number(name)]
-    if not names or not below or max(map(len, names)) > MAX_NAME_CHARS:
+    names = list(filter(None, row))
+    numbers = list(filter(is_number, names))
+    if not names or not labels or max(map(len, names)) > MAX_NAME_CHARS:
         return False
-    has_corner = not row[0].strip() and all(line and line[0].strip() for line in below)
+    has_corner = not row[0] and all(labels)
     if 2 * len(names) <= len(row) - has_corner:
         return False
     if names[0].endswith(":") and not names[-1].endswith(":"):  # "Name:" beside the name itself

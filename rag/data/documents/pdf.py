@@ -23,7 +23,7 @@ from rag.core.errors import MissingDependencyError
 from rag.core.optional import require
 from rag.data.documents import grid
 from rag.data.documents.blocks import PAGE_BREAK, Piece, Unreadable, clean
-from rag.data.documents.pdf_tables import Rule, Word, find_tables
+from rag.data.documents.pdf_tables import Rule, Word, find_tables, words_of
 
 _HYPHENS = "\x02\ufffe"  # what PDFium writes for a hyphen at the end of a line
 _LEADERS = re.compile(r"(?:[.·…_] ?){4,}[\divxlcIVXLC]*\s*\Z")  # of a table of contents
@@ -141,29 +141,29 @@ def _labels(document: Any) -> list[str]:
 def _lines_and_tables(document: Any, number: int, raw: Any) -> list[_Line]:
     """The lines of a page; each of its tables stands in place of its first line."""
     page = document[number]
-    found = list(_lines(page, number, raw))
-    lines = [line for line, _ in found]
-    words = [word for _, of_line in found for word in of_line]
+    lines = list[_Line]()
+    words = list[list[Word]]()
+    for line, of_line in _lines(page, number, raw):
+        lines.append(line)
+        words.append(of_line)
     if _is_contents(lines):
         return lines
-    tables = find_tables(words, *_rules(page, raw))
+    tables = find_tables(list(itertools.chain(*words)), *_rules(page, raw))
     if not tables:
         return lines
     begins = {min(word.line for word in table.words): table for table in tables}
-    taken = frozenset(word for table in tables for word in table.words)
+    taken = words_of(tables)
     merged = list[_Line]()
-    for place, (line, of_line) in enumerate(found):
+    for place, (line, of_line) in enumerate(zip(lines, words, strict=True)):
         if place in begins:
             rows = tuple(grid.table(begins[place].grid))
-            text = " ".join(piece.text for piece in rows)
-            merged.append(replace(line, text=text, rows=rows))
+            merged.append(replace(line, text=" ".join(row.text for row in rows), rows=rows))
         rest = [word for word in of_line if word not in taken]
         if len(rest) == len(of_line):
             merged.append(line)
         elif rest:
-            merged.append(
-                replace(line, text=" ".join(word.text for word in rest), left=rest[0].left)
-            )
+            text = " ".join(word.text for word in rest)
+            merged.append(replace(line, text=text, left=rest[0].left))
     return merged
 
 

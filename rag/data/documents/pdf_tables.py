@@ -4,11 +4,11 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise, product
+from itertools import chain, pairwise, product
 from statistics import median
 from typing import NamedTuple
 
-from rag.data.documents.grid import Cell, Grid, is_number
+from rag.data.documents.grid import Cell, Grid, is_number, size
 
 _TOLERANCE = 3.0  # points by which ruled lines may miss each other
 _MAX_RULES = 1000  # of a page; a drawing has more
@@ -63,10 +63,15 @@ def find_tables(
     words: Sequence[Word], horizontal: Iterable[Rule], vertical: Iterable[Rule]
 ) -> list[PageTable]:
     """The tables of a page, those between ruled lines first."""
-    tables = list(_ruled_tables(words, _joined(horizontal), _joined(vertical)))
-    taken = frozenset(word for table in tables for word in table.words)
+    tables = list(_ruled_tables(words, {*_joined(horizontal)}, {*_joined(vertical)}))
+    taken = words_of(tables)
     tables += _gapped_tables([word for word in words if word not in taken])
     return tables
+
+
+def words_of(tables: Iterable[PageTable]) -> frozenset[Word]:
+    """The words that stand in tables."""
+    return frozenset[Word]().union(*(table.words for table in tables))
 
 
 def _joined(rules: Iterable[Rule]) -> list[Rule]:
@@ -85,33 +90,35 @@ def _joined(rules: Iterable[Rule]) -> list[Rule]:
 
 
 def _ruled_tables(
-    words: Sequence[Word], horizontal: list[Rule], vertical: list[Rule]
+    words: Sequence[Word], horizontal: set[Rule], vertical: set[Rule]
 ) -> Iterator[PageTable]:
     if len(horizontal) + len(vertical) > _MAX_RULES:
         return
-    while horizontal and vertical:
-        rows, columns = _crossing(horizontal, vertical)
-        horizontal = [rule for rule in horizontal if rule not in rows]
-        vertical = [rule for rule in vertical if rule not in columns]
-        table = _between(words, rows, columns) if rows and columns else None
+    while horizontal:
+        rows, columns = _crossing(max(horizontal), horizontal, vertical)
+        horizontal -= rows
+        table = _between(words, rows, columns) if columns else None
         if table is not None:
             yield table
 
 
-def _crossing(horizontal: list[Rule], vertical: list[Rule]) -> tuple[set[Rule], set[Rule]]:
-    """The first horizontal line, and all that are connected with it."""
-    rows = {horizontal[0]}
+def _crossing(
+    first: Rule, horizontal: set[Rule], vertical: set[Rule]
+) -> tuple[set[Rule], set[Rule]]:
+    """All lines that are connected with a horizontal one, which is among them."""
+    rows = {first}
     columns = set[Rule]()
-    n_before = -1
-    while n_before < len(rows) + len(columns):
-        n_before = len(rows) + len(columns)
-        columns |= {v for v in vertical if any(_cross(h, v) for h in rows)}
-        rows |= {h for h in horizontal if any(_cross(h, v) for v in columns)}
+    waiting = [(first, vertical, columns)]
+    while waiting:
+        rule, others, found = waiting.pop()
+        for other in others - found:
+            if rule.covers(other.at) and other.covers(rule.at):
+                found.add(other)
+                is_column = found is columns
+                waiting.append(
+                    (other, horizontal, rows) if is_column else (other, vertical, columns)
+                )
     return rows, columns
-
-
-def _cross(horizontal: Rule, vertical: Rule) -> bool:
-    return horizontal.covers(vertical.at) and vertical.covers(horizontal.at)
 
 
 def _between(words: Sequence[Word], horizontal: set[Rule], vertical: set[Rule]) -> PageTable | None:
@@ -146,24 +153,24 @@ def _between(words: Sequence[Word], horizontal: set[Rule], vertical: set[Rule]) 
             cell.text = f"{cell.text} {word.text}".strip()
             heights[cell][round(word.middle)] += 1
             inside.append(word)
-    n_words = [of_cell.total() for of_cell in heights.values()]
-    is_drawing = len(n_words) < max(4, len(set(owner.values())) / 2)
-    if is_drawing or max(n_words) > _MAX_CELL_WORDS:
+    is_drawing = len(heights) < max(4, len({*owner.values()}) / 2)
+    if is_drawing or max(map(Counter.total, heights.values())) > _MAX_CELL_WORDS:
         return None
-    columns = range(len(lefts) - 1)
-    grid = [[owner[row, column] for column in columns] for row in range(len(tops) - 1)]
-    for row in grid:
-        n_lines = [len(heights[cell]) for cell in row if cell.text]
+    grid = list[list[Cell]]()
+    for row in range(len(tops) - 1):
+        grid.append([owner[row, column] for column in range(len(lefts) - 1)])
+        n_lines = [len(heights[cell]) for cell in grid[-1] if cell.text]
         if len(n_lines) > 1 and min(n_lines) > _MAX_LINES:
             return None
     return PageTable(frozenset(inside), grid)
 
 
-def _places(rules: Iterable[Rule], crossing: Iterable[Rule]) -> list[float]:
+def _places(rules: set[Rule], crossing: set[Rule]) -> list[float]:
     """The places of ruled lines and of the ends of those that cross them, ascending."""
-    ends = [end for rule in crossing for end in (rule.begin, rule.end)]
+    values = [rule.at for rule in rules]
+    values += [min(rule.begin for rule in crossing), max(rule.end for rule in crossing)]
     places = list[float]()
-    for value in sorted([*(rule.at for rule in rules), min(ends), max(ends)]):
+    for value in sorted(values):
         if not places or value - places[-1] > _TOLERANCE:
             places.append(value)
     return places
@@ -233,16 +240,15 @@ def _is_short(line: _Line) -> bool:
 
 def _of_run(run: list[_Line]) -> PageTable | None:
     """The table in lines that are near each other; None if their texts do not stand in columns."""
-    counts = Counter(len(line) for line in run if len(line) >= _MIN_COLUMNS)
-    n_columns = max(counts, key=lambda count: (counts[count], count), default=0)
+    counts = Counter(map(len, run))
+    n_columns = max(counts, key=lambda count: (count >= _MIN_COLUMNS, counts[count], count))
     full = [line for line in run if len(line) == n_columns]
-    columns = [
-        (min(segment.left for segment in column), max(segment.right for segment in column))
-        for column in zip(*full, strict=True)
-    ]
+    if n_columns < _MIN_COLUMNS or len(full) < 2:
+        return None
+    columns = [_extent(column) for column in zip(*full, strict=True)]
     are_apart = all(left[1] < right[0] for left, right in pairwise(columns))
-    label_words = [len(line[0].words) for line in full]
-    if len(full) < 2 or not are_apart or sum(label_words) > _MAX_WORDS * len(full):
+    n_label_words = sum(len(line[0].words) for line in full)
+    if not are_apart or n_label_words > _MAX_WORDS * len(full):
         return None
     steps = [_step(*pair) for pair in pairwise(run) if min(map(len, pair)) >= _MIN_COLUMNS]
     small = _SMALL_STEP * median(steps or [0.0])
@@ -251,16 +257,23 @@ def _of_run(run: list[_Line]) -> PageTable | None:
     for number, line in enumerate(lines):
         cells = _cells(line, columns)
         is_near = bool(rows) and _step(lines[number - 1], line) < small
-        if is_near and _is_below(rows[-1], cells):
-            for above, cell in zip(rows[-1], cells, strict=True):
+        if is_near and len(line) < n_columns and _is_below(rows[-1], cells):
+            for above, cell in dict.fromkeys(zip(rows[-1], cells, strict=True)):
                 above.text = f"{above.text} {cell.text}".strip()
         else:
             rows.append(cells)
-    n_filled = sum(bool(cell.text) for row in rows for cell in row)
+    n_filled = sum(map(size, rows))
     if len(rows) < _MIN_ROWS or n_filled < _MIN_FILLED * n_columns * len(rows):
         return None
-    words = frozenset(word for line in lines for segment in line for word in segment.words)
-    return PageTable(words, _with_labels(rows))
+    words = chain.from_iterable(segment.words for segment in chain.from_iterable(lines))
+    _repeat_labels(rows)
+    return PageTable(frozenset(words), rows)
+
+
+def _extent(segments: Iterable[_Segment]) -> tuple[float, float]:
+    """From where to where they reach."""
+    _, lefts, rights = zip(*segments, strict=True)
+    return min(lefts), max(rights)
 
 
 def _step(upper: _Line, lower: _Line) -> float:
@@ -290,11 +303,10 @@ def _cells(line: _Line, columns: Sequence[tuple[float, float]]) -> list[Cell]:
     cells = [Cell() for _ in columns]
     between = [(left[1] + right[0]) / 2 for left, right in pairwise(columns)]
     for segment in line:
-        crossed = [
-            number
-            for number, (left, right) in enumerate(columns)
-            if segment.left < right and segment.right > left
-        ]
+        crossed = list[int]()
+        for number, (left, right) in enumerate(columns):
+            if segment.left < right and segment.right > left:
+                crossed.append(number)
         nearest = bisect_right(between, (segment.left + segment.right) / 2)
         first, *others = crossed or [nearest]
         cell = cells[first]
@@ -307,15 +319,15 @@ def _cells(line: _Line, columns: Sequence[tuple[float, float]]) -> list[Cell]:
 
 def _is_below(above: Sequence[Cell], cells: Sequence[Cell]) -> bool:
     """Whether every text of a line stands below one that it may go on."""
-    return all(
-        bool(upper.text) or not lower.text for upper, lower in zip(above, cells, strict=True)
+    return not any(
+        lower.text and (not upper.text or is_number(lower.text))
+        for upper, lower in zip(above, cells, strict=True)
     )
 
 
-def _with_labels(rows: Sequence[list[Cell]]) -> list[list[Cell]]:
-    """The rows, in which a label that names several of them stands in each."""
+def _repeat_labels(rows: Sequence[list[Cell]]) -> None:
+    """Put a label that names several rows into each of them."""
     for upper, lower in pairwise(rows[1:]):
         names_next = lower[1].text and not is_number(lower[1].text)
         if upper[0].text and not lower[0].text and names_next:
             lower[0] = upper[0]
-    return list(rows)

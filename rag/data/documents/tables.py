@@ -24,6 +24,7 @@ from rag.data.documents.grid import (
     lines,
     of_texts,
     size,
+    texts_of,
 )
 from rag.data.documents.number_formats import shown
 from rag.data.table_text import quoted
@@ -77,20 +78,16 @@ def sheet(cells: Iterable[Row]) -> Iterator[Piece]:
             yield from lines(headings, block[end:])
 
 
-def _texts(row: Row) -> list[str]:
-    return [cell.text for cell in dict.fromkeys(row) if cell.text]
-
-
 def _label(row: Row) -> str:
     """The first of two cells if it can name the second, else ""."""
-    texts = _texts(row)
+    texts = texts_of(row)
     is_label = len(texts) == 2 and bool(row[0].text) and len(texts[0]) <= MAX_NAME_CHARS
     return texts[0].rstrip(":") if is_label and not is_number(texts[0]) else ""
 
 
 def _text(row: Row) -> str:
     label = _label(row)
-    texts = _texts(row)
+    texts = texts_of(row)
     if len(texts) == 1:
         return texts[0]
     return f"{quoted(label)}: {quoted(texts[1])}" if label else "; ".join(map(quoted, texts))
