@@ -241,15 +241,21 @@ def _decoded(units: str) -> str:
 
 def _words(line: re.Match[str], number: int, size: float, text_page: Any, raw: Any) -> list[Word]:
     words = list[Word]()
-    x = ctypes.c_double()
     base = ctypes.c_double()  # where the letters stand; their boxes differ
+    left = ctypes.c_double()
+    right = ctypes.c_double()
+    ignored = ctypes.c_double()
     for match in _WORD.finditer(line[0]):
         first = line.start() + match.start()
-        raw.FPDFText_GetCharOrigin(text_page, first, ctypes.byref(x), ctypes.byref(base))
-        left = text_page.get_charbox(first)[0]
-        right = text_page.get_charbox(line.start() + match.end() - 1)[2]
-        text = unicodedata.normalize("NFKC", _decoded(match[0]))
-        words.append(Word(text, left, right, base.value + size / 4, size, number))
+        last = line.start() + match.end() - 1
+        raw.FPDFText_GetCharOrigin(text_page, first, ignored, base)
+        raw.FPDFText_GetCharBox(text_page, first, left, ignored, ignored, ignored)
+        begin = left.value
+        raw.FPDFText_GetCharBox(text_page, last, ignored, right, ignored, ignored)
+        text = match[0]
+        if not text.isascii():
+            text = unicodedata.normalize("NFKC", _decoded(text))
+        words.append(Word(text, begin, right.value, base.value + size / 4, size, number))
     return words
 
 
