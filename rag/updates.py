@@ -48,7 +48,8 @@ class Corpus:
         report: ReadReport,
     ) -> None:
         self._options, self._cut, self._report = options, cut, report
-        self._sources = find_sources([str(item) for item in inputs], format, report)
+        paths = [str(item) for item in inputs]
+        self._sources = find_sources(paths, format, report, text_field=options.text_field or "")
         self._digest = cache(_digest)
 
     def describe(self) -> dict[str, Any]:

@@ -117,6 +117,11 @@ def workbook(sheets: dict[str, Sequence[Sequence[Any]]]) -> bytes:
     return saved(book)
 
 
+def opened(data: bytes) -> Any:
+    """A workbook to change."""
+    return openpyxl.load_workbook(io.BytesIO(data))
+
+
 def saved(document: Any) -> bytes:
     buffer = io.BytesIO()
     document.save(buffer)

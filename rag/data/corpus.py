@@ -64,9 +64,8 @@ def read_documents(
     """
     options = options or CorpusOptions()
     report = report if report is not None else ReadReport()
-    sources = find_sources(
-        [inputs] if isinstance(inputs, str | Path) else list(inputs), format, report
-    )
+    paths = [inputs] if isinstance(inputs, str | Path) else list(inputs)
+    sources = find_sources(paths, format, report, text_field=options.text_field or "")
     return (
         document for _, document in read_sources(sources, options, report) if document is not None
     )

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from rag.core.types import Location, Passage
 from rag.data.records import Block, CorpusOptions, Document
 from rag.data.sentences import sentence_spans
+from rag.data.table_text import cell_spans, row_label
 
 _LONGEST_WORD, _PART = 200, 20  # characters; a longer word is cut into parts
 PATH_SEPARATOR = " › "
@@ -98,11 +99,17 @@ def word_blocks(text: str, size: int = 100) -> list[str]:
 
 
 class _Part(NamedTuple):
-    """A span that is not cut any more; it is a whole block, or a piece of a long one."""
+    """A span that is not cut any more; it is a whole block, or a piece of a long one.
+
+    Attributes:
+        label: of a piece of a row, what names the row and, within a cell, its column; it belongs
+            to the passage's title.
+    """
 
     start: int
     end: int
     tokens: int
+    label: str = ""
 
 
 def sections(
@@ -131,7 +138,8 @@ def sections(
             budget = max(max_tokens - count(title), max_tokens // 2)
             for parts in _packed(document.text, body, budget, count):
                 start, end = parts[0].start, parts[-1].end
-                yield title, start, end, document.location(start, end, headings)
+                path_to_row = f"{title}{parts[0].label}".removeprefix(PATH_SEPARATOR)
+                yield path_to_row, start, end, document.location(start, end, headings)
         if is_heading:
             path.append((block.level, document.text_of(block)))
         if is_heading or is_last:
@@ -161,20 +169,23 @@ def _packed(
     group: list[_Part] = []
     used = 0
     runs = itertools.groupby(body, key=lambda block: block.kind if block.kind in _JOINED else block)
-    for _, run in runs:
+    for kind, run in runs:
+        is_table = kind == "row"
         whole = [
             _Part(block.start, block.end, count(text[block.start : block.end])) for block in run
         ]
         size = sum(part.tokens for part in whole)
-        if used + size > budget >= size and group:
+        is_full = used + size > budget >= size
+        if group and (is_full or group[-1].label):
             last = group[-1]  # "The options are:" goes with the options
             is_lead = (
                 text[last.start : last.end].rstrip().endswith(":") and last.tokens <= budget - size
             )
             yield group[:-1] if is_lead else group
             group, used = ([last], last.tokens) if is_lead else ([], 0)
-        for part in whole if size <= budget else _cut_parts(text, whole, budget, count):
-            if group and used + part.tokens > budget:
+        cut = _cut_rows if is_table else _cut_parts
+        for part in whole if size <= budget else cut(text, whole, budget, count):
+            if group and (used + part.tokens > budget or part.label != group[-1].label):
                 yield group
                 group, used = [], 0
             group.append(part)
@@ -199,10 +210,42 @@ def _cut_parts(
         if len(spans) == 1:
             spans = [match.span() for match in re.finditer(r"\S{1,100}", piece)]
         smaller = (_Part(part.start + a, part.start + b, count(piece[a:b])) for a, b in spans)
-        for start, end, _ in _merged(smaller, budget):
+        for start, end, *_ in _merged(smaller, budget):
             span = _Part(start, end, count(text[start:end]))
             is_done = span.tokens <= budget or len(spans) == 1
             yield from [span] if is_done else _cut_parts(text, [span], budget, count)
+
+
+def _cut_rows(text: str, rows: Sequence[_Part], budget: int, count: CountTokens) -> Iterator[_Part]:
+    """Rows, and cells of rows that are over the budget, each with what names its row."""
+    for row in rows:
+        if row.tokens <= budget:
+            yield row
+            continue
+        line = text[row.start : row.end]
+        label = _short(row_label(line), budget, count)
+        rest = budget - count(label)
+        begins = [start for start, _ in cell_spans(line)]
+        ends = [start - 1 for start in begins[1:]] + [len(line)]  # with the separator
+        spans = zip(begins, ends, strict=True)
+        cells = (_Part(row.start + a, row.start + b, count(line[a:b])) for a, b in spans)
+        for number, cell in enumerate(_merged(cells, rest)):
+            name = label if number else ""
+            if cell.tokens <= rest:
+                yield cell._replace(label=name)
+                continue
+            column = text[cell.start : cell.end].partition(": ")[0]
+            names = dict.fromkeys([label.removeprefix(PATH_SEPARATOR), column])
+            within = _short("; ".join(filter(None, names)), budget, count)
+            parts = _cut_parts(text, [cell], budget - count(within), count)
+            for place, part in enumerate(parts):
+                yield part._replace(label=within if place else name)
+
+
+def _short(label: str, budget: int, count: CountTokens) -> str:
+    """A label as the last part of a path, "" where that takes half of the budget."""
+    path = f"{PATH_SEPARATOR}{label}"
+    return path if label and count(path) <= budget // 2 else ""
 
 
 def _merged(parts: Iterable[_Part], budget: int) -> list[_Part]:

@@ -1,5 +1,7 @@
 """Tables in plain text, in both forms of rows: "column: value; column: value" and "value |
 value".
+
+A name or a value in which ": ", "; " or "|" occurs is quoted: “a; b”.
 """
 
 import re
@@ -17,6 +19,23 @@ _NAMED = (
     0.6  # of the cells of a row have a column's name, at least: a passage may begin inside a row
 )
 _LONGEST = 60  # characters of the column's name and of the value, in a row of one cell
+
+
+_SEPARATOR = re.compile(r"[:;] |\||^“")
+_QUOTED = re.compile(r"(?:^|(?<=[:;] ))“[^“”]*”(?=$|[:;] )")
+
+
+def quoted(text: str) -> str:
+    """A name or a value of a cell as it stands in a row.
+
+    Example:
+        >>> quoted("a; b"), quoted("a, b")
+        ('“a; b”', 'a, b')
+    """
+    if _SEPARATOR.search(text) is None:
+        return text
+    inner = text.replace("“", '"').replace("”", '"')
+    return f"“{inner}”"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +87,10 @@ def table_rows(text: str) -> Iterator[TextRow]:
     below = False  # whether a row of the table has been seen
     start = 0
     for line in text.split("\n"):
-        if "|" not in line:
+        masked = _masked(line)
+        if "|" not in masked:
             header, below = [], False
-            yield from _named(line, start)
+            yield from _named(line, masked, start)
         elif not _RULE.fullmatch(line):
             cells = _split(line, start, "|")
             if line.strip()[0] == "|" and line.strip()[-1] == "|" and len(cells) > 3:
@@ -90,22 +110,58 @@ def table_rows(text: str) -> Iterator[TextRow]:
         start += len(line) + 1
 
 
-def _named(line: str, start: int) -> Iterator[TextRow]:
+def cell_spans(line: str) -> list[tuple[int, int]]:
+    """Where the cells of a row begin and end, their columns' names included.
+
+    Example:
+        >>> [line[a:b] for line in ["Item: tea; Note: “a; b”"] for a, b in cell_spans(line)]
+        ['Item: tea', 'Note: “a; b”']
+    """
+    return [(start, start + len(part)) for part, start in _split(_masked(line), 0, "; ")]
+
+
+def row_label(line: str) -> str:
+    """What names a row: its label, or else its first cell where that is short; "" without one."""
+    row = next(table_rows(line), None)
+    if row is None:
+        return ""
+    start, end = cell_spans(line)[0]
+    label = row.label or line[start:end]
+    return label if len(label) <= _LONGEST else ""
+
+
+def _masked(line: str) -> str:
+    """A line in which the separators within quotes are another character."""
+    if "“" not in line:
+        return line
+    return _QUOTED.sub(lambda match: re.sub("[:;|]", "\0", match[0]), line)
+
+
+def _named(line: str, masked: str, start: int) -> Iterator[TextRow]:
     """The row "column: value; column: value", perhaps with a label and a colon before it."""
-    if ": " not in line:
+    if ": " not in masked:
         return
-    parts = _split(line, start, "; ")
-    pairs = [part.rpartition(": ") for part, _ in parts]
-    label, _, name = pairs[0][0].rpartition(": ")
-    if sum(bool(column and value) for column, _, value in pairs) < _NAMED * len(parts):
+    label = ""
+    cells = list[TextCell]()
+    for part, place in _split(masked, 0, "; "):
+        column, mark, value = part.rpartition(": ")
+        if not cells:
+            above, _, column = column.rpartition(": ")
+            label = _unquoted(line[place : place + len(above)])
+        begin = place + len(part) - len(value)
+        name = _unquoted(line[begin - len(mark) - len(column) : begin - len(mark)])
+        text = _unquoted(line[begin : begin + len(value)])
+        is_quoted = len(text) < len(value)
+        cells.append(TextCell(name, text, start + begin + is_quoted))
+    if sum(bool(cell.column and cell.value) for cell in cells) < _NAMED * len(cells):
         return
-    if len(parts) == 1 and max(len(name), len(pairs[0][2])) > _LONGEST:
+    if len(cells) == 1 and max(len(cells[0].column), len(cells[0].value)) > _LONGEST:
         return
-    cells = [
-        TextCell(column if number else name, value, place + len(part) - len(value))
-        for number, ((column, _, value), (part, place)) in enumerate(zip(pairs, parts, strict=True))
-    ]
     yield TextRow(start, line, label, tuple(cells), named=True)
+
+
+def _unquoted(text: str) -> str:
+    return text[1:-1] if text.startswith("“") and text.endswith("”") else text
 
 
 def _is_header(names: Sequence[str]) -> bool:

@@ -16,15 +16,16 @@ _TEXT, _TABLE, _DRAW, _OFFICE, _STYLE = (
     f"{{urn:oasis:names:tc:opendocument:xmlns:{part}:1.0}}"
     for part in ("text", "table", "drawing", "office", "style")
 )
-_NOT_READ = (  # deletions that are still marked, generated lists, comments
+_NOT_READ = (  # deletions that are still marked, generated lists, comments, what others cover
     f"{_TEXT}tracked-changes",
     f"{_TEXT}table-of-content",
     f"{_TEXT}alphabetical-index",
     f"{_TEXT}illustration-index",
     f"{_TEXT}table-index",
     f"{_OFFICE}annotation",
+    f"{_TABLE}covered-table-cell",
 )
-_NAMES = {  # in HTML; a cell that another covers is empty
+_NAMES = {  # in HTML
     f"{_TEXT}list": "ul",
     f"{_TEXT}list-item": "li",
     f"{_TABLE}table": "table",
@@ -32,8 +33,8 @@ _NAMES = {  # in HTML; a cell that another covers is empty
     f"{_TABLE}table-rows": "tbody",
     f"{_TABLE}table-row": "tr",
     f"{_TABLE}table-cell": "td",
-    f"{_TABLE}covered-table-cell": "td",
 }
+_SPANS = {f"{_TABLE}number-rows-spanned": "rowspan", f"{_TABLE}number-columns-spanned": "colspan"}
 _BELOW = (f"{_TEXT}note", f"{_DRAW}frame", f"{_DRAW}custom-shape")  # in a paragraph, read after it
 _CODE = ("code", "preformatted", "source")
 _MAX_BLANKS = 1000
@@ -97,8 +98,11 @@ def _block(element: Element, bases: dict[str, str]) -> str:
         line = _inline(element, below)
         return f"<{name}>{line}</{name}>" + "".join(_block(child, bases) for child in below)
     name = _NAMES.get(tag, "div")
-    layout = f" {html.MAY_BE_LAYOUT}" if name == "table" else ""
-    return f"<{name}{layout}>{''.join(_block(child, bases) for child in element)}</{name}>"
+    marks = [f' {mark}="{escape(element.get(key, "1"))}"' for key, mark in _SPANS.items()]
+    attributes = "".join(marks) if name == "td" else ""
+    if name == "table":
+        attributes = f" {html.MAY_BE_LAYOUT}"
+    return f"<{name}{attributes}>{''.join(_block(child, bases) for child in element)}</{name}>"
 
 
 def _inline(element: Element, below: list[Element]) -> str:

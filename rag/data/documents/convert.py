@@ -18,7 +18,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import PurePath
 from typing import Any
 
@@ -47,7 +47,7 @@ _FROM_BYTES: dict[str, Callable[[bytes], tuple[Any, ...]]] = {
     "mail": lambda data: mail.message(data, _attached),
     "mbox": lambda data: mail.mailbox(data, _attached),
 }
-_FROM_TEXT: dict[str, Callable[[str], tuple[str, list[Piece]]]] = {
+_FROM_TEXT: dict[str, Callable[[str], tuple[Any, ...]]] = {
     "html": html.page,
     "markdown": plain.markdown,
     "rst": rst.rst,
@@ -96,7 +96,8 @@ def _read_as(kind: str, data: bytes) -> tuple[str, list[Piece], tuple[str, ...]]
         return title, pieces, tuple(*more)
     source, notes = plain.decode(data)
     if kind not in pandoc.FORMATS:
-        return *_FROM_TEXT[kind](source), notes
+        title, pieces, *more = _FROM_TEXT[kind](source)
+        return title, pieces, (*notes, *chain(*more))
     try:
         return *pandoc.read(source.encode(), kind), notes
     except Unreadable as error:

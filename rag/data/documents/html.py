@@ -2,11 +2,10 @@
 
 import re
 from collections.abc import Iterable
-from itertools import zip_longest
 from typing import Any
 
 from rag.core.optional import require
-from rag.data.documents import tables
+from rag.data.documents import grid
 from rag.data.documents.blocks import BULLET, Kind, Piece, clean, first_heading
 
 _HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
@@ -93,6 +92,7 @@ _BLOCKS = frozenset(
 )
 _LAYOUT = "table table, td h1, td h2, td h3, td pre, td ul li ul"  # parts of a table that is none
 _MAX_TABLES = 50  # in each other
+_MAX_ROW_SPAN, _MAX_COLUMN_SPAN = 65_534, 100  # HTML's limit, and less than its limit of 1000
 _MAIN_SHARE = 0.3  # of a page's letters: the main part has more
 _MIN_CONTENTS = 5  # links that make a list a table of contents
 MAY_BE_LAYOUT = "data-layout"  # marks a table of another format that may be layout
@@ -268,21 +268,19 @@ class _Walk:
         if (caption := node.css_first("caption")) is not None:
             self._inline.append(_inline_text(caption))
             self.flush()
-        texts = [[text for cell in row for text in _columns_of(cell)] for row in cells]
-        are_heads = [bool(row) and all(cell.tag == "th" for cell in row) for row in cells]
-        n_heads = are_heads.index(False) if False in are_heads else 0
-        if n_heads:
-            columns = zip_longest(*texts[:n_heads], fillvalue="")
-            header = [" ".join(dict.fromkeys(filter(None, names))) for names in columns]
-            self.pieces += tables.rows(texts[n_heads:], header)
-        else:
-            tags = {cell.tag for row in cells for cell in row}  # without "th" the header is guessed
-            self.pieces += tables.rows(texts) if "th" in tags else tables.grid(texts)
+        self.pieces += grid.table(grid.filled([list(map(_cell, row)) for row in cells]))
 
 
-def _columns_of(cell: Any) -> list[str]:
-    value = cell.attributes.get("colspan") or ""
-    return [_inline_text(cell)] * (min(int(value), 100) if value.isdecimal() and int(value) else 1)
+def _cell(node: Any) -> grid.Cell:
+    rows = _span(node, "rowspan", _MAX_ROW_SPAN)
+    columns = _span(node, "colspan", _MAX_COLUMN_SPAN)
+    is_heading = node.tag == "th" or node.parent.parent.tag == "thead"
+    return grid.Cell(_inline_text(node), rows, columns, is_heading)
+
+
+def _span(node: Any, name: str, most: int) -> int:
+    value = node.attributes.get(name) or ""
+    return min(max(int(value), 1), most) if value.isdecimal() else 1
 
 
 def _inline_text(node: Any) -> str:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from rag.core.optional import require
-from rag.data.documents import tables
+from rag.data.documents import grid
 from rag.data.documents.blocks import BULLET, Piece, clean, first_heading
 
 _W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
@@ -114,23 +114,42 @@ def _text(element: Any) -> str:
 
 
 def _table(element: Any, document: Any, notes: _Notes) -> Iterator[Piece]:
-    cells = []
+    rows = list[list[grid.Cell]]()
+    above: dict[int, grid.Cell] = {}  # the last cell that begins in each column
     for row in element.iter(f"{_W}tr"):
         if next(row.iterancestors(f"{_W}tbl")) is not element:
             continue  # of a table within a cell, whose text that cell has
-        texts = []
-        for cell in row.findall(f"{_W}tc"):
-            span = cell.find(f"{_W}tcPr/{_W}gridSpan")
-            lines = [clean(_text(paragraph)) for paragraph in cell.iter(f"{_W}p")]
-            texts += [" ".join(filter(None, lines))] * int(
-                span.get(f"{_W}val") if span is not None else 1
-            )
-        cells.append(texts)
-    if max(map(len, cells), default=0) < 2:
+        is_heading = row.find(f"{_W}trPr/{_W}tblHeader") is not None
+        skipped = row.find(f"{_W}trPr/{_W}gridBefore")
+        column = 0 if skipped is None else int(skipped.get(f"{_W}val"))
+        cells = [grid.Cell() for _ in range(column)]
+        for node in row.iter(f"{_W}tc"):
+            if next(node.iterancestors(f"{_W}tr")) is not row:
+                continue
+            cell = _cell(node, is_heading)
+            merge = node.find(f"{_W}tcPr/{_W}vMerge")
+            goes_on = merge is not None and merge.get(f"{_W}val", "continue") == "continue"
+            if goes_on and column in above:
+                above[column].row_span += 1
+            else:
+                above[column] = cell
+                cells.append(cell)
+            column += cell.column_span
+        rows.append(cells)
+    filled = grid.filled(rows)
+    if not filled or len(filled[0]) < 2:
         for row in element.iter(f"{_W}tc"):
             yield from _blocks(row, document, notes)
     else:
-        yield from tables.grid(cells)
+        yield from grid.table(filled)
+
+
+def _cell(node: Any, is_heading: bool) -> grid.Cell:
+    span = node.find(f"{_W}tcPr/{_W}gridSpan")
+    lines = [clean(_text(paragraph)) for paragraph in node.iter(f"{_W}p")]
+    columns = int(span.get(f"{_W}val")) if span is not None else 1
+    text = " ".join(filter(None, lines))
+    return grid.Cell(text, column_span=max(columns, 1), is_heading=is_heading)
 
 
 def slides(data: bytes) -> tuple[str, list[Piece]]:
@@ -160,7 +179,11 @@ def _shape(shape: Any) -> Iterator[Piece]:
         for inner in shape.shapes:
             yield from _shape(inner)
     elif getattr(shape, "has_table", False):
-        yield from tables.grid([[cell.text for cell in row.cells] for row in shape.table.rows])
+        rows = [
+            [_slide_cell(cell) for cell in row.cells if not cell.is_spanned]
+            for row in shape.table.rows
+        ]
+        yield from grid.table(grid.filled(rows))
     elif shape.has_text_frame and not (
         shape.is_placeholder and int(shape.placeholder_format.type or 0) in _FOOTERS
     ):
@@ -168,3 +191,7 @@ def _shape(shape: Any) -> Iterator[Piece]:
         is_list = len(lines) > 1
         for line in lines:
             yield Piece("item", BULLET + line) if is_list else Piece("paragraph", line)
+
+
+def _slide_cell(cell: Any) -> grid.Cell:
+    return grid.Cell(clean(cell.text), cell.span_height, cell.span_width)

@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
 from threading import Lock
@@ -21,7 +21,9 @@ from typing import Any
 
 from rag.core.errors import MissingDependencyError
 from rag.core.optional import require
+from rag.data.documents import grid
 from rag.data.documents.blocks import PAGE_BREAK, Piece, Unreadable, clean
+from rag.data.documents.pdf_tables import Rule, Word, find_tables, words_of
 
 _HYPHENS = "\x02\ufffe"  # what PDFium writes for a hyphen at the end of a line
 _LEADERS = re.compile(r"(?:[.·…_] ?){4,}[\divxlcIVXLC]*\s*\Z")  # of a table of contents
@@ -31,6 +33,7 @@ _PAGE_NUMBER = re.compile(
 _ENDS_IN_NUMBER = re.compile(r"\D\s*\b(?:\d{1,4}|[ivxlc]+)\s*\Z")
 _MIN_CONTENTS = 8  # lines of a page that is a table of contents
 _ENTRY = re.compile(r"([•▪◦‣●○■□–\-*·]|\(?\d{1,3}[.)]|\(?[a-z]\))\s+(?=\S)")
+_WORD = re.compile(r"[^\s\x02\ufffe]+")
 _LINE = re.compile(r"[^\s\ufffe](?:[^\r\n]*[^\s])?")
 _CODE_FONTS, _BOLD_FONTS = ("mono", "courier", "cmtt"), ("bold", "black", "heavy", "cmbx", "demi")
 _FIXED_PITCH = 1  # a bit of a font's flags
@@ -41,6 +44,7 @@ _TITLE_JUNK = re.compile(
 )
 _one_at_a_time = Lock()
 _MAX_HEADING_CHARS = 160
+_MAX_POINTS = 2000  # of the paths of a page that may be ruled lines; drawings have more
 _MAX_HEADING_LINES = 3
 _MAX_LEVELS = 4
 _NUMBERING = re.compile(
@@ -64,6 +68,7 @@ class _Line:
     is_bold: bool
     height: float  # of the page
     level: int = 0  # of a heading; 0 for other lines
+    rows: tuple[Piece, ...] = ()  # of a table, which is one line
 
 
 def pdf(data: bytes) -> tuple[str, list[Piece], tuple[str, ...]]:
@@ -80,7 +85,7 @@ def pdf(data: bytes) -> tuple[str, list[Piece], tuple[str, ...]]:
     n_empty = n_broken = 0
     for number in range(count):
         try:
-            of_page = list(_lines(document, number, library.raw))
+            of_page = _lines_and_tables(document, number, library.raw)
         except library.PdfiumError:
             n_broken += 1
             continue
@@ -133,11 +138,75 @@ def _labels(document: Any) -> list[str]:
     )
 
 
-def _lines(document: Any, number: int, raw: Any) -> Iterator[_Line]:
-    """Cut a page's characters at line ends; place and size are those of a line's first visible
-    character.
-    """
+def _lines_and_tables(document: Any, number: int, raw: Any) -> list[_Line]:
+    """The lines of a page; each of its tables stands in place of its first line."""
     page = document[number]
+    lines = list[_Line]()
+    words = list[list[Word]]()
+    for line, of_line in _lines(page, number, raw):
+        lines.append(line)
+        words.append(of_line)
+    if _is_contents(lines):
+        return lines
+    tables = find_tables(list(itertools.chain(*words)), *_rules(page, raw))
+    if not tables:
+        return lines
+    begins = {min(word.line for word in table.words): table for table in tables}
+    taken = words_of(tables)
+    merged = list[_Line]()
+    for place, (line, of_line) in enumerate(zip(lines, words, strict=True)):
+        if place in begins:
+            rows = tuple(grid.table(begins[place].grid))
+            merged.append(replace(line, text=" ".join(row.text for row in rows), rows=rows))
+        rest = [word for word in of_line if word not in taken]
+        if len(rest) == len(of_line):
+            merged.append(line)
+        elif rest:
+            text = " ".join(word.text for word in rest)
+            merged.append(replace(line, text=text, left=rest[0].left))
+    return merged
+
+
+def _rules(page: Any, raw: Any) -> tuple[list[Rule], list[Rule]]:
+    """The horizontal and the vertical ruled lines of a page."""
+    horizontal = list[Rule]()
+    vertical = list[Rule]()
+    for shape in page.get_objects(filter=[raw.FPDF_PAGEOBJ_PATH]):
+        n_points = raw.FPDFPath_CountSegments(shape)
+        if n_points > _MAX_POINTS or len(horizontal) + len(vertical) > _MAX_POINTS:
+            continue
+        matrix = shape.get_matrix()
+        points = [_point(shape, place, matrix, raw) for place in range(n_points)]
+        first = points[0] if points else None
+        for before, point in itertools.pairwise(points):
+            is_start = point[2] == raw.FPDF_SEGMENT_MOVETO
+            first = point if is_start else first
+            ends = [] if is_start else [(before, point)]
+            if point[3] and first is not None:
+                ends.append((point, first))
+            for (x, y, *_), (to_x, to_y, *_) in ends:
+                if abs(y - to_y) < 1 <= abs(x - to_x):
+                    horizontal.append(Rule(y, min(x, to_x), max(x, to_x)))
+                elif abs(x - to_x) < 1 <= abs(y - to_y):
+                    vertical.append(Rule(x, min(y, to_y), max(y, to_y)))
+    return horizontal, vertical
+
+
+def _point(shape: Any, place: int, matrix: Any, raw: Any) -> tuple[float, float, int, bool]:
+    """A point of a path on the page, the kind of its segment, and whether that closes the path."""
+    segment = raw.FPDFPath_GetPathSegment(shape, place)
+    x = ctypes.c_float()
+    y = ctypes.c_float()
+    raw.FPDFPathSegment_GetPoint(segment, ctypes.byref(x), ctypes.byref(y))
+    on_page = matrix.on_point(x.value, y.value)
+    kind = raw.FPDFPathSegment_GetType(segment)
+    return *on_page, kind, bool(raw.FPDFPathSegment_GetClose(segment))
+
+
+def _lines(page: Any, number: int, raw: Any) -> Iterator[tuple[_Line, list[Word]]]:
+    """Cut a page's characters at line ends, and lines that are no code into words; place and size
+    are those of a line's first visible character.
+    """
     text_page, height = page.get_textpage(), page.get_height()
     n_chars = max(text_page.count_chars(), 0)
     buffer = (ctypes.c_ushort * (n_chars + 1))()
@@ -147,21 +216,47 @@ def _lines(document: Any, number: int, raw: Any) -> Iterator[_Line]:
     )  # one character for each of PDFium's, surrogates too
     flags = ctypes.c_int()
     name = ctypes.create_string_buffer(128)
-    for match in _LINE.finditer(page_text):
+    for place, match in enumerate(_LINE.finditer(page_text)):
         first, last = match.start(), match.end() - 1
         left, bottom, _, top = text_page.get_charbox(first)
         is_code = is_bold = True
-        for place in {first, (first + last) // 2, last}:
-            raw.FPDFText_GetFontInfo(text_page, place, name, len(name), ctypes.byref(flags))
+        for sample in {first, (first + last) // 2, last}:
+            raw.FPDFText_GetFontInfo(text_page, sample, name, len(name), ctypes.byref(flags))
             font = name.value.decode("utf-8", "replace").lower()
             is_code &= bool(flags.value & _FIXED_PITCH) or any(mark in font for mark in _CODE_FONTS)
             is_bold &= any(mark in font for mark in _BOLD_FONTS)
         size = round(raw.FPDFText_GetFontSize(text_page, first) * 2) / 2
         if size <= 2:  # the size is in the text's matrix, not in the font
             size = max(round((top - bottom) * 1.4 * 2) / 2, 1)
-        text = match[0].encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+        text = _decoded(match[0])
         text = text if is_code else unicodedata.normalize("NFKC", text)  # ligatures to letters
-        yield _Line(text, number, left, top, bottom, size, is_code, is_bold, height)
+        words = [] if is_code else _words(match, place, size, text_page, raw)
+        yield _Line(text, number, left, top, bottom, size, is_code, is_bold, height), words
+
+
+def _decoded(units: str) -> str:
+    """A text whose characters are the units of UTF-16."""
+    return units.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def _words(line: re.Match[str], number: int, size: float, text_page: Any, raw: Any) -> list[Word]:
+    words = list[Word]()
+    base = ctypes.c_double()  # where the letters stand; their boxes differ
+    left = ctypes.c_double()
+    right = ctypes.c_double()
+    ignored = ctypes.c_double()
+    for match in _WORD.finditer(line[0]):
+        first = line.start() + match.start()
+        last = line.start() + match.end() - 1
+        raw.FPDFText_GetCharOrigin(text_page, first, ignored, base)
+        raw.FPDFText_GetCharBox(text_page, first, left, ignored, ignored, ignored)
+        begin = left.value
+        raw.FPDFText_GetCharBox(text_page, last, ignored, right, ignored, ignored)
+        text = match[0]
+        if not text.isascii():
+            text = unicodedata.normalize("NFKC", _decoded(text))
+        words.append(Word(text, begin, right.value, base.value + size / 4, size, number))
+    return words
 
 
 def _without_boilerplate(lines: list[_Line], labels: Sequence[str]) -> list[_Line]:
@@ -175,7 +270,7 @@ def _without_boilerplate(lines: list[_Line], labels: Sequence[str]) -> list[_Lin
     enough = 3 if len(pages) > 4 else 2
 
     def is_furniture(line: _Line) -> bool:
-        if not (mark := _edge_mark(line)):
+        if line.rows or not (mark := _edge_mark(line)):
             return False
         words = line.text.split()
         is_number = (
@@ -236,14 +331,23 @@ def _pieces(lines: Sequence[_Line], labels: Sequence[str]) -> Iterator[Piece]:
     block: list[_Line] = []
     for line in lines:
         if block and not _continues(block[-1], line, block, pitch):
-            yield _piece(block, labels)
+            yield from _block_pieces(block, labels)
             block = []
         block.append(line)
-    yield _piece(block, labels)
+    yield from _block_pieces(block, labels)
+
+
+def _block_pieces(block: Sequence[_Line], labels: Sequence[str]) -> Iterator[Piece]:
+    if block[0].rows:
+        pages = (labels[block[0].page],)
+        yield from (replace(row, pages=pages) for row in block[0].rows)
+    else:
+        yield _piece(block, labels)
 
 
 def _continues(last: _Line, line: _Line, block: Sequence[_Line], pitch: float) -> bool:
-    if line.level != last.level or line.is_code != last.is_code:
+    is_alike = line.level == last.level and line.is_code == last.is_code
+    if not is_alike or line.rows or last.rows:
         return False
     if line.page != last.page:  # a sentence that goes on
         goes_on = (
@@ -373,4 +477,4 @@ def _may_be_heading(line: _Line, most: int = _MAX_HEADING_CHARS) -> bool:
     text = line.text.strip()
     letters = sum(character.isalpha() for character in text)
     is_short = letters >= 2 and len(text) <= most and letters > len(text) / 3
-    return is_short and not line.is_code and text[-1] not in ".,;:"
+    return is_short and not (line.is_code or line.rows) and text[-1] not in ".,;:"

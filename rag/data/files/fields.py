@@ -75,7 +75,8 @@ class DocumentFields:
             raise DataError(
                 f"{self._name}: no field is known to hold the text; the fields are {self._names}",
                 hint="name it: --text-field NAME (in Python text_field), also --title-field and --id-field; "
-                "a table without a header has the columns id, text and perhaps title",
+                "a table without a header has the columns id, text and perhaps title; "
+                "tables are read row by row with --format documents",
             )
         self._has_ids = bool(roles["id"])
         first_choices = {present[0] for present in roles.values() if present}

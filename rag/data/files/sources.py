@@ -3,7 +3,7 @@
 import os
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
@@ -11,8 +11,9 @@ from rag.core.errors import ConfigError, DataError
 from rag.core.manifest import is_index
 from rag.data.documents.kinds import is_text, kind_by_name
 from rag.data.files import rows as files
+from rag.data.files.fields import DocumentFields
 from rag.data.files.named import is_named
-from rag.data.records import CORPUS_FORMATS, BadRecord, ReadReport
+from rag.data.records import CORPUS_FORMATS, BadRecord, CorpusOptions, ReadReport
 
 DOCUMENTS = "documents"  # every file is one document: PDF, Office, HTML, Markdown, text, …
 _ALSO_DOCUMENTS = ("csv", "tsv", "json")  # records in a folder of data, one table among documents
@@ -47,11 +48,19 @@ class Source:
 
 
 def find_sources(
-    inputs: Sequence[str | Path], format: str = "auto", report: ReadReport | None = None
+    inputs: Sequence[str | Path],
+    format: str = "auto",
+    report: ReadReport | None = None,
+    *,
+    text_field: str = "",
 ) -> list[Source]:
     """List everything to read, in the order given; the files of a folder by relative path.
 
     What is left out of folders, and folders that may not be read, are named in the report.
+
+    Args:
+        text_field: the column with the texts of records; without it, a folder of nothing but tables
+            in which no column is known to hold texts is one of documents.
 
     Raises:
         ConfigError: no inputs, an unknown format name, or a format that cannot be told.
@@ -93,7 +102,7 @@ def find_sources(
             )
         else:
             prefix = f"{labels[path]}/" if len(paths) > 1 else ""
-            sources += _folder(Path(path), format, report, prefix)
+            sources += _folder(Path(path), format, report, prefix, bool(text_field))
     return sources
 
 
@@ -131,7 +140,9 @@ def _format_of(path: Path, *, is_alone: bool) -> str | None:
     return DOCUMENTS if is_text(head) or b"%PDF-" in head[:1024] else None
 
 
-def _folder(folder: Path, format: str, report: ReadReport, prefix: str) -> list[Source]:
+def _folder(
+    folder: Path, format: str, report: ReadReport, prefix: str, has_text_field: bool
+) -> list[Source]:
     """The sources of a folder: of BEIR its corpus; files of one format, where it is named; people's
     documents, tables among them; else, where nothing but a README lies beside them, files of
     records.
@@ -146,6 +157,8 @@ def _folder(folder: Path, format: str, report: ReadReport, prefix: str) -> list[
         has_records = any(each in files.BY_SUFFIX.values() for each in format_of.values())
         about_data = all(PurePath(name).stem.lower() in _ABOUT_DATA for name in documents)
         kind = "records" if has_records and about_data else DOCUMENTS
+        if kind == "records" and not has_text_field and _are_tables(folder, format_of):
+            kind = DOCUMENTS
     several = {DOCUMENTS: (DOCUMENTS, *_ALSO_DOCUMENTS), "records": tuple(files.BY_SUFFIX.values())}
     chosen = sorted(name for name, each in format_of.items() if each in several.get(kind, (kind,)))
     if not chosen:
@@ -162,6 +175,24 @@ def _folder(folder: Path, format: str, report: ReadReport, prefix: str) -> list[
     if kind == DOCUMENTS:
         format_of = dict.fromkeys(chosen, DOCUMENTS)
     return [Source(str(folder / name), format_of[name], prefix + name) for name in chosen]
+
+
+def _are_tables(folder: Path, format_of: Mapping[str, str]) -> bool:
+    """Whether all records are in tables of which none has a column that is known to hold texts."""
+    records = [name for name, each in format_of.items() if each in files.BY_SUFFIX.values()]
+    has_others = any(format_of[name] not in ("csv", "tsv") for name in records)
+    return not has_others and not any(_has_texts(folder / name) for name in records)
+
+
+def _has_texts(table: Path) -> bool:
+    fields = DocumentFields(CorpusOptions(), table.name)
+    try:
+        for _, number, row in files.read_rows(str(table), fields.columns):
+            fields.document(row, number)
+            break
+    except DataError:
+        return False
+    return bool(fields.layout)
 
 
 def _files(folder: Path, report: ReadReport) -> dict[str, str]:

@@ -15,6 +15,7 @@ BARS = "Team | Points | Coach\nAjax | 61 | Ten Hag\nPSV | 58 | Schmidt"
 MARKED = "| Team | Points | Coach |\n| --- | --- | --- |\n| Ajax | 61 | Ten Hag |\n| PSV | 58 | Schmidt |"
 TABLE = Passage("t", "", "tower: meters: 324; built: 1889\nbridge: meters: 51; built: 1901")
 PROSE = Passage("p", "", "A river bridge was built near the city in 1907.")
+QUOTED = NAMED.replace("Points: 61", "Note: “old: yes; big | new”; Points: 61")
 LABELLED = "Ajax: Points: 61; Coach: Ten Hag\nPSV: Points: 58; Coach: Schmidt"
 
 
@@ -24,7 +25,7 @@ def best(question: str, text: str) -> str:
     return max(cells, key=lambda cell: match(1, cell.start, cell.end)).value
 
 
-@pytest.mark.parametrize("text", [NAMED, BARS, MARKED, LABELLED])
+@pytest.mark.parametrize("text", [NAMED, BARS, MARKED, LABELLED, QUOTED])
 def test_the_cell_of_the_row_and_column_asked_for_fits_best(text: str) -> None:
     assert best("How many points does PSV have?", text) == "58"
     assert best("Who is the coach of Ajax?", text) == "Ten Hag"

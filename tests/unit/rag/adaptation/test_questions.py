@@ -48,6 +48,13 @@ MADE: list[
     (
         "table",
         "",
+        "Pump: Oil: “daily; warm”; Belts: “from: May”",
+        {"daily; warm", "from: May"},
+        {"What is the oil of pump?": "daily; warm", "What is the belts of pump?": "from: May"},
+    ),
+    (
+        "table",
+        "",
         "Data: > Income: Year > 2017: $3; Year > 2016: 4 (5)",
         {"$3", "4 (5)"},
         {"What is the income for 2017?": "$3", "What is the income for 2016?": "4 (5)"},

@@ -1,7 +1,11 @@
+from dataclasses import replace
+
 import pytest
 
+from rag.data.documents.blocks import Piece, assemble
+from rag.data.records import CorpusOptions
 from rag.data.sentences import split_sentences
-from rag.data.split import word_blocks
+from rag.data.split import split_documents, word_blocks
 
 
 @pytest.mark.parametrize(
@@ -36,3 +40,23 @@ def test_text_without_spaces_is_cut_into_passages() -> None:
     assert word_blocks(f"see {address} there", 100) == [f"see {address} there"]
     mixed = word_blocks("before " + "y" * 250 + " after", 5)
     assert mixed == ["before " + "y" * 80, "y" * 100, "y" * 70 + " after"]
+
+
+def test_a_row_that_is_cut_is_named_in_the_title_of_each_part() -> None:
+    cells = [f"Field {number}: “value; {number}”" for number in range(30)]
+    long_cell = "Remark: " + " ".join(f"Sentence {number} of the remark." for number in range(20))
+    rows = ["; ".join(["Item: tea", *cells]), f"Item: milk; {long_cell}", "Item: salt; Price: 3"]
+    document = replace(
+        assemble("Goods", [Piece("row", row) for row in rows]), id="d", path="goods.csv"
+    )
+    passages = list(split_documents([document], CorpusOptions(max_tokens=64)))
+    of_tea = [passage for passage in passages if "Field" in passage.text]
+    assert len(of_tea) > 2
+    for cell in cells:
+        [passage] = [passage for passage in of_tea if cell in passage.text]
+        assert "Item: tea" in f"{passage.title} {passage.text}"
+    of_milk = [passage for passage in passages if "Sentence" in passage.text]
+    assert len(of_milk) > 2
+    assert of_milk[0].title == "Goods › Item: milk"
+    assert {passage.title for passage in of_milk[1:]} == {"Goods › Item: milk; Remark"}
+    assert (passages[-1].title, passages[-1].text) == ("Goods", "Item: salt; Price: 3")

@@ -12,7 +12,7 @@ from rag.data.corpus import read_documents
 from rag.data.documents.blocks import Unreadable
 from rag.data.documents.convert import convert
 from rag.data.documents.read import convert_files
-from rag.data.records import BadRecord, Document, ReadReport
+from rag.data.records import BadRecord, CorpusOptions, Document, ReadReport
 from rag.data.split import split_documents
 from tests import document_makers as make
 
@@ -158,6 +158,36 @@ def test_records_beside_a_readme_stay_records(tmp_path: Path) -> None:
     assert [d.id for d in read_documents(tmp_path, format="jsonl")] == ["r0", "r1", "r2"]
     ids = [d.id for d in read_documents(tmp_path, format="documents")]
     assert ids == ["README.md", "notes.md", "rows.csv"]
+
+
+def test_a_folder_of_tables_without_a_column_of_texts_is_one_of_documents(tmp_path: Path) -> None:
+    (tmp_path / "rooms.csv").write_text("week,room\n2,37\n")
+    (tmp_path / "README.md").write_text("About the tables.")
+    (tmp_path / "people.tsv").write_text("name\tage\nAnn\t30\n")
+    documents = {d.id: d.text for d in read_documents(tmp_path)}
+    assert documents == {
+        "README.md": "About the tables.",
+        "people.tsv": "name: Ann; age: 30",
+        "rooms.csv": "week: 2; room: 37",
+    }
+    records = read_documents(tmp_path, format="csv", options=CorpusOptions(text_field="room"))
+    assert [d.text for d in records] == ["37"]
+    (tmp_path / "people.tsv").unlink()
+    records = read_documents(tmp_path, options=CorpusOptions(text_field="room"))
+    assert [d.text for d in records] == ["37"]
+    with pytest.raises(DataError, match="no field is known") as refused:
+        list(read_documents(tmp_path / "rooms.csv"))
+    assert "--format documents" in str(refused.value.hint)
+    [document] = read_documents(tmp_path / "rooms.csv", format="documents")
+    assert document.text == "week: 2; room: 37"
+
+
+def test_rows_of_a_csv_with_other_lengths_get_a_note(tmp_path: Path) -> None:
+    lines = ["id,text,size", *(f"{n},x,{n}" for n in range(9)), "9,x", "10,x,y,z"]
+    assert convert("\n".join(lines).encode(), "a.csv").notes == (
+        "rows with another number of cells than 3: 2, the first is row 11",
+    )
+    assert convert("\n".join(lines[:10]).encode(), "a.csv").notes == ()
 
 
 def test_a_single_file_and_no_readable_file(tmp_path: Path) -> None:

@@ -346,7 +346,8 @@ def test_a_text_without_what_is_deleted_or_generated_and_with_its_notes() -> Non
       <text:list><text:list-item><text:p>one</text:p><text:p>more</text:p>
         <text:list><text:list-item><text:p>inner</text:p></text:list-item></text:list></text:list-item></text:list>
       <text:p><draw:frame><draw:text-box><text:p>In a box.</text:p></draw:text-box></draw:frame></text:p>
-      <table:table><table:table-header-rows><table:table-row><table:table-cell><text:p>Size</text:p></table:table-cell>
+      <table:table><table:table-header-rows><table:table-row>
+      <table:table-cell table:number-columns-spanned="2"><text:p>Size</text:p></table:table-cell>
       <table:covered-table-cell/><table:table-cell><text:p>Room</text:p></table:table-cell></table:table-row>
       </table:table-header-rows>""" + make.cells([["5", "6", "attic"]]).removeprefix(
         "<table:table>"
@@ -359,6 +360,6 @@ def test_a_text_without_what_is_deleted_or_generated_and_with_its_notes() -> Non
         ("item", "more"),
         ("item", "• inner"),
         ("paragraph", "In a box."),
-        ("row", "Size: 5; 6; Room: attic"),
+        ("row", "Size: 5; Size: 6; Room: attic"),
     ]
     assert convert(make.odf(body, title="Its title"), "a.odt").title == "Its title"

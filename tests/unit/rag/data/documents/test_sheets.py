@@ -4,14 +4,15 @@ one.
 
 import pytest
 
-from rag.data.documents.tables import grid, sheet
+from rag.data.documents.grid import of_texts, table
+from rag.data.documents.tables import sheet
 
 
 def pieces(*lines: str) -> list[str]:
     """What is read of a sheet whose cells are separated by bars; headings begin with their
     level.
     """
-    result = sheet([[cell.strip() for cell in line.split("|")] for line in lines])
+    result = sheet(of_texts(line.split("|") for line in lines))
     return [f"{'#' * piece.level} {piece.text}".strip() for piece in result]
 
 
@@ -96,4 +97,7 @@ def test_what_is_a_header(lines: tuple[str, ...], expected: list[str]):
 
 def test_a_merged_title_of_a_table_in_a_text_is_said_once():
     cells = [["Rooms"] * 3, ["week", "room", "who"], ["2", "37", "Ann"]]
-    assert [piece.text for piece in grid(cells)] == ["Rooms", "week: 2; room: 37; who: Ann"]
+    assert [piece.text for piece in table(of_texts(cells))] == [
+        "Rooms",
+        "week: 2; room: 37; who: Ann",
+    ]
