@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path as FilePath
 from typing import Any, Literal
 
@@ -15,7 +17,7 @@ from indexers.index import Index
 from indexers.settings import BuildSettings, IndexKind
 from rag.config import load_config
 from rag.core.arrays import Float32
-from rag.core.errors import ConfigError
+from rag.core.errors import ConfigError, RetrievalError
 from rag.core.log import Timer, stage
 from rag.core.types import AnswerSet, Hit, Passage, Path, Paths, Query, RankedPassages
 from rag.data.corpus import passages_of
@@ -34,6 +36,32 @@ from retrievers.rerank import RerankingRetriever
 
 Questions = str | Sequence[str]  # one, or several as one batch
 FilterLike = Mapping[str, Any] | Filter | None
+
+
+def check_ranked(
+    questions: Sequence[str], lists: Sequence[RankedPassages], paths: Sequence[Paths]
+) -> None:
+    """Refuse what a retriever of one's own got wrong, before it is read or scored.
+
+    Raises:
+        RetrievalError: there is not one list per question, or a hit's score is no finite number,
+            or its id is not that of the passage in its row.
+    """
+    hint = "see `retrievers.protocols.Retriever` for what a search returns"
+    if not len(lists) == len(paths) == len(questions):
+        found = f"{len(lists)} lists of hits and {len(paths)} of paths"
+        raise RetrievalError(
+            f"{found} for {len(questions)} questions, expected one each", hint=hint
+        )
+    for hit, passage in chain.from_iterable(lists):
+        if hit.passage_id != passage.id:
+            raise RetrievalError(
+                f"row {hit.row} holds the passage {passage.id!r}, but its hit has the id "
+                f"{hit.passage_id!r}",
+                hint=hint,
+            )
+        if not math.isfinite(hit.score):
+            raise RetrievalError(f"the score of passage {passage.id!r} is {hit.score}", hint=hint)
 
 
 class Pipeline:
@@ -226,7 +254,11 @@ class Pipeline:
                 hit_lists = self.retriever.search(texts, int(top_k), timer=timer, **within)
             with stage(timer, "fetch_passages"):
                 fetched = [self._fetch(hits) for hits in hit_lists]
-                return fetched, [[self._fetch(path.hits) for path in own] for own in paths]
+                path_lists: list[Paths] = [
+                    [self._fetch(path.hits) for path in found] for found in paths
+                ]
+        check_ranked(texts, fetched, path_lists)
+        return fetched, path_lists
 
     def read(
         self,

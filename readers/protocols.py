@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Protocol, runtime_checkable
 
-from rag.core.errors import ConfigError, DataError
+from rag.core.errors import ConfigError, DataError, QuestionError
 from rag.core.types import AnswerSet, Passage
 
 PassageLists = Sequence[Sequence[Passage]]  # the passages of each question
@@ -45,7 +45,8 @@ def check_request(
 
     Raises:
         ConfigError: if `n_best` is below 1 or the lists do not match in length.
-        DataError: if a question is blank, or a question or passage is too long.
+        QuestionError: if a question is blank or too long.
+        DataError: if a passage is too long.
     """
     if n_best < 1:
         raise ConfigError(f"n_best is {n_best}, expected at least 1")
@@ -56,9 +57,9 @@ def check_request(
         )
     for question, own, ranks in zip(questions, passages, scores, strict=True):
         if not question.strip():
-            raise DataError("a question is blank")
+            raise QuestionError("a question is blank")
         if len(question) > MAX_QUESTION_CHARS:
-            raise DataError(
+            raise QuestionError(
                 f"a question has {len(question)} characters, more than {MAX_QUESTION_CHARS}"
             )
         if len(own) != len(ranks):

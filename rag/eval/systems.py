@@ -12,6 +12,7 @@ from rag.core.files import sha256_file
 from rag.core.types import AnswerSet, Hit, Passage, Paths, Question, RankedPassages
 from rag.data.examples import read_examples
 from rag.eval.gold import PassageLookup, gold_passages
+from rag.pipeline import check_ranked
 from readers.answers import read_answers
 from readers.protocols import Reader
 
@@ -63,7 +64,10 @@ def system_of(pipeline: AnswersQuestions) -> System:
     """The system of an open pipeline, or of an object with the same methods."""
 
     def search(questions: Sequence[Question], top_k: int) -> SearchResults:
-        return pipeline.retrieve_paths([question.text for question in questions], top_k)
+        texts = [question.text for question in questions]
+        ranked, paths = pipeline.retrieve_paths(texts, top_k)
+        check_ranked(texts, ranked, paths)
+        return ranked, paths
 
     return System(pipeline.identity, search, None if pipeline.reader is None else pipeline.read)
 
