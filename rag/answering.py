@@ -6,11 +6,12 @@ policies of all questions ask for together, so that questions share searches and
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypedDict
 
-from rag.core.errors import ConfigError
+from rag.core.errors import ConfigError, RetrievalError
 from rag.core.log import Timer, stage
 from rag.core.types import AnswerSet, SearchResult
 from rag.policies import Finish, Policy, Read, Search, SearchOnce, State
@@ -19,6 +20,7 @@ from readers.protocols import Reader, ReadRequest
 
 MAX_STEPS = 32
 """Steps of a policy after which it is taken for endless."""
+RETRIEVER_HINT = "see `retrievers.protocols.Retriever` for what a search returns"
 
 Searcher = Callable[[Sequence[str], int, Timer], Sequence[SearchResult]]
 """Queries, a number of passages and a timer → the result of each query."""
@@ -160,6 +162,30 @@ def _run(
         f"{type(policy).__name__} gave no answer in {MAX_STEPS} steps",
         hint="return Finish once there are answers",
     )
+
+
+def check_results(queries: Sequence[str], results: Sequence[SearchResult]) -> None:
+    """Refuse what a retriever of one's own got wrong, before it is read or scored.
+
+    Raises:
+        RetrievalError: there is not one result per query, or a hit's score is no finite number, or
+            its id is not that of the passage in its row.
+    """
+    if len(results) != len(queries):
+        found = f"{len(results)} results for {len(queries)} questions, expected one each"
+        raise RetrievalError(found, hint=RETRIEVER_HINT)
+    for result in results:
+        for hit, passage in result.passages:
+            if hit.passage_id != passage.id:
+                raise RetrievalError(
+                    f"row {hit.row} holds the passage {passage.id!r}, but its hit has the id "
+                    f"{hit.passage_id!r}",
+                    hint=RETRIEVER_HINT,
+                )
+            if not math.isfinite(hit.score):
+                raise RetrievalError(
+                    f"the score of passage {passage.id!r} is {hit.score}", hint=RETRIEVER_HINT
+                )
 
 
 def _next_steps(

@@ -12,10 +12,17 @@ from typing import Any, Literal, Unpack
 from indexers.build import build_index
 from indexers.index import Index
 from indexers.settings import BuildSettings, IndexKind
-from rag.answering import AnswerOptions, AskOptions, Outcome, answer_questions
+from rag.answering import (
+    RETRIEVER_HINT,
+    AnswerOptions,
+    AskOptions,
+    Outcome,
+    answer_questions,
+    check_results,
+)
 from rag.config import load_config
 from rag.core.arrays import Float32
-from rag.core.errors import ConfigError
+from rag.core.errors import ConfigError, RetrievalError
 from rag.core.log import Timer, stage
 from rag.core.types import AnswerSet, Hit, Passage, Query, RankedPassages, SearchResult
 from rag.data.corpus import passages_of
@@ -207,11 +214,18 @@ class Pipeline:
         hit_lists, path_lists = self.retriever.search_paths(
             queries, top_k, timer=timer, selected=selected
         )
+        if not len(hit_lists) == len(path_lists) == len(queries):
+            raise RetrievalError(
+                f"{len(hit_lists)} lists of hits and {len(path_lists)} of paths for {len(queries)} "
+                "questions, expected one each",
+                hint=RETRIEVER_HINT,
+            )
         results = []
         with stage(timer, "fetch_passages"):
             for query, hits, paths in zip(queries, hit_lists, path_lists, strict=True):
                 fetched = [self._fetch(path.hits) for path in paths]
                 results.append(SearchResult(query, self._fetch(hits), fetched))
+        check_results(queries, results)
         return results
 
     def _fetch(self, hits: Sequence[Hit]) -> RankedPassages:

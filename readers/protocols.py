@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from rag.core.errors import ConfigError, DataError
+from rag.core.errors import ConfigError, DataError, QuestionError
 from rag.core.types import AnswerSet, Evidence, Hit, Passage, Paths, RankedPassages
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class Reader(ABC):
             1.
 
         Raises:
-            ConfigError, DataError: see `check_requests`.
+            ConfigError, QuestionError: see `check_requests`.
         """
 
     def count_candidates(self, question: str, n_best: int) -> int:
@@ -134,15 +134,15 @@ def check_requests(requests: Sequence[ReadRequest], n_best: int) -> None:
 
     Raises:
         ConfigError: `n_best` is below 1.
-        DataError: a question is blank or too long.
+        QuestionError: a question is blank or too long.
     """
     if n_best < 1:
         raise ConfigError(f"n_best is {n_best}, expected at least 1")
     for request in requests:
         if not request.question.strip():
-            raise DataError("a question is blank")
+            raise QuestionError("a question is blank")
         if len(request.question) > MAX_QUESTION_CHARS:
-            raise DataError(
+            raise QuestionError(
                 f"a question has {len(request.question)} characters, more than {MAX_QUESTION_CHARS}"
             )
 

@@ -11,9 +11,10 @@ from urllib.parse import quote
 import numpy as np
 from fastapi import APIRouter, Request
 from pydantic import (
+    AfterValidator,
     BaseModel,
     Field,
-    StringConstraints,
+    Strict,
     TypeAdapter,
     ValidationError,
     field_validator,
@@ -26,7 +27,7 @@ from rag.data.text import simple_tokenize
 from rag.policies import GREETING
 from serve.engine import Engine, Job
 from serve.errors import ApiError, invalid_request, refused
-from serve.routes import MAX_QUESTION_CHARS, AppEngine, Text
+from serve.routes import MAX_QUESTION_CHARS, AppEngine, Text, check_text
 
 MODEL = "openqa-rag"
 _NO_ANSWER = "No answer found"
@@ -86,7 +87,7 @@ class EmbeddingsRequest(BaseModel):
     """Texts to encode; `input_type` is not of OpenAI's protocol."""
 
     model: str = MODEL
-    input: list[Annotated[str, StringConstraints(strict=True, pattern=r"\S")]] = Field(
+    input: list[Annotated[str, Strict(), AfterValidator(check_text)]] = Field(
         min_length=1, max_length=2048, description="texts, or a single one"
     )
     encoding_format: Literal["float", "base64"] = Field(
@@ -223,12 +224,17 @@ def _last_questions(messages: list[ChatMessage]) -> tuple[str, str]:
     last = messages[places[-1]].text
     if len(places) == 1:
         return last, ""
-    previous = as_unicode(messages[places[-2]].text).strip()
+    previous = _cleaned(messages[places[-2]].text).strip()
     if GREETING.fullmatch(previous):
         return last, ""
     reply = "\n".join(message.text for message in messages[places[-2] + 1 : places[-1]])
-    understood = (line for line in as_unicode(reply).splitlines() if line.startswith(_UNDERSTOOD))
+    understood = (line for line in _cleaned(reply).splitlines() if line.startswith(_UNDERSTOOD))
     return last, next(understood, previous).removeprefix(_UNDERSTOOD)
+
+
+def _cleaned(text: str) -> str:
+    """An earlier message without what no question may hold; the user asks another one now."""
+    return as_unicode(text).replace("\0", " ")
 
 
 def context_of(question: str, previous: str) -> str:

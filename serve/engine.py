@@ -22,6 +22,7 @@ from starlette.requests import Request
 from rag.core.errors import (
     ConfigError,
     MismatchedArtifactError,
+    QuestionError,
     RagError,
     ReaderError,
     RetrievalError,
@@ -360,7 +361,7 @@ def _failure(
     failed: ItemFailed, job: Job, questions: list[str], number: int, request_id: str
 ) -> ApiError:
     cause = failed.__cause__
-    if isinstance(cause, FilterError):  # the client's mistake, which only the index could show
+    if isinstance(cause, FilterError | QuestionError):  # the client's mistake, found out only here
         return invalid_request(cause.message, cause.hint)
     if job.kind == "embed" and isinstance(cause, ConfigError):
         log.warning("a text could not be encoded: %s", cause, extra={"request_id": request_id})

@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 from starlette.types import Scope
 
+from rag.core.errors import QuestionError
 from rag.core.types import as_unicode
 from rag.data.filters import FilterError
 
@@ -99,14 +100,14 @@ def add_error_handlers(app: FastAPI, rejected: Counter) -> None:
             error = _from_http(request, error)
         elif isinstance(error, RequestValidationError):
             error = _from_validation(request, error)
-        elif isinstance(error, FilterError):
+        elif isinstance(error, FilterError | QuestionError):
             error = invalid_request(error.message, error.hint)
         assert isinstance(error, ApiError)
         if error.status in (429, 502, 503, 504) or error.code == "retrieval_failed":
             rejected.labels(error.code).inc()
         return error_response(error, request.scope)
 
-    for kind in (ApiError, HTTPException, RequestValidationError, FilterError):
+    for kind in (ApiError, HTTPException, RequestValidationError, FilterError, QuestionError):
         app.add_exception_handler(kind, on_error)
 
 
@@ -151,7 +152,9 @@ def _from_validation(request: Request, error: RequestValidationError) -> ApiErro
 def describe(problem: Mapping[str, Any]) -> str:
     """Describe a validation problem in words, without the input that caused it."""
     if problem["type"] == "json_invalid":
-        return f"the body is not valid JSON (near character {problem['loc'][-1]})"
+        # pydantic's parser states no position apart, its message holds line and column
+        position = f"near character {problem['loc'][-1]}" if problem["loc"] else None
+        return f"the body is not valid JSON ({position or problem['ctx']['error']})"
     place = ".".join(str(part)[:40] for part in problem["loc"] if part != "body")
     if problem["type"] == "missing" and not place:
         return "the body is empty"

@@ -13,21 +13,39 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from fastapi import APIRouter, Depends, Query, Request
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    model_validator,
+)
 from starlette.responses import JSONResponse, Response
 
 from rag.core.types import AnswerSet, PolicyName
 from rag.data.filters import parse_filter
+from rag.data.records import fault_of_question
 from rag.pipeline import Pipeline
 from serve.engine import Engine, Job, passage_json
 from serve.errors import ApiError, invalid_request
 
 MAX_QUESTION_CHARS = 1000
+
+
+def check_text(text: str) -> str:
+    """The text; a ValueError if it cannot be a question."""
+    if fault := fault_of_question(text):
+        raise ValueError(fault)
+    return text
+
+
 Text = Annotated[
     str,
     StringConstraints(
         strict=True, strip_whitespace=True, min_length=1, max_length=MAX_QUESTION_CHARS
     ),
+    AfterValidator(check_text),
 ]
 
 
@@ -96,8 +114,6 @@ class FeedbackRequest(BaseModel):
     def _fits(self) -> Self:
         if self.better_answer is not None and self.verdict == "right":
             raise ValueError("a right answer has no 'better_answer'")
-        if any("\0" in text for text in (self.question, self.answer, self.better_answer or "")):
-            raise ValueError("a text holds a NUL character; remove it")
         return self
 
 

@@ -305,7 +305,7 @@ def measure(index: Path, questions: Sequence[TableQuestion]) -> Iterator[dict[st
     from rag.pipeline import Pipeline
 
     with Pipeline.open(index) as pipeline:
-        answered = pipeline.ask([question.question for question in questions])
+        answered = pipeline.ask_many([question.question for question in questions])
         passages = list(pipeline.index.passages)
     for question, result in zip(questions, answered, strict=True):
         of_document = [it for it in passages if it.id.startswith(f"{question.document}-")]

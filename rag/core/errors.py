@@ -49,6 +49,10 @@ class DataError(RagError):
     exit_code = 3
 
 
+class QuestionError(DataError):
+    """A question, or another field of a request, is wrong: the mistake of whoever asks."""
+
+
 class ArtifactError(RagError):
     """A file or directory of this system is damaged, missing or of another kind."""
 

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from rag.core.errors import ConfigError, DataError
+from rag.core.errors import ConfigError, DataError, QuestionError
 from rag.core.types import MAX_TOP_K, Location, Metadata, Pages, as_unicode, page_at
 
 MAX_RECORDS, _MAX_SHOWN = 10, 100  # bad records that are named, and problems at all
@@ -70,6 +70,8 @@ def rows_of(value: Any, what: str, *, hint: str = "put it in a list") -> list[An
         listed = getattr(value, "to_dicts", None) or getattr(value, "to_pylist", None)
         value = listed() if listed else value.to_dict("records")
     if isinstance(value, str | bytes | Mapping | PurePath) or not isinstance(value, Iterable):
+        if value is None:
+            raise DataError(f"{what} is None, expected a list")
         raise DataError(f"{what} is a single {type(value).__name__}, expected a list", hint=hint)
     return [
         {name: _cell_or_none(cell) for name, cell in row.items()}
@@ -92,7 +94,8 @@ def check_questions(questions: Iterable[str], top_k: int, n_best: int = 1) -> li
 
     Raises:
         ConfigError: `top_k` or `n_best` is out of range or no whole number.
-        DataError: the questions are not a list of strings, one is empty, or is no valid Unicode.
+        DataError: the questions are not a list.
+        QuestionError: a question is no text, is empty, or is no valid Unicode.
     """
     checked = rows_of(questions, "questions")
     for name, number, most in (("n_best", n_best, math.inf), ("top_k", top_k, MAX_TOP_K)):
@@ -101,7 +104,7 @@ def check_questions(questions: Iterable[str], top_k: int, n_best: int = 1) -> li
             raise ConfigError(f"{name} is {number!r}, expected a whole number, {bounds}")
     for number, question in enumerate(checked):
         if fault := fault_of_question(question):
-            raise DataError(
+            raise QuestionError(
                 f"{f'question {number}' if len(checked) > 1 else 'the question'} {fault}"
             )
     return checked

@@ -94,7 +94,8 @@ def evaluate(
         opened = opened.index if isinstance(opened, Pipeline) else opened
         passages = None if opened is None else opened.passages
         system, depth = open_results(Path(run), None if passages is None else passages.find)
-        settings = settings.replaced(ks=tuple(k for k in settings.ks if k <= depth) or (depth,))
+        ks = tuple(k for k in settings.ks if k <= depth) or (depth,)
+        settings = settings.replaced(ks=ks, read=min(settings.read, depth))
         if passages is None and ".json" not in Path(run).suffixes:  # ids alone can be judged
             stream = (replace(question, answers=()) for question in stream)
     else:

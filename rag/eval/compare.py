@@ -81,7 +81,7 @@ def _compared(figure: str, a: str, b: str, ours: Float64, theirs: Float64) -> Co
 
 def _shared_figures(evaluations: Sequence[Evaluation]) -> list[str]:
     """The main figures that all have, if all have retrieved the passages that a figure looks at."""
-    depths = {_depth(evaluation) for evaluation in evaluations}
+    depths = {depth_of(evaluation) for evaluation in evaluations}
     common = set.intersection(
         *({*each.metrics["figures"]} - {"passage_em@100"} for each in evaluations)
     )
@@ -97,7 +97,7 @@ def _shared_figures(evaluations: Sequence[Evaluation]) -> list[str]:
     return shared
 
 
-def _depth(evaluation: Evaluation) -> int:
+def depth_of(evaluation: Evaluation) -> int:
     """Number of passages retrieved per question."""
     settings = evaluation.metrics.get("settings", {})
     return max(*settings.get("ks", EvaluationSettings().ks), settings.get("read", 0))

@@ -7,9 +7,10 @@ from typing import Any
 
 from rag.core.errors import ConfigError, MissingDependencyError
 from rag.core.optional import require
-from rag.eval.compare import compare_evaluations
+from rag.eval.compare import compare_evaluations, depth_of
 from rag.eval.results import Evaluation, describe, main_figures, percent, with_interval
 from rag.eval.scoring import STAGES
+from rag.eval.settings import cut_off
 
 Record = Mapping[str, Any]
 _WORST = 20  # questions shown for each system
@@ -38,7 +39,10 @@ def render_report(evaluations: Sequence[Evaluation]) -> str:
     )
     environment.filters |= {"percent": percent, "with_interval": with_interval}
     environment.globals |= {"describe": describe, "stages": STAGES}
-    figures = dict.fromkeys(name for e in evaluations for name in e.metrics["figures"])
+    least_depth = min(map(depth_of, evaluations))
+    figures = dict.fromkeys(
+        name for e in evaluations for name in e.metrics["figures"] if cut_off(name) <= least_depth
+    )
     main = main_figures(figures, limit=len(figures))
     return environment.get_template("report.html").render(
         evaluations=evaluations,

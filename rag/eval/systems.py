@@ -7,7 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from rag.answering import AnswerOptions, Outcome, Searcher, answer_questions
+from rag.answering import (
+    AnswerOptions,
+    Outcome,
+    Searcher,
+    answer_questions,
+    check_results,
+)
 from rag.core.errors import ConfigError, DataError
 from rag.core.files import sha256_file
 from rag.core.log import Timer
@@ -51,7 +57,9 @@ def system_of(pipeline: AnswersQuestions) -> System:
     """The system of an open pipeline, or of an object with the same methods."""
 
     def search(queries: Sequence[str], top_k: int, timer: Timer) -> Sequence[SearchResult]:
-        return pipeline.search(queries, top_k, timer=timer)
+        results = pipeline.search(queries, top_k, timer=timer)
+        check_results(queries, results)
+        return results
 
     return _system(pipeline.identity, pipeline.reader, search, None)
 

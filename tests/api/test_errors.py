@@ -14,7 +14,15 @@ from typing import Any
 import httpx
 import pytest
 
-from rag.core.errors import ArtifactError, ConfigError, ReaderError, RetrievalError
+from rag.core.errors import (
+    ArtifactError,
+    ConfigError,
+    DataError,
+    QuestionError,
+    ReaderError,
+    RetrievalError,
+)
+from rag.data.filters import FilterError
 from serve.app import create_app
 from serve.settings import ServeSettings, hash_api_key, load_settings
 from tests.api.fakes import FakePipeline, running, settings, until
@@ -60,8 +68,12 @@ BAD_REQUESTS = [  # path, body, words of the message
     ("/v1/ask", {"question": "a", "filter": {"path": 3}}, "gives 'path' the value 3"),
     ("/v1/ask?top_k=3", {"question": "a"}, "'top_k' in the URL is not read"),
     ("/v1/feedback", {**JUDGED, "better_answer": "x"}, "a right answer has no 'better_answer'"),
-    ("/v1/feedback", {**JUDGED, "question": "a\0b"}, "a text holds a NUL character"),
-    ("/v1/embeddings", {"input": ["a", " "]}, "input.1: string should match pattern"),
+    (
+        "/v1/feedback",
+        {**JUDGED, "question": "a\0b"},
+        "question: is not valid Unicode, or has a NUL character",
+    ),
+    ("/v1/embeddings", {"input": ["a", " "]}, "input.1: is empty"),
     ("/v1/embeddings", {"input": [[1, 2]]}, "input: token ids, expected texts"),
     ("/v1/embeddings", {"input": "a", "dimensions": 2}, "dimensions is 2, the vectors have 3"),
     ("/v1/chat/completions", {"messages": []}, "messages: list should have at least 1 item"),
@@ -199,6 +211,28 @@ async def test_failures_of_search_and_of_reading_are_told_apart(reason, status, 
     assert "secret" not in response.text
     record = next(record for record in caplog.records if record.name == "serve.engine")
     assert (record.request_id, record.exc_info[1]) == ("r-8", reason)
+
+
+@pytest.mark.parametrize("route", ["/v1/ask", "/v1/retrieve"])
+@pytest.mark.parametrize(
+    ("reason", "status", "code"),
+    [
+        (QuestionError("the question is none"), 422, "invalid_request"),
+        (FilterError("the filter is none"), 422, "invalid_request"),
+        (DataError("row 7 of the embeddings is damaged"), 500, "internal_error"),
+        (ConfigError("the encoder has no such side"), 500, "internal_error"),
+    ],
+)
+async def test_only_mistakes_of_the_request_are_the_clients(route, reason, status, code, caplog):
+    class Failing(FakePipeline):
+        def _begin(self, questions: Any) -> None:
+            raise reason
+
+    async with running(Failing()) as client:
+        error = check(await client.post(route, json={"question": "a"}), status, code)
+    is_logged = any(record.levelno == logging.ERROR for record in caplog.records)
+    assert is_logged == (status == 500)
+    assert (error["message"] == reason.message) == (status == 422)
 
 
 async def test_a_question_that_could_not_be_read_fails_alone(caplog):

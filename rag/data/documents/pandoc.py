@@ -3,19 +3,25 @@ installed.
 """
 
 import ctypes
+import functools
 import re
 import shutil
 import signal
 import subprocess
 import sys
 from contextlib import suppress
+from pathlib import Path
 
 from rag.data.documents import html
 from rag.data.documents.blocks import Piece, Unreadable
 
 _TIMEOUT_S = 60
+_VERSION_TIMEOUT_S = 5
+_LEAST_VERSION = (3, 1)  # older ones lose text of manual pages and AsciiDoc; some have no sandbox
 FORMATS = ("rtf", "latex", "man", "org", "asciidoc", "ipynb")
-REMEDY = "install pandoc (or `pip install pypandoc_binary`), or save it as DOCX, PDF or HTML"
+REMEDY = (
+    "install pandoc 3.1 or later (`pip install pypandoc_binary`), or save it as DOCX, PDF or HTML"
+)
 _MACRO = re.compile(
     rb"^\.de1? .*?^\.\.$", re.MULTILINE | re.DOTALL
 )  # a definition, in manual pages
@@ -30,9 +36,7 @@ def read(data: bytes, kind: str) -> tuple[str, list[Piece]]:
     """Title and pieces of a document of one of `FORMATS`; nothing that it names is opened or
     executed.
     """
-    program = find_pandoc()
-    if program is None:
-        raise Unreadable("pandoc is not installed", REMEDY, f"it reads {kind.upper()} files")
+    program = find_pandoc(f"it reads {kind.upper()} files")
     if kind == "man":
         if _BSD.search(data):
             with suppress(
@@ -79,17 +83,45 @@ def _on_one_line(heading: re.Match[bytes]) -> bytes:
     return b"=" * (1 + _LEVELS.index(sign)) + b" " + text if is_underline else heading[0]
 
 
-def find_pandoc() -> str | None:
-    """The program on the PATH, or the one that the package pypandoc_binary carries; None without
-    either.
+def find_pandoc(use: str = "") -> str:
+    """The program on the PATH, or else the one that the package pypandoc_binary carries.
+
+    Args:
+        use: what it is needed for, as the detail of the error.
+
+    Raises:
+        Unreadable: there is no pandoc, or none that is recent enough; the reason states its version.
     """
-    if program := shutil.which("pandoc"):
-        return program
-    with suppress(ImportError, OSError):
+    reason = "pandoc is not installed"
+    for program in (shutil.which("pandoc"), _packaged_pandoc()):
+        if program is None:
+            continue
+        version = _version_of(program)
+        if version >= _LEAST_VERSION:
+            return program
+        found = ".".join(map(str, version)) or "of an unknown version"
+        reason = f"pandoc is too old: found {found}, expected 3.1 or later"
+    raise Unreadable(reason, REMEDY, use)
+
+
+def _packaged_pandoc() -> str | None:
+    with suppress(ImportError):
         import pypandoc
 
-        return str(pypandoc.get_pandoc_path())
+        return shutil.which("pandoc", path=Path(str(pypandoc.__file__)).parent / "files")
     return None
+
+
+@functools.cache
+def _version_of(program: str) -> tuple[int, ...]:
+    """The version that a program states; () if it states none in time."""
+    with suppress(OSError, subprocess.SubprocessError):
+        stated = subprocess.run(
+            [program, "--version"], capture_output=True, timeout=_VERSION_TIMEOUT_S, check=True
+        ).stdout
+        if version := re.match(rb"pandoc(?:\.exe)? (\d+(?:\.\d+)*)", stated):
+            return tuple(map(int, version[1].split(b".")))
+    return ()
 
 
 def _die_with_parent() -> None:

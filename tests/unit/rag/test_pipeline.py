@@ -92,7 +92,7 @@ def test_bad_questions_and_settings(pipeline: Pipeline) -> None:
         ([{"text": "a", "metadata": "2020"}], "text 0: its metadata: '2020', expected a mapping"),
         ([{"text": "a", "metadata": {"year": {}}}], "text 0: its metadata: 'year'"),
         ([], "no texts were given"),
-        (None, "texts is a single NoneType, expected a list"),
+        (None, "texts is None, expected a list"),
         (
             DatasetDict({"train": Dataset.from_dict({"text": ["a"]})}),
             "texts is a single DatasetDict",
@@ -144,7 +144,7 @@ def test_closing_releases_the_index_and_removes_a_temporary_one() -> None:
 @pytest.mark.parametrize(
     ("questions", "words"),
     [
-        (None, "questions is a single NoneType"),
+        (None, "questions is None, expected a list$"),
         ({"q": "x"}, "questions is a single dict"),
         (pd.DataFrame({"q": ["x"]}), "question.* is not text, found dict"),
         (["x", float("nan")], "question 1 is not text, found float nan"),

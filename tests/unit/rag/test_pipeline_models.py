@@ -1,8 +1,10 @@
 """Models given in memory, several threads, and how answers look in a notebook."""
 
+import math
+import re
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ import numpy as np
 import pytest
 
 from indexers.protocols import EncoderIdentity
-from rag.core.errors import ConfigError, MismatchedArtifactError
+from rag.core.errors import ConfigError, MismatchedArtifactError, RetrievalError
 from rag.core.types import Answer, AnswerSet, Hit, Query
 from rag.pipeline import Pipeline
 from readers.protocols import Reader, ReadRequest
@@ -30,6 +32,17 @@ class _RetrieverOfMine(Retriever):
         return [
             [Hit(row, name, -row) for row, name in enumerate(self.ids)][:top_k] for _ in questions
         ]
+
+
+class _WrongRetriever(_RetrieverOfMine):
+    """A researcher's own search with a mistake in it."""
+
+    def __init__(self, ids: Sequence[str], mistake: Callable[[list[list[Hit]]], Any]) -> None:
+        super().__init__(ids)
+        self.mistake = mistake
+
+    def search(self, questions: Sequence[str], top_k: int, **_: Any) -> list[list[Hit]]:
+        return list(self.mistake(super().search(questions, top_k)))
 
 
 class _EncoderOfMine:
@@ -74,6 +87,29 @@ def test_own_objects_that_meet_a_protocol_are_taken(tmp_path: Path) -> None:
 def test_wrong_settings_are_refused_before_anything_is_opened(setting: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(setting))):
         Pipeline.open("nowhere", **setting)
+
+
+MISTAKES = {
+    "1 lists of hits and 1 of paths for 2 questions": lambda lists: lists[:1],
+    "3 lists of hits and 3 of paths for 2 questions": lambda lists: [*lists, []],
+    "the score of passage '1' is nan": lambda lists: [[Hit(1, "1", math.nan)], lists[1]],
+    "the score of passage '0' is inf": lambda lists: [lists[0], [Hit(0, "0", math.inf)]],
+    "row 2 holds the passage '2', but its hit has the id '0'": lambda lists: [
+        [*lists[0][:1], Hit(2, "0", -1.0)],
+        lists[1],
+    ],
+    "rows 7…7 are outside of 3 passages": lambda lists: [[Hit(7, "7", 1.0)], []],
+}
+
+
+@pytest.mark.parametrize("words", MISTAKES)
+def test_mistakes_of_ones_own_retriever_are_named(tmp_path: Path, words: str) -> None:
+    Pipeline.from_texts(TEXTS, out=tmp_path / "i", retriever="bm25", reader=False).close()
+    mine = _WrongRetriever(["0", "1", "2"], MISTAKES[words])
+    with Pipeline.open(tmp_path / "i", retriever=mine, reader=_CountingReader()) as pipeline:
+        for call in (pipeline.retrieve_many, pipeline.ask_many):
+            with pytest.raises(RetrievalError, match=re.escape(words)):
+                call(["who?", "when?"])
 
 
 def test_other_weights_and_other_objects_are_refused(

@@ -71,12 +71,20 @@ def test_results_of_another_program_are_scored_like_a_search(index: Path, tmp_pa
     judged = [
         replace(q, gold=(), gold_passage_ids=(id,)) for q, id in zip(QUESTIONS, ids, strict=True)
     ]
-    ours = rag.evaluate(index, judged, tmp_path / "ours", reader=False, ks=(1, 2))
+    ours = rag.evaluate(index, judged, tmp_path / "ours", reader=False, ks=(1, 2), read=2)
     again = rag.evaluate(index, judged, tmp_path / "run", run=ours.place / "run.trec", ks=(1, 2))
     assert {name: again.figures[name].value for name in ours.figures} == {
         name: figure.value for name, figure in ours.figures.items()
     }
     assert all(row.result.difference.value == 0 for row in rag.compare([ours, again]))
+    short = rag.evaluate(index, judged, tmp_path / "short", run=ours.place / "run.trec")
+    deep = rag.evaluate(index, judged, tmp_path / "deep", reader=False)
+    assert {"R@5", "R@20"} <= {*deep.figures}
+    assert not {"R@5", "R@20", "nDCG@10"} & {*short.figures}  # two passages are known
+    for pair in ([short, deep], [deep, short]):
+        rows = rag.compare(pair, report=tmp_path / "sides.html")
+        assert {row.figure for row in rows} == {"top1"}
+        assert "Gold recall at 20" not in (tmp_path / "sides.html").read_text()
     alone = rag.evaluate(None, judged, run=ours.place / "run.trec")
     assert "top1" not in alone.figures  # nothing says what stands in the passages
     assert alone.figures["RR"].value == ours.figures["RR"].value

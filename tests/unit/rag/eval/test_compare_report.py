@@ -95,6 +95,20 @@ def test_figures_of_other_depths_are_not_compared(
     pair = load_evaluations(places)
     assert {"top1", "em"} <= {row.figure for row in compare_evaluations(pair)}
     assert "mrr" not in {row.figure for row in compare_evaluations(pair)}
+    for ordered in (pair, pair[::-1]):
+        page = render_report(ordered)
+        check_page(page)
+        assert "Answer in top 1<" in page
+        assert "Answer in top 2<" in page  # asked of both, stated by one
+        assert "Answer in top 3<" not in page  # the other looked at two passages
+
+
+def test_a_figure_of_one_side_alone_has_its_own_number_of_questions(
+    pair: list[Evaluation], finds: Any, questions: list[Question], tmp_path: Path
+) -> None:
+    searched = run(finds, questions, tmp_path / "searched")
+    for ordered in ([searched, pair[1]], [pair[1], searched]):
+        assert "Exact match<" in render_report(ordered)
 
 
 def test_comparisons_that_make_no_sense_are_refused(

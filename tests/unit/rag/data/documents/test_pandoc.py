@@ -2,8 +2,11 @@
 
 import gzip
 import re
+import shutil
 import subprocess
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -37,7 +40,7 @@ Say more; see
 )
 def test_headings_words_and_tables_survive(kind: str, name: str) -> None:
     command = [
-        str(pandoc.find_pandoc()),
+        pandoc.find_pandoc(),
         "--standalone",
         "--from=gfm",
         f"--to={kind}",
@@ -142,8 +145,63 @@ def test_manual_pages_of_every_kind_keep_their_headings(page: bytes) -> None:
     assert "Quiet." in converted.text
 
 
-def test_without_pandoc_a_file_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pandoc, "find_pandoc", lambda: None)
+def fake_pandoc(folder: Path, prints: str | None) -> None:
+    """A program that answers every call with the same text, and fails where that is None."""
+    folder.mkdir()
+    program = folder / "pandoc"
+    program.write_text(f"#!/bin/sh\n{'exit 1' if prints is None else f'echo {prints}'}\n")
+    program.chmod(0o755)
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder whose `path` is the only one on the PATH, and whose `files` are the package's."""
+    monkeypatch.setenv("PATH", str(tmp_path / "path"))
+    package = SimpleNamespace(__file__=str(tmp_path / "__init__.py"))
+    monkeypatch.setitem(sys.modules, "pypandoc", package)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("on_path", "packaged", "expected"),
+    [
+        ("pandoc 3.1", None, "path"),
+        ("pandoc 3.1.11.1", "pandoc 3.6", "path"),
+        ("pandoc 10.0", "pandoc 3.6", "path"),
+        ("pandoc 2.17.1.1", "pandoc 3.6", "files"),
+        ("pandoc 2.9.2.1", "pandoc 3.6", "files"),
+        ("not a version", "pandoc 3.6", "files"),
+        (None, "pandoc 3.6", "files"),
+    ],
+)
+def test_the_first_recent_program_is_used(
+    programs: Path, on_path: str | None, packaged: str | None, expected: str
+) -> None:
+    fake_pandoc(programs / "path", on_path)
+    if packaged is not None:
+        fake_pandoc(programs / "files", packaged)
+    assert pandoc.find_pandoc() == str(programs / expected / "pandoc")
+
+
+@pytest.mark.parametrize(
+    ("on_path", "reason"),
+    [
+        ("pandoc 2.17.1.1", "pandoc is too old: found 2.17.1.1, expected 3.1 or later"),
+        ("pandoc 2.9", "pandoc is too old: found 2.9, expected 3.1 or later"),
+        (None, "pandoc is too old: found of an unknown version, expected 3.1 or later"),
+    ],
+)
+def test_an_old_program_is_named_with_its_version(
+    programs: Path, on_path: str | None, reason: str
+) -> None:
+    fake_pandoc(programs / "path", on_path)
+    with pytest.raises(Unreadable) as caught:
+        convert(b"* Text", "a.org")
+    assert (caught.value.reason, caught.value.detail) == (reason, "it reads ORG files")
+    assert "pypandoc_binary" in caught.value.remedy
+
+
+def test_without_pandoc_a_file_is_named_with_the_remedy(programs: Path) -> None:
     with pytest.raises(Unreadable) as caught:
         convert(b"{\\rtf1 text}", "letter.doc")  # its content decides
     assert (caught.value.reason, caught.value.detail) == (
@@ -153,11 +211,36 @@ def test_without_pandoc_a_file_is_named_with_the_remedy(monkeypatch: pytest.Monk
     assert "pypandoc_binary" in caught.value.remedy
 
 
+def test_the_package_that_the_remedy_names_reads_documents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pypandoc")
+    fake_pandoc(tmp_path / "old", "pandoc 2.17.1.1")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'old'}")
+    assert blocks(convert(b"* Linux\n\nUse it.\n", "a.org"))[0] == ("heading", "Linux")
+
+
+def test_the_version_is_asked_for_once_and_has_a_time_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = tmp_path / "asked"
+    slow = tmp_path / "pandoc"
+    slow.write_text(f"#!/bin/sh\necho >> {asked}\nexec {shutil.which('sleep')} 60\n")
+    slow.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "pypandoc", None)
+    monkeypatch.setattr(pandoc, "_VERSION_TIMEOUT_S", 0.2)
+    for _ in range(2):
+        with pytest.raises(Unreadable, match="unknown version"):
+            pandoc.find_pandoc()
+    assert asked.read_text() == "\n"
+
+
 def test_pandoc_has_a_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = tmp_path / "pandoc"
     slow.write_text("#!/bin/sh\nexec sleep 60\n")
     slow.chmod(0o755)
-    monkeypatch.setattr(pandoc, "find_pandoc", lambda: str(slow))
+    monkeypatch.setattr(pandoc, "find_pandoc", lambda use: str(slow))
     monkeypatch.setattr(pandoc, "_TIMEOUT_S", 0.5)
     with pytest.raises(Unreadable, match="takes too long"):
         convert(b"* Text", "a.org")
