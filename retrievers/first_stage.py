@@ -16,13 +16,13 @@ from rag.core.arrays import Float32, Int64
 from rag.core.errors import RetrievalError
 from rag.core.log import Timer, stage
 from rag.core.types import Hit, Query
-from retrievers.protocols import HitLists, Passages, Selected, TextEncoder
+from retrievers.protocols import HitLists, Member, Passages, Selected, TextEncoder
 
 if TYPE_CHECKING:
     from retrievers.encoders.bi_encoder import BiEncoder
 
 
-class DenseRetriever:
+class DenseRetriever(Member):
     """Searches a vector index with a bi-encoder's question vectors."""
 
     def __init__(self, vectors: VectorIndex, passages: Passages, encoder: TextEncoder) -> None:
@@ -54,7 +54,7 @@ class DenseRetriever:
         return to_hits(scores, rows, self.passages)
 
 
-class LateInteractionRetriever:
+class LateInteractionRetriever(Member):
     """Searches token vectors; scores are MaxSim."""
 
     def __init__(self, tokens: TokenIndex, passages: Passages, encoder: BiEncoder) -> None:
@@ -80,8 +80,10 @@ class LateInteractionRetriever:
             )
 
 
-class SparseRetriever:
+class SparseRetriever(Member):
     """Searches the Lucene index by BM25."""
+
+    absent_score = 0.0
 
     def __init__(self, terms: LuceneIndex, passages: Passages) -> None:
         self.terms, self.passages = terms, passages

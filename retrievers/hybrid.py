@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from rag.core.arrays import Float64
 from rag.core.errors import ConfigError
 from rag.core.log import Timer, stage
 from rag.core.types import Hit
-from retrievers.protocols import HitLists, PairScorer, Passages, Retriever, Selected
+from retrievers.protocols import HitLists, Member, PairScorer, Passages, Selected
 
 DEFAULT_DEPTH = 200
 _MATCHED = (
@@ -28,14 +29,19 @@ _SPEC = re.compile(
 class Fusion:
     """A method of fusing several ranked lists.
 
-    Reciprocal-rank fusion ("rrf"): S(p) = Σ_l w_l / (k + rank_l(p)), ranks from 1; a list without p
-    adds 0.
+    Reciprocal-rank fusion ("rrf"): S(p) = Σ_l w_l / (k + rank_l(p)), ranks from 1, equal scores
+    with the best rank among them; a list without p adds 0.
 
-    The others are weighted sums: S(p) = Σ_l w_l · s_l(p); where list l has no p, s_l(p) is the
-    least score in l. "raw" takes the scores as they are; "minmax" brings every list to 0…1 first;
-    "std" brings the first (dense scores, whose scale depends on the encoder) to mean 0 and
-    deviation 1 and leaves the others (BM25) unchanged, so that a list with widely spread scores has
-    more influence.
+    The others are weighted sums: S(p) = Σ_l w_l · s_l(p). Where list l has no p, s_l(p) is
+    `Member.absent_score` if l is shorter than asked for, so that nothing is missing in it, and the
+    least score in l if it is full or that score is not known. "raw" takes the scores as they are;
+    "minmax" brings every list to 0…1 first; "std" brings the first (dense scores, whose scale
+    depends on the encoder) to mean 0 and deviation 1 and leaves the others (BM25) unchanged, so
+    that a list with widely spread scores has more influence. A known absent score counts as a score
+    of its list in both.
+
+    No method puts p before q if every list scores p at most as high as q and a list with a weight
+    scores p lower.
 
     Source: Cormack, Clarke and Büttcher, "Reciprocal Rank Fusion outperforms Condorcet and
         individual Rank Learning Methods", SIGIR 2009 (k = 60); the minimum rule is that of
@@ -75,28 +81,55 @@ class Fusion:
         name = f"rrf{_digits(self.k)}" if self.method == "rrf" else self.method
         return f"{name}:{','.join(map(_digits, self.weights))}"
 
-    def fuse(self, lists: Sequence[Sequence[Sequence[Hit]]], top_k: int) -> list[list[Hit]]:
-        """Fuse the lists of several retrievers."""
-        return [self._fuse_question(hit_lists, top_k) for hit_lists in zip(*lists, strict=True)]
+    def fuse(
+        self,
+        lists: Sequence[Sequence[Sequence[Hit]]],
+        top_k: int,
+        *,
+        depth: int = 0,
+        absent_scores: Sequence[float | None] | None = None,
+    ) -> list[list[Hit]]:
+        """Fuse the lists of several retrievers.
 
-    def _fuse_question(self, hit_lists: Sequence[Sequence[Hit]], top_k: int) -> list[Hit]:
+        Args:
+            lists: for each retriever the hits of each question, best first.
+            top_k: most hits per question.
+            depth: hits that every retriever was asked for; a list with fewer is complete.
+            absent_scores: `Member.absent_score` of each retriever; if None, no score is known.
+        """
+        known = [None] * len(lists) if absent_scores is None else absent_scores
+        fused = []
+        for hit_lists in zip(*lists, strict=True):
+            # A full list may lack a passage that would be its next hit.
+            absent = [
+                score if len(hits) < depth else None
+                for hits, score in zip(hit_lists, known, strict=True)
+            ]
+            fused.append(self._fuse_question(hit_lists, absent, top_k))
+        return fused
+
+    def _fuse_question(
+        self,
+        hit_lists: Sequence[Sequence[Hit]],
+        absent_scores: Sequence[float | None],
+        top_k: int,
+    ) -> list[Hit]:
         flat = [hit for hits in hit_lists for hit in hits]
         if not flat or top_k < 1:
             return []
         rows = np.array([hit.row for hit in flat], np.int64)
-        _, first, place = np.unique(rows, return_index=True, return_inverse=True)
+        _, first, distinct = np.unique(rows, return_index=True, return_inverse=True)
+        list_ends = np.cumsum([len(hits) for hits in hit_lists])
+        passages_of = np.split(distinct, list_ends[:-1])
         totals = np.zeros(len(first))  # (U,) one per distinct passage
-        of_lists = np.split(place, np.cumsum([len(hits) for hits in hit_lists])[:-1])
-        for number, (hits, mine, weight) in enumerate(
-            zip(hit_lists, of_lists, self.weights, strict=True)
+        for number, (hits, absent, weight) in enumerate(
+            zip(hit_lists, absent_scores, self.weights, strict=True)
         ):
-            if self.method == "rrf":
-                totals[mine] += weight / (self.k + np.arange(1, len(hits) + 1))
-            elif hits:
+            if hits:
                 scores = np.array([hit.score for hit in hits], np.float64)
-                scores = self._scaled(scores, is_first=number == 0)
-                column = np.full(len(first), scores.min())
-                column[mine] = scores
+                values, floor = self._values(scores, absent, is_first=number == 0)
+                column = np.full(len(first), floor)
+                column[passages_of[number]] = values
                 totals += weight * column
         best = np.arange(len(totals))
         if len(totals) > top_k:  # all that tie with the last of the best are kept
@@ -104,7 +137,21 @@ class Fusion:
         fused = [Hit(flat[first[i]].row, flat[first[i]].passage_id, float(totals[i])) for i in best]
         return sorted(fused, key=Hit.sort_key)[:top_k]
 
-    def _scaled(self, scores: np.ndarray, *, is_first: bool) -> np.ndarray:
+    def _values(
+        self, scores: Float64, absent: float | None, *, is_first: bool
+    ) -> tuple[Float64, float]:
+        """What a list adds to its passages, from their falling scores (n,), and to all others."""
+        if self.method == "rrf":
+            ranks = 1 + np.searchsorted(-scores, -scores)
+            return 1 / (self.k + ranks), 0.0
+        least = float(scores.min())
+        if absent is None:
+            values = self._scaled(scores, is_first=is_first)
+            return values, float(values.min())
+        values = self._scaled(np.append(scores, min(absent, least)), is_first=is_first)
+        return values[:-1], float(values[-1])
+
+    def _scaled(self, scores: Float64, *, is_first: bool) -> Float64:
         low, high = scores.min(), scores.max()
         if self.method == "std" and is_first:
             deviation = float(scores.std()) if high > low else 0.0
@@ -134,7 +181,8 @@ class HybridRetriever:
     """Fuses the lists of its members.
 
     Args:
-        members: retrievers over these passages, usually dense and sparse.
+        members: retrievers over these passages, usually dense and sparse; each declares the score
+            of what its lists lack.
         fusion: the method, with weights in the order of `members`; `default_fusion` if None.
         depth: hits taken from each member; never fewer than `top_k`, and no more than `passages`.
         matching: a scorer of the words of the first 60 hits' passages (of `top_k` if more are
@@ -143,7 +191,7 @@ class HybridRetriever:
 
     def __init__(
         self,
-        members: Sequence[Retriever],
+        members: Sequence[Member],
         passages: Passages,
         *,
         fusion: Fusion | None = None,
@@ -156,6 +204,12 @@ class HybridRetriever:
         self._pool = ThreadPoolExecutor(
             max(len(self.members) - 1, 1), thread_name_prefix="rag-search"
         )
+        for member in self.members:
+            if not isinstance(member, Member):
+                raise ConfigError(
+                    f"a {type(member).__name__} does not declare its absent_score",
+                    hint="derive it from retrievers.protocols.Member, whose default is None",
+                )
         if len(self.members) != len(self.fusion.weights):
             raise ConfigError(
                 f"{len(self.members)} retrievers, but {len(self.fusion.weights)} weights ({self.fusion})",
@@ -175,7 +229,7 @@ class HybridRetriever:
         """
         depth = max(1, min(max(self.depth, top_k), len(self.passages)))
 
-        def search(member: Retriever) -> HitLists:
+        def search(member: Member) -> HitLists:
             return member.search(questions, depth, timer=timer, selected=selected)
 
         others = [self._pool.submit(search, member) for member in self.members[1:]]
@@ -186,7 +240,10 @@ class HybridRetriever:
         lists = [first, *(other.result() for other in others)]
         with stage(timer, "fuse"):
             fused = self.fusion.fuse(
-                lists, top_k if self.matching is None else max(top_k, _MATCHED)
+                lists,
+                top_k if self.matching is None else max(top_k, _MATCHED),
+                depth=depth,
+                absent_scores=[member.absent_score for member in self.members],
             )
         if self.matching is None:
             return fused

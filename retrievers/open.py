@@ -15,7 +15,7 @@ from rag.runtime.model_files import PACKAGED, STATIC_ENCODER
 from retrievers.first_stage import DenseRetriever, LateInteractionRetriever, SparseRetriever
 from retrievers.hybrid import Fusion, HybridRetriever, default_fusion
 from retrievers.multihop import HopOptions, MultiHopRetriever
-from retrievers.protocols import Retriever, TextEncoder
+from retrievers.protocols import Member, Retriever, TextEncoder
 from retrievers.rerank import RerankingRetriever
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def _bm25(index: Index) -> SparseRetriever:
     return SparseRetriever(index.lucene, index.passages)
 
 
-def _by_vectors(index: Index, encoder: BiEncoder | StaticEncoder) -> Retriever:
+def _by_vectors(index: Index, encoder: BiEncoder | StaticEncoder) -> Member:
     """Search by the index's vectors, one per passage or one per token."""
     if index.tokens is not None:
         return LateInteractionRetriever(index.tokens, index.passages, cast("BiEncoder", encoder))
@@ -165,7 +165,7 @@ def over_index(retriever: Retriever, index: Index) -> Retriever:
     if isinstance(old, SparseRetriever):
         return _bm25(index)
     if isinstance(old, HybridRetriever):
-        members = [over_index(member, index) for member in old.members]
+        members = [cast("Member", over_index(member, index)) for member in old.members]
         return HybridRetriever(
             members, passages, fusion=old.fusion, depth=old.depth, matching=old.matching
         )

@@ -76,6 +76,20 @@ class Retriever(Protocol):
 
 
 @runtime_checkable
+class Member(Retriever, Protocol):
+    """A retriever whose hits a hybrid fuses with those of others; derive from it for the default.
+
+    Attributes:
+        absent_score: score of the passages that a list lacks although it is shorter than `top_k`:
+            0 for BM25, and for all that scores shared words, since such a passage shares none with
+            the question. None: the list does not tell, as where an index of vectors looks at some
+            of its passages alone; then they get the least score of the list.
+    """
+
+    absent_score: float | None = None
+
+
+@runtime_checkable
 class PathRetriever(Retriever, Protocol):
     """A retriever that also finds paths: sequences of passages that together answer a question."""
 
