@@ -1,5 +1,7 @@
 """Fusion against formulas written out one passage at a time."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -22,7 +24,7 @@ def ranked(draw):
 LISTS = st.lists(ranked(), min_size=2, max_size=3)
 WEIGHTS = st.floats(0, 4)
 ABSENT = st.one_of(st.none(), SCORES)
-METHODS = st.sampled_from(["rrf", "raw", "minmax", "std"])
+METHODS = st.sampled_from(["rrf", "raw", "minmax", "std", "zscore"])
 
 
 def floor_of(hits, absent, depth):
@@ -41,12 +43,15 @@ def value(fusion, number, hits, absent, depth, row):
     floor = floor_of(hits, absent, depth)
     score = floor if own is None else own
     values = [hit.score for hit in hits]
-    if absent is not None and len(hits) < depth:
-        values.append(floor)
+    if absent is not None:
+        values += [floor] * (depth - len(hits))
     low, high = min(values), max(values)
-    if fusion.method == "std" and number == 0:
+    if fusion.method == "zscore" or (fusion.method == "std" and number == 0):
         deviation = np.std(values) if high > low else 0.0
-        return (score - np.mean(values)) / deviation if deviation > 0 else 0.0
+        standard = (score - np.mean(values)) / deviation if deviation > 0 else 0.0
+        return (
+            math.copysign(abs(standard) ** 1.5, standard) if fusion.method == "zscore" else standard
+        )
     if fusion.method == "minmax":
         return (score - low) / (high - low) if high > low else 1.0
     return score
@@ -55,13 +60,16 @@ def value(fusion, number, hits, absent, depth, row):
 def brute_force(fusion, lists, absent_scores, depth):
     totals = {}
     for row in {hit.row for hits in lists for hit in hits}:
-        totals[f"p{row:02d}"] = sum(
+        total = sum(
             weight * value(fusion, number, hits, absent, depth, row)
             for number, (weight, hits, absent) in enumerate(
                 zip(fusion.weights, lists, absent_scores, strict=True)
             )
             if hits
         )
+        if fusion.method == "zscore":
+            total = math.copysign(abs(total) ** (2 / 3), total)
+        totals[f"p{row:02d}"] = total
     return totals
 
 
@@ -132,7 +140,9 @@ DENSE = [Hit(row, f"d{row:03d}", 0.9 - row / 1000) for row in range(200)]
 ONLY = [Hit(999, "only", 9.0)]
 
 
-@pytest.mark.parametrize("spec", ["std:1,0.6", "raw:1,1", "minmax:1,1.01", "rrf60:1,1.01"])
+@pytest.mark.parametrize(
+    "spec", ["zscore:1,0.7", "std:1,0.6", "raw:1,1", "minmax:1,1.01", "rrf60:1,1.01"]
+)
 def test_the_only_hit_of_a_complete_list_counts(spec):
     (fused,) = Fusion.parse(spec).fuse([[DENSE], [ONLY]], 300, depth=200, absent_scores=[None, 0.0])
     assert fused[0].passage_id == "only"
@@ -141,7 +151,7 @@ def test_the_only_hit_of_a_complete_list_counts(spec):
 EQUAL = [Hit(0, "a", 3.0), Hit(1, "b", 3.0)]
 
 
-@pytest.mark.parametrize("spec", ["std:1,0.01", "minmax:1,0.01", "raw:1,0.01"])
+@pytest.mark.parametrize("spec", ["zscore:1,0.01", "std:1,0.01", "minmax:1,0.01", "raw:1,0.01"])
 @pytest.mark.parametrize("first", [ONLY, EQUAL])
 def test_one_hit_or_equal_scores_stand_above_what_a_complete_list_lacks(spec, first):
     weights = Fusion.parse(spec)
@@ -153,7 +163,8 @@ def test_one_hit_or_equal_scores_stand_above_what_a_complete_list_lacks(spec, fi
 
 
 @pytest.mark.parametrize(
-    ("spec", "score"), [("std:1,2", 0.0), ("minmax:1,2", 3.0), ("raw:1,2", 3.0)]
+    ("spec", "score"),
+    [("zscore:1,2", 0.0), ("std:1,2", 0.0), ("minmax:1,2", 3.0), ("raw:1,2", 3.0)],
 )
 @pytest.mark.parametrize("count", [1, 2])
 def test_lists_of_equal_scores_alone_give_equal_scores(spec, score, count):
@@ -180,6 +191,7 @@ def test_ties_at_the_cut_go_by_id():
     [
         ("minmax:0.7,0.3", Fusion("minmax", (0.7, 0.3))),
         ("std:1,0.6", Fusion("std", (1.0, 0.6))),
+        ("zscore:1,0.7", Fusion("zscore", (1.0, 0.7))),
         ("raw:1,0.02", Fusion("raw", (1.0, 0.02))),
         ("rrf20:1,0.5", Fusion("rrf", (1.0, 0.5), 20.0)),
         ("rrf0.5:2,1,1", Fusion("rrf", (2.0, 1.0, 1.0), k=0.5)),

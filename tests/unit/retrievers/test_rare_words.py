@@ -30,7 +30,7 @@ def shop_log() -> list[Passage]:
     return [Passage(f"note-{row:03d}", "", text) for row, text in enumerate(texts)]
 
 
-@pytest.fixture(scope="module", params=["static"])
+@pytest.fixture(scope="module", params=["static", "minilm-qa"])
 def hybrid(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Retriever]:
