@@ -33,8 +33,8 @@ class OpenSettings(BaseModel):
     Attributes:
         retriever: auto, dense, colbert, bm25, hybrid or multihop; options follow a colon, as in
             multihop:beam=10.
-        fusion: how hybrid retrieval fuses its lists: "std:DENSE,BM25", "minmax:…", "raw:…",
-            "rrf60:…".
+        fusion: how hybrid retrieval fuses its lists: "zscore:DENSE,BM25", "std:…", "minmax:…",
+            "raw:…", "rrf60:…".
         rerank: what re-ranks the first hits: "reader", or a ColBERT or cross-encoder folder;
             FOLDER,depth=100,fusion=std:1,0.5.
         index_encoder: folder or hub name of the index's encoder, if it has moved.

@@ -96,6 +96,8 @@ class LateInteractionRetriever(Retriever):
 class SparseRetriever(Retriever):
     """Searches the Lucene index by BM25."""
 
+    absent_score = 0.0
+
     def __init__(self, terms: LuceneIndex, passages: Passages) -> None:
         self.terms = terms
         self.passages = passages

@@ -66,10 +66,15 @@ class Retriever(ABC):
         encoder: makes the vectors of questions and of texts that `Pipeline.embed` returns; None if
             the retriever searches without vectors.
         finds_paths: whether `search_paths` returns paths of several passages.
+        absent_score: score of the passages that a list lacks although it is shorter than `top_k`,
+            for hybrid retrieval: 0 for BM25, and for all that scores shared words, since such a
+            passage shares none with the question. None: the list does not tell, as where an index
+            of vectors looks at some of its passages alone; then they get the list's least score.
     """
 
     encoder: TextEncoder | None = None
     finds_paths: bool = False
+    absent_score: float | None = None
 
     @property
     def identity(self) -> dict[str, object]:

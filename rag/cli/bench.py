@@ -12,6 +12,7 @@ from rag.cli.options import documented, make_option, options_from
 _BENCHMARKS = {
     "encode": "Passages encoded per second beside sentence-transformers.",
     "search": "Index types against exact search and against FAISS alone.",
+    "codes": "Part numbers, names and codes found by hybrid search, BM25 and dense search.",
     "serve": "Questions answered over HTTP by a server.",
     "read": "Questions read per second, and what lower precision and effort change.",
 }

@@ -18,7 +18,7 @@ PACKAGES = ("rag", "indexers", "retrievers", "readers", "serve")
 TOKENS = {
     "rag/*.py": (8_850, 10_500),
     "rag/adaptation": (3_400, 3_050),
-    "rag/bench": (8_550, 8_000),
+    "rag/bench": (9_350, 8_000),
     "rag/cli": (8_950, 7_200),
     "rag/core": (4_230, 4_200),
     "rag/data": (37_800, 35_500),
@@ -34,9 +34,9 @@ TOKENS = {
     "rag/training": (8_650, 8_200),
     "indexers": (29_950, 28_000),
     "readers": (45_900, 43_000),
-    "retrievers": (44_530, 39_500),
+    "retrievers": (44_850, 39_500),
     "serve": (17_250, 15_500),
-    "tests": (223_600, 200_000),
+    "tests": (225_650, 200_000),
 }
 
 # construct: (ceiling, target), per 10,000 tokens of everything outside tests.

@@ -1,5 +1,7 @@
 """Fusion against formulas written out one passage at a time."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -21,38 +23,66 @@ def ranked(draw):
 
 LISTS = st.lists(ranked(), min_size=2, max_size=3)
 WEIGHTS = st.floats(0, 4)
+ABSENT = st.one_of(st.none(), SCORES)
+METHODS = st.sampled_from(["rrf", "raw", "minmax", "std", "zscore"])
 
 
-def brute_force(fusion, lists):
+def floor_of(hits, absent, depth):
+    """The score in a list of every passage that the list lacks."""
+    least = min(hit.score for hit in hits)
+    is_known = absent is not None and len(hits) < depth
+    return min(absent, least) if is_known else least
+
+
+def value(fusion, number, hits, absent, depth, row):
+    """What a list adds to a passage, before its weight."""
+    own = next((hit.score for hit in hits if hit.row == row), None)
+    if fusion.method == "rrf":
+        better = [hit for hit in hits if own is not None and hit.score > own]
+        return 0.0 if own is None else 1 / (fusion.k + len(better) + 1)
+    floor = floor_of(hits, absent, depth)
+    score = floor if own is None else own
+    values = [hit.score for hit in hits]
+    if absent is not None:
+        values += [floor] * (depth - len(hits))
+    low, high = min(values), max(values)
+    if fusion.method == "zscore" or (fusion.method == "std" and number == 0):
+        deviation = np.std(values) if high > low else 0.0
+        standard = (score - np.mean(values)) / deviation if deviation > 0 else 0.0
+        return (
+            math.copysign(abs(standard) ** 1.5, standard) if fusion.method == "zscore" else standard
+        )
+    if fusion.method == "minmax":
+        return (score - low) / (high - low) if high > low else 1.0
+    return score
+
+
+def brute_force(fusion, lists, absent_scores, depth):
     totals = {}
-    names = {hit.row: hit.passage_id for hits in lists for hit in hits}
-    for row in names:
-        total = 0.0
-        for number, (weight, hits) in enumerate(zip(fusion.weights, lists, strict=True)):
-            if fusion.method == "rrf":
-                ranks = [rank for rank, hit in enumerate(hits, start=1) if hit.row == row]
-                total += sum(weight / (fusion.k + rank) for rank in ranks)
-            elif hits:
-                values = [hit.score for hit in hits]
-                low, high = min(values), max(values)
-                score = next((hit.score for hit in hits if hit.row == row), low)
-                if fusion.method == "std" and number == 0:
-                    deviation = np.std(values) if high > low else 0.0
-                    score = (score - np.mean(values)) / deviation if deviation > 0 else 0.0
-                elif fusion.method == "minmax":
-                    score = (score - low) / (high - low) if high > low else 1.0
-                total += weight * score
-        totals[row] = total
-    return [(name, totals[row]) for row, name in names.items()]
+    for row in {hit.row for hits in lists for hit in hits}:
+        total = sum(
+            weight * value(fusion, number, hits, absent, depth, row)
+            for number, (weight, hits, absent) in enumerate(
+                zip(fusion.weights, lists, absent_scores, strict=True)
+            )
+            if hits
+        )
+        if fusion.method == "zscore":
+            total = math.copysign(abs(total) ** (2 / 3), total)
+        totals[f"p{row:02d}"] = total
+    return totals
 
 
 @settings(max_examples=150, deadline=None)
-@given(LISTS, st.data(), st.integers(1, 20), st.sampled_from(["rrf", "raw", "minmax", "std"]))
-def test_scores_are_those_of_the_formula(lists, data, top_k, method):
-    weights = tuple(data.draw(st.lists(WEIGHTS, min_size=len(lists), max_size=len(lists))))
+@given(LISTS, st.data(), st.integers(1, 20), st.integers(0, 12), METHODS)
+def test_scores_are_those_of_the_formula(lists, data, top_k, depth, method):
+    size = len(lists)
+    weights = tuple(data.draw(st.lists(WEIGHTS, min_size=size, max_size=size)))
+    absent_scores = data.draw(st.lists(ABSENT, min_size=size, max_size=size))
     fusion = Fusion(method, weights)
-    (fused,) = fusion.fuse([[hits] for hits in lists], top_k)
-    expected = dict(brute_force(fusion, lists))
+    of_one_question = [[hits] for hits in lists]
+    (fused,) = fusion.fuse(of_one_question, top_k, depth=depth, absent_scores=absent_scores)
+    expected = brute_force(fusion, lists, absent_scores, depth)
     assert len(fused) == min(top_k, len(expected))
     assert fused == sorted(fused, key=Hit.sort_key)
     for hit in fused:
@@ -61,6 +91,86 @@ def test_scores_are_those_of_the_formula(lists, data, top_k, method):
         kept = {hit.passage_id for hit in fused}
         left_out = [score for name, score in expected.items() if name not in kept]
         assert all(score <= fused[-1].score + 1e-9 for score in left_out)
+
+
+COARSE = st.integers(-12, 12).map(lambda eighths: eighths / 8)
+
+
+@st.composite
+def coarsely_ranked(draw):
+    """A list whose scores are equal or clearly apart, so that no sum hides a difference."""
+    scores = draw(st.dictionaries(st.integers(0, 9), COARSE, max_size=8))
+    return sorted(
+        (Hit(row, f"p{row:02d}", score) for row, score in scores.items()), key=Hit.sort_key
+    )
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(coarsely_ranked(), min_size=2, max_size=3), st.data(), st.integers(0, 10), METHODS)
+def test_a_passage_that_no_list_prefers_comes_later(lists, data, depth, method):
+    size = len(lists)
+    absent_scores = data.draw(st.lists(st.one_of(st.none(), COARSE), min_size=size, max_size=size))
+    weights = tuple(
+        data.draw(st.lists(st.sampled_from([0.5, 1.0, 3.0]), min_size=size, max_size=size))
+    )
+    of_one_question = [[hits] for hits in lists]
+    (fused,) = Fusion(method, weights).fuse(
+        of_one_question, 100, depth=depth, absent_scores=absent_scores
+    )
+    rank = {hit.row: number for number, hit in enumerate(fused)}
+
+    def scores_of(row):
+        scores = []
+        for hits, absent in zip(lists, absent_scores, strict=True):
+            # In reciprocal-rank fusion every hit stands above what its list lacks.
+            floor = -np.inf
+            if hits and method != "rrf":
+                floor = floor_of(hits, absent, depth)
+            scores.append(next((hit.score for hit in hits if hit.row == row), floor))
+        return scores
+
+    for worse in rank:
+        for better in rank:
+            pairs = list(zip(scores_of(worse), scores_of(better), strict=True))
+            if all(low <= high for low, high in pairs) and any(low < high for low, high in pairs):
+                assert rank[better] < rank[worse]
+
+
+DENSE = [Hit(row, f"d{row:03d}", 0.9 - row / 1000) for row in range(200)]
+ONLY = [Hit(999, "only", 9.0)]
+
+
+@pytest.mark.parametrize(
+    "spec", ["zscore:1,0.7", "std:1,0.6", "raw:1,1", "minmax:1,1.01", "rrf60:1,1.01"]
+)
+def test_the_only_hit_of_a_complete_list_counts(spec):
+    (fused,) = Fusion.parse(spec).fuse([[DENSE], [ONLY]], 300, depth=200, absent_scores=[None, 0.0])
+    assert fused[0].passage_id == "only"
+
+
+EQUAL = [Hit(0, "a", 3.0), Hit(1, "b", 3.0)]
+
+
+@pytest.mark.parametrize("spec", ["zscore:1,0.01", "std:1,0.01", "minmax:1,0.01", "raw:1,0.01"])
+@pytest.mark.parametrize("first", [ONLY, EQUAL])
+def test_one_hit_or_equal_scores_stand_above_what_a_complete_list_lacks(spec, first):
+    weights = Fusion.parse(spec)
+    both = Fusion(weights.method, (1.0, 0.01))
+    (fused,) = both.fuse([[first], [[Hit(5, "other", 1.0)]]], 9, depth=4, absent_scores=[0.0, None])
+    assert {hit.passage_id for hit in fused[: len(first)]} == {hit.passage_id for hit in first}
+    assert fused[-1].passage_id == "other"
+    assert fused[-1].score < fused[0].score
+
+
+@pytest.mark.parametrize(
+    ("spec", "score"),
+    [("zscore:1,2", 0.0), ("std:1,2", 0.0), ("minmax:1,2", 3.0), ("raw:1,2", 3.0)],
+)
+@pytest.mark.parametrize("count", [1, 2])
+def test_lists_of_equal_scores_alone_give_equal_scores(spec, score, count):
+    zeros = [Hit(0, "a", 0.0), Hit(1, "b", 0.0)]
+    (fused,) = Fusion.parse(spec).fuse([[EQUAL[:count]], [zeros[:count]]], 5)
+    assert [(hit.passage_id, hit.score) for hit in fused] == [("a", score), ("b", score)][:count]
 
 
 def test_questions_stay_apart():
@@ -81,6 +191,7 @@ def test_ties_at_the_cut_go_by_id():
     [
         ("minmax:0.7,0.3", Fusion("minmax", (0.7, 0.3))),
         ("std:1,0.6", Fusion("std", (1.0, 0.6))),
+        ("zscore:1,0.7", Fusion("zscore", (1.0, 0.7))),
         ("raw:1,0.02", Fusion("raw", (1.0, 0.02))),
         ("rrf20:1,0.5", Fusion("rrf", (1.0, 0.5), 20.0)),
         ("rrf0.5:2,1,1", Fusion("rrf", (2.0, 1.0, 1.0), k=0.5)),

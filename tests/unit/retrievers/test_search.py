@@ -77,8 +77,32 @@ def test_hybrid_takes_depth_hits_from_each_member():
             return [[Hit(0, "d", 1.0)] for _ in questions]
 
     for depth in (2, 1, 10**12):
-        HybridRetriever([Member(), Member()], STORE, depth=depth).search(["q"], 2)
+        HybridRetriever([One(), One()], STORE, depth=depth).search(["q"], 2)
     assert asked == [2, 2, 2, 2, 4, 4]
+
+
+class Listed(Retriever):
+    """Finds the same hits for every question."""
+
+    def __init__(self, *hits, absent_score=None):
+        self.hits, self.absent_score = list(hits), absent_score
+
+    def search(self, questions, top_k, *, timer=None, selected=None):
+        return [self.hits[:top_k] for _ in questions]
+
+
+@pytest.mark.parametrize(
+    ("absent_score", "depth", "score_of_a"),
+    [(0.0, 3, 0.0), (0.0, 2, 5.0), (None, 3, 5.0), (8.0, 3, 5.0)],
+    ids=["complete", "full", "not known", "above the least"],
+)
+def test_a_member_says_what_a_short_list_lacks(absent_score, depth, score_of_a):
+    near = Listed(Hit(3, "a", 0.0), Hit(1, "c", 0.0), Hit(0, "d", 0.0))
+    words = Listed(Hit(1, "c", 7.0), Hit(0, "d", 5.0), absent_score=absent_score)
+    both = HybridRetriever([near, words], STORE, fusion=Fusion("raw", (1, 1)), depth=depth)
+    scores = {hit.passage_id: hit.score for hit in both.search(["q"], depth)[0]}
+    assert scores.get("a", score_of_a) == score_of_a
+    assert scores["c"] == 7.0
 
 
 class Opened(SimpleNamespace):

@@ -4,7 +4,7 @@ from typer.testing import CliRunner
 from rag.cli.bench import app
 from tests.commands import exit_code
 
-NAMES = ("encode", "search", "serve", "read")
+NAMES = ("encode", "search", "codes", "serve", "read")
 
 
 def test_every_benchmark_is_a_command_with_help() -> None:

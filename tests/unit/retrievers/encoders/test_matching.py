@@ -144,7 +144,7 @@ def test_hybrid_search_with_static_vectors_matches_words(index_folder: Path) -> 
         assert [hit.row for hit in matching.search([QUESTION], 2)[0]] == [
             hit.row for hit in hits[:2]
         ]
-        assert str(matching.fusion) == "std:1,1.5"  # of a network it is std:1,0.6
+        assert str(matching.fusion) == "zscore:1,1.4"  # of a network it is zscore:1,0.7
         other = open_retriever(index, "hybrid", fusion=Fusion.parse("rrf60:1,1"))
         assert isinstance(other, HybridRetriever)
         assert other.matching is None
