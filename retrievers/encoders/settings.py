@@ -126,6 +126,7 @@ class EncoderSettings:
         layers: layers of the head, in order.
         tower: "passage" or "question" where the folder states which tower of two it holds.
         straight_apostrophes: questions are read with ' for ’, as in training.
+        skips_unknown: a static encoder leaves tokens out that its vocabulary lacks.
         prompts: the folder's prompts by name; a prefix can be set to such a name.
         guesses: setting → a sentence about what the folder does not state and was guessed.
     """
@@ -143,6 +144,7 @@ class EncoderSettings:
     layers: tuple[HeadLayer, ...] = ()
     tower: str = ""
     straight_apostrophes: bool = False
+    skips_unknown: bool = False
     prompts: Mapping[str, str] = field(default_factory=dict)
     guesses: Mapping[str, str] = field(default_factory=dict)
 
@@ -262,11 +264,12 @@ def read_settings(folder: Path) -> EncoderSettings:
         )
     if (folder / "modules.json").is_file():
         return _sentence_transformers(folder, own)
-    _refuse_old_model2vec(folder)
+    config = _optional_json(folder / "config.json")
+    # model2vec's first releases name no model_type
+    if config.get("model_type") == "model2vec" or "apply_zipf" in config:
+        return _static(folder, folder, own, normalize=bool(config.get("normalize")))
     config = read_config(folder)
     architectures = config.get("architectures") or ()
-    if config["model_type"] == "model2vec":
-        return _static(folder, folder, own, normalize=bool(config.get("normalize")))
     if config["model_type"] == "dpr":
         shapes = weight_shapes(folder) if config.get("projection_dim") else {}
         projection = next((name for name in shapes if name.endswith("encode_proj.weight")), None)
@@ -322,17 +325,6 @@ def _checkpoint(folder: Path, config: dict[str, Any]) -> EncoderSettings:
         max_length=limit,
         guesses=guesses,
     )
-
-
-def _refuse_old_model2vec(folder: Path) -> None:
-    """Refuse a folder of model2vec's first releases, which is read by its own library alone."""
-    config = _optional_json(folder / "config.json")
-    if "apply_zipf" in config and "model_type" not in config:
-        raise ArtifactError(
-            f"{folder} is a model2vec encoder of an early release: it has no modules.json, and its "
-            "config.json names no model_type",
-            hint="take one that has both, such as minishlab/potion-base-8M",
-        )
 
 
 def _sentence_transformers(folder: Path, own: Mapping[str, Any]) -> EncoderSettings:
@@ -444,8 +436,11 @@ def _static(
     config = _optional_json(folder / "config.json")
     prompts = _prompts(own)
     similarity = str(own.get("similarity_fn_name") or "").lower()
+    # sentence-transformers reads whole texts; model2vec cuts them, and leaves unknown tokens out
+    is_model2vec = not (folder / "modules.json").is_file()
+    longest = STATIC_LENGTH if is_model2vec else _HUGE
     guesses = {}
-    if not (normalize or similarity) and (folder / "modules.json").is_file():
+    if not (normalize or similarity or is_model2vec):
         normalize = True
         guesses["normalize"] = _guessed_similarity(True)
     return EncoderSettings(
@@ -453,9 +448,10 @@ def _static(
         weights_dir=weights_dir,
         pooling=STATIC,
         normalize=normalize or similarity == "cosine",
-        max_length=int(config.get("max_length") or _HUGE),
+        max_length=int(config.get("max_length", longest) or _HUGE),
         layout=str(config.get("passage_layout") or "{title} {text}"),
         straight_apostrophes=bool(own.get("straight_apostrophes")),
+        skips_unknown=is_model2vec,
         **_prefixes(own, prompts),
         prompts=prompts,
         guesses=guesses,

@@ -57,10 +57,12 @@ class StaticEncoder:
         identity: EncoderIdentity,
         *,
         straight_apostrophes: bool = False,
+        skips_unknown: bool = False,
     ) -> None:
         self.identity = identity
         self.vectors, self._tokenizer = vectors, tokenizer
         self._straight_apostrophes = straight_apostrophes
+        self._skipped = _unknown_id(tokenizer) if skips_unknown else -1
         self._has_cut = False
         tokenizer.enable_truncation(identity.max_length)
         if identity.layout == PAIR:
@@ -102,6 +104,7 @@ class StaticEncoder:
             tokenizer,
             settings.identity(name),
             straight_apostrophes=settings.straight_apostrophes,
+            skips_unknown=settings.skips_unknown,
         )
 
     @property
@@ -134,7 +137,7 @@ class StaticEncoder:
             self._has_cut = True
             message = "%d of %d texts are longer than the %d tokens that %s reads: their ends do not count"
             log.warning(message, cut, len(texts), self.identity.max_length, self.identity.name)
-        return _flat(encodings)
+        return _flat(encodings, self._skipped)
 
     def encode_questions(self, questions: Sequence[str]) -> Float32:
         """Vectors (n, D) float32 of questions, in order."""
@@ -187,8 +190,17 @@ def _encodings(tokenizer: Any, texts: Sequence[str]) -> list[Any]:
     return encodings
 
 
-def _flat(encodings: Sequence[Any]) -> tuple[Int32, Int64]:
+def _unknown_id(tokenizer: Any) -> int:
+    """The token for what the vocabulary lacks; -1 if there is none."""
+    token = getattr(tokenizer.model, "unk_token", None)
+    found = None if token is None else tokenizer.token_to_id(token)
+    return -1 if found is None else int(found)
+
+
+def _flat(encodings: Sequence[Any], skipped: int = -1) -> tuple[Int32, Int64]:
     ids = [encoding.ids for encoding in encodings]
+    if skipped >= 0:
+        ids = [[token for token in text if token != skipped] for text in ids]
     bounds = np.append(0, np.cumsum(list(map(len, ids)), dtype=np.int64))
     return np.fromiter(chain.from_iterable(ids), np.int32, int(bounds[-1])), bounds
 

@@ -34,9 +34,9 @@ TOKENS = {
     "rag/training": (8_650, 8_200),
     "indexers": (29_950, 28_000),
     "readers": (45_920, 43_000),
-    "retrievers": (46_190, 39_500),
+    "retrievers": (46_285, 39_500),
     "serve": (17_250, 15_500),
-    "tests": (228_400, 200_000),
+    "tests": (228_600, 200_000),
 }
 
 # construct: (ceiling, target), per 10,000 tokens of everything outside tests.

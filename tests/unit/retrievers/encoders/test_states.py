@@ -12,11 +12,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
+from tokenizers import Tokenizer
 
 from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError, with_hub_names
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.open import load_encoder, load_like, passage_budget
 from retrievers.encoders.settings import EncoderSettings, read_settings
+from retrievers.encoders.static import StaticEncoder
 from retrievers.training.bi_encoder import adopt_index
 from retrievers.training.dpr import DprTrainConfig
 from tests.token_towers import bi_encoder
@@ -169,13 +172,32 @@ def test_lengths_are_the_folders_own(tmp_path: Path) -> None:
     assert "512" not in plain(tmp_path / "short").guessed
 
 
-def test_modules_and_folders_that_are_not_read_say_what_they_are(tmp_path: Path) -> None:
+def test_modules_that_are_not_read_say_what_they_are(tmp_path: Path) -> None:
     kinds = ("MLMTransformer", "SpladePooling")
     with pytest.raises(ArtifactError, match="sparse vectors are not searched here"):
         read_settings(sentence_folder(tmp_path / "splade", kinds=kinds))
-    write(tmp_path / "m2v/config.json", {"apply_zipf": True, "hidden_dim": 256})
-    with pytest.raises(ArtifactError, match="model2vec encoder of an early release"):
-        read_settings(tmp_path / "m2v")
+
+
+@pytest.mark.parametrize(
+    "config",
+    [{"apply_zipf": True}, {"model_type": "model2vec"}, {"apply_zipf": 1, "max_length": 4}],
+)
+def test_folders_of_model2vec_alone_are_read_as_it_does(
+    tiny: Any, tmp_path: Path, config: dict[str, Any]
+) -> None:
+    """Cut at 512 tokens or as stated, then without the unknown ones; the first name no type."""
+    tiny.tokenizer(tmp_path)
+    write(tmp_path / "config.json", config)
+    drawn = np.random.default_rng(0).normal(size=(128, 8)).astype(np.float32)
+    save_file({"embeddings": drawn}, tmp_path / "model.safetensors")
+    texts = ["the 🙂 river", "ξ danube ξ the black forest", "the river " * 300 + "danube " * 90]
+    tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    expected = []
+    for encoding in tokenizer.encode_batch(texts, add_special_tokens=False):
+        ids = encoding.ids[: config.get("max_length", 512)]
+        expected.append(drawn[[token for token in ids if token != 1]].mean(0))
+    found = StaticEncoder.load(tmp_path).encode_questions(texts)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 def test_errors_name_the_hubs_model_in_place_of_its_folder(tmp_path: Path) -> None:
