@@ -113,6 +113,16 @@ class EncoderIdentity:
         """
         return {**self.to_json(), "name": "" if self.weights_sha256 else self.name}
 
+    def describe(self) -> str:
+        """One line about how texts become vectors."""
+        prefixes = (
+            f"questions begin with {self.query_prefix!r}, passages with {self.passage_prefix!r}"
+        )
+        return (
+            f"{self.pooling} pooling, {self.similarity}, {self.dim} dimensions, "
+            f"{self.max_length:,} tokens, layout {self.layout!r}, {prefixes}"
+        )
+
     def options(self) -> dict[str, Any]:
         """The settings to load an encoder with so that it makes these vectors."""
         names = ("pooling", "normalize", "max_length", "query_prefix", "passage_prefix", "layout")

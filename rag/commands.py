@@ -23,6 +23,7 @@ from rag.core.files import check_target
 from rag.data.filters import Filter, parse_filter
 from rag.data.records import CorpusFormat, CorpusOptions, ReadReport
 from rag.data.split import split_documents
+from retrievers.encoders.options import EncoderOptions
 
 if TYPE_CHECKING:
     from indexers.update import UpdateReport
@@ -35,8 +36,6 @@ def index(
     retriever: IndexKind = "hybrid",
     encoder: Any = None,
     precision: str = "auto",
-    pooling: Literal["auto", "cls", "mean"] = "auto",
-    max_length: Annotated[int, Ge(1)] | None = None,
     reuse: str | Path | None = None,
     overwrite: bool = False,
     ray: str | None = None,
@@ -53,15 +52,14 @@ def index(
         encoder: hub name, folder, all-MiniLM-L6-v2, static, "PASSAGES + QUESTIONS"; default:
             minilm-qa. In Python also an object, see `indexers.protocols.PassageEncoder`.
         precision: number format in which it computes.
-        pooling: how token vectors become the vector of a text.
-        max_length: most tokens per passage; default: the encoder's.
         reuse: an earlier index of this encoder: only passages that it lacks are encoded.
         overwrite: delete what is in --out first.
         ray: address of a Ray cluster that encodes the passages (HOST:PORT, or auto).
         format: format of the corpus; auto looks at names and first bytes.
         report: counts what was read, bad records included.
-        **settings: fields of `BuildSettings` (index_type, …), and of `CorpusOptions` (text_field,
-            split, …): how documents are read and cut.
+        **settings: fields of `BuildSettings` (index_type, …), of `CorpusOptions` (text_field,
+            split, …): how documents are read and cut, and of `EncoderOptions` (pooling,
+            query_prefix, …).
 
     Returns:
         `out`.
@@ -80,25 +78,32 @@ def index(
 
     place, report = Path(out), report if report is not None else ReadReport()
     reading = {name: settings.pop(name) for name in CorpusOptions.model_fields if name in settings}
+    encoding = {n: settings.pop(n) for n in EncoderOptions.model_fields if n in settings}
+    stated = load_config(EncoderOptions, overrides=encoding).stated
     build = load_config(BuildSettings, overrides={"retriever": retriever, **settings})
     inputs, is_sample = resolve_corpus(corpus)
     if is_sample and reading.get("split", "auto") == "auto":
         reading["split"] = "none"
     is_named = encoder is None or isinstance(encoder, str | Path)
+    if stated and not is_named:
+        raise ConfigError(
+            f"{', '.join(stated)} cannot be given for an encoder that is an object",
+            hint="set it when the encoder is made, such as BiEncoder.load(FOLDER, pooling=…)",
+        )
     if ray is not None and (reuse or not build.has_dense or not is_named):
         raise ConfigError(
             "--ray encodes one vector per passage by an encoder that every node can load, and reuses none",
             hint="name a folder on a shared disk, without --reuse; BM25 and token vectors are built here",
         )
     # an encoder of one's own is measured by the embedded one
-    max_tokens, count_tokens = passage_budget(encoder if is_named else None, max_length)
+    max_tokens, count_tokens = passage_budget(encoder if is_named else None, **stated)
     options = load_config(CorpusOptions, overrides={"max_tokens": max_tokens, **reading})
     read = Corpus(
         inputs, format, options, lambda each: split_documents([each], options, count_tokens), report
     )
     loaded = stored = None
     if build.has_encoder:
-        loaded = load_encoder(encoder, precision=precision, pooling=pooling, max_length=max_length)
+        loaded = load_encoder(encoder, precision=precision, **stated)
     if reuse:
         if loaded is None or not build.has_dense:
             raise ConfigError(
@@ -112,9 +117,9 @@ def index(
     puts = (
         change for change in read.changes({}) if isinstance(change, Put)
     )  # nothing is stored yet
-    with encoding_at(ray) as encoding:
+    with encoding_at(ray) as how:
         if stored is not None:
-            encoding["encode"] = partial(encode_corpus, stored=stored)
+            how["encode"] = partial(encode_corpus, stored=stored)
         source = read.describe()
         build_index(
             puts,
@@ -123,7 +128,7 @@ def index(
             settings=build,
             source=source,
             overwrite=overwrite,
-            **encoding,
+            **how,
         )
     if stored is not None:
         report.notes.insert(0, f"{stored.reused:,} vectors taken over")

@@ -189,11 +189,14 @@ class IndexUpdater:
         """
         with Index.open(self.place, verify="none") as index:
             source, identity = index.source, index.encoder_identity
-        name, length = (identity.name, identity.max_length) if identity else (None, None)
+        name = identity.name if identity else None
         encoder = self._source if isinstance(self._source, str | Path) else name
+        stated = dict[str, Any]()
+        if identity is not None:
+            stated = {name: getattr(identity, name) for name in ("max_length", "passage_prefix")}
 
         def cut(document: Document) -> Iterable[Passage]:
-            max_tokens, count = self._budget(encoder, length)
+            max_tokens, count = self._budget(encoder, **stated)
             options = CorpusOptions(**{"max_tokens": max_tokens, **source.get("options", {})})
             return split_documents([document], options, count)
 

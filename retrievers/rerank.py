@@ -19,7 +19,8 @@ from rag.core.errors import ConfigError
 from rag.core.files import read_json
 from rag.core.log import Timer, stage
 from rag.core.types import FirstStage, Hit, Passage
-from rag.runtime.model_files import model_folder, weight_files, weights_sha256
+from rag.runtime.model_files import model_folder, tower_folders, weight_files, weights_sha256
+from retrievers.encoders.settings import read_settings
 from retrievers.hybrid import Fusion
 from retrievers.protocols import HitLists, PairScorer, Passages, Retriever, Selected
 
@@ -41,12 +42,6 @@ class LateInteraction:
 
         self.name = name
         self.encoder = BiEncoder.load(name, precision=precision)
-        if (pooling := self.encoder.identity.pooling) != "tokens":
-            raise ConfigError(
-                f"{name} makes one vector per text (pooling {pooling}), re-ranking by late interaction needs "
-                "one per token",
-                hint="give a ColBERT model, or search with this encoder instead",
-            )
 
     def score(self, questions: Sequence[str], passages: Sequence[Passage]) -> Float32:
         """Scores (n,) of n pairs; each text is encoded once."""
@@ -129,7 +124,7 @@ def reranked(
             hint="leave out the re-ranking, or use dense, bm25 or hybrid retrieval",
         )
     if name != _READER or Path(name).exists():
-        scorer, identity = _open_scorer(name, precision)
+        scorer, identity = open_scorer(name, precision)
     elif reader is not None:
         scorer = reader()
         identity = {"kind": _READER, "name": scorer.name}
@@ -143,19 +138,39 @@ def reranked(
     )
 
 
-def _open_scorer(name: str, precision: str) -> tuple[PairScorer, dict[str, Any]]:
+def open_scorer(name: str, precision: str) -> tuple[PairScorer, dict[str, str]]:
     """The model of a folder, and its description; the folder's files decide what it is."""
     folder = model_folder(name)
     config = read_json(folder / "config.json") if (folder / "config.json").is_file() else {}
-    if "SequenceClassification" in (config.get("architectures") or [""])[0]:
+    architecture = (config.get("architectures") or [""])[0]
+    if "SequenceClassification" in architecture:
         from retrievers.encoders.cross_encoder import CrossEncoder
 
         weights = weights_sha256(weight_files(folder))
         scorer = CrossEncoder.load(name, precision=precision)
         return scorer, {"kind": "cross-encoder", "name": name, "weights_sha256": weights}
+    _check_late(name, folder, architecture)
     late = LateInteraction(name, precision=precision)
     weights = late.encoder.identity.weights_sha256  # the backbone's and the head's
     return late, {"kind": "colbert", "name": name, "weights_sha256": weights}
+
+
+def _check_late(name: str, folder: Path, architecture: str) -> None:
+    """Refuse what is no model of late interaction, by what it is."""
+    tower, _ = tower_folders(folder)
+    if architecture == "HF_ColBERT" or (tower / "modules.json").is_file():
+        if read_settings(tower).pooling == "tokens":
+            return
+        found = "an encoder that makes one vector per text"
+        hint = f"search with it: rag index … --encoder {name}"
+    else:
+        found = f"a {architecture or 'model without architecture'}"
+        hint = "for example --rerank cross-encoder/ms-marco-MiniLM-L6-v2"
+    raise ConfigError(
+        f"{name} is {found}, expected a re-ranker: a cross-encoder (…ForSequenceClassification), "
+        "or a ColBERT model",
+        hint=hint,
+    )
 
 
 class RerankingRetriever(Retriever):

@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerFast
 from tests.tiny_reader import WORDS, tiny_roberta_tokenizer, tiny_tokenizer
 
 _T5_SIZES = {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4}
-_BART_SIZES = {
+BART_SIZES = {
     "d_model": 32,
     "encoder_layers": 2,
     "decoder_layers": 2,
@@ -81,7 +81,7 @@ _BART = {
     "pad_token_id": 1,
     "scale_embedding": False,
     "use_cache": True,
-    **_BART_SIZES,
+    **BART_SIZES,
 }
 
 SEQ2SEQ: dict[str, dict[str, Any]] = {

@@ -15,10 +15,12 @@ from rag.cli.options import OPENING, Share, options_from, options_of, some
 from rag.commands import index as build
 from rag.commands import resolve_corpus
 from rag.data.records import CorpusOptions, ReadReport
+from retrievers.encoders.options import EncoderOptions
 
 _FROM_BUILD = options_from(build, panel="Data")
 _BUILDING = {
-    **some(_FROM_BUILD, "format", "encoder", "pooling", "max_length", "reuse", "ray", "overwrite"),
+    **some(_FROM_BUILD, "format", "encoder", "reuse", "ray", "overwrite"),
+    **options_of(EncoderOptions, panel="Models"),
     **some(options_of(CorpusOptions, panel="Data"), without=("max_tokens",)),
     **some(OPENING, "precision"),
     **some(

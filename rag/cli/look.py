@@ -7,6 +7,7 @@ import platform
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import closing
 from http.client import HTTPConnection
 from pathlib import Path
@@ -78,8 +79,16 @@ def plan(
     typer.echo("\n".join(f"{name:<20}{size / 1e9:>10,.2f} GB" for name, size in sizes.items()))
 
 
-def doctor() -> None:
-    """Check versions, hardware, Java, and what is missing and how to get it."""
+def doctor(model: str = "", /) -> None:
+    """Check versions, hardware, Java, and what is missing; or say what a model is and how it would
+    be used.
+
+    Args:
+        model: Folder or hub name, or "PASSAGES + QUESTIONS".
+    """
+    if model:
+        _describe_model(model)
+        return
     from indexers.lucene import java_versions
     from rag.core.optional import installed_version
 
@@ -101,6 +110,36 @@ def doctor() -> None:
         typer.echo(f"problem: {problem}", err=True)
     typer.echo(f"{len(problems)} problem(s)" if problems else "all is well")
     raise typer.Exit(1 if problems else 0)
+
+
+def _describe_model(name: str) -> None:
+    """Print for each option that takes a model how this one is used, or why not; guesses are
+    logged.
+    """
+    from rag.core.errors import ArtifactError, RagError
+    from rag.core.log import setup_logging
+    from readers.open import reader_kind
+    from retrievers.encoders.open import load_encoder
+    from retrievers.rerank import open_scorer
+
+    def as_encoder() -> str:
+        return load_encoder(name, precision="fp32").identity.describe()
+
+    uses: dict[str, Callable[[], str]] = {
+        "--encoder": as_encoder,
+        "--rerank": lambda: str(open_scorer(name, "fp32")[1]["kind"]),
+        "--reader": lambda: reader_kind(name),
+    }
+    setup_logging("WARNING")
+    refusals = 0
+    for option, describe in uses.items():
+        try:
+            typer.echo(f"{option:<10} {describe()}")
+        except RagError as error:
+            refusals += 1
+            typer.echo(f"{option:<10} no: {error.message}")
+    if refusals == len(uses):
+        raise ArtifactError(f"{name} is of no use here", hint="see `rag docs indexing`")
 
 
 def describe_models() -> dict[str, Any]:

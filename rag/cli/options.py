@@ -65,7 +65,7 @@ _PANELS = {  # of parameters that have one of their own, whatever their command'
     **dict.fromkeys(("read", "reader", "effort", "signal", "gold"), READING),
     **dict.fromkeys(("out", "merge", "overwrite", "n_best", "report", "as_json"), OUTPUT),
     **dict.fromkeys(("update", "watch", "max_deleted_share"), "Updates"),
-    **dict.fromkeys(("encoder", "pooling", "max_length", "precision"), "Models"),
+    **dict.fromkeys(("encoder", "precision"), "Models"),
 }
 _LISTS = (Sequence[int], tuple[int, ...], Sequence[str], tuple[str, ...])
 

@@ -1,7 +1,21 @@
 """The error tree. Every error a user can meet derives from `RagError`."""
 
 import difflib
+import re
 from collections.abc import Iterable
+
+# A model's folder in the cache of the Hugging Face hub.
+_SNAPSHOT = re.compile(r"[^\s'\"(]*/models--([^/\s]+?)--([^/\s]+)/snapshots/[0-9a-f]+")
+
+
+def with_hub_names(text: str) -> str:
+    """The text with the names of hub models in place of their folders in the hub's cache.
+
+    Example:
+        >>> with_hub_names("/c/models--intfloat--e5-base/snapshots/5b5b/1_Pooling is missing")
+        'intfloat/e5-base/1_Pooling is missing'
+    """
+    return _SNAPSHOT.sub(r"\1/\2", text)
 
 
 def did_you_mean(name: object, names: Iterable[str], otherwise: str) -> str:
@@ -29,8 +43,8 @@ class RagError(Exception):
     exit_code = 1
 
     def __init__(self, message: str, *, hint: str = "") -> None:
-        super().__init__(message)
-        self.message = message
+        self.message = with_hub_names(message)
+        super().__init__(self.message)
         self.hint = hint
 
     def __str__(self) -> str:

@@ -121,7 +121,9 @@ def load_backbone(
     if getattr(config, "is_encoder_decoder", False):
         if train:
             raise ConfigError(
-                f"{folder} is an encoder-decoder; a bi-encoder is trained from an encoder"
+                f"{folder} is a {named or stated}, an encoder-decoder or the encoder of one; "
+                "a bi-encoder is trained from an encoder alone",
+                hint="start from another model, such as bert-base-uncased",
             )
         model = model.get_encoder()
     if getattr(model, "pooler", None) is not None:

@@ -154,7 +154,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 def position_limit(config: dict[str, Any]) -> int:
     """Largest number of tokens that a model of this configuration can read."""
-    names = ("max_position_embeddings", "max_encoder_position_embeddings")
+    names = ("max_position_embeddings", "max_encoder_position_embeddings", "n_positions")
     limit = int(next(filter(None, map(config.get, names)), 512))
     if config["model_type"] in _POSITIONS_AFTER_PADDING:
         limit -= (

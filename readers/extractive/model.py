@@ -24,6 +24,14 @@ if (
 ):  # transformers' networks take seconds to import, and reading on a CPU needs none of them
     from transformers import PreTrainedConfig
 
+# Architectures whose class for question answering is the encoder and one linear layer. Others do
+# more: Longformer's gives the question's tokens global attention.
+SPAN_TYPES = (
+    *("albert", "bart", "bert", "camembert", "convbert", "data2vec-text", "deberta", "deberta-v2"),
+    *("distilbert", "electra", "ernie", "mbart", "megatron-bert", "mobilebert", "mpnet"),
+    *("rembert", "roberta", "roberta-prelayernorm", "roformer", "squeezebert"),
+    *("xlm-roberta", "xlm-roberta-xl"),
+)
 _EXPECTED = (
     "give a Hugging Face name, or a folder with config.json, model.safetensors and tokenizer files"
 )
@@ -180,6 +188,12 @@ def load_question_answering(folder: str | Path, config: PreTrainedConfig) -> Spa
     Raises:
         ArtifactError: if it cannot be loaded, or has another kind of head.
     """
+    if config.model_type not in SPAN_TYPES:
+        raise ArtifactError(
+            f"{folder} is a {config.model_type} for question answering, whose spans are computed "
+            f"otherwise than here; expected {', '.join(SPAN_TYPES)}",
+            hint="use one of these, for example deepset/roberta-base-squad2",
+        )
     from transformers import AutoModelForQuestionAnswering
 
     with loading(f"{folder}: no question answering model could be loaded", hint=_EXPECTED):

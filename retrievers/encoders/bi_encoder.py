@@ -26,6 +26,7 @@ from rag.runtime.model_files import (
     model_folder,
     tower_folders,
 )
+from retrievers.encoders.guesses import is_named_tower, short_name
 from retrievers.encoders.settings import STATIC, EncoderSettings, read_settings
 from retrievers.encoders.tokenization import TextTokenizer
 from retrievers.encoders.tower import TowerModel
@@ -34,6 +35,12 @@ from retrievers.encoders.vectors import Vectors
 WINDOW_ROWS = 8192  # passages that are sorted by length together
 CPU_BATCH_TOKENS = 2048  # tokens per core at a time; more do not fit its cache
 GPU_BATCH_TOKENS = 1 << 16
+# parts of published names of a passage tower and its question tower
+_PUBLISHED_TOWERS = (
+    ("ctx_encoder", "question_encoder"),
+    ("context-encoder", "query-encoder"),
+    ("dpr-context", "dpr-question"),
+)
 
 log = get_logger(__name__)
 
@@ -82,13 +89,13 @@ class BiEncoder:
             precision: "fp32", "bf16", or "auto": bf16 for passages where the hardware multiplies it
                 faster, fp32 for questions.
             batch_size: most texts in a batch; default 32 on CPU, 256 on a GPU.
-            changes: of the folder's settings (`EncoderSettings`): pooling, normalize, max_length,
-                layout, query_prefix, passage_prefix.
+            changes: in place of the folder's settings, see `EncoderOptions`.
 
         Raises:
             ConfigError: a setting is not one of the above.
             ArtifactError: the model is not there, has only pickled weights, or has unknown parts.
-            MismatchedArtifactError: the towers' vectors do not fit together.
+            MismatchedArtifactError: the towers' vectors do not fit together, or it is one tower of
+                two.
         """
         where = resolve_device(device)
         how = "bf16" if resolve_precision(precision, where) == torch.bfloat16 else "fp32"
@@ -240,10 +247,10 @@ def _read_sides(
     if STATIC in (passage.pooling, query.pooling):
         name = TOWER_SEPARATOR.join(names)
         raise ConfigError(f"{name}: a static encoder is no tower", hint="give its folder alone")
-    is_settled = changes.get("pooling", "auto") != "auto" or changes.get("query_prefix") is not None
-    for note in sorted({passage.note, query.note}):
-        if note and not is_settled:
-            log.warning("%s", note)
+    _check_towers(passage, query, names, is_new=changes.get("layout") is None)
+    for guessed in dict.fromkeys((passage.guessed, query.guessed)):
+        if guessed:
+            log.warning("%s", guessed)
     if (passage.dim, passage.normalize) != (query.dim, query.normalize):
         raise MismatchedArtifactError(
             f"the vectors of {passage.weights_dir} have {passage.dim} dimensions, normalised: "
@@ -252,6 +259,45 @@ def _read_sides(
             hint="give the two towers of one model",
         )
     return passage, query
+
+
+def _check_towers(
+    passage: EncoderSettings, query: EncoderSettings, names: Sequence[str], *, is_new: bool
+) -> None:
+    """Refuse one tower of two for both sides, and two in the wrong order.
+
+    Args:
+        is_new: an index's encoder, whose settings are known, is not warned about again.
+    """
+    if passage.tower in ("", "passage") and query.tower in ("", "question"):
+        if is_new and passage is query and is_named_tower(short_name(Path(names[0]))):
+            warning = (
+                "%s is one tower of two by its name, and reads questions and passages; both: %s"
+            )
+            log.warning(warning, names[0], _pair_of(names[0]))
+        return
+    if passage is query:
+        raise MismatchedArtifactError(
+            f"{names[0]} is the {passage.tower} tower of a model that has two",
+            hint=f"give both, the passage tower first: --encoder {_pair_of(names[0])}",
+        )
+    is_swapped = (passage.tower, query.tower) == ("question", "passage") and len(names) > 1
+    pair = f'"{names[1]}{TOWER_SEPARATOR}{names[0]}"' if is_swapped else _pair_of(names[0])
+    raise MismatchedArtifactError(
+        f"{passage.weights_dir} comes first and is a {passage.tower or 'passage'} tower, "
+        f"{query.weights_dir} comes second and is a {query.tower or 'question'} tower",
+        hint=f"give the passage tower first: --encoder {pair}",
+    )
+
+
+def _pair_of(name: str) -> str:
+    """The names of both towers in quotes, where the name of one says the other's."""
+    for passage, question in _PUBLISHED_TOWERS:
+        pair = [name.replace(question, passage), name.replace(passage, question)]
+        is_folder = Path(name).is_dir()
+        if pair[0] != pair[1] and all(Path(side).is_dir() == is_folder for side in pair):
+            return f'"{TOWER_SEPARATOR.join(pair)}"'
+    return f'"PASSAGES{TOWER_SEPARATOR}QUESTIONS"'
 
 
 class _Side:

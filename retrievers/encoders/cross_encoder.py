@@ -19,7 +19,7 @@ from rag.runtime.backbone import attention_for, loading, plan_batches, refuse_mi
 from rag.runtime.fast.fast_bert import FastBert
 from rag.runtime.hardware import resolve_device, resolve_precision
 from rag.runtime.model_files import model_folder, position_limit, read_config, weight_files
-from retrievers.encoders.settings import PAIR
+from retrievers.encoders.settings import PAIR, tokenizer_limit, transformer_settings
 from retrievers.encoders.tokenization import PassageLayout
 
 _BATCH_ROWS, _BATCH_TOKENS = 64, 8192  # per forward pass
@@ -65,7 +65,7 @@ class CrossEncoder:
         *,
         device: str = "auto",
         precision: str = "auto",
-        max_length: int = 512,
+        max_length: int | None = None,
         layout: str | None = None,
         train: bool = False,
         dropout: float | None = None,
@@ -78,6 +78,7 @@ class CrossEncoder:
                 None is the embedded encoder.
             device: "auto", "cpu" or "cuda"; a network to be trained is returned on the CPU.
             precision: "auto", "fp32" or "bf16", for scoring.
+            max_length: tokens after which a pair is cut; None is the folder's own length.
             layout: layout of a passage; None is the folder's, or else "{title} {text}".
             train: load it to be trained, in fp32; an encoder gets a head of one output, drawn from
                 `seed`.
@@ -99,15 +100,12 @@ class CrossEncoder:
             folder, stated, where, train=train, dropout=dropout, seed=seed
         )
         setattr(network.config, _LAYOUT_KEY, layout)  # saved with the network
-        limit, prompt = min(max_length, position_limit(stated)), ""
+        stated_length = transformer_settings(folder).get("max_seq_length")
+        limit = min(int(stated_length or tokenizer_limit(folder)), position_limit(stated))
+        limit = min(limit, max_length or limit)
         if train:
             network.train()
         else:
-            if (folder / _SENTENCE_TRANSFORMERS).is_file():  # the length is the tokenizer's
-                own = read_json(folder / _SENTENCE_TRANSFORMERS)
-                if own.get("model_type") == "CrossEncoder":
-                    limit = min(limit, tokenizer.model_max_length)
-                    prompt = (own.get("prompts") or {}).get(own.get("default_prompt_name")) or ""
             dtype, base = resolve_precision(precision, where), network.base_model
             if (
                 where == "cpu"
@@ -118,6 +116,7 @@ class CrossEncoder:
                 setattr(network, network.base_model_prefix, packed)
                 dtype = torch.float32  # of the head
             network.to(where, dtype).eval()
+        prompt = "" if train else _prompt(folder)
         return cls(str(name_or_path), network, tokenizer, limit, PassageLayout(layout), prompt)
 
     def logits(
@@ -191,10 +190,17 @@ def _read_network(
                 hint="give a cross-encoder, for example cross-encoder/ms-marco-MiniLM-L6-v2, or train "
                 "one: rag train reranker",
             )
-        if not classifies:
-            config.num_labels = 1
         set_dropout(config, dropout)
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        if not classifies:
+            config.num_labels = 1
+            tokenizer.chat_template = None  # what is trained reads plain pairs
+        elif _is_chat(folder, tokenizer):
+            raise ArtifactError(
+                f"{folder} is a {architecture} that reads question and passage in a chat template, "
+                "expected a cross-encoder of plain pairs",
+                hint="re-rank with another, for example cross-encoder/ms-marco-MiniLM-L6-v2",
+            )
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)  # for a new head
             network, report = AutoModelForSequenceClassification.from_pretrained(
@@ -209,6 +215,26 @@ def _read_network(
     missing = report["missing_keys"]
     refuse_missing(folder, [name for name in missing if classifies or not name.startswith(_HEADS)])
     return network, tokenizer
+
+
+def _prompt(folder: Path) -> str:
+    """The prompt that sentence-transformers puts before every question, or ""."""
+    file = folder / _SENTENCE_TRANSFORMERS
+    own = read_json(file) if file.is_file() else {}
+    if own.get("model_type") != "CrossEncoder":
+        return ""
+    return str((own.get("prompts") or {}).get(own.get("default_prompt_name")) or "")
+
+
+def _is_chat(folder: Path, tokenizer: Any) -> bool:
+    """Whether a pair is put into a chat template before it is read, as sentence-transformers does.
+
+    A list of modalities decides where the folder has one, else whether there is a template.
+    """
+    modalities = transformer_settings(folder).get("modality_config")
+    if modalities:
+        return "message" in modalities
+    return tokenizer.chat_template is not None
 
 
 class _PackedBase(torch.nn.Module):

@@ -96,6 +96,8 @@ def _write_tower(
         "similarity_fn_name": settings.similarity,
         "passage_layout": settings.layout,
     }
+    if settings.straight_apostrophes:
+        own["straight_apostrophes"] = True
     _write_json(folder / "config_sentence_transformers.json", own)
 
 

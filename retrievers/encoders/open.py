@@ -33,8 +33,8 @@ def load_encoder(source: Any = None, **options: Any) -> BiEncoder | StaticEncode
 
     Args:
         source: a folder or a name; an encoder that is loaded already is returned as it is.
-        options: see `BiEncoder.load`; a static encoder has no precision, device or pooling to
-            choose.
+        options: see `BiEncoder.load` and `EncoderOptions`; a static encoder has no precision,
+            device or pooling to choose.
 
     Raises:
         ConfigError: a pooling was given for a static encoder.
@@ -72,25 +72,29 @@ def _of_passages(name_or_path: str | Path) -> EncoderSettings:
 
 
 def passage_budget(
-    name_or_path: str | Path | None = None, max_length: int | None = None
+    name_or_path: str | Path | None = None, **changes: Any
 ) -> tuple[int, Callable[[str], int]]:
     """Maximum tokens of title and text of a passage, and a function that counts tokens; loads no
     weights.
 
-    Passages for a static encoder, which has no such limit, are measured by the embedded encoder.
+    Passages for a static encoder, which may have no such limit, are measured by the embedded
+    encoder.
 
     Args:
         name_or_path: as for `load_encoder`; of two towers the passage tower counts.
-        max_length: replaces the limit in the encoder's folder.
+        changes: of the folder's settings, as for `load_encoder`.
     """
     from retrievers.encoders.tokenization import counting_tokens
 
     settings = _of_passages(EMBEDDED_ENCODER_NAMES[0] if name_or_path is None else name_or_path)
+    settings = settings.override(**changes)
+    longest = settings.max_length
+    prefix = settings.passage_prefix
     if settings.pooling == STATIC:
         settings = _of_passages(EMBEDDED_ENCODER_NAMES[0])
-    settings = settings.override(max_length=max_length)
+        longest = min(longest, settings.max_length)
     count = counting_tokens(settings.weights_dir)
-    return settings.max_length - _SPECIAL_TOKENS - count(settings.passage_prefix), count
+    return longest - _SPECIAL_TOKENS - count(prefix), count
 
 
 def load_like(

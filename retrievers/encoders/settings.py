@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from indexers.protocols import EncoderIdentity
-from rag.core.errors import ArtifactError, ConfigError
+from rag.core.errors import ArtifactError, ConfigError, with_hub_names
 from rag.core.files import read_json
 from rag.runtime.model_files import (
     folder_tokenizer,
@@ -27,6 +27,7 @@ from rag.runtime.model_files import (
     weight_shapes,
     weights_sha256,
 )
+from retrievers.encoders.guesses import guess_by_dot, guess_prefixes, is_dpr, short_name
 
 PAIR = "pair"  # the layout of title and text in two segments
 POOLINGS = (
@@ -36,11 +37,12 @@ POOLINGS = (
     "tokens",
 )  # see `rag.runtime.backbone.pool`; "tokens" keeps them all
 STATIC = "static"  # the pooling of static encoders, which have a vector per token and no network
-STATIC_LENGTH = 512  # tokens of a text that count: the mean over a long text says little
+STATIC_LENGTH = 512  # tokens that count of those trained here: the mean of more says little
 ACTIVATIONS = ("Identity", "Tanh", "ReLU", "GELU")  # classes of torch.nn
 MASKS = ("[MASK]", "<mask>")
 COLBERT_MARKERS = ("[unused0]", "[unused1]")  # of questions and passages
 _DPR_MAX_LENGTH = 256
+_PLAIN_LENGTH = 512  # tokens of checkpoints that are no encoders yet; some can read 100,000
 _MASK = "MultiVectorMask"  # sentence-transformers' module for late interaction
 _MODULES = re.compile(  # those of sentence-transformers that are read here, in their order
     r"StaticEmbedding( Normalize)?"
@@ -52,7 +54,8 @@ _LATE_INTERACTION = (
     "write it anew once, as the folder that is read here: sentence_transformers' "
     "MultiVectorEncoder(FOLDER).save_pretrained(DIR)"
 )
-_E5 = '{} looks like an E5 model: those need query_prefix="query: ", passage_prefix="passage: "'
+# architecture → the tower that it is
+_TOWERS = {"DPRContextEncoder": "passage", "DPRQuestionEncoder": "question"}
 _HUGE = 1 << 20  # tokenizers write absurd lengths for "no limit"
 
 
@@ -121,7 +124,11 @@ class EncoderSettings:
         on_tokens: whether the head's layers are applied to every token, before pooling.
         interaction: settings of late interaction; given if and only if `pooling` is "tokens".
         layers: layers of the head, in order.
-        note: a warning about settings that had to be guessed, or "".
+        tower: "passage" or "question" where the folder states which tower of two it holds.
+        straight_apostrophes: questions are read with ' for ’, as in training.
+        skips_unknown: a static encoder leaves tokens out that its vocabulary lacks.
+        prompts: the folder's prompts by name; a prefix can be set to such a name.
+        guesses: setting → a sentence about what the folder does not state and was guessed.
     """
 
     kind: str
@@ -135,7 +142,19 @@ class EncoderSettings:
     on_tokens: bool = False
     interaction: Interaction | None = None
     layers: tuple[HeadLayer, ...] = ()
-    note: str = ""
+    tower: str = ""
+    straight_apostrophes: bool = False
+    skips_unknown: bool = False
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    guesses: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def guessed(self) -> str:
+        """One line about everything that was guessed, or ""."""
+        if not self.guesses:
+            return ""
+        name = with_hub_names(str(self.weights_dir))
+        return f"{name} does not state all settings: {'; '.join(self.guesses.values())}"
 
     @property
     def similarity(self) -> str:
@@ -152,6 +171,10 @@ class EncoderSettings:
             ConfigError: a value that this encoder does not take.
         """
         made = {name: value for name, value in changes.items() if value not in (None, "auto")}
+        made["guesses"] = {name: text for name, text in self.guesses.items() if name not in made}
+        for name in ("query_prefix", "passage_prefix"):
+            if name in made:
+                made[name] = self.prompts.get(made[name], made[name])
         allowed = (STATIC,) if self.pooling == STATIC else POOLINGS
         if made.get("pooling", self.pooling) not in allowed:
             raise ConfigError(
@@ -241,9 +264,12 @@ def read_settings(folder: Path) -> EncoderSettings:
         )
     if (folder / "modules.json").is_file():
         return _sentence_transformers(folder, own)
-    config = read_config(folder)
-    if config["model_type"] == "model2vec":
+    config = _optional_json(folder / "config.json")
+    # model2vec's first releases name no model_type
+    if config.get("model_type") == "model2vec" or "apply_zipf" in config:
         return _static(folder, folder, own, normalize=bool(config.get("normalize")))
+    config = read_config(folder)
+    architectures = config.get("architectures") or ()
     if config["model_type"] == "dpr":
         shapes = weight_shapes(folder) if config.get("projection_dim") else {}
         projection = next((name for name in shapes if name.endswith("encode_proj.weight")), None)
@@ -254,9 +280,21 @@ def read_settings(folder: Path) -> EncoderSettings:
             normalize=False,
             layout=PAIR,
             max_length=min(_DPR_MAX_LENGTH, position_limit(config)),
+            tower=next((_TOWERS[name] for name in architectures if name in _TOWERS), ""),
+            straight_apostrophes=True,
             layers=(HeadLayer("linear", folder, projection),) if projection else (),
         )
-    limit = min(_tokenizer_limit(folder), position_limit(config), 512)
+    if "HF_ColBERT" in architectures:
+        raise ArtifactError(
+            f"{folder} is a checkpoint of ColBERT's own code", hint=_LATE_INTERACTION
+        )
+    return _checkpoint(folder, config)
+
+
+def _checkpoint(folder: Path, config: dict[str, Any]) -> EncoderSettings:
+    """A folder of transformers alone: ANCE's by its weights, else a network without a head."""
+    longest = min(tokenizer_limit(folder), position_limit(config))
+    limit = min(longest, _PLAIN_LENGTH)
     has_weights = any(folder.glob("model.safetensors*"))
     names = weight_shapes(folder).keys() if has_weights else ()
     if "embeddingHead.weight" in names and "norm.weight" in names:
@@ -272,21 +310,20 @@ def read_settings(folder: Path) -> EncoderSettings:
             max_length=limit,
             layers=layers,
         )
-    if "HF_ColBERT" in (config.get("architectures") or ()):
-        raise ArtifactError(
-            f"{folder} is a checkpoint of ColBERT's own code", hint=_LATE_INTERACTION
-        )
-    note = (
-        f"{folder.name} does not say how its token vectors are pooled; taking their mean, not normalised. "
-        "Set pooling (and normalize) if it was trained otherwise"
-    )
+    guesses = {
+        "pooling": "vectors are the mean of their tokens', not normalised; if it was trained "
+        "otherwise: --pooling cls or lasttoken, --normalize",
+        **_guessed_prefixes(folder, {}, {}),
+    }
+    if limit < longest:
+        guesses["max_length"] = f"texts are cut at {limit} of {longest} tokens: --max-length N"
     return EncoderSettings(
         kind="transformers",
         weights_dir=folder,
         pooling="mean",
         normalize=False,
         max_length=limit,
-        note=note,
+        guesses=guesses,
     )
 
 
@@ -297,71 +334,127 @@ def _sentence_transformers(folder: Path, own: Mapping[str, Any]) -> EncoderSetti
             f"{folder} is a cross-encoder: it scores pairs and makes no vectors",
             hint=f"order hits with it: --rerank {folder}",
         )
-    listed = read_json(folder / "modules.json")
-    modules = [
-        m for m in listed if not str(m["type"]).endswith(".Dropout")
-    ]  # which acts in training alone
-    kinds = [str(module["type"]).rpartition(".")[2] for module in modules]
-    if _MODULES.fullmatch(" ".join(kinds)) is None:
-        is_pylate = kinds[:1] == ["Transformer"] and "Pooling" not in kinds
-        raise ArtifactError(
-            f"{folder} has the modules {', '.join(kinds)}, expected StaticEmbedding, or Transformer with "
-            f"Pooling or {_MASK}, Dense and LayerNorm on one side of it, and Normalize last",
-            hint=_LATE_INTERACTION if is_pylate else "use an encoder made of these modules",
-        )
-    weights_dir = folder / str(modules[0].get("path") or "")
+    modules = _modules(folder)
+    kinds = [kind for kind, _ in modules]
+    weights_dir = folder / modules[0][1]
     if kinds[0] == "StaticEmbedding":
         return _static(folder, weights_dir, own, normalize="Normalize" in kinds)
-    configs = [_optional_json(folder / module["path"] / "config.json") for module in modules]
+    configs = [_optional_json(folder / place / "config.json") for _, place in modules]
     transformer = transformer_settings(weights_dir)
     prompts = _prompts(own)
+    prefixes = _prefixes(own, prompts)
     is_late = _MASK in kinds  # late interaction: several vectors per text
     similarity = str(own.get("similarity_fn_name") or "").lower()
-    reason = ""
+    has_kept_prompts = not any(config.get("include_prompt") is False for config in configs)
     if "message" in (transformer.get("modality_config") or {}):
-        reason = "puts every text into its chat template"
-    elif any(prompts.values()) and any(config.get("include_prompt") is False for config in configs):
-        reason = "leaves prompts out of pooling"
-    elif not is_late and similarity not in ("", "cosine", "dot", "dot_score"):
-        reason = f"compares vectors by {similarity!r}, expected cosine or dot"
-    if reason:
-        raise ArtifactError(
-            f"{folder} {reason}", hint="use an encoder without this, or change its folder"
-        )
+        raise _unread(folder, "puts every text into its chat template")
+    if any(prefixes.values()) and not has_kept_prompts:
+        raise _unread(folder, "leaves prompts out of pooling")
+    if not is_late and similarity not in ("", "cosine", "dot", "dot_score"):
+        raise _unread(folder, f"compares vectors by {similarity!r}, expected cosine or dot")
+    guesses = _guessed_prefixes(folder, prefixes, prompts)
+    is_normalized = "Normalize" in kinds or similarity == "cosine"
+    if not (is_normalized or is_late or similarity):
+        is_normalized = not guess_by_dot(short_name(folder))
+        guesses["normalize"] = _guessed_similarity(is_normalized)
+    layout = str(own.get("passage_layout") or "")
+    if not layout and is_dpr(short_name(folder)):
+        guesses["layout"] = f"DPR reads a passage as title [SEP] text: --layout {PAIR}"
     pooled_at = len(kinds) if is_late else kinds.index("Pooling")
     layers_at = [n for n, kind in enumerate(kinds) if kind in ("Dense", "LayerNorm")]
-    limit, is_e5 = position_limit(read_config(weights_dir)), "e5" in folder.name.lower().split("-")
-    longest = min(_tokenizer_limit(weights_dir), limit)
+    limit = position_limit(read_config(weights_dir))
+    longest = min(tokenizer_limit(weights_dir), limit)
     stated_length = transformer.get("document_length") or transformer.get("max_seq_length")
     return EncoderSettings(
         kind="sentence-transformers",
         weights_dir=weights_dir,
         pooling="tokens" if is_late else _pooling(folder, configs[pooled_at]),
-        normalize="Normalize" in kinds or similarity == "cosine",
+        normalize=is_normalized,
         max_length=min(int(stated_length or longest), limit),
-        **prompts,
-        layout=str(own.get("passage_layout") or "{title} {text}"),
-        layers=tuple(_layer(folder / modules[n]["path"], kinds[n], configs[n]) for n in layers_at),
+        **prefixes,
+        layout=layout or "{title} {text}",
+        layers=tuple(_layer(folder / modules[n][1], kinds[n], configs[n]) for n in layers_at),
         on_tokens=bool(layers_at) and layers_at[0] < pooled_at,
         interaction=_interaction(transformer, configs[kinds.index(_MASK)], longest)
         if is_late
         else None,
-        note=_E5.format(folder.name) if is_e5 and not any(prompts.values()) else "",
+        straight_apostrophes=bool(own.get("straight_apostrophes")),
+        prompts=prompts,
+        guesses=guesses,
     )
+
+
+def _unread(folder: Path, reason: str) -> ArtifactError:
+    return ArtifactError(
+        f"{folder} {reason}", hint="use an encoder without this, or change its folder"
+    )
+
+
+def _modules(folder: Path) -> list[tuple[str, str]]:
+    """Kind and folder of each module in modules.json, in an order that is read here."""
+    modules = []
+    for module in read_json(folder / "modules.json"):
+        kind = str(module["type"]).rpartition(".")[2]
+        if kind != "Dropout":  # which acts in training alone
+            modules.append((kind, str(module.get("path") or "")))
+    kinds = [kind for kind, _ in modules]
+    if _MODULES.fullmatch(" ".join(kinds)) is None:
+        is_pylate = kinds[:1] == ["Transformer"] and "Pooling" not in kinds
+        raise ArtifactError(
+            f"{folder} has the modules {', '.join(kinds)}, expected StaticEmbedding, or Transformer with "
+            f"Pooling or {_MASK}, Dense and LayerNorm on one side of it, and Normalize last",
+            hint=_LATE_INTERACTION if is_pylate else _other_modules(kinds),
+        )
+    return modules
+
+
+def _other_modules(kinds: Sequence[str]) -> str:
+    """A hint for a folder of modules that are not read."""
+    if "SpladePooling" in kinds:
+        return "SPLADE's sparse vectors are not searched here: use a dense encoder, or BM25"
+    return "use an encoder made of these modules"
+
+
+def _guessed_similarity(is_cosine: bool) -> str:
+    """The sentence about a similarity that a folder of sentence-transformers does not state."""
+    if is_cosine:
+        return "vectors are compared by cosine; if it was trained by inner products: --no-normalize"
+    return "vectors are compared by inner product, by its name; if it is for cosine: --normalize"
+
+
+def _guessed_prefixes(
+    folder: Path, prefixes: Mapping[str, str], prompts: Mapping[str, str]
+) -> dict[str, str]:
+    """The guess that texts get no prefix, where the model seems to need some."""
+    guess = "" if any(prefixes.values()) else guess_prefixes(short_name(folder), prompts)
+    return {"query_prefix": guess} if guess else {}
 
 
 def _static(
     folder: Path, weights_dir: Path, own: Mapping[str, Any], *, normalize: bool
 ) -> EncoderSettings:
     config = _optional_json(folder / "config.json")
+    prompts = _prompts(own)
+    similarity = str(own.get("similarity_fn_name") or "").lower()
+    # sentence-transformers reads whole texts; model2vec cuts them, and leaves unknown tokens out
+    is_model2vec = not (folder / "modules.json").is_file()
+    longest = STATIC_LENGTH if is_model2vec else _HUGE
+    guesses = {}
+    if not (normalize or similarity or is_model2vec):
+        normalize = True
+        guesses["normalize"] = _guessed_similarity(True)
     return EncoderSettings(
         kind=STATIC,
         weights_dir=weights_dir,
         pooling=STATIC,
-        normalize=normalize or own.get("similarity_fn_name") == "cosine",
-        max_length=int(config.get("max_length") or STATIC_LENGTH),
+        normalize=normalize or similarity == "cosine",
+        max_length=int(config.get("max_length", longest) or _HUGE),
         layout=str(config.get("passage_layout") or "{title} {text}"),
-        **_prompts(own),
+        straight_apostrophes=bool(own.get("straight_apostrophes")),
+        skips_unknown=is_model2vec,
+        **_prefixes(own, prompts),
+        prompts=prompts,
+        guesses=guesses,
     )
 
 
@@ -372,16 +465,22 @@ def transformer_settings(folder: Path) -> dict[str, Any]:
     return next(map(_optional_json, sorted(folder.glob("sentence_*_config.json"))), {})
 
 
-def _prompts(own: Mapping[str, Any]) -> dict[str, Any]:
-    """Prompts of questions and passages. Empty ones are passed over: sentence-transformers 6 saves
-    an empty "document" beside a "passage". Where either has a prompt, the default is that of other
-    tasks."""
-    prompts, of_passages = own.get("prompts") or {}, ("document", "passage", "corpus")
-    stated = {str(name): str(text) for name, text in prompts.items() if text}
-    has_roles = any(name in prompts for name in ("query", *of_passages))
-    default = "" if has_roles else stated.get(own.get("default_prompt_name") or "", "")
-    passage = next((stated[name] for name in of_passages if name in stated), default)
-    return {"query_prefix": stated.get("query", default), "passage_prefix": passage}
+def _prompts(own: Mapping[str, Any]) -> dict[str, str]:
+    """A folder's prompts that are not empty."""
+    return {str(name): str(text) for name, text in (own.get("prompts") or {}).items() if text}
+
+
+def _prefixes(own: Mapping[str, Any], prompts: Mapping[str, str]) -> dict[str, Any]:
+    """Prefixes of questions and passages from a folder's prompts.
+
+    Sentence-transformers 6 saves an empty "document" beside a "passage". Where either has a
+    prompt, the default is that of other tasks.
+    """
+    of_passages = ("document", "passage", "corpus")
+    has_roles = any(name in (own.get("prompts") or {}) for name in ("query", *of_passages))
+    default = "" if has_roles else prompts.get(own.get("default_prompt_name") or "", "")
+    passage = next((prompts[name] for name in of_passages if name in prompts), default)
+    return {"query_prefix": prompts.get("query", default), "passage_prefix": passage}
 
 
 def _interaction(
@@ -453,6 +552,19 @@ def _optional_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def _tokenizer_limit(folder: Path) -> int:
+def lower_casing(folder: Path) -> bool | None:
+    """Whether tokenizer_config.json says to lower-case; None where it does not decide.
+
+    It decides for tokenizers of BERT's kind, which transformers builds anew; the plain classes
+    take their tokenizer.json as it is.
+    """
+    stated = _optional_json(folder / "tokenizer_config.json")
+    if stated.get("tokenizer_class") in ("PreTrainedTokenizerFast", "TokenizersBackend"):
+        return None
+    return stated.get("do_lower_case")
+
+
+def tokenizer_limit(folder: Path) -> int:
+    """Most tokens of a text by tokenizer_config.json."""
     limit = _optional_json(folder / "tokenizer_config.json").get("model_max_length") or _HUGE
     return int(min(limit, _HUGE))

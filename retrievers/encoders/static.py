@@ -28,12 +28,15 @@ from indexers.protocols import EncoderIdentity
 from rag.core.arrays import Float32, Int32, Int64
 from rag.core.errors import ArtifactError, ConfigError
 from rag.core.files import atomic_path
+from rag.core.log import get_logger
 from rag.core.types import Query
 from rag.runtime.model_files import folder_tokenizer, model_folder, read_tensors
 from retrievers.encoders.settings import PAIR, STATIC_LENGTH, read_settings
 from retrievers.encoders.tokenization import PassageLayout, render_queries
 
 _TEXTS_AT_ONCE = 1024  # per call of the tokenizer and per matrix product
+
+log = get_logger(__name__)
 
 
 class StaticEncoder:
@@ -47,9 +50,20 @@ class StaticEncoder:
         vectors: (V, D) one per token.
     """
 
-    def __init__(self, vectors: Float32, tokenizer: Any, identity: EncoderIdentity) -> None:
+    def __init__(
+        self,
+        vectors: Float32,
+        tokenizer: Any,
+        identity: EncoderIdentity,
+        *,
+        straight_apostrophes: bool = False,
+        skips_unknown: bool = False,
+    ) -> None:
         self.identity = identity
         self.vectors, self._tokenizer = vectors, tokenizer
+        self._straight_apostrophes = straight_apostrophes
+        self._skipped = _unknown_id(tokenizer) if skips_unknown else -1
+        self._has_cut = False
         tokenizer.enable_truncation(identity.max_length)
         if identity.layout == PAIR:
             raise ConfigError(
@@ -83,7 +97,15 @@ class StaticEncoder:
                 hint="tokenizer.json and model.safetensors belong to different encoders",
             )
         name = str(folder.resolve()) if Path(name_or_path).is_dir() else str(name_or_path)
-        return cls(vectors, tokenizer, settings.identity(name))
+        if settings.guessed:
+            log.warning("%s", settings.guessed)
+        return cls(
+            vectors,
+            tokenizer,
+            settings.identity(name),
+            straight_apostrophes=settings.straight_apostrophes,
+            skips_unknown=settings.skips_unknown,
+        )
 
     @property
     def dim(self) -> int:
@@ -109,7 +131,13 @@ class StaticEncoder:
         """Token ids (T,) of n texts end to end, without prefixes, and where each begins and ends (n
         + 1,).
         """
-        return flat_tokens(self._tokenizer, texts)
+        encodings = _encodings(self._tokenizer, texts)
+        cut = sum(bool(encoding.overflowing) for encoding in encodings)
+        if cut and not self._has_cut:  # said the first time
+            self._has_cut = True
+            message = "%d of %d texts are longer than the %d tokens that %s reads: their ends do not count"
+            log.warning(message, cut, len(texts), self.identity.max_length, self.identity.name)
+        return _flat(encodings, self._skipped)
 
     def encode_questions(self, questions: Sequence[str]) -> Float32:
         """Vectors (n, D) float32 of questions, in order."""
@@ -119,7 +147,11 @@ class StaticEncoder:
         """Vectors (n, D) float32 of questions with the passages retrieved for them so far, in
         order.
         """
-        first, second = render_queries(queries, prefix=self.identity.query_prefix)
+        first, second = render_queries(
+            queries,
+            prefix=self.identity.query_prefix,
+            straight_apostrophes=self._straight_apostrophes,
+        )
         texts = [f"{one} {other}".strip() for one, other in zip(first, second, strict=True)]
         starts = range(0, len(texts), _TEXTS_AT_ONCE)
         parts = [self.means(*self.tokens(texts[n : n + _TEXTS_AT_ONCE])) for n in starts]
@@ -150,7 +182,25 @@ def flat_tokens(tokenizer: Any, texts: Sequence[str]) -> tuple[Int32, Int64]:
     """Token ids (T,) of n texts end to end, and where each begins and ends (n + 1,); no special
     tokens.
     """
-    ids = [each.ids for each in tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
+    return _flat(_encodings(tokenizer, texts))
+
+
+def _encodings(tokenizer: Any, texts: Sequence[str]) -> list[Any]:
+    encodings: list[Any] = tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+    return encodings
+
+
+def _unknown_id(tokenizer: Any) -> int:
+    """The token for what the vocabulary lacks; -1 if there is none."""
+    token = getattr(tokenizer.model, "unk_token", None)
+    found = None if token is None else tokenizer.token_to_id(token)
+    return -1 if found is None else int(found)
+
+
+def _flat(encodings: Sequence[Any], skipped: int = -1) -> tuple[Int32, Int64]:
+    ids = [encoding.ids for encoding in encodings]
+    if skipped >= 0:
+        ids = [[token for token in text if token != skipped] for text in ids]
     bounds = np.append(0, np.cumsum(list(map(len, ids)), dtype=np.int64))
     return np.fromiter(chain.from_iterable(ids), np.int32, int(bounds[-1])), bounds
 

@@ -13,7 +13,13 @@ from tokenizers import AddedToken, normalizers
 from rag.core.errors import ConfigError
 from rag.core.types import Query
 from rag.runtime.model_files import folder_tokenizer
-from retrievers.encoders.settings import MASKS, PAIR, EncoderSettings, transformer_settings
+from retrievers.encoders.settings import (
+    MASKS,
+    PAIR,
+    EncoderSettings,
+    lower_casing,
+    transformer_settings,
+)
 
 
 class PassageLayout:
@@ -64,11 +70,16 @@ class PassageLayout:
         ], None
 
 
-def render_queries(queries: Sequence[Query], *, prefix: str = "") -> tuple[list[str], list[str]]:
-    """First and second segments of queries, in training as in search: the question behind a prefix
-    and with ' for ’, and the texts of its passages, "" if there are none.
+def render_queries(
+    queries: Sequence[Query], *, prefix: str = "", straight_apostrophes: bool = False
+) -> tuple[list[str], list[str]]:
+    """First and second segments of queries, in training as in search: the question behind a prefix,
+    and the texts of its passages, "" if there are none.
 
     The latest passage comes first: if a query is too long, the passages of the first hops are cut.
+
+    Args:
+        straight_apostrophes: put ' for ’ in questions, as DPR's code does.
 
     Source: Karpukhin et al. 2020, "Dense Passage Retrieval for Open-Domain Question Answering": how
         their released code reads questions; Xiong et al. 2021, "Answering Complex Open-Domain
@@ -78,11 +89,13 @@ def render_queries(queries: Sequence[Query], *, prefix: str = "") -> tuple[list[
     Example:
         >>> from rag.core.types import Passage
         >>> second = Query("who’s?", (Passage("1", "Danube", "A river."), Passage("2", "Rhine", "Another.")))
-        >>> render_queries([second, Query("where?")])
+        >>> render_queries([second, Query("where?")], straight_apostrophes=True)
         (["who's?", 'where?'], ['Another. A river.', ''])
     """
-    first = [prefix + query.question.replace("’", "'") for query in queries]
-    return first, [
+    questions = [query.question for query in queries]
+    if straight_apostrophes:
+        questions = [question.replace("’", "'") for question in questions]
+    return [prefix + question for question in questions], [
         " ".join(passage.text for passage in reversed(query.passages)) for query in queries
     ]
 
@@ -109,6 +122,7 @@ class TextTokenizer:
         self.cut = Counter[str]()
         self._layout = PassageLayout(settings.layout)
         self._query_prefix, self._passage_prefix = settings.query_prefix, settings.passage_prefix
+        self._straight_apostrophes = settings.straight_apostrophes
         how = settings.interaction
         longest = settings.override(max_length=query_tokens).max_length
         self.question_limit = settings.max_length if how is None else how.query_tokens
@@ -130,7 +144,9 @@ class TextTokenizer:
 
     def queries(self, queries: Sequence[Query]) -> list[list[int]]:
         """Token ids of questions, alone or with passages, in order; see `render_queries`."""
-        first, second = render_queries(queries, prefix=self._query_prefix)
+        first, second = render_queries(
+            queries, prefix=self._query_prefix, straight_apostrophes=self._straight_apostrophes
+        )
         encodings = _encode(self._questions, first, second)
         if self._queries is not self._questions:
             longer = [number for number, query in enumerate(queries) if query.passages]
@@ -197,10 +213,14 @@ def mask_id(tokenizer: Any) -> int:
 def open_tokenizer(folder: Path) -> Any:
     """The tokenizer of an encoder's folder, without padding and truncation.
 
-    It lower-cases first where the folder says so (`do_lower_case` of old sentence-transformers'
-    folders).
+    It lower-cases first where the folder says so: `do_lower_case` of old sentence-transformers'
+    folders, and of tokenizers of BERT's kind, whose tokenizer.json may say otherwise.
     """
     tokenizer = folder_tokenizer(folder)
+    normalizer = tokenizer.normalizer
+    lowers = lower_casing(folder)
+    if isinstance(normalizer, normalizers.BertNormalizer) and lowers is not None:
+        normalizer.lowercase = lowers
     if transformer_settings(folder).get("do_lower_case"):
         own = [] if tokenizer.normalizer is None else [tokenizer.normalizer]
         tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *own])

@@ -188,6 +188,9 @@ def load_model(
     passage_folder = question_folder if config.shared else tower_folders(model_folder(source))[0]
     of_question = _side(config, question_folder, config.question_tokens)
     of_passage = _side(config, passage_folder, config.passage_tokens)
+    for guessed in dict.fromkeys((of_question.guessed, of_passage.guessed)):
+        if guessed:
+            log.warning("%s", guessed)
     if (of_question.pooling, of_question.normalize) != (of_passage.pooling, of_passage.normalize):
         raise ConfigError(
             f"the towers pool differently: {of_question.pooling}, normalised: {of_question.normalize}, "
@@ -302,7 +305,9 @@ def adopt_index(config: ConfigT, index: Index, *, same_encoder: bool = False) ->
         )
     index.check_encoder(load_like(identity, precision="fp32").identity)
     if (name := config.question_encoder) is not None:
-        chosen = load_like(identity, name, precision="fp32").identity
+        passages, separator, _ = identity.name.partition(TOWER_SEPARATOR)
+        pair = f"{passages}{TOWER_SEPARATOR}{name}" if separator else name
+        chosen = load_like(identity, pair, precision="fp32").identity
         if same_encoder:
             index.check_encoder(chosen)
         elif chosen.weights_sha256 != identity.weights_sha256:

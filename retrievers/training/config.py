@@ -26,7 +26,7 @@ class BiEncoderConfig(TrainConfig):
             passages', and `out / "index"` is the index for the trained encoder.
         pooling: how token vectors become one, or "tokens", which keeps them all; "auto" is the
             folder's setting ("cls" if it has none).
-        normalize: unit vectors; "auto" is the folder's setting.
+        normalize: unit vectors, compared by cosine; None is the folder's setting.
         temperature: divides the scores in the loss; "auto" is 0.05 for one unit vector per text,
             else 1.
         projection_dim: size of a new linear layer in the head; 0 keeps what the folder has.
@@ -53,7 +53,7 @@ class BiEncoderConfig(TrainConfig):
     shared: bool = True
     frozen: Literal["passage"] | None = None
     pooling: Literal["auto", "cls", "mean", "lasttoken", "tokens"] = "auto"
-    normalize: bool | Literal["auto"] = "auto"
+    normalize: bool | None = None
     temperature: Annotated[float, Field(gt=0)] | Literal["auto"] = "auto"
     projection_dim: int = Field(default=0, ge=0)
     projection_norm: bool = False

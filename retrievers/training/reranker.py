@@ -33,6 +33,7 @@ from retrievers.examples.batches import Epochs
 from retrievers.examples.data import split_examples
 from retrievers.training.config import QuestionsConfig
 
+_LENGTH = 512  # tokens of a pair that every finished model reads
 Group = tuple[str, list[Passage]]
 """A question and passages, the positive first."""
 
@@ -225,6 +226,9 @@ def _export(
     weights: Mapping[str, torch.Tensor],
 ) -> None:
     parts.float().load_state_dict(dict(weights), strict=False)
+    # what a longer pair means was not trained
+    longest = max(_LENGTH, model.max_length)
+    model.tokenizer.model_max_length = min(model.tokenizer.model_max_length, longest)
     with atomic_path(folder, folder=True) as temporary:
         model.network.save_pretrained(temporary)
         save_tokenizer(model.tokenizer, temporary)

@@ -28,7 +28,7 @@ TOKENS = {
     "rag/joint": (14_600, 13_000),
     "rag/metrics": (3_550, 3_600),
     "rag/rounds": (3_350, 3_050),
-    "rag/runtime": (6_720, 6_400),
+    "rag/runtime": (6_725, 6_400),
     "rag/sample": (60, 100),
     "rag/scale": (2_800, 2_700),
     "rag/training": (8_650, 8_200),

@@ -1,5 +1,8 @@
 """Our vectors against those of transformers' DPR classes and of sentence-transformers."""
 
+import json
+import shutil
+
 import numpy as np
 import pytest
 import torch
@@ -83,3 +86,158 @@ def test_sentence_transformers(tiny, tmp_path, options):
     )
     np.testing.assert_allclose(encoder.encode_questions(TEXTS), peer.encode_query(TEXTS), atol=1e-5)
     assert encoder.identity.similarity == options.get("similarity", "cosine")
+
+
+def _state(folder, **changes):
+    """Change what config_sentence_transformers.json states; None takes an entry away."""
+    file = folder / "config_sentence_transformers.json"
+    stated = {**json.loads(file.read_text()), **changes}
+    file.write_text(json.dumps({key: value for key, value in stated.items() if value is not None}))
+
+
+def _old_layout(folder):
+    """Move the network into 0_Transformer, and state nothing beside it, as releases before 1 did."""
+    (folder / "0_Transformer").mkdir()
+    for name in ("config.json", "model.safetensors", "sentence_bert_config.json"):
+        shutil.move(folder / name, folder / "0_Transformer" / name)
+    for file in folder.glob("tokenizer*"):
+        shutil.move(file, folder / "0_Transformer" / file.name)
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[0]["path"] = "0_Transformer"
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "config_sentence_transformers.json").unlink()
+
+
+def _distiluse(folder):
+    _state(folder, similarity_fn_name=None)
+    file = next(folder.glob("*_Dense/config.json"))
+    tanh = {"activation_function": "torch.nn.modules.activation.Tanh"}
+    file.write_text(json.dumps({**json.loads(file.read_text()), **tanh}))
+
+
+@pytest.mark.parametrize(
+    ("options", "change"),
+    [
+        ({}, lambda folder: _state(folder, similarity_fn_name=None)),
+        ({}, _old_layout),
+        ({"dense": 12}, _distiluse),
+        ({}, lambda folder: _state(folder, similarity_fn_name="dot")),
+    ],
+    ids=["paraphrase", "0_Transformer", "distiluse", "dot"],
+)
+def test_similarities_are_sentence_transformers(tiny, tmp_path, options, change):
+    """Also where the folder states none: its library compares by cosine then."""
+    folder = tiny.sentence_transformer(tmp_path, normalize=False, **options)
+    change(folder)
+    from sentence_transformers import SentenceTransformer
+
+    peer = SentenceTransformer(str(folder), device="cpu")
+    encoder = BiEncoder.load(folder, precision="fp32")
+    expected = peer.similarity(peer.encode_query(TEXTS), peer.encode_document(TEXTS))
+    ours = encoder.encode_questions(TEXTS) @ encoder.encode_passages([""] * len(TEXTS), TEXTS).T
+    np.testing.assert_allclose(ours, expected, atol=1e-4)
+    assert encoder.identity.similarity == peer.similarity_fn_name
+
+
+def test_prompts_of_any_name_are_sentence_transformers(tiny, tmp_path):
+    prompts = {"web_search_query": "Instruct: find\nQuery: ", "sts": "who "}
+    folder = tiny.sentence_transformer(tmp_path, prompts=prompts)
+    from sentence_transformers import SentenceTransformer
+
+    peer = SentenceTransformer(str(folder), device="cpu")
+    plain = BiEncoder.load(folder, precision="fp32")
+    np.testing.assert_allclose(plain.encode_questions(TEXTS), peer.encode_query(TEXTS), atol=1e-5)
+    named = BiEncoder.load(folder, precision="fp32", query_prefix="web_search_query")
+    expected = peer.encode_query(TEXTS, prompt_name="web_search_query")
+    np.testing.assert_allclose(named.encode_questions(TEXTS), expected, atol=1e-5)
+    assert named.identity.query_prefix == prompts["web_search_query"]
+
+
+@pytest.mark.parametrize("stated", [True, False])
+def test_lower_casing_and_apostrophes_are_transformers(tiny, tmp_path, stated):
+    """tokenizer_config.json decides about lower-casing, and no question is spelled otherwise."""
+    folder = tiny.sentence_transformer(tmp_path)
+    file = folder / "tokenizer_config.json"
+    stated_before = {"do_lower_case": stated, "tokenizer_class": "BertTokenizer"}
+    file.write_text(json.dumps({**json.loads(file.read_text()), **stated_before}))
+    rules = json.loads((folder / "tokenizer.json").read_text())
+    rules["normalizer"]["lowercase"] = not stated
+    (folder / "tokenizer.json").write_text(json.dumps(rules))
+    from sentence_transformers import SentenceTransformer
+
+    texts = ["who’s The Danube", "WHO wrote", "the river"]
+    peer = SentenceTransformer(str(folder), device="cpu")
+    encoder = BiEncoder.load(folder, precision="fp32")
+    np.testing.assert_allclose(encoder.encode_questions(texts), peer.encode_query(texts), atol=1e-5)
+
+
+def test_dpr_as_sentence_transformers_has_it(tiny_bert, tmp_path):
+    """Its users write title [SEP] text themselves, which is the layout "pair"."""
+    folder = tmp_path / "facebook-dpr-ctx_encoder-single-nq-base"
+    library = pytest.importorskip("sentence_transformers")
+    from sentence_transformers import sentence_transformer as package
+
+    modules = package.modules
+    parts = [modules.Transformer(str(tiny_bert)), modules.Pooling(32, "cls")]
+    peer = library.SentenceTransformer(modules=parts, device="cpu")
+    peer.save_pretrained(str(folder))
+    _state(folder, similarity_fn_name=None)
+    encoder = BiEncoder.load(folder, precision="fp32", layout="pair")
+    joined = [f"{title} [SEP] {text}" for title, text in zip(TITLES[:4], TEXTS[:4], strict=True)]
+    np.testing.assert_allclose(
+        encoder.encode_passages(TITLES[:4], TEXTS[:4]), peer.encode(joined), atol=1e-5
+    )
+    assert encoder.identity.similarity == "dot"
+
+
+def test_positions_of_nomic_are_read(tiny, tmp_path):
+    from transformers import AutoConfig, AutoModel
+
+    library = pytest.importorskip("sentence_transformers")
+    from sentence_transformers import sentence_transformer as package
+
+    sizes = {"vocab_size": 128, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_inner": 48}
+    config = AutoConfig.for_model("nomic_bert", **sizes, n_positions=2048, pad_token_id=0)
+    torch.manual_seed(0)
+    AutoModel.from_config(config).save_pretrained(tmp_path / "bare")
+    tiny.tokenizer(tmp_path / "bare")
+    modules = package.modules
+    parts = [modules.Transformer(str(tmp_path / "bare"), max_seq_length=2048)]
+    peer = library.SentenceTransformer(modules=[*parts, modules.Pooling(32)], device="cpu")
+    peer.save_pretrained(str(tmp_path / "nomic"))
+    stated = json.loads((tmp_path / "nomic/config.json").read_text())
+    stated["n_positions"] = stated.pop("max_position_embeddings", 2048)
+    (tmp_path / "nomic/config.json").write_text(json.dumps(stated))
+    encoder = BiEncoder.load(tmp_path / "nomic", precision="fp32")
+    assert encoder.identity.max_length == 2048
+    text = "the river rises in the black forest " * 200
+    ours = encoder.encode_passages([""], [text])
+    np.testing.assert_allclose(
+        ours, peer.encode_document([text], normalize_embeddings=True), atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("stated", [{}, {"similarity_fn_name": "dot"}])
+def test_static_encoders_read_whole_texts_and_compare_as_sentence_transformers(
+    tiny, tmp_path, stated
+):
+    library = pytest.importorskip("sentence_transformers")
+    from sentence_transformers import sentence_transformer as package
+    from tokenizers import Tokenizer
+
+    from retrievers.encoders.static import StaticEncoder
+
+    tiny.tokenizer(tmp_path / "bare")
+    tokenizer = Tokenizer.from_file(str(tmp_path / "bare/tokenizer.json"))
+    torch.manual_seed(0)
+    module = package.modules.StaticEmbedding(tokenizer, embedding_dim=8)
+    peer = library.SentenceTransformer(modules=[module], device="cpu")
+    peer.save_pretrained(str(tmp_path / "static"))
+    _state(tmp_path / "static", **{"similarity_fn_name": None, **stated})
+    peer = library.SentenceTransformer(str(tmp_path / "static"), device="cpu")
+    texts = [*TEXTS[:4], "the river " * 400 + "title text " * 400]
+    encoder = StaticEncoder.load(tmp_path / "static")
+    ours = encoder.encode_questions(texts) @ encoder.encode_passages([""] * 5, texts).T
+    np.testing.assert_allclose(
+        ours, peer.similarity(peer.encode(texts), peer.encode(texts)), atol=1e-4
+    )

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from transformers import (
+    AutoConfig,
     AutoModel,
     AutoModelForQuestionAnswering,
     AutoModelForSeq2SeqLM,
@@ -17,12 +18,15 @@ from transformers import (
     T5EncoderModel,
 )
 
+from rag.core.errors import ArtifactError
 from rag.core.types import Passage
+from readers.extractive.model import SPAN_TYPES, SpanModel, load_question_answering
 from readers.extractive.reader import ExtractiveReader
 from readers.generative.reader import GenerativeReader
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.cross_encoder import CrossEncoder
 from tests.published import (
+    BART_SIZES,
     ENCODERS,
     SEQ2SEQ,
     published_encoder,
@@ -151,3 +155,61 @@ def test_the_encoder_of_a_t5_makes_vectors_without_a_decoder(tmp_path: Path) -> 
     mask = rows.attention_mask[:, :, None]
     mean = ((hidden * mask).sum(1) / mask.sum(1)).numpy()
     assert encoder.encode_passages(["", ""], texts) == pytest.approx(mean, abs=1e-4)
+
+
+_SIZES = {
+    "vocab_size": 60,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+    "max_position_embeddings": 64,
+    "pad_token_id": 1,
+    "initializer_range": 0.3,
+}
+_SEQ2SEQ_SIZES = {**BART_SIZES, "vocab_size": 60, "init_std": 0.3}
+_NARROW = {**_SIZES, "embedding_size": 16}
+_SPAN_SIZES: dict[str, dict[str, Any]] = {
+    "albert": _NARROW,
+    "bart": _SEQ2SEQ_SIZES,
+    "distilbert": {"vocab_size": 60, "dim": 32, "n_heads": 4, "n_layers": 2, "hidden_dim": 48},
+    "electra": _NARROW,
+    "mbart": _SEQ2SEQ_SIZES,
+    "mobilebert": {**_NARROW, "intra_bottleneck_size": 16, "true_hidden_size": 16},
+    "rembert": {**_SIZES, "input_embedding_size": 16, "output_embedding_size": 16},
+    "roformer": _NARROW,
+    "squeezebert": {**_SIZES, "embedding_size": 32},
+}
+
+
+def span_difference(model_type: str) -> float:
+    """Largest difference of span logits from those of transformers' class, over their spread."""
+    config = AutoConfig.for_model(model_type, **_SPAN_SIZES.get(model_type, _SIZES))
+    torch.manual_seed(0)
+    model = AutoModelForQuestionAnswering.from_config(config).eval()
+    ids = torch.randint(5, 60, (2, 16))
+    ids[:, 0] = 0
+    ids[:, [5, 10, 15]] = 2
+    ids[1, 11:] = torch.tensor([2, 1, 1, 1, 1])
+    mask = (ids != 1).long()
+    types = torch.zeros_like(ids)
+    types[:, 6:] = 1
+    has_segments = (getattr(config, "type_vocab_size", 0) or 0) > 1
+    segments = {"token_type_ids": types} if has_segments else {}
+    spans = SpanModel(getattr(model, model.base_model_prefix), model.qa_outputs).eval()
+    with torch.no_grad():
+        expected = model(input_ids=ids, attention_mask=mask, **segments).start_logits[mask.bool()]
+        found = spans.logits(ids, mask, types).start[mask.bool()]
+    return float((found - expected).abs().max() / expected.std())
+
+
+@pytest.mark.parametrize("model_type", SPAN_TYPES)
+def test_spans_of_every_known_architecture_are_transformers(model_type: str) -> None:
+    assert span_difference(model_type) < 1e-5
+
+
+def test_longformer_is_refused_because_its_spans_are_computed_otherwise(tmp_path: Path) -> None:
+    assert span_difference("longformer") > 0.1
+    config = AutoConfig.for_model("longformer", **_SIZES)
+    with pytest.raises(ArtifactError, match="is a longformer for question answering"):
+        load_question_answering(tmp_path, config)

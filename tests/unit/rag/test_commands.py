@@ -61,6 +61,40 @@ def test_index_mine_and_retrieve_write_what_the_commands_write(folder: Path) -> 
     assert Path("one.run").read_text().startswith("q")
 
 
+def test_what_an_encoder_is_told_stands_in_the_index(
+    folder: Path, tiny_bert: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Asking needs none of it, and another setting is another encoder."""
+    told: dict[str, Any] = {
+        "pooling": "lasttoken",
+        "normalize": True,
+        "query_prefix": "query: ",
+        "passage_prefix": "passage: ",
+        "max_length": 40,
+        "layout": "{text} {title}",
+    }
+    place = rag.index("corpus.jsonl", "one", retriever="dense", encoder=tiny_bert, **told)
+    named = [f"--{name.replace('_', '-')}={value}" for name, value in told.items()]
+    named[1] = "--normalize"
+    command = ("index", "corpus.jsonl", "--retriever", "dense", "--encoder", tiny_bert, *named)
+    assert exit_code(*command, "--out", "two") == 0
+    for built in ("one", "two"):
+        with Index.open(built) as index:
+            identity = index.encoder_identity
+            assert identity is not None
+            assert {name: getattr(identity, name) for name in told} == told
+            assert identity.similarity == "cosine"
+    capfd.readouterr()
+    assert exit_code("retrieve", "--index", place, "-q", "questions.jsonl", "--out", "a.run") == 0
+    assert "does not state" not in capfd.readouterr().err
+    assert exit_code(*command, "--no-normalize", "--out", "one") == 4
+    assert "normalize" in capfd.readouterr().err
+    assert exit_code("index", "corpus.jsonl", "--update", "one", "--query-prefix", "q: ") == 2
+    assert exit_code("index", "corpus.jsonl", "--update", "one") == 0
+    with pytest.raises(ConfigError, match="pooling cannot be given for an encoder that is an obj"):
+        rag.index("corpus.jsonl", "three", encoder=object(), pooling="cls")
+
+
 def test_settings_of_jobs_are_checked_before_work(folder: Path) -> None:
     with pytest.raises(ConfigError, match="did you mean 'retriever'"):
         rag.index("corpus.jsonl", "new", retreiver="bm25")

@@ -1,5 +1,6 @@
 """Re-ranking: order and scores of each judge against one pair at a time, and what is refused."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -167,8 +168,17 @@ def test_what_cannot_judge_is_refused(tiny: Any, folders: dict[str, Path], tmp_p
     def opened(spec: str) -> RerankingRetriever:
         return reranked(First(), STORE, spec)
 
-    with pytest.raises(ConfigError, match="one vector per text"):
+    with pytest.raises(ConfigError, match="is a BertModel, expected a re-ranker"):
         opened(str(tiny.bert(tmp_path / "plain")))
+    for architecture in ("T5ForConditionalGeneration", "Qwen3ForCausalLM"):  # before any weights
+        folder = tmp_path / architecture
+        folder.mkdir()
+        config = {"architectures": [architecture], "model_type": "t5"}
+        (folder / "config.json").write_text(json.dumps(config))
+        with pytest.raises(ConfigError, match=f"is a {architecture}, expected a re-ranker"):
+            opened(str(folder))
+    with pytest.raises(ConfigError, match=r"makes one vector per text[\s\S]*rag index … --encoder"):
+        opened(str(tiny.sentence_transformer(tmp_path / "vectors")))
     with pytest.raises(ArtifactError, match="no such folder"):
         opened(str(tmp_path / "nowhere"))
     tiny.late_interaction(tmp_path / "wrong")

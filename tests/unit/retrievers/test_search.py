@@ -77,7 +77,7 @@ def test_hybrid_takes_depth_hits_from_each_member():
             return [[Hit(0, "d", 1.0)] for _ in questions]
 
     for depth in (2, 1, 10**12):
-        HybridRetriever([One(), One()], STORE, depth=depth).search(["q"], 2)
+        HybridRetriever([Member(), Member()], STORE, depth=depth).search(["q"], 2)
     assert asked == [2, 2, 2, 2, 4, 4]
 
 

@@ -1,9 +1,13 @@
 """`rag doctor` says in which numbers the reader computes, and on what."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from rag.cli.look import describe_models
 from readers.extractive import model
+from tests.commands import exit_code
 
 
 @pytest.mark.parametrize(("is_fast", "precision"), [(True, "int8"), (False, "fp32")])
@@ -14,3 +18,23 @@ def test_precision_of_the_reader(
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     described = describe_models()
     assert (described["reader's precision"], described["device"]) == (precision, "cpu")
+
+
+def test_a_model_is_described_by_its_uses(
+    tiny: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = tiny.sentence_transformer(tmp_path / "e5-tiny")
+    folder = folder.rename(tmp_path / "e5-small")
+    assert exit_code("doctor", folder) == 0
+    out, err = capfd.readouterr()
+    lines = {line.split()[0]: line for line in out.splitlines()}
+    assert "mean pooling, cosine, 32 dimensions, 24 tokens" in lines["--encoder"]
+    assert "no: " in lines["--rerank"]
+    assert "makes one vector per text" in lines["--rerank"]
+    assert "no: " in lines["--reader"]
+    assert "--query-prefix 'query: ' --passage-prefix 'passage: '" in err
+    tiny.dpr(tmp_path / "both")
+    assert exit_code("doctor", tmp_path / "both/ctx_encoder") == 4
+    out, err = capfd.readouterr()
+    assert "is the passage tower of a model that has two" in out
+    assert "is of no use here" in err

@@ -1,3 +1,6 @@
+import json
+import shutil
+
 import numpy as np
 import pytest
 import torch
@@ -99,6 +102,46 @@ def test_length_and_prompt_of_sentence_transformers_are_read(folder, tmp_path):
     assert (
         CrossEncoder.load(tmp_path, train=True).prompt == ""
     )  # what is trained is saved without it
+
+
+def test_pairs_are_cut_at_the_folders_own_length(tiny, tmp_path, monkeypatch):
+    library = pytest.importorskip("sentence_transformers")
+    torch.manual_seed(0)
+    config = BertConfig(**{**tiny.config(), "max_position_embeddings": 1024}, num_labels=1)
+    BertForSequenceClassification(config).save_pretrained(tmp_path)
+    monkeypatch.setattr(tiny, "max_tokens", 900)
+    tiny.tokenizer(tmp_path)
+    ours = CrossEncoder.load(tmp_path, precision="fp32")
+    assert ours.max_length == 900
+    texts = ["the river rises " * 200 + "danube " * 50 + "text " * 300, "text"]
+    peer = library.CrossEncoder(str(tmp_path), device="cpu")
+    expected = peer.predict([("wrote", text) for text in texts], activation_fn=torch.nn.Identity())
+    found = ours.score(["wrote"] * 2, [Passage("1", "", text) for text in texts])
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+    assert CrossEncoder.load(tmp_path, max_length=512, train=True).max_length == 512
+
+
+@pytest.mark.parametrize(
+    ("modalities", "is_refused"),
+    [(None, True), ({"text": {}, "message": {}}, True), ({"text": {}}, False)],
+)
+def test_chat_templates_are_refused(folder, tiny_bert, tmp_path, modalities, is_refused):
+    """They change what is read; an encoder with one, such as Qwen3, is trained without it."""
+    for source in (folder, tiny_bert):
+        place = shutil.copytree(source, tmp_path / source.name)
+        tokenizer = AutoTokenizer.from_pretrained(place)
+        tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
+        tokenizer.save_pretrained(place)
+        if modalities is not None:
+            stated = json.dumps({"modality_config": modalities})
+            (place / "sentence_bert_config.json").write_text(stated)
+    if is_refused:
+        with pytest.raises(ArtifactError, match="reads question and passage in a chat template"):
+            CrossEncoder.load(tmp_path / folder.name)
+    else:
+        assert CrossEncoder.load(tmp_path / folder.name).score(["who"], PASSAGES[:1]).shape == (1,)
+    trained = CrossEncoder.load(tmp_path / tiny_bert.name, train=True)
+    assert trained.tokenizer.chat_template is None
 
 
 def test_other_models_are_refused(tiny, tiny_bert, tmp_path):

@@ -124,7 +124,7 @@ def test_plain_folder_says_what_was_guessed(tmp_path):
     )
     settings = read_settings(tmp_path)
     assert (settings.pooling, settings.max_length) == ("mean", 512)
-    assert "does not say how" in settings.note
+    assert "vectors are the mean of their tokens'" in settings.guessed
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,85 @@
+"""What published encoders need and their folders do not state, known by the names of the models.
+
+A guess is never silent: each comes with the sentence that names the option to set otherwise.
+"""
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from rag.core.errors import with_hub_names
+
+# What a model's name contains → the prefixes of questions and passages on its card.
+_PREFIXES = (
+    (r"\be5\b.*\b(mistral|instruct)\b", "Instruct: TASK\nQuery: ", ""),
+    (r"\be5\b", "query: ", "passage: "),
+    (r"\bnomic-embed-text\b", "search_query: ", "search_document: "),
+    (r"\bbge-\w+-en\b", "Represent this sentence for searching relevant passages: ", ""),
+    (r"\bbge-\w+-zh\b", "为这个句子生成表示以用于检索相关文章：", ""),
+)
+# Names of models that were trained by inner products, which sentence-transformers' folders of
+# before 2024 do not state.
+_BY_DOT = re.compile(r"\b(dot|tas-b|dpr|ance|contriever|dragon)\b")
+_TOWER = re.compile(r"\b(context|ctx|passage|query|question)[-_]encoder")
+
+
+def short_name(folder: Path) -> str:
+    """The last part of a model's hub name, or of its folder."""
+    return Path(with_hub_names(str(folder))).name
+
+
+def guess_prefixes(name: str, prompts: Iterable[str]) -> str:
+    """A sentence about the prefixes that a model's card recommends, or "".
+
+    Args:
+        name: of the model.
+        prompts: names of prompts in its folder, none of which is for questions or passages.
+
+    Example:
+        >>> guess_prefixes("bge-m3", [])
+        ''
+        >>> guess_prefixes("e5-mistral-7b-instruct", ["web_search_query", "sts_query"])
+        'no prefix is set; its prompts are web_search_query, sts_query: --query-prefix NAME'
+    """
+    if named := ", ".join(prompts):
+        return f"no prefix is set; its prompts are {named}: --query-prefix NAME"
+    for pattern, query, passage in _PREFIXES:
+        if re.search(pattern, name.lower()):
+            options = f"--query-prefix {_quoted(query)}"
+            if passage:
+                options += f" --passage-prefix {_quoted(passage)}"
+            return f"no prefix is set; models of its family need {options}"
+    return ""
+
+
+def guess_by_dot(name: str) -> bool:
+    """Whether a sentence-transformers' folder that states no similarity is for inner products.
+
+    Its library compares by cosine then, which is right for all but a few families.
+
+    Example:
+        >>> guess_by_dot("msmarco-distilbert-base-tas-b"), guess_by_dot("LaBSE")
+        (True, False)
+    """
+    return _BY_DOT.search(name.lower()) is not None
+
+
+def is_dpr(name: str) -> bool:
+    """Whether a model is a port of DPR by its name."""
+    return re.search(r"\bdpr\b", name.lower()) is not None
+
+
+def is_named_tower(name: str) -> bool:
+    """Whether a model is one tower of two by its name.
+
+    Example:
+        >>> is_named_tower("dragon-plus-query-encoder"), is_named_tower("query_encoder")
+        (True, False)
+    """
+    found = _TOWER.search(name.lower())
+    return found is not None and found.start() > 0
+
+
+def _quoted(text: str) -> str:
+    """A text as a shell's word; a line break needs the shell's $'…'."""
+    return f"${text!r}" if "\n" in text else f"'{text}'"
