@@ -31,12 +31,12 @@ TOKENS = {
     "rag/runtime": (6_720, 6_400),
     "rag/sample": (60, 100),
     "rag/scale": (2_800, 2_700),
-    "rag/training": (8_650, 8_200),
+    "rag/training": (9_250, 8_200),
     "indexers": (29_950, 28_000),
     "readers": (45_900, 43_000),
-    "retrievers": (44_400, 39_500),
+    "retrievers": (44_450, 39_500),
     "serve": (17_250, 15_500),
-    "tests": (223_600, 200_000),
+    "tests": (226_000, 200_000),
 }
 
 # construct: (ceiling, target), per 10,000 tokens of everything outside tests.
