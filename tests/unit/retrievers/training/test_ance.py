@@ -105,12 +105,12 @@ def test_validation_measures_the_loss_that_is_trained(
 ) -> None:
     """Two-way softmax of each held-out question's positive and its hardest mined passage."""
     one_each = {"kept": 1, "hard_negatives": 1, "max_steps": 1, "learning_rate": 1e-9}
-    config = ance(tmp_path / "run", warm, batch_size=80, **one_each)
+    config = ance(tmp_path / "run", warm, batch_size=100, **one_each)
     encoder = BiEncoder.load(train_ance(config), precision="fp32")
     split = split_examples(config, config.out / "data")
     mined = np.load(next(config.out.glob("refresh/*/result/negatives.npy")))
     mined = mined[len(split.training) :, 0]
-    assert len(mined) == len(split.held_out) <= 80
+    assert len(mined) == len(split.held_out) <= 100
     with Index.open(config.index) as index:
         negatives = index.passages.get_many(mined)
     positives = [example.positives[0] for example in split.held_out]
