@@ -13,29 +13,33 @@ from rag.core.errors import ConfigError, DataError, did_you_mean
 from rag.core.files import fingerprint
 from rag.core.manifest import read_manifest
 from rag.data.files.named import is_named
+from rag.training.config import ENTRY_POINTS
 
 RECIPES = {  # name → module of its class, summary; in the order of the help
-    "dpr": ("retrievers.training.dpr", "A dense retriever with in-batch and hard negatives (DPR)."),
+    "dpr": (
+        "retrievers.training.config",
+        "A dense retriever with in-batch and hard negatives (DPR).",
+    ),
     "ance": (
-        "retrievers.training.ance",
+        "retrievers.training.config",
         "A dense retriever with negatives that it retrieves itself (ANCE).",
     ),
     "mdr": (
-        "retrievers.training.mdr",
+        "retrievers.training.config",
         "A multi-hop retriever (MDR); search with --retriever multihop.",
     ),
-    "ict": ("retrievers.training.ict", "A dense retriever from passages alone (ICT)."),
+    "ict": ("retrievers.training.config", "A dense retriever from passages alone (ICT)."),
     "distill": (
-        "retrievers.training.distill",
+        "retrievers.training.config",
         "A dense retriever towards a reader's scores (DKRR).",
     ),
     "static": (
-        "retrievers.training.static",
+        "retrievers.training.config",
         "A static encoder, a vector per token, from any encoder.",
     ),
-    "colbert": ("retrievers.training.colbert", "A retriever with a vector per token (ColBERT)."),
+    "colbert": ("retrievers.training.config", "A retriever with a vector per token (ColBERT)."),
     "reranker": (
-        "retrievers.training.reranker",
+        "retrievers.training.config",
         "A cross-encoder that re-ranks what a search finds.",
     ),
     "reader": (
@@ -77,7 +81,7 @@ def recipe_class(name: str) -> Any:
     file, _, attribute = name.rpartition(":")
     if file.endswith(".py"):
         return _class_of_file(Path(file), attribute)
-    for point in entry_points(group="openqa_rag.recipes", name=name):
+    for point in entry_points(group=ENTRY_POINTS, name=name):
         return point.load()
     hint = did_you_mean(name, RECIPES, f"recipes: {', '.join(RECIPES)}; or FILE.py:Class")
     raise ConfigError(f"there is no recipe {name!r}", hint=hint)

@@ -10,7 +10,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from retrievers.encoders.vectors import Vectors
 from retrievers.training.bi_encoder import BiEncoderModel, load_model
-from retrievers.training.dpr import DprTrainConfig
+from retrievers.training.config import DprTrainConfig
 from tests.spelled import SpelledIds
 
 

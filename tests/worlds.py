@@ -103,6 +103,20 @@ def _dying(
 
 def run_world(size: int, folder: Path, function: Callable[..., Any], *arguments: Any) -> list[Any]:
     """`function(world, *arguments)` in each of `size` processes; their results by rank."""
+    return torchrun(size, folder, _in_world, function, arguments)
+
+
+def _in_world(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    with World.joined("cpu") as world:
+        result = function(world, *arguments)
+    assert not any("gloo" in file.read_text() for file in Path("/proc/self/task").glob("*/comm"))
+    return result
+
+
+def torchrun(size: int, folder: Path, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+    """`function(*arguments)` in each of `size` processes, which find torchrun's variables; their
+    results by rank.
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -129,9 +143,7 @@ def _main(
     torch.set_num_threads(1)
     names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "MASTER_PORT": port}
     os.environ.update({name: str(value) for name, value in names.items()}, MASTER_ADDR="127.0.0.1")
-    with World.joined("cpu") as world:
-        result = function(world, *arguments)
-    assert not any("gloo" in file.read_text() for file in Path("/proc/self/task").glob("*/comm"))
+    result = function(*arguments)
     (folder / f"rank-{rank}").write_bytes(pickle.dumps(result))
 
 

@@ -19,7 +19,8 @@ from rag.pipeline import Pipeline
 from rag.recipes import read_config
 from rag.runtime.seeds import generator
 from retrievers.training.bi_encoder import adopt_index
-from retrievers.training.dpr import DprTrainConfig, train_dpr
+from retrievers.training.config import DprTrainConfig
+from retrievers.training.dpr import train_dpr
 
 QUESTIONS, SETTINGS = "questions.json", "adapt.json"
 LEAST_QUESTIONS = 50  # a training on fewer says nothing

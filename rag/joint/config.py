@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from rag.data.examples import Needed
 from rag.training.config import RefreshedConfig, TrainConfig
 from readers.generative.settings import Marginal
 from retrievers.training.config import BiEncoderConfig, CorpusConfig, HeldOutConfig, QuestionsConfig
+
+if TYPE_CHECKING:
+    from rag.data.examples import Needed
 
 DocumentSide = Literal["frozen", "reencode"]
 

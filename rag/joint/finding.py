@@ -83,7 +83,7 @@ def index_refresh(
     """Hooks of the fit loop that publish snapshots of `model`, whose fp32 weights are the entries
     `retriever.…` of `master`, and take up refreshed indexes."""
     write_snapshot = snapshot_writer(
-        config, model, lambda: part(master.state(), "retriever"), max_length=config.passage_tokens
+        model, lambda: part(master.state(), "retriever"), max_length=config.passage_tokens
     )
     return Refresh(
         config,

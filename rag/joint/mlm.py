@@ -86,6 +86,7 @@ def _build_run(config: MlmTrainConfig, world: World) -> Method:
         card=Card("rag.joint", "mlm.md", {"start": config.reader}),
         evaluate=partial(held_out_figures, reader, held_out) if held_out else None,
         facts={"passages": len(rows), "held-out sentences": len(held_out)},
+        shares=True,
     )
 
 

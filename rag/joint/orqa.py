@@ -136,7 +136,7 @@ def _build_run(config: OrqaTrainConfig, index: Index, world: World) -> Method:
     share = task.answered_share()
 
     def export(weights: Weights) -> None:
-        export_frozen(config, index, retriever, part(weights, "retriever"))
+        export_frozen(index, retriever, part(weights, "retriever"))
         with Index.open(config.out / "index") as reissued:
             encoder = reissued.require_dense().encoder.to_json()
         export_int8(
@@ -156,7 +156,7 @@ def _build_run(config: OrqaTrainConfig, index: Index, world: World) -> Method:
         batches=Epochs.of(config, len(questions)),
         loss=task.loss,
         export=export,
-        card=encoder_card(frozen_form(config, retriever)),
+        card=encoder_card(retriever.config, frozen_form(retriever)),
         evaluate=partial(task.measure, held_out) if held_out else None,
         facts={
             "training questions": len(questions),

@@ -109,13 +109,13 @@ def _build_run(
     hooks = FitHooks()
     if not frozen:
         hooks = index_refresh(config, live_index, retriever, master, world=world, encode=encode)
-    form = frozen_form(config, retriever) if frozen else encoder_form(config, retriever)
+    form = frozen_form(retriever) if frozen else encoder_form(retriever)
 
     def export(weights: Weights) -> None:
         reader.save(config.out / "mlm", part(weights, "reader"))
         own = part(weights, "retriever")
         if frozen:
-            export_frozen(config, index, retriever, own)
+            export_frozen(index, retriever, own)
         else:
             export_model(config.out / "encoder", retriever, own, form)
 
@@ -125,13 +125,14 @@ def _build_run(
         batches=batches,
         loss=task.loss,
         export=export,
-        card=encoder_card(form),
+        card=encoder_card(retriever.config, form),
         hooks=hooks,
         facts={
             "passages with sentences": len(store),
             "with something to mask, in percent": round(100 * batches.usable, 1),
             "passages of the index": len(index.passages),
         },
+        shares=True,
     )
 
 

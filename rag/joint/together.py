@@ -161,6 +161,7 @@ def _build_run(
         evaluate=partial(task.measure, held_out) if held_out else None,
         hooks=hooks,
         facts={"questions": len(batches.questions), "held-out questions": len(held_out)},
+        shares=True,
     )
 
 
@@ -181,7 +182,7 @@ def _export(
         bound: dict[str, Any] = {"kind": kind}
         if retriever is not None:  # bind the reader to the index whose passages it was trained with
             identity, own = index.require_dense().encoder, part(weights, "retriever")
-            form = replace(encoder_form(config, retriever), max_length=config.passage_tokens)
+            form = replace(encoder_form(retriever), max_length=config.passage_tokens)
             if config.document_side != "frozen":
                 export_model(config.out / "encoder", retriever, own, form)
                 encoder = BiEncoder.load(config.out / "encoder", device=retriever.device)

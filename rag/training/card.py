@@ -1,15 +1,17 @@
 """The model card of a finished model: purpose, data, command, settings, figures, licence."""
 
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.metadata import entry_points
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from rag.config import RECIPE_KEY
 from rag.runtime.model_files import EMBEDDED_ENCODER_NAMES
-from rag.training.config import TrainConfig
+from rag.training.config import ENTRY_POINTS, TrainConfig
 
 _FOLDERS = (
     "encoder",
@@ -19,6 +21,7 @@ _FOLDERS = (
     "query_encoder",
     "passage_encoder",
 )  # of any run
+_PACKAGES = ("rag", "readers", "retrievers")
 _LEFT_OUT = {"out", *TrainConfig.free}
 
 
@@ -61,8 +64,25 @@ def render_card(
     shown = json.dumps(settings, indent=2, ensure_ascii=False)
     template = environment.get_template(card.template)
     return template.render(
-        **card.values, config=config, facts=facts, figures=figures, settings=shown
+        **card.values,
+        config=config,
+        command=recipe_name(type(config)),
+        facts=facts,
+        figures=figures,
+        settings=shown,
     )
+
+
+def recipe_name(kind: type[TrainConfig]) -> str:
+    """What the command `rag train` calls a recipe: a name, or FILE.py:Class for a file of a user."""
+    module = kind.__module__
+    if module.partition(".")[0] in _PACKAGES:
+        return kind.recipe
+    for point in entry_points(group=ENTRY_POINTS):
+        if point.value == f"{module}:{kind.__qualname__}":
+            return point.name
+    file = getattr(sys.modules[module], "__file__", None) or f"{kind.recipe}.py"
+    return f"{Path(file).name}:{kind.__qualname__}"
 
 
 def model_name(place: str | Path | None) -> str:

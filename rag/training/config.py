@@ -11,6 +11,9 @@ from pydantic import Field, model_validator
 
 from rag.config import DEFAULT_SEED, Config
 
+ENTRY_POINTS = "openqa_rag.recipes"
+"""Group of entry points by which installed packages name their recipes."""
+
 Rate = Annotated[float, Field(gt=0)]
 
 

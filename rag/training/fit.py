@@ -10,9 +10,10 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 
 from rag.core.errors import ConfigError, RagError
@@ -53,12 +54,17 @@ class Loss:
     """The result of a batch's forward pass.
 
     Attributes:
-        value: the scalar to minimise; with several processes the share of this one, to be summed.
-        examples: number of examples of this process, for the speed in the log.
+        value: the scalar to minimise. It is a mean over the examples that the loss was given, or
+            over `terms`; of a method that `shares`, the part of the batch's mean that is this
+            process's, to be summed.
+        examples: number of examples that the loss was given, for the speed in the log.
         backward: computes the gradients of `value` where that takes more than one backward pass; it
             is given a function to call after each of them. None: `value.backward()` does it.
-        parts: more numbers to log, by name, such as the losses that `value` is the sum of; shares
-            like `value`, averaged over batches and steps. Every process names the same ones.
+        parts: more numbers to log, by name, such as the losses that `value` is the sum of; means
+            or shares like `value`, averaged over batches and steps. Every process names the same
+            ones.
+        terms: number of terms that `value` is the mean of, such as predicted tokens; None: the
+            examples.
     """
 
     value: torch.Tensor
@@ -66,6 +72,7 @@ class Loss:
     tokens: int
     backward: Callable[[Callable[[], None]], None] | None = None
     parts: Mapping[str, float | torch.Tensor] = field(default_factory=dict)
+    terms: float | None = None
 
     def compute_gradients(self, flush: Callable[[], None]) -> None:
         """Backward pass or passes, `flush` after each."""
@@ -119,7 +126,9 @@ class Method:
         model: in its compute dtype; gradients flow into its trainable parameters.
         master: fp32 copies of those parameters, which the optimiser updates.
         batches: the whole run's batches by number; step s takes the next `accumulate` of them.
-        loss: forward pass of one batch; with several processes, of this process's share.
+        loss: forward pass of one batch. With several processes the loop gives each process a part
+            of the batch, and weighs the means by their terms. So a batch is a list, an array or a
+            tensor of examples, of which none changes the loss of another.
         export: writes the finished model, in the main process; returns its figures, or None if
             those of the training run are its figures.
         card: model card of the folder that the run returns.
@@ -127,6 +136,8 @@ class Method:
             nothing is held out.
         hooks: hooks of the loop.
         facts: facts about the data for the log and the model card, as name → value.
+        shares: with several processes `loss` is given the whole batch, and returns the share of its
+            process: for losses that compare the examples of a batch with each other.
     """
 
     model: torch.nn.Module
@@ -138,6 +149,7 @@ class Method:
     evaluate: Callable[[], Mapping[str, float]] | None = None
     hooks: FitHooks = field(default_factory=FitHooks)
     facts: Mapping[str, object] = field(default_factory=dict)
+    shares: bool = False
 
 
 def fit(method: Method, config: TrainConfig, world: World) -> tuple[int, Weights]:
@@ -200,6 +212,8 @@ def fit(method: Method, config: TrainConfig, world: World) -> tuple[int, Weights
             counts = _sum_counts(counts, world)
             _combine_gradients(master, world, len(numbers))
             value = counts.pop("_loss") / len(numbers)
+            if step == 0 and world.is_main:
+                _warn_of_untrained(method)
 
             # clip, step
             norm = float(torch.nn.utils.clip_grad_norm_(master.master, config.clip_norm))
@@ -322,7 +336,9 @@ def _accumulate(method: Method, numbers: range, seed: int, world: World) -> dict
     for number in numbers:
         # the same dropout in a resumed run
         torch.manual_seed(int(generator(seed, number, world.rank).integers(1 << 62)))
-        loss = method.loss(method.batches[number])
+        batch = method.batches[number]
+        is_divided = world.size > 1 and not method.shares
+        loss = _divided_loss(method, batch, world) if is_divided else method.loss(batch)
         loss.compute_gradients(method.master.gather_gradients)
         shares = {
             "_examples": loss.examples,
@@ -333,6 +349,45 @@ def _accumulate(method: Method, numbers: range, seed: int, world: World) -> dict
         for name, share in shares.items():
             sums[name] += float(share.detach() if isinstance(share, torch.Tensor) else share)
     return sums
+
+
+def _warn_of_untrained(method: Method) -> None:
+    """Name the networks of the model that are to be trained, and that no gradient has reached."""
+    master = method.master
+    tensors = zip(master.names, master.master, strict=True)
+    unreached = {name for name, tensor in tensors if tensor.grad is None}
+    for network, module in method.model.named_modules():
+        inside = {name for name in master.names if name.startswith(f"{network}.")}
+        if hasattr(module, "to_compute") and inside and inside <= unreached:
+            log.warning("%s is to be trained, but no gradient reaches it in step 0", network)
+
+
+def _divided_loss(method: Method, batch: Any, world: World) -> Loss:
+    """The loss of this process's part of a batch, as its share of the batch's mean.
+
+    Raises:
+        ConfigError: the batch cannot be divided, or the loss has a backward pass of its own.
+    """
+    hint = "start it without torchrun, or share the batch in the loss: Method(…, shares=True)"
+    if not isinstance(batch, list | np.ndarray | torch.Tensor):
+        raise ConfigError(
+            f"a batch is a {type(batch).__name__}, and {world.size} processes divide a list, an "
+            "array or a tensor of examples",
+            hint=hint,
+        )
+    loss = method.loss(batch[world.share(len(batch), "examples")])
+    if loss.backward is not None:
+        raise ConfigError("a loss with its own backward pass is not divided", hint=hint)
+    terms = loss.examples if loss.terms is None else loss.terms
+    total = torch.tensor([float(terms)], dtype=torch.float64, device=world.device)
+    world.sum_([total])
+    parts: Mapping[str, float | torch.Tensor] = dict.fromkeys(loss.parts, 0.0)
+    if not terms:
+        # the mean of nothing is not a number, and counts nothing
+        return replace(loss, value=0.0 * loss.value.nan_to_num(), parts=parts)
+    share = terms / float(total)
+    parts = {name: share * number for name, number in loss.parts.items()}
+    return replace(loss, value=share * loss.value, parts=parts)
 
 
 def _sum_counts(counts: dict[str, float], world: World) -> dict[str, float]:

@@ -25,7 +25,8 @@ class MasterWeights:
     Args:
         model: a module.
         precision: number type that the model is turned to: "auto", "bf16" or "fp32". A module with
-            a method `to_compute` decides itself which of its parts compute in it.
+            a method `to_compute`, wherever in the model it is, decides itself which of its parts
+            compute in it.
 
     Attributes:
         frozen: fp32 values of parameters that are not trained, on the CPU.
@@ -34,8 +35,7 @@ class MasterWeights:
     def __init__(self, model: torch.nn.Module, precision: str) -> None:
         dtype = resolve_precision(precision, str(next(model.parameters()).device))
         full = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-        for part in model.values() if isinstance(model, torch.nn.ModuleDict) else (model,):
-            getattr(part, "to_compute", part.to)(dtype)
+        _to_compute(model, dtype)
         trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self.names = list(trained)
         self.master: list[torch.Tensor] = [
@@ -118,6 +118,21 @@ class MasterWeights:
     def state(self) -> dict[str, torch.Tensor]:
         """Name → fp32 copy."""
         return {name: master.detach() for name, master in zip(self.names, self.master, strict=True)}
+
+
+def _to_compute(module: torch.nn.Module, dtype: torch.dtype) -> None:
+    """Turn a module to the number type that it computes in."""
+    to_compute = getattr(module, "to_compute", None)
+    if to_compute is not None:
+        to_compute(dtype)
+        return
+    if not any(hasattr(inner, "to_compute") for inner in module.modules()):
+        module.to(dtype)
+        return
+    for child in module.children():
+        _to_compute(child, dtype)
+    for parameter in module.parameters(recurse=False):
+        parameter.data = parameter.data.to(dtype)
 
 
 def part(weights: Mapping[str, torch.Tensor], name: str) -> dict[str, torch.Tensor]:

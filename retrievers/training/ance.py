@@ -10,15 +10,14 @@ What a refresh writes:
 """
 
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 import numpy as np
-from pydantic import Field, model_validator
 
 from indexers.embeddings import encode_corpus
 from indexers.exact import exact_search
@@ -30,57 +29,20 @@ from rag.core.arrays import load_npy, save_npy
 from rag.core.errors import ConfigError, DataError
 from rag.core.log import Progress
 from rag.data.examples import Candidate, Example
-from rag.training.config import RefreshedConfig
 from rag.training.fit import Method
 from rag.training.refresh import Refresh
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.examples.batches import RetrieverBatches
-from retrievers.examples.data import answer_matcher, split_examples
+from retrievers.examples.data import ExampleTable, answer_matcher, split_examples
 from retrievers.negatives.mine import NegativeFilter
 from retrievers.protocols import TextEncoder
 from retrievers.training.bi_encoder import snapshot_writer
-from retrievers.training.config import ContrastiveConfig
+from retrievers.training.config import AnceTrainConfig
 from retrievers.training.losses import in_batch_objective, pairwise_objective
 from retrievers.training.recipe import BiEncoderRun, contrastive_batches, train_bi_encoder
 
 _QUESTIONS_AT_ONCE = 2048
 _NAME = "negatives.npy"
-
-
-class AnceTrainConfig(ContrastiveConfig, RefreshedConfig):
-    """Settings of `rag train ance`.
-
-    Attributes:
-        index: its passages are encoded again at every refresh.
-        loss: "pairwise" scores each positive against its own mined passages only, as published;
-            "in_batch" adds all other passages of the batch.
-        depth: number of passages retrieved for each question.
-        kept: maximum number of these that become negatives of the question, best first.
-    """
-
-    recipe: ClassVar[str] = "ance"
-    trains: ClassVar[str] = "retrievers.training.ance:train_ance"
-
-    index: Path
-    loss: Literal["pairwise", "in_batch"] = "pairwise"
-    depth: int = Field(default=200, ge=1)
-    kept: int = Field(default=100, ge=1)
-
-    @model_validator(mode="after")
-    def _cross_check_ance(self) -> "AnceTrainConfig":
-        if self.depth < self.kept:
-            raise ValueError(f"kept ({self.kept}) is more than depth ({self.depth}): raise depth")
-        if not 1 <= self.hard_negatives <= self.kept:
-            raise ValueError(
-                f"hard_negatives ({self.hard_negatives}) are drawn from kept ({self.kept})"
-            )
-        if self.pooling == "tokens":
-            raise ValueError("pooling=tokens: negatives are mined with one vector per passage")
-        if self.keeps_index:
-            raise ValueError(
-                "frozen=passage: the index is encoded anew at every refresh, with both sides"
-            )
-        return self
 
 
 def train_ance(config: AnceTrainConfig, *, encode: EncodesCorpus | None = None) -> Path:
@@ -105,14 +67,25 @@ def _method(
 ) -> Method:
     split, every = run.split_examples(), config.refresh_every_steps
     data = split.training
-    if not every and not data.has_negatives:
+    has_negatives = data.has_negatives
+    if config.loss == "pairwise" and split.held_out:
+        has_negatives = has_negatives and any(example.negatives for example in split.held_out)
+    if not every and not has_negatives:
         raise ConfigError(
-            "refresh_every_steps is 0, and the training file has no negatives either",
+            "refresh_every_steps is 0, and the training or held-out examples have no negatives either",
             hint="set refresh_every_steps, or mine negatives with `rag mine`",
         )
     batches = contrastive_batches(config, data)
-    write = snapshot_writer(config, run.model, run.master.state, max_length=config.longest_query)
-    take_up = partial(take_up_negatives, batches, index.passages)
+    mined = [batches]
+
+    def make_batches(config: Any, data: ExampleTable, *, once: bool = False) -> RetrieverBatches:
+        """The held-out batches, which draw from mined negatives too."""
+        held_out = contrastive_batches(config, data, once=once)
+        mined.append(held_out)
+        return held_out
+
+    write = snapshot_writer(run.model, run.master.state, max_length=config.longest_query)
+    take_up = partial(take_up_negatives, mined, index.passages)
     refresh = Refresh(config, refresh_negatives, write, take_up, world=run.world, encode=encode)
     objective = pairwise_objective if config.loss == "pairwise" else in_batch_objective
     origin = f"mined anew with the model itself every {every} steps" if every else "of the file"
@@ -122,19 +95,27 @@ def _method(
         run.loss(objective),
         split.held_out,
         facts,
-        make_batches=contrastive_batches,
+        make_batches=make_batches,
+        objective=objective,
         hooks=refresh,
     )
 
 
 def take_up_negatives(
-    batches: RetrieverBatches, corpus: PassageStore, result: Path
+    mined: Sequence[RetrieverBatches], corpus: PassageStore, result: Path
 ) -> dict[str, float]:
     """Draw from the negatives in a result's folder from the next batch on; returns figures for the
     log.
+
+    Args:
+        mined: batches of the training examples, and in the main process those of the held-out ones.
     """
     rows = load_npy(result / _NAME, dtype=np.int32)
-    batches.use_negatives(rows, corpus)
+    first = 0
+    for batches in mined:
+        last = first + len(batches.data)
+        batches.use_negatives(rows[first:last], corpus)
+        first = last
     return {"mined/negatives_per_question": float((rows >= 0).sum(axis=1).mean())}
 
 
@@ -142,10 +123,11 @@ def refresh_negatives(
     config: Any, device: str, snapshot: Path, folder: Path, encode: EncodesCorpus = encode_corpus
 ) -> None:
     """Mine the negatives of a run, which has divided its examples, with a snapshot of its model."""
-    training = split_examples(config, config.out / "data").training
+    split = split_examples(config, config.out / "data")
+    examples = [*split.training, *split.held_out]
     encoder = BiEncoder.load(snapshot / "encoder", device=device)
     with Index.open(config.index) as index:
-        mine_negatives(config, index.passages, training, encoder, folder, encode)
+        mine_negatives(config, index.passages, examples, encoder, folder, encode)
 
 
 def mine_negatives(

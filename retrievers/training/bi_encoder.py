@@ -77,6 +77,7 @@ class BiEncoderModel(nn.Module):
         dim: size D of the vectors.
         temperature: number by which scores are divided.
         query_tokens: maximum length of a query with passages; None: as for questions.
+        config: what it was loaded with, completed by what follows from an index.
         fixed: vectors of passages by title and text, if the passage tower is fixed; None computes
             vectors at every visit.
     """
@@ -93,6 +94,7 @@ class BiEncoderModel(nn.Module):
         self.question, self.passage = question, passage
         self.settings, self.dim, self.temperature = settings, question.dim, temperature
         self.query_tokens: int | None = None
+        self.config: BiEncoderConfig
         self.fixed: dict[tuple[str, str], Tensor] | None = None
 
     @property
@@ -182,7 +184,19 @@ class BiEncoderModel(nn.Module):
 def load_model(
     config: BiEncoderConfig, device: str, *, freeze_passages: bool = False
 ) -> BiEncoderModel:
-    """The model that training starts from, in fp32 and training mode."""
+    """The model that training starts from, in fp32 and training mode.
+
+    An index that the configuration names gives the encoder, as the configuration's help says.
+
+    Raises:
+        ConfigError: the settings of the towers do not go together.
+        MismatchedArtifactError: the towers' vectors differ in size, or the index was built with
+            an encoder that has changed since.
+    """
+    if config.index and config.keeps_index and config.passage_encoder is None:
+        with Index.open(config.index) as index:
+            config = adopt_index(config, index)
+    config = start_from_index(config)
     question_folder = tower_folders(model_folder(config.question_encoder))[1]
     source = config.passage_encoder or config.question_encoder
     passage_folder = question_folder if config.shared else tower_folders(model_folder(source))[0]
@@ -220,6 +234,7 @@ def load_model(
     if temperature == "auto":
         temperature = 0.05 if of_question.similarity == "cosine" else 1.0
     model = BiEncoderModel(question, passage, sides, temperature=temperature).to(device).train()
+    model.config = config
     model.query_tokens = config.longest_query
     if freeze_passages or config.frozen is not None:
         if model.shared:
@@ -242,8 +257,9 @@ def _side(config: BiEncoderConfig, folder: Path, tokens: int) -> EncoderSettings
     )
 
 
-def encoder_form(config: BiEncoderConfig, model: BiEncoderModel) -> EncoderSettings:
+def encoder_form(model: BiEncoderModel) -> EncoderSettings:
     """Text settings of the finished encoder: those of training, or longer where its start's are."""
+    config = model.config
     settings = model.settings.passage
     started = read_settings(
         tower_folders(model_folder(config.passage_encoder or config.question_encoder))[0]
@@ -274,7 +290,6 @@ def export_model(
 
 
 def snapshot_writer(
-    config: BiEncoderConfig,
     model: BiEncoderModel,
     weights: Callable[[], Mapping[str, Tensor]],
     *,
@@ -283,7 +298,7 @@ def snapshot_writer(
     """Writes the model with its present weights into the folder `encoder`, for
     `rag.training.refresh`.
     """
-    form = replace(encoder_form(config, model), max_length=max_length)
+    form = replace(encoder_form(model), max_length=max_length)
     return lambda folder: export_model(folder / "encoder", model, weights(), form)
 
 

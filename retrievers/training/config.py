@@ -1,14 +1,16 @@
-"""Settings that several recipes of retrievers share; each recipe's own stand in its file."""
+"""Settings of all recipes of retrievers; reading them imports no torch."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from rag.data.examples import Needed
-from rag.training.config import TrainConfig
+from rag.training.config import Rate, RefreshedConfig, TrainConfig
+
+if TYPE_CHECKING:
+    from rag.data.examples import Needed
 
 
 class BiEncoderConfig(TrainConfig):
@@ -87,6 +89,10 @@ class BiEncoderConfig(TrainConfig):
             raise ValueError(
                 f"shared is true, but passage_encoder ({self.passage_encoder}) is another model than "
                 f"question_encoder ({self.question_encoder}); set shared=false for two towers"
+            )
+        if self.lora and self.start_share:
+            raise ValueError(
+                "start_share mixes weights, and lora trains factors of their changes: set one of them"
             )
         if self.projection_norm and not self.projection_dim:
             raise ValueError(
@@ -178,3 +184,227 @@ class CorpusConfig(TrainConfig):
     batch_size: int = Field(default=128, ge=1)
     min_words: int = Field(default=4, ge=1)
     split: Literal["words100", "none"] = "words100"
+
+
+class DprTrainConfig(ContrastiveConfig):
+    """Settings of `rag train dpr`. The defaults fine-tune the embedded encoder on a CPU."""
+
+    recipe: ClassVar[str] = "dpr"
+    trains: ClassVar[str] = "retrievers.training.dpr:train_dpr"
+
+
+class AnceTrainConfig(ContrastiveConfig, RefreshedConfig):
+    """Settings of `rag train ance`.
+
+    Attributes:
+        index: its passages are encoded again at every refresh.
+        loss: "pairwise" scores each positive against its own mined passages only, as published;
+            "in_batch" adds all other passages of the batch.
+        depth: number of passages retrieved for each question.
+        kept: maximum number of these that become negatives of the question, best first.
+    """
+
+    recipe: ClassVar[str] = "ance"
+    trains: ClassVar[str] = "retrievers.training.ance:train_ance"
+
+    index: Path
+    loss: Literal["pairwise", "in_batch"] = "pairwise"
+    depth: int = Field(default=200, ge=1)
+    kept: int = Field(default=100, ge=1)
+
+    @model_validator(mode="after")
+    def _cross_check_ance(self) -> AnceTrainConfig:
+        if self.depth < self.kept:
+            raise ValueError(f"kept ({self.kept}) is more than depth ({self.depth}): raise depth")
+        if not 1 <= self.hard_negatives <= self.kept:
+            raise ValueError(
+                f"hard_negatives ({self.hard_negatives}) are drawn from kept ({self.kept})"
+            )
+        if self.pooling == "tokens":
+            raise ValueError("pooling=tokens: negatives are mined with one vector per passage")
+        if self.keeps_index:
+            raise ValueError(
+                "frozen=passage: the index is encoded anew at every refresh, with both sides"
+            )
+        return self
+
+
+class MdrTrainConfig(ContrastiveConfig):
+    """Settings of `rag train mdr`.
+
+    Attributes:
+        train_files: question sets with gold passages (HotpotQA, 2WikiMultiHopQA, MuSiQue, MDR's
+            files, JSON Lines with `gold_passage_ids`), of which those with one gold passage are
+            trained on as one hop.
+        validation_file: a question set.
+        index: its passages stand for the gold passages.
+        batch_size: number of questions in a step, each with all its hops.
+        max_hops: questions that need more are left out.
+        query_tokens: maximum query length with passages, special tokens included.
+        negatives: "batch" uses the other passages of the batch and trains all towers; with `frozen`
+            "passage" it trains the question tower alone, on the vectors of `index` if that is
+            given. "index" uses the passages that the question tower retrieves from `index` at that
+            step, and trains only the question tower. If passage vectors do not change, OUT/index is
+            the index for the trained encoder.
+        depth: number of passages retrieved for each hop with negatives "index".
+        queue_size: number of passage vectors of earlier batches that serve as further negatives; 0
+            for none.
+        momentum: momentum of the copy of the passage tower that computes these; with 1 it never
+            changes.
+    """
+
+    recipe: ClassVar[str] = "mdr"
+    trains: ClassVar[str] = "retrievers.training.mdr:train_mdr"
+
+    max_hops: int = Field(default=4, ge=1, le=6)
+    query_tokens: int = Field(default=256, ge=8, le=4096)
+    negatives: Literal["batch", "index"] = "batch"
+    depth: int = Field(default=200, ge=1)
+    hard_negatives: int = Field(default=2, ge=0)
+    queue_size: int = Field(default=0, ge=0)
+    momentum: float = Field(default=0.999, ge=0, le=1)
+
+    @property
+    def longest_query(self) -> int:
+        """Maximum query length with passages."""
+        return self.query_tokens
+
+    @property
+    def keeps_index(self) -> bool:
+        """Whether training uses the vectors of `index` for the passages and leaves them
+        unchanged.
+        """
+        return self.negatives == "index" or super().keeps_index
+
+    @model_validator(mode="after")
+    def _cross_check_mdr(self) -> MdrTrainConfig:
+        if self.negatives == "index" and (self.index is None or self.shared):
+            raise ValueError(
+                "negatives=index needs an index, and shared=false: its vectors stay as they are"
+            )
+        if self.negatives == "index" and self.queue_size:
+            raise ValueError("negatives=index needs no queue of passage vectors: set queue_size=0")
+        return self
+
+
+class IctTrainConfig(EncodedConfig, CorpusConfig, HeldOutConfig):
+    """Settings of `rag train ict`.
+
+    Attributes:
+        train_files: the corpus: a built index, or files and folders of documents.
+        batch_size: passages in a step; each is the negative of all others. Passages from which no
+            sentence can be taken are left out.
+        validation_questions: maximum number of held-out passages that are scored.
+        keep_sentence: probability that the sentence stays in its passage too.
+    """
+
+    recipe: ClassVar[str] = "ict"
+    trains: ClassVar[str] = "retrievers.training.ict:train_ict"
+
+    train_files: tuple[Path, ...] = Field(min_length=1)
+    batch_size: int = Field(default=256, ge=2)
+    chunk_size: int | None = Field(default=64, ge=1)
+    keep_sentence: float = Field(default=0.1, ge=0, le=1)
+
+
+class DistillTrainConfig(EncodedConfig, QuestionsConfig):
+    """Settings of `rag train distill`.
+
+    Attributes:
+        train_files: examples whose passages have targets (`rag score` writes them).
+        batch_size: questions in a step; each brings its list.
+        per_question: passages of a list, drawn anew at each visit; None takes all that have a
+            target.
+        loss: "kl" is the divergence from the targets' distribution, a mean over questions;
+            "kl-per-passage" is the published reduction, which divides by the number of passages
+            too; "margin" is a hinge loss on pairs of passages, ordered by their targets.
+        target_temperature: divides the targets, as `temperature` divides the scores.
+    """
+
+    recipe: ClassVar[str] = "distill"
+    trains: ClassVar[str] = "retrievers.training.distill:train_distill"
+    needs: ClassVar[Needed] = "targets"
+
+    batch_size: int = Field(default=32, ge=1)
+    per_question: int | None = Field(default=None, ge=2)
+    loss: Literal["kl", "kl-per-passage", "margin"] = "kl"
+    target_temperature: float = Field(default=1.0, gt=0)
+
+
+class StaticTrainConfig(QuestionsConfig):
+    """Settings of `rag train static`.
+
+    Attributes:
+        index: a built index with one vector per passage: its encoder is the teacher.
+        corpus: source of the sentences: an index, which needs no vectors, or files of documents;
+            without one they come from `index`.
+        batch_size: questions in a step, and sentences of the corpus.
+        hard_negatives: mined passages beside each question's positive.
+        dim: size of the vectors, at most the teacher's.
+    """
+
+    recipe: ClassVar[str] = "static"
+    trains: ClassVar[str] = "retrievers.training.static:train_static"
+    measured: ClassVar[tuple[str, ...]] = ("average_rank",)
+
+    index: Path
+    corpus: tuple[Path, ...] = ()
+    name: str = Field(default="static-encoder", min_length=1)
+    batch_size: int = Field(default=1024, ge=2)
+    hard_negatives: int = Field(default=1, ge=0)
+    dim: int = Field(default=256, ge=2)
+    learning_rate: Rate = 1e-2
+    epochs: float = Field(default=2, gt=0)
+    warmup_fraction: float = Field(default=0.1, ge=0, lt=1)
+    precision: Literal["auto", "bf16", "fp32"] = "fp32"
+    clip_norm: float = Field(default=100.0, gt=0)
+
+
+class ColbertTrainConfig(ContrastiveConfig):
+    """Settings of `rag train colbert`.
+
+    Attributes:
+        question_tokens: length of a question in tokens: longer ones are truncated, shorter ones
+            padded with [MASK].
+    """
+
+    recipe: ClassVar[str] = "colbert"
+    trains: ClassVar[str] = "retrievers.training.colbert:train_colbert"
+    measured: ClassVar[tuple[str, ...]] = ("nll",)
+
+    batch_size: int = Field(default=32, ge=1)
+    pooling: Literal["tokens"] = "tokens"
+    normalize: Literal[True] = True  # search by MaxSim needs unit vectors
+    projection_dim: int = Field(default=128, ge=0, le=128)
+    question_tokens: int = Field(default=32, ge=4, le=4096)
+    passage_tokens: int = Field(default=180, ge=8, le=4096)
+
+
+class RerankerTrainConfig(QuestionsConfig):
+    """Settings of `rag train reranker`.
+
+    In `learning_rates`, the two parts of any base are called `encoder` and `head`.
+
+    Attributes:
+        question_encoder: an encoder, or a cross-encoder to go on from; None is the embedded
+            all-MiniLM-L6-v2.
+        passage_tokens: maximum length of a pair in training.
+        layout: "pair" or a template of a passage's title and text; None is the folder's setting.
+        dropout: dropout rate; None is the folder's setting.
+        hard_negatives: number of hard negatives beside each positive, drawn anew at each visit.
+        depth: length of a question's list of hard negatives to draw from; also of held-out lists.
+    """
+
+    recipe: ClassVar[str] = "reranker"
+    trains: ClassVar[str] = "retrievers.training.reranker:train_reranker"
+    measured: ClassVar[tuple[str, ...]] = ("nll", "list_mrr", "list_top1")
+
+    name: str = Field(default="cross-encoder", min_length=1)
+    batch_size: int = Field(default=16, ge=1)
+    validation_questions: int = Field(default=200, ge=1)
+    hard_negatives: int = Field(default=7, ge=1)
+    depth: int = Field(default=30, ge=1)
+    question_encoder: str | None = None
+    passage_tokens: int = Field(default=256, ge=8, le=4096)
+    layout: str | None = None
+    dropout: float | None = Field(default=None, ge=0, lt=1)

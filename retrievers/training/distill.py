@@ -2,40 +2,13 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any
 
-from pydantic import Field
-
-from rag.data.examples import Needed
 from retrievers.examples.batches import Epochs, TargetBatches
 from retrievers.examples.data import ExampleTable
-from retrievers.training.config import EncodedConfig, QuestionsConfig
+from retrievers.training.config import DistillTrainConfig
 from retrievers.training.losses import TargetLoss, kl_loss, margin_loss, target_objective
 from retrievers.training.recipe import learn_from_examples, train_bi_encoder
-
-
-class DistillTrainConfig(EncodedConfig, QuestionsConfig):
-    """Settings of `rag train distill`.
-
-    Attributes:
-        train_files: examples whose passages have targets (`rag score` writes them).
-        batch_size: questions in a step; each brings its list.
-        per_question: passages of a list, drawn anew at each visit; None takes all that have a
-            target.
-        loss: "kl" is the divergence from the targets' distribution, a mean over questions;
-            "kl-per-passage" is the published reduction, which divides by the number of passages
-            too; "margin" is a hinge loss on pairs of passages, ordered by their targets.
-        target_temperature: divides the targets, as `temperature` divides the scores.
-    """
-
-    recipe: ClassVar[str] = "distill"
-    trains: ClassVar[str] = "retrievers.training.distill:train_distill"
-    needs: ClassVar[Needed] = "targets"
-
-    batch_size: int = Field(default=32, ge=1)
-    per_question: int | None = Field(default=None, ge=2)
-    loss: Literal["kl", "kl-per-passage", "margin"] = "kl"
-    target_temperature: float = Field(default=1.0, gt=0)
 
 
 def train_distill(config: DistillTrainConfig) -> Path:

@@ -1,17 +1,9 @@
 """Train a dense retriever with in-batch and hard negatives (DPR)."""
 
 from pathlib import Path
-from typing import ClassVar
 
-from retrievers.training.config import ContrastiveConfig
+from retrievers.training.config import DprTrainConfig
 from retrievers.training.recipe import train_bi_encoder
-
-
-class DprTrainConfig(ContrastiveConfig):
-    """Settings of `rag train dpr`. The defaults fine-tune the embedded encoder on a CPU."""
-
-    recipe: ClassVar[str] = "dpr"
-    trains: ClassVar[str] = "retrievers.training.dpr:train_dpr"
 
 
 def train_dpr(config: DprTrainConfig) -> Path:

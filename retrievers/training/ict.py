@@ -5,10 +5,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
-from pydantic import Field
 
 from indexers.passages import PassageStore
 from rag.core.arrays import Int64
@@ -22,29 +20,9 @@ from rag.training.fit import Method
 from retrievers.examples.batches import Epochs, RetrieverBatch, RetrieverBatches
 from retrievers.examples.corpus import open_corpus
 from retrievers.examples.data import ExampleTable
-from retrievers.training.config import CorpusConfig, EncodedConfig, HeldOutConfig
+from retrievers.training.config import HeldOutConfig, IctTrainConfig
 from retrievers.training.losses import in_batch_objective
 from retrievers.training.recipe import BiEncoderRun, train_bi_encoder
-
-
-class IctTrainConfig(EncodedConfig, CorpusConfig, HeldOutConfig):
-    """Settings of `rag train ict`.
-
-    Attributes:
-        train_files: the corpus: a built index, or files and folders of documents.
-        batch_size: passages in a step; each is the negative of all others. Passages from which no
-            sentence can be taken are left out.
-        validation_questions: maximum number of held-out passages that are scored.
-        keep_sentence: probability that the sentence stays in its passage too.
-    """
-
-    recipe: ClassVar[str] = "ict"
-    trains: ClassVar[str] = "retrievers.training.ict:train_ict"
-
-    train_files: tuple[Path, ...] = Field(min_length=1)
-    batch_size: int = Field(default=256, ge=2)
-    chunk_size: int | None = Field(default=64, ge=1)
-    keep_sentence: float = Field(default=0.1, ge=0, le=1)
 
 
 def inverse_cloze(

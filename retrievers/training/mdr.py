@@ -5,11 +5,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 import numpy as np
 import torch
-from pydantic import Field, model_validator
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
@@ -31,69 +30,11 @@ from retrievers.examples.hops import (
     passage_finder,
 )
 from retrievers.training.bi_encoder import BiEncoderModel, score_rows
-from retrievers.training.config import ContrastiveConfig
+from retrievers.training.config import MdrTrainConfig
 from retrievers.training.losses import Score, in_batch_loss, in_batch_objective
 from retrievers.training.recipe import BiEncoderRun, train_bi_encoder
 
 _MOST_EXAMPLES = 24  # per question: four orders of six hops
-
-
-class MdrTrainConfig(ContrastiveConfig):
-    """Settings of `rag train mdr`.
-
-    Attributes:
-        train_files: question sets with gold passages (HotpotQA, 2WikiMultiHopQA, MuSiQue, MDR's
-            files, JSON Lines with `gold_passage_ids`), of which those with one gold passage are
-            trained on as one hop.
-        validation_file: a question set.
-        index: its passages stand for the gold passages.
-        batch_size: number of questions in a step, each with all its hops.
-        max_hops: questions that need more are left out.
-        query_tokens: maximum query length with passages, special tokens included.
-        negatives: "batch" uses the other passages of the batch and trains all towers; with `frozen`
-            "passage" it trains the question tower alone, on the vectors of `index` if that is
-            given. "index" uses the passages that the question tower retrieves from `index` at that
-            step, and trains only the question tower. If passage vectors do not change, OUT/index is
-            the index for the trained encoder.
-        depth: number of passages retrieved for each hop with negatives "index".
-        queue_size: number of passage vectors of earlier batches that serve as further negatives; 0
-            for none.
-        momentum: momentum of the copy of the passage tower that computes these; with 1 it never
-            changes.
-    """
-
-    recipe: ClassVar[str] = "mdr"
-    trains: ClassVar[str] = "retrievers.training.mdr:train_mdr"
-
-    max_hops: int = Field(default=4, ge=1, le=6)
-    query_tokens: int = Field(default=256, ge=8, le=4096)
-    negatives: Literal["batch", "index"] = "batch"
-    depth: int = Field(default=200, ge=1)
-    hard_negatives: int = Field(default=2, ge=0)
-    queue_size: int = Field(default=0, ge=0)
-    momentum: float = Field(default=0.999, ge=0, le=1)
-
-    @property
-    def longest_query(self) -> int:
-        """Maximum query length with passages."""
-        return self.query_tokens
-
-    @property
-    def keeps_index(self) -> bool:
-        """Whether training uses the vectors of `index` for the passages and leaves them
-        unchanged.
-        """
-        return self.negatives == "index" or super().keeps_index
-
-    @model_validator(mode="after")
-    def _cross_check_mdr(self) -> "MdrTrainConfig":
-        if self.negatives == "index" and (self.index is None or self.shared):
-            raise ValueError(
-                "negatives=index needs an index, and shared=false: its vectors stay as they are"
-            )
-        if self.negatives == "index" and self.queue_size:
-            raise ValueError("negatives=index needs no queue of passage vectors: set queue_size=0")
-        return self
 
 
 def train_mdr(config: MdrTrainConfig) -> Path:

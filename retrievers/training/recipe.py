@@ -34,7 +34,6 @@ from retrievers.training.bi_encoder import (
     encoder_form,
     export_model,
     load_model,
-    start_from_index,
 )
 from retrievers.training.config import BiEncoderConfig
 from retrievers.training.losses import Objective, in_batch_objective
@@ -88,18 +87,18 @@ class BiEncoderRun:
     ) -> Method:
         """The method of a recipe that makes `encoder/`, and with `bank` also `index/`."""
         config, model, bank = self.config, self.model, self.bank
-        form = encoder_form(config, model) if bank is None else frozen_form(config, model)
+        form = encoder_form(model) if bank is None else frozen_form(model)
 
         def export(weights: Weights) -> None:
             if bank is None:
                 export_model(self.config.out / "encoder", model, weights, form)
             else:
-                export_frozen(config, bank, model, weights)
+                export_frozen(bank, model, weights)
 
         evaluate: Callable[[], Mapping[str, float]] | None = dict if held_out else None
         if self.world.is_main and held_out:
             evaluate = partial(HeldOutScores(config, held_out, make_batches, objective), model)
-        card = encoder_card(form)
+        card = encoder_card(model.config, form)
         hooks = hooks or FitHooks()
         facts = {
             **facts,
@@ -116,6 +115,7 @@ class BiEncoderRun:
             evaluate=evaluate,
             hooks=hooks,
             facts=facts,
+            shares=True,
         )
 
 
@@ -169,9 +169,7 @@ def train_bi_encoder(
         one_process: see `rag.training.run.train`.
     """
     with Index.open(config.index) if config.keeps_index else nullcontext() as bank:
-        if bank is None:
-            config = start_from_index(config)
-        else:
+        if bank is not None:
             config = adopt_index(config, bank, same_encoder=not one_process)
 
         def method(world: World) -> Method:
@@ -182,26 +180,25 @@ def train_bi_encoder(
         return train(config, method, "encoder", one_process=one_process)
 
 
-def encoder_card(form: EncoderSettings) -> Card:
-    """The model card of a bi-encoder that lays texts out in this form."""
-    return Card(
-        "retrievers.training", "bi_encoder.md", {"form": form, "is_pair": form.layout == PAIR}
-    )
+def encoder_card(start: BiEncoderConfig, form: EncoderSettings) -> Card:
+    """The model card of a bi-encoder that lays texts out in this form; `start` is its model's `config`."""
+    values = {"form": form, "is_pair": form.layout == PAIR, "start": start}
+    return Card("retrievers.training", "bi_encoder.md", values)
 
 
-def frozen_form(config: BiEncoderConfig, model: BiEncoderModel) -> EncoderSettings:
+def frozen_form(model: BiEncoderModel) -> EncoderSettings:
     """Text settings of an encoder whose passage vectors are an index's: those it was encoded
     with.
     """
-    return replace(encoder_form(config, model), max_length=config.passage_tokens)
+    return replace(encoder_form(model), max_length=model.config.passage_tokens)
 
 
-def export_frozen(
-    config: BiEncoderConfig, index: Index, model: BiEncoderModel, weights: Mapping[str, Tensor]
-) -> None:
+def export_frozen(index: Index, model: BiEncoderModel, weights: Mapping[str, Tensor]) -> None:
     """Write `encoder/`, and the index for it, whose vectors are those of `index`."""
-    folder = export_model(config.out / "encoder", model, weights, frozen_form(config, model))
-    encoder, target = BiEncoder.load(folder), config.out / "index"
+    config = model.config
+    folder = export_model(config.out / "encoder", model, weights, frozen_form(model))
+    encoder = BiEncoder.load(folder)
+    target = config.out / "index"
     shutil.rmtree(target, ignore_errors=True)
     reissue_index(index.directory, target, encoder, seed=config.seed)
 

@@ -10,10 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
-from pydantic import Field
 from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
@@ -31,7 +30,7 @@ from rag.training.run import train
 from retrievers.encoders.cross_encoder import CrossEncoder
 from retrievers.examples.batches import Epochs
 from retrievers.examples.data import split_examples
-from retrievers.training.config import QuestionsConfig
+from retrievers.training.config import RerankerTrainConfig
 
 _LENGTH = 512  # tokens of a pair that every finished model reads
 Group = tuple[str, list[Passage]]
@@ -60,36 +59,6 @@ class GroupBatches:
                 (example.question, [positive, *(listed[i] for i in sorted(drawn.tolist()))])
             )
         return groups
-
-
-class RerankerTrainConfig(QuestionsConfig):
-    """Settings of `rag train reranker`.
-
-    In `learning_rates`, the two parts of any base are called `encoder` and `head`.
-
-    Attributes:
-        question_encoder: an encoder, or a cross-encoder to go on from; None is the embedded
-            all-MiniLM-L6-v2.
-        passage_tokens: maximum length of a pair in training.
-        layout: "pair" or a template of a passage's title and text; None is the folder's setting.
-        dropout: dropout rate; None is the folder's setting.
-        hard_negatives: number of hard negatives beside each positive, drawn anew at each visit.
-        depth: length of a question's list of hard negatives to draw from; also of held-out lists.
-    """
-
-    recipe: ClassVar[str] = "reranker"
-    trains: ClassVar[str] = "retrievers.training.reranker:train_reranker"
-    measured: ClassVar[tuple[str, ...]] = ("nll", "list_mrr", "list_top1")
-
-    name: str = Field(default="cross-encoder", min_length=1)
-    batch_size: int = Field(default=16, ge=1)
-    validation_questions: int = Field(default=200, ge=1)
-    hard_negatives: int = Field(default=7, ge=1)
-    depth: int = Field(default=30, ge=1)
-    question_encoder: str | None = None
-    passage_tokens: int = Field(default=256, ge=8, le=4096)
-    layout: str | None = None
-    dropout: float | None = Field(default=None, ge=0, lt=1)
 
 
 def train_reranker(config: RerankerTrainConfig) -> Path:
@@ -136,7 +105,7 @@ def _method(config: RerankerTrainConfig, world: World) -> Method:
         network,
         master,
         GroupBatches(examples, chosen, config.hard_negatives),
-        lambda batch: _step(model, batch, world),
+        partial(_step, model),
         export=lambda weights: _export(config.out / "cross-encoder", model, network, weights),
         card=Card("retrievers.training", "reranker.md"),
         evaluate=partial(_measure, model, held_out) if held_out else None,
@@ -188,14 +157,12 @@ def _cut(example: Example, depth: int) -> Example | None:
     )
 
 
-def _step(model: CrossEncoder, batch: Sequence[Group], world: World) -> Loss:
-    own = batch[world.share(len(batch))]
-    questions = [question for question, passages in own for _ in passages]
-    scores, tokens = model.logits(
-        questions, [passage for _, passages in own for passage in passages]
-    )
-    value = list_loss(scores, [len(passages) for _, passages in own]) / len(batch)
-    return Loss(value, len(own), tokens)
+def _step(model: CrossEncoder, batch: Sequence[Group]) -> Loss:
+    questions = [question for question, passages in batch for _ in passages]
+    listed = [passage for _, passages in batch for passage in passages]
+    scores, tokens = model.logits(questions, listed)
+    value = list_loss(scores, [len(passages) for _, passages in batch]) / len(batch)
+    return Loss(value, len(batch), tokens)
 
 
 @torch.no_grad()

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 import numpy as np
 import torch
-from pydantic import Field
 from scipy.sparse import csr_matrix
 from torch import Tensor, nn
 from torch.nn.functional import embedding_bag, normalize
@@ -27,7 +26,6 @@ from rag.core.types import Passage, Query
 from rag.runtime.model_files import folder_tokenizer, tokenizer_file
 from rag.runtime.seeds import generator
 from rag.training.card import Card
-from rag.training.config import Rate
 from rag.training.distributed import World
 from rag.training.fit import Loss, Method
 from rag.training.precision import MasterWeights
@@ -40,7 +38,7 @@ from retrievers.encoders.vectors import Vectors, score
 from retrievers.examples.batches import Epochs, RetrieverBatch, RetrieverBatches
 from retrievers.examples.corpus import open_corpus
 from retrievers.examples.data import split_examples
-from retrievers.training.config import QuestionsConfig
+from retrievers.training.config import StaticTrainConfig
 from retrievers.training.ict import IctBatches
 from retrievers.training.losses import in_batch_objective
 from retrievers.training.validation import pool_rank
@@ -54,35 +52,6 @@ _STEPS = 20  # of `fit_tokens`
 _SMOOTHING = 1e-3  # a of the weights a / (a + p(t))
 _RIDGE = 1e-3  # λ of `fit_tokens`
 _TEMPERATURE = 0.05  # divides the cosines in the loss
-
-
-class StaticTrainConfig(QuestionsConfig):
-    """Settings of `rag train static`.
-
-    Attributes:
-        index: a built index with one vector per passage: its encoder is the teacher.
-        corpus: source of the sentences: an index, which needs no vectors, or files of documents;
-            without one they come from `index`.
-        batch_size: questions in a step, and sentences of the corpus.
-        hard_negatives: mined passages beside each question's positive.
-        dim: size of the vectors, at most the teacher's.
-    """
-
-    recipe: ClassVar[str] = "static"
-    trains: ClassVar[str] = "retrievers.training.static:train_static"
-    measured: ClassVar[tuple[str, ...]] = ("average_rank",)
-
-    index: Path
-    corpus: tuple[Path, ...] = ()
-    name: str = Field(default="static-encoder", min_length=1)
-    batch_size: int = Field(default=1024, ge=2)
-    hard_negatives: int = Field(default=1, ge=0)
-    dim: int = Field(default=256, ge=2)
-    learning_rate: Rate = 1e-2
-    epochs: float = Field(default=2, gt=0)
-    warmup_fraction: float = Field(default=0.1, ge=0, lt=1)
-    precision: Literal["auto", "bf16", "fp32"] = "fp32"
-    clip_norm: float = Field(default=100.0, gt=0)
 
 
 class StaticTokenizer:

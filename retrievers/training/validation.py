@@ -90,7 +90,7 @@ class HeldOutScores:
         model.eval()
         scores = {"nll": self._loss(model)}
         if self.judged and model.settings.passage.pooling != "tokens":
-            encoder = ModelEncoder(model, encoder_form(self.config, model).max_length)
+            encoder = ModelEncoder(model, encoder_form(model).max_length)
             scores["average_rank"] = pool_rank(encoder, self.judged)
         model.train()
         return scores

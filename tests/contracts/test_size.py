@@ -31,7 +31,7 @@ TOKENS = {
     "rag/runtime": (6_725, 6_400),
     "rag/sample": (60, 100),
     "rag/scale": (2_800, 2_700),
-    "rag/training": (8_650, 8_200),
+    "rag/training": (9_250, 8_200),
     "indexers": (29_950, 28_000),
     "readers": (45_900, 43_000),
     "retrievers": (44_850, 39_500),

@@ -20,7 +20,6 @@ from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.settings import read_settings
 from retrievers.encoders.vectors import Vectors, score
 from retrievers.training.bi_encoder import encoder_form, export_model
-from retrievers.training.dpr import DprTrainConfig
 from tests.token_towers import bi_encoder
 
 QUESTIONS = ["who wrote the text?", "danube", "the river " * 20, ""]
@@ -112,14 +111,7 @@ def test_colberts_checkpoint_written_anew_makes_the_vectors_of_the_paper(
     model = bi_encoder(folder, **settings, dropout=0.0)
     rows = encoder._passage.tokenizer.passages([""] * len(texts), texts)
     compare(model.vectors(model.passage, [np.asarray(ids, np.int32) for ids in rows]), documents)
-    config = DprTrainConfig(
-        out=tmp_path,
-        train_files=(tmp_path,),
-        question_encoder=str(folder),
-        pooling="tokens",
-        **settings,
-    )
-    written = export_model(tmp_path / "new", model, {}, encoder_form(config, model))
+    written = export_model(tmp_path / "new", model, {}, encoder_form(model))
     again = BiEncoder.load(written, precision="fp32")
     compare(again.question_tokens(QUESTIONS), queries)
     compare(again.passage_tokens(TITLES, PASSAGES), documents)

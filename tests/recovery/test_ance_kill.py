@@ -16,7 +16,8 @@ from rag.core.types import Passage
 from rag.data.examples import Example, write_examples
 from rag.training import fit, refresh
 from rag.training.run_folder import complete_checkpoints
-from retrievers.training.ance import AnceTrainConfig, train_ance
+from retrievers.training.ance import train_ance
+from retrievers.training.config import AnceTrainConfig
 from tests.worlds import killed_at
 
 STEPS = 12

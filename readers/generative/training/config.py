@@ -102,6 +102,10 @@ class GeneratorTrainConfig(TrainConfig):
             raise ValueError(
                 "model is a whole checkpoint: encoder and decoder_layers are for a warm start"
             )
+        if self.lora and self.start_share:
+            raise ValueError(
+                "start_share mixes weights, and lora trains factors of their changes: set one of them"
+            )
         if self.lora and (self.model is None or self.frozen):
             raise ValueError(
                 "lora adapts a checkpoint whose weights all stay: give model, and leave frozen out"

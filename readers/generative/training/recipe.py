@@ -113,7 +113,15 @@ def _method(config: GeneratorTrainConfig, world: World) -> Method:
     }
     loss = partial(batch_loss, seq2seq, batch_tokens=config.batch_tokens, world=world)
     return Method(
-        model, master, batches, loss, export, reader_card(settings), evaluate=evaluate, facts=facts
+        model,
+        master,
+        batches,
+        loss,
+        export,
+        reader_card(settings),
+        evaluate=evaluate,
+        facts=facts,
+        shares=True,
     )
 
 

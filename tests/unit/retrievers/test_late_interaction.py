@@ -20,7 +20,7 @@ from retrievers.first_stage import LateInteractionRetriever
 from retrievers.hybrid import HybridRetriever
 from retrievers.open import open_retriever
 from retrievers.training.bi_encoder import adopt_index
-from retrievers.training.dpr import DprTrainConfig
+from retrievers.training.config import DprTrainConfig
 
 WORDS = ["danube", "forest", "river", "black", "title", "text", "wrote", "who", "rises", "the"]
 

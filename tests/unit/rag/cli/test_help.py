@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from rag.cli.main import _COMMANDS
+from rag.recipes import RECIPES
 from tests.commands import exit_code, subcommands
 
 
@@ -32,6 +33,22 @@ def test_help_lists_every_command_and_neither_it_nor_a_command_imports_anything_
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert all(f" {name} " in done.stdout for name in _COMMANDS)
+
+
+def test_the_help_of_a_recipe_imports_nothing_heavy() -> None:
+    code = (
+        "import sys\n"
+        "from rag.cli.main import main\n"
+        "from rag.recipes import RECIPES\n"
+        "for name in RECIPES:\n"
+        "    try: main(['train', name, '--help'])\n"
+        "    except SystemExit: pass\n"
+        "heavy = {'torch', 'transformers', 'datasets', 'faiss', 'pyarrow', 'scipy', 'numpy'}\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("Usage: rag train ") == len(RECIPES)
 
 
 def _all_commands() -> Iterator[tuple[str, Any]]:

@@ -23,7 +23,8 @@ from rag.joint.orqa import early_loss, full_loss, train_orqa
 from rag.pipeline import Pipeline
 from rag.training.run_folder import read_metrics
 from retrievers.encoders.bi_encoder import BiEncoder
-from retrievers.training.dpr import DprTrainConfig, train_dpr
+from retrievers.training.config import DprTrainConfig
+from retrievers.training.dpr import train_dpr
 from tests.unit.retrievers.conftest import cipher_examples
 
 WORDS = [a + b + c for a in "uvwxyz" for b in "pqrstuvw" for c in "stuvwxyz"]

@@ -10,7 +10,7 @@ from rag.config import Config, load_config, preset_names
 from rag.core.errors import ConfigError
 from rag.recipes import RECIPES, recipe_class
 from readers.extractive.training.config import ReaderTrainConfig
-from retrievers.training.dpr import DprTrainConfig
+from retrievers.training.config import DprTrainConfig
 
 _PATHS = {"train": [{"questions": "train.json", "retrieved": "negatives.json"}], "out": "run"}
 _DPR_PATHS = {"train_files": ["train.json"], "out": "run"}

@@ -23,8 +23,7 @@ from rag.rounds.config import RoundsConfig, SignalName
 from rag.rounds.rounds import run_rounds
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.training import distill
-from retrievers.training.colbert import ColbertTrainConfig
-from retrievers.training.distill import DistillTrainConfig
+from retrievers.training.config import ColbertTrainConfig, DistillTrainConfig
 from tests.commands import exit_code
 from tests.conftest import TinyModels
 from tests.unit.retrievers.conftest import cipher_examples

@@ -11,8 +11,7 @@ from rag.training.config import TrainConfig
 from retrievers.encoders.export import write_encoder
 from retrievers.encoders.settings import EncoderSettings
 from retrievers.encoders.tower import TowerModel
-from retrievers.training.config import BiEncoderConfig
-from retrievers.training.dpr import DprTrainConfig
+from retrievers.training.config import BiEncoderConfig, DprTrainConfig
 from retrievers.training.recipe import encoder_card
 
 
@@ -54,7 +53,7 @@ def test_the_card_says_what_was_done_and_no_path(tmp_path: Path) -> None:
     )
     form = _settings(tmp_path, query_prefix="query: ")
     card = render_card(
-        config, encoder_card(form), {"questions": 12}, {"nll": 0.123456, "top": {"1": 0.5}}
+        config, encoder_card(config, form), {"questions": 12}, {"nll": 0.123456, "top": {"1": 0.5}}
     )
     assert str(tmp_path) not in card
     for words in (

@@ -16,7 +16,6 @@ from transformers import BertConfig, BertModel
 from rag.core.errors import ArtifactError
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.training.bi_encoder import encoder_form, export_model
-from retrievers.training.dpr import DprTrainConfig
 from tests.token_towers import bi_encoder
 
 TEXTS = ["the danube rises in the black forest", "a river", "who wrote the text"]
@@ -112,13 +111,12 @@ def test_published_heads_are_read_trained_and_written_back(
         p.grad is not None and p.grad.abs().sum() > 0 for p in model.question.head.parameters()
     )
 
-    config = DprTrainConfig(out=tmp_path, train_files=(tmp_path,), question_encoder=str(folder))
     with torch.no_grad():
         weights = {name: p * 1.01 for name, p in model.named_parameters()}
         for name, parameter in model.named_parameters():
             parameter.copy_(weights[name])
         target = model.encode_questions(tokens).numpy()
-    written = export_model(tmp_path / "new", model, weights, encoder_form(config, model))
+    written = export_model(tmp_path / "new", model, weights, encoder_form(model))
     again = BiEncoder.load(written, precision="fp32")
     np.testing.assert_allclose(again.encode_questions(TEXTS), target, atol=2e-5)
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from indexers.build import build_index
+from indexers.index import Index
 from indexers.passage_writer import PassageStoreWriter
 from indexers.passages import PassageStore
 from indexers.protocols import EncoderIdentity
@@ -19,10 +20,13 @@ from rag.core.arrays import Float32
 from rag.core.errors import ConfigError
 from rag.core.types import Passage, Query
 from rag.data.examples import Example, write_examples
+from rag.training.run_folder import read_metrics
+from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.examples.batches import Epochs, RetrieverBatches
 from retrievers.examples.data import ExampleTable, split_examples
-from retrievers.training.ance import AnceTrainConfig, mine_negatives, take_up_negatives, train_ance
-from retrievers.training.dpr import DprTrainConfig, train_dpr
+from retrievers.training.ance import mine_negatives, take_up_negatives, train_ance
+from retrievers.training.config import AnceTrainConfig, DprTrainConfig
+from retrievers.training.dpr import train_dpr
 from tests.unit.retrievers.conftest import TINY, cipher_examples, losses_of, mrr_of, named
 
 _SMALL: dict[str, Any] = {**TINY, "batch_size": 32, "log_every_steps": 10}
@@ -96,6 +100,32 @@ def test_mined_negatives_make_retrieval_rise(tmp_path: Path, warm: tuple[Path, P
     named(finished, "ance")
 
 
+def test_validation_measures_the_loss_that_is_trained(
+    tmp_path: Path, warm: tuple[Path, Path, Path]
+) -> None:
+    """Two-way softmax of each held-out question's positive and its hardest mined passage."""
+    one_each = {"kept": 1, "hard_negatives": 1, "max_steps": 1, "learning_rate": 1e-9}
+    config = ance(tmp_path / "run", warm, batch_size=100, **one_each)
+    encoder = BiEncoder.load(train_ance(config), precision="fp32")
+    split = split_examples(config, config.out / "data")
+    mined = np.load(next(config.out.glob("refresh/*/result/negatives.npy")))
+    mined = mined[len(split.training) :, 0]
+    assert len(mined) == len(split.held_out) <= 100
+    with Index.open(config.index) as index:
+        negatives = index.passages.get_many(mined)
+    positives = [example.positives[0] for example in split.held_out]
+    questions = encoder.encode_questions([example.question for example in split.held_out])
+    right, wrong = (
+        (questions * encoder.encode_passages([p.title for p in side], [p.text for p in side])).sum(
+            1
+        )
+        for side in (positives, negatives)
+    )
+    expected = np.logaddexp(0, (wrong - right) / 0.05).mean()
+    measured = read_metrics(config.out / "metrics.jsonl")[-1]["eval/nll"]
+    assert measured == pytest.approx(expected, abs=1e-4)
+
+
 def test_no_negatives_at_all_is_said(
     tmp_path: Path, warm: tuple[Path, Path, Path], cipher_file: Callable[..., Path]
 ) -> None:
@@ -139,7 +169,7 @@ def test_negatives_are_the_best_passages_that_are_not_right(tmp_path: Path) -> N
     batches = RetrieverBatches(
         ExampleTable.of(of_words(range(20))), Epochs(20, 20), hard_negatives=9
     )
-    figures = take_up_negatives(batches, corpus, result)
+    figures = take_up_negatives([batches], corpus, result)
     batch = batches[0]
     mined = {
         int(number): sorted(batch.passages[p].id for p in batch.drawn[1][batch.drawn[0] == at])

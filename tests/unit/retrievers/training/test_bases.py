@@ -13,7 +13,8 @@ from transformers import AutoModel
 
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.training import recipe
-from retrievers.training.dpr import DprTrainConfig, train_dpr
+from retrievers.training.config import DprTrainConfig
+from retrievers.training.dpr import train_dpr
 from tests.worlds import killed_at
 
 _TEXTS = ["who wrote the text", "the danube rises in the black forest"]

@@ -11,7 +11,8 @@ from rag.config import load_config
 from rag.core.types import Passage
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.examples.data import split_examples
-from retrievers.training.colbert import ColbertTrainConfig, train_colbert
+from retrievers.training.colbert import train_colbert
+from retrievers.training.config import ColbertTrainConfig
 from tests.unit.retrievers.conftest import TINY, falls, mrr_of, named
 
 

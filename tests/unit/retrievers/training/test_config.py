@@ -8,10 +8,12 @@ import pytest
 
 from rag.config import load_config
 from rag.core.errors import ConfigError
-from retrievers.training.ance import AnceTrainConfig
-from retrievers.training.colbert import ColbertTrainConfig
-from retrievers.training.dpr import DprTrainConfig
-from retrievers.training.mdr import MdrTrainConfig
+from retrievers.training.config import (
+    AnceTrainConfig,
+    ColbertTrainConfig,
+    DprTrainConfig,
+    MdrTrainConfig,
+)
 
 _PATHS: dict[str, Any] = {"train_files": ["train.json"], "out": "run"}
 
@@ -21,6 +23,7 @@ _PATHS: dict[str, Any] = {"train_files": ["train.json"], "out": "run"}
     [
         ({"shared": True, "passage_encoder": "other"}, "set shared=false"),
         ({"normalize": True, "temperature": 1.0}, "hardly learns"),
+        ({"lora": 4, "start_share": 0.5}, "start_share mixes weights"),
         ({"select_by": "mrr"}, "select_by=mrr is not measured here"),
         ({"train_files": []}, "train_files"),
         ({"out": None}, "out = None"),

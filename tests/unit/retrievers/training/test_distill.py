@@ -13,7 +13,8 @@ import torch
 
 from rag.data.examples import Candidate, Example, write_examples
 from retrievers.encoders.bi_encoder import BiEncoder
-from retrievers.training.distill import DistillTrainConfig, train_distill
+from retrievers.training.config import DistillTrainConfig
+from retrievers.training.distill import train_distill
 from retrievers.training.losses import kl_loss, margin_loss
 from tests.unit.retrievers.conftest import TINY, cipher_examples, falls, named
 

@@ -11,7 +11,8 @@ from rag.core.errors import DataError, RagError
 from rag.training.run_folder import read_metrics
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.examples.data import split_examples
-from retrievers.training.dpr import DprTrainConfig, train_dpr
+from retrievers.training.config import DprTrainConfig
+from retrievers.training.dpr import train_dpr
 from retrievers.training.validation import pool_rank
 from tests.unit.retrievers.conftest import TINY, falls, mrr_of, named
 

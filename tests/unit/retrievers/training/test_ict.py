@@ -15,7 +15,8 @@ from rag.core.types import Passage
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.examples.batches import Epochs
 from retrievers.examples.corpus import open_corpus
-from retrievers.training.ict import IctBatches, IctTrainConfig, held_out_rows, train_ict
+from retrievers.training.config import IctTrainConfig
+from retrievers.training.ict import IctBatches, held_out_rows, train_ict
 from retrievers.training.validation import pool_rank
 from tests.unit.retrievers.conftest import TINY, cipher_examples, falls, named
 

@@ -23,7 +23,8 @@ from retrievers.examples.data import ExampleTable
 from retrievers.examples.hops import HopBatches, HopEpochs
 from retrievers.open import open_retriever
 from retrievers.training.bi_encoder import BiEncoderModel
-from retrievers.training.mdr import MdrTrainConfig, MomentumQueue, index_step, train_mdr
+from retrievers.training.config import MdrTrainConfig
+from retrievers.training.mdr import MomentumQueue, index_step, train_mdr
 from retrievers.training.step import contrastive_step
 from tests.token_towers import bi_encoder
 from tests.unit.retrievers.conftest import TINY, Flat, cipher_examples, falls, losses_of

@@ -14,7 +14,7 @@ from rag.core.types import Passage, Query
 from rag.training.precision import MasterWeights
 from retrievers.examples.batches import RetrieverBatch
 from retrievers.training.bi_encoder import load_model
-from retrievers.training.dpr import DprTrainConfig
+from retrievers.training.config import DprTrainConfig
 from retrievers.training.losses import pairwise_objective
 from retrievers.training.step import contrastive_step
 from tests.conftest import TinyModels

@@ -11,7 +11,7 @@ from rag.core.errors import DataError
 from rag.core.types import Passage
 from rag.data.examples import Example, write_examples
 from retrievers.examples.data import split_examples
-from retrievers.training.dpr import DprTrainConfig
+from retrievers.training.config import DprTrainConfig
 
 
 def _file(path: Path, count: int, start: int = 0) -> Path:

@@ -18,7 +18,8 @@ from rag.core.types import Passage
 from rag.data.examples import Example, write_examples
 from retrievers.encoders.open import load_encoder
 from retrievers.encoders.static import StaticEncoder
-from retrievers.training.static import StaticTrainConfig, fit_tokens, train_static
+from retrievers.training.config import StaticTrainConfig
+from retrievers.training.static import fit_tokens, train_static
 from tests.unit.retrievers.conftest import named
 
 

@@ -1,0 +1,88 @@
+"""What a training recipe is written with: settings, model, batches, loss, and the run.
+
+Names are imported when first used.
+
+Example:
+    >>> from rag import recipe
+    >>> recipe.Epochs(7, 2, epochs=2)[0].shape
+    (2,)
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rag.runtime.seeds import generator
+    from rag.training.card import Card
+    from rag.training.config import TrainConfig
+    from rag.training.distributed import World
+    from rag.training.fit import FitHooks, Loss, Method, Weights
+    from rag.training.precision import MasterWeights, part
+    from rag.training.run import train
+    from retrievers.encoders.tokenization import mask_token
+    from retrievers.examples.batches import Epochs
+    from retrievers.examples.corpus import open_corpus
+    from retrievers.training.bi_encoder import encoder_form, export_model, load_model
+    from retrievers.training.config import BiEncoderConfig, ContrastiveConfig, CorpusConfig
+    from retrievers.training.recipe import encoder_card, learn_from_examples, train_bi_encoder
+
+__all__ = [
+    "BiEncoderConfig",
+    "Card",
+    "ContrastiveConfig",
+    "CorpusConfig",
+    "Epochs",
+    "FitHooks",
+    "Loss",
+    "MasterWeights",
+    "Method",
+    "TrainConfig",
+    "Weights",
+    "World",
+    "encoder_card",
+    "encoder_form",
+    "export_model",
+    "generator",
+    "learn_from_examples",
+    "load_model",
+    "mask_token",
+    "open_corpus",
+    "part",
+    "train",
+    "train_bi_encoder",
+]
+_HOMES = {
+    "BiEncoderConfig": "retrievers.training.config",
+    "Card": "rag.training.card",
+    "ContrastiveConfig": "retrievers.training.config",
+    "CorpusConfig": "retrievers.training.config",
+    "Epochs": "retrievers.examples.batches",
+    "FitHooks": "rag.training.fit",
+    "Loss": "rag.training.fit",
+    "MasterWeights": "rag.training.precision",
+    "Method": "rag.training.fit",
+    "TrainConfig": "rag.training.config",
+    "Weights": "rag.training.fit",
+    "World": "rag.training.distributed",
+    "encoder_card": "retrievers.training.recipe",
+    "encoder_form": "retrievers.training.bi_encoder",
+    "export_model": "retrievers.training.bi_encoder",
+    "generator": "rag.runtime.seeds",
+    "learn_from_examples": "retrievers.training.recipe",
+    "load_model": "retrievers.training.bi_encoder",
+    "mask_token": "retrievers.encoders.tokenization",
+    "open_corpus": "retrievers.examples.corpus",
+    "part": "rag.training.precision",
+    "train": "rag.training.run",
+    "train_bi_encoder": "retrievers.training.recipe",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'rag.recipe' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__
