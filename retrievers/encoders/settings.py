@@ -22,7 +22,8 @@ from rag.runtime.model_files import (
     folder_tokenizer,
     position_limit,
     read_config,
-    tokenizer_file,
+    refuse_own_code,
+    tokenizer_files,
     weight_files,
     weight_shapes,
     weights_sha256,
@@ -48,6 +49,7 @@ _MODULES = re.compile(  # those of sentence-transformers that are read here, in 
     r"|Transformer Pooling( Dense| LayerNorm)*( Normalize)?"
     rf"|Transformer( Dense| LayerNorm)*( Normalize)? {_MASK}( Normalize)?"
 )
+_LIBRARIES = ("sentence_transformers.", "pylate.")  # whose modules are known
 _LATE_INTERACTION = (
     "write it anew once, as the folder that is read here: sentence_transformers' "
     "MultiVectorEncoder(FOLDER).save_pretrained(DIR)"
@@ -205,7 +207,9 @@ class EncoderSettings:
         another.
         """
         sides = [self] if question is None else [self, question]
-        tokenizers = dict.fromkeys(tokenizer_file(side.weights_dir) for side in sides)
+        tokenizers = dict.fromkeys(
+            file for side in sides for file in tokenizer_files(side.weights_dir)
+        )
         folders = [
             f
             for side in sides
@@ -242,6 +246,7 @@ def read_settings(folder: Path) -> EncoderSettings:
     if (folder / "modules.json").is_file():
         return _sentence_transformers(folder, own)
     config = read_config(folder)
+    _refuse_other_programs(folder, config)
     if config["model_type"] == "model2vec":
         return _static(folder, folder, own, normalize=bool(config.get("normalize")))
     if config["model_type"] == "dpr":
@@ -257,8 +262,7 @@ def read_settings(folder: Path) -> EncoderSettings:
             layers=(HeadLayer("linear", folder, projection),) if projection else (),
         )
     limit = min(_tokenizer_limit(folder), position_limit(config), 512)
-    has_weights = any(folder.glob("model.safetensors*"))
-    names = weight_shapes(folder).keys() if has_weights else ()
+    names = weight_shapes(folder)
     if "embeddingHead.weight" in names and "norm.weight" in names:
         layers = (
             HeadLayer("linear", folder, "embeddingHead.weight"),
@@ -271,10 +275,6 @@ def read_settings(folder: Path) -> EncoderSettings:
             normalize=False,
             max_length=limit,
             layers=layers,
-        )
-    if "HF_ColBERT" in (config.get("architectures") or ()):
-        raise ArtifactError(
-            f"{folder} is a checkpoint of ColBERT's own code", hint=_LATE_INTERACTION
         )
     note = (
         f"{folder.name} does not say how its token vectors are pooled; taking their mean, not normalised. "
@@ -301,7 +301,7 @@ def _sentence_transformers(folder: Path, own: Mapping[str, Any]) -> EncoderSetti
     modules = [
         m for m in listed if not str(m["type"]).endswith(".Dropout")
     ]  # which acts in training alone
-    kinds = [str(module["type"]).rpartition(".")[2] for module in modules]
+    kinds = [_module_kind(folder, str(module["type"])) for module in modules]
     if _MODULES.fullmatch(" ".join(kinds)) is None:
         is_pylate = kinds[:1] == ["Transformer"] and "Pooling" not in kinds
         raise ArtifactError(
@@ -348,6 +348,28 @@ def _sentence_transformers(folder: Path, own: Mapping[str, Any]) -> EncoderSetti
         else None,
         note=_E5.format(folder.name) if is_e5 and not any(prompts.values()) else "",
     )
+
+
+def _refuse_other_programs(folder: Path, config: dict[str, Any]) -> None:
+    """Refuse DPR's reader, and checkpoints of ColBERT's own code."""
+    architectures = config.get("architectures") or ()
+    if "DPRReader" in architectures:
+        raise ArtifactError(
+            f"{folder} is a reader and makes no vectors", hint=f"answer with it: --reader {folder}"
+        )
+    if "HF_ColBERT" in architectures:
+        if "auto_map" in config:
+            refuse_own_code(folder, config)
+        raise ArtifactError(
+            f"{folder} is a checkpoint of ColBERT's own code", hint=_LATE_INTERACTION
+        )
+
+
+def _module_kind(folder: Path, name: str) -> str:
+    """The kind of a module by the name of its class; classes of the folder's own code are refused."""
+    if not name.startswith(_LIBRARIES):
+        refuse_own_code(folder, {"architectures": [name]})
+    return name.rpartition(".")[2]
 
 
 def _static(
