@@ -144,7 +144,14 @@ def _open_scorer(name: str, precision: str) -> tuple[PairScorer, dict[str, Any]]
     """The model of a folder, and its description; the folder's files decide what it is."""
     folder = model_folder(name)
     config = read_json(folder / "config.json") if (folder / "config.json").is_file() else {}
-    if "SequenceClassification" in (config.get("architectures") or [""])[0]:
+    architecture = (config.get("architectures") or [""])[0]
+    if architecture.endswith(("ForCausalLM", "ForConditionalGeneration")):
+        from retrievers.encoders.yes_no import YesNoScorer
+
+        weights = weights_sha256(weight_files(folder))
+        identity = {"kind": "yes-no", "name": name, "weights_sha256": weights}
+        return YesNoScorer(name, precision=precision), identity
+    if "SequenceClassification" in architecture:
         from retrievers.encoders.cross_encoder import CrossEncoder
 
         weights = weights_sha256(weight_files(folder))
