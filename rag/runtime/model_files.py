@@ -18,7 +18,7 @@ from rag.core.errors import (
     ResourceError,
 )
 from rag.core.files import read_json, sha256_file
-from rag.runtime.weights import file_shapes, file_tensors
+from rag.runtime.tensor_files import file_shapes, file_tensors
 
 if TYPE_CHECKING:
     from torch import Tensor

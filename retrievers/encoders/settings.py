@@ -63,7 +63,7 @@ class HeadLayer:
     """A layer behind the transformer: a linear one with one of `ACTIVATIONS`, or a LayerNorm.
 
     Attributes:
-        weight: name of its weight in the safetensors of `folder`; its bias, if any, is beside it.
+        weight: name of its weight in the weights file of `folder`; its bias, if any, is beside it.
     """
 
     kind: Literal["linear", "norm"]

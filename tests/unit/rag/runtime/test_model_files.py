@@ -1,6 +1,7 @@
 import hashlib
 import json
 import os
+import random
 import re
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,28 @@ def test_nothing_but_tensors_is_read_and_nothing_is_run(tmp_path, make, message,
     with pytest.raises(ArtifactError, match=message):
         backbone_state(tmp_path)
     assert not target.exists()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("is_archive", [True, False])
+def test_changed_bytes_are_refused_or_are_numbers(tmp_path, is_archive):
+    """No error of an unpickler or of an archive's reader comes through."""
+    file = tmp_path / "pytorch_model.bin"
+    tensors = {"a": torch.zeros(4, 4), "b": torch.zeros(2)}
+    torch.save(tensors, file, _use_new_zipfile_serialization=is_archive)
+    whole = file.read_bytes()
+    refused = 0
+    for seed in range(150):
+        drawn = random.Random(seed)
+        content = bytearray(whole)
+        for _ in range(drawn.choice([1, 5, 40])):
+            content[drawn.randrange(len(content))] = drawn.randrange(256)
+        file.write_bytes(content[: drawn.choice([len(content), drawn.randrange(len(content))])])
+        try:
+            backbone_state(tmp_path)
+        except ArtifactError:
+            refused += 1
+    assert refused > 50
 
 
 def test_safetensors_win_over_a_bin_file(tmp_path):

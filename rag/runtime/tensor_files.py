@@ -76,9 +76,9 @@ def _bin_tensors(file: Path) -> dict[str, Tensor]:
     """
     import torch
 
-    # Files of torch before 1.6 are no archives, and cannot be mapped.
-    is_archive = zipfile.is_zipfile(file)
     try:
+        # Files of torch before 1.6 are no archives, and cannot be mapped.
+        is_archive = zipfile.is_zipfile(file)
         content = torch.load(file, map_location="cpu", weights_only=True, mmap=is_archive)
     except Exception as error:  # damaged bytes make an unpickler raise errors of any kind
         refused = re.search(r"GLOBAL (\S+)", str(error))
