@@ -36,7 +36,7 @@ TOKENS = {
     "readers": (45_900, 43_000),
     "retrievers": (45_400, 40_500),
     "serve": (17_250, 15_500),
-    "tests": (230_400, 202_100),
+    "tests": (230_550, 202_100),
 }
 
 # construct: (ceiling, target), per 10,000 tokens of everything outside tests.

@@ -12,6 +12,8 @@ import pytest
 import torch
 from huggingface_hub.utils import filter_repo_objects
 from safetensors.torch import save_file
+from tokenizers import Tokenizer
+from transformers import AutoTokenizer
 
 from rag.core.errors import ArtifactError, MismatchedArtifactError, MissingDependencyError
 from rag.runtime import model_files
@@ -19,7 +21,9 @@ from rag.runtime.backbone import refuse_missing
 from rag.runtime.model_files import (
     PACKAGED,
     backbone_state,
+    copy_tokenizer,
     embedded_encoder_dir,
+    folder_tokenizer,
     model_folder,
     read_config,
     read_tensors,
@@ -28,6 +32,8 @@ from rag.runtime.model_files import (
     weights_sha256,
 )
 from tests.packaged import check_packaged_weights
+from tests.published import with_vocabulary_alone
+from tests.tiny_reader import tiny_roberta_tokenizer, tiny_tokenizer
 
 
 @pytest.mark.parametrize(("name", "most"), [("minilm-qa", 6e6), ("static", 16e6)])
@@ -182,6 +188,23 @@ def test_wrappers_and_old_names_are_removed(tmp_path):
     save_file(tensors, tmp_path / "model.safetensors")
     state = backbone_state(tmp_path)
     assert sorted(state) == ["embeddings.LayerNorm.bias", "embeddings.LayerNorm.weight"]
+
+
+@pytest.mark.parametrize(
+    ("model_type", "make"), [("bert", tiny_tokenizer), ("roberta", tiny_roberta_tokenizer)]
+)
+def test_a_tokenizer_of_a_vocabulary_is_written_as_transformers_reads_it(
+    tmp_path, model_type, make
+):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
+    make().save_pretrained(tmp_path)
+    with_vocabulary_alone(tmp_path)
+    copy_tokenizer(tmp_path, tmp_path / "copy.json")
+    written = Tokenizer.from_file(str(tmp_path / "copy.json"))
+    text = "The tower, 57 meters; the émigré"
+    assert written.encode(text).ids == AutoTokenizer.from_pretrained(tmp_path)(text)["input_ids"]
+    written = folder_tokenizer(tmp_path).encode("the tower", "a city").ids
+    assert written == AutoTokenizer.from_pretrained(tmp_path)("the tower", "a city")["input_ids"]
 
 
 _COMMON = ["config.json", "tokenizer.json", "chat_template.jinja", "spiece.model"]
