@@ -26,6 +26,7 @@ _OPENERS = {
 _ARCHITECTURES = {  # the end of a checkpoint's architecture → the kind that reads with it
     "ForQuestionAnswering": "extractive",
     "DPRReader": "extractive",
+    "FiDT5": "generative",
     "ForCausalLM": "llm",
     "LMHeadModel": "llm",
     "ForConditionalGeneration": "generative",

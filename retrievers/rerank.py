@@ -143,6 +143,12 @@ def open_scorer(name: str, precision: str) -> tuple[PairScorer, dict[str, str]]:
     folder = model_folder(name)
     config = read_json(folder / "config.json") if (folder / "config.json").is_file() else {}
     architecture = (config.get("architectures") or [""])[0]
+    if architecture.endswith(("ForCausalLM", "ForConditionalGeneration")):
+        from retrievers.encoders.yes_no import YesNoScorer
+
+        generative = YesNoScorer(name, precision=precision)
+        weights = weights_sha256(weight_files(folder))
+        return generative, {"kind": "yes-no", "name": name, "weights_sha256": weights}
     if "SequenceClassification" in architecture:
         from retrievers.encoders.cross_encoder import CrossEncoder
 

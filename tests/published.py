@@ -6,12 +6,15 @@ brings the settings of the summaries it was made for, DistilBERT calls its width
 """
 
 import json
+import shutil
 import string
+from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
+from safetensors.torch import load_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
@@ -219,6 +222,21 @@ def published_encoder(folder: Path, name: str, task: str = "Model", **more: Any)
     return folder
 
 
+def published_dpr(folder: Path, kind: Any, **more: Any) -> Any:
+    """Write one of DPR's networks, with its tokenizer, and return it.
+
+    Args:
+        kind: its class, such as `transformers.DPRReader`.
+    """
+    tokenizer = tiny_tokenizer()
+    stated = {**ENCODERS["bert-base-uncased"], "vocab_size": len(tokenizer), **more}
+    del stated["model_type"]
+    network = kind(transformers.DPRConfig(**stated)).eval()
+    network.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return network
+
+
 def published_t5_encoder(folder: Path) -> Path:
     """A folder as of gtr-t5 or sentence-t5: the encoder alone."""
     tokenizer = t5_tokenizer()
@@ -270,3 +288,60 @@ def t5_tokenizer() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, eos_token="</s>", unk_token="<unk>", pad_token="<pad>"
     )
+
+
+def stored_as_bin(folder: Path, *, is_archive: bool = True, parts: int = 1, **more: Any) -> Path:
+    """The folder with its safetensors as `pytorch_model.bin`, in all its modules.
+
+    Args:
+        is_archive: written as torch has done since 1.6; DPR's files are older.
+        parts: files of the network, with an index.
+        more: tensors by name that are added to those of the network.
+    """
+    for file in sorted(folder.rglob("model.safetensors")):
+        state = load_file(file)
+        file.unlink()
+        if file.parent == folder:
+            state |= more
+        names = sorted(state)
+        shards = [names[number::parts] for number in range(parts)]
+        places = [f"pytorch_model-{number}.bin" for number in range(parts)]
+        if parts == 1:
+            places = ["pytorch_model.bin"]
+        else:
+            weight_map = {
+                name: place for place, shard in zip(places, shards, strict=True) for name in shard
+            }
+            index = file.with_name("pytorch_model.bin.index.json")
+            index.write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": weight_map}))
+        for place, shard in zip(places, shards, strict=True):
+            content = OrderedDict((name, state[name]) for name in shard)
+            target = file.with_name(place)
+            torch.save(content, target, _use_new_zipfile_serialization=is_archive)
+    return folder
+
+
+def with_vocabulary_alone(folder: Path) -> Path:
+    """The folder without tokenizer.json, as of before there was that file."""
+    file = folder / "tokenizer.json"
+    model = json.loads(file.read_text())["model"]
+    file.unlink()
+    vocabulary = model["vocab"]
+    entries = sorted(vocabulary, key=vocabulary.get)
+    (folder / "tokenizer_config.json").unlink()
+    if model["type"] == "WordPiece":
+        (folder / "vocab.txt").write_text("\n".join(entries) + "\n")
+    else:
+        merges = [" ".join(pair) for pair in model["merges"]]
+        (folder / "vocab.json").write_text(json.dumps(vocabulary))
+        (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *merges]) + "\n")
+    return folder
+
+
+def hub_cache(home: Path, name: str, folder: Path) -> None:
+    """Put a folder into a cache of the hub as the model `name`."""
+    cache = home / f"models--{name.replace('/', '--')}"
+    commit = "5b" * 20
+    (cache / "refs").mkdir(parents=True)
+    (cache / "refs" / "main").write_text(commit)
+    shutil.copytree(folder, cache / "snapshots" / commit)

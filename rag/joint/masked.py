@@ -23,8 +23,20 @@ from rag.core.types import Passage
 from rag.data.salient import CharSpans, TitleHashes, find_dates, find_names
 from rag.data.selection import check_usable
 from rag.data.sentences import split_sentences
-from rag.runtime.backbone import attention_for, loading, run_backbone, set_dropout
-from rag.runtime.model_files import model_folder, position_limit, save_tokenizer, weight_files
+from rag.runtime.backbone import (
+    attention_for,
+    load_network,
+    loading,
+    run_backbone,
+    set_dropout,
+    transformers_config,
+)
+from rag.runtime.model_files import (
+    model_folder,
+    position_limit,
+    save_tokenizer,
+    transformers_tokenizer,
+)
 from rag.runtime.seeds import generator
 from readers.extractive.layout import pair_template, row_tensors
 from retrievers.examples.batches import Epochs
@@ -290,29 +302,28 @@ class MaskedReader(Filler):
         """Load an encoder; one without a masked language modelling head gets a new one, with a
         warning unless that is expected (`fresh`). Raises ArtifactError if there is no such
         encoder."""
-        from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer
+        from transformers import AutoModelForMaskedLM
 
         folder = model_folder(name_or_path)
-        weight_files(folder)
+        config = transformers_config(folder)
+        set_dropout(config, dropout)
         with loading(f"{name_or_path}: no masked language model there"):
-            config = AutoConfig.from_pretrained(folder)
-            set_dropout(config, dropout)
-            model, report = AutoModelForMaskedLM.from_pretrained(
+            model, new = load_network(
+                AutoModelForMaskedLM,
                 folder,
-                config=config,
-                use_safetensors=True,
+                config,
+                headless=True,
                 dtype=torch.float32,
                 attn_implementation=attention_for(config, device),
-                output_loading_info=True,
             )
-            tokenizer = AutoTokenizer.from_pretrained(folder, use_fast=True)
+        tokenizer = transformers_tokenizer(folder)
         limit = position_limit(config.to_dict())
         if max_tokens > limit:
             raise ConfigError(
                 f"rows have {max_tokens} tokens, {name_or_path} reads at most {limit}",
                 hint="lower joint_tokens",
             )
-        if not fresh and any(name.endswith("dense.weight") for name in report["missing_keys"]):
+        if not fresh and any(name.endswith("dense.weight") for name in new):
             log.warning(
                 "%s has no masked language modelling head, and gets a new one: until it is trained, passages "
                 "do not help and the retriever learns noise (watch utility); give a masked language model, "

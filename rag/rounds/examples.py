@@ -32,7 +32,7 @@ from rag.core.errors import ConfigError, DataError
 from rag.core.files import atomic_write_json, check_target, directory_lock, sha256_file
 from rag.data.examples import Example, read_examples, write_examples
 from rag.data.text import REGEX_PROFILE, AnswerMatcher, most_matched
-from rag.runtime.model_files import model_folder, weights_sha256
+from rag.runtime.model_files import model_folder, weight_files, weights_sha256
 from rag.runtime.seeds import generator
 from readers.extractive.files import SHIPPED_READER
 from readers.extractive.likelihood import span_log_likelihood
@@ -135,10 +135,8 @@ def open_judge(source: str | None, signal: str, *, precision: str = "auto") -> J
             f"{name} (mode {model.settings.mode}) reads passages one by one", hint=hint
         )
     folder = SHIPPED_READER if source is None else model_folder(source)
-    weights, named = (
-        weights_sha256(sorted(folder.glob("*.safetensors"))),
-        str(getattr(model, "name", source)),
-    )
+    weights = weights_sha256(sorted(folder.glob("*.safetensors")) or weight_files(folder))
+    named = str(getattr(model, "name", source))
     return Judge(model, signal, {"name": named, "kind": kind, "weights_sha256": weights})
 
 

@@ -3,11 +3,14 @@
 Shared by all networks on top of a BERT-like model, in training and in inference.
 """
 
+from __future__ import annotations
+
 import logging
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -15,8 +18,34 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from rag.core.errors import ArtifactError, ConfigError
-from rag.runtime.model_files import DIFFERENCE_FILE, backbone_state, read_config, weight_files
+from rag.core.log import get_logger
+from rag.runtime.model_files import (
+    DIFFERENCE_FILE,
+    backbone_state,
+    read_config,
+    refuse_own_code,
+    weight_shapes,
+)
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel
+
+log = get_logger(__name__)
+
+# The published Fusion-in-Decoder checkpoints were saved with a wrapper around the encoder of T5 and
+# another around each of its blocks.
+_FID_BLOCK = "encoder.encoder.block.0.module."
+_FID_NAMES = {
+    r"^encoder\.encoder\.block\.(\d+)\.module\.": r"encoder.block.\1.",
+    r"^encoder\.encoder\.": "encoder.",
+}
+_BUFFERS = (
+    "inv_freq",
+    ".attn.bias",
+    "masked_bias",
+    "position_ids",
+    "relative_attention_bias.weight",
+)
 _DROPOUTS = (
     *("hidden_dropout_prob", "attention_probs_dropout_prob"),
     *("dropout", "attention_dropout", "dropout_rate"),
@@ -58,22 +87,35 @@ def loading(
         reports.setLevel(level)
 
 
-def load_config(folder: Path) -> Any:
+def load_config(folder: Path) -> PreTrainedConfig:
     """The configuration of a model folder, completed by transformers; for a DPR tower that of its
     BERT.
     """
-    from transformers import AutoConfig, BertConfig
-
     raw = read_config(folder)
+    if raw["model_type"] != "dpr":
+        return transformers_config(folder)
+    from transformers import BertConfig
+
     with loading(f"{folder}: transformers cannot load it"):
-        if raw["model_type"] == "dpr":
-            return BertConfig(**{k: v for k, v in raw.items() if k != "model_type"})
+        return BertConfig(**{k: v for k, v in raw.items() if k != "model_type"})
+
+
+def transformers_config(folder: Path) -> PreTrainedConfig:
+    """The configuration of a model folder as a class of transformers.
+
+    Raises:
+        ArtifactError: there is none, or it is of a kind that cannot be opened.
+    """
+    from transformers import AutoConfig
+
+    read_config(folder)
+    with loading(f"{folder}: transformers cannot load it"):
         return AutoConfig.from_pretrained(folder, trust_remote_code=False)
 
 
 def load_backbone(
     folder: Path, *, train: bool = False, dropout: float | None = None, device: str = "cpu"
-) -> Any:
+) -> PreTrainedModel:
     """The encoder of a model folder in fp32, without BERT's pooler.
 
     DPR's towers are BERT models under another name; of an encoder-decoder only the encoder is
@@ -89,8 +131,8 @@ def load_backbone(
         ConfigError: an encoder-decoder is to be trained.
     """
     raw = read_config(folder)
-    stated, named = raw["model_type"], (raw.get("architectures") or [""])[0]
-    weight_files(folder)  # refuses pickled weights with a hint, before transformers looks for them
+    stated = raw["model_type"]
+    named = (raw.get("architectures") or [""])[0]
     config = load_config(folder)
     from transformers import AutoModel, AutoModelForTextEncoding
 
@@ -102,22 +144,12 @@ def load_backbone(
     with loading(f"{folder}: transformers cannot load it"):
         if stated == "dpr" or (folder / DIFFERENCE_FILE).is_file():
             model: Any = AutoModel.from_config(config, **how)
-            missing: Iterable[str] = model.load_state_dict(
-                backbone_state(folder), strict=False
-            ).missing_keys
+            report = model.load_state_dict(backbone_state(folder), strict=False)
+            check_names(folder, model, report.missing_keys, report.unexpected_keys, headless=True)
         else:
             # sentence encoders of T5 come without the decoder that AutoModel would look for
             auto = AutoModelForTextEncoding if named.endswith("EncoderModel") else AutoModel
-            model, report = auto.from_pretrained(
-                folder,
-                config=config,
-                use_safetensors=True,
-                trust_remote_code=False,
-                output_loading_info=True,
-                **how,
-            )
-            missing = report["missing_keys"]
-    refuse_missing(folder, missing)
+            model, _ = load_network(auto, folder, config, headless=True, **how)
     if getattr(config, "is_encoder_decoder", False):
         if train:
             raise ConfigError(
@@ -149,16 +181,99 @@ def set_dropout(config: Any, dropout: float | None) -> None:
             setattr(config, name, dropout)
 
 
-def refuse_missing(folder: Path, names: Iterable[str]) -> None:
-    """Refuse a checkpoint without all weights, which would be random; BERT's unused pooler may be
-    absent.
+def load_network(
+    auto: Any, folder: Path, config: Any, *, headless: bool = False, **options: Any
+) -> tuple[PreTrainedModel, list[str]]:
+    """A network of transformers with all weights of a folder, in evaluation mode.
+
+    Args:
+        auto: the class of transformers that loads it.
+        headless: what follows the encoder, BERT's pooler too, may be absent; see `check_names`.
+        options: of `from_pretrained`.
+
+    Returns:
+        The network, and the names of the weights of its head that are drawn at random.
+
+    Raises:
+        ArtifactError: weights are missing, cannot be read, or are no tensors.
     """
-    missing = sorted(name for name in names if "pooler" not in name and "position_ids" not in name)
-    if missing:
-        raise ArtifactError(
-            f"{folder} lacks {len(missing)} weights, the first is {missing[0]}",
-            hint="copy or download it again",
+    # Our own reader names what it refuses, before transformers reads the same files.
+    names = weight_shapes(folder)
+    config.transformers_weights = None  # a file of another name, which the identity would not cover
+    is_wrapped = any(name.startswith(_FID_BLOCK) for name in names)
+    network, report = auto.from_pretrained(
+        folder,
+        config=config,
+        key_mapping=_FID_NAMES if is_wrapped else None,
+        weights_only=True,
+        trust_remote_code=False,
+        output_loading_info=True,
+        **options,
+    )
+    missing, unread = report["missing_keys"], report["unexpected_keys"]
+    return network, check_names(folder, network, missing, unread, headless=headless)
+
+
+def check_names(
+    folder: Path,
+    network: Any,
+    missing: Iterable[str],
+    unread: Iterable[str],
+    *,
+    headless: bool = False,
+) -> list[str]:
+    """Refuse a checkpoint without all weights, which would be random, and warn of weights inside
+    the network's layers that nothing reads. Heads of other tasks are passed over.
+
+    Args:
+        missing, unread: names of weights that the network has and the folder lacks, and the reverse.
+        headless: weights outside the encoder, and those of BERT's pooler, may be missing: they are
+            trained, or not used.
+
+    Returns:
+        The names that are missing and may be.
+    """
+    prefix = f"{network.base_model_prefix}."
+    encoder = "" if network.base_model is network else prefix
+    absent = sorted(missing)
+    new = [
+        name for name in absent if headless and ("pooler" in name or not name.startswith(encoder))
+    ]
+    refuse_missing(folder, [name for name in absent if name not in new])
+    stacks = {_stack(name.removeprefix(prefix)) for name in network.state_dict()} - {""}
+    within = [name for name in sorted(unread) if _stack(name.removeprefix(prefix)) in stacks]
+    ignored = [name for name in within if not name.endswith(_BUFFERS)]
+    if ignored:
+        log.warning(
+            "%s holds %d weights that the network of its config.json does not have, the first is %s: "
+            "they are ignored",
+            folder,
+            len(ignored),
+            ignored[0],
         )
+    return new
+
+
+def _stack(name: str) -> str:
+    """The stack of layers that a weight belongs to, or "": `encoder.layer` of
+    `encoder.layer.3.output`.
+    """
+    found = re.match(r"(.+?)\.\d+\.", name)
+    return found[1] if found else ""
+
+
+def refuse_missing(folder: Path, names: Sequence[str]) -> None:
+    """Refuse a checkpoint without these weights, which would be random."""
+    if not names:
+        return
+    config = read_config(folder)
+    if "auto_map" in config:
+        refuse_own_code(folder, config)
+    raise ArtifactError(
+        f"{folder} lacks {len(names)} weights that its config.json calls for, the first is {names[0]}",
+        hint="copy or download it again; if they are still missing, the weights are those of another "
+        "network",
+    )
 
 
 def reset_layers(model: Any, count: int, seed: int) -> None:

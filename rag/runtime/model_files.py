@@ -1,27 +1,28 @@
-"""Model files: from a name to a folder, from a folder to configuration and weights. Safetensors
-only.
-"""
+"""Model files: from a name to a folder, from a folder to configuration, tokenizer and weights."""
 
 from __future__ import annotations
 
 import hashlib
 import importlib.util
-import json
+import shutil
 from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from rag.core.errors import (
     ArtifactError,
     MismatchedArtifactError,
     MissingDependencyError,
+    RagError,
     ResourceError,
 )
 from rag.core.files import read_json, sha256_file
+from rag.runtime.tensor_files import file_shapes, file_tensors
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from transformers import PreTrainedTokenizerBase
 
 # all-MiniLM-L6-v2, the encoder that comes with the installation, is trusted by its checksum alone
 EMBEDDED_ENCODER_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
@@ -45,10 +46,14 @@ PACKAGED = {
 }
 """The weights file of each encoder of this package, and its sha256."""
 _WEIGHTS = Path(__file__).parent / "weights"
-_WANTED = ("*.json", "*.txt", "*.model", "*.safetensors", "*/config.json", "*/*.safetensors")
+_WANTED = ("*.json", "*.jinja", "*.txt", "*.model", "*.safetensors")
+# Weights files in the order in which they are looked for; each may be split by an index of its name.
+_SAFETENSORS = "model.safetensors"
+_BIN = "pytorch_model.bin"
 _BASE_PREFIXES = (
     "ctx_encoder.bert_model.",
     "question_encoder.bert_model.",
+    "span_predictor.encoder.bert_model.",
     "bert.",
     "roberta.",
     "model.",
@@ -56,6 +61,14 @@ _BASE_PREFIXES = (
 _POSITIONS_AFTER_PADDING = ("roberta", "xlm-roberta", "camembert", "mpnet")
 _COPY = "copy or download it again"
 _CONTENT = "\u2063content\u2063"  # characters that no chat template knows
+_OTHER_SENSES = ("vision_config", "audio_config")  # of config.json
+_FOREIGN = (".bin", ".pt", ".pth", ".cp", ".ckpt", ".h5", ".msgpack", ".gguf", ".onnx")
+_TOKENIZER = "tokenizer.json"
+_VOCABULARIES = (
+    *("vocab.txt", "vocab.json", "merges.txt"),
+    *("sentencepiece.bpe.model", "spiece.model", "spm.model", "tokenizer.model"),
+)
+_TOKENIZER_SETTINGS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 TOWER_SEPARATOR = " + "  # between the names of a passage and a question tower
 TOWER_NAMES = (("passage_encoder", "query_encoder"), ("ctx_encoder", "question_encoder"))
 
@@ -115,15 +128,28 @@ def model_folder(name_or_path: str | Path | None) -> Path:
             f"{name}: no such folder",
             hint="give a folder or a Hugging Face name such as owner/model",
         )
-    from huggingface_hub import snapshot_download
-
     try:
-        return Path(snapshot_download(name, allow_patterns=list(_WANTED)))
+        return _download(name)
     except (OSError, ValueError) as error:
         raise ResourceError(
             f"{name}: no such folder, and no model that the hub gives ({type(error).__name__})",
             hint="check the name and the connection, or give the path of a downloaded folder",
         ) from error
+
+
+def _download(name: str) -> Path:
+    """The folder of a hub's model; `.bin` files are fetched where there are no safetensors."""
+    from huggingface_hub import snapshot_download
+
+    folder = Path(snapshot_download(name, allow_patterns=list(_WANTED)))
+    stem = _BIN.removesuffix(".bin")
+    patterns = []
+    for config in sorted(folder.rglob("config.json")):
+        if _files_of(config.parent, _SAFETENSORS) is None:
+            patterns.append((config.parent.relative_to(folder) / f"{stem}*.bin").as_posix())
+    if patterns:
+        snapshot_download(name, revision=folder.name, allow_patterns=patterns)
+    return folder
 
 
 def tower_folders(folder: Path) -> tuple[Path, Path]:
@@ -147,9 +173,40 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not isinstance(config, dict) or not config.get("model_type"):
         raise ArtifactError(
             f"{folder} is no model: it has no config.json that names a model_type",
-            hint="give a Hugging Face name, or a folder with config.json, tokenizer.json, model.safetensors",
+            hint="give a Hugging Face name, or a folder with config.json, tokenizer and weights",
         )
+    _refuse_kinds(folder, config)
+    if "auto_map" in config:
+        # transformers is imported for such folders alone
+        from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+        if config["model_type"] not in CONFIG_MAPPING_NAMES:
+            refuse_own_code(folder, config)
     return config
+
+
+def _refuse_kinds(folder: Path, config: dict[str, Any]) -> None:
+    """Refuse models of images or sound, and of architectures that transformers gave up."""
+    kind = f"{folder} is a {config['model_type']} model"
+    if any(part in config for part in _OTHER_SENSES):
+        raise ArtifactError(
+            f"{kind}, which reads images or sound besides text",
+            hint="give a model of text alone, for example of the same family",
+        )
+    if config["model_type"] == "realm":
+        raise ArtifactError(
+            f"{kind}, whose classes transformers no longer has",
+            hint="train one (rag train realm), or give a reader such as deepset/roberta-base-squad2",
+        )
+
+
+def refuse_own_code(folder: Path, config: dict[str, Any]) -> NoReturn:
+    """Refuse a model whose network is code of its repository (`auto_map` in its config.json)."""
+    named = ", ".join(config.get("architectures") or ["a network"])
+    raise ArtifactError(
+        f"{folder} ({named}) needs its own code from the repository, which is not run",
+        hint="give a model of an architecture that transformers has itself",
+    )
 
 
 def position_limit(config: dict[str, Any]) -> int:
@@ -164,35 +221,47 @@ def position_limit(config: dict[str, Any]) -> int:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """Safetensors files of one model folder, in the order of its index; a difference comes after
-    its base.
+    """Weights files of one model folder, in the order of their index; a difference comes after its
+    base.
+
+    Safetensors are taken where there are some, else `pytorch_model.bin`.
 
     Raises:
-        ArtifactError: there are none; pickled weights are named and refused.
+        ArtifactError: there are none, or not all; weights of other programs are named.
     """
-    single = folder / "model.safetensors"
-    if single.is_file():
-        return [single]
     if (folder / DIFFERENCE_FILE).is_file():
         return [*weight_files(embedded_encoder_dir()), folder / DIFFERENCE_FILE]
-    index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-        if any(Path(name).name != name for name in names):
-            raise ArtifactError(f"{index} points outside its folder")
-        return [folder / name for name in names]
-    pickled = sorted(
-        path.name for pattern in ("*.bin", "*.pt", "*.cp") for path in folder.glob(pattern)
+    for name in (_SAFETENSORS, _BIN):
+        files = _files_of(folder, name)
+        if files is not None:
+            return files
+    others = sorted(file.name for file in folder.glob("*.*") if file.suffix in _FOREIGN)
+    found = f", it has {', '.join(others)}" if others else ""
+    raise ArtifactError(
+        f"{folder} has neither {_SAFETENSORS} nor {_BIN}{found}",
+        hint="copy the whole model folder, with weights of one of these names",
     )
-    if pickled:
+
+
+def _files_of(folder: Path, name: str) -> list[Path] | None:
+    """The weights file of this name, or the parts that the index of this name lists; None if there
+    is neither.
+    """
+    if (folder / name).is_file():
+        return [folder / name]
+    index = folder / f"{name}.index.json"
+    if not index.is_file():
+        return None
+    names = sorted(set((read_json(index).get("weight_map") or {}).values()))
+    if not names or any(Path(name).name != name for name in names):
+        raise ArtifactError(f"{index} names no files, or files outside its folder", hint=_COPY)
+    missing = [name for name in names if not (folder / name).is_file()]
+    if missing:
         raise ArtifactError(
-            f"{folder} has its weights only as {', '.join(pickled)}: pickle files are not loaded, "
-            "because they can run code",
-            hint="write it anew once with the library that opens it, which reads tensors alone: "
-            "SentenceTransformer(FOLDER).save(DIR), or from_pretrained(FOLDER).save_pretrained(DIR) of "
-            "transformers, with its tokenizer",
+            f"{folder} lacks {len(missing)} of {len(names)} weights files, the first is {missing[0]}",
+            hint=_COPY,
         )
-    raise ArtifactError(f"{folder} has no model.safetensors", hint="copy the whole model folder")
+    return [folder / name for name in names]
 
 
 def weights_sha256(files: Iterable[Path]) -> str:
@@ -237,67 +306,119 @@ def backbone_state(folder: Path) -> dict[str, Tensor]:
 
 
 def read_tensors(place: Path, prefix: str = "", *, framework: str = "pt") -> dict[str, Any]:
-    """The tensors of a safetensors file, or of all weight files of a folder, whose names begin so.
+    """The tensors of a weights file, or of all of a folder, whose names begin with `prefix`.
 
     Args:
         framework: "pt" or "numpy".
 
     Raises:
-        ArtifactError: a file is missing or damaged.
+        ArtifactError: a file is missing or damaged, or holds something else than tensors.
     """
-    from safetensors import SafetensorError, safe_open
-
     tensors: dict[str, Any] = {}
     for file in weight_files(place) if place.is_dir() else [place]:
-        try:
-            with safe_open(file, framework=framework) as opened:
-                names = [name for name in opened.keys() if name.startswith(prefix)]  # noqa: SIM118
-                tensors |= {name: opened.get_tensor(name) for name in names}
-        except (SafetensorError, OSError, TypeError) as error:
-            raise ArtifactError(f"{file} cannot be read: {error}", hint=_COPY) from error
+        tensors |= file_tensors(file, prefix, framework=framework)
     return tensors
 
 
 def weight_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
-    """Shapes of a model folder's weights by name, read from the headers of its files alone."""
-    from safetensors import safe_open
-
+    """Shapes of a model folder's weights by name; raises like `read_tensors`."""
     shapes: dict[str, tuple[int, ...]] = {}
     for file in weight_files(folder):
-        with safe_open(file, framework="numpy") as tensors:
-            for name in tensors.keys():  # noqa: SIM118 - not a dict
-                shapes[name] = tuple(tensors.get_slice(name).get_shape())
+        shapes |= file_shapes(file)
     return shapes
 
 
 def folder_tokenizer(folder: Path) -> Any:
-    """The tokenizer in a model folder's tokenizer.json, without padding and truncation."""
+    """The tokenizer of a model folder, without padding and truncation.
+
+    It is read from tokenizer.json, or else built from the folder's vocabulary as transformers
+    builds it.
+    """
     from tokenizers import Tokenizer
 
-    file = tokenizer_file(folder)
+    files = tokenizer_files(folder)
     try:
-        tokenizer = Tokenizer.from_file(str(file))
+        if files[0].name == _TOKENIZER:
+            tokenizer = Tokenizer.from_file(str(files[0]))
+        else:
+            tokenizer = Tokenizer.from_str(_built_tokenizer(folder, weights_sha256(files)))
+    except RagError:
+        raise
     except Exception as error:  # the Rust side raises plain Exception
-        raise ArtifactError(f"{file} cannot be read: {error}", hint=_COPY) from error
+        raise ArtifactError(f"{files[0]} cannot be read: {error}", hint=_COPY) from error
     tokenizer.no_padding()
     tokenizer.no_truncation()
     return tokenizer
 
 
-def tokenizer_file(folder: Path) -> Path:
-    """A model folder's tokenizer.json, which belongs to the model's identity: other tokens, other
-    answers.
-
-    If it is missing (`ArtifactError`), another one is never made up from a vocabulary.
-    """
-    file = folder / "tokenizer.json"
-    if not file.is_file():
+@lru_cache(maxsize=8)
+def _built_tokenizer(folder: Path, sha256: str) -> str:
+    """The tokenizer.json that transformers makes of a folder's vocabulary files with this hash."""
+    backend = getattr(transformers_tokenizer(folder), "backend_tokenizer", None)
+    if backend is None:
         raise ArtifactError(
-            f"{folder} has no tokenizer.json",
-            hint="copy the whole folder again; a folder published without it gets one from transformers: "
-            f'AutoTokenizer.from_pretrained("{folder}").save_pretrained("{folder}")',
+            f"{folder} has no {_TOKENIZER}, and transformers cannot make one of its vocabulary",
+            hint=f"put the {_TOKENIZER} of the model that it was trained from into the folder",
         )
-    return file
+    return str(backend.to_str())
+
+
+def transformers_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+    """The tokenizer of a model folder as a class of transformers.
+
+    Raises:
+        ArtifactError: it cannot be opened, or its vocabulary is not there: transformers makes a
+            tokenizer that knows no words then.
+    """
+    from transformers import AutoTokenizer
+
+    files = tokenizer_files(folder)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    except Exception as error:  # of many kinds, some from Rust
+        raise ArtifactError(
+            f"{folder}: its tokenizer cannot be opened ({error})", hint=_COPY
+        ) from error
+    stated = getattr(tokenizer, "vocab_files_names", {})
+    names = [name for kind, name in stated.items() if kind != "tokenizer_file"]
+    is_there = any((folder / name).is_file() for name in names)
+    if files[0].name != _TOKENIZER and not is_there:
+        raise _no_tokenizer(folder, f"{_TOKENIZER} or {' and '.join(names)}")
+    return tokenizer
+
+
+def tokenizer_files(folder: Path) -> list[Path]:
+    """The files that a model folder's tokenizer is read from: tokenizer.json, or else vocabulary and
+    settings.
+
+    They belong to the model's identity: other tokens, other answers.
+
+    Raises:
+        ArtifactError: there is no vocabulary.
+    """
+    if (folder / _TOKENIZER).is_file():
+        return [folder / _TOKENIZER]
+    files = [folder / name for name in _VOCABULARIES if (folder / name).is_file()]
+    if not files:
+        raise _no_tokenizer(folder, f"{_TOKENIZER} and no vocabulary")
+    return [*files, *(folder / name for name in _TOKENIZER_SETTINGS if (folder / name).is_file())]
+
+
+def _no_tokenizer(folder: Path, missing: str) -> ArtifactError:
+    return ArtifactError(
+        f"{folder} has no {missing}",
+        hint="copy the whole folder again, or put the tokenizer files of the model that it was trained "
+        "from into it",
+    )
+
+
+def copy_tokenizer(folder: Path, target: Path) -> None:
+    """Write the tokenizer.json of a model folder to `target`; one that is there keeps its bytes."""
+    [first, *_] = tokenizer_files(folder)
+    if first.name == _TOKENIZER:
+        shutil.copyfile(first, target)
+    else:
+        folder_tokenizer(folder).save(str(target))
 
 
 def save_tokenizer(tokenizer: Any, folder: Path) -> None:

@@ -13,16 +13,16 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 from torch import nn
-from transformers import AutoConfig, AutoTokenizer
 
 from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.core.files import atomic_path, check_target, sha256_file
-from rag.runtime.backbone import loading
+from rag.runtime.backbone import transformers_config
 from rag.runtime.model_files import (
-    embedded_encoder_dir,
     embedded_word_embeddings,
+    model_folder,
     position_limit,
     read_tensors,
+    transformers_tokenizer,
 )
 from readers.extractive.model import SpanModel, SpanWeights, load_dpr, load_question_answering
 from readers.extractive.settings import ReaderManifest, ReaderSettings
@@ -115,38 +115,37 @@ def load_parts(name_or_path: str | Path | None) -> ReaderParts:
     folder = Path(name_or_path or SHIPPED_READER)
     if (folder / READER_FILE).exists() or folder == SHIPPED_READER:
         return _load_own(folder)
-    config, tokenizer = load_described(str(name_or_path))
+    source = model_folder(str(name_or_path))
+    config, tokenizer = load_described(source)
     longest = position_limit(config.to_dict())
     if config.model_type == "dpr":
-        model = load_dpr(str(name_or_path))
+        model = load_dpr(source, config)
         most = min(350, longest)
         settings = ReaderSettings(
             final_separator=False, max_tokens=most, max_answer_tokens=10, select=True
         )
     else:
-        model = load_question_answering(str(name_or_path), config)
+        model = load_question_answering(source, config)
         settings = ReaderSettings(titled=False, max_tokens=min(384, longest))
     manifest = ReaderManifest(name=str(name_or_path), weights_file="", settings=settings)
     return ReaderParts(SpanWeights.of(model), tokenizer, manifest)
 
 
-def load_described(place: str) -> tuple[Any, Any]:
-    """Configuration and tokenizer of a folder or Hugging Face name, which belong together.
+def load_described(folder: Path) -> tuple[Any, Any]:
+    """Configuration and tokenizer of a folder, which belong together.
 
     Raises:
         ArtifactError: there is none.
         MismatchedArtifactError: the tokenizer cannot be that of the encoder.
     """
-    hint = "give a folder of `rag train reader`, or an encoder's or a reader's name or folder, with tokenizer"
-    with loading(f"{place}: no reader or encoder there", hint=hint):
-        config = AutoConfig.from_pretrained(place)
-        tokenizer = AutoTokenizer.from_pretrained(place, use_fast=True)
+    config = transformers_config(folder)
+    tokenizer = transformers_tokenizer(folder)
     problem = "" if tokenizer.is_fast else "gives no character offsets"
     if len(tokenizer) > config.vocab_size:
         problem = f"has {len(tokenizer)} tokens, the encoder {config.vocab_size}"
     if problem:
         raise MismatchedArtifactError(
-            f"{place}: the tokenizer {problem}",
+            f"{folder}: the tokenizer {problem}",
             hint="put the fast tokenizer (tokenizer.json) of the encoder beside its weights",
         )
     return config, tokenizer
@@ -211,7 +210,7 @@ def _load_own(folder: Path) -> ReaderParts:
     files = (manifest.weights_file, manifest.ranges_file)
     check_files(manifest.checksums, folder, *(file for file in files if file is not None))
     ranges = None if manifest.ranges_file is None else read_tensors(folder / manifest.ranges_file)
-    config, tokenizer = load_described(str(folder))
+    config, tokenizer = load_described(folder)
     state = load_int8(folder / manifest.weights_file)
     if manifest.word_embeddings is not None:
         state[WORD_EMBEDDINGS] = rounded(embedded_word_embeddings())
@@ -244,7 +243,7 @@ def start_model(
         ConfigError: the stages or layers do not fit the encoder.
     """
     if (loaded := load_span_model(encoder)) is None:
-        folder = encoder or str(embedded_encoder_dir())
+        folder = model_folder(encoder)
         config, tokenizer = load_described(folder)
         is_reader = any(
             name.endswith("ForQuestionAnswering") for name in config.architectures or ()

@@ -14,7 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from rag.core.errors import ArtifactError, ConfigError
-from rag.runtime.backbone import attention_for, has_segments, load_backbone, loading, run_backbone
+from rag.runtime.backbone import (
+    attention_for,
+    has_segments,
+    load_backbone,
+    load_network,
+    loading,
+    run_backbone,
+)
 from rag.runtime.fast.fast_bert import FastBert
 from rag.runtime.hardware import core_pool, precisions
 from rag.runtime.model_files import model_folder
@@ -32,9 +39,7 @@ SPAN_TYPES = (
     *("rembert", "roberta", "roberta-prelayernorm", "roformer", "squeezebert"),
     *("xlm-roberta", "xlm-roberta-xl"),
 )
-_EXPECTED = (
-    "give a Hugging Face name, or a folder with config.json, model.safetensors and tokenizer files"
-)
+_EXPECTED = "give a Hugging Face name, or a folder with config.json, weights and tokenizer files"
 
 
 class Logits(NamedTuple):
@@ -182,7 +187,7 @@ class SpanModel(LogitsModel):
         return self
 
 
-def load_question_answering(folder: str | Path, config: PreTrainedConfig) -> SpanModel:
+def load_question_answering(folder: Path, config: PreTrainedConfig) -> SpanModel:
     """Any `AutoModelForQuestionAnswering` checkpoint whose head is one linear layer `qa_outputs`.
 
     Raises:
@@ -197,8 +202,12 @@ def load_question_answering(folder: str | Path, config: PreTrainedConfig) -> Spa
     from transformers import AutoModelForQuestionAnswering
 
     with loading(f"{folder}: no question answering model could be loaded", hint=_EXPECTED):
-        model = AutoModelForQuestionAnswering.from_pretrained(
-            folder, config=config, attn_implementation=attention_for(config), dtype=torch.float32
+        model, _ = load_network(
+            AutoModelForQuestionAnswering,
+            folder,
+            config,
+            attn_implementation=attention_for(config),
+            dtype=torch.float32,
         )
     head = getattr(model, "qa_outputs", None)
     encoder = getattr(model, model.base_model_prefix, None)
@@ -210,7 +219,7 @@ def load_question_answering(folder: str | Path, config: PreTrainedConfig) -> Spa
     return SpanModel(encoder, head).eval()
 
 
-def load_dpr(folder: str | Path) -> SpanModel:
+def load_dpr(folder: Path, config: PreTrainedConfig) -> SpanModel:
     """A `DPRReader` checkpoint such as `facebook/dpr-reader-single-nq-base`, which selects
     passages.
 
@@ -220,7 +229,8 @@ def load_dpr(folder: str | Path) -> SpanModel:
     from transformers import BertConfig, DPRReader
 
     with loading(f"{folder}: no DPR reader could be loaded", hint=_EXPECTED):
-        predictor = DPRReader.from_pretrained(folder, dtype=torch.float32).span_predictor
+        reader, _ = load_network(DPRReader, folder, config, dtype=torch.float32)
+    predictor = reader.span_predictor
     encoder = predictor.encoder.bert_model
     stated = {
         name: value for name, value in encoder.config.to_dict().items() if name != "model_type"

@@ -5,10 +5,8 @@ from typing import Any
 
 import torch
 from transformers import (
-    AutoConfig,
     AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
-    AutoTokenizer,
     PreTrainedModel,
 )
 
@@ -19,7 +17,14 @@ from rag.core.errors import (
     IncompleteArtifactError,
     MismatchedArtifactError,
 )
-from rag.runtime.backbone import attention_for, loading, refuse_missing, set_dropout
+from rag.runtime.backbone import (
+    attention_for,
+    load_network,
+    loading,
+    set_dropout,
+    transformers_config,
+)
+from rag.runtime.model_files import model_folder, transformers_tokenizer
 from readers.generative.causal import FRAME_TOKENS, Causal, causal_layout, causal_limit
 from readers.generative.model import Seq2Seq, answer_limit, longest_row
 from readers.generative.settings import GeneratorManifest, GeneratorSettings
@@ -87,8 +92,8 @@ def check_rows(model: PreTrainedModel, settings: GeneratorSettings) -> None:
 
 def _load(name_or_path: str | Path, dropout: float | None, train_on: str | None) -> tuple[Any, Any]:
     """The model in fp32, and its tokenizer."""
-    with loading(f"{name_or_path}: no checkpoint there", hint=_HINT):
-        config = AutoConfig.from_pretrained(name_or_path)
+    folder = model_folder(name_or_path)
+    config = transformers_config(folder)
     named = (getattr(config, "architectures", None) or [""])[0]
     is_causal = not config.is_encoder_decoder and named.endswith(("ForCausalLM", "LMHeadModel"))
     if not config.is_encoder_decoder and not is_causal:
@@ -98,20 +103,16 @@ def _load(name_or_path: str | Path, dropout: float | None, train_on: str | None)
             hint=_HINT,
         )
     set_dropout(config, dropout)
-    hint = "copy tokenizer.json or the vocabulary files of the model it was trained from"
-    with loading(f"{name_or_path}: no tokenizer beside the weights", hint=hint):
-        tokenizer = AutoTokenizer.from_pretrained(name_or_path, use_fast=True)
+    tokenizer = transformers_tokenizer(folder)
     hint = "the checkpoint is damaged or cut short: copy the whole folder again"
     with loading(
         f"{name_or_path}: the weights cannot be read", hint=hint, kind=IncompleteArtifactError
     ):
         kind: Any = AutoModelForCausalLM if is_causal else AutoModelForSeq2SeqLM
         attention = attention_for(config, train_on) if train_on else None
-        options = {"config": config, "attn_implementation": attention, "dtype": torch.float32}
-        model, report = kind.from_pretrained(name_or_path, output_loading_info=True, **options)
-    refuse_missing(
-        Path(name_or_path), [*report["missing_keys"], *map(str, report["mismatched_keys"])]
-    )
+        model, _ = load_network(
+            kind, folder, config, attn_implementation=attention, dtype=torch.float32
+        )
     embedded = model.get_input_embeddings().weight.shape[0]
     if len(tokenizer) > embedded:
         raise MismatchedArtifactError(

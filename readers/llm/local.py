@@ -9,11 +9,12 @@ from typing import Any
 
 import torch
 from jinja2 import TemplateError
-from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers import AutoModelForCausalLM, GenerationConfig
 
 from rag.config import load_config
-from rag.runtime.backbone import loading
+from rag.runtime.backbone import load_network, loading, transformers_config
 from rag.runtime.hardware import resolve_device, resolve_precision
+from rag.runtime.model_files import model_folder, transformers_tokenizer
 from readers.generative.causal import PLAIN_END, causal_limit
 from readers.generative.model import first_token
 from readers.llm.prompt import Completion
@@ -32,11 +33,12 @@ def open_local(
     """
     checked = load_config(LanguageModelSettings, overrides=settings)
     where = resolve_device(device)
+    folder = model_folder(source)
+    config = transformers_config(folder)
+    tokenizer = transformers_tokenizer(folder)
     with loading(f"{source}: no language model there", hint="give a folder of `save_pretrained`"):
-        tokenizer = AutoTokenizer.from_pretrained(source)
-        model = AutoModelForCausalLM.from_pretrained(
-            source, dtype=resolve_precision(precision, where)
-        )
+        dtype = resolve_precision(precision, where)
+        model, _ = load_network(AutoModelForCausalLM, folder, config, dtype=dtype)
     return LanguageModelReader(LocalModel(model.to(where).eval(), tokenizer, str(source)), checked)
 
 

@@ -93,7 +93,7 @@ class BiEncoder:
 
         Raises:
             ConfigError: a setting is not one of the above.
-            ArtifactError: the model is not there, has only pickled weights, or has unknown parts.
+            ArtifactError: the model is not there, lacks weights, or has unknown parts.
             MismatchedArtifactError: the towers' vectors do not fit together, or it is one tower of
                 two.
         """

@@ -15,10 +15,22 @@ from rag.core.arrays import Float32
 from rag.core.errors import ArtifactError, ConfigError, DataError
 from rag.core.files import read_json
 from rag.core.types import Passage
-from rag.runtime.backbone import attention_for, loading, plan_batches, refuse_missing, set_dropout
+from rag.runtime.backbone import (
+    attention_for,
+    load_network,
+    loading,
+    plan_batches,
+    set_dropout,
+    transformers_config,
+)
 from rag.runtime.fast.fast_bert import FastBert
 from rag.runtime.hardware import resolve_device, resolve_precision
-from rag.runtime.model_files import model_folder, position_limit, read_config, weight_files
+from rag.runtime.model_files import (
+    model_folder,
+    position_limit,
+    read_config,
+    transformers_tokenizer,
+)
 from retrievers.encoders.settings import PAIR, tokenizer_limit, transformer_settings
 from retrievers.encoders.tokenization import PassageLayout
 
@@ -31,7 +43,6 @@ _FAST = (
 _LAYOUT = "{title} {text}"
 _LAYOUT_KEY = "passage_layout"  # key of config.json: the layout of training
 _SENTENCE_TRANSFORMERS = "config_sentence_transformers.json"
-_HEADS = ("classifier", "pre_classifier", "score", "head")  # parameters that an encoder lacks
 
 
 class CrossEncoder:
@@ -174,14 +185,13 @@ def _read_network(
     """The network in fp32 on the CPU, with a new head if an encoder is to be trained, and its
     tokenizer.
     """
-    from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+    from transformers import AutoModelForSequenceClassification
 
-    weight_files(folder)
     architecture = (stated.get("architectures") or [""])[0]
     classifies = "SequenceClassification" in architecture
     expected = "expected a sequence-classification model of transformers, or an encoder to train"
     with loading(f"{folder} is not a cross-encoder that can be loaded", hint=expected):
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        config: Any = transformers_config(folder)
         is_cross_encoder = classifies and config.num_labels in (1, 2)
         if not is_cross_encoder and (classifies or not train):
             raise ArtifactError(
@@ -191,7 +201,7 @@ def _read_network(
                 "one: rag train reranker",
             )
         set_dropout(config, dropout)
-        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        tokenizer = transformers_tokenizer(folder)
         if not classifies:
             config.num_labels = 1
             tokenizer.chat_template = None  # what is trained reads plain pairs
@@ -201,19 +211,21 @@ def _read_network(
                 "expected a cross-encoder of plain pairs",
                 hint="re-rank with another, for example cross-encoder/ms-marco-MiniLM-L6-v2",
             )
+        # Decoders state no padding; their classes find the last token by it.
+        if tokenizer.pad_token is None:
+            tokenizer.pad_token = tokenizer.eos_token
+        if config.pad_token_id is None:
+            config.pad_token_id = tokenizer.pad_token_id
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)  # for a new head
-            network, report = AutoModelForSequenceClassification.from_pretrained(
+            network, _ = load_network(
+                AutoModelForSequenceClassification,
                 folder,
-                config=config,
-                use_safetensors=True,
-                trust_remote_code=False,
+                config,
+                headless=not classifies,
                 dtype=torch.float32,
-                output_loading_info=True,
                 attn_implementation=attention_for(config, where) if train else None,
             )
-    missing = report["missing_keys"]
-    refuse_missing(folder, [name for name in missing if classifies or not name.startswith(_HEADS)])
     return network, tokenizer
 
 

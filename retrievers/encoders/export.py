@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from rag.core.files import atomic_path
-from rag.runtime.model_files import TOWER_NAMES, read_config, tokenizer_file
+from rag.runtime.model_files import TOWER_NAMES, copy_tokenizer, read_config
 from retrievers.encoders.settings import EncoderSettings, transformer_settings
 from retrievers.encoders.tokenization import marked_tokenizer
 from retrievers.encoders.tower import Head, Linear, TowerModel
@@ -113,9 +113,7 @@ def _write_transformer(folder: Path, tower: TowerModel, settings: EncoderSetting
     if how is not None and how.marked:
         marked_tokenizer(settings).save(str(folder / "tokenizer.json"))
     else:
-        shutil.copyfile(
-            tokenizer_file(source), folder / "tokenizer.json"
-        )  # saved anew it may be another
+        copy_tokenizer(source, folder / "tokenizer.json")
     for name in filter(lambda name: (source / name).is_file(), _TOKENIZER_FILES):
         shutil.copyfile(source / name, folder / name)
     lowers = bool(transformer_settings(source).get("do_lower_case"))

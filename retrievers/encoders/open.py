@@ -15,7 +15,6 @@ from rag.runtime.model_files import (
     QA_ENCODER,
     TOWER_SEPARATOR,
     model_folder,
-    tokenizer_file,
     tower_folders,
 )
 from retrievers.encoders.settings import STATIC, EncoderSettings, read_settings
@@ -61,7 +60,7 @@ def load_encoder(source: Any = None, **options: Any) -> BiEncoder | StaticEncode
 
 def tokenizer_folder(name_or_path: str | Path) -> Path:
     """The folder with the tokenizer of an encoder, of two towers that of the passage tower."""
-    return tokenizer_file(_of_passages(name_or_path).weights_dir).parent
+    return _of_passages(name_or_path).weights_dir
 
 
 def _of_passages(name_or_path: str | Path) -> EncoderSettings:

@@ -22,7 +22,8 @@ from rag.runtime.model_files import (
     folder_tokenizer,
     position_limit,
     read_config,
-    tokenizer_file,
+    refuse_own_code,
+    tokenizer_files,
     weight_files,
     weight_shapes,
     weights_sha256,
@@ -50,6 +51,7 @@ _MODULES = re.compile(  # those of sentence-transformers that are read here, in 
     r"|Transformer Pooling( Dense| LayerNorm)*( Normalize)?"
     rf"|Transformer( Dense| LayerNorm)*( Normalize)? {_MASK}( Normalize)?"
 )
+_LIBRARIES = ("sentence_transformers.", "pylate.")  # whose modules are known
 _LATE_INTERACTION = (
     "write it anew once, as the folder that is read here: sentence_transformers' "
     "MultiVectorEncoder(FOLDER).save_pretrained(DIR)"
@@ -64,7 +66,7 @@ class HeadLayer:
     """A layer behind the transformer: a linear one with one of `ACTIVATIONS`, or a LayerNorm.
 
     Attributes:
-        weight: name of its weight in the safetensors of `folder`; its bias, if any, is beside it.
+        weight: name of its weight in the weights file of `folder`; its bias, if any, is beside it.
     """
 
     kind: Literal["linear", "norm"]
@@ -228,7 +230,9 @@ class EncoderSettings:
         another.
         """
         sides = [self] if question is None else [self, question]
-        tokenizers = dict.fromkeys(tokenizer_file(side.weights_dir) for side in sides)
+        tokenizers = dict.fromkeys(
+            file for side in sides for file in tokenizer_files(side.weights_dir)
+        )
         folders = [
             f
             for side in sides
@@ -269,6 +273,7 @@ def read_settings(folder: Path) -> EncoderSettings:
     if config.get("model_type") == "model2vec" or "apply_zipf" in config:
         return _static(folder, folder, own, normalize=bool(config.get("normalize")))
     config = read_config(folder)
+    _refuse_other_programs(folder, config)
     architectures = config.get("architectures") or ()
     if config["model_type"] == "dpr":
         shapes = weight_shapes(folder) if config.get("projection_dim") else {}
@@ -284,10 +289,6 @@ def read_settings(folder: Path) -> EncoderSettings:
             straight_apostrophes=True,
             layers=(HeadLayer("linear", folder, projection),) if projection else (),
         )
-    if "HF_ColBERT" in architectures:
-        raise ArtifactError(
-            f"{folder} is a checkpoint of ColBERT's own code", hint=_LATE_INTERACTION
-        )
     return _checkpoint(folder, config)
 
 
@@ -295,8 +296,7 @@ def _checkpoint(folder: Path, config: dict[str, Any]) -> EncoderSettings:
     """A folder of transformers alone: ANCE's by its weights, else a network without a head."""
     longest = min(tokenizer_limit(folder), position_limit(config))
     limit = min(longest, _PLAIN_LENGTH)
-    has_weights = any(folder.glob("model.safetensors*"))
-    names = weight_shapes(folder).keys() if has_weights else ()
+    names = weight_shapes(folder)
     if "embeddingHead.weight" in names and "norm.weight" in names:
         layers = (
             HeadLayer("linear", folder, "embeddingHead.weight"),
@@ -394,7 +394,7 @@ def _modules(folder: Path) -> list[tuple[str, str]]:
     """Kind and folder of each module in modules.json, in an order that is read here."""
     modules = []
     for module in read_json(folder / "modules.json"):
-        kind = str(module["type"]).rpartition(".")[2]
+        kind = _module_kind(folder, str(module["type"]))
         if kind != "Dropout":  # which acts in training alone
             modules.append((kind, str(module.get("path") or "")))
     kinds = [kind for kind, _ in modules]
@@ -428,6 +428,28 @@ def _guessed_prefixes(
     """The guess that texts get no prefix, where the model seems to need some."""
     guess = "" if any(prefixes.values()) else guess_prefixes(short_name(folder), prompts)
     return {"query_prefix": guess} if guess else {}
+
+
+def _refuse_other_programs(folder: Path, config: dict[str, Any]) -> None:
+    """Refuse DPR's reader, and checkpoints of ColBERT's own code."""
+    architectures = config.get("architectures") or ()
+    if "DPRReader" in architectures:
+        raise ArtifactError(
+            f"{folder} is a reader and makes no vectors", hint=f"answer with it: --reader {folder}"
+        )
+    if "HF_ColBERT" in architectures:
+        if "auto_map" in config:
+            refuse_own_code(folder, config)
+        raise ArtifactError(
+            f"{folder} is a checkpoint of ColBERT's own code", hint=_LATE_INTERACTION
+        )
+
+
+def _module_kind(folder: Path, name: str) -> str:
+    """The kind of a module by the name of its class; classes of the folder's own code are refused."""
+    if not name.startswith(_LIBRARIES):
+        refuse_own_code(folder, {"architectures": [name]})
+    return name.rpartition(".")[2]
 
 
 def _static(

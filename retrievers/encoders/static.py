@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import copy
 import json
-import shutil
 from collections.abc import Callable, Sequence
 from itertools import chain
 from pathlib import Path
@@ -30,7 +29,7 @@ from rag.core.errors import ArtifactError, ConfigError
 from rag.core.files import atomic_path
 from rag.core.log import get_logger
 from rag.core.types import Query
-from rag.runtime.model_files import folder_tokenizer, model_folder, read_tensors
+from rag.runtime.model_files import copy_tokenizer, folder_tokenizer, model_folder, read_tensors
 from retrievers.encoders.settings import PAIR, STATIC_LENGTH, read_settings
 from retrievers.encoders.tokenization import PassageLayout, render_queries
 
@@ -219,7 +218,7 @@ def write_static(folder: Path, vectors: Float32, tokenizer: Path) -> None:
 
     Args:
         vectors: (V, D) token vectors, weights included.
-        tokenizer: its tokenizer.json.
+        tokenizer: the folder of its tokenizer.
     """
     from safetensors.numpy import save_file
 
@@ -237,7 +236,7 @@ def write_static(folder: Path, vectors: Float32, tokenizer: Path) -> None:
     }
     with atomic_path(folder, folder=True) as temporary:
         save_file(tensors, temporary / "model.safetensors", metadata={"format": "np"})
-        shutil.copyfile(tokenizer, temporary / "tokenizer.json")
+        copy_tokenizer(tokenizer, temporary / "tokenizer.json")
         for name, value in written.items():
             (temporary / name).write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
 

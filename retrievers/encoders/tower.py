@@ -20,7 +20,6 @@ from rag.runtime.backbone import (
     load_config,
     pad,
     pool,
-    refuse_missing,
     run_backbone,
 )
 from rag.runtime.fast.fast_bert import FastBert
@@ -29,6 +28,7 @@ from retrievers.encoders.settings import STATIC, EncoderSettings, HeadLayer
 from retrievers.encoders.tokenization import mask_id, open_tokenizer
 from retrievers.encoders.vectors import Vectors
 
+_LAYER_TENSORS = 16  # of a layer of BERT
 _LORA_SCALE = 2  # of adapters: lora_alpha over the rank
 
 
@@ -39,11 +39,14 @@ def _load_fast(folder: Path, precision: str) -> FastBert | None:
     config = load_config(folder)
     if not FastBert.supports(config):
         return None
+    state = backbone_state(folder)
+    tensors = sum(name.startswith("encoder.layer.") for name in state)
+    if tensors > _LAYER_TENSORS * config.num_hidden_layers:
+        return None  # the slower way names what nothing reads
     try:
-        return FastBert(backbone_state(folder), config, precision=precision)
-    except KeyError as error:
-        refuse_missing(folder, [str(error.args[0])])
-        raise
+        return FastBert(state, config, precision=precision)
+    except KeyError:
+        return None  # the slower way names what is missing
 
 
 class Linear(nn.Linear):

@@ -23,7 +23,7 @@ from rag.core.arrays import Float32, Int32, load_npy, save_npy
 from rag.core.errors import ConfigError
 from rag.core.log import Progress
 from rag.core.types import Passage, Query
-from rag.runtime.model_files import folder_tokenizer, tokenizer_file
+from rag.runtime.model_files import folder_tokenizer
 from rag.runtime.seeds import generator
 from rag.training.card import Card
 from rag.training.distributed import World
@@ -186,7 +186,7 @@ def _method(config: StaticTrainConfig, index: Index, world: World) -> Method:
         StaticBatches(questions, sentences),
         partial(_loss, model, tokens),
         export=lambda weights: write_static(
-            config.out / "encoder", weights["tokens"].numpy(), tokenizer_file(tokens.folder)
+            config.out / "encoder", weights["tokens"].numpy(), tokens.folder
         ),
         card=Card("retrievers.training", "static.md", {"teacher": identity.name}),
         evaluate=measure if held_out else None,

@@ -1,5 +1,6 @@
 """What readers refuse: the error's class, and what it names; of damaged folders the file."""
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,17 @@ def opened(folder: Path, text: str = "", tokens: int = 0, size: int = 0) -> None
     open_reader(folder)
 
 
+def described(folder: Path, model_type: str, architecture: str, **more: Any) -> Path:
+    """A folder with nothing but this config.json."""
+    config = {"model_type": model_type, "architectures": [architecture], **more}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+GEMMA = ("gemma3", "Gemma3ForConditionalGeneration")
+OWN_CODE = {"auto_map": {"AutoModel": "someone/code--modeling.Model"}}
+
+
 @pytest.mark.parametrize(
     ("error", "words", "act"),
     [
@@ -89,7 +101,7 @@ def opened(folder: Path, text: str = "", tokens: int = 0, size: int = 0) -> None
         (Mismatched, r"tokens, the encoder 40", lambda _, folder: opened(folder, tokens=40)),
         (
             ArtifactError,
-            "no question answering model could be",
+            r"model\.safetensors cannot be read",
             lambda _, folder: opened(folder, size=2000),
         ),
         (
@@ -116,13 +128,35 @@ def opened(folder: Path, text: str = "", tokens: int = 0, size: int = 0) -> None
             "a bert model, exp",
             lambda _, folder: load_generator(tiny_encoder(folder / "e")),
         ),
-        (ArtifactError, "no checkpoint there", lambda _, folder: load_generator(folder / "absent")),
+        (ArtifactError, "no such folder", lambda _, folder: load_generator(folder / "absent")),
         (
             ConfigError,
             "300, the model has 128",
             lambda _, folder: generator(folder, passage_tokens=300),
         ),
         (ArtifactError, "lacks 4 weights", lambda _, folder: generator(folder, "layers.0.fc1")),
+        (
+            ArtifactError,
+            "a gemma3 model, which reads images or sound",
+            lambda _, folder: open_reader(described(folder, *GEMMA, vision_config={})),
+        ),
+        (
+            ArtifactError,
+            "a gemma3 model, which reads images or sound",
+            lambda _, folder: load_generator(described(folder, *GEMMA, vision_config={})),
+        ),
+        (
+            ArtifactError,
+            "a realm model, whose classes transformers no longer has",
+            lambda _, folder: open_reader(described(folder, "realm", "RealmForOpenQA")),
+        ),
+        (
+            ArtifactError,
+            r"\(NewForQuestionAnswering\) needs its own code from the repository",
+            lambda _, folder: open_reader(
+                described(folder, "new", "NewForQuestionAnswering", **OWN_CODE)
+            ),
+        ),
         (Mismatched, "the tokenizer knows", lambda _, folder: generator(folder, added=9)),
         (ReaderError, "the model's window", lambda _, folder: language_model(folder)),
         (ConfigError, "colour", lambda _, folder: language_model(folder, "#colour=1")),

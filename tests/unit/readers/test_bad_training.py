@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from rag.core.errors import ArtifactError, ConfigError, DataError
+from rag.core.errors import ArtifactError, ConfigError, DataError, ResourceError
 from readers.extractive.model import SpanModel
 from readers.extractive.settings import ReaderSettings
 from readers.extractive.training.config import ReaderStage, ReaderTrainConfig
@@ -74,7 +74,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (ConfigError, "does not know the token", {"train": ["absent.json"], "teacher": "roberta"}),
         (ConfigError, "reads at most 128", {"stages": [ReaderStage(epochs=1, full_tokens=200)]}),
         (ConfigError, "skim_layer is 5, the encoder has 2 layers", {"skim_layer": 5}),
-        (ArtifactError, "absent", {"encoder": "absent"}),
+        (ResourceError, "absent", {"encoder": "absent"}),
     ],
 )
 def test_readers(

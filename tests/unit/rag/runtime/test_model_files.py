@@ -1,21 +1,39 @@
 import hashlib
+import json
+import os
+import random
+import re
+from pathlib import Path
+from typing import Any
 
+import huggingface_hub
+import numpy as np
 import pytest
 import torch
 from huggingface_hub.utils import filter_repo_objects
 from safetensors.torch import save_file
+from tokenizers import Tokenizer
+from transformers import AutoTokenizer
 
 from rag.core.errors import ArtifactError, MismatchedArtifactError, MissingDependencyError
 from rag.runtime import model_files
+from rag.runtime.backbone import refuse_missing
 from rag.runtime.model_files import (
     PACKAGED,
     backbone_state,
+    copy_tokenizer,
     embedded_encoder_dir,
+    folder_tokenizer,
     model_folder,
+    read_config,
+    read_tensors,
     weight_files,
+    weight_shapes,
     weights_sha256,
 )
 from tests.packaged import check_packaged_weights
+from tests.published import with_vocabulary_alone
+from tests.tiny_reader import tiny_roberta_tokenizer, tiny_tokenizer
 
 
 @pytest.mark.parametrize(("name", "most"), [("minilm-qa", 6e6), ("static", 16e6)])
@@ -52,15 +70,91 @@ def test_missing_folders(name):
 @pytest.mark.parametrize(
     ("file", "message"),
     [
-        ("pytorch_model.bin", r"pytorch_model\.bin: pickle files are not loaded"),
+        ("pytorch_model.bin", r"pytorch_model\.bin cannot be read"),
         ("model.safetensors", r"model\.safetensors cannot be read"),
-        ("other.txt", r"has no model\.safetensors"),
+        ("other.txt", r"has neither model\.safetensors nor pytorch_model\.bin$"),
+        ("epoch=3.ckpt", r"nor pytorch_model\.bin, it has epoch=3\.ckpt"),
     ],
 )
 def test_weights_that_cannot_be_read_are_named(tmp_path, file, message):
     (tmp_path / file).write_bytes(b"12345678garbage")
+    for read in (backbone_state, weight_shapes):
+        with pytest.raises(ArtifactError) as caught:
+            read(tmp_path)
+        assert re.search(message, caught.value.message)
+
+
+class _Hostile:
+    """An object whose pickle makes a folder when it is loaded by a careless program."""
+
+    def __init__(self, target: Path) -> None:
+        self.target = target
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.target),)
+
+
+@pytest.mark.parametrize("is_archive", [True, False])
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (_Hostile, r"holds a \S+\.mkdir, and nothing but tensors is read"),
+        (lambda target: {"a": torch.ones(1), "b": _Hostile(target)}, r"\.mkdir, and nothing"),
+        (lambda target: torch.nn.Linear(2, 2), r"holds a torch\.nn\.modules\.linear\.Linear"),
+        (lambda target: [torch.ones(1)], r"holds 1 entries that are no tensors, the first is list"),
+        (
+            lambda target: {"epoch": 3, "state_dict": {"a": torch.ones(1)}},
+            r"holds 2 entries that are no tensors, the first is epoch",
+        ),
+    ],
+)
+def test_nothing_but_tensors_is_read_and_nothing_is_run(tmp_path, make, message, is_archive):
+    target = tmp_path / "made"
+    file = tmp_path / "pytorch_model.bin"
+    torch.save(make(target), file, _use_new_zipfile_serialization=is_archive)
     with pytest.raises(ArtifactError, match=message):
         backbone_state(tmp_path)
+    assert not target.exists()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("is_archive", [True, False])
+def test_changed_bytes_are_refused_or_are_numbers(tmp_path, is_archive):
+    """No error of an unpickler or of an archive's reader comes through."""
+    file = tmp_path / "pytorch_model.bin"
+    tensors = {"a": torch.zeros(4, 4), "b": torch.zeros(2)}
+    torch.save(tensors, file, _use_new_zipfile_serialization=is_archive)
+    whole = file.read_bytes()
+    refused = 0
+    for seed in range(150):
+        drawn = random.Random(seed)
+        content = bytearray(whole)
+        for _ in range(drawn.choice([1, 5, 40])):
+            content[drawn.randrange(len(content))] = drawn.randrange(256)
+        file.write_bytes(content[: drawn.choice([len(content), drawn.randrange(len(content))])])
+        try:
+            backbone_state(tmp_path)
+        except ArtifactError:
+            refused += 1
+    assert refused > 50
+
+
+def test_safetensors_win_over_a_bin_file(tmp_path):
+    torch.save({"a": torch.ones(1)}, tmp_path / "pytorch_model.bin")
+    assert weight_shapes(tmp_path) == {"a": (1,)}
+    save_file({"b": torch.ones(2)}, tmp_path / "model.safetensors")
+    assert weight_files(tmp_path) == [tmp_path / "model.safetensors"]
+    assert weight_shapes(tmp_path) == {"b": (2,)}
+
+
+def test_tensors_that_share_their_memory_are_read_as_each_of_them(tmp_path):
+    shared = torch.arange(6.0).reshape(2, 3)
+    tied = {"embeddings.a": shared, "embeddings.b": shared, "embeddings.c": shared.T}
+    torch.save(tied, tmp_path / "pytorch_model.bin")
+    for name, tensor in backbone_state(tmp_path).items():
+        assert torch.equal(tensor, tied[name])
+    numbers = read_tensors(tmp_path, "embeddings.c", framework="numpy")
+    np.testing.assert_array_equal(numbers["embeddings.c"], shared.T.numpy())
 
 
 def test_sharded_weights(tmp_path):
@@ -80,6 +174,9 @@ def test_sharded_weights(tmp_path):
     index.write_text('{"weight_map": {"a": "../elsewhere.safetensors"}}')
     with pytest.raises(ArtifactError, match="outside"):
         weight_files(tmp_path)
+    index.write_text('{"weight_map": {"a": "model-00001.safetensors", "b": "lost.safetensors"}}')
+    with pytest.raises(ArtifactError, match=r"lacks 1 of 2 weights files, the first is lost"):
+        weight_files(tmp_path)
 
 
 def test_wrappers_and_old_names_are_removed(tmp_path):
@@ -93,10 +190,72 @@ def test_wrappers_and_old_names_are_removed(tmp_path):
     assert sorted(state) == ["embeddings.LayerNorm.bias", "embeddings.LayerNorm.weight"]
 
 
-def test_everything_that_settings_are_read_from_is_fetched():
-    read = [
-        *("config.json", "modules.json", "tokenizer.json", "vocab.txt", "spiece.model"),
-        *("1_Pooling/config.json", "2_Dense/model.safetensors"),
-        "model-00001-of-00002.safetensors",
-    ]
-    assert list(filter_repo_objects(read, allow_patterns=list(model_files._WANTED))) == read
+@pytest.mark.parametrize(
+    ("model_type", "make"), [("bert", tiny_tokenizer), ("roberta", tiny_roberta_tokenizer)]
+)
+def test_a_tokenizer_of_a_vocabulary_is_written_as_transformers_reads_it(
+    tmp_path, model_type, make
+):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
+    make().save_pretrained(tmp_path)
+    with_vocabulary_alone(tmp_path)
+    copy_tokenizer(tmp_path, tmp_path / "copy.json")
+    written = Tokenizer.from_file(str(tmp_path / "copy.json"))
+    text = "The tower, 57 meters; the émigré"
+    assert written.encode(text).ids == AutoTokenizer.from_pretrained(tmp_path)(text)["input_ids"]
+    written = folder_tokenizer(tmp_path).encode("the tower", "a city").ids
+    assert written == AutoTokenizer.from_pretrained(tmp_path)("the tower", "a city")["input_ids"]
+
+
+_COMMON = ["config.json", "tokenizer.json", "chat_template.jinja", "spiece.model"]
+_MODULES = ["modules.json", "1_Pooling/config.json", "2_Dense/config.json"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "others"),
+    [
+        ([*_COMMON, "model.safetensors"], ["pytorch_model.bin", "training_args.bin", "rust.ot"]),
+        ([*_COMMON, "pytorch_model.bin"], ["optimizer.bin", "colbert_linear.pt", "tf_model.h5"]),
+        ([*_COMMON, "pytorch_model.bin.index.json", "pytorch_model-00001-of-00001.bin"], []),
+        ([*_COMMON, *_MODULES, "model.safetensors", "2_Dense/pytorch_model.bin"], ["onnx/a.onnx"]),
+        (
+            [*_COMMON, *_MODULES, "pytorch_model.bin", "2_Dense/model.safetensors"],
+            ["2_Dense/pytorch_model.bin"],
+        ),
+        (["ctx_encoder/config.json", "ctx_encoder/pytorch_model.bin"], []),
+    ],
+)
+def test_bin_files_are_fetched_where_there_are_no_safetensors(
+    tmp_path, monkeypatch, wanted, others
+):
+    folder = tmp_path / ("5b" * 20)
+    revisions = []
+
+    def download(name, *, allow_patterns, revision=None):
+        revisions.append(revision)
+        for path in filter_repo_objects([*wanted, *others], allow_patterns=allow_patterns):
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).touch()
+        return str(folder)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    assert model_folder("someone/model") == folder
+    fetched = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
+    assert sorted(fetched) == sorted(wanted)
+    assert set(revisions) <= {None, folder.name}
+
+
+def _own_code(folder, model_type):
+    config = {"model_type": model_type, "architectures": ["JinaModel"]}
+    config["auto_map"] = {"AutoModel": "someone/code--modeling.JinaModel"}
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def test_a_model_that_needs_code_of_its_repository_is_refused(tmp_path):
+    _own_code(tmp_path, "new")
+    with pytest.raises(ArtifactError, match=r"\(JinaModel\) needs its own code .* is not run"):
+        read_config(tmp_path)
+    _own_code(tmp_path, "gte")  # an architecture that transformers has itself
+    assert read_config(tmp_path)["model_type"] == "gte"
+    with pytest.raises(ArtifactError, match="needs its own code"):
+        refuse_missing(tmp_path, ["embeddings.weight"])

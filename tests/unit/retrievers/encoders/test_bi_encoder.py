@@ -1,3 +1,4 @@
+import json
 import shutil
 from dataclasses import replace
 
@@ -162,8 +163,27 @@ def test_another_tokenizer_is_another_encoder_and_a_lost_one_is_refused(
     )  # of an index from before it was recorded
     assert older.differences(encoder.identity) == ()
     file.unlink()
-    with pytest.raises(ArtifactError, match=r"no tokenizer\.json"):
+    with pytest.raises(ArtifactError, match=r"no tokenizer\.json and no vocabulary"):
         BiEncoder.load(folder, precision="fp32")
+    (folder / "tokenizer_config.json").unlink()  # which asks for tokenizer.json
+    (folder / "merges.txt").touch()  # of another kind of vocabulary than BERT's
+    with pytest.raises(ArtifactError, match=r"no tokenizer\.json or vocab\.txt"):
+        BiEncoder.load(folder, precision="fp32")
+    (folder / "merges.txt").unlink()
+    entries = load_vocabulary(tiny_bert)
+    (folder / "vocab.txt").write_text("\n".join(entries) + "\n")
+    again = BiEncoder.load(folder, precision="fp32")
+    np.testing.assert_allclose(
+        again.encode_passages(TITLES, TEXTS), encoder.encode_passages(TITLES, TEXTS), atol=1e-6
+    )
+    (folder / "vocab.txt").write_text("\n".join([*entries, "rhine"]) + "\n")
+    (difference,) = BiEncoder.load(folder, precision="fp32").identity.differences(again.identity)
+    assert difference.startswith("tokenizer_sha256")
+
+
+def load_vocabulary(folder):
+    vocabulary = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
+    return sorted(vocabulary, key=vocabulary.get)
 
 
 @pytest.mark.needs_bf16

@@ -2,6 +2,7 @@ import json
 import shutil
 
 import pytest
+from safetensors.torch import save_file
 
 from rag.core.errors import ArtifactError, ConfigError, DataError
 from retrievers.encoders.settings import read_settings
@@ -122,6 +123,7 @@ def test_plain_folder_says_what_was_guessed(tmp_path):
         tmp_path / "config.json",
         {"model_type": "roberta", "max_position_embeddings": 514, "pad_token_id": 1},
     )
+    save_file({}, tmp_path / "model.safetensors")
     settings = read_settings(tmp_path)
     assert (settings.pooling, settings.max_length) == ("mean", 512)
     assert "vectors are the mean of their tokens'" in settings.guessed

@@ -158,6 +158,8 @@ def test_a_prefix_can_be_the_name_of_a_prompt(tmp_path: Path) -> None:
 
 def plain(folder: Path, **config: Any) -> EncoderSettings:
     write(folder / "config.json", {"model_type": "bert", "max_position_embeddings": 96, **config})
+    weights = {"embeddings.word_embeddings.weight": np.zeros((4, 2), np.float32)}
+    save_file(weights, folder / "model.safetensors")
     return read_settings(folder)
 
 

@@ -82,7 +82,7 @@ def test_what_is_written_opens_in_sentence_transformers(
     library = pytest.importorskip("sentence_transformers")
     tokenizer().save(str(tmp_path / "tokenizer.json"))
     for _ in range(2):  # an earlier folder is replaced
-        write_static(place := tmp_path / "made", vectors, tmp_path / "tokenizer.json")
+        write_static(place := tmp_path / "made", vectors, tmp_path)
     made = load_encoder(place).encode_questions(TEXTS)
     np.testing.assert_allclose(made, by_hand(vectors, TEXTS), atol=0.02)
     theirs = library.SentenceTransformer(str(place), device="cpu")

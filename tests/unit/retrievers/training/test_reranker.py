@@ -1,5 +1,6 @@
 """`train_reranker`: the loss against brute force, and learning to rank."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -102,6 +103,40 @@ def test_what_was_learnt_ranks_and_is_a_cross_encoder(tmp_path: Path, tiny_bert:
     assert train_reranker(chosen) == folder  # the command repeated
     assert (folder / "tokenizer.json").read_bytes() == written
     np.testing.assert_array_equal(CrossEncoder.load(folder, precision="fp32").score(*pairs), odds)
+
+
+@pytest.mark.parametrize("has_pad", [True, False])
+def test_a_decoder_that_states_no_padding_is_scored_in_batches(
+    tiny: Any, tmp_path: Path, has_pad: bool
+) -> None:
+    """Its class takes the score of the last token, which it finds by the padding."""
+    start = tiny.base(tmp_path / "start", "qwen3")
+    stated = json.loads((start / "config.json").read_text())
+    del stated["pad_token_id"]
+    (start / "config.json").write_text(json.dumps(stated))
+    if not has_pad:
+        file = start / "tokenizer_config.json"
+        tokens = json.loads(file.read_text())
+        del tokens["pad_token"]
+        file.write_text(json.dumps({**tokens, "eos_token": "[SEP]"}))
+    judge = CrossEncoder.load(start, train=True)
+    judge.network.eval()
+    questions = ["who wrote the text", "who"]
+    passages = [Passage("1", "", "the river"), Passage("2", "", "the danube rises in the forest")]
+    with torch.no_grad():
+        together, _ = judge.logits(questions, passages)
+        alone = [
+            judge.logits([question], [passage])[0]
+            for question, passage in zip(questions, passages, strict=True)
+        ]
+    torch.testing.assert_close(together, torch.cat(alone), atol=1e-5, rtol=0)
+    judge.network.save_pretrained(tmp_path / "saved")
+    judge.tokenizer.save_pretrained(tmp_path / "saved")
+    library = pytest.importorskip("sentence_transformers")
+    peer = library.CrossEncoder(str(tmp_path / "saved"), device="cpu")
+    pairs = [(q, passage.text) for q, passage in zip(questions, passages, strict=True)]
+    scores = peer.predict(pairs, activation_fn=torch.nn.Identity())
+    np.testing.assert_allclose(together.numpy(), scores, atol=1e-5)
 
 
 @pytest.mark.parametrize("base", ["bert", "mpnet", "modernbert", "qwen3"])

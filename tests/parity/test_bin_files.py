@@ -1,0 +1,324 @@
+"""Checkpoints as they were published before safetensors, `pytorch_model.bin` alone and perhaps no
+tokenizer.json: they compute what transformers' and sentence-transformers' own classes do.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+from transformers import (
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForQuestionAnswering,
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    DPRContextEncoder,
+    DPRQuestionEncoder,
+    DPRReader,
+)
+
+from indexers.index import Index
+from rag.core.types import Passage
+from readers.extractive.files import start_model
+from readers.extractive.reader import ExtractiveReader
+from readers.generative.reader import GenerativeReader
+from readers.llm.local import open_local
+from retrievers.encoders.bi_encoder import BiEncoder
+from tests.commands import exit_code
+from tests.published import (
+    hub_cache,
+    published_dpr,
+    published_encoder,
+    published_seq2seq,
+    stored_as_bin,
+    with_vocabulary_alone,
+)
+from tests.tiny_causal import causal_folder
+
+TEXTS = ["the tower is 57 meters near the river", "the city", "how many bridges?"]
+DPR_NAMES = (
+    "facebook/dpr-ctx_encoder-single-nq-base",
+    "facebook/dpr-question_encoder-single-nq-base",
+)
+
+
+def hidden_states(folder: Path, texts: list[str]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Last hidden states (n, L, H) and mask (n, L) of transformers' bare network."""
+    tokens = AutoTokenizer.from_pretrained(folder)(
+        texts, padding=True, return_tensors="pt", return_token_type_ids=False
+    )
+    with torch.no_grad():
+        hidden = AutoModel.from_pretrained(folder)(**tokens)[0]
+    return hidden, tokens.attention_mask
+
+
+def mean(folder: Path) -> torch.Tensor:
+    hidden, mask = hidden_states(folder, TEXTS)
+    return (hidden * mask[:, :, None]).sum(1) / mask.sum(1, keepdim=True)
+
+
+def first(folder: Path) -> torch.Tensor:
+    return hidden_states(folder, TEXTS)[0][:, 0]
+
+
+def contriever(folder: Path) -> Path:
+    published_encoder(folder, "bert-base-uncased")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "architectures": ["Contriever"]}))
+    return stored_as_bin(folder)
+
+
+def dragon(folder: Path) -> Path:
+    published_encoder(folder, "bert-base-uncased")
+    return with_vocabulary_alone(stored_as_bin(folder))
+
+
+def co_condenser(folder: Path) -> Path:
+    return stored_as_bin(published_encoder(folder, "bert-base-uncased", "ModelForMaskedLM"))
+
+
+def ance(folder: Path) -> Path:
+    published_encoder(folder, "roberta-base", "ModelForMaskedLM")
+    torch.manual_seed(5)
+    head = {"embeddingHead.weight": torch.randn(24, 32), "embeddingHead.bias": torch.randn(24)}
+    return stored_as_bin(
+        folder, **head, **{"norm.weight": torch.randn(24), "norm.bias": torch.randn(24)}
+    )
+
+
+def ance_vectors(folder: Path) -> torch.Tensor:
+    state = torch.load(folder / "pytorch_model.bin", weights_only=True)
+    projected = functional.linear(
+        first(folder), state["embeddingHead.weight"], state["embeddingHead.bias"]
+    )
+    return functional.layer_norm(projected, (24,), state["norm.weight"], state["norm.bias"])
+
+
+def split_mpnet(folder: Path) -> Path:
+    return stored_as_bin(published_encoder(folder, "mpnet-base"), parts=3)
+
+
+def old_names(folder: Path) -> Path:
+    """BERT of 2018: LayerNorm's gamma and beta, in a file that is no archive."""
+    stored_as_bin(published_encoder(folder, "bert-base-uncased"))
+    file = folder / "pytorch_model.bin"
+    state = torch.load(file, weights_only=True)
+    renamed = {
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
+            "LayerNorm.bias", "LayerNorm.beta"
+        ): tensor
+        for name, tensor in state.items()
+    }
+    torch.save(renamed, file, _use_new_zipfile_serialization=False)
+    return folder
+
+
+def without_tokenizer_json(folder: Path) -> Path:
+    return with_vocabulary_alone(stored_as_bin(published_encoder(folder, "roberta-base")))
+
+
+def deberta(folder: Path) -> Path:
+    return stored_as_bin(published_encoder(folder, "deberta-v3-base"))
+
+
+Make = Callable[[Path], Path]
+Oracle = Callable[[Path], torch.Tensor]
+
+
+@pytest.mark.parametrize(
+    ("make", "pooling", "oracle"),
+    [
+        (contriever, "auto", mean),
+        (dragon, "cls", first),
+        (co_condenser, "cls", first),
+        (ance, "auto", ance_vectors),
+        (split_mpnet, "mean", mean),
+        (old_names, "mean", mean),
+        (without_tokenizer_json, "mean", mean),
+        (deberta, "cls", first),
+    ],
+)
+def test_encoders(make: Make, pooling: str, oracle: Oracle, tmp_path: Path) -> None:
+    folder = make(tmp_path)
+    encoder = BiEncoder.load(folder, precision="fp32", pooling=pooling)
+    vectors = encoder.encode_passages([""] * len(TEXTS), TEXTS)
+    assert vectors == pytest.approx(oracle(folder).numpy(), abs=1e-5)
+
+
+def sentence_transformer(folder: Path, network: Path, modules: list[Any]) -> Path:
+    library = pytest.importorskip("sentence_transformers")
+    from sentence_transformers.sentence_transformer import modules as package
+
+    parts = [package.Transformer(str(network)), package.Pooling(32, "cls")]
+    model = library.SentenceTransformer(modules=[*parts, *modules], device="cpu")
+    model.save_pretrained(str(folder))
+    return stored_as_bin(folder)
+
+
+@pytest.mark.parametrize("name", ["bge-m3", "labse"])
+def test_folders_of_sentence_transformers(name: str, tmp_path: Path) -> None:
+    """BGE-M3 keeps the heads of its other outputs beside the network; LaBSE's Dense is a `.bin`."""
+    pytest.importorskip("sentence_transformers")
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer import modules
+
+    if name == "bge-m3":
+        network = published_encoder(tmp_path / "network", "xlm-roberta-base")
+        folder = sentence_transformer(tmp_path / name, network, [modules.Normalize()])
+        torch.save({"weight": torch.ones(1, 32)}, folder / "sparse_linear.pt")
+        torch.save({"weight": torch.ones(32, 32)}, folder / "colbert_linear.pt")
+    else:
+        network = published_encoder(tmp_path / "network", "bert-base-uncased")
+        folder = sentence_transformer(
+            tmp_path / name, network, [modules.Dense(32, 12), modules.Normalize()]
+        )
+        assert (folder / "2_Dense" / "pytorch_model.bin").is_file()
+    peer = SentenceTransformer(str(folder), device="cpu")
+    vectors = BiEncoder.load(folder, precision="fp32").encode_questions(TEXTS)
+    np.testing.assert_allclose(vectors, peer.encode_query(TEXTS), atol=1e-5)
+
+
+def dpr_towers(folder: Path, projection_dim: int) -> list[Path]:
+    """Both towers in the layout of the hub: an old `.bin` file, and vocab.txt alone."""
+    torch.manual_seed(3)
+    towers = []
+    for kind in (DPRContextEncoder, DPRQuestionEncoder):
+        place = folder / kind.__name__
+        published_dpr(place, kind, projection_dim=projection_dim)
+        towers.append(with_vocabulary_alone(stored_as_bin(place, is_archive=False)))
+    return towers
+
+
+def dpr_vectors(towers: list[Path]) -> tuple[np.ndarray, np.ndarray]:
+    """transformers' vectors of passages (title and text in one pair) and of questions."""
+    tokenizer = AutoTokenizer.from_pretrained(towers[0])
+    passages = tokenizer(["Tower", "City"], TEXTS[:2], padding=True, return_tensors="pt")
+    questions = tokenizer(TEXTS, padding=True, return_tensors="pt")
+    of_passages = DPRContextEncoder.from_pretrained(towers[0])
+    of_questions = DPRQuestionEncoder.from_pretrained(towers[1])
+    with torch.no_grad():
+        return tuple(
+            network(tokens.input_ids, attention_mask=tokens.attention_mask).pooler_output.numpy()
+            for network, tokens in ((of_passages, passages), (of_questions, questions))
+        )
+
+
+@pytest.mark.parametrize("projection_dim", [0, 8])
+def test_dpr_as_published(projection_dim: int, tmp_path: Path) -> None:
+    towers = dpr_towers(tmp_path, projection_dim)
+    encoder = BiEncoder.load(" + ".join(map(str, towers)), precision="fp32")
+    passages, questions = dpr_vectors(towers)
+    vectors = encoder.encode_passages(["Tower", "City"], TEXTS[:2])
+    np.testing.assert_allclose(vectors, passages, atol=1e-5)
+    np.testing.assert_allclose(encoder.encode_questions(TEXTS), questions, atol=1e-5)
+
+
+def test_the_command_of_the_guide_indexes_with_dpr_by_its_hub_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    towers = dpr_towers(tmp_path, 0)
+    for name, tower in zip(DPR_NAMES, towers, strict=True):
+        hub_cache(tmp_path / "hub", name, tower)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    corpus = tmp_path / "corpus.jsonl"
+    records = [
+        {"id": "1", "title": "Tower", "text": TEXTS[0]},
+        {"id": "2", "title": "City", "text": TEXTS[1]},
+    ]
+    corpus.write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    options = ("--retriever", "dense", "--split", "none", "--precision", "fp32")
+    out = tmp_path / "index"
+    assert (
+        exit_code("index", corpus, "--encoder", " + ".join(DPR_NAMES), *options, "--out", out) == 0
+    )
+    passages, _ = dpr_vectors(towers)
+    with Index.open(out) as index:
+        np.testing.assert_allclose(
+            index.require_dense().embeddings.rows(np.arange(2)), passages, atol=1e-5
+        )
+
+
+@pytest.mark.parametrize("name", ["bart-base", "t5-small"])
+def test_generators(name: str, tmp_path: Path) -> None:
+    folder = stored_as_bin(published_seq2seq(tmp_path, name))
+    reader = GenerativeReader.load(folder, precision="fp32", passage_tokens=90, answer_tokens=8)
+    passage = Passage("1", "", TEXTS[0])
+    [found] = reader.log_likelihood(["how many?"], [[passage]], [[1.0]], ["57 meters"])
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    row = tokenizer(f"question: how many? title:  context: {TEXTS[0]}", return_tensors="pt")
+    labels = tokenizer("57 meters", return_tensors="pt").input_ids
+    with torch.no_grad():
+        loss = model(row.input_ids, attention_mask=row.attention_mask, labels=labels).loss
+    assert found == pytest.approx(-float(loss) * labels.shape[1], rel=1e-4)
+
+
+def test_fusion_in_decoder_as_published(tmp_path: Path) -> None:
+    """Its code saved a wrapper around the encoder, and one around each block."""
+    plain = published_seq2seq(tmp_path / "plain", "t5-small")
+    wrapped = stored_as_bin(published_seq2seq(tmp_path / "wrapped", "t5-small"))
+    file = wrapped / "pytorch_model.bin"
+    state = {}
+    for name, tensor in torch.load(file, weights_only=True).items():
+        inner = (
+            name.replace("encoder.", "encoder.encoder.") if name.startswith("encoder.") else name
+        )
+        head, _, rest = inner.partition("encoder.encoder.block.")
+        if rest:
+            number, _, layer = rest.partition(".")
+            inner = f"{head}encoder.encoder.block.{number}.module.{layer}"
+        state[inner] = tensor
+    torch.save(state, file)
+    config = json.loads((wrapped / "config.json").read_text())
+    (wrapped / "config.json").write_text(json.dumps({**config, "architectures": ["FiDT5"]}))
+    passages = [Passage(str(number), "", text) for number, text in enumerate(TEXTS)]
+    results = [
+        GenerativeReader.load(folder, precision="fp32", passage_tokens=90).read(
+            ["how many?"], [passages], [[1.0, 2.0, 3.0]]
+        )
+        for folder in (plain, wrapped)
+    ]
+    assert results[0][0].answers == results[1][0].answers
+
+
+def test_a_reader(tmp_path: Path) -> None:
+    folder = published_encoder(tmp_path, "roberta-base", "ModelForQuestionAnswering")
+    with_vocabulary_alone(stored_as_bin(folder))
+    reader = ExtractiveReader.load(folder, precision="fp32")
+    pairs = AutoTokenizer.from_pretrained(folder)("how many?", TEXTS[0], return_tensors="pt")
+    with torch.no_grad():
+        expected = AutoModelForQuestionAnswering.from_pretrained(folder)(**pairs)
+        segments = torch.zeros_like(pairs.input_ids)
+        logits = reader.model.logits(pairs.input_ids, pairs.attention_mask, segments)
+    assert torch.allclose(logits.start, expected.start_logits, atol=1e-5)
+    assert torch.allclose(logits.end, expected.end_logits, atol=1e-5)
+
+
+def test_a_language_model(tmp_path: Path) -> None:
+    folder = causal_folder(tmp_path, positions=2048)
+    expected = open_local(folder, precision="fp32", answer_tokens=8)
+    messages = [{"role": "user", "content": "where is the tower?"}]
+    reply = expected.completer.complete(messages, 8)
+    stored_as_bin(folder, parts=2)
+    assert open_local(folder, precision="fp32").completer.complete(messages, 8) == reply
+    assert AutoModelForCausalLM.from_pretrained(folder).num_parameters() > 0
+
+
+def test_the_encoder_of_dpr_s_reader_is_a_base_of_training(tmp_path: Path) -> None:
+    reader = published_dpr(tmp_path, DPRReader)
+    stored_as_bin(tmp_path, is_archive=False)
+    model, tokenizer = start_model(str(tmp_path), longest=60, seed=0)
+    tokens = tokenizer(TEXTS, padding=True, return_tensors="pt")
+    inputs = (tokens.input_ids, tokens.attention_mask)
+    with torch.no_grad():
+        expected = reader.span_predictor.encoder.bert_model(*inputs)[0]
+        hidden = model.eval().encoder(*inputs)[0]
+    mask = tokens.attention_mask.bool()
+    assert torch.allclose(hidden[mask], expected[mask], atol=1e-5)
