@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokeni
 from rag.core.errors import ConfigError
 from rag.core.types import Passage
 from retrievers.encoders.yes_no import YesNoScorer
-from retrievers.rerank import _open_scorer
+from retrievers.rerank import open_scorer
 from tests.published import published_seq2seq, stored_as_bin
 from tests.tiny_causal import causal_folder
 
@@ -45,7 +45,7 @@ def with_words(folder: Path, words: list[str], auto: Any) -> Path:
 def test_monot5(tmp_path: Path) -> None:
     folder = published_seq2seq(tmp_path / "monot5-tiny", "t5-small")
     stored_as_bin(with_words(folder, ["▁true", "▁false"], AutoModelForSeq2SeqLM))
-    scorer, identity = _open_scorer(str(folder), "fp32")
+    scorer, identity = open_scorer(str(folder), "fp32")
     assert identity["kind"] == "yes-no"
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForSeq2SeqLM.from_pretrained(folder)
@@ -64,7 +64,7 @@ def test_monot5(tmp_path: Path) -> None:
 def test_qwen3_reranker(tmp_path: Path) -> None:
     folder = causal_folder(tmp_path / "Qwen3-Reranker-tiny", positions=1024)
     with_words(folder, ["yes", "no"], AutoModelForCausalLM)
-    scorer, _ = _open_scorer(str(folder), "fp32")
+    scorer, _ = open_scorer(str(folder), "fp32")
     tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
     model = AutoModelForCausalLM.from_pretrained(folder)
     pairs = [
@@ -93,4 +93,4 @@ def test_a_long_passage_is_cut_before_the_question_for_its_relevance(tmp_path: P
 def test_another_language_model_is_refused(tmp_path: Path) -> None:
     folder = causal_folder(tmp_path / "llama", positions=64)
     with pytest.raises(ConfigError, match=re.escape("or one called monot5 or qwen3-reranker")):
-        _open_scorer(str(folder), "fp32")
+        open_scorer(str(folder), "fp32")
