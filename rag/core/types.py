@@ -293,6 +293,9 @@ class Answer(Record):
 
 
 Certainty = Literal["likely", "perhaps", "none"]
+# An answer of less than a quarter of the confidence in "no answer" is shown as none. Over 420 training
+# questions of seven sets, read with their passages, this withholds 13 answers, 12 of them wrong.
+FAR_BELOW = 0.25
 PolicyName = Literal["once", "again"]
 """When passages are searched for: once, or again as often as a language model asks for it."""
 
@@ -329,17 +332,19 @@ class AnswerSet(Record):
     def certainty(self) -> Certainty:
         """How terminal, page, chat and tools present the first answer.
 
-        "none" (present "no answer") if that is likelier than not, "likely" if the answer is.
+        "none" (present "no answer") if that is likelier than not, or if the first answer is far less
+        likely than it; "likely" if the answer is likelier than not.
 
         Example:
             >>> evidence = Evidence("d", "", "In Ulm.", 3, 6, 1.0)
             >>> def example(answer: float, no_answer: float) -> Certainty:
             ...     return AnswerSet("Where?", (Answer("Ulm", 1.0, answer, evidence),), no_answer).certainty
-            >>> example(0.9, 0.05), example(0.3, 0.4), example(0.1, 0.6)
-            ('likely', 'perhaps', 'none')
+            >>> example(0.9, 0.05), example(0.3, 0.4), example(0.1, 0.46), example(0.1, 0.6)
+            ('likely', 'perhaps', 'none', 'none')
         """
         confidence = self.answers[0].confidence if self.answers else 0.0
-        if self.no_answer_confidence > 0.5 or confidence <= 0:
+        is_far_below = confidence < FAR_BELOW * self.no_answer_confidence
+        if self.no_answer_confidence > 0.5 or confidence <= 0 or is_far_below:
             return "none"
         return "likely" if confidence >= 0.5 else "perhaps"
 
