@@ -21,6 +21,7 @@ def _answer_set(confidence: float, none: float) -> AnswerSet:
 def test_answer_set_has_the_public_shape_and_compares_with_no_answer() -> None:
     assert _answer_set(0.6, 0.4).is_answered
     assert not _answer_set(0.3, 0.7).is_answered
+    assert not _answer_set(0.1, 0.46).is_answered
     assert not AnswerSet("q", (), 0.0, "v", {}).is_answered
     shape = _answer_set(0.75, 0.25).to_json()
     assert json.loads(json.dumps(shape)) == {
@@ -42,6 +43,7 @@ def test_answer_set_has_the_public_shape_and_compares_with_no_answer() -> None:
         ],
         "no_answer_confidence": 0.25,
         "index_version": "abc123",
+        "certainty": "likely",
         "timings_ms": {"total": 1.235},
     }
 
