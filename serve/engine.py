@@ -373,6 +373,8 @@ def _failure(
 def open_pipeline(settings: ServeSettings) -> Pipeline:
     """Open the pipeline of the settings' index and warm it up with one question.
 
+    A model elsewhere is not asked: its outage would keep the searches from starting, too.
+
     Raises:
         RagError: the index or a model cannot be used.
     """
@@ -382,7 +384,8 @@ def open_pipeline(settings: ServeSettings) -> Pipeline:
     index = settings.index if settings.ray is None else open_sharded(settings.index, settings.ray)
     pipeline = Pipeline.open(index, **settings.model_dump(include=set(OpenSettings.model_fields)))
     try:
-        pipeline.ask(["Is everything loaded?"])
+        warm_up = pipeline.retrieve if pipeline.reads_at_once else pipeline.ask
+        warm_up(["Is everything loaded?"])
     except BaseException:
         pipeline.close()
         raise

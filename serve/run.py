@@ -175,7 +175,8 @@ def _worker_app(settings: ServeSettings, folder: Path) -> FastAPI:
     """The application of one worker, made in its process."""
     _set_up_logging()
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    Finalize(None, leave, exitpriority=0)
+    # last: before it, semaphores are given back, which the supervisor would otherwise warn of
+    Finalize(None, leave, exitpriority=-1)
     return create_app(
         settings,
         on_load_error=lambda error: leave(STARTUP_FAILURE),

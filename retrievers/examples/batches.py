@@ -87,6 +87,12 @@ class Epochs:
         if once:
             return cls(items, config.batch_size, seed=config.seed)
         size = batch_size or config.batch_size
+        usual = type(config).model_fields["batch_size"].default
+        if size > max(items, usual):
+            raise ConfigError(
+                f"batch_size is {size}, and there are {items} examples to train on",
+                hint="lower batch_size",
+            )
         made = cls(
             items, size, epochs=config.epochs, max_batches=config.max_batches, seed=config.seed
         )
