@@ -285,7 +285,7 @@ async def test_the_folder_decides_about_its_documents_and_the_sender_about_those
             assert reply.json()["deleted"] is True
         assert await listed(client) == {"sent"}
     (folder / "gone.md").unlink()  # its file, too
-    rag.index(folder, place, update=True)
+    rag.update(place, folder)
     async with running(app=application(place)) as client:
         assert await listed(client) == {"sent", "kept.md"}
 
