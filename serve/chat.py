@@ -50,7 +50,7 @@ _UNSUPPORTED = (
     *("tools", "tool_choice", "functions", "function_call", "response_format", "stop"),
     *("logprobs", "top_logprobs", "logit_bias", "audio", "web_search_options"),
 )
-_NEUTRAL = (None, False, "none", "auto", [], {}, {"type": "text"})
+_NEUTRAL: tuple[object, ...] = (None, False, "none", "auto", [], {}, {"type": "text"})
 _TEXT = TypeAdapter(Text)
 
 router = APIRouter()
