@@ -22,8 +22,10 @@ export HF_HUB_OFFLINE ?= 1
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version) if sys.version_info < (3, 11) else None'
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	@echo 'Installing torch, then the rest: minutes. On Linux the usual wheel of torch brings CUDA, gigabytes, also'
+	@echo 'without a GPU; to avoid it, stop here, install a wheel for CPUs into $(VENV), and run the same command again.'
+	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt torch==2.13.0
+	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e .
 	touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed

@@ -1,4 +1,4 @@
-"""A hook of the site builder: its search also works from the disk, and lists guides first."""
+"""A hook of the site builder: a start page, and a search that also works from the disk."""
 
 import json
 from pathlib import Path
@@ -7,8 +7,14 @@ from typing import Any
 _SCRIPT = Path(__file__).with_suffix(".js")
 
 
+_START = """<!doctype html><meta charset="utf-8"><title>openqa-rag</title>
+<meta http-equiv="refresh" content="0; url=docs/index.html"><a href="docs/index.html">openqa-rag</a>
+"""
+
+
 def on_post_build(config: Any, **_: Any) -> None:
-    """Put the index into the script that searches it, in place of the theme's."""
+    """Put the index into the script that searches it, in place of the theme's; add a start page."""
+    (Path(config.site_dir) / "index.html").write_text(_START, encoding="utf-8")
     folder = Path(config.site_dir) / "search"
     entries = json.loads((folder / "search_index.json").read_text(encoding="utf-8"))["docs"]
     entries.sort(key=lambda entry: _rank(entry["location"]))

@@ -31,6 +31,7 @@ from indexers.passages import PassageStore
 from indexers.protocols import Selection
 from rag.core.errors import (
     ArtifactError,
+    DiskFullError,
     MismatchedArtifactError,
     MissingDependencyError,
     RagError,
@@ -210,7 +211,7 @@ def _write_documents(passages: PassageStore, folder: Path, digits: int) -> int:
 def _failure(what: str, error: Exception, place: Path) -> ResourceError:
     free_mib = shutil.disk_usage(place).free / 2**20
     if free_mib < _FULL_MIB or "No space left" in str(error):
-        return ResourceError(
+        return DiskFullError(
             f"the disk is full: could not write {place} ({free_mib:.0f} MiB free)",
             hint="free some space and run the same command again; finished parts are kept",
         )

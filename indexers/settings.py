@@ -37,8 +37,8 @@ class BuildSettings(Config):
         k1: term frequency saturation of BM25.
         b: length normalisation of BM25.
         probes: number of queries on which recall is measured.
-        recall_target: minimum of recall@1, @10 and @100 for which a lossy type searches; by default
-            0.98, and 0.9 for a hybrid, whose BM25 finds much of what the vectors miss.
+        recall_target: minimum of recall@1, @10 and @100 for which a lossy type searches, above 0; by
+            default 0.98, and 0.9 for a hybrid, whose BM25 finds much of what the vectors miss.
         seed: random seed of sampling and clustering.
         threads: number of CPU threads for FAISS and Lucene; by default all cores.
         java_heap_mib: most memory of Lucene while it indexes, in MiB.

@@ -19,6 +19,10 @@ from rag.core.errors import ConfigError, did_you_mean
 ConfigT = TypeVar("ConfigT", bound=BaseModel)
 
 RECIPE_KEY = "recipe"
+# at the end of the place of a problem, where a setting may be of several kinds
+_KIND_OF_VALUE = re.compile(
+    r"int|float|str|bool|(constrained-|literal\[|function-|tuple\[|list\[).*"
+)
 DEFAULT_SEED = 13  # of every command
 
 
@@ -149,35 +153,39 @@ def load_config(
     try:
         return kind.model_validate({**settings, **chosen})
     except ValidationError as error:
-        lines = []
+        lines = dict[str, str]()  # what is wrong, and what each allowed kind of value expects
         for issue in error.errors():
             is_of_source = (
                 not chosen.keys() & issue["loc"][:1] and settings.keys() & issue["loc"][:1]
             )
-            lines.append(
-                (f"{source}: " if is_of_source else "") + _explain(kind, issue, flags or {})
-            )
+            what, problem = _explain(kind, issue, flags or {})
+            what = f"{source}: {what}" if is_of_source else what
+            lines[what] = f"{lines[what]}, or {problem}" if what in lines else problem
         hint = ""
         if recipe and any(issue["type"] == "missing" for issue in error.errors()):
             hint = f"`rag train {recipe} --help` says what each setting is"
             if named and source is None:
                 hint = f"--config gives what else is needed; {presets}"
-        raise ConfigError("; ".join(lines), hint=hint) from error
+        raise ConfigError("; ".join(map("".join, lines.items())), hint=hint) from error
 
 
-def _explain(kind: type[BaseModel], issue: Any, flags: Mapping[str, str]) -> str:
-    path, value = ".".join(str(part) for part in issue["loc"]), issue.get("input")
+def _explain(kind: type[BaseModel], issue: Any, flags: Mapping[str, str]) -> tuple[str, str]:
+    """The setting with its value, and the problem."""
+    parts, value = [str(part) for part in issue["loc"]], issue.get("input")
+    if parts and _KIND_OF_VALUE.fullmatch(parts[-1]):
+        parts.pop()
+    path = ".".join(parts)
     if issue["type"] == "missing":
-        return flags.get(path, f"{path} (--set {path}=…)") + " is not given"
+        return flags.get(path, f"{path} (--set {path}=…)"), " is not given"
     if issue["type"] == "extra_forbidden":
         hint = did_you_mean(
             issue["loc"][-1], kind.model_fields, "there are " + ", ".join(kind.model_fields)
         )
-        return f"unknown setting {path!r}; {hint}"
+        return f"unknown setting {path!r}", f"; {hint}"
     problem = re.sub(
         "^Input should be (.+?)(, unable to .+|, got .+)?$", r"expected \1", issue["msg"]
     )
     problem = problem.removeprefix("Value error, ")
     if isinstance(value, Mapping | Config):  # settings that do not go together
-        return f"{path}: {problem}" if path else problem
-    return f"{path} = {value!r:.80}: {problem}"
+        return (f"{path}: ", problem) if path else (problem, "")
+    return f"{path} = {value!r:.80}: ", problem

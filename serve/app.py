@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Callable
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 from fastapi import Depends, FastAPI
@@ -19,8 +19,8 @@ from starlette.staticfiles import StaticFiles
 from rag import __version__
 from serve import chat, documents
 from serve.engine import Engine, OpenPipeline, open_pipeline
-from serve.errors import ErrorOut, add_error_handlers
-from serve.middleware import Gate
+from serve.errors import ApiError, ErrorOut, add_error_handlers
+from serve.middleware import Gate, number_of_key
 from serve.routes import router
 from serve.settings import ServeSettings
 
@@ -107,6 +107,11 @@ def _page_routes(settings: ServeSettings) -> list[BaseRoute]:
     async def page_settings(request: Request) -> Response:
         engine: Engine = request.app.state.engine
         pipeline = engine.pipeline
+        folders: list[str] = []
+        with suppress(ApiError):  # names of files are for those with a key
+            if settings.api_keys:
+                number_of_key(settings, request.headers)
+            folders = pipeline.index.folders if pipeline is not None else []
         return JSONResponse(
             {
                 "examples": settings.example_questions,
@@ -114,10 +119,7 @@ def _page_routes(settings: ServeSettings) -> list[BaseRoute]:
                 "n_passages": len(pipeline.index.passages) if pipeline is not None else None,
                 "files": settings.files is not None,
                 "feedback": settings.feedback_file is not None,
-                # names of files are for those with a key
-                "folders": pipeline.index.folders
-                if pipeline is not None and not settings.api_keys
-                else [],
+                "folders": folders,
                 "read_only": engine.read_only(),
             }
         )

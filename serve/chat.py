@@ -5,7 +5,7 @@ import json
 import re
 import time
 from collections.abc import AsyncIterator, Iterable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import quote
 
 import numpy as np
@@ -13,15 +13,17 @@ from fastapi import APIRouter, Request
 from pydantic import (
     AfterValidator,
     BaseModel,
+    ConfigDict,
     Field,
     Strict,
     TypeAdapter,
     ValidationError,
     field_validator,
+    model_validator,
 )
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from rag.core.types import as_unicode
+from rag.core.types import Location, as_unicode
 from rag.data.filters import parse_filter
 from rag.data.text import simple_tokenize
 from rag.policies import GREETING
@@ -42,6 +44,13 @@ _FOLLOWS_UP = re.compile(
 )
 _LEAST_WORDS = 3  # a question of fewer words, such as "The population?", needs the one before it
 _TOP_K, _N_BEST = 20, 5
+_WEB = ("https://", "http://")
+# OpenAI's fields that ask for another kind of reply, and the values by which they ask for none
+_UNSUPPORTED = (
+    *("tools", "tool_choice", "functions", "function_call", "response_format", "stop"),
+    *("logprobs", "top_logprobs", "logit_bias", "audio", "web_search_options"),
+)
+_NEUTRAL: tuple[object, ...] = (None, False, "none", "auto", [], {}, {"type": "text"})
 _TEXT = TypeAdapter(Text)
 
 router = APIRouter()
@@ -69,7 +78,11 @@ class ChatMessage(BaseModel):
 
 
 class ChatRequest(BaseModel):
-    """A conversation whose last user message is the question; fields for sampling are ignored."""
+    """A conversation whose last user message is the question; fields for sampling are ignored,
+    since the same question always has the same answer.
+    """
+
+    model_config = ConfigDict(extra="allow")
 
     model: str = MODEL
     messages: list[ChatMessage] = Field(
@@ -78,9 +91,19 @@ class ChatRequest(BaseModel):
     stream: bool | None = False
     stream_options: dict[str, Any] | None = None
     n: Literal[1] | None = None
+    max_tokens: int | None = Field(None, ge=1, description="words and marks, as `usage` counts")
+    max_completion_tokens: int | None = Field(None, ge=1, description="the same as max_tokens")
     filter: dict[str, Any] | None = Field(
         None, description="as in /v1/ask; not of OpenAI's protocol"
     )
+
+    @model_validator(mode="after")
+    def _can_be_obeyed(self) -> Self:
+        extra = self.model_extra or {}
+        for name in _UNSUPPORTED:
+            if extra.get(name) not in _NEUTRAL:
+                raise ValueError(f"{name!r} is not supported, replies are plain text; leave it out")
+        return self
 
 
 class EmbeddingsRequest(BaseModel):
@@ -160,6 +183,7 @@ async def chat(body: ChatRequest, request: Request, engine: AppEngine) -> Respon
             result, understood, sources, base_url if engine.settings.api_keys else None
         )
         extra = _extra(understood, sources, result["answers"], result["no_answer_confidence"])
+    content, reason = _cut(content, body.max_completion_tokens or body.max_tokens)
     n_prompt, n_reply = _count(message.text for message in body.messages), _count([content])
     usage = {
         "prompt_tokens": n_prompt,
@@ -174,10 +198,10 @@ async def chat(body: ChatRequest, request: Request, engine: AppEngine) -> Respon
     }
     if not body.stream:
         reply = {"role": "assistant", "content": content}
-        choice = {"index": 0, "message": reply, "logprobs": None, "finish_reason": "stop"}
+        choice = {"index": 0, "message": reply, "logprobs": None, "finish_reason": reason}
         return JSONResponse({**head, "choices": [choice], "usage": usage, **extra})
     shows_usage = body.stream_options is not None and body.stream_options.get("include_usage")
-    events = _events(head, content, extra, usage if shows_usage else None)
+    events = _events(head, content, reason, extra, usage if shows_usage else None)
     return StreamingResponse(events, media_type="text/event-stream")
 
 
@@ -197,7 +221,11 @@ def _extra(
 
 
 async def _events(
-    head: dict[str, Any], content: str, extra: dict[str, Any], usage: dict[str, int] | None
+    head: dict[str, Any],
+    content: str,
+    end: str,
+    extra: dict[str, Any],
+    usage: dict[str, int] | None,
 ) -> AsyncIterator[str]:
     """Server-sent events: the reply line by line, then the sources; the end mark closes the
     stream.
@@ -210,7 +238,7 @@ async def _events(
     yield event({"role": "assistant", "content": ""})
     for line in content.splitlines(keepends=True):
         yield event({"content": line})
-    yield event({}, "stop", **extra)
+    yield event({}, end, **extra)
     if usage is not None:
         yield f"data: {json.dumps({**head, 'choices': [], 'usage': usage})}\n\n"
     yield "data: [DONE]\n\n"
@@ -276,12 +304,14 @@ def _sources(result: dict[str, Any], base_url: str) -> list[dict[str, Any]]:
 def _source(number: int, passage: dict[str, Any], base_url: str) -> dict[str, Any]:
     location = passage.get("location") or {}
     path = location.get("path", "")
-    is_web = path.startswith(("https://", "http://"))
-    link = path if is_web else f"{base_url}v1/passages/{quote(passage['passage_id'])}"
+    link = f"{base_url}v1/passages/{quote(passage['passage_id'])}"
+    if path.startswith(_WEB):
+        link = path
     shown = {
         name: passage[name] for name in ("passage_id", "title", "text", "start", "end", "score")
     }
-    return {"number": number, **shown, "page": location.get("page", ""), "link": link}
+    page = location.get("page", "")
+    return {"number": number, **shown, "path": path, "page": page, "link": link}
 
 
 def _content(
@@ -318,8 +348,10 @@ def _content(
 
 
 def _footnote(source: dict[str, Any], locked_url: str | None) -> str:
-    page = f", page {source['page']}" if source["page"] else ""
-    name = _in_one_line(f"{source['title'] or source['passage_id']}{page}")
+    name = source["title"] or source["passage_id"]
+    if source["path"] and not source["path"].startswith(_WEB):
+        name = f"{name} ({Location(source['path'], source['page'])})"
+    name = _in_one_line(name)
     name = re.sub(r"([\\\[\]<>])", r"\\\1", name)
     if locked_url is not None and source["link"].startswith(locked_url):
         return f"[{source['number']}] {name}"
@@ -330,6 +362,17 @@ def _footnote(source: dict[str, Any], locked_url: str | None) -> str:
 
 def _in_one_line(text: str) -> str:
     return " ".join(text.split())
+
+
+def _cut(text: str, most: int | None) -> tuple[str, str]:
+    """The first words and marks of a reply, and OpenAI's reason for its end."""
+    words = simple_tokenize(text)
+    if most is None or len(words) <= most:
+        return text, "stop"
+    end = 0
+    for word in words[:most]:
+        end = text.index(word, end) + len(word)
+    return text[:end], "length"
 
 
 def _count(texts: Iterable[str]) -> int:

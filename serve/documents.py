@@ -35,7 +35,7 @@ from starlette.responses import (
 )
 
 from indexers.update import UpdateReport
-from rag.core.errors import ConfigError, DataError, RagError, ResourceError
+from rag.core.errors import ConfigError, DataError, DiskFullError, RagError, ResourceError
 from rag.core.log import get_logger
 from rag.core.types import Passage
 from rag.data.corpus import fault_of
@@ -62,6 +62,7 @@ _LOCK_WAIT_S, _RETRY_S = 30.0, 0.5
 _MOST_LISTED = 1000
 _MOST_METADATA = 10_000  # characters as JSON: they are stored with every passage
 
+_IN_WORDS = {int: "a number", float: "a number", list: "a list", dict: "an object"}
 _HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"}
 _TEXTS = ("markdown", "rst", "asciidoc", "org", "latex", "text", "csv", "code", "ipynb")
 Name = Annotated[str, StringConstraints(strict=True)]
@@ -225,7 +226,7 @@ def validated(validate: Callable[[Any], Body], value: Any) -> Body:
             what = (
                 "missing"
                 if first["type"] == "missing"
-                else f"found {type(first['input']).__name__}"
+                else f"found {_IN_WORDS.get(type(first['input']), 'no text')}"
             )
             raise invalid_request(
                 f"{where}: {what}, expected text", "nothing was changed"
@@ -252,6 +253,8 @@ async def _change(
                         _update, engine.settings, documents, deleted
                     )
                     break
+                except DiskFullError:
+                    raise  # it stays full while this waits
                 except ResourceError:
                     if time.monotonic() > deadline:
                         raise
@@ -280,8 +283,12 @@ def _refusal(error: RagError) -> ApiError:
     if isinstance(error, DataError | ConfigError):
         return ApiError(409, "not_possible", error.message, hint="nothing was changed")
     log.error("documents could not be written: %s", error)
+    if isinstance(error, DiskFullError):
+        message = "the index could not be written: the server's disk is full"
+        hint = "nothing was changed; free some space on the server"
+        return ApiError(507, "disk_full", message, hint=hint)
     if isinstance(error, ResourceError):
-        message = "the index is being written by another process, or the disk is full"
+        message = "the index is being written by another process, or the server lacks memory"
         hint, headers = "try again in a moment; nothing was changed", {"Retry-After": "10"}
         return ApiError(503, "index_busy", message, hint=hint, headers=headers)
     return ApiError(500, "index_unusable", "the index cannot be updated", hint=SEE_LOG)

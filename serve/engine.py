@@ -380,6 +380,8 @@ def _failure(
 def open_pipeline(settings: ServeSettings) -> Pipeline:
     """Open the pipeline of the settings' index and warm it up with one question.
 
+    A model elsewhere is not asked: its outage would keep the searches from starting, too.
+
     Raises:
         RagError: the index or a model cannot be used.
     """
@@ -389,7 +391,12 @@ def open_pipeline(settings: ServeSettings) -> Pipeline:
     index = settings.index if settings.ray is None else open_sharded(settings.index, settings.ray)
     pipeline = Pipeline.open(index, **settings.model_dump(include=set(OpenSettings.model_fields)))
     try:
-        pipeline.ask("Is everything loaded?")
+        reader = pipeline.reader
+        if reader is None or reader.max_concurrent:
+            # A model at an address is not asked: its outage must not stop the search.
+            pipeline.retrieve("Is everything loaded?")
+        else:
+            pipeline.ask("Is everything loaded?")
     except BaseException:
         pipeline.close()
         raise

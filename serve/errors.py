@@ -162,6 +162,6 @@ def describe(problem: Mapping[str, Any]) -> str:
         return "the body is not a JSON object"
     if problem["type"] == "extra_forbidden":
         return f"{place!r} is not a known field"
-    text = str(problem["msg"]).removeprefix("Value error, ")
+    text = str(problem["msg"]).removeprefix("Value error, ").replace(" after validation", "")
     text = text[:1].lower() + text[1:]
     return f"{place}: {text}" if place else text

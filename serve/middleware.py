@@ -69,6 +69,7 @@ class Gate:
         request_id = Headers(scope=scope).get("x-request-id", "")
         state["request_id"] = request_id if _REQUEST_ID.fullmatch(request_id) else uuid.uuid4().hex
         state["log_fields"] = {}
+        route = self._path_of(scope)  # before a mounted application changes the scope
         status = 0
 
         async def send_wrapped(message: Message) -> None:
@@ -100,11 +101,10 @@ class Gate:
             await error_response(error, scope)(scope, receive, send_wrapped)
         finally:
             self.metrics.in_flight.dec()
-            self._finish(scope, status or 499, time.perf_counter() - started)
+            self._finish(scope, route, status or 499, time.perf_counter() - started)
 
-    def _finish(self, scope: Scope, status: int, duration_s: float) -> None:
+    def _finish(self, scope: Scope, route: str, status: int, duration_s: float) -> None:
         method = scope["method"] if scope["method"] in _METHODS else "OTHER"
-        route = self._path_of(scope)
         self.metrics.requests.labels(method, route, str(status)).inc()
         self.metrics.request_seconds.labels(route).observe(duration_s)
         client = scope.get("client")
@@ -134,7 +134,8 @@ class Gate:
         try:
             headers = Headers(scope=scope)
             if self.settings.api_keys and scope["path"].startswith("/v1/"):
-                scope["state"]["api_key"] = scope["state"]["log_fields"]["key"] = self._key(headers)
+                key = number_of_key(self.settings, headers)
+                scope["state"]["api_key"] = scope["state"]["log_fields"]["key"] = key
             if scope["method"] in ("GET", "HEAD"):
                 await self.app(scope, receive, send)
                 return
@@ -153,22 +154,6 @@ class Gate:
             return next(messages, None) or await receive()
 
         await self.app(scope, replay, send)
-
-    def _key(self, headers: Headers) -> str:
-        """The place in the settings of the key, which is `Authorization: Bearer KEY` or `X-API-Key:
-        KEY`.
-        """
-        scheme, _, bearer = headers.get("authorization", "").partition(" ")
-        key = bearer.strip(" \t") if scheme.lower() == "bearer" else ""
-        key = key or headers.get("x-api-key", "")  # one character per byte
-        key_hash = hash_api_key(key.encode("latin-1")) if key else ""
-        # every hash is compared, in constant time
-        places = [hmac.compare_digest(accepted, key_hash) for accepted in self.settings.api_keys]
-        if True in places:
-            return str(places.index(True) + 1)
-        message = "this API key is not accepted" if key else "an API key is needed"
-        hint = "send Authorization: Bearer KEY, or X-API-Key: KEY"
-        raise ApiError(401, "unauthorized", message, hint, {"WWW-Authenticate": "Bearer"})
 
     async def _read(self, is_upload: bool, headers: Headers, receive: Receive) -> bytes | None:
         """The body; None if the client disconnects before its end."""
@@ -200,3 +185,23 @@ class Gate:
                 408, "request_timeout", late, hint="send it faster, or in one piece"
             ) from None
         return bytes(body)
+
+
+def number_of_key(settings: ServeSettings, headers: Headers) -> str:
+    """The place in the settings of the key, which is `Authorization: Bearer KEY` or `X-API-Key:
+    KEY`.
+
+    Raises:
+        ApiError: 401: there is no key, or another one.
+    """
+    scheme, _, bearer = headers.get("authorization", "").partition(" ")
+    key = bearer.strip(" \t") if scheme.lower() == "bearer" else ""
+    key = key or headers.get("x-api-key", "")  # one character per byte
+    key_hash = hash_api_key(key.encode("latin-1")) if key else ""
+    # every hash is compared, in constant time
+    places = [hmac.compare_digest(accepted, key_hash) for accepted in settings.api_keys]
+    if True in places:
+        return str(places.index(True) + 1)
+    message = "this API key is not accepted" if key else "an API key is needed"
+    hint = "send Authorization: Bearer KEY, or X-API-Key: KEY"
+    raise ApiError(401, "unauthorized", message, hint, {"WWW-Authenticate": "Bearer"})

@@ -22,6 +22,7 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 from prometheus_client.multiprocess import mark_process_dead
+from tqdm import tqdm
 from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors import Multiprocess
 
@@ -176,6 +177,8 @@ def _worker_app(settings: ServeSettings, folder: Path) -> FastAPI:
     _set_up_logging()
     threading.Thread(target=_end_with_parent, daemon=True).start()
     Finalize(None, leave, exitpriority=0)
+    # its own would be a semaphore, of which a tracker warns in plain lines when the worker is gone
+    tqdm.set_lock(threading.RLock())
     return create_app(
         settings,
         on_load_error=lambda error: leave(STARTUP_FAILURE),

@@ -82,8 +82,13 @@ def serve(
     ray: str | None = None,
     **opening: Annotated[Any, _SERVED],
 ) -> None:
-    """Answer over HTTP. Limits, keys and batching are set by RAG_SERVE_… variables (`rag docs
-    serving`).
+    """Answer over HTTP. Variables set the rest (`rag docs serving`).
+
+    Keys and files: RAG_SERVE_API_KEYS (none: open to all), RAG_SERVE_FILES (none: no links to files),
+    RAG_SERVE_FEEDBACK_FILE (none: no feedback), RAG_SERVE_EXAMPLE_QUESTIONS (none).
+
+    Limits: RAG_SERVE_QUEUE_SIZE (256), RAG_SERVE_BATCH_MAX_SIZE (16), RAG_SERVE_TIMEOUT_S (30),
+    RAG_SERVE_DRAIN_TIMEOUT_S (30), RAG_SERVE_MAX_UPLOAD_BYTES (33554432), RAG_SERVE_CONVERSIONS (2).
 
     Args:
         index: Folder of an index, or RAG_SERVE_INDEX.

@@ -93,6 +93,10 @@ class ResourceError(RagError):
     exit_code = 6
 
 
+class DiskFullError(ResourceError):
+    """There is no space for a file that was to be written."""
+
+
 class RetrievalError(RagError):
     """A search could not be answered."""
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from rag.core.errors import ConfigError, DataError, ResourceError
+from rag.core.errors import ConfigError, DataError, DiskFullError, ResourceError
 
 TEMPORARY_MARK = ".partial-"
 
@@ -59,6 +59,7 @@ def check_target(path: str | Path, *, folder: bool = False, is_new: bool = False
     if is_new and target.exists() and any(target.iterdir()):
         raise ConfigError(f"{target} exists and is not empty", hint=hint)
     if not os.access(target if target.exists() else above, os.W_OK):
+        hint = "get write access to it, or choose another folder"
         raise ResourceError(f"no permission to write {target}", hint=hint)
 
 
@@ -68,7 +69,7 @@ def disk_errors(path: Path) -> Iterator[None]:
     the place.
 
     Raises:
-        ResourceError: ENOSPC, EDQUOT, EFBIG.
+        DiskFullError: ENOSPC, EDQUOT, EFBIG.
     """
     try:
         yield
@@ -82,7 +83,7 @@ def disk_errors(path: Path) -> Iterator[None]:
         )  # of FAISS and NumPy
         if code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or unnumbered:
             hint = "free some space and run the same command again; finished parts are kept"
-            raise ResourceError(f"the disk is full: could not write {path}", hint=hint) from error
+            raise DiskFullError(f"the disk is full: could not write {path}", hint=hint) from error
         raise
 
 

@@ -14,6 +14,7 @@ Value = str | int | float | bool
 Metadata = tuple[
     tuple[str, Value | tuple[Value, ...]], ...
 ]  # names and values; a tuple holds several values
+_SLIDES = (".pptx", ".pptm")
 Pages = tuple[tuple[int, str], ...]  # where in a text each page begins, and its label; in order
 
 
@@ -82,7 +83,8 @@ class Location(Record):
     pages: Pages = ()
 
     def __str__(self) -> str:
-        return f"{self.path}, page {self.page}" if self.page else self.path
+        unit = "slide" if self.path.lower().endswith(_SLIDES) else "page"
+        return f"{self.path}, {unit} {self.page}" if self.page else self.path
 
 
 @dataclass(frozen=True, slots=True)

@@ -202,7 +202,8 @@ def read_examples(path: str | Path, *, needs: Needed = "positives") -> Iterator[
         log.warning("%s: %s", name, counts.faults())
     if left_out:
         log.warning(
-            "%s: %d questions lack %s (%s …)", name, len(left_out), needs, ", ".join(left_out[:3])
+            "%s: questions left out, for lack of %s: %d (%s …)",
+            *(name, needs, len(left_out), ", ".join(left_out[:3])),
         )
     if counts.total == counts.bad + len(left_out):
         raise DataError(f"{name}: no question has {needs}", hint=_SHAPE)

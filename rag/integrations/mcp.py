@@ -13,7 +13,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from urllib.parse import quote
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, ValidationError
 
 from rag import __version__
 from rag.core.errors import RagError
@@ -24,6 +24,7 @@ from rag.pipeline import Pipeline
 
 if TYPE_CHECKING:
     from mcp.server import MCPServer
+    from mcp_types import CallToolResult, InputRequiredResult
 
 _INSTRUCTIONS = (
     "Search a corpus. `search` finds passages for a question in plain words, `fetch` returns one of them in "
@@ -96,7 +97,22 @@ def create_mcp_server(
     from mcp.server.mcpserver.resources import ResourceSecurity
     from mcp_types import ToolAnnotations
 
-    server = MCPServer(
+    class Server(MCPServer):
+        """Says what is wrong with a call in words."""
+
+        async def call_tool(
+            self, name: str, arguments: dict[str, Any], context: Any = None
+        ) -> CallToolResult | InputRequiredResult:
+            try:
+                return await super().call_tool(name, arguments, context)
+            except ToolError as error:
+                if not isinstance(error.__cause__, ValidationError):
+                    raise
+                first = error.__cause__.errors()[0]
+                wrong = f"{first['loc'][-1]!r} is {'missing' if first['type'] == 'missing' else 'no text'}"
+                raise ToolError(f"{name}: {wrong}, expected text") from error
+
+    server = Server(
         "openqa-rag",
         title="Ask the corpus",
         instructions=_INSTRUCTIONS,

@@ -26,7 +26,6 @@ from rag.config import RECIPE_KEY
 from rag.core.errors import ConfigError, DataError, IncompleteArtifactError, MismatchedArtifactError
 from rag.core.files import (
     atomic_path,
-    atomic_write_json,
     atomic_write_text,
     clean_directory,
     directory_lock,
@@ -67,7 +66,12 @@ def claimed(config: TrainConfig) -> Iterator[World]:
         world.barrier()
         set_seed(config.seed)  # third-party code draws from the global generators
         use_threads(config.threads)
-        yield world
+        try:
+            yield world
+        except (ConfigError, DataError):
+            if world.is_main and not complete_checkpoints(config.out):
+                _release(config.out)
+            raise
 
 
 def refuse_other_content(out: Path) -> None:
@@ -91,10 +95,10 @@ def claim_run(config: TrainConfig, out: Path) -> None:
     """Write the settings to `out/config.json`, or check that the run there has the same ones.
 
     Paths are stored as absolute ones. Settings that the class of the configuration lists in `free`
-    may differ; before the first checkpoint all may, and what was made with others is removed: all
-    that the folder holds belongs to its settings and data, and needs no key of its own. The
-    checksums of the training data and of the models that training starts from, and the version of
-    the index, which may be moved, are stored in `out/inputs.json` and checked likewise.
+    may differ. All that the folder holds belongs to its settings and data from the start, and needs
+    no key of its own. The checksums of the training data and of the models that training starts
+    from, and the version of the index, which may be moved, are stored in `out/inputs.json` and
+    checked likewise.
 
     Raises:
         MismatchedArtifactError: the run was started with other settings or files; the message names
@@ -103,19 +107,18 @@ def claim_run(config: TrainConfig, out: Path) -> None:
     settings = {RECIPE_KEY: config.recipe, **{name: _as_json(value) for name, value in config}}
     free = {"out", *config.free}
     checksums = _checksums(config, free)
-    try:
-        hint = "choose another --out, or repeat the command that started the run"
-        claim(out / _CONFIG, settings, "a run with other settings", free=free, hint=hint)
-        hint = "restore the files as they were then, or choose another --out"
-        claim(out / _INPUTS, checksums, "a run with files of other content", hint=hint)
-    except MismatchedArtifactError as error:
-        if complete_checkpoints(out):
-            raise
-        for folder in filter(Path.is_dir, (out / "data", out / "refresh")):
-            log.warning("removing %s, made before any training: %s", folder, error.message)
-            shutil.rmtree(folder, ignore_errors=True)
-        atomic_write_json(out / _CONFIG, settings)
-        atomic_write_json(out / _INPUTS, checksums)
+    hint = "choose another --out, delete that folder, or repeat the command that started the run"
+    claim(out / _CONFIG, settings, "a run with other settings", free=free, hint=hint)
+    hint = "restore the files as they were then, delete that folder, or choose another --out"
+    claim(out / _INPUTS, checksums, "a run with files of other content", hint=hint)
+
+
+def _release(out: Path) -> None:
+    """Free the folder of a run that was refused before any training, for a corrected command."""
+    for folder in (out / "data", out / "refresh"):
+        shutil.rmtree(folder, ignore_errors=True)
+    for name in (_CONFIG, _INPUTS):
+        (out / name).unlink(missing_ok=True)
 
 
 def _checksums(config: TrainConfig, free: Collection[str]) -> dict[str, str]:

@@ -83,6 +83,9 @@ class Epochs:
     ) -> Self:
         """The epochs of a run, as its configuration says; those of a validation have every example
         once.
+
+        Raises:
+            ConfigError: a batch is to have more examples than there are, and than is usual.
         """
         if once:
             return cls(items, config.batch_size, seed=config.seed)
@@ -90,6 +93,12 @@ class Epochs:
         made = cls(
             items, size, epochs=config.epochs, max_batches=config.max_batches, seed=config.seed
         )
+        usual = type(config).model_fields["batch_size"].default
+        if made.batch_size < size and size > usual:
+            raise ConfigError(
+                f"batch_size is {size}, and there are {made.batch_size} examples to train on",
+                hint="lower batch_size",
+            )
         if made.batch_size < size or (len(made) < _FEW_STEPS and config.max_batches is None):
             message = (
                 "%d steps of %d examples: raise epochs (now %g) or lower batch_size (now %d), for example "

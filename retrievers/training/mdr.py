@@ -57,7 +57,7 @@ def train_mdr(config: MdrTrainConfig) -> Path:
 
 
 def _method(config: MdrTrainConfig, run: BiEncoderRun) -> Method:
-    bank, model, is_against_index = run.bank, run.model, config.negatives == "index"
+    bank, is_against_index = run.bank, config.negatives == "index"
     index = Index.open(config.index) if bank is None and config.index is not None else bank
     split = run.split_examples(
         partial(_hops, config, None if index is None else passage_finder(index.passages)),
@@ -69,7 +69,7 @@ def _method(config: MdrTrainConfig, run: BiEncoderRun) -> Method:
     method = partial(run.method, held_out=split.held_out, facts=facts, make_batches=hop_batches)
     if is_against_index:
         assert bank is not None
-        step = partial(index_step, model, data, index=bank, depth=config.depth)
+        step = partial(index_step, run.model, data, index=bank, depth=config.depth)
         return method(batches.examples, step)
     if not config.queue_size:
         return method(batches, run.loss(in_batch_objective))

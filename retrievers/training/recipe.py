@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -41,22 +41,34 @@ from retrievers.training.step import contrastive_step
 from retrievers.training.validation import HeldOutScores
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class BiEncoderRun:
     """The parts of a bi-encoder's training run.
 
     Attributes:
         config: completed by what follows from the index.
-        model: in its compute dtype.
-        master: its weights in fp32.
         bank: an index whose vectors are the passages'; then only the question side is trained.
     """
 
     config: Any
     world: World
-    model: BiEncoderModel
-    master: MasterWeights
     bank: Index | None
+
+    @cached_property
+    def _loaded(self) -> tuple[BiEncoderModel, MasterWeights]:
+        """Loaded when first used: wrong files and settings are refused before."""
+        model = load_model(self.config, self.world.device, freeze_passages=self.bank is not None)
+        return model, MasterWeights(model, self.config.precision)
+
+    @property
+    def model(self) -> BiEncoderModel:
+        """The model, in its compute dtype."""
+        return self._loaded[0]
+
+    @property
+    def master(self) -> MasterWeights:
+        """The model's weights in fp32."""
+        return self._loaded[1]
 
     def split_examples(
         self, *args: Any, fixes_vectors: bool = True, **options: Any
@@ -173,9 +185,7 @@ def train_bi_encoder(
             config = adopt_index(config, bank, same_encoder=not one_process)
 
         def method(world: World) -> Method:
-            model = load_model(config, world.device, freeze_passages=bank is not None)
-            master = MasterWeights(model, config.precision)
-            return recipe(config, BiEncoderRun(config, world, model, master, bank))
+            return recipe(config, BiEncoderRun(config, world, bank))
 
         return train(config, method, "encoder", one_process=one_process)
 

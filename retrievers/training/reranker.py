@@ -77,6 +77,18 @@ def train_reranker(config: RerankerTrainConfig) -> Path:
 
 
 def _method(config: RerankerTrainConfig, world: World) -> Method:
+    # data
+    split = split_examples(config, config.out / "data")
+    examples = [cut for example in split.training if (cut := _cut(example, config.depth))]
+    held_out = [cut for example in split.held_out if (cut := _cut(example, config.depth))]
+    if not examples or (config.validates and not held_out):
+        raise DataError(
+            f"of {len(split.training)} questions {len(examples)} have hard negatives to learn from, of "
+            f"{len(split.held_out)} held-out ones {len(held_out)}",
+            hint="mine some: rag mine --index INDEX --questions FILE --out mined.json",
+        )
+    chosen = Epochs.of(config, len(examples))
+
     # model
     model = CrossEncoder.load(
         config.question_encoder,
@@ -89,18 +101,6 @@ def _method(config: RerankerTrainConfig, world: World) -> Method:
     )
     network = _named_parts(model.network.to(world.device))
     master = MasterWeights(network, config.precision)
-
-    # data
-    split = split_examples(config, config.out / "data")
-    examples = [cut for example in split.training if (cut := _cut(example, config.depth))]
-    held_out = [cut for example in split.held_out if (cut := _cut(example, config.depth))]
-    if not examples or (config.validates and not held_out):
-        raise DataError(
-            f"of {len(split.training)} questions {len(examples)} have hard negatives to learn from, of "
-            f"{len(split.held_out)} held-out ones {len(held_out)}",
-            hint="mine some: rag mine --index INDEX --questions FILE --out mined.json",
-        )
-    chosen = Epochs.of(config, len(examples))
     return Method(
         network,
         master,

@@ -148,19 +148,10 @@ def train_static(config: StaticTrainConfig) -> Path:
 
 
 def _method(config: StaticTrainConfig, index: Index, world: World) -> Method:
-    # model
-    identity, seed = index.require_dense().embeddings.encoder, config.seed
-    tokens, dim = StaticTokenizer(tokenizer_folder(identity.name)), config.dim
-    folder = config.out / "data"
-    start = folder / "start.npy"
-    if not start.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        teacher = load_like(identity)
-        index.check_encoder(teacher.identity)
-        save_npy(start, distilled_tokens(teacher, index, tokens, dim=dim, seed=seed))
-    model = TokenVectors(load_npy(start, dtype=np.float32, shape=(tokens.size, dim)))
-
     # data
+    seed = config.seed
+    folder = config.out / "data"
+    folder.mkdir(parents=True, exist_ok=True)
     corpus = index.passages
     if config.corpus:
         corpus = open_corpus(config.corpus, folder)
@@ -170,6 +161,16 @@ def _method(config: StaticTrainConfig, index: Index, world: World) -> Method:
     steps = len(epochs)
     examples = Epochs(len(corpus), config.batch_size, epochs=steps, max_batches=steps, seed=seed)
     sentences = IctBatches(corpus, np.arange(len(corpus)), examples, keep_sentence=0.1, min_words=4)
+
+    # model
+    identity = index.require_dense().embeddings.encoder
+    tokens, dim = StaticTokenizer(tokenizer_folder(identity.name)), config.dim
+    start = folder / "start.npy"
+    if not start.exists():
+        teacher = load_like(identity)
+        index.check_encoder(teacher.identity)
+        save_npy(start, distilled_tokens(teacher, index, tokens, dim=dim, seed=seed))
+    model = TokenVectors(load_npy(start, dtype=np.float32, shape=(tokens.size, dim)))
 
     def measure() -> Mapping[str, float]:
         form = EncoderIdentity(

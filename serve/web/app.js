@@ -405,6 +405,13 @@ function showUploads() {
   uploadNote.textContent = corpus.read_only ? `Files cannot be added: ${corpus.read_only}.` : "";
 }
 
+// The tab keeps the key, so that a reload does not ask for it again; a key that is accepted shows the folders.
+keyInput.addEventListener("change", async () => {
+  sessionStorage.setItem("key", keyInput.value);
+  await loadCorpus().catch(() => {});
+  fillFolders(folderInput.value);
+  showUploads();
+});
 keyInput.addEventListener("input", showUploads);
 
 uploadButton.addEventListener("click", () => uploadInput.click());
@@ -422,7 +429,7 @@ uploadInput.addEventListener("change", async () => {
     const { documents, unreadable = [], notes = [] } = await post("v1/documents", sent);
     const added = documents.map(({ id, passages }) => `${id} (${passages} ${passages === 1 ? "passage" : "passages"})`);
     tell([`Added: ${added.join(", ")}`, ...(unreadable.length ? [`Not added: ${unreadable.join("; ")}`] : []), ...notes].join(". "));
-    corpus = await (await fetch("page.json")).json();
+    await loadCorpus();
     showTagline();
   } catch (error) {
     tell(`Nothing was added: ${error.message}.${error.hint ? ` ${capital(error.hint)}.` : ""}`);
@@ -504,9 +511,15 @@ document.addEventListener("keydown", (event) => {
 
 window.addEventListener("popstate", fromAddress);
 
+async function loadCorpus() {
+  corpus = await (await fetch("page.json", { headers: keyHeaders() })).json();
+}
+
 async function start() {
   try {
-    corpus = await (await fetch("page.json")).json();
+    keyInput.value = sessionStorage.getItem("key") ?? "";
+    await loadCorpus();
+    showUploads();
     fillChips("examples", corpus.examples);
     byId("key-row").hidden = !corpus.needs_key;
     showTagline();

@@ -81,5 +81,6 @@ export function stepOf({ passage_id: id, title, text, score, location, start, en
 
 // The file a passage stands in, and the page where the file has pages.
 export function placeOf({ path, page }) {
-  return page ? `${path}, page ${page}` : path;
+  const unit = /\.ppt[xm]$/i.test(path) ? "slide" : "page";
+  return page ? `${path}, ${unit} ${page}` : path;
 }

@@ -21,15 +21,19 @@ class ThreeCitations(FakePipeline):
     """One answer that cites two passages, of a PDF and of the web, and rests on a third."""
 
     def _answer(self, question: str, n_best: int) -> AnswerSet:
-        places = (Location("rivers.pdf", "[12]"), Location("https://example.org/a b"), None)
+        places = (
+            Location("a/rivers.pdf", "[12]"),
+            Location("https://example.org/a b"),
+            None,
+            Location("talk.pptx", "3"),
+        )
         cited = [
             Evidence(f"p{n}", f"Title [{n}]", "Text.", None, None, 1.0, location=place)
             for n, place in enumerate(places, start=1)
         ]
+        shown = (cited[0], cited[1], cited[3])
         note = "the passages that it cites do not say it"
-        answer = Answer(
-            "ten", 0.0, 0.6, cited[2], citations=(cited[0], cited[1]), is_supported=False, note=note
-        )
+        answer = Answer("ten", 0.0, 0.6, cited[2], citations=shown, is_supported=False, note=note)
         return AnswerSet(question, (answer,), 0.4, self.index_version, {"total": 1.0})
 
 
@@ -178,11 +182,58 @@ async def test_every_citation_has_a_footnote_with_page_and_link() -> None:
             await client.post("/v1/chat/completions", json={"messages": [user("How many?")]})
         ).json()
     lines = reply["choices"][0]["message"]["content"].split("\n")
-    assert lines[0] == "ten [1][2][3]"
+    assert lines[0] == "ten [1][2][3][4]"
     assert lines[2] == "Note: the passages that it cites do not say it."
     assert [line.strip() for line in lines[4:]] == [
-        "[1] [Title \\[1\\], page \\[12\\]](<http://test/v1/passages/p1>)",
+        "[1] [Title \\[1\\] (a/rivers.pdf, page \\[12\\])](<http://test/v1/passages/p1>)",
         "[2] [Title \\[2\\]](<https://example.org/a b>)",
-        "[3] [Title \\[3\\]](<http://test/v1/passages/p3>)",
+        "[3] [Title \\[4\\] (talk.pptx, slide 3)](<http://test/v1/passages/p4>)",
+        "[4] [Title \\[3\\]](<http://test/v1/passages/p3>)",
     ]
-    assert [source["page"] for source in reply["sources"]] == ["[12]", "", ""]
+    assert [source["page"] for source in reply["sources"]] == ["[12]", "", "3", ""]
+    assert [source["path"] for source in reply["sources"]][::2] == ["a/rivers.pdf", "talk.pptx"]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("tools", [{"type": "function", "function": {"name": "f"}}]),
+        ("tool_choice", "required"),
+        ("functions", [{"name": "f"}]),
+        ("response_format", {"type": "json_object"}),
+        ("response_format", {"type": "json_schema", "json_schema": {}}),
+        ("stop", ["."]),
+        ("logprobs", True),
+        ("logit_bias", {"1": 2}),
+        ("max_tokens", 0),
+        ("n", 2),
+    ],
+)
+async def test_what_cannot_be_obeyed_is_refused_by_its_name(name: str, value: Any) -> None:
+    async with running() as client:
+        body = {"messages": [user(QUESTION)], name: value}
+        reply = await client.post("/v1/chat/completions", json=body)
+    assert reply.status_code == 422, reply.text
+    assert name in reply.json()["error"]["message"]
+
+
+def test_what_asks_for_nothing_else_is_accepted(client: openai.OpenAI) -> None:
+    whole = complete(client, user(QUESTION)).choices[0]
+    values = {"response_format": {"type": "text"}, "logprobs": False, "stop": None, "seed": 3}
+    neutral = complete(client, user(QUESTION), tools=[], tool_choice="auto", top_p=0.5, **values)
+    assert neutral.choices[0] == whole
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
+def test_the_length_of_a_reply_is_obeyed(client: openai.OpenAI, name: str) -> None:
+    whole = complete(client, user(QUESTION))
+    total = whole.usage.completion_tokens
+    for most in (1, 3, total, total + 1):
+        reply = complete(client, user(QUESTION), **{name: most})
+        assert reply.usage.completion_tokens == min(most, total)
+        assert whole.choices[0].message.content.startswith(reply.choices[0].message.content)
+        assert reply.choices[0].finish_reason == ("length" if most < total else "stop")
+    chunks = list(complete(client, user(QUESTION), stream=True, **{name: 2}))
+    assert "".join(c.choices[0].delta.content or "" for c in chunks) == "the Black"
+    assert chunks[-1].choices[0].finish_reason == "length"

@@ -1,13 +1,16 @@
 """Documents over HTTP: durable and searched before the answer, one writer at a time."""
 
 import asyncio
+import errno
 import re
 import threading
 import time
 from pathlib import Path
 
+import httpx
 import pytest
 
+import rag
 from indexers.build import build_index
 from indexers.index import Index
 from indexers.settings import BuildSettings
@@ -104,7 +107,7 @@ async def test_what_cannot_be_indexed_is_refused_and_changes_nothing(index: Path
             assert (reply.status_code, reply.json()["error"]["code"]) == (422, "invalid_request")
         sent = {"documents": [good, {"id": "y", "text": 3}]}
         reply = await client.post("/v1/documents", json=sent, headers=KEY)
-        assert reply.json()["error"]["message"] == "documents.1.text: found int, expected text"
+        assert reply.json()["error"]["message"] == "documents.1.text: found a number, expected text"
         broken = ("file", ("a.pdf", b"%PDF-1.4"))
         reply = await client.post("/v1/documents", files=[broken], headers=KEY)
         assert reply.json()["error"]["code"] == "unreadable_file"
@@ -176,8 +179,8 @@ async def test_documents_have_metadata_that_filters_name(index: Path) -> None:
     [
         ('{"year": {"a": 1}}', "'year': found dict"),
         ('{"year": NaN}', "'year': found float nan"),
-        ('{"path": "x"}', "'path' is no name of a field"),
-        ('{"": 1}', "'' is no name of a field"),
+        ('{"path": "x"}', "a metadata field cannot be called 'path'"),
+        ('{"": 1}', "a metadata field cannot be called ''"),
         ('{"text": "%s"}' % ("x" * 10_000), "10,012 characters, at most 10,000"),
         ("[1]", ""),
     ],
@@ -239,6 +242,52 @@ async def test_two_writers_lose_nothing(index: Path) -> None:
         await until(lambda: app.state.engine.pipeline.index_version == report.version, 120)
         reply = await client.post("/v1/retrieve", json={"question": "okapi number3"}, headers=KEY)
         assert {hit["passage_id"] for hit in reply.json()["hits"]} == {"command-0", "n3-0"}
+
+
+async def test_a_full_disk_is_named_at_once(
+    index: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("rag.core.files.fsync_tree", full)
+    async with running(app=application(index)) as client:
+        sent = {"documents": [{"id": "new", "text": "A new document."}]}
+        started = time.monotonic()
+        reply = await client.post("/v1/documents", json=sent, headers=KEY)
+        assert time.monotonic() - started < documents._LOCK_WAIT_S / 2
+        assert (reply.status_code, reply.json()["error"]["code"]) == (507, "disk_full")
+        assert "nothing was changed" in reply.json()["error"]["hint"]
+        assert str(index) not in reply.text
+        assert "the disk is full: could not write" in caplog.text
+        monkeypatch.undo()
+        assert (await client.post("/v1/documents", json=sent, headers=KEY)).status_code == 200
+
+
+async def test_the_folder_decides_about_its_documents_and_the_sender_about_those_sent(
+    tmp_path: Path,
+) -> None:
+    folder, place = tmp_path / "folder", tmp_path / "index"
+    folder.mkdir()
+    for name in ("kept.md", "gone.md"):
+        (folder / name).write_text(f"# {name}\n\nThe text of {name}.\n")
+    rag.index(folder, place, retriever="bm25", threads=1)
+
+    async def listed(client: httpx.AsyncClient) -> set[str]:
+        found = (await client.get("/v1/documents", headers=KEY)).json()["documents"]
+        return {document["id"] for document in found}
+
+    async with running(app=application(place)) as client:
+        sent = {"documents": [{"id": name, "text": "Sent."} for name in ("sent", "sent-gone")]}
+        await client.post("/v1/documents", json=sent, headers=KEY)
+        for name in ("kept.md", "gone.md", "sent-gone"):
+            reply = await client.delete(f"/v1/documents/{name}", headers=KEY)
+            assert reply.json()["deleted"] is True
+        assert await listed(client) == {"sent"}
+    (folder / "gone.md").unlink()  # its file, too
+    rag.update(place, folder)
+    async with running(app=application(place)) as client:
+        assert await listed(client) == {"sent", "kept.md"}
 
 
 async def test_forms_and_names_that_cannot_be_used_are_refused(index: Path) -> None:

@@ -25,7 +25,7 @@ from rag.core.errors import (
 from rag.data.filters import FilterError
 from serve.app import create_app
 from serve.settings import ServeSettings, hash_api_key, load_settings
-from tests.api.fakes import FakePipeline, running, settings, until
+from tests.api.fakes import FOLDERS, FakePipeline, running, settings, until
 
 pytestmark = pytest.mark.anyio
 LARGEST = 256 * 1024  # body, in bytes
@@ -55,6 +55,7 @@ BAD_REQUESTS = [  # path, body, words of the message
     ("/v1/ask", {"question": ""}, "question: string should have at least 1 character"),
     ("/v1/ask", {"questions": ["a", " "]}, "questions.1: string should have at least 1 character"),
     ("/v1/ask", {"question": 7}, "question: input should be a valid string"),
+    ("/v1/ask", {"questions": ["a"] * 33}, "questions: list should have at most 32 items, not 33"),
     ("/v1/ask", {"question": "é" * 1001}, "question: string should have at most 1000 characters"),
     (
         "/v1/ask",
@@ -323,6 +324,16 @@ class TestKeys:
                 'rag_rejected_total{reason="unauthorized"} 4.0'
                 in (await client.get("/metrics")).text
             )
+
+    async def test_the_page_shows_names_of_folders_to_those_with_a_key_alone(self):
+        async with running(api_keys=self.hashes) as client:
+            for headers, folders in (
+                ({}, []),
+                ({"X-API-Key": "three"}, []),
+                ({"X-API-Key": "two"}, [*FOLDERS]),
+            ):
+                reply = await client.get("/page.json", headers=headers)
+                assert (reply.status_code, reply.json()["folders"]) == (200, folders)
 
     @pytest.mark.parametrize(
         ("headers", "key"),

@@ -2,12 +2,18 @@
 
 import asyncio
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Mount
 
+import rag
 from serve.app import create_app
-from tests.api.fakes import FakePipeline, running, settings, until
+from serve.engine import open_pipeline
+from tests.api.fakes import FakePipeline, listening, running, settings, until
 
 pytestmark = pytest.mark.anyio
 
@@ -25,6 +31,28 @@ class Elsewhere(FakePipeline):
         self.reading += 1
         assert self.gate_of_reader.wait(30)
         return super().ask_many(questions, **options)
+
+
+@pytest.mark.parametrize("status", [None, 500])
+async def test_an_outage_of_the_model_stops_neither_the_start_nor_the_search(
+    tmp_path: Path, status: int | None
+) -> None:
+    async def failing(scope: Any, receive: Any, send: Any) -> None:
+        await PlainTextResponse("down", status or 500)(scope, receive, send)
+
+    (tmp_path / "a.md").write_text("# Danube\n\nThe Danube rises in the Black Forest.\n")
+    rag.index(tmp_path, tmp_path / "index", retriever="bm25", threads=1)
+    with listening(Starlette(routes=[Mount("/", failing)])) as url:
+        address = "http://127.0.0.1:9" if status is None else url  # where nobody listens
+        reader = f"openai:{address}/v1#model,retries=0"
+        given = settings(index=tmp_path / "index", reader=reader)
+        async with running(app=create_app(given, open_pipeline)) as client:
+            assert (await client.get("/readyz")).status_code == 200
+            body = {"question": "Where does the Danube rise?"}
+            found = await client.post("/v1/retrieve", json=body)
+            assert (found.status_code, len(found.json()["hits"])) == (200, 1)
+            asked = await client.post("/v1/ask", json=body)
+            assert (asked.status_code, asked.json()["error"]["code"]) == (502, "reader_failed")
 
 
 async def test_questions_wait_for_the_reader_and_searches_do_not():

@@ -160,6 +160,23 @@ async def test_the_access_log_has_fields_and_no_question(caplog):
     assert "Danube" not in json.dumps(record.__dict__, default=str)
 
 
+@pytest.mark.parametrize(
+    ("path", "route"),
+    [
+        ("/static/app.js", "/static"),
+        ("/static/nothing.js", "/static"),
+        ("/", "/"),
+        ("/v1/files/a/b.pdf", "/v1/files/{path:path}"),
+        ("/nowhere", "unmatched"),
+    ],
+)
+async def test_the_access_log_names_the_route(path, route, caplog):
+    caplog.set_level(logging.INFO, logger="serve.access")
+    async with running() as client:
+        await client.get(path)
+    assert [r.route for r in caplog.records if r.name == "serve.access"] == [route]
+
+
 async def test_openapi_is_valid_and_describes_requests_answers_and_errors():
     async with running(api_keys="0" * 64) as client:
         schema = (await client.get("/openapi.json")).json()

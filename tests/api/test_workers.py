@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -87,6 +88,26 @@ def test_workers_serve_change_and_die_together(index: Path) -> None:
     for pid in left:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
+
+
+def test_a_stop_leaves_a_log_of_json_lines_alone(index: Path) -> None:
+    command = [sys.executable, "-m", "rag.cli.main", "serve", "--index", str(index), "--port", "0"]
+    server = subprocess.Popen(
+        [*command, *TWO], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert server.stdout is not None
+    address = server.stdout.readline().split()[-1]
+
+    def is_ready() -> bool:
+        with suppress(httpx.TransportError):
+            return httpx.get(f"{address}/readyz").status_code == 200
+        return False
+
+    until(is_ready)
+    server.send_signal(signal.SIGTERM)
+    _, log = server.communicate(timeout=60)
+    assert server.returncode == 0
+    assert [line for line in log.splitlines() if not line.startswith("{")] == []
 
 
 def test_workers_end_when_the_first_process_is_killed(index: Path) -> None:

@@ -9,7 +9,7 @@ from starlette.routing import Route
 from rag.data.questions import read_questions
 from serve.app import create_app
 from serve.settings import hash_api_key
-from tests.api.fakes import FakePipeline, listening, settings
+from tests.api.fakes import FOLDERS, FakePipeline, listening, settings
 
 QUESTION = "Where does the Danube rise?"
 
@@ -25,8 +25,15 @@ def test_a_server_with_keys_asks_for_one(page, driver, page_at):
         assert "Type it into the field above." in own.text(".error")
         assert own.focused == "key"
         own.all("#key")[0].send_keys("sésame-ключ")
+        assert not own.is_visible("#folder-row")  # names of files are for those with a key
         own.all(".error button")[0].click()
         own.until(lambda: own.text(".answer") == "the Black Forest")
+        own.until(lambda: own.is_visible("#folder-row"))
+        assert own.texts("#folder option") == ["all folders", *FOLDERS]
+        own.open()  # the tab keeps the key
+        own.until(lambda: own.is_visible("#folder-row"))
+        own.ask(QUESTION)
+        assert own.text(".answer") == "the Black Forest"
 
 
 def test_an_index_that_may_not_be_written_takes_no_files(page_at, tmp_path, monkeypatch):

@@ -80,7 +80,10 @@ class DocumentFields:
             )
         self._has_ids = bool(roles["id"])
         first_choices = {present[0] for present in roles.values() if present}
-        ignored = [name for name in names if name not in first_choices.union(self._metadata)]
+        used = first_choices.union(self._metadata)
+        if {*self._metadata} - {*names}:
+            used.add("metadata")  # the record whose fields these are
+        ignored = [name for name in names if name not in used]
         stated = {**roles, "metadata": self._metadata}
         parts = [f"{role} from {', '.join(fields)}" for role, fields in stated.items() if fields]
         self.layout = ", ".join(parts) + (f"; ignored: {listed_names(ignored)}" if ignored else "")
@@ -173,7 +176,8 @@ def metadata_of_fields(fields: Mapping[str, Any]) -> Metadata:
             isinstance(name, str) and name and as_unicode(name) == name
         ):
             raise ValueError(
-                f"{name!r} is no name of a field: expected text, other than {FILTER_FIELDS}"
+                f"a metadata field cannot be called {name!r}: the name must be text, and other than "
+                f"{' and '.join(FILTER_FIELDS)}"
             )
         if value not in _EMPTY:
             several = is_list(value)

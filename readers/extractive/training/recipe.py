@@ -48,6 +48,17 @@ def train_reader(config: ReaderTrainConfig) -> Path:
 
 
 def _method(config: ReaderTrainConfig, world: World) -> Method:
+    # data
+    learnt: list[tuple[TrainingSet, list[Example]]] = []
+    held_out: dict[str, list[Example]] = {}
+    for part in config.train:
+        share = part.held_out if part.labelled else 0.0
+        examples, held_out[part.label] = hold_out(
+            read_set(part), share, config.seed, lambda e: e.article
+        )
+        learnt.append((part, examples))
+    shown = draw([e for _, examples in learnt for e in examples], RANGE_QUESTIONS, config, 7)
+
     # networks
     passage_head = config.answer_types or config.selection_weight > 0
     model, tokenizer = start_model(
@@ -65,16 +76,7 @@ def _method(config: ReaderTrainConfig, world: World) -> Method:
         teacher = Teacher.load(config.teacher, tokenizer, passage_head=passage_head, **where)
     master = MasterWeights(model.to(world.device), config.precision)
 
-    # data
-    learnt: list[tuple[TrainingSet, list[Example]]] = []
-    held_out: dict[str, list[Example]] = {}
-    for part in config.train:
-        share = part.held_out if part.labelled else 0.0
-        examples, held_out[part.label] = hold_out(
-            read_set(part), share, config.seed, lambda e: e.article
-        )
-        learnt.append((part, examples))
-    shown = draw([e for _, examples in learnt for e in examples], RANGE_QUESTIONS, config, 7)
+    # what the networks read
     rows = load_examples(
         learnt, tokenizer, answer_types=config.answer_types, negatives_top_k=config.negatives_top_k
     )

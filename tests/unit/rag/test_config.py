@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import pytest
 from pydantic import Field, ValidationError
@@ -22,6 +22,11 @@ class _Training(Config):
     warmup_steps: int = 10
     files: tuple[Path, ...] = ()
     stages: tuple[_Stage, ...] = ()
+
+
+class _Either(Config):
+    temperature: Annotated[float, Field(gt=0)] | Literal["auto"] = 1.0
+    sizes: tuple[int, ...] | int = 1
 
 
 class _Needs(Config):
@@ -54,6 +59,18 @@ def test_defaults_file_and_overrides_in_that_order(tmp_path: Path) -> None:
             "unknown setting 'warmup_step'; did you mean 'warmup_steps'",
         ),
         (_Training, "", ["warmup_steps=many"], "warmup_steps = 'many'"),
+        (
+            _Either,
+            "",
+            ["temperature=0"],
+            "temperature = 0: expected greater than 0, or expected 'auto'",
+        ),
+        (
+            _Either,
+            "",
+            ["sizes=x"],
+            "sizes = 'x': expected a valid tuple, or expected a valid integer",
+        ),
         (_Training, "", ["learning_rates={a: fast}"], "learning_rates.a = 'fast'"),
         (_Training, "", ["stages=[{stesp: 3}]"], "unknown setting 'stages.0.stesp'"),
         (

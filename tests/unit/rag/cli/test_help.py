@@ -1,5 +1,6 @@
 """Help of every command: light, in panels, with the choices that the settings have."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -49,6 +50,22 @@ def test_the_help_of_a_recipe_imports_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("Usage: rag train ") == len(RECIPES)
+
+
+def test_the_help_of_the_server_lists_its_variables_with_their_defaults(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from serve.settings import ServeSettings
+
+    _, text, _ = _run(capsys, "serve", "--help")
+    shown = " ".join(re.sub("[^\\w() .,:-]", " ", text).split())
+    for name, field in ServeSettings.model_fields.items():
+        if f"--{name.replace('_', '-')}" in text or name == "host":
+            continue
+        stated = "none" if field.default in (None, ()) else f"{field.default:g}"
+        if isinstance(field.default, int):
+            stated = str(field.default)
+        assert f"RAG_SERVE_{name.upper()} ({stated}" in shown, name
 
 
 def _all_commands() -> Iterator[tuple[str, Any]]:

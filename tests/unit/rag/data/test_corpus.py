@@ -150,6 +150,15 @@ def test_the_delimiter_is_found_and_ignored_columns_are_named(tmp_path: Path, ma
     assert read_table(tmp_path / "b.csv", b"\xef\xbb\xbf" + table.encode()) == (expected, layout)
 
 
+def test_fields_of_metadata_that_are_used_are_not_called_ignored(tmp_path: Path) -> None:
+    file = tmp_path / "a.jsonl"
+    file.write_text(json.dumps({"id": "1", "text": "a", "metadata": {"year": 2020}, "other": 1}))
+    report = ReadReport()
+    [document] = read_documents(file, options=CorpusOptions(metadata=["year"]), report=report)
+    assert document.metadata == (("year", 2020),)
+    assert "metadata from year; ignored: other" in " ".join(map(str, report.notes))
+
+
 def test_a_table_without_header_says_so_and_keeps_its_quotes(tmp_path: Path) -> None:
     texts = ['"Plan A" was chosen over "Plan B"', '"Hello, he said and left', 'so "they" say"']
     result, layout = read_table(

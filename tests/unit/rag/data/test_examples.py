@@ -76,7 +76,7 @@ def test_dpr_files(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         Candidate(Passage("7", "T", "y"), "hard_negative", "", None, 11.5),
     )
     assert result[1].answers == ("2",)
-    assert "1 questions lack positives" in caplog.text
+    assert "questions left out, for lack of positives: 1 (" in caplog.text
 
 
 def test_fid_files_and_what_a_method_needs(tmp_path: Path) -> None:

@@ -122,6 +122,9 @@ def test_the_site_builds_with_guides_and_public_names(tmp_path: Path) -> None:
     folders = dict.fromkeys(entry["location"].rpartition("/")[0] for entry in json.loads(entries))
     assert [*folders][:: len(folders) - 1] == ["docs", "docs/api"]  # guides first, names last
     assert not re.search(r"fetch|XMLHttp|Worker", script)  # which pages from the disk may not use
+    start = (tmp_path / "index.html").read_text(encoding="utf-8")
+    for target in re.findall(r'(?:url=|href=")([^"]+)"', start):
+        assert (tmp_path / target).is_file()
 
 
 def test_the_command_lists_and_prints_pages(capsys: pytest.CaptureFixture[str]) -> None:

@@ -73,6 +73,8 @@ async def test_wrong_requests_are_explained(pipeline: rag.Pipeline) -> None:
         for tool, arguments, words in (
             ("fetch", {"id": "nothing"}, "no passage has the id 'nothing'; ids come from `search`"),
             ("search", {"query": " "}, "question is empty"),
+            ("ask", {}, "ask: 'question' is missing, expected text"),
+            ("ask", {"question": 5}, "ask: 'question' is no text, expected text"),
             ("search", {}, "query"),
         ):
             result = await client.call_tool(tool, arguments)

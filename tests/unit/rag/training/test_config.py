@@ -7,7 +7,7 @@ from typing import ClassVar
 import pytest
 from pydantic import ValidationError
 
-from rag.core.errors import ConfigError, MismatchedArtifactError
+from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.files import read_json
 from rag.training.config import TrainConfig
 from rag.training.run_folder import claim_run, claimed
@@ -31,7 +31,7 @@ class _Claimed(TrainConfig):
 
 
 def test_a_folder_belongs_to_one_configuration(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     config = _Claimed(train_files=(Path("train.json"),))
@@ -41,16 +41,31 @@ def test_a_folder_belongs_to_one_configuration(
         folder.mkdir()
     claim_run(config, tmp_path)
     assert all(folder.exists() for folder in made)
-    claim_run(config.replaced(seed=4), tmp_path)  # nothing was trained yet
-    assert not any(folder.exists() for folder in made)  # they were made with another seed
-    assert all(f"removing {folder}, made before any training" in caplog.text for folder in made)
     stored = read_json(tmp_path / "config.json")
-    assert (stored["recipe"], stored["seed"]) == ("toy", 4)
+    assert (stored["recipe"], stored["seed"]) == ("toy", config.seed)
     assert stored["train_files"] == [str(tmp_path / "train.json")]
-    _begin(tmp_path)
-    claim_run(config.replaced(seed=4, note="more", threads=2), tmp_path)
-    with pytest.raises(MismatchedArtifactError, match=r"seed: 4, now 5; train_files: others are"):
+    claim_run(config.replaced(note="more", threads=2), tmp_path)  # before any checkpoint, too
+    with pytest.raises(MismatchedArtifactError, match=r"seed: 13, now 5; train_files: others are"):
         claim_run(config.replaced(seed=5, train_files=("other.json",)), tmp_path)
+
+
+@pytest.mark.parametrize("refused", [ConfigError, DataError])
+def test_a_command_that_is_refused_before_any_training_can_be_corrected(
+    tmp_path: Path, refused: type[Exception]
+) -> None:
+    config = _Claimed(out=tmp_path / "run")
+    with pytest.raises(refused), claimed(config):
+        (config.out / "data").mkdir()
+        raise refused("wrong")
+    with claimed(config.replaced(seed=4)):
+        assert not (config.out / "data").exists()
+    with pytest.raises(MismatchedArtifactError, match="seed: 4, now 5"):  # as after kill -9
+        claim_run(config.replaced(seed=5), config.out)
+    _begin(config.out)
+    with pytest.raises(refused), claimed(config.replaced(seed=4)):
+        raise refused("wrong")
+    with pytest.raises(MismatchedArtifactError, match="seed: 4, now 5"):
+        claim_run(config.replaced(seed=5), config.out)
 
 
 def test_a_run_goes_on_with_the_files_it_was_started_with(tmp_path: Path) -> None:
@@ -67,20 +82,13 @@ def test_a_run_goes_on_with_the_files_it_was_started_with(tmp_path: Path) -> Non
     config = _Claimed(train_files=(train, folder), encoder=str(weights.parent))
     out = tmp_path / "run"
     claim_run(config, out)
-    train.write_text("b")
-    claim_run(config, out)  # nothing was trained yet
-    _begin(out)
-    claim_run(config, out)
-    for file, now, before in (
-        (train, "c", "b"),
-        *((it, "c", "a") for it in (queries, judged, weights)),
-    ):
-        file.write_text(now)
+    for file in (train, queries, judged, weights):
+        file.write_text("c")
         with pytest.raises(
             MismatchedArtifactError, match=rf"files of other content \(.*{file.name}"
         ):
             claim_run(config, out)
-        file.write_text(before)
+        file.write_text("a")
     claim_run(config, out)
     (folder / "manifest.json").write_text(
         "{}"

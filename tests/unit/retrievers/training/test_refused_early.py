@@ -1,0 +1,61 @@
+"""Wrong training files and impossible batches are refused before any model is opened."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rag
+from rag.core.errors import ConfigError, DataError, RagError
+
+PASSAGE = {"title": "Danube", "text": "The Danube rises in the Black Forest."}
+LEARNT = {"answers": ["x"], "positive_ctxs": [PASSAGE], "hard_negative_ctxs": [PASSAGE]}
+FILES: dict[str, list[dict[str, Any]]] = {
+    "corpus": [{"id": str(n), "title": "T", "text": f"Passage {n}."} for n in range(40)],
+    "gold": [{"question": f"q{n}?", "gold_passage_ids": [f"p{n}"]} for n in range(40)],
+    "examples": [{"question": f"q{n}?", **LEARNT} for n in range(40)],
+}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "file", "settings", "error", "words"),
+    [
+        ("dpr", "corpus", {}, DataError, ""),
+        ("dpr", "gold", {}, DataError, "no question has positives"),
+        ("colbert", "gold", {}, DataError, "no question has positives"),
+        ("reranker", "gold", {}, DataError, "no question has positives"),
+        ("distill", "examples", {}, DataError, "no question has targets"),
+        (
+            "dpr",
+            "examples",
+            {"batch_size": 100_000},
+            ConfigError,
+            "batch_size is 100000, and there",
+        ),
+        ("colbert", "examples", {"batch_size": 900}, ConfigError, "batch_size is 900, and there"),
+        ("reranker", "examples", {"batch_size": 900}, ConfigError, "batch_size is 900, and there"),
+    ],
+)
+def test_refused_before_a_model_is_opened(
+    tmp_path: Path,
+    recipe: str,
+    file: str,
+    settings: dict[str, Any],
+    error: type[RagError],
+    words: str,
+) -> None:
+    path = tmp_path / f"{file}.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in FILES[file]))
+    missing = tmp_path / "no-encoder"
+    if recipe == "reranker":  # whose base is looked at before
+        missing = Path("sentence-transformers/no-such-encoder")
+    with pytest.raises(error, match=words):
+        rag.train(
+            recipe,
+            tmp_path / "run",
+            train_files=[str(path)],
+            question_encoder=str(missing),
+            **settings,
+        )
+    assert not (tmp_path / "run" / "config.json").exists()  # a corrected command may go there
