@@ -30,6 +30,16 @@ def shop_log() -> list[Passage]:
     return [Passage(f"note-{row:03d}", "", text) for row, text in enumerate(texts)]
 
 
+def price_list() -> list[Passage]:
+    """Two hundred rows whose article numbers differ in their digits alone."""
+    passages = []
+    for number in range(1100, 1300):
+        part = _PARTS[number % 10]
+        text = f"Article: ART-0{number}; Name: {part}; Price in EUR: {number * 7 % 900}.{number % 90 + 10}"
+        passages.append(Passage(f"article-0{number}", "Price list", text))
+    return passages
+
+
 @pytest.fixture(scope="module", params=["static", "minilm-qa"])
 def hybrid(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
@@ -38,13 +48,25 @@ def hybrid(
     folder: Path = tmp_path_factory.mktemp("log") / "index"
     encoder = load_encoder(request.param)
     settings = BuildSettings(retriever="hybrid")
-    build_index(shop_log(), folder, encoder=encoder, settings=settings)
+    build_index([*shop_log(), *price_list()], folder, encoder=encoder, settings=settings)
     with Index.open(folder) as index:
         yield open_retriever(index, "hybrid", encoder=encoder)
 
 
-@pytest.mark.parametrize("question", ["INC-88213", "88213", "inc-88213?"])
-def test_the_only_passage_with_a_word_of_the_question_comes_first(
-    hybrid: Retriever, question: str
+@pytest.mark.parametrize(
+    ("question", "passage_id"),
+    [
+        ("INC-88213", "note-151"),
+        ("88213", "note-151"),
+        ("inc-88213?", "note-151"),
+        ("What happened in INC-88213?", "note-151"),
+        ("ART-01234", "article-01234"),
+        ("What does article ART-01234 cost?", "article-01234"),
+        ("price of ART-01142", "article-01142"),
+        ("TCK-88571", "note-271"),
+    ],
+)
+def test_the_only_passage_with_a_number_comes_first(
+    hybrid: Retriever, question: str, passage_id: str
 ) -> None:
-    assert hybrid.search([question], 3)[0][0].passage_id == "note-151"
+    assert hybrid.search([question], 3)[0][0].passage_id == passage_id
