@@ -21,7 +21,7 @@ TOKENS = {
     "rag/bench": (14_450, 8_000),
     "rag/cli": (8_950, 7_200),
     "rag/core": (4_200, 4_200),
-    "rag/data": (45_800, 35_500),
+    "rag/data": (45_900, 35_500),
     "rag/docs": (180, 200),
     "rag/eval": (13_400, 12_200),
     "rag/integrations": (1_200, 1_200),
@@ -36,7 +36,7 @@ TOKENS = {
     "readers": (45_900, 43_000),
     "retrievers": (44_400, 39_500),
     "serve": (17_250, 15_500),
-    "tests": (227_100, 200_000),
+    "tests": (227_150, 200_000),
 }
 
 # construct: (ceiling, target), per 10,000 tokens of everything outside tests.
