@@ -79,7 +79,7 @@ def _made(kind: str, draw: random.Random) -> MadePdf:
 
 def _table(kind: str, draw: random.Random) -> MadeTable:
     n_columns = draw.randrange(3, 6)
-    names = [_phrase(draw, 1).capitalize() for _ in range(n_columns)]
+    names = _phrase(draw, n_columns).title().split()
     headings: list[tuple[str, ...]] = [(name,) for name in names]
     if "two levels" in kind:
         headings += [("Change", "Day"), ("Change", "Year")]

@@ -21,18 +21,22 @@ _NAMED = (
 _LONGEST = 60  # characters of the column's name and of the value, in a row of one cell
 
 
-_SEPARATOR = re.compile(r"[:;] |\||^“")
+_SEPARATOR = re.compile(r"[:;] |\|")
+_CELL_END = re.compile(r"; |\|")
 _QUOTED = re.compile(r"(?:^|(?<=[:;] ))“[^“”]*”(?=$|[:;] )")
 
 
-def quoted(text: str) -> str:
+def quoted(text: str, *, is_named: bool = True) -> str:
     """A name or a value of a cell as it stands in a row.
+
+    Args:
+        is_named: whether it is one of the two; a cell without a name may be "name: value" itself.
 
     Example:
         >>> quoted("a; b"), quoted("a, b")
         ('“a; b”', 'a, b')
     """
-    if _SEPARATOR.search(text) is None:
+    if (_SEPARATOR if is_named else _CELL_END).search(text) is None:
         return text
     inner = text.replace("“", '"').replace("”", '"')
     return f"“{inner}”"

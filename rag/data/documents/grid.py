@@ -103,10 +103,13 @@ def table(grid: Grid) -> Iterator[Piece]:
     """
     rows = list(filter(size, grid))
     width = max(map(len, rows), default=0)
+    has_marked_title = False
     while len(rows) > 1 and width > 2 and _is_title(rows[0]):
         yield Piece("paragraph", texts_of(rows[0])[0])
+        has_marked_title = _is_marked(rows[0])
         rows = rows[1:]
-    n_headings = _n_headings(rows)
+    # where a title is marked as a heading, others would be, too
+    n_headings = 0 if has_marked_title and not _is_marked(rows[0]) else _n_headings(rows)
     yield from lines(rows[:n_headings], rows[n_headings:])
 
 
@@ -214,7 +217,7 @@ def lines(headings: Grid, body: Grid) -> Iterator[Piece]:
             n_labels = 0
         labels = texts_of(row[:n_labels])
         label = ", ".join(dict.fromkeys(filter(None, [group, *labels])))
-        text = _line(names[n_labels:], row[n_labels:], is_alone=not (label or are_named))
+        text = _line(names[n_labels:], row[n_labels:], has_label=bool(label))
         if text:
             yield Piece("row", f"{quoted(label.rstrip(':'))}: {text}" if label else text)
 
@@ -230,7 +233,7 @@ def _n_headings_before(row: Row) -> int:
     return are_values.index(True) if True in are_values else 0
 
 
-def _line(names: Sequence[str], row: Row, *, is_alone: bool) -> str:
+def _line(names: Sequence[str], row: Row, *, has_label: bool) -> str:
     shown: list[str] = []
     before: tuple[str, Cell] | None = None
     for column, cell in enumerate(row):
@@ -238,9 +241,11 @@ def _line(names: Sequence[str], row: Row, *, is_alone: bool) -> str:
         if not cell.text or (name, cell) == before:
             continue
         before = (name, cell)
-        is_named = name and name != cell.text
-        shown.append(f"{quoted(name)}: {quoted(cell.text)}" if is_named else quoted(cell.text))
-    if len(shown) == 1 and is_alone:
+        if name and name != cell.text:
+            shown.append(f"{quoted(name)}: {quoted(cell.text)}")
+        else:
+            shown.append(quoted(cell.text, is_named=has_label))
+    if len(shown) == 1 and not has_label and not any(names):
         return texts_of(row)[0]
     return "; ".join(shown)
 

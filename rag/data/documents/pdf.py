@@ -68,7 +68,7 @@ class _Line:
     is_bold: bool
     height: float  # of the page
     level: int = 0  # of a heading; 0 for other lines
-    rows: tuple[Piece, ...] = ()  # of a table, which is one line
+    table: grid.Grid = ()  # a table is one line
 
 
 def pdf(data: bytes) -> tuple[str, list[Piece], tuple[str, ...]]:
@@ -156,8 +156,9 @@ def _lines_and_tables(document: Any, number: int, raw: Any) -> list[_Line]:
     merged = list[_Line]()
     for place, (line, of_line) in enumerate(zip(lines, words, strict=True)):
         if place in begins:
-            rows = tuple(grid.table(begins[place].grid))
-            merged.append(replace(line, text=" ".join(row.text for row in rows), rows=rows))
+            table = begins[place].grid
+            text = " ".join(map(" ".join, map(grid.texts_of, table)))
+            merged.append(replace(line, text=text, table=table))
         rest = [word for word in of_line if word not in taken]
         if len(rest) == len(of_line):
             merged.append(line)
@@ -270,7 +271,7 @@ def _without_boilerplate(lines: list[_Line], labels: Sequence[str]) -> list[_Lin
     enough = 3 if len(pages) > 4 else 2
 
     def is_furniture(line: _Line) -> bool:
-        if line.rows or not (mark := _edge_mark(line)):
+        if line.table or not (mark := _edge_mark(line)):
             return False
         words = line.text.split()
         is_number = (
@@ -338,16 +339,29 @@ def _pieces(lines: Sequence[_Line], labels: Sequence[str]) -> Iterator[Piece]:
 
 
 def _block_pieces(block: Sequence[_Line], labels: Sequence[str]) -> Iterator[Piece]:
-    if block[0].rows:
-        pages = (labels[block[0].page],)
-        yield from (replace(row, pages=pages) for row in block[0].rows)
-    else:
+    if not block[0].table:
         yield _piece(block, labels)
+        return
+    table = list[grid.Row]()
+    n_pieces = list[int]()  # up to the end of each page
+    for line in block:
+        first = 0
+        for repeated, row in zip(table, line.table):
+            if grid.texts_of(repeated) != grid.texts_of(row):
+                break
+            first += 1
+        table += line.table[first:]
+        n_pieces.append(len(list(grid.table(table))))
+    for number, piece in enumerate(grid.table(table)):
+        line = block[min(bisect_right(n_pieces, number), len(block) - 1)]
+        yield replace(piece, pages=(labels[line.page],))
 
 
 def _continues(last: _Line, line: _Line, block: Sequence[_Line], pitch: float) -> bool:
+    if line.table and last.table:  # a table that goes on
+        return line.page == last.page + 1 and len(line.table[0]) == len(last.table[0])
     is_alike = line.level == last.level and line.is_code == last.is_code
-    if not is_alike or line.rows or last.rows:
+    if not is_alike or line.table or last.table:
         return False
     if line.page != last.page:  # a sentence that goes on
         goes_on = (
@@ -477,4 +491,4 @@ def _may_be_heading(line: _Line, most: int = _MAX_HEADING_CHARS) -> bool:
     text = line.text.strip()
     letters = sum(character.isalpha() for character in text)
     is_short = letters >= 2 and len(text) <= most and letters > len(text) / 3
-    return is_short and not (line.is_code or line.rows) and text[-1] not in ".,;:"
+    return is_short and not (line.is_code or line.table) and text[-1] not in ".,;:"

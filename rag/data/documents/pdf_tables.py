@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise, product
-from statistics import median
+from statistics import median, median_low
 from typing import NamedTuple
 
 from rag.data.documents.grid import Cell, Grid, is_number, size
@@ -15,6 +15,7 @@ _MAX_RULES = 1000  # of a page; a drawing has more
 _MIN_GAP = 0.9  # between columns, in font sizes
 _MIN_COLUMNS = 3  # of a table without ruled lines: text with a gap is often none
 _MIN_ROWS = 3
+_MIN_ALIGNED = 0.6  # of the texts of a column
 _MIN_FILLED = 0.6  # of its cells
 _MAX_WORDS = 3.5  # of a cell without ruled lines, on average: columns of prose have more
 _MAX_LINES = 2  # in all cells of a ruled row: more are rows without a line between them
@@ -66,7 +67,10 @@ def find_tables(
     tables = list(_ruled_tables(words, {*_joined(horizontal)}, {*_joined(vertical)}))
     taken = words_of(tables)
     tables += _gapped_tables([word for word in words if word not in taken])
-    return tables
+    taken = words_of(tables)
+    cut = {word.line for word in words if word not in taken}
+    # a line that goes on outside of a table shows that it is a drawing
+    return [table for table in tables if cut.isdisjoint(word.line for word in table.words)]
 
 
 def words_of(tables: Iterable[PageTable]) -> frozenset[Word]:
@@ -243,7 +247,9 @@ def _of_run(run: list[_Line]) -> PageTable | None:
     counts = Counter(map(len, run))
     n_columns = max(counts, key=lambda count: (count >= _MIN_COLUMNS, counts[count], count))
     full = [line for line in run if len(line) == n_columns]
-    if n_columns < _MIN_COLUMNS or len(full) < 2:
+    if n_columns < _MIN_COLUMNS or len(full) < _MIN_ROWS:
+        return None
+    if not all(map(_is_aligned, zip(*full, strict=True))):
         return None
     columns = [_extent(column) for column in zip(*full, strict=True)]
     are_apart = all(left[1] < right[0] for left, right in pairwise(columns))
@@ -268,6 +274,18 @@ def _of_run(run: list[_Line]) -> PageTable | None:
     words = chain.from_iterable(segment.words for segment in chain.from_iterable(lines))
     _repeat_labels(rows)
     return PageTable(frozenset(words), rows)
+
+
+def _is_aligned(segments: Sequence[_Segment]) -> bool:
+    """Whether most of them begin, end or have their middle at about the same place."""
+    _, lefts, rights = zip(*segments, strict=True)
+    middles = [(left + right) / 2 for left, right in zip(lefts, rights, strict=True)]
+    for places in (lefts, rights, middles):
+        usual = median_low(places)
+        n_near = sum(abs(place - usual) <= _TOLERANCE for place in places)
+        if n_near > _MIN_ALIGNED * len(places):
+            return True
+    return False
 
 
 def _extent(segments: Iterable[_Segment]) -> tuple[float, float]:

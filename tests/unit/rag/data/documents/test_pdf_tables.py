@@ -12,11 +12,18 @@ TABLE = MadeTable(
     "",
     (("Model",), ("Power", "Idle"), ("Power", "Load"), ("Price in euro",)),
     1,
-    [["A1", "5 W", "50 W", "1,900.00"], ["A second model", "7 W", "90 W", "8.50"]],
+    [
+        ["A1", "5 W", "50 W", "1,900.00"],
+        ["A second model", "7 W", "90 W", "8.50"],
+        ["A3", "9 W", "80 W", "1"],
+        ["A4", "8 W", "20 W", "2"],
+    ],
 )
 ROWS = [
     ("row", "Model: A1; Power Idle: 5 W; Power Load: 50 W; Price in euro: 1,900.00"),
     ("row", "Model: A second model; Power Idle: 7 W; Power Load: 90 W; Price in euro: 8.50"),
+    ("row", "Model: A3; Power Idle: 9 W; Power Load: 80 W; Price in euro: 1"),
+    ("row", "Model: A4; Power Idle: 8 W; Power Load: 20 W; Price in euro: 2"),
 ]
 PDFS = list(made_pdfs())
 PROSE = "Words of a paragraph that is long enough to be broken into lines of a narrow column. " * 6
@@ -43,7 +50,23 @@ def test_rows_know_their_pages() -> None:
         page.table(50, 760, TABLE, is_ruled=True)
     converted = convert(pdf(pages), "a.pdf")
     assert [label for _, label in converted.pages] == ["1", "2"]
-    assert [block.kind for block in converted.blocks] == ["paragraph", "row", "row"] * 2
+    assert [block.kind for block in converted.blocks] == ["paragraph", *["row"] * 4] * 2
+
+
+@pytest.mark.parametrize("has_headings", [True, False])
+def test_a_table_that_goes_on_keeps_its_headings(has_headings: bool) -> None:
+    headings = (("Item",), ("Town",), ("Price",))
+    rows = [[f"item{n}", f"town{n}", f"{n}.50"] for n in range(12)]
+    parts = [MadeTable("", headings, 1, rows[:6]), MadeTable("", headings, 1, rows[6:])]
+    if not has_headings:
+        parts[1] = MadeTable("", tuple((text,) for text in rows[6]), 1, rows[7:])
+    pages = [PdfPage(), PdfPage()]
+    for page, part in zip(pages, parts, strict=True):
+        page.table(50, 700, part, is_ruled=True)
+    converted = convert(pdf(pages), "a.pdf")
+    expected = [f"Item: {item}; Town: {town}; Price: {price}" for item, town, price in rows]
+    assert converted.text.split("\n") == expected
+    assert converted.pages == ((0, "1"), (converted.text.index("Item: item6"), "2"))
 
 
 @pytest.mark.parametrize("n_columns", [2, 3])
