@@ -247,10 +247,6 @@ class MdrTrainConfig(ContrastiveConfig):
             step, and trains only the question tower. If passage vectors do not change, OUT/index is
             the index for the trained encoder.
         depth: number of passages retrieved for each hop with negatives "index".
-        queue_size: number of passage vectors of earlier batches that serve as further negatives; 0
-            for none.
-        momentum: momentum of the copy of the passage tower that computes these; with 1 it never
-            changes.
     """
 
     recipe: ClassVar[str] = "mdr"
@@ -261,8 +257,6 @@ class MdrTrainConfig(ContrastiveConfig):
     negatives: Literal["batch", "index"] = "batch"
     depth: int = Field(default=200, ge=1)
     hard_negatives: int = Field(default=2, ge=0)
-    queue_size: int = Field(default=0, ge=0)
-    momentum: float = Field(default=0.999, ge=0, le=1)
 
     @property
     def longest_query(self) -> int:
@@ -282,8 +276,6 @@ class MdrTrainConfig(ContrastiveConfig):
             raise ValueError(
                 "negatives=index needs an index, and shared=false: its vectors stay as they are"
             )
-        if self.negatives == "index" and self.queue_size:
-            raise ValueError("negatives=index needs no queue of passage vectors: set queue_size=0")
         return self
 
 
@@ -316,8 +308,7 @@ class DistillTrainConfig(EncodedConfig, QuestionsConfig):
         per_question: passages of a list, drawn anew at each visit; None takes all that have a
             target.
         loss: "kl" is the divergence from the targets' distribution, a mean over questions;
-            "kl-per-passage" is the published reduction, which divides by the number of passages
-            too; "margin" is a hinge loss on pairs of passages, ordered by their targets.
+            "margin" is a hinge loss on pairs of passages, ordered by their targets.
         target_temperature: divides the targets, as `temperature` divides the scores.
     """
 
@@ -327,7 +318,7 @@ class DistillTrainConfig(EncodedConfig, QuestionsConfig):
 
     batch_size: int = Field(default=32, ge=1)
     per_question: int | None = Field(default=None, ge=2)
-    loss: Literal["kl", "kl-per-passage", "margin"] = "kl"
+    loss: Literal["kl", "margin"] = "kl"
     target_temperature: float = Field(default=1.0, gt=0)
 
 

@@ -36,7 +36,7 @@ from retrievers.training.bi_encoder import (
     load_model,
 )
 from retrievers.training.config import BiEncoderConfig
-from retrievers.training.losses import Objective, in_batch_objective
+from retrievers.training.losses import BatchLoss, in_batch_loss
 from retrievers.training.step import contrastive_step
 from retrievers.training.validation import HeldOutScores
 
@@ -67,25 +67,23 @@ class BiEncoderRun:
             self.model.fixed = fixed_vectors(self.bank, chain(split.training, split.held_out))
         return split
 
-    def loss(self, objective: Objective) -> Callable[[RetrieverBatch], Loss]:
-        """The step by an objective over the vectors of whole batches."""
-        chunk = self.config.chunk_size
-        return lambda batch: contrastive_step(
-            self.model, batch, self.world, chunk, objective=objective
-        )
-
     def method(
         self,
         batches: Any,
-        loss: Callable[[Any], Loss],
         held_out: Sequence[Example],
         facts: Mapping[str, object],
         *,
         make_batches: BatchMaker,
-        objective: Objective = in_batch_objective,
+        loss: BatchLoss = in_batch_loss,
+        step: Callable[[Any], Loss] | None = None,
         hooks: FitHooks | None = None,
     ) -> Method:
-        """The method of a recipe that makes `encoder/`, and with `bank` also `index/`."""
+        """The method of a recipe that makes `encoder/`, and with `bank` also `index/`.
+
+        Args:
+            loss: minimised in training, by `contrastive_step`, and measured on held-out questions.
+            step: the step of training, if it is another than `contrastive_step`.
+        """
         config, model, bank = self.config, self.model, self.bank
         form = encoder_form(model) if bank is None else frozen_form(model)
 
@@ -97,7 +95,7 @@ class BiEncoderRun:
 
         evaluate: Callable[[], Mapping[str, float]] | None = dict if held_out else None
         if self.world.is_main and held_out:
-            evaluate = partial(HeldOutScores(config, held_out, make_batches, objective), model)
+            evaluate = partial(HeldOutScores(config, held_out, make_batches, loss), model)
         card = encoder_card(model.config, form)
         hooks = hooks or FitHooks()
         facts = {
@@ -109,7 +107,7 @@ class BiEncoderRun:
             model,
             self.master,
             batches,
-            loss,
+            step or partial(self._step, loss=loss),
             export,
             card,
             evaluate=evaluate,
@@ -117,6 +115,9 @@ class BiEncoderRun:
             facts=facts,
             shares=True,
         )
+
+    def _step(self, batch: RetrieverBatch, loss: BatchLoss) -> Loss:
+        return contrastive_step(self.model, batch, self.world, self.config.chunk_size, loss=loss)
 
 
 def contrastive_batches(config: Any, data: ExampleTable, *, once: bool = False) -> RetrieverBatches:
@@ -134,7 +135,7 @@ def learn_from_examples(
     config: Any,
     run: BiEncoderRun,
     *,
-    objective: Objective = in_batch_objective,
+    loss: BatchLoss = in_batch_loss,
     make_batches: BatchMaker = contrastive_batches,
 ) -> Method:
     """The recipe of bi-encoders that learn from training examples: examples → batches → loss →
@@ -142,11 +143,8 @@ def learn_from_examples(
     """
     split = run.split_examples()
     batches = make_batches(config, split.training)
-    loss = run.loss(objective)
     facts = {"training questions": len(split.training)}
-    return run.method(
-        batches, loss, split.held_out, facts, make_batches=make_batches, objective=objective
-    )
+    return run.method(batches, split.held_out, facts, make_batches=make_batches, loss=loss)
 
 
 def train_bi_encoder(

@@ -40,7 +40,7 @@ from retrievers.examples.corpus import open_corpus
 from retrievers.examples.data import split_examples
 from retrievers.training.config import StaticTrainConfig
 from retrievers.training.ict import IctBatches
-from retrievers.training.losses import in_batch_objective
+from retrievers.training.losses import in_batch_loss
 from retrievers.training.validation import pool_rank
 
 _FITTED_PASSAGES = 200_000  # of the index, drawn at random
@@ -202,14 +202,11 @@ def _method(config: StaticTrainConfig, index: Index, world: World) -> Method:
 
 
 def _loss(model: TokenVectors, tokens: StaticTokenizer, parts: Sequence[RetrieverBatch]) -> Loss:
-    def scored(questions: Vectors, passages: Vectors) -> Tensor:
-        return score(questions, passages) / _TEMPERATURE
-
     values, count = [], 0
     for batch in parts:
         ids = tokens.queries(batch.questions), tokens.passages(batch.passages)
         questions, passages = (Vectors(model(side)) for side in ids)
-        values.append(in_batch_objective(questions, passages, batch, scored))
+        values.append(in_batch_loss(score(questions, passages) / _TEMPERATURE, batch))
         count += sum(map(len, chain(*ids)))
     return Loss(torch.stack(values).sum(), sum(len(batch.questions) for batch in parts), count)
 

@@ -36,7 +36,7 @@ from rag.training.fit import Loss
 from retrievers.encoders.vectors import Vectors
 from retrievers.examples.batches import RetrieverBatch
 from retrievers.training.bi_encoder import BiEncoderModel
-from retrievers.training.losses import Objective, in_batch_objective
+from retrievers.training.losses import BatchLoss, in_batch_loss
 
 
 def contrastive_step(
@@ -45,7 +45,7 @@ def contrastive_step(
     world: World | None = None,
     chunk_size: int | None = None,
     *,
-    objective: Objective = in_batch_objective,
+    loss: BatchLoss = in_batch_loss,
 ) -> Loss:
     """Forward pass and loss of a batch; `Loss.backward` computes this process's share of the
     gradient.
@@ -58,7 +58,7 @@ def contrastive_step(
         world: the processes; None: this one alone.
         chunk_size: texts that go through an encoder at once, by the gradient cache: memory does not
             grow with the batch, every text is encoded twice. None keeps all graphs.
-        objective: what to minimise, see `Objective`.
+        loss: what to minimise.
 
     Returns:
         The loss divided by the number of processes (shares are summed), and this process's number
@@ -94,7 +94,7 @@ def contrastive_step(
     else:
         passages, vectors = None, [questions.vectors, model.fixed_vectors(texts)]
     leaves = [_gathered(each, world) for each in vectors]  # (B …, D), (P …, D) of all processes
-    value = objective(leaves[0], leaves[1], batch, model.score)
+    value = loss(model.score(leaves[0], leaves[1]), batch.to(world.device))
 
     def backward(flush: Callable[[], None]) -> None:
         towers = zip((questions, passages), leaves, (model.question, model.passage), strict=True)

@@ -22,7 +22,7 @@ from rag.core.types import Passage, Query
 from rag.data.examples import Example, write_examples
 from rag.training.run_folder import read_metrics
 from retrievers.encoders.bi_encoder import BiEncoder
-from retrievers.examples.batches import Epochs, RetrieverBatches
+from retrievers.examples.batches import NEGATIVE, Epochs, RetrieverBatches
 from retrievers.examples.data import ExampleTable, split_examples
 from retrievers.training.ance import mine_negatives, take_up_negatives, train_ance
 from retrievers.training.config import AnceTrainConfig, DprTrainConfig
@@ -172,8 +172,8 @@ def test_negatives_are_the_best_passages_that_are_not_right(tmp_path: Path) -> N
     figures = take_up_negatives([batches], corpus, result)
     batch = batches[0]
     mined = {
-        int(number): sorted(batch.passages[p].id for p in batch.drawn[1][batch.drawn[0] == at])
-        for at, number in enumerate(batch.examples)
+        int(number): sorted(batch.passages[p].id for p in np.flatnonzero(row == NEGATIVE))
+        for number, row in zip(batches.examples[0], batch.labels.numpy(), strict=True)
     }
     encoder = WordEncoder(tmp_path / "snapshot" / "encoder")
     vectors = encoder.encode_passages([""] * 40, [p.text for p in PASSAGES]).astype(np.float16)
