@@ -49,10 +49,11 @@ def train_mlm(config: MlmTrainConfig) -> Path:
     """
     if config.fills == "words":
         config = config.replaced(reader=plain_encoder(config.reader, config.out))
-    return train(config, partial(_build_run, config), "mlm")
+    return train(config, partial(build, config), "mlm")
 
 
-def _build_run(config: MlmTrainConfig, world: World) -> Method:
+def build(config: MlmTrainConfig, world: World) -> Method:
+    """The method of `train_mlm`."""
     # model
     reader = open_filler(config, world.device, fresh=True)
     master = MasterWeights(reader, config.precision)

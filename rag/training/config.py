@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from pkgutil import resolve_name
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -22,8 +21,6 @@ class TrainConfig(Config):
 
     Attributes:
         recipe: name of the recipe.
-        trains: "module:function" that trains with these settings, and returns the folder of the
-            result.
         measured: figures on held-out data that `select_by` may name.
         lowest: those of all recipes' figures that are best when small.
         out: output folder of the run.
@@ -56,7 +53,6 @@ class TrainConfig(Config):
     """
 
     recipe: ClassVar[str]
-    trains: ClassVar[str]
     measured: ClassVar[tuple[str, ...]] = ()
     lowest: ClassVar[frozenset[str]] = frozenset({"nll", "average_rank"})
     free: ClassVar[frozenset[str]] = frozenset(
@@ -89,11 +85,12 @@ class TrainConfig(Config):
         """`max_steps` as a number of batches."""
         return None if self.max_steps is None else self.max_steps * self.accumulate
 
-    def train_model(self, **encoding: Any) -> Path:
-        """Train as these settings say, or resume the run in `out`; returns the folder of the
-        result.
+    def train_model(self) -> Path:
+        """Train as these settings say, or resume the run in `out`; returns the folder of the result.
+
+        Every recipe has a method of its own.
         """
-        return Path(resolve_name(self.trains)(self, **encoding))
+        raise NotImplementedError
 
     @model_validator(mode="after")
     def _cross_check_selection(self) -> Self:

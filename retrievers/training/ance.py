@@ -59,13 +59,14 @@ def train_ance(config: AnceTrainConfig, *, encode: EncodesCorpus | None = None) 
         refresh.
     """
     with Index.open(config.index) as index:
-        return train_bi_encoder(config, partial(_method, index=index, encode=encode))
+        return train_bi_encoder(config, partial(build, index=index, encode=encode))
 
 
-def _method(
-    config: AnceTrainConfig, run: BiEncoderRun, *, index: Index, encode: EncodesCorpus | None
-) -> Method:
-    split, every = run.split_examples(), config.refresh_every_steps
+def build(run: BiEncoderRun, *, index: Index, encode: EncodesCorpus | None) -> Method:
+    """The method of `train_ance` over its index."""
+    config = run.config
+    split = run.split_examples()
+    every = config.refresh_every_steps
     data = split.training
     has_negatives = data.has_negatives
     if config.loss == "pairwise" and split.held_out:

@@ -119,7 +119,7 @@ def train_ict(config: IctTrainConfig) -> Path:
         In the published code a passage of one sentence is used where that sentence stays in it;
         here never.
     """
-    return train_bi_encoder(config, _method)
+    return train_bi_encoder(config, build)
 
 
 def held_out_rows(config: HeldOutConfig, passages: int, seed: int) -> Int64:
@@ -135,7 +135,9 @@ def held_out_rows(config: HeldOutConfig, passages: int, seed: int) -> Int64:
     return np.sort(generator(seed, 32).choice(passages, count, replace=False))
 
 
-def _method(config: IctTrainConfig, run: BiEncoderRun) -> Method:
+def build(run: BiEncoderRun) -> Method:
+    """The method of `train_ict`."""
+    config = run.config
     store = open_corpus(config.train_files, config.out / "data", config.split)
     held_rows = held_out_rows(config, len(store), config.seed)
     rows = np.setdiff1d(np.arange(len(store)), held_rows)

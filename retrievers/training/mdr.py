@@ -47,11 +47,14 @@ def train_mdr(config: MdrTrainConfig) -> Path:
         with the whole corpus as the bank.
     """
     one_process = "only questions are encoded" if config.keeps_index else ""
-    return train_bi_encoder(config, _method, one_process=one_process)
+    return train_bi_encoder(config, build, one_process=one_process)
 
 
-def _method(config: MdrTrainConfig, run: BiEncoderRun) -> Method:
-    bank, model, is_against_index = run.bank, run.model, config.negatives == "index"
+def build(run: BiEncoderRun) -> Method:
+    """The method of `train_mdr`."""
+    config = run.config
+    bank = run.bank
+    is_against_index = config.negatives == "index"
     index = Index.open(config.index) if bank is None and config.index is not None else bank
     split = run.split_examples(
         partial(_hops, config, None if index is None else passage_finder(index.passages)),
@@ -63,7 +66,7 @@ def _method(config: MdrTrainConfig, run: BiEncoderRun) -> Method:
     method = partial(run.method, held_out=split.held_out, facts=facts, make_batches=hop_batches)
     if is_against_index:
         assert bank is not None
-        step = partial(index_step, model, data, index=bank, depth=config.depth)
+        step = partial(index_step, run.model, data, index=bank, depth=config.depth)
         return method(batches.examples, step=step)
     return method(batches)
 

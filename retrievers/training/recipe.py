@@ -132,7 +132,6 @@ def contrastive_batches(config: Any, data: ExampleTable, *, once: bool = False) 
 
 
 def learn_from_examples(
-    config: Any,
     run: BiEncoderRun,
     *,
     loss: BatchLoss = in_batch_loss,
@@ -142,14 +141,14 @@ def learn_from_examples(
     validation.
     """
     split = run.split_examples()
-    batches = make_batches(config, split.training)
+    batches = make_batches(run.config, split.training)
     facts = {"training questions": len(split.training)}
     return run.method(batches, split.held_out, facts, make_batches=make_batches, loss=loss)
 
 
 def train_bi_encoder(
     config: Any,
-    recipe: Callable[[Any, BiEncoderRun], Method] = learn_from_examples,
+    build: Callable[[BiEncoderRun], Method] = learn_from_examples,
     *,
     one_process: str = "",
 ) -> Path:
@@ -162,8 +161,7 @@ def train_bi_encoder(
 
     Args:
         config: a `BiEncoderConfig`.
-        recipe: makes the method from the configuration, completed by what follows from the index,
-            and the run.
+        build: makes the method from the parts of the run.
         one_process: see `rag.training.run.train`.
     """
     with Index.open(config.index) if config.keeps_index else nullcontext() as bank:
@@ -173,7 +171,7 @@ def train_bi_encoder(
         def method(world: World) -> Method:
             model = load_model(config, world.device, freeze_passages=bank is not None)
             master = MasterWeights(model, config.precision)
-            return recipe(config, BiEncoderRun(config, world, model, master, bank))
+            return build(BiEncoderRun(config, world, model, master, bank))
 
         return train(config, method, "encoder", one_process=one_process)
 

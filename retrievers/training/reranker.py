@@ -72,10 +72,11 @@ def train_reranker(config: RerankerTrainConfig) -> Path:
         Pipeline", equation 4 (localised contrastive estimation); Nogueira and Cho 2019, "Passage
         Re-ranking with BERT".
     """
-    return train(config, partial(_method, config), "cross-encoder")
+    return train(config, partial(build, config), "cross-encoder")
 
 
-def _method(config: RerankerTrainConfig, world: World) -> Method:
+def build(config: RerankerTrainConfig, world: World) -> Method:
+    """The method of `train_reranker`."""
     # model
     model = CrossEncoder.load(
         config.question_encoder,

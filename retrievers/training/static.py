@@ -141,13 +141,14 @@ def train_static(config: StaticTrainConfig) -> Path:
             )
         return train(
             config,
-            partial(_method, config, index),
+            partial(build, config, index),
             "encoder",
             one_process="one table of vectors is trained",
         )
 
 
-def _method(config: StaticTrainConfig, index: Index, world: World) -> Method:
+def build(config: StaticTrainConfig, index: Index, world: World) -> Method:
+    """The method of `train_static`."""
     # model
     identity, seed = index.require_dense().embeddings.encoder, config.seed
     tokens, dim = StaticTokenizer(tokenizer_folder(identity.name)), config.dim

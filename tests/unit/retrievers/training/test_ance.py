@@ -26,7 +26,6 @@ from retrievers.examples.batches import NEGATIVE, Epochs, RetrieverBatches
 from retrievers.examples.data import ExampleTable, split_examples
 from retrievers.training.ance import mine_negatives, take_up_negatives, train_ance
 from retrievers.training.config import AnceTrainConfig, DprTrainConfig
-from retrievers.training.dpr import train_dpr
 from tests.unit.retrievers.conftest import TINY, cipher_examples, losses_of, mrr_of, named
 
 _SMALL: dict[str, Any] = {**TINY, "batch_size": 32, "log_every_steps": 10}
@@ -81,7 +80,7 @@ def warm(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> tuple[Pat
         normalize=True,
         **_SMALL,
     )
-    return place / "train.json", index, train_dpr(config)
+    return place / "train.json", index, config.train_model()
 
 
 def ance(out: Path, warm: tuple[Path, Path, Path], **settings: Any) -> AnceTrainConfig:
