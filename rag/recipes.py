@@ -99,7 +99,7 @@ def _class_of_file(file: Path, attribute: str) -> Any:
         spec.loader.exec_module(module)
     recipe = getattr(sys.modules[name], attribute, None)
     if not hasattr(recipe, "train_model"):
-        hint = "derive a class from `rag.training.config.TrainConfig`, with a method `train_model`"
+        hint = "derive a class from `rag.recipe.TrainConfig`, with a method `train_model`"
         raise ConfigError(f"{file} has no recipe {attribute!r}", hint=hint)
     return recipe
 

@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from rag.config import DEFAULT_SEED, Config
+from rag.core.errors import ConfigError
 
 ENTRY_POINTS = "openqa_rag.recipes"
 """Group of entry points by which installed packages name their recipes."""
@@ -90,7 +91,10 @@ class TrainConfig(Config):
 
         Every recipe has a method of its own.
         """
-        raise NotImplementedError
+        raise ConfigError(
+            f"{type(self).__name__} has no method `train_model`",
+            hint="define one that trains, and returns the folder of the result",
+        )
 
     @model_validator(mode="after")
     def _cross_check_selection(self) -> Self:

@@ -78,7 +78,8 @@ class Epochs:
         self._length = max(1, round(epochs * self.per_epoch))
         if max_batches is not None:
             self._length = min(self._length, max_batches)
-        self._count, self.seed = count, seed
+        self._count = count
+        self.seed = seed
         self._order: tuple[int, Int64] = (-1, np.zeros(0, np.int64))
 
     @classmethod
@@ -150,8 +151,11 @@ class RetrieverBatches:
         hard_negatives: int = 1,
         mask_false_negatives: bool = True,
     ) -> None:
-        self.data, self.examples, self.batch_size = data, examples, examples.batch_size
-        self.hard_negatives, self.mask_false_negatives = hard_negatives, mask_false_negatives
+        self.data = data
+        self.examples = examples
+        self.batch_size = examples.batch_size
+        self.hard_negatives = hard_negatives
+        self.mask_false_negatives = mask_false_negatives
         self._mined: tuple[Int32, PassageStore] | None = None
         has_hard = hard_negatives > 0 and data.has_negatives
         if hard_negatives > 0 and not has_hard:
@@ -179,7 +183,8 @@ class RetrieverBatches:
     def __getitem__(self, step: int) -> RetrieverBatch:
         """Batch `step`; raises IndexError if the run has fewer."""
         numbers = self.examples[step]
-        examples, seed = self.data.take(numbers), self.examples.seed
+        examples = self.data.take(numbers)
+        seed = self.examples.seed
         right = self._positives(examples, generator(seed, 24, step))
         lists = self._negatives(numbers, examples)
         owners, negatives = _draw(lists, self.hard_negatives, generator(seed, 22, step))
@@ -238,7 +243,9 @@ class TargetBatches:
     def __init__(
         self, data: ExampleTable, examples: Epochs, *, per_question: int | None = None
     ) -> None:
-        self.data, self.examples, self.batch_size = data, examples, examples.batch_size
+        self.data = data
+        self.examples = examples
+        self.batch_size = examples.batch_size
         self.per_question = per_question
 
     def __len__(self) -> int:

@@ -64,8 +64,11 @@ class IctBatches:
         keep_sentence: float,
         min_words: int,
     ) -> None:
-        self._store, self._rows, self.examples = store, rows, examples
-        self._keep, self._min_words = keep_sentence, min_words
+        self._store = store
+        self._rows = rows
+        self.examples = examples
+        self._keep = keep_sentence
+        self._min_words = min_words
         self.batch_size = examples.batch_size
 
     def __len__(self) -> int:

@@ -62,7 +62,8 @@ def build(run: BiEncoderRun) -> Method:
         fixes_vectors=not is_against_index,
     )
     data = split.training
-    batches, facts = hop_batches(config, data), {"training examples (hops)": len(data)}
+    batches = hop_batches(config, data)
+    facts = {"training examples (hops)": len(data)}
     method = partial(run.method, held_out=split.held_out, facts=facts, make_batches=hop_batches)
     if is_against_index:
         assert bank is not None

@@ -46,7 +46,7 @@ class BiEncoderRun:
     """The parts of a bi-encoder's training run.
 
     Attributes:
-        config: completed by what follows from the index.
+        config: the settings; what they leave to an index is in `model.config`.
         model: in its compute dtype.
         master: its weights in fp32.
         bank: an index whose vectors are the passages'; then only the question side is trained.
@@ -84,7 +84,9 @@ class BiEncoderRun:
             loss: minimised in training, by `contrastive_step`, and measured on held-out questions.
             step: the step of training, if it is another than `contrastive_step`.
         """
-        config, model, bank = self.config, self.model, self.bank
+        config = self.config
+        model = self.model
+        bank = self.bank
         form = encoder_form(model) if bank is None else frozen_form(model)
 
         def export(weights: Weights) -> None:
@@ -177,7 +179,11 @@ def train_bi_encoder(
 
 
 def encoder_card(start: BiEncoderConfig, form: EncoderSettings) -> Card:
-    """The model card of a bi-encoder that lays texts out in this form; `start` is its model's `config`."""
+    """The model card of a bi-encoder that lays texts out in this form.
+
+    Args:
+        start: the `config` of its model.
+    """
     values = {"form": form, "is_pair": form.layout == PAIR, "start": start}
     return Card("retrievers.training", "bi_encoder.md", values)
 

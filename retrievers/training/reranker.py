@@ -50,7 +50,8 @@ class GroupBatches:
     def __getitem__(self, step: int) -> list[Group]:
         groups = []
         for number in self.chosen[step].tolist():
-            example, draw = self.examples[number], generator(self.chosen.seed, 22, step, number)
+            example = self.examples[number]
+            draw = generator(self.chosen.seed, 22, step, number)
             positive = example.positives[int(draw.integers(len(example.positives)))]
             listed = [candidate.passage for candidate in example.negatives]
             drawn = draw.choice(len(listed), min(self.hard_negatives, len(listed)), replace=False)
@@ -171,11 +172,13 @@ def _measure(model: CrossEncoder, held_out: Sequence[Example]) -> Mapping[str, f
     list.
     """
     model.network.eval()
-    loss, ranks = 0.0, []
+    loss = 0.0
+    ranks = []
     for example in held_out:
         listed = [*example.positives, *(candidate.passage for candidate in example.negatives)]
         scores = model.logits([example.question] * len(listed), listed)[0].float()
-        best, others = scores[: len(example.positives)], scores[len(example.positives) :]
+        best = scores[: len(example.positives)]
+        others = scores[len(example.positives) :]
         ranks.append(1 + int((others >= best.max()).sum()))  # ties count against the positive
         loss += float(list_loss(torch.cat([best[:1], others]), [1 + len(others)]))
     count = len(held_out)

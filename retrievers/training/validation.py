@@ -20,7 +20,8 @@ from retrievers.training.bi_encoder import BiEncoderModel, encoder_form
 from retrievers.training.losses import BatchLoss
 from retrievers.training.step import contrastive_step
 
-POOL_NEGATIVES, POOL_QUESTIONS = 30, 10_000  # as in the published average rank
+POOL_NEGATIVES = 30
+POOL_QUESTIONS = 10_000  # as in the published average rank
 
 
 def pool_rank(encoder: Any, examples: Sequence[Example]) -> float:
@@ -80,7 +81,8 @@ class HeldOutScores:
         make_batches: BatchMaker,
         loss: BatchLoss,
     ) -> None:
-        self.config, self.loss = config, loss
+        self.config = config
+        self.loss = loss
         self.judged = [example for example in held_out if example.positives]
         self.batches = make_batches(config, ExampleTable.of(held_out), once=True)
 
@@ -96,7 +98,8 @@ class HeldOutScores:
         return scores
 
     def _loss(self, model: BiEncoderModel) -> float:
-        world, chunk = World(device=model.device), self.config.chunk_size
+        world = World(device=model.device)
+        chunk = self.config.chunk_size
         steps = [
             contrastive_step(model, self.batches[number], world, chunk, loss=self.loss)
             for number in range(len(self.batches))
