@@ -35,6 +35,7 @@ def in_batch_loss(scores: Tensor, batch: RetrieverBatch) -> Tensor:
         negative of both.
 
     Example:
+        >>> from retrievers.examples.batches import OTHER, POSITIVE
         >>> scores = torch.tensor([[2.0, 0.0, 0.0], [0.0, 2.0, 2.0]])
         >>> labels = torch.tensor([[POSITIVE, OTHER, OTHER], [OTHER, POSITIVE, OTHER]])
         >>> round(float(in_batch_loss(scores, RetrieverBatch([], [], labels))), 4)
@@ -67,6 +68,7 @@ def pairwise_loss(scores: Tensor, batch: RetrieverBatch) -> Tensor:
         Text Retrieval", section 4 and the published code's loss for questions.
 
     Example:
+        >>> from retrievers.examples.batches import OTHER, POSITIVE
         >>> labels = torch.tensor([[POSITIVE, NEGATIVE], [OTHER, POSITIVE]])
         >>> round(float(pairwise_loss(torch.ones(2, 2), RetrieverBatch([], [], labels))), 4)
         0.6931
