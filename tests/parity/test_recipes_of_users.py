@@ -133,10 +133,15 @@ def test_a_tower_that_is_not_trained_is_refused(
 
 def test_a_recipe_that_does_not_train_is_refused(tmp_path: Path) -> None:
     (tmp_path / "none.py").write_text(
-        "from rag.recipe import TrainConfig\nclass Idle(TrainConfig): name: str = 'idle'\n"
+        "from typing import ClassVar\n"
+        "from rag.recipe import TrainConfig\n"
+        "class Nameless(TrainConfig): name: str = 'idle'\n"
+        "class Idle(Nameless): recipe: ClassVar[str] = 'idle'\n"
     )
     with pytest.raises(ConfigError, match="Idle has no method `train_model`"):
         rag.train(f"{tmp_path}/none.py:Idle", tmp_path / "run")
+    with pytest.raises(ConfigError, match="has no recipe 'Nameless'"):
+        rag.train(f"{tmp_path}/none.py:Nameless", tmp_path / "run")
 
 
 class Squares:
