@@ -20,13 +20,17 @@ if TYPE_CHECKING:
     from rag.training.precision import MasterWeights, part
     from rag.training.run import train
     from retrievers.encoders.tokenization import mask_token
-    from retrievers.examples.batches import Epochs
+    from retrievers.examples.batches import IGNORED, NEGATIVE, OTHER, POSITIVE, Epochs
     from retrievers.examples.corpus import open_corpus
     from retrievers.training.bi_encoder import encoder_form, export_model, load_model
     from retrievers.training.config import BiEncoderConfig, ContrastiveConfig, CorpusConfig
     from retrievers.training.recipe import encoder_card, learn_from_examples, train_bi_encoder
 
 __all__ = [
+    "IGNORED",
+    "NEGATIVE",
+    "OTHER",
+    "POSITIVE",
     "BiEncoderConfig",
     "Card",
     "ContrastiveConfig",
@@ -52,6 +56,7 @@ __all__ = [
     "train_bi_encoder",
 ]
 _HOMES = {
+    **dict.fromkeys(("IGNORED", "NEGATIVE", "OTHER", "POSITIVE"), "retrievers.examples.batches"),
     "BiEncoderConfig": "retrievers.training.config",
     "Card": "rag.training.card",
     "ContrastiveConfig": "retrievers.training.config",

@@ -98,8 +98,8 @@ def _class_of_file(file: Path, attribute: str) -> Any:
         sys.modules[name] = module = module_from_spec(spec)
         spec.loader.exec_module(module)
     recipe = getattr(sys.modules[name], attribute, None)
-    if not hasattr(recipe, "train_model"):
-        hint = "derive a class from `rag.training.config.TrainConfig`, with a method `train_model`"
+    if not hasattr(recipe, "recipe"):
+        hint = "derive a class from `rag.recipe.TrainConfig` with a name `recipe` and a method `train_model`"
         raise ConfigError(f"{file} has no recipe {attribute!r}", hint=hint)
     return recipe
 

@@ -148,8 +148,10 @@ def _main(
 
 
 def toy_method(
-    model: torch.nn.Module, batches: Any, loss: Callable[[Any], Loss], *more: Any
+    model: torch.nn.Module, batches: Any, loss: Callable[[Any], Loss], *more: Any, **named: Any
 ) -> Method:
-    """What `fit` needs of a recipe that exports nothing; `more` are evaluation and hooks."""
+    """What `fit` needs of a recipe that exports nothing; `more` are evaluation and hooks,
+    `named` other parts of a `Method`.
+    """
     master, card = MasterWeights(model, "fp32"), Card("rag.training", "card.md")
-    return Method(model, master, batches, loss, lambda weights: None, card, *more)
+    return Method(model, master, batches, loss, lambda weights: None, card, *more, **named)

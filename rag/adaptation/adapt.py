@@ -20,7 +20,6 @@ from rag.recipes import read_config
 from rag.runtime.seeds import generator
 from retrievers.training.bi_encoder import adopt_index
 from retrievers.training.config import DprTrainConfig
-from retrievers.training.dpr import train_dpr
 
 QUESTIONS, SETTINGS = "questions.json", "adapt.json"
 LEAST_QUESTIONS = 50  # a training on fewer says nothing
@@ -76,7 +75,7 @@ def adapt(
         if not file.exists():
             made = _questions_of(opened, questions, seed)
             write_examples(file, _with_negatives(pipeline, made))
-    return train_dpr(chosen)
+    return chosen.train_model()
 
 
 def _questions_of(index: Index, count: int, seed: int) -> list[tuple[Passage, MadeQuestion]]:

@@ -12,6 +12,7 @@ from readers.generative.settings import Marginal
 from retrievers.training.config import BiEncoderConfig, CorpusConfig, HeldOutConfig, QuestionsConfig
 
 if TYPE_CHECKING:
+    from indexers.protocols import EncodesCorpus
     from rag.data.examples import Needed
 
 DocumentSide = Literal["frozen", "reencode"]
@@ -79,7 +80,6 @@ class RagTrainConfig(JointTrainConfig):
     """
 
     recipe: ClassVar[str] = "rag"
-    trains: ClassVar[str] = "rag.joint.together:train_rag"
 
     name: str = Field(default="rag", min_length=1)
     marginal: Marginal = "sequence"
@@ -95,6 +95,12 @@ class RagTrainConfig(JointTrainConfig):
             raise ValueError(f"retriever {self.retriever} is fixed: leave document_side at frozen")
         return self
 
+    def train_model(self, *, encode: EncodesCorpus | None = None) -> Path:
+        """See `train_rag`."""
+        from rag.joint.together import train_rag
+
+        return train_rag(self, encode=encode)
+
 
 class EmdrTrainConfig(JointTrainConfig):
     """Settings of `rag train emdr2`.
@@ -105,11 +111,16 @@ class EmdrTrainConfig(JointTrainConfig):
     """
 
     recipe: ClassVar[str] = "emdr2"
-    trains: ClassVar[str] = "rag.joint.together:train_emdr2"
 
     name: str = Field(default="emdr2", min_length=1)
     document_side: DocumentSide = "reencode"
     marginal: Marginal = "token"
+
+    def train_model(self, *, encode: EncodesCorpus | None = None) -> Path:
+        """See `train_emdr2`."""
+        from rag.joint.together import train_emdr2
+
+        return train_emdr2(self, encode=encode)
 
 
 class OrqaTrainConfig(BiEncoderConfig, QuestionsConfig):
@@ -135,7 +146,6 @@ class OrqaTrainConfig(BiEncoderConfig, QuestionsConfig):
     """
 
     recipe: ClassVar[str] = "orqa"
-    trains: ClassVar[str] = "rag.joint.orqa:train_orqa"
     needs: ClassVar[Needed] = "questions"
     measured: ClassVar[tuple[str, ...]] = ("em", "mrr", "top1", "top5", "top20")
 
@@ -156,6 +166,12 @@ class OrqaTrainConfig(BiEncoderConfig, QuestionsConfig):
         if self.read > self.early:
             raise ValueError(f"read ({self.read}) must be at most early ({self.early})")
         return self
+
+    def train_model(self) -> Path:
+        """See `train_orqa`."""
+        from rag.joint.orqa import train_orqa
+
+        return train_orqa(self)
 
 
 class MaskedTrainConfig(TrainConfig):
@@ -191,13 +207,18 @@ class MlmTrainConfig(MaskedTrainConfig, CorpusConfig, HeldOutConfig):
     """
 
     recipe: ClassVar[str] = "mlm"
-    trains: ClassVar[str] = "rag.joint.mlm:train_mlm"
     measured: ClassVar[tuple[str, ...]] = ("nll", "utility", "utility_after")
 
     name: str = "masked-lm"
     train_files: tuple[Path, ...] = Field(min_length=1)
     batch_size: int = Field(default=32, ge=1)
     validation_questions: int = Field(default=400, ge=1)
+
+    def train_model(self) -> Path:
+        """See `train_mlm`."""
+        from rag.joint.mlm import train_mlm
+
+        return train_mlm(self)
 
 
 class RealmTrainConfig(RefreshedConfig, BiEncoderConfig, MaskedTrainConfig, CorpusConfig):
@@ -219,7 +240,6 @@ class RealmTrainConfig(RefreshedConfig, BiEncoderConfig, MaskedTrainConfig, Corp
     """
 
     recipe: ClassVar[str] = "realm"
-    trains: ClassVar[str] = "rag.joint.realm:train_realm"
     measured: ClassVar[tuple[str, ...]] = ()
 
     index: Path
@@ -240,3 +260,9 @@ class RealmTrainConfig(RefreshedConfig, BiEncoderConfig, MaskedTrainConfig, Corp
                 f"sentence_tokens ({self.sentence_tokens}): masks after them would not be in the query"
             )
         return self
+
+    def train_model(self, *, encode: EncodesCorpus | None = None) -> Path:
+        """See `train_realm`."""
+        from rag.joint.realm import train_realm
+
+        return train_realm(self, encode=encode)

@@ -49,10 +49,11 @@ def train_mlm(config: MlmTrainConfig) -> Path:
     """
     if config.fills == "words":
         config = config.replaced(reader=plain_encoder(config.reader, config.out))
-    return train(config, partial(_build_run, config), "mlm")
+    return train(config, partial(build, config), "mlm")
 
 
-def _build_run(config: MlmTrainConfig, world: World) -> Method:
+def build(config: MlmTrainConfig, world: World) -> Method:
+    """The method of `train_mlm`."""
     # model
     reader = open_filler(config, world.device, fresh=True)
     master = MasterWeights(reader, config.precision)
@@ -81,30 +82,21 @@ def _build_run(config: MlmTrainConfig, world: World) -> Method:
         model=reader,
         master=master,
         batches=batches,
-        loss=lambda batch: masked_loss(reader, batch, world),
+        loss=partial(masked_loss, reader),
         export=lambda weights: reader.save(config.out / "mlm", weights),
         card=Card("rag.joint", "mlm.md", {"start": config.reader}),
         evaluate=partial(held_out_figures, reader, held_out) if held_out else None,
         facts={"passages": len(rows), "held-out sentences": len(held_out)},
-        shares=True,
     )
 
 
-def masked_loss(reader: Filler, batch: Sequence[MaskedSentence], world: World) -> Loss:
+def masked_loss(reader: Filler, sentences: Sequence[MaskedSentence]) -> Loss:
     """−log p of the masked words: the mean over words, then over sentences and the texts beside
     them.
     """
-    sentences = batch[world.rank :: world.size]
-    if not sentences:  # fewer sentences than processes
-        return Loss(next(reader.parameters()).sum() * 0.0, 0, 0, parts=_figures(torch.zeros(1, 3)))
     filled, tokens = _log_likelihood(reader, sentences)
-    share = len(sentences) / len(batch)
-    return Loss(
-        -filled.objective.mean() * share,
-        examples=len(sentences),
-        tokens=tokens,
-        parts={name: share * value for name, value in _figures(filled.logp.detach()).items()},
-    )
+    figures = _figures(filled.logp.detach())
+    return Loss(-filled.objective.mean(), len(sentences), tokens, parts=figures)
 
 
 def held_out_figures(reader: Filler, sentences: Sequence[MaskedSentence]) -> dict[str, float]:

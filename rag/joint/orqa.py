@@ -112,11 +112,16 @@ def train_orqa(config: OrqaTrainConfig) -> Path:
     """
     with Index.open(config.index) as index:
         adopted = adopt_index(config, index, same_encoder=True)
-        build = partial(_build_run, adopted, index)
-        return train(adopted, build, "encoder", one_process="only questions are encoded")
+        return train(
+            adopted,
+            partial(build, adopted, index),
+            "encoder",
+            one_process="only questions are encoded",
+        )
 
 
-def _build_run(config: OrqaTrainConfig, index: Index, world: World) -> Method:
+def build(config: OrqaTrainConfig, index: Index, world: World) -> Method:
+    """The method of `train_orqa`."""
     # model
     retriever = load_model(config, world.device, freeze_passages=True)
     reader, tokenizer = start_model(

@@ -62,7 +62,7 @@ _DRAWN = (
 def train_realm(config: RealmTrainConfig, *, encode: EncodesCorpus | None = None) -> Path:
     """Train as `config` says, or resume the run in `config.out`; see `rag.training.run.train`.
 
-    Writes the files of `train_dpr` into `config.out`, and `mlm/`, the masked language model; over a
+    Writes the files of `train_bi_encoder` into `config.out`, and `mlm/`, the masked language model; over a
     fixed index also `index/`, that index for the trained encoder.
 
     Args:
@@ -77,12 +77,13 @@ def train_realm(config: RealmTrainConfig, *, encode: EncodesCorpus | None = None
     """
     with Index.open(config.index) as index:
         adopted = adopt_index(config, index, same_encoder=True)
-        return train(adopted, partial(_build_run, adopted, index, encode), "encoder")
+        return train(adopted, partial(build, adopted, index, encode), "encoder")
 
 
-def _build_run(
+def build(
     config: RealmTrainConfig, index: Index, encode: EncodesCorpus | None, world: World
 ) -> Method:
+    """The method of `train_realm`."""
     # model
     frozen = config.document_side == "frozen"
     retriever = load_model(config, world.device, freeze_passages=frozen)

@@ -107,11 +107,11 @@ def _train(
                 f"top_k is {config.top_k}, the index has {len(index.passages)} passages"
             )
         return train(
-            config, partial(_build_run, config, objective, reads, kind, index, encode), "reader"
+            config, partial(build, config, objective, reads, kind, index, encode), "reader"
         )
 
 
-def _build_run(
+def build(
     config: JointTrainConfig,
     objective: Objective,
     reads: Mapping[str, Any],
@@ -120,6 +120,7 @@ def _build_run(
     encode: EncodesCorpus | None,
     world: World,
 ) -> Method:
+    """The method of `train_rag` and `train_emdr2`."""
     # model
     frozen = config.document_side == "frozen"
     retriever = None if kind else load_model(config, world.device, freeze_passages=frozen)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from pkgutil import resolve_name
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from rag.config import DEFAULT_SEED, Config
+from rag.core.errors import ConfigError
 
 ENTRY_POINTS = "openqa_rag.recipes"
 """Group of entry points by which installed packages name their recipes."""
@@ -22,8 +22,6 @@ class TrainConfig(Config):
 
     Attributes:
         recipe: name of the recipe.
-        trains: "module:function" that trains with these settings, and returns the folder of the
-            result.
         measured: figures on held-out data that `select_by` may name.
         lowest: those of all recipes' figures that are best when small.
         out: output folder of the run.
@@ -56,7 +54,6 @@ class TrainConfig(Config):
     """
 
     recipe: ClassVar[str]
-    trains: ClassVar[str]
     measured: ClassVar[tuple[str, ...]] = ()
     lowest: ClassVar[frozenset[str]] = frozenset({"nll", "average_rank"})
     free: ClassVar[frozenset[str]] = frozenset(
@@ -89,11 +86,15 @@ class TrainConfig(Config):
         """`max_steps` as a number of batches."""
         return None if self.max_steps is None else self.max_steps * self.accumulate
 
-    def train_model(self, **encoding: Any) -> Path:
-        """Train as these settings say, or resume the run in `out`; returns the folder of the
-        result.
+    def train_model(self) -> Path:
+        """Train as these settings say, or resume the run in `out`; returns the folder of the result.
+
+        Every recipe has a method of its own.
         """
-        return Path(resolve_name(self.trains)(self, **encoding))
+        raise ConfigError(
+            f"{type(self).__name__} has no method `train_model`",
+            hint="define one that trains, and returns the folder of the result",
+        )
 
     @model_validator(mode="after")
     def _cross_check_selection(self) -> Self:

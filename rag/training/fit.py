@@ -165,7 +165,9 @@ def fit(method: Method, config: TrainConfig, world: World) -> tuple[int, Weights
         RagError: if the loss is not a finite number.
         ConfigError: if `select_by` names no score.
     """
-    master, batches, hooks = method.master, method.batches, method.hooks
+    master = method.master
+    batches = method.batches
+    hooks = method.hooks
     bound_kernel_caches()
     keep_freed_memory()
     config.out.mkdir(parents=True, exist_ok=True)
@@ -179,7 +181,8 @@ def fit(method: Method, config: TrainConfig, world: World) -> tuple[int, Weights
         if config.start_share
         else {}
     )
-    step, state = 0, dict[str, Any]()
+    step = 0
+    state = dict[str, Any]()
     best: dict[str, Any] = {"best_step": None, "best_score": -math.inf}
     resumed = world.broadcast_object(max(complete_checkpoints(config.out), default=None))
     if resumed is not None:
@@ -240,7 +243,8 @@ def fit(method: Method, config: TrainConfig, world: World) -> tuple[int, Weights
             )
 
             # evaluate
-            every, is_best = config.validate_every_steps, False
+            every = config.validate_every_steps
+            is_best = False
             if method.evaluate is not None and (
                 step == total_steps or (every and step % every == 0)
             ):
@@ -284,7 +288,8 @@ def _stop_requests() -> Iterator[threading.Event]:
         requested.set()
         log.warning("the run ends when this step is saved; once more ends it now")
 
-    is_main, ignored = threading.current_thread() is threading.main_thread(), signal.SIG_IGN
+    is_main = threading.current_thread() is threading.main_thread()
+    ignored = signal.SIG_IGN
     numbers = (signal.SIGINT, signal.SIGTERM) if is_main else ()
     before = {
         n: signal.signal(n, request) for n in numbers if signal.getsignal(n) not in (None, ignored)
@@ -375,10 +380,16 @@ def _divided_loss(method: Method, batch: Any, world: World) -> Loss:
             "array or a tensor of examples",
             hint=hint,
         )
-    loss = method.loss(batch[world.share(len(batch), "examples")])
+    part = batch[world.rank :: world.size]
+    is_idle = len(part) == 0
+    # without examples a process computes with one that counts nothing, and names the same parts
+    loss = method.loss(batch[:1] if is_idle else part)
     if loss.backward is not None:
         raise ConfigError("a loss with its own backward pass is not divided", hint=hint)
     terms = loss.examples if loss.terms is None else loss.terms
+    if is_idle:
+        terms = 0
+        loss = replace(loss, examples=0, tokens=0)
     total = torch.tensor([float(terms)], dtype=torch.float64, device=world.device)
     world.sum_([total])
     parts: Mapping[str, float | torch.Tensor] = dict.fromkeys(loss.parts, 0.0)

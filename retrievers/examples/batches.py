@@ -5,13 +5,15 @@ masked.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self, TypeVar
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from indexers.passages import PassageStore
-from rag.core.arrays import Bool, Float32, Int32, Int64, ranges
+from rag.core.arrays import Bool, Int32, Int64, ranges
 from rag.core.errors import ConfigError
 from rag.core.log import get_logger
 from rag.core.types import Passage, Query
@@ -22,6 +24,9 @@ from retrievers.examples.data import ExampleTable
 _FEW_STEPS = 10  # shorter runs teach next to nothing
 ItemT = TypeVar("ItemT")
 
+# labels of a passage for a question
+IGNORED, OTHER, NEGATIVE, POSITIVE = range(-1, 3)
+
 
 @dataclass(frozen=True, slots=True)
 class RetrieverBatch:
@@ -29,23 +34,22 @@ class RetrieverBatch:
 
     Attributes:
         questions: alone or with passages.
-        positives: (B,) the positive of each question; -1 if it has none, possible only with
-            targets.
-        ignored: (B, P) bool, passages left out of a question's denominator: those that are one of
-            its other positives.
-        drawn: (2, H) question and passage of every negative that was drawn for a question.
-        examples: (B,) numbers of the examples.
+        labels: (B, P) int8, what each passage is to each question: its `POSITIVE`, a `NEGATIVE`
+            that was drawn for it, an `OTHER` passage of the batch, or `IGNORED`, for example
+            because it is another positive of the question.
         targets: (B, P) float32 targets of the passages in each question's list, NaN elsewhere; None
             for losses that learn from positives.
     """
 
     questions: Sequence[Query]
     passages: Sequence[Passage]
-    positives: Int64
-    ignored: Bool
-    drawn: Int64
-    examples: Int64
-    targets: Float32 | None = None
+    labels: Tensor
+    targets: Tensor | None = None
+
+    def to(self, device: str) -> RetrieverBatch:
+        """The batch, with its tensors on a device."""
+        targets = None if self.targets is None else self.targets.to(device)
+        return replace(self, labels=self.labels.to(device), targets=targets)
 
 
 class Epochs:
@@ -74,7 +78,8 @@ class Epochs:
         self._length = max(1, round(epochs * self.per_epoch))
         if max_batches is not None:
             self._length = min(self._length, max_batches)
-        self._count, self.seed = count, seed
+        self._count = count
+        self.seed = seed
         self._order: tuple[int, Int64] = (-1, np.zeros(0, np.int64))
 
     @classmethod
@@ -135,7 +140,7 @@ class RetrieverBatches:
     Args:
         data: the training examples; each has a positive.
         hard_negatives: number of negatives per question, drawn without replacement.
-        mask_false_negatives: see `RetrieverBatch.ignored`; if off, nothing is ignored, and a
+        mask_false_negatives: ignore a question's other positives; if off, nothing is ignored, and a
             passage that several questions bring is encoded several times.
 
     Source: Karpukhin et al. 2020, "Dense Passage Retrieval for Open-Domain Question Answering",
@@ -155,8 +160,11 @@ class RetrieverBatches:
         hard_negatives: int = 1,
         mask_false_negatives: bool = True,
     ) -> None:
-        self.data, self.examples, self.batch_size = data, examples, examples.batch_size
-        self.hard_negatives, self.mask_false_negatives = hard_negatives, mask_false_negatives
+        self.data = data
+        self.examples = examples
+        self.batch_size = examples.batch_size
+        self.hard_negatives = hard_negatives
+        self.mask_false_negatives = mask_false_negatives
         self._mined: tuple[Int32, PassageStore] | None = None
         has_hard = hard_negatives > 0 and data.has_negatives
         if hard_negatives > 0 and not has_hard:
@@ -184,7 +192,8 @@ class RetrieverBatches:
     def __getitem__(self, step: int) -> RetrieverBatch:
         """Batch `step`; raises IndexError if the run has fewer."""
         numbers = self.examples[step]
-        examples, seed = self.data.take(numbers), self.examples.seed
+        examples = self.data.take(numbers)
+        seed = self.examples.seed
         right = self._positives(examples, generator(seed, 24, step))
         lists = self._negatives(numbers, examples)
         owners, negatives = _draw(lists, self.hard_negatives, generator(seed, 22, step))
@@ -192,11 +201,13 @@ class RetrieverBatches:
         columns = np.arange(len(passages))
         if self.mask_false_negatives:
             passages, columns = _distinct(passages)
-        positives, drawn = columns[: len(numbers)], np.stack([owners, columns[len(numbers) :]])
-        ignored = self._ignored(numbers, examples, passages, positives)
-        return RetrieverBatch(
-            [e.query for e in examples], passages, positives, ignored, drawn, numbers
-        )
+        positives = columns[: len(numbers)]
+        labels = np.full((len(numbers), len(passages)), OTHER, np.int8)
+        labels[owners, columns[len(numbers) :]] = NEGATIVE
+        labels[self._ignored(numbers, examples, passages, positives)] = IGNORED
+        labels[np.arange(len(numbers)), positives] = POSITIVE
+        queries = [example.query for example in examples]
+        return RetrieverBatch(queries, passages, torch.from_numpy(labels))
 
     def _positives(self, examples: Sequence[Example], draw: np.random.Generator) -> list[Passage]:
         """A positive of each example: of several any, drawn anew at each visit."""
@@ -224,7 +235,7 @@ class RetrieverBatches:
         passages: Sequence[Passage],
         positives: Int64,
     ) -> Bool:
-        """(B, P) what is left out of each question's denominator."""
+        """(B, P) the passages that count neither for a question nor against it."""
         ignored = np.zeros((len(examples), len(passages)), bool)
         if self.mask_false_negatives:
             columns = {(p.title, p.text): column for column, p in enumerate(passages)}
@@ -241,7 +252,9 @@ class TargetBatches:
     def __init__(
         self, data: ExampleTable, examples: Epochs, *, per_question: int | None = None
     ) -> None:
-        self.data, self.examples, self.batch_size = data, examples, examples.batch_size
+        self.data = data
+        self.examples = examples
+        self.batch_size = examples.batch_size
         self.per_question = per_question
 
     def __len__(self) -> int:
@@ -257,12 +270,8 @@ class TargetBatches:
         targets = np.full((len(numbers), len(passages)), np.nan, np.float32)
         targets[owners, columns] = [candidate.target for candidate in listed]
         queries = [example.query for example in examples]
-        positives = np.full(len(numbers), -1)
-        ignored = np.zeros(targets.shape, bool)
-        drawn = np.stack([owners, columns])
-        return RetrieverBatch(
-            queries, passages, positives, ignored, drawn, numbers, targets=targets
-        )
+        labels = torch.full(targets.shape, OTHER, dtype=torch.int8)
+        return RetrieverBatch(queries, passages, labels, torch.from_numpy(targets))
 
 
 BatchMaker = Callable[..., RetrieverBatches | TargetBatches]

@@ -38,7 +38,7 @@ from retrievers.negatives.mine import NegativeFilter
 from retrievers.protocols import TextEncoder
 from retrievers.training.bi_encoder import snapshot_writer
 from retrievers.training.config import AnceTrainConfig
-from retrievers.training.losses import in_batch_objective, pairwise_objective
+from retrievers.training.losses import in_batch_loss, pairwise_loss
 from retrievers.training.recipe import BiEncoderRun, contrastive_batches, train_bi_encoder
 
 _QUESTIONS_AT_ONCE = 2048
@@ -59,13 +59,14 @@ def train_ance(config: AnceTrainConfig, *, encode: EncodesCorpus | None = None) 
         refresh.
     """
     with Index.open(config.index) as index:
-        return train_bi_encoder(config, partial(_method, index=index, encode=encode))
+        return train_bi_encoder(config, partial(build, index=index, encode=encode))
 
 
-def _method(
-    config: AnceTrainConfig, run: BiEncoderRun, *, index: Index, encode: EncodesCorpus | None
-) -> Method:
-    split, every = run.split_examples(), config.refresh_every_steps
+def build(run: BiEncoderRun, *, index: Index, encode: EncodesCorpus | None) -> Method:
+    """The method of `train_ance` over its index."""
+    config = run.config
+    split = run.split_examples()
+    every = config.refresh_every_steps
     data = split.training
     has_negatives = data.has_negatives
     if config.loss == "pairwise" and split.held_out:
@@ -87,16 +88,14 @@ def _method(
     write = snapshot_writer(run.model, run.master.state, max_length=config.longest_query)
     take_up = partial(take_up_negatives, mined, index.passages)
     refresh = Refresh(config, refresh_negatives, write, take_up, world=run.world, encode=encode)
-    objective = pairwise_objective if config.loss == "pairwise" else in_batch_objective
     origin = f"mined anew with the model itself every {every} steps" if every else "of the file"
     facts = {"training questions": len(data), "negatives": origin}
     return run.method(
         batches,
-        run.loss(objective),
         split.held_out,
         facts,
         make_batches=make_batches,
-        objective=objective,
+        loss=pairwise_loss if config.loss == "pairwise" else in_batch_loss,
         hooks=refresh,
     )
 

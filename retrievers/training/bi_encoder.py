@@ -91,8 +91,11 @@ class BiEncoderModel(nn.Module):
         temperature: float = 1.0,
     ) -> None:
         super().__init__()
-        self.question, self.passage = question, passage
-        self.settings, self.dim, self.temperature = settings, question.dim, temperature
+        self.question = question
+        self.passage = passage
+        self.settings = settings
+        self.dim = question.dim
+        self.temperature = temperature
         self.query_tokens: int | None = None
         self.config: BiEncoderConfig
         self.fixed: dict[tuple[str, str], Tensor] | None = None
@@ -221,7 +224,8 @@ def load_model(
     ]
     for tower in towers:
         reset_layers(tower.encoder, config.reset_layers, config.seed)
-    question, passage = towers[0], towers[-1]
+    question = towers[0]
+    passage = towers[-1]
     if question.dim != passage.dim:
         raise MismatchedArtifactError(
             f"the vectors of {question_folder} have {question.dim} dimensions, those of {passage_folder} "

@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from rag.training.config import Rate, RefreshedConfig, TrainConfig
 
 if TYPE_CHECKING:
+    from indexers.protocols import EncodesCorpus
     from rag.data.examples import Needed
 
 
@@ -190,7 +191,24 @@ class DprTrainConfig(ContrastiveConfig):
     """Settings of `rag train dpr`. The defaults fine-tune the embedded encoder on a CPU."""
 
     recipe: ClassVar[str] = "dpr"
-    trains: ClassVar[str] = "retrievers.training.dpr:train_dpr"
+
+    def train_model(self) -> Path:
+        """Train a retriever, or resume the run in `out`; see `train_bi_encoder`.
+
+        Each question's positive is contrasted with the passages of all questions in its batch, and
+        with the question's hard negatives.
+
+        Source:
+            Karpukhin et al. 2020, "Dense Passage Retrieval for Open-Domain Question Answering",
+            section 3.
+
+        Note:
+            Unlike in the paper, a question's other positives are left out of its negatives
+            (`mask_false_negatives`); passages that answer it are when negatives are mined.
+        """
+        from retrievers.training.recipe import train_bi_encoder
+
+        return train_bi_encoder(self)
 
 
 class AnceTrainConfig(ContrastiveConfig, RefreshedConfig):
@@ -205,7 +223,6 @@ class AnceTrainConfig(ContrastiveConfig, RefreshedConfig):
     """
 
     recipe: ClassVar[str] = "ance"
-    trains: ClassVar[str] = "retrievers.training.ance:train_ance"
 
     index: Path
     loss: Literal["pairwise", "in_batch"] = "pairwise"
@@ -228,6 +245,12 @@ class AnceTrainConfig(ContrastiveConfig, RefreshedConfig):
             )
         return self
 
+    def train_model(self, *, encode: EncodesCorpus | None = None) -> Path:
+        """See `train_ance`."""
+        from retrievers.training.ance import train_ance
+
+        return train_ance(self, encode=encode)
+
 
 class MdrTrainConfig(ContrastiveConfig):
     """Settings of `rag train mdr`.
@@ -247,22 +270,15 @@ class MdrTrainConfig(ContrastiveConfig):
             step, and trains only the question tower. If passage vectors do not change, OUT/index is
             the index for the trained encoder.
         depth: number of passages retrieved for each hop with negatives "index".
-        queue_size: number of passage vectors of earlier batches that serve as further negatives; 0
-            for none.
-        momentum: momentum of the copy of the passage tower that computes these; with 1 it never
-            changes.
     """
 
     recipe: ClassVar[str] = "mdr"
-    trains: ClassVar[str] = "retrievers.training.mdr:train_mdr"
 
     max_hops: int = Field(default=4, ge=1, le=6)
     query_tokens: int = Field(default=256, ge=8, le=4096)
     negatives: Literal["batch", "index"] = "batch"
     depth: int = Field(default=200, ge=1)
     hard_negatives: int = Field(default=2, ge=0)
-    queue_size: int = Field(default=0, ge=0)
-    momentum: float = Field(default=0.999, ge=0, le=1)
 
     @property
     def longest_query(self) -> int:
@@ -282,9 +298,13 @@ class MdrTrainConfig(ContrastiveConfig):
             raise ValueError(
                 "negatives=index needs an index, and shared=false: its vectors stay as they are"
             )
-        if self.negatives == "index" and self.queue_size:
-            raise ValueError("negatives=index needs no queue of passage vectors: set queue_size=0")
         return self
+
+    def train_model(self) -> Path:
+        """See `train_mdr`."""
+        from retrievers.training.mdr import train_mdr
+
+        return train_mdr(self)
 
 
 class IctTrainConfig(EncodedConfig, CorpusConfig, HeldOutConfig):
@@ -299,12 +319,17 @@ class IctTrainConfig(EncodedConfig, CorpusConfig, HeldOutConfig):
     """
 
     recipe: ClassVar[str] = "ict"
-    trains: ClassVar[str] = "retrievers.training.ict:train_ict"
 
     train_files: tuple[Path, ...] = Field(min_length=1)
     batch_size: int = Field(default=256, ge=2)
     chunk_size: int | None = Field(default=64, ge=1)
     keep_sentence: float = Field(default=0.1, ge=0, le=1)
+
+    def train_model(self) -> Path:
+        """See `train_ict`."""
+        from retrievers.training.ict import train_ict
+
+        return train_ict(self)
 
 
 class DistillTrainConfig(EncodedConfig, QuestionsConfig):
@@ -316,19 +341,23 @@ class DistillTrainConfig(EncodedConfig, QuestionsConfig):
         per_question: passages of a list, drawn anew at each visit; None takes all that have a
             target.
         loss: "kl" is the divergence from the targets' distribution, a mean over questions;
-            "kl-per-passage" is the published reduction, which divides by the number of passages
-            too; "margin" is a hinge loss on pairs of passages, ordered by their targets.
+            "margin" is a hinge loss on pairs of passages, ordered by their targets.
         target_temperature: divides the targets, as `temperature` divides the scores.
     """
 
     recipe: ClassVar[str] = "distill"
-    trains: ClassVar[str] = "retrievers.training.distill:train_distill"
     needs: ClassVar[Needed] = "targets"
 
     batch_size: int = Field(default=32, ge=1)
     per_question: int | None = Field(default=None, ge=2)
-    loss: Literal["kl", "kl-per-passage", "margin"] = "kl"
+    loss: Literal["kl", "margin"] = "kl"
     target_temperature: float = Field(default=1.0, gt=0)
+
+    def train_model(self) -> Path:
+        """See `train_distill`."""
+        from retrievers.training.distill import train_distill
+
+        return train_distill(self)
 
 
 class StaticTrainConfig(QuestionsConfig):
@@ -344,7 +373,6 @@ class StaticTrainConfig(QuestionsConfig):
     """
 
     recipe: ClassVar[str] = "static"
-    trains: ClassVar[str] = "retrievers.training.static:train_static"
     measured: ClassVar[tuple[str, ...]] = ("average_rank",)
 
     index: Path
@@ -359,6 +387,12 @@ class StaticTrainConfig(QuestionsConfig):
     precision: Literal["auto", "bf16", "fp32"] = "fp32"
     clip_norm: float = Field(default=100.0, gt=0)
 
+    def train_model(self) -> Path:
+        """See `train_static`."""
+        from retrievers.training.static import train_static
+
+        return train_static(self)
+
 
 class ColbertTrainConfig(ContrastiveConfig):
     """Settings of `rag train colbert`.
@@ -369,7 +403,6 @@ class ColbertTrainConfig(ContrastiveConfig):
     """
 
     recipe: ClassVar[str] = "colbert"
-    trains: ClassVar[str] = "retrievers.training.colbert:train_colbert"
     measured: ClassVar[tuple[str, ...]] = ("nll",)
 
     batch_size: int = Field(default=32, ge=1)
@@ -378,6 +411,22 @@ class ColbertTrainConfig(ContrastiveConfig):
     projection_dim: int = Field(default=128, ge=0, le=128)
     question_tokens: int = Field(default=32, ge=4, le=4096)
     passage_tokens: int = Field(default=180, ge=8, le=4096)
+
+    def train_model(self) -> Path:
+        """Train a retriever, or resume the run in `out`; see `train_bi_encoder`. The finished encoder
+        is a folder of sentence-transformers' `MultiVectorEncoder`.
+
+        Score of question and passage is MaxSim of their token vectors; questions are filled up with
+        masks. Each positive is contrasted with its hard negatives and all passages of the batch.
+
+        Source:
+            Khattab and Zaharia 2020, "ColBERT", section 3.3; for the softmax over many passages
+            Santhanam et al. 2022, "ColBERTv2: Effective and Efficient Retrieval via Lightweight
+            Late Interaction", section 3.2.
+        """
+        from retrievers.training.recipe import train_bi_encoder
+
+        return train_bi_encoder(self)
 
 
 class RerankerTrainConfig(QuestionsConfig):
@@ -396,7 +445,6 @@ class RerankerTrainConfig(QuestionsConfig):
     """
 
     recipe: ClassVar[str] = "reranker"
-    trains: ClassVar[str] = "retrievers.training.reranker:train_reranker"
     measured: ClassVar[tuple[str, ...]] = ("nll", "list_mrr", "list_top1")
 
     name: str = Field(default="cross-encoder", min_length=1)
@@ -408,3 +456,9 @@ class RerankerTrainConfig(QuestionsConfig):
     passage_tokens: int = Field(default=256, ge=8, le=4096)
     layout: str | None = None
     dropout: float | None = Field(default=None, ge=0, lt=1)
+
+    def train_model(self) -> Path:
+        """See `train_reranker`."""
+        from retrievers.training.reranker import train_reranker
+
+        return train_reranker(self)

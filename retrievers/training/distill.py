@@ -1,13 +1,16 @@
 """Train a retriever towards a reader's scores of retrieved passages (distillation)."""
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from retrievers.examples.batches import Epochs, TargetBatches
 from retrievers.examples.data import ExampleTable
 from retrievers.training.config import DistillTrainConfig
-from retrievers.training.losses import TargetLoss, kl_loss, margin_loss, target_objective
+from retrievers.training.losses import kl_loss, margin_loss
 from retrievers.training.recipe import learn_from_examples, train_bi_encoder
 
 
@@ -22,18 +25,10 @@ def train_distill(config: DistillTrainConfig) -> Path:
         Answering", section 3; Izacard et al. 2022, "Atlas", section 2.2, for other signals and
         temperatures.
     """
-    losses: dict[str, TargetLoss] = {
-        "kl": partial(kl_loss, target_temperature=config.target_temperature),
-        "kl-per-passage": partial(
-            kl_loss, target_temperature=config.target_temperature, per_passage=True
-        ),
-        "margin": lambda scores, targets, listed: margin_loss(
-            scores, targets / config.target_temperature, listed
-        ),
-    }
-    objective = target_objective(losses[config.loss])
+    losses: dict[str, Callable[..., Tensor]] = {"kl": kl_loss, "margin": margin_loss}
+    loss = partial(losses[config.loss], target_temperature=config.target_temperature)
     return train_bi_encoder(
-        config, partial(learn_from_examples, objective=objective, make_batches=target_batches)
+        config, partial(learn_from_examples, loss=loss, make_batches=target_batches)
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from indexers.passages import PassageStore
 from rag.core.arrays import Int64
@@ -17,11 +18,10 @@ from rag.data.selection import least_held_out
 from rag.data.sentences import split_sentences
 from rag.runtime.seeds import generator
 from rag.training.fit import Method
-from retrievers.examples.batches import Epochs, RetrieverBatch, RetrieverBatches
+from retrievers.examples.batches import OTHER, POSITIVE, Epochs, RetrieverBatch, RetrieverBatches
 from retrievers.examples.corpus import open_corpus
 from retrievers.examples.data import ExampleTable
 from retrievers.training.config import HeldOutConfig, IctTrainConfig
-from retrievers.training.losses import in_batch_objective
 from retrievers.training.recipe import BiEncoderRun, train_bi_encoder
 
 
@@ -64,8 +64,11 @@ class IctBatches:
         keep_sentence: float,
         min_words: int,
     ) -> None:
-        self._store, self._rows, self.examples = store, rows, examples
-        self._keep, self._min_words = keep_sentence, min_words
+        self._store = store
+        self._rows = rows
+        self.examples = examples
+        self._keep = keep_sentence
+        self._min_words = min_words
         self.batch_size = examples.batch_size
 
     def __len__(self) -> int:
@@ -84,9 +87,8 @@ class IctBatches:
             )
         questions = [Query(sentence) for sentence, _ in pairs]
         passages = [passage for _, passage in pairs]
-        ignored = np.zeros((len(pairs), len(pairs)), bool)
-        drawn = np.zeros((2, 0), np.int64)
-        return RetrieverBatch(questions, passages, np.arange(len(pairs)), ignored, drawn, rows)
+        labels = torch.full((len(pairs), len(pairs)), OTHER).fill_diagonal_(POSITIVE)
+        return RetrieverBatch(questions, passages, labels)
 
 
 def draw_pairs(
@@ -120,7 +122,7 @@ def train_ict(config: IctTrainConfig) -> Path:
         In the published code a passage of one sentence is used where that sentence stays in it;
         here never.
     """
-    return train_bi_encoder(config, _method)
+    return train_bi_encoder(config, build)
 
 
 def held_out_rows(config: HeldOutConfig, passages: int, seed: int) -> Int64:
@@ -136,7 +138,9 @@ def held_out_rows(config: HeldOutConfig, passages: int, seed: int) -> Int64:
     return np.sort(generator(seed, 32).choice(passages, count, replace=False))
 
 
-def _method(config: IctTrainConfig, run: BiEncoderRun) -> Method:
+def build(run: BiEncoderRun) -> Method:
+    """The method of `train_ict`."""
+    config = run.config
     store = open_corpus(config.train_files, config.out / "data", config.split)
     held_rows = held_out_rows(config, len(store), config.seed)
     rows = np.setdiff1d(np.arange(len(store)), held_rows)
@@ -149,9 +153,7 @@ def _method(config: IctTrainConfig, run: BiEncoderRun) -> Method:
         store, rows, epochs, keep_sentence=config.keep_sentence, min_words=config.min_words
     )
     facts = {"passages": len(store)}
-    return run.method(
-        batches, run.loss(in_batch_objective), held_out, facts, make_batches=_held_out_batches
-    )
+    return run.method(batches, held_out, facts, make_batches=_held_out_batches)
 
 
 def _held_out_batches(

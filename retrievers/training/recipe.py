@@ -36,7 +36,7 @@ from retrievers.training.bi_encoder import (
     load_model,
 )
 from retrievers.training.config import BiEncoderConfig
-from retrievers.training.losses import Objective, in_batch_objective
+from retrievers.training.losses import BatchLoss, in_batch_loss
 from retrievers.training.step import contrastive_step
 from retrievers.training.validation import HeldOutScores
 
@@ -46,7 +46,7 @@ class BiEncoderRun:
     """The parts of a bi-encoder's training run.
 
     Attributes:
-        config: completed by what follows from the index.
+        config: the settings; what they leave to an index is in `model.config`.
         bank: an index whose vectors are the passages'; then only the question side is trained.
     """
 
@@ -79,26 +79,26 @@ class BiEncoderRun:
             self.model.fixed = fixed_vectors(self.bank, chain(split.training, split.held_out))
         return split
 
-    def loss(self, objective: Objective) -> Callable[[RetrieverBatch], Loss]:
-        """The step by an objective over the vectors of whole batches."""
-        chunk = self.config.chunk_size
-        return lambda batch: contrastive_step(
-            self.model, batch, self.world, chunk, objective=objective
-        )
-
     def method(
         self,
         batches: Any,
-        loss: Callable[[Any], Loss],
         held_out: Sequence[Example],
         facts: Mapping[str, object],
         *,
         make_batches: BatchMaker,
-        objective: Objective = in_batch_objective,
+        loss: BatchLoss = in_batch_loss,
+        step: Callable[[Any], Loss] | None = None,
         hooks: FitHooks | None = None,
     ) -> Method:
-        """The method of a recipe that makes `encoder/`, and with `bank` also `index/`."""
-        config, model, bank = self.config, self.model, self.bank
+        """The method of a recipe that makes `encoder/`, and with `bank` also `index/`.
+
+        Args:
+            loss: minimised in training, by `contrastive_step`, and measured on held-out questions.
+            step: the step of training, if it is another than `contrastive_step`.
+        """
+        config = self.config
+        model = self.model
+        bank = self.bank
         form = encoder_form(model) if bank is None else frozen_form(model)
 
         def export(weights: Weights) -> None:
@@ -109,7 +109,7 @@ class BiEncoderRun:
 
         evaluate: Callable[[], Mapping[str, float]] | None = dict if held_out else None
         if self.world.is_main and held_out:
-            evaluate = partial(HeldOutScores(config, held_out, make_batches, objective), model)
+            evaluate = partial(HeldOutScores(config, held_out, make_batches, loss), model)
         card = encoder_card(model.config, form)
         hooks = hooks or FitHooks()
         facts = {
@@ -121,7 +121,7 @@ class BiEncoderRun:
             model,
             self.master,
             batches,
-            loss,
+            step or partial(self._step, loss=loss),
             export,
             card,
             evaluate=evaluate,
@@ -129,6 +129,9 @@ class BiEncoderRun:
             facts=facts,
             shares=True,
         )
+
+    def _step(self, batch: RetrieverBatch, loss: BatchLoss) -> Loss:
+        return contrastive_step(self.model, batch, self.world, self.config.chunk_size, loss=loss)
 
 
 def contrastive_batches(config: Any, data: ExampleTable, *, once: bool = False) -> RetrieverBatches:
@@ -143,27 +146,23 @@ def contrastive_batches(config: Any, data: ExampleTable, *, once: bool = False) 
 
 
 def learn_from_examples(
-    config: Any,
     run: BiEncoderRun,
     *,
-    objective: Objective = in_batch_objective,
+    loss: BatchLoss = in_batch_loss,
     make_batches: BatchMaker = contrastive_batches,
 ) -> Method:
     """The recipe of bi-encoders that learn from training examples: examples → batches → loss →
     validation.
     """
     split = run.split_examples()
-    batches = make_batches(config, split.training)
-    loss = run.loss(objective)
+    batches = make_batches(run.config, split.training)
     facts = {"training questions": len(split.training)}
-    return run.method(
-        batches, loss, split.held_out, facts, make_batches=make_batches, objective=objective
-    )
+    return run.method(batches, split.held_out, facts, make_batches=make_batches, loss=loss)
 
 
 def train_bi_encoder(
     config: Any,
-    recipe: Callable[[Any, BiEncoderRun], Method] = learn_from_examples,
+    build: Callable[[BiEncoderRun], Method] = learn_from_examples,
     *,
     one_process: str = "",
 ) -> Path:
@@ -176,8 +175,7 @@ def train_bi_encoder(
 
     Args:
         config: a `BiEncoderConfig`.
-        recipe: makes the method from the configuration, completed by what follows from the index,
-            and the run.
+        build: makes the method from the parts of the run.
         one_process: see `rag.training.run.train`.
     """
     with Index.open(config.index) if config.keeps_index else nullcontext() as bank:
@@ -185,13 +183,17 @@ def train_bi_encoder(
             config = adopt_index(config, bank, same_encoder=not one_process)
 
         def method(world: World) -> Method:
-            return recipe(config, BiEncoderRun(config, world, bank))
+            return build(BiEncoderRun(config, world, bank))
 
         return train(config, method, "encoder", one_process=one_process)
 
 
 def encoder_card(start: BiEncoderConfig, form: EncoderSettings) -> Card:
-    """The model card of a bi-encoder that lays texts out in this form; `start` is its model's `config`."""
+    """The model card of a bi-encoder that lays texts out in this form.
+
+    Args:
+        start: the `config` of its model.
+    """
     values = {"form": form, "is_pair": form.layout == PAIR, "start": start}
     return Card("retrievers.training", "bi_encoder.md", values)
 

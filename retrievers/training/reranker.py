@@ -51,7 +51,8 @@ class GroupBatches:
     def __getitem__(self, step: int) -> list[Group]:
         groups = []
         for number in self.chosen[step].tolist():
-            example, draw = self.examples[number], generator(self.chosen.seed, 22, step, number)
+            example = self.examples[number]
+            draw = generator(self.chosen.seed, 22, step, number)
             positive = example.positives[int(draw.integers(len(example.positives)))]
             listed = [candidate.passage for candidate in example.negatives]
             drawn = draw.choice(len(listed), min(self.hard_negatives, len(listed)), replace=False)
@@ -73,10 +74,11 @@ def train_reranker(config: RerankerTrainConfig) -> Path:
         Pipeline", equation 4 (localised contrastive estimation); Nogueira and Cho 2019, "Passage
         Re-ranking with BERT".
     """
-    return train(config, partial(_method, config), "cross-encoder")
+    return train(config, partial(build, config), "cross-encoder")
 
 
-def _method(config: RerankerTrainConfig, world: World) -> Method:
+def build(config: RerankerTrainConfig, world: World) -> Method:
+    """The method of `train_reranker`."""
     # data
     split = split_examples(config, config.out / "data")
     examples = [cut for example in split.training if (cut := _cut(example, config.depth))]
@@ -171,11 +173,13 @@ def _measure(model: CrossEncoder, held_out: Sequence[Example]) -> Mapping[str, f
     list.
     """
     model.network.eval()
-    loss, ranks = 0.0, []
+    loss = 0.0
+    ranks = []
     for example in held_out:
         listed = [*example.positives, *(candidate.passage for candidate in example.negatives)]
         scores = model.logits([example.question] * len(listed), listed)[0].float()
-        best, others = scores[: len(example.positives)], scores[len(example.positives) :]
+        best = scores[: len(example.positives)]
+        others = scores[len(example.positives) :]
         ranks.append(1 + int((others >= best.max()).sum()))  # ties count against the positive
         loss += float(list_loss(torch.cat([best[:1], others]), [1 + len(others)]))
     count = len(held_out)

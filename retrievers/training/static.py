@@ -40,11 +40,12 @@ from retrievers.examples.corpus import open_corpus
 from retrievers.examples.data import split_examples
 from retrievers.training.config import StaticTrainConfig
 from retrievers.training.ict import IctBatches
-from retrievers.training.losses import in_batch_objective
+from retrievers.training.losses import in_batch_loss
 from retrievers.training.validation import pool_rank
 
 _FITTED_PASSAGES = 200_000  # of the index, drawn at random
-_QUESTION_TOKENS, _PASSAGE_TOKENS = 64, 256  # that are read in training
+_QUESTION_TOKENS = 64
+_PASSAGE_TOKENS = 256  # that are read in training
 _AT_ONCE = (
     2048  # tokens that the teacher encodes between two steps of the progress; passages read at once
 )
@@ -59,7 +60,8 @@ class StaticTokenizer:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._questions, self._passages = folder_tokenizer(folder), folder_tokenizer(folder)
+        self._questions = folder_tokenizer(folder)
+        self._passages = folder_tokenizer(folder)
         self._questions.enable_truncation(_QUESTION_TOKENS)
         self._passages.enable_truncation(_PASSAGE_TOKENS)
         self.size: int = self._passages.get_vocab_size()
@@ -77,7 +79,8 @@ class StaticTokenizer:
 
     def passages(self, passages: Sequence[Passage]) -> list[Int32]:
         """Token ids of passages, in order."""
-        titles, texts = [p.title for p in passages], [p.text for p in passages]
+        titles = [p.title for p in passages]
+        texts = [p.text for p in passages]
         values, bounds = flat_tokens(self._passages, self._layout.render(titles, texts)[0])
         return np.split(values, bounds[1:-1])
 
@@ -141,13 +144,14 @@ def train_static(config: StaticTrainConfig) -> Path:
             )
         return train(
             config,
-            partial(_method, config, index),
+            partial(build, config, index),
             "encoder",
             one_process="one table of vectors is trained",
         )
 
 
-def _method(config: StaticTrainConfig, index: Index, world: World) -> Method:
+def build(config: StaticTrainConfig, index: Index, world: World) -> Method:
+    """The method of `train_static`."""
     # data
     seed = config.seed
     folder = config.out / "data"
@@ -156,7 +160,8 @@ def _method(config: StaticTrainConfig, index: Index, world: World) -> Method:
     if config.corpus:
         corpus = open_corpus(config.corpus, folder)
     split = split_examples(config, folder)
-    held_out, epochs = split.held_out, Epochs.of(config, len(split.training))
+    held_out = split.held_out
+    epochs = Epochs.of(config, len(split.training))
     questions = RetrieverBatches(split.training, epochs, hard_negatives=config.hard_negatives)
     steps = len(epochs)
     examples = Epochs(len(corpus), config.batch_size, epochs=steps, max_batches=steps, seed=seed)
@@ -203,14 +208,12 @@ def _method(config: StaticTrainConfig, index: Index, world: World) -> Method:
 
 
 def _loss(model: TokenVectors, tokens: StaticTokenizer, parts: Sequence[RetrieverBatch]) -> Loss:
-    def scored(questions: Vectors, passages: Vectors) -> Tensor:
-        return score(questions, passages) / _TEMPERATURE
-
-    values, count = [], 0
+    values = []
+    count = 0
     for batch in parts:
         ids = tokens.queries(batch.questions), tokens.passages(batch.passages)
         questions, passages = (Vectors(model(side)) for side in ids)
-        values.append(in_batch_objective(questions, passages, batch, scored))
+        values.append(in_batch_loss(score(questions, passages) / _TEMPERATURE, batch))
         count += sum(map(len, chain(*ids)))
     return Loss(torch.stack(values).sum(), sum(len(batch.questions) for batch in parts), count)
 
@@ -239,7 +242,8 @@ def fit_tokens(
     turned = bags.T.tocsr()
     fitted = start.copy()
     rest = np.asarray(turned @ (targets - bags @ fitted), np.float32)  # of XᵀT + λW₀ − (XᵀX + λ)W
-    along, length = rest.copy(), _squares(rest, 0)
+    along = rest.copy()
+    length = _squares(rest, 0)
     for _ in range(steps):
         image = np.asarray(turned @ (bags @ along), np.float32) + np.float32(ridge) * along
         step = length / np.maximum(np.einsum("vd,vd->d", along, image, dtype=np.float64), 1e-30)

@@ -24,7 +24,6 @@ Note:
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from typing import Any
 
 import torch
@@ -36,7 +35,7 @@ from rag.training.fit import Loss
 from retrievers.encoders.vectors import Vectors
 from retrievers.examples.batches import RetrieverBatch
 from retrievers.training.bi_encoder import BiEncoderModel
-from retrievers.training.losses import Objective, in_batch_objective
+from retrievers.training.losses import BatchLoss, in_batch_loss
 
 
 def contrastive_step(
@@ -45,7 +44,7 @@ def contrastive_step(
     world: World | None = None,
     chunk_size: int | None = None,
     *,
-    objective: Objective = in_batch_objective,
+    loss: BatchLoss = in_batch_loss,
 ) -> Loss:
     """Forward pass and loss of a batch; `Loss.backward` computes this process's share of the
     gradient.
@@ -58,7 +57,7 @@ def contrastive_step(
         world: the processes; None: this one alone.
         chunk_size: texts that go through an encoder at once, by the gradient cache: memory does not
             grow with the batch, every text is encoded twice. None keeps all graphs.
-        objective: what to minimise, see `Objective`.
+        loss: what to minimise.
 
     Returns:
         The loss divided by the number of processes (shares are summed), and this process's number
@@ -68,48 +67,55 @@ def contrastive_step(
         Karpukhin et al. 2020, equation 2; Gao et al. 2021 (gradient cache).
     """
     world = World(device=model.device) if world is None else world
-    own = world.share(len(batch.questions)), world.share(len(batch.passages), "passages")
+    question_share = world.share(len(batch.questions))
+    passage_share = world.share(len(batch.passages), "passages")
     seed = world.broadcast_object(int(torch.randint(1 << 62, (1,))))
 
     def encode(
         tower: Callable[..., Vectors], texts: Sequence[list[int]], seed: int, first: int
-    ) -> Any:
-        limits, keep_graphs = model.chunk(chunk_size), chunk_size is None
+    ) -> ChunkedEncoding:
         return ChunkedEncoding(
             tower,
             texts,
-            limits,
-            keep_graphs=keep_graphs,
+            model.chunk(chunk_size),
+            keep_graphs=chunk_size is None,
             seed=seed,
             first=first,
             device=world.device,
         )
 
-    texts = batch.passages[own[1]]
-    ids = model.tokenizer.queries(batch.questions[own[0]]), model.tokenizer.passages(texts)
-    questions = encode(partial(model.question, question=True), ids[0], seed, own[0].start)
+    question_ids = model.tokenizer.queries(batch.questions[question_share])
+    question_tower = partial(model.question, question=True)
+    questions = encode(question_tower, question_ids, seed, question_share.start)
+    texts = batch.passages[passage_share]
+    passage_ids = model.tokenizer.passages(texts)
     if model.fixed is None:
-        passages = encode(model.passage, ids[1], seed ^ 1, own[1].start)
-        vectors = [questions.vectors, passages.vectors]
+        passages = encode(model.passage, passage_ids, seed ^ 1, passage_share.start)
+        passage_vectors = passages.vectors
     else:
-        passages, vectors = None, [questions.vectors, model.fixed_vectors(texts)]
-    leaves = [_gathered(each, world) for each in vectors]  # (B …, D), (P …, D) of all processes
-    value = objective(leaves[0], leaves[1], batch, model.score)
+        passages = None
+        passage_vectors = model.fixed_vectors(texts)
+    question_leaf = _gathered(questions.vectors, world)  # (B …, D) of all processes
+    passage_leaf = _gathered(passage_vectors, world)  # (P …, D)
+    value = loss(model.score(question_leaf, passage_leaf), batch.to(world.device))
 
     def backward(flush: Callable[[], None]) -> None:
-        towers = zip((questions, passages), leaves, (model.question, model.passage), strict=True)
-        taught = [
-            (s, leaf)
-            for s, leaf, tower in towers
-            if any(p.requires_grad for p in tower.parameters())
-        ]
-        gradients = torch.autograd.grad(value, [leaf.values for _, leaf in taught])
-        for (side, leaf), gradient in zip(taught, gradients, strict=True):
-            whole = Vectors(gradient, leaf.lengths)
-            side.backward(whole.take(range(side.first, side.first + len(side.vectors))), flush)
+        learning = []
+        if _is_trained(model.question):
+            learning.append((questions, question_leaf))
+        if passages is not None and _is_trained(model.passage):
+            learning.append((passages, passage_leaf))
+        gradients = torch.autograd.grad(value, [leaf.values for _, leaf in learning])
+        for (side, leaf), gradient in zip(learning, gradients, strict=True):
+            of_process = range(side.first, side.first + len(side.vectors))
+            side.backward(Vectors(gradient, leaf.lengths).take(of_process), flush)
 
-    count = sum(map(len, chain(*ids)))
-    return Loss(value.detach() / world.size, examples=len(ids[0]), tokens=count, backward=backward)
+    tokens = sum(map(len, question_ids)) + sum(map(len, passage_ids))
+    return Loss(value.detach() / world.size, len(question_ids), tokens, backward)
+
+
+def _is_trained(tower: torch.nn.Module) -> bool:
+    return any(parameter.requires_grad for parameter in tower.parameters())
 
 
 def _gathered(own: Vectors, world: World) -> Vectors:
@@ -156,13 +162,16 @@ class ChunkedEncoding:
         first: int = 0,
         device: str = "cpu",
     ) -> None:
-        self._encode, self._texts, self._device = encode, texts, torch.device(device)
+        self._encode = encode
+        self._texts = texts
+        self._device = torch.device(device)
         self.first = first
         plan = plan_batches(list(map(len, texts)), max_rows=limits[0], max_tokens=limits[1])
         self._chunks = [
             _Chunk(rows, int(generator(seed, first + min(rows)).integers(1 << 62))) for rows in plan
         ]
-        keep, parts = torch.is_grad_enabled() and (keep_graphs or len(plan) == 1), []
+        keep = torch.is_grad_enabled() and (keep_graphs or len(plan) == 1)
+        parts = []
         for chunk in self._chunks:
             with torch.set_grad_enabled(keep):
                 vectors = self._run(chunk)

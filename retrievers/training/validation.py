@@ -17,10 +17,11 @@ from retrievers.encoders.tokenization import TextTokenizer
 from retrievers.examples.batches import BatchMaker
 from retrievers.examples.data import ExampleTable
 from retrievers.training.bi_encoder import BiEncoderModel, encoder_form
-from retrievers.training.losses import Objective
+from retrievers.training.losses import BatchLoss
 from retrievers.training.step import contrastive_step
 
-POOL_NEGATIVES, POOL_QUESTIONS = 30, 10_000  # as in the published average rank
+POOL_NEGATIVES = 30
+POOL_QUESTIONS = 10_000  # as in the published average rank
 
 
 def pool_rank(encoder: Any, examples: Sequence[Example]) -> float:
@@ -78,9 +79,10 @@ class HeldOutScores:
         config: Any,
         held_out: Sequence[Example],
         make_batches: BatchMaker,
-        objective: Objective,
+        loss: BatchLoss,
     ) -> None:
-        self.config, self.objective = config, objective
+        self.config = config
+        self.loss = loss
         self.judged = [example for example in held_out if example.positives]
         self.batches = make_batches(config, ExampleTable.of(held_out), once=True)
 
@@ -96,9 +98,10 @@ class HeldOutScores:
         return scores
 
     def _loss(self, model: BiEncoderModel) -> float:
-        world, chunk = World(device=model.device), self.config.chunk_size
+        world = World(device=model.device)
+        chunk = self.config.chunk_size
         steps = [
-            contrastive_step(model, self.batches[number], world, chunk, objective=self.objective)
+            contrastive_step(model, self.batches[number], world, chunk, loss=self.loss)
             for number in range(len(self.batches))
         ]
-        return sum(float(loss.value) for loss in steps) / len(steps)
+        return sum(float(step.value) for step in steps) / len(steps)

@@ -1,6 +1,4 @@
-"""`rag train` under torchrun with two processes takes the steps that one process takes; MDR has a
-queue.
-"""
+"""`rag train` under torchrun with two processes takes the steps that one process takes."""
 
 import json
 import os
@@ -55,7 +53,7 @@ def _run(
         "chunk_size": 1,
     }
     if recipe == "mdr":
-        settings |= {"queue_size": 30, "momentum": 0.5, "query_tokens": 24}
+        settings |= {"query_tokens": 24}
     arguments = ["train", recipe, "--train", str(train), "--out", str(out), "--from", str(encoder)]
     arguments += [f"--set={key}={value}" for key, value in settings.items()]
     start = [

@@ -18,10 +18,10 @@ from rag.training.distributed import World
 from rag.training.fit import Loss, fit
 from rag.training.precision import MasterWeights
 from rag.training.run_folder import read_metrics
-from retrievers.examples.batches import RetrieverBatch
+from retrievers.examples.batches import IGNORED, NEGATIVE, OTHER, POSITIVE, RetrieverBatch
 from retrievers.training import bi_encoder as model_module
 from retrievers.training.bi_encoder import BiEncoderModel
-from retrievers.training.losses import in_batch_objective, pairwise_objective
+from retrievers.training.losses import in_batch_loss, pairwise_loss
 from retrievers.training.step import contrastive_step
 from tests.conftest import TinyModels
 from tests.spelled import ids_of, spell
@@ -51,12 +51,14 @@ def make_batch(seed: int, *, equal_lengths: bool = False, negatives: int = 1) ->
     positives = np.arange(B) * each + draw.integers(0, each, B)
     ignored = draw.random((B, B * each)) < 0.2
     ignored[np.arange(B), positives] = False
-    owners = np.repeat(np.arange(B), each)
-    drawn = np.stack([owners, np.arange(B * each)])[:, ~np.isin(np.arange(B * each), positives)]
+    labels = np.full(ignored.shape, OTHER, np.int8)
+    labels[np.repeat(np.arange(B), each), np.arange(B * each)] = NEGATIVE
+    labels[ignored] = IGNORED
+    labels[np.arange(B), positives] = POSITIVE
     short, long = ((9, 10), (13, 14)) if equal_lengths else ((3, 12), (4, 30))
     questions = [Query(text) for text in texts(draw, B, *short)]
     passages = [Passage("", "", text) for text in texts(draw, B * each, *long)]
-    return RetrieverBatch(questions, passages, positives, ignored, drawn, np.arange(B))
+    return RetrieverBatch(questions, passages, torch.from_numpy(labels))
 
 
 def load(folders: tuple[Path, Path], *, shared: bool, dropout: float) -> BiEncoderModel:
@@ -83,13 +85,13 @@ def step_gradients(
     *,
     shared: bool = False,
     dropout: float = 0.0,
-    objective: Any = in_batch_objective,
+    loss_of: Any = in_batch_loss,
 ) -> tuple[float, Gradients]:
     """Loss and gradients as the fit loop combines them."""
     model = load(folders, shared=shared, dropout=dropout)
     master = MasterWeights(model, "fp32")
     torch.manual_seed(5 + world.rank)  # processes need not agree on this
-    loss = contrastive_step(model, batch, world, chunk, objective=objective)
+    loss = contrastive_step(model, batch, world, chunk, loss=loss_of)
     loss.compute_gradients(master.gather_gradients)
     value = loss.value.detach().double().reshape(1)
     world.sum_([value])
@@ -118,8 +120,8 @@ def oracle(
     q = torch.stack([vector(questions, query.question) for query in batch.questions])
     p = torch.stack([vector(passages, passage.text) for passage in batch.passages])
     scores = (q @ p.T) / 0.1
-    scores = scores.masked_fill(torch.from_numpy(batch.ignored), -torch.inf)
-    loss = torch.nn.functional.cross_entropy(scores, torch.from_numpy(batch.positives))
+    scores = scores.masked_fill(batch.labels == IGNORED, -torch.inf)
+    loss = torch.nn.functional.cross_entropy(scores, batch.labels.argmax(1))
     loss.backward()
     result: Gradients = {}
     towers = [("question.encoder.", questions)] + (
@@ -199,9 +201,9 @@ def test_pairs_are_exact_too(folders: tuple[Path, Path], tmp_path: Path, size: i
     batch = make_batch(5, negatives=2)
 
     def run(world: World) -> tuple[float, Gradients]:
-        return step_gradients(world, folders, batch, 4, objective=pairwise_objective)
+        return step_gradients(world, folders, batch, 4, loss_of=pairwise_loss)
 
-    expected = step_gradients(World(), folders, batch, None, objective=pairwise_objective)
+    expected = step_gradients(World(), folders, batch, None, loss_of=pairwise_loss)
     for actual in run_world(size, tmp_path, run):
         assert_same(actual, expected)
 
@@ -238,8 +240,8 @@ def test_a_vector_a_token_is_exact(folders: tuple[Path, Path], tmp_path: Path, s
     scores = (
         torch.stack([torch.stack([(q @ p.T).amax(1).sum() for p in actual]) for q in queries]) / 2
     )
-    scores = scores.masked_fill(torch.from_numpy(batch.ignored), -torch.inf)
-    loss = torch.nn.functional.cross_entropy(scores, torch.from_numpy(batch.positives))
+    scores = scores.masked_fill(batch.labels == IGNORED, -torch.inf)
+    loss = torch.nn.functional.cross_entropy(scores, batch.labels.argmax(1))
     loss.backward()
     expected = {
         "question.encoder." + n: p.grad for n, p in tower.named_parameters() if p.grad is not None
@@ -278,7 +280,7 @@ def train(world: World, folders: tuple[Path, Path], out: Path, chunk: int | None
         schedule="constant",
         log_every_steps=1,
     )
-    _, weights = fit(toy_method(model, Batches(), loss), settings, world)
+    _, weights = fit(toy_method(model, Batches(), loss, shares=True), settings, world)
     return {"loss": read_metrics(out / "metrics.jsonl")[-1]["loss"], **weights}
 
 

@@ -13,7 +13,7 @@ from transformers import AutoModel
 from rag.core.types import Passage, Query
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.tokenization import TextTokenizer
-from retrievers.examples.batches import RetrieverBatch
+from retrievers.examples.batches import NEGATIVE, POSITIVE, RetrieverBatch
 from retrievers.training.step import contrastive_step
 from tests.conftest import TinyModels
 from tests.token_towers import bi_encoder
@@ -50,10 +50,7 @@ def test_the_step_is_multiple_negatives_ranking(tiny: TinyModels, tmp_path: Path
     batch = RetrieverBatch(
         [Query(question) for question in QUESTIONS],
         [Passage("", "", text) for text in passages],
-        np.arange(3) * 2,
-        np.zeros((3, 6), dtype=bool),
-        np.stack([np.arange(3), np.arange(3) * 2 + 1]),
-        np.arange(3),
+        torch.eye(3).repeat_interleave(2, 1) * torch.tensor([POSITIVE, NEGATIVE] * 3),
     )
     loss = contrastive_step(ours, batch)
     assert float(loss.value) == pytest.approx(float(expected.detach()), abs=1e-5)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rag.core.errors import ConfigError
 from rag.core.types import Passage
 from rag.data.examples import Example
-from retrievers.examples.batches import Epochs, RetrieverBatches
+from retrievers.examples.batches import IGNORED, NEGATIVE, OTHER, POSITIVE, Epochs, RetrieverBatches
 from retrievers.examples.data import ExampleTable
 
 WORDS = ("a", "b", "É", "e\u0301", "c", "U.S.", "ΟΔΟΣ", "οδος", "İ", ".", "\u200b", "no")
@@ -44,7 +44,7 @@ def test_invariants(examples, batch_size, hard, seed):
         return
     for step in range(len(batches)):
         batch = batches[step]
-        check(batch, examples, hard)
+        check(batch, batches.examples[step].tolist(), examples, hard)
     visited = np.concatenate([batches.examples[step] for step in range(batches.examples.per_epoch)])
     assert (
         len(set(visited.tolist()))
@@ -53,18 +53,23 @@ def test_invariants(examples, batch_size, hard, seed):
     )
 
 
-def check(batch, examples, hard):
+def check(batch, numbers, examples, hard):
     texts = [(p.title, p.text) for p in batch.passages]
     assert len(set(texts)) == len(texts)  # every passage is encoded once
-    assert set(range(len(texts))) == {*batch.positives.tolist(), *batch.drawn[1].tolist()}
-    for b, number in enumerate(batch.examples.tolist()):
+    labels = batch.labels.numpy()
+    assert (labels != OTHER).any(0).all()  # and every passage was brought by a question
+    assert ((labels == POSITIVE).sum(1) == 1).all()
+    for b, number in enumerate(numbers):
         asked = examples[number]
         gold = [(p.title, p.text) for p in asked.positives]
         assert batch.questions[b].question == asked.question
-        assert texts[batch.positives[b]] in gold
-        own = [texts[p] for p in batch.drawn[1][batch.drawn[0] == b]]
+        assert texts[labels[b].argmax()] in gold
+        own = {texts[p] for p in np.flatnonzero(labels[b] == NEGATIVE)}
         known = {(n.passage.title, n.passage.text) for n in asked.negatives}
-        assert len(set(own)) == len(own) == min(hard, len(known))
-        assert set(own) <= known
-        expected = [p != batch.positives[b] and texts[p] in gold for p in range(len(texts))]
-        assert batch.ignored[b].tolist() == expected
+        assert own <= known - set(gold)
+        assert len(own) <= hard
+        if not known & set(gold):
+            assert len(own) == min(hard, len(known))
+        assert {texts[p] for p in np.flatnonzero(labels[b] == IGNORED)} == (
+            (set(gold) & set(texts)) - {texts[labels[b].argmax()]}
+        )

@@ -92,7 +92,7 @@ def train(
         out=out, name="toy", learning_rate=0.05, log_every_steps=1, save_every_s=save_every_s
     )
     with patch.object(fit_module, "time", clock):
-        method = toy_method(model, Batches(), loss, None, hooks)
+        method = toy_method(model, Batches(), loss, None, hooks, shares=True)
         _, weights = fit(method, config, world or World(device=device))
     return [record["loss"] for record in read_metrics(out / "metrics.jsonl")], weights
 

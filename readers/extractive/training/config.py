@@ -150,7 +150,6 @@ class ReaderTrainConfig(TrainConfig):
     """
 
     recipe: ClassVar[str] = "reader"
-    trains: ClassVar[str] = "readers.extractive.training.recipe:train_reader"
     measured: ClassVar[tuple[str, ...]] = ("em", "f1")
     free: ClassVar[frozenset[str]] = TrainConfig.free | {
         "calibrate",
@@ -207,3 +206,9 @@ class ReaderTrainConfig(TrainConfig):
                     f"{name} is given, but no teacher: name it as teacher, or leave {name} out"
                 )
         return self
+
+    def train_model(self) -> Path:
+        """See `train_reader`."""
+        from readers.extractive.training.recipe import train_reader
+
+        return train_reader(self)

@@ -42,12 +42,11 @@ def train_reader(config: ReaderTrainConfig) -> Path:
     Raises:
         ArtifactError: if the encoder cannot be loaded, or its tokenizer does not fit it.
     """
-    return train(
-        config, partial(_method, config), "reader", one_process="a reader is trained by one"
-    )
+    return train(config, partial(build, config), "reader", one_process="a reader is trained by one")
 
 
-def _method(config: ReaderTrainConfig, world: World) -> Method:
+def build(config: ReaderTrainConfig, world: World) -> Method:
+    """The method of `train_reader`."""
     # data
     learnt: list[tuple[TrainingSet, list[Example]]] = []
     held_out: dict[str, list[Example]] = {}

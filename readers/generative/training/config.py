@@ -66,7 +66,6 @@ class GeneratorTrainConfig(TrainConfig):
     """
 
     recipe: ClassVar[str] = "generator"
-    trains: ClassVar[str] = "readers.generative.training.recipe:train_generator"
     measured: ClassVar[tuple[str, ...]] = ("em", "f1", "silent")
     free: ClassVar[frozenset[str]] = TrainConfig.free | {"beams", "batch_tokens"}
 
@@ -111,3 +110,9 @@ class GeneratorTrainConfig(TrainConfig):
                 "lora adapts a checkpoint whose weights all stay: give model, and leave frozen out"
             )
         return self
+
+    def train_model(self) -> Path:
+        """See `train_generator`."""
+        from readers.generative.training.recipe import train_generator
+
+        return train_generator(self)

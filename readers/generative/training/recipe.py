@@ -50,10 +50,11 @@ def train_generator(config: GeneratorTrainConfig) -> Path:
     Raises:
         ArtifactError, ConfigError: the model or reader to start from is wrong.
     """
-    return train(config, partial(_method, config), "reader")
+    return train(config, partial(build, config), "reader")
 
 
-def _method(config: GeneratorTrainConfig, world: World) -> Method:
+def build(config: GeneratorTrainConfig, world: World) -> Method:
+    """The method of `train_generator`."""
     # data
     examples, own = usable_examples(config.train_files), None
     if config.validation_file is not None:

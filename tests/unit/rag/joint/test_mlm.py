@@ -14,7 +14,6 @@ from rag.data.salient import NO_TITLES
 from rag.joint.config import MlmTrainConfig
 from rag.joint.masked import MaskedReader, SentenceBatches
 from rag.joint.mlm import held_out_figures, masked_loss, train_mlm
-from rag.training.distributed import World
 from rag.training.run_folder import read_metrics
 from retrievers.examples.batches import Epochs
 from retrievers.examples.corpus import open_corpus
@@ -73,7 +72,7 @@ def test_its_loss_is_that_of_words_alone_and_beside_two_passages(
     torch.manual_seed(0)
     reader = MaskedReader.load(world / "bert", max_tokens=60, dropout=0.0)
     batch = sentences(world, tmp_path)[1]
-    actual = masked_loss(reader, batch, World())
+    actual = masked_loss(reader, batch)
     with torch.no_grad():
         beside = [reader.tokens([sentence.rest, sentence.after]) for sentence in batch]
         logp = reader(batch, [[[], *both] for both in beside])  # (B, 3, T), all in one batch

@@ -24,7 +24,6 @@ from rag.pipeline import Pipeline
 from rag.training.run_folder import read_metrics
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.training.config import DprTrainConfig
-from retrievers.training.dpr import train_dpr
 from tests.unit.retrievers.conftest import cipher_examples
 
 WORDS = [a + b + c for a in "uvwxyz" for b in "pqrstuvw" for c in "stuvwxyz"]
@@ -83,7 +82,7 @@ def world(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> tuple[Pa
         threads=1,
         validation_fraction=0,
     )
-    encoder = BiEncoder.load(train_dpr(config), precision="fp32")
+    encoder = BiEncoder.load(config.train_model(), precision="fp32")
     build_index(passages, place / "index", encoder=encoder, settings=BuildSettings(probes=8))
     return place / "asked.jsonl", place / "index"
 

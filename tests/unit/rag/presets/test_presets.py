@@ -51,7 +51,7 @@ _PUBLISHED: dict[str, dict[str, Any]] = {
         "projection_dim": 128,
     },
     "colbert-qa-nq": {"projection_dim": 128},
-    "dkrr-nq": {"loss": "kl-per-passage"},
+    "dkrr-nq": {"loss": "kl", "clip_norm": 100.0},
     "emdr2-nq": {
         "temperature": pytest.approx(768**0.5, rel=1e-5)
     },  # of inner products of 768 numbers

@@ -7,7 +7,7 @@ from rag.core.errors import ConfigError
 from rag.core.types import Passage, Query
 from rag.data.examples import Candidate, Example
 from rag.training.distributed import World
-from retrievers.examples.batches import Epochs, RetrieverBatches, TargetBatches
+from retrievers.examples.batches import IGNORED, POSITIVE, Epochs, RetrieverBatches, TargetBatches
 from retrievers.examples.data import ExampleTable
 
 
@@ -36,8 +36,9 @@ def test_a_query_brings_its_passages_and_their_targets():
     asked = [Example("0", "who", (), aimed), Example("1", "who", (), aimed[:1], (passage(5),) * 3)]
     data = ExampleTable.of(asked)
     assert data.take(np.array([1, 0])) == asked[::-1]
-    batch = TargetBatches(data, Epochs(2, 2))[0]
-    at = batch.examples.tolist().index(1)
+    batches = TargetBatches(data, Epochs(2, 2))
+    batch = batches[0]
+    at = batches.examples[0].tolist().index(1)
     assert batch.questions[at] == Query("who", (passage(5),) * 3)
     listed = [
         {batch.passages[n]: target for n, target in enumerate(row) if target == target}
@@ -105,14 +106,14 @@ def test_one_of_several_positives_is_drawn_at_every_visit():
     data = ExampleTable.of(asked)
 
     def right(step):
-        batch = RetrieverBatches(data, Epochs(2, 2, epochs=200, seed=3))[step]
-        row = batch.examples.tolist().index(0)
+        batches = RetrieverBatches(data, Epochs(2, 2, epochs=200, seed=3))
+        batch = batches[step]
+        labels = batch.labels[batches.examples[step].tolist().index(0)].tolist()
+        positive = labels.index(POSITIVE)
         golds = [passage(0), passage(1)]
-        left_out = [
-            n for n, p in enumerate(batch.passages) if p in golds and n != batch.positives[row]
-        ]
-        assert all(batch.ignored[row, n] for n in left_out)
-        return golds.index(batch.passages[batch.positives[row]])
+        left_out = [n for n, p in enumerate(batch.passages) if p in golds and n != positive]
+        assert all(labels[n] == IGNORED for n in left_out)
+        return golds.index(batch.passages[positive])
 
     taken = [right(step) for step in range(200)]
     assert 70 < sum(taken) < 130

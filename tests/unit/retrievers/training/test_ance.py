@@ -22,11 +22,10 @@ from rag.core.types import Passage, Query
 from rag.data.examples import Example, write_examples
 from rag.training.run_folder import read_metrics
 from retrievers.encoders.bi_encoder import BiEncoder
-from retrievers.examples.batches import Epochs, RetrieverBatches
+from retrievers.examples.batches import NEGATIVE, Epochs, RetrieverBatches
 from retrievers.examples.data import ExampleTable, split_examples
 from retrievers.training.ance import mine_negatives, take_up_negatives, train_ance
 from retrievers.training.config import AnceTrainConfig, DprTrainConfig
-from retrievers.training.dpr import train_dpr
 from tests.unit.retrievers.conftest import TINY, cipher_examples, losses_of, mrr_of, named
 
 _SMALL: dict[str, Any] = {**TINY, "batch_size": 32, "log_every_steps": 10}
@@ -81,7 +80,7 @@ def warm(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> tuple[Pat
         normalize=True,
         **_SMALL,
     )
-    return place / "train.json", index, train_dpr(config)
+    return place / "train.json", index, config.train_model()
 
 
 def ance(out: Path, warm: tuple[Path, Path, Path], **settings: Any) -> AnceTrainConfig:
@@ -172,8 +171,8 @@ def test_negatives_are_the_best_passages_that_are_not_right(tmp_path: Path) -> N
     figures = take_up_negatives([batches], corpus, result)
     batch = batches[0]
     mined = {
-        int(number): sorted(batch.passages[p].id for p in batch.drawn[1][batch.drawn[0] == at])
-        for at, number in enumerate(batch.examples)
+        int(number): sorted(batch.passages[p].id for p in np.flatnonzero(row == NEGATIVE))
+        for number, row in zip(batches.examples[0], batch.labels.numpy(), strict=True)
     }
     encoder = WordEncoder(tmp_path / "snapshot" / "encoder")
     vectors = encoder.encode_passages([""] * 40, [p.text for p in PASSAGES]).astype(np.float16)

@@ -14,7 +14,6 @@ from transformers import AutoModel
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.training import recipe
 from retrievers.training.config import DprTrainConfig
-from retrievers.training.dpr import train_dpr
 from tests.worlds import killed_at
 
 _TEXTS = ["who wrote the text", "the danube rises in the black forest"]
@@ -42,7 +41,7 @@ def _train(out: Path, examples: Path, start: Path, base: str) -> Path:
         validation_questions=8,
         save_every_s=0.0,
     )
-    return train_dpr(config)
+    return config.train_model()
 
 
 @pytest.mark.parametrize("base", ["mpnet", "modernbert", "qwen3", "xlm-roberta"])

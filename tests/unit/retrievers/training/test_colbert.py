@@ -1,4 +1,4 @@
-"""`train_colbert` learns; a start that no index takes is refused."""
+"""`rag train colbert` learns; a start that no index takes is refused."""
 
 import json
 from collections.abc import Callable
@@ -11,7 +11,6 @@ from rag.config import load_config
 from rag.core.types import Passage
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.examples.data import split_examples
-from retrievers.training.colbert import train_colbert
 from retrievers.training.config import ColbertTrainConfig
 from tests.unit.retrievers.conftest import TINY, falls, mrr_of, named
 
@@ -39,11 +38,11 @@ def test_the_loss_falls_and_retrieval_rises(
 ) -> None:
     train = cipher_file(200)
     chosen = config(tmp_path / "run", train, tiny_bert, validate_every_steps=1000, epochs=24)
-    finished = train_colbert(chosen)
+    finished = chosen.train_model()
     assert falls(chosen.out, 0.7, over=4)
-    untrained = train_colbert(
-        config(tmp_path / "no", train, tiny_bert, max_steps=1, learning_rate=1e-9)
-    )
+    untrained = config(
+        tmp_path / "no", train, tiny_bert, max_steps=1, learning_rate=1e-9
+    ).train_model()
     held_out = split_examples(chosen, chosen.out / "data").held_out
     assert mrr_of(finished, held_out) > mrr_of(untrained, held_out) + 15
     encoder = BiEncoder.load(finished)
@@ -61,7 +60,7 @@ def test_a_start_of_longer_vectors_is_trained_with_unit_vectors(
     path.write_text(json.dumps({**json.loads(path.read_text()), "normalize": False}))
     given = {"projection_dim": 0, "max_steps": 1, "validation_fraction": 0.0}
     unit = config(tmp_path / "run", cipher_file(40), tmp_path / "start", **given)
-    encoder = BiEncoder.load(train_colbert(unit), precision="fp32")
+    encoder = BiEncoder.load(unit.train_model(), precision="fp32")
     build_index(
         [Passage("1", "", "the river"), Passage("2", "", "title text")],
         tmp_path / "index",

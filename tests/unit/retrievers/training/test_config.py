@@ -47,11 +47,6 @@ def test_what_cannot_work_is_refused(settings: dict[str, Any], message: str) -> 
         (ColbertTrainConfig, {"projection_dim": 256}, "projection_dim"),
         (ColbertTrainConfig, {"normalize": False}, "normalize = False"),
         (MdrTrainConfig, {"negatives": "index", "index": None}, "needs an index"),
-        (
-            MdrTrainConfig,
-            {"negatives": "index", "shared": False, "queue_size": 9},
-            "needs no queue",
-        ),
     ],
 )
 def test_what_a_recipe_cannot_do_is_refused(

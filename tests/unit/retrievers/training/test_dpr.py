@@ -1,4 +1,4 @@
-"""`train_dpr` learns, its encoder is what was validated, and errors are said."""
+"""`rag train dpr` learns, its encoder is what was validated, and errors are said."""
 
 import json
 from collections.abc import Callable
@@ -12,7 +12,6 @@ from rag.training.run_folder import read_metrics
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.examples.data import split_examples
 from retrievers.training.config import DprTrainConfig
-from retrievers.training.dpr import train_dpr
 from retrievers.training.validation import pool_rank
 from tests.unit.retrievers.conftest import TINY, falls, mrr_of, named
 
@@ -51,7 +50,7 @@ def test_the_loss_falls_and_retrieval_rises(
         select_by="nll",
         **{**_SMALL, **settings},
     )
-    finished = train_dpr(config)
+    finished = config.train_model()
     assert finished == tmp_path / "run" / "encoder"
     assert falls(config.out, 0.5, over=5)
     held_out = split_examples(config, config.out / "data").held_out
@@ -101,4 +100,4 @@ def test_wrong_inputs_are_said(
         **settings,
     }
     with pytest.raises(error, match=message):
-        train_dpr(DprTrainConfig(**given))
+        DprTrainConfig(**given).train_model()

@@ -6,23 +6,22 @@ import numpy as np
 import pytest
 import torch
 
-from rag.core.errors import DataError
-from retrievers.training.losses import in_batch_loss, pairwise_loss
-
-
-def test_an_ignored_positive_is_refused() -> None:
-    with pytest.raises(DataError, match="own positive"):
-        in_batch_loss(torch.zeros(1, 2), torch.tensor([1]), torch.tensor([[False, True]]))
+from retrievers.examples.batches import IGNORED, NEGATIVE, OTHER, POSITIVE, RetrieverBatch
+from retrievers.training.losses import pairwise_loss
 
 
 def test_pairwise_loss_is_a_softmax_of_two() -> None:
+    """Of each question's positive and each of its negatives, and of nothing else."""
     draw = np.random.default_rng(3)
-    good, bad = draw.normal(size=7), draw.normal(size=7)
+    scores = draw.normal(size=(7, 9))
+    labels = draw.choice([IGNORED, OTHER, NEGATIVE], (7, 9))
+    labels[np.arange(7), np.arange(7)] = POSITIVE
+    pairs = [(scores[row, row], scores[row, c]) for row, c in np.argwhere(labels == NEGATIVE)]
     expected = -np.mean(
-        [math.log(math.exp(g) / (math.exp(g) + math.exp(b))) for g, b in zip(good, bad)]
+        [math.log(math.exp(good) / (math.exp(good) + math.exp(bad))) for good, bad in pairs]
     )
-    assert float(pairwise_loss(torch.from_numpy(good), torch.from_numpy(bad))) == pytest.approx(
-        expected
-    )
-    extreme = pairwise_loss(torch.tensor([-1e4]), torch.tensor([1e4]))
-    assert float(extreme) == 2e4  # no overflow
+    batch = RetrieverBatch([], [], torch.from_numpy(labels))
+    assert float(pairwise_loss(torch.from_numpy(scores), batch)) == pytest.approx(expected)
+    extreme = torch.tensor([[-1e4, 1e4]])
+    batch = RetrieverBatch([], [], torch.tensor([[POSITIVE, NEGATIVE]]))
+    assert float(pairwise_loss(extreme, batch)) == 2e4  # no overflow

@@ -17,14 +17,14 @@ from indexers.settings import BuildSettings
 from rag.core.types import Passage
 from rag.data.examples import Example
 from rag.training.distributed import World
-from rag.training.precision import MasterWeights
 from retrievers.encoders.bi_encoder import BiEncoder
+from retrievers.examples.batches import IGNORED
 from retrievers.examples.data import ExampleTable
 from retrievers.examples.hops import HopBatches, HopEpochs
 from retrievers.open import open_retriever
 from retrievers.training.bi_encoder import BiEncoderModel
 from retrievers.training.config import MdrTrainConfig
-from retrievers.training.mdr import MomentumQueue, index_step, train_mdr
+from retrievers.training.mdr import index_step, train_mdr
 from retrievers.training.step import contrastive_step
 from tests.token_towers import bi_encoder
 from tests.unit.retrievers.conftest import TINY, Flat, cipher_examples, falls, losses_of
@@ -125,7 +125,7 @@ def test_both_hops_are_learned_in_the_batch_and_then_against_an_index(
     assert shares[0] + 0.1 < shares[1]
     assert shares[1] + 0.05 < shares[2]
 
-    three = two.replaced(out=tmp_path / "three", frozen="passage", negatives="batch", queue_size=40)
+    three = two.replaced(out=tmp_path / "three", frozen="passage", negatives="batch")
     train_mdr(three)
     losses = [record["loss"] for record in losses_of(three.out)]
     assert losses[-1] < losses[1]
@@ -162,11 +162,12 @@ def test_candidates_of_a_hop_are_all_passages_but_the_later_ones(
     model, data = world_of(tiny_bert)
     epochs = HopEpochs(data.ids, 2, seed=1)
     batch = HopBatches(data, epochs, hard_negatives=0, mask_false_negatives=masks)[0]
-    row = {data.ids[e]: n for n, e in enumerate(batch.examples.tolist())}
+    row = {data.ids[e]: n for n, e in enumerate(epochs[0].tolist())}
     names = [passage.id for passage in batch.passages]
-    shown = {name: "".join(sorted(np.array(names)[~batch.ignored[n]])) for name, n in row.items()}
+    counted = (batch.labels != IGNORED).numpy()
+    shown = {name: "".join(sorted(np.array(names)[counted[n]])) for name, n in row.items()}
     assert shown == left
-    targets = {name: names[batch.positives[n]] for name, n in row.items()}
+    targets = {name: names[batch.labels[n].argmax()] for name, n in row.items()}
     assert targets == {"q#0.0": "a", "q#0.1": "b", "r#0.0": "c"}
     scores = (
         model.ask([data.take(np.array([data.ids.index(name)]))[0].query for name in left])
@@ -178,65 +179,6 @@ def test_candidates_of_a_hop_are_all_passages_but_the_later_ones(
         expected += float(torch.logsumexp(listed, 0) - scores[n, "abc".index(targets[name])]) / 3
     actual = contrastive_step(model, batch, World(), None)
     assert float(actual.value) == pytest.approx(expected, rel=1e-4)
-
-
-def test_the_loss_over_a_queue_is_that_of_all_its_passages_but_the_questions_own(
-    tiny_bert: Path,
-) -> None:
-    model, data = world_of(tiny_bert)
-    world = World()
-    run: Any = SimpleNamespace(model=model, master=MasterWeights(model, "fp32"), world=world)
-    queue = MomentumQueue(run, data, size=3, momentum=0.9)
-    batch = HopBatches(data, HopEpochs(data.ids, 2), hard_negatives=0)[0]
-    first = contrastive_step(model, batch, world, objective=queue.objective)
-    assert float(first.value) == pytest.approx(
-        float(contrastive_step(model, batch, world).value)
-    )  # empty
-    queue.push(batch)
-    queue.vectors = torch.randn(
-        3, model.dim, generator=torch.Generator().manual_seed(1)
-    )  # of a, b, c
-    step = contrastive_step(model, batch, world, objective=queue.objective)
-
-    golds = {"q#0.0": {"a", "b"}, "q#0.1": {"b"}, "r#0.0": {"c"}}
-    names = [passage.id for passage in batch.passages]
-    questions, passages = model.ask(batch.questions), model.read(batch.passages)
-    total = torch.zeros(())
-    for n, example in enumerate(batch.examples.tolist()):
-        own, target = golds[data.ids[example]], int(batch.positives[n])
-        terms = [
-            questions[n] @ passages[p]
-            for p in range(len(names))
-            if p == target or names[p] not in own
-        ]
-        terms += [questions[n] @ queue.vectors[k] for k in range(3) if names[k] not in own]
-        total = total - questions[n] @ passages[target] + torch.logsumexp(torch.stack(terms), 0)
-    expected = total / len(batch.examples)
-    assert float(step.value) == pytest.approx(float(expected), rel=1e-5)
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    reference = torch.autograd.grad(expected, trained, allow_unused=True)
-    step.compute_gradients(lambda: None)
-    for parameter, gradient in zip(trained, reference, strict=True):
-        if gradient is not None:
-            torch.testing.assert_close(parameter.grad, gradient, rtol=1e-4, atol=3e-6)
-
-
-def test_the_copy_follows_and_a_passage_stands_in_the_queue_once(tiny_bert: Path) -> None:
-    model, data = world_of(tiny_bert)
-    master = MasterWeights(model, "fp32")
-    run: Any = SimpleNamespace(model=model, master=master, world=World())
-    queue = MomentumQueue(run, data, size=4, momentum=0.75)
-    batch = HopBatches(data, HopEpochs(data.ids, 2), hard_negatives=0)[0]
-    queue.push(batch)
-    before = queue.vectors.clone()
-    torch.testing.assert_close(before, model.eval().read(batch.passages).detach())
-    queue.push(batch)
-    assert len(queue.vectors) == len(queue.keys) == len(batch.passages)
-    old = master.master[0].detach().clone()
-    with torch.no_grad():
-        master.master[0].add_(1.0)
-    queue.before_step(1)
-    torch.testing.assert_close(queue.extra_state()[master.names[0]], old + 0.25)
 
 
 def test_what_an_index_finds_is_what_a_hop_is_told_from(tiny_bert: Path) -> None:

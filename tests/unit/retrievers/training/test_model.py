@@ -12,10 +12,10 @@ import torch
 from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError
 from rag.core.types import Passage, Query
 from rag.training.precision import MasterWeights
-from retrievers.examples.batches import RetrieverBatch
+from retrievers.examples.batches import IGNORED, NEGATIVE, POSITIVE, RetrieverBatch
 from retrievers.training.bi_encoder import load_model
 from retrievers.training.config import DprTrainConfig
-from retrievers.training.losses import pairwise_objective
+from retrievers.training.losses import pairwise_loss
 from retrievers.training.step import contrastive_step
 from tests.conftest import TinyModels
 from tests.spelled import spell
@@ -31,14 +31,12 @@ def texts(count: int, seed: int = 0) -> list[np.ndarray]:
 
 def batch(questions: int, each: int = 1) -> RetrieverBatch:
     total = questions * each
-    others = np.flatnonzero(np.arange(total) % each)
+    own = torch.eye(questions).repeat_interleave(each, 1)
+    kinds = torch.tensor(([POSITIVE] + [NEGATIVE] * (each - 1)) * questions)
     return RetrieverBatch(
         [Query(spell(ids)) for ids in texts(questions)],
         [Passage("", "", spell(ids)) for ids in texts(total, 1)],
-        np.arange(questions) * each,
-        np.zeros((questions, total), dtype=bool),
-        np.stack([others // each, others]),
-        np.arange(questions),
+        own * kinds,
     )
 
 
@@ -120,11 +118,11 @@ def test_a_batch_without_negatives_is_refused(tiny_bert: Path) -> None:
     with pytest.raises(ConfigError, match="no question of a batch of 1 has a negative"):
         contrastive_step(model, batch(1))
     masked = batch(3)
-    masked.ignored[:] = ~np.eye(3, dtype=bool)
+    masked.labels[~torch.eye(3, dtype=torch.bool)] = IGNORED
     with pytest.raises(ConfigError, match="no question of a batch of 3 has a negative"):
         contrastive_step(model, masked)
     with pytest.raises(ConfigError, match="mined negative"):
-        contrastive_step(model, batch(3), objective=pairwise_objective)
+        contrastive_step(model, batch(3), loss=pairwise_loss)
     assert float(contrastive_step(model, batch(1, 2)).value) > 0
 
 
