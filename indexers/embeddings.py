@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import mmap
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
@@ -94,9 +94,18 @@ class Header:
         except DataError as error:
             raise ArtifactError(f"{path} is damaged: {error}", hint="rebuild the index") from error
 
+    def describe(self) -> dict[str, Any]:
+        """All but the encoder, which the manifest of an index has by itself."""
+        return {
+            "rows": self.rows,
+            "dim": self.dim,
+            "dtype": self.dtype,
+            "shard_rows": self.shard_rows,
+        }
+
     def to_json(self) -> dict[str, Any]:
         """Inverse of `of`."""
-        return {**asdict(self), "encoder": self.encoder.to_json()}
+        return {**self.describe(), "encoder": self.encoder.to_json()}
 
 
 class EmbeddingShards:
@@ -293,22 +302,30 @@ class StoredVectors:
     order.
 
     Attributes:
+        directory: folder of the vectors.
         reused: number of passages of the corpus encoded last whose vector was there.
 
     Memory: 24 bytes for each passage of the earlier index, and for each of the corpus.
     """
 
     def __init__(self, passages: PassageStore, embeddings: EmbeddingShards) -> None:
-        self._passages, self._embeddings = passages, embeddings
-        self._rows, self.reused = np.empty(0, np.int64), 0
+        self.directory = embeddings.directory
+        self._passages = passages
+        self._embeddings = embeddings
+        self._rows = np.empty(0, np.int64)
+        self.reused = 0
 
     def locate(self, passages: PassageStore) -> Bool:
         """Find the passages of a corpus in the earlier index; (N,): which of them it lacks."""
-        keys, stored = _read_keys(passages), _read_keys(self._passages)
-        order = np.argsort(stored["high"], kind="stable")
-        places = np.searchsorted(stored["high"][order], keys["high"])
-        candidates = order[np.minimum(places, len(order) - 1)]
-        self._rows = np.where(stored[candidates] == keys, candidates, -1)
+        if passages.is_same(self._passages):
+            self._rows = np.arange(len(passages))
+        else:
+            keys = _read_keys(passages)
+            stored = _read_keys(self._passages)
+            order = np.argsort(stored["high"], kind="stable")
+            places = np.searchsorted(stored["high"][order], keys["high"])
+            candidates = order[np.minimum(places, len(order) - 1)]
+            self._rows = np.where(stored[candidates] == keys, candidates, -1)
         is_new: Bool = self._rows < 0
         self.reused = int((~is_new).sum())
         return is_new

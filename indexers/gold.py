@@ -11,11 +11,12 @@ from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import count, takewhile
+from itertools import chain
 from operator import attrgetter
 
 import numpy as np
 
+from indexers.documents import Documents
 from indexers.passages import PassageStore
 from rag.core.files import hash64
 from rag.core.log import Progress
@@ -126,17 +127,22 @@ class GoldLookup:
     """Finds the gold passages of questions.
 
     A gold id counts only if the passage under it has the gold text, where the set quotes one: ids
-    of two corpora may clash. An id of a document that was split stands for all its passages,
-    `{id}-0`, `{id}-1`, …. Next, a passage with the same text is taken; next, one that overlaps it
-    (the paragraph cut or cleaned in another way), found by searching for the text, preferably one
-    that holds an answer. All alternatives (DPR's positives) are looked up, not only the first.
+    of two corpora may clash. An id of a document stands for all its passages. Next, a passage with
+    the same text is taken; next, one that overlaps it (the paragraph cut or cleaned in another
+    way), found by searching for the text, preferably one that holds an answer. All alternatives
+    (DPR's positives) are looked up, not only the first.
 
     Args:
+        documents: the documents that the passages were cut from.
         near: searches passages for texts; without it no overlaps are found.
     """
 
-    def __init__(self, passages: PassageStore, near: TextSearch | None = None) -> None:
-        self._passages, self._near = passages, near
+    def __init__(
+        self, passages: PassageStore, documents: Documents, near: TextSearch | None = None
+    ) -> None:
+        self._passages = passages
+        self._documents = documents
+        self._near = near
 
     @cached_property
     def _texts(self) -> CorpusTexts:
@@ -159,10 +165,8 @@ class GoldLookup:
 
     def _by_document(self, question: Question) -> tuple[int, ...]:
         """Rows of all passages of the documents that the gold ids name."""
-        rows: list[int] = []
-        for name in question.gold_passage_ids:
-            numbered = (self._passages.row_of(f"{name}-{n}") for n in count())
-            rows += takewhile(lambda row: row is not None, numbered)  # type: ignore[arg-type]
+        names = question.gold_passage_ids
+        rows = chain.from_iterable(self._documents.rows(name) for name in names)
         return tuple(dict.fromkeys(rows))
 
     def find(self, questions: Sequence[Question]) -> list[GoldPassages]:

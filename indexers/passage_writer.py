@@ -11,30 +11,24 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
+from indexers.id_table import TABLE_BATCH_ROWS, write_lookup
 from indexers.passages import (
     ARROW_NAME,
     BATCH_ROWS,
-    HASHES_NAME,
-    ID_BATCH_ROWS,
     ID_SCHEMA,
     IDS_NAME,
     OPTIONAL_SCHEMAS,
     PASSAGE_SCHEMA,
-    ROWS_NAME,
 )
-from rag.core.arrays import save_npy
 from rag.core.errors import DataError
 from rag.core.files import atomic_path, clean_directory, disk_errors, hash64
 from rag.core.types import Passage
 
 
 def _digest_update(digest: hashlib._Hash, passage: Passage) -> None:
-    place = (
-        passage.location
-    )  # without a location the digest is as in versions before there were any
+    place = passage.location
     located = (place.path, place.page, *place.headings) if place else ()
     pages = (f"{start} {label}" for start, label in place.pages) if place else ()
     described = (_metadata_json(passage),) if passage.metadata else ()
@@ -111,7 +105,7 @@ class PassageStoreWriter:
                     self._write_optional(name, rows)
                 self._ids += [it.id for it in self._batch]
                 self._batch.clear()
-            if self._ids and (is_last or len(self._ids) >= ID_BATCH_ROWS):
+            if self._ids and (is_last or len(self._ids) >= TABLE_BATCH_ROWS):
                 self._id_writer.write_batch(
                     _record_batch([{"id": id} for id in self._ids], ID_SCHEMA)
                 )
@@ -147,34 +141,8 @@ class PassageStoreWriter:
                     self._optional[name].close()
                 else:  # may be left from an earlier store
                     (self.directory / name).unlink(missing_ok=True)
-            self._write_lookup()
+            write_lookup(self._temporary, BATCH_ROWS, self._hashes, self.directory, "id")
             self.digest = self._sha.hexdigest()
-
-    def _write_lookup(self) -> None:
-        hashes = np.frombuffer(self._hashes, dtype=np.uint64)
-        order = np.argsort(hashes, kind="stable").astype(np.int64)
-        ordered = hashes[order]
-        equal = np.flatnonzero(ordered[1:] == ordered[:-1])
-        with pa.memory_map(str(self._temporary)) as source:
-            reader = pa.ipc.open_file(source)
-            pairs = [[int(row) for row in order[position : position + 2]] for position in equal]
-            ids = [[_id_in(reader, row) for row in pair] for pair in pairs]
-        repeated = [
-            f"{first!r} (passages {rows[0]} and {rows[1]})"
-            for (first, second), rows in zip(ids, pairs, strict=True)
-            if first == second
-        ]
-        if repeated:
-            raise DataError(
-                f"{len(repeated)} passage ids occur more than once: {', '.join(repeated[:3])}",
-                hint="make the ids unique",
-            )
-        save_npy(self.directory / HASHES_NAME, ordered)
-        save_npy(self.directory / ROWS_NAME, order)
-
-
-def _id_in(reader: pa.RecordBatchFileReader, row: int) -> Any:
-    return reader.get_batch(row // BATCH_ROWS).column(0)[row % BATCH_ROWS].as_py()
 
 
 def _row(passage: Passage) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path as FilePath
 from typing import Any, Literal
 
-from indexers.build import build_index
 from indexers.index import Index
+from indexers.index_writer import write_index
 from indexers.settings import BuildSettings, IndexKind
 from rag.config import load_config
 from rag.core.arrays import Float32
@@ -117,7 +117,7 @@ class Pipeline:
             holder = tempfile.TemporaryDirectory(prefix="rag-index-")
             out = FilePath(holder.name) / "index"
         loaded = load_encoder(encoder) if settings.has_encoder else None
-        build_index(passages, FilePath(out), encoder=loaded, settings=settings)
+        write_index(out, passages, encoder=loaded, settings=settings)
         pipeline = cls.open(out, retriever=retriever, index_encoder=loaded, reader=reader)
         pipeline._holder = holder  # keeps a temporary index alive, and removes it with the pipeline
         return pipeline
@@ -151,6 +151,7 @@ class Pipeline:
         fusion, effort = getattr(first, "fusion", None), None
         if not isinstance(self.retriever, PathRetriever):  # of paths everything is read
             effort = getattr(getattr(self.reader, "settings", None), "effort", None)
+        encoder = self.index.encoder_identity
         optional = {
             "fusion": str(fusion) if fusion else None,
             "matching": bool(getattr(first, "matching", None)),
@@ -162,7 +163,7 @@ class Pipeline:
         }
         return {
             "retriever": type(first).__name__,
-            "encoder": self.index.manifest.get("encoder"),
+            "encoder": encoder and encoder.to_json(),
             "reader": self.reader and getattr(self.reader, "name", type(self.reader).__name__),
             **{name: value for name, value in optional.items() if value},
             "index_version": self.index_version,

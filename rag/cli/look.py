@@ -48,11 +48,9 @@ def inspect(directory: Path, /, verify: bool = False, as_json: bool = False) -> 
     from indexers.index import Index
 
     with Index.open(directory, verify="deep" if verify else "size") as index:
-        typer.echo(
-            json.dumps(index.manifest, indent=2, ensure_ascii=False)
-            if as_json
-            else index.describe()
-        )
+        manifest = index.manifest.model_dump()
+        as_text = json.dumps(manifest, indent=2, ensure_ascii=False)
+        typer.echo(as_text if as_json else index.describe())
     if verify and not as_json:
         typer.echo("every checksum matches")
 

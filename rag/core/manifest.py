@@ -64,6 +64,11 @@ def read_manifest(directory: str | Path) -> dict[str, Any]:
     return dict(manifest)
 
 
+def index_version(directory: str | Path) -> str:
+    """The version of a finished index; for errors see `read_manifest`."""
+    return str(read_manifest(directory).get("version", ""))
+
+
 def claim(
     path: Path, values: Mapping[str, Any], what: str, *, hint: str, free: Collection[str] = ()
 ) -> None:

@@ -123,7 +123,7 @@ def _ask(
     if system.read is not None:
         timings_ms["read"] = (ended - searched) * share_ms
     rows = zip(batch, retrieved, answers, paths, strict=True)
-    return [QuestionOutcome(*row, timings_ms) for row in rows]
+    return [QuestionOutcome(*row, timings_ms, system.document_of) for row in rows]
 
 
 def stated(settings: EvaluationSettings, source: QuestionSource) -> dict[str, Any]:

@@ -52,11 +52,13 @@ class System:
         search: questions and a number of passages → the best passages of each question, and its
             paths.
         read: as `AnswersQuestions.read`; None if there is no reader.
+        document_of: passage id → id of its document, as the index has it.
     """
 
     identity: Mapping[str, Any]
     search: Callable[[Sequence[Question], int], SearchResults]
     read: Callable[..., list[AnswerSet]] | None = None
+    document_of: Callable[[str], str] = str
 
 
 def system_of(pipeline: AnswersQuestions) -> System:

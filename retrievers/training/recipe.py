@@ -17,7 +17,7 @@ from torch import Tensor
 
 from indexers.gold import CorpusTexts
 from indexers.index import Index
-from indexers.reuse import reissue_index
+from indexers.index_writer import write_index
 from rag.data.examples import Example
 from rag.training.card import Card
 from rag.training.distributed import World
@@ -203,7 +203,8 @@ def export_frozen(
     folder = export_model(config.out / "encoder", model, weights, frozen_form(config, model))
     encoder, target = BiEncoder.load(folder), config.out / "index"
     shutil.rmtree(target, ignore_errors=True)
-    reissue_index(index.directory, target, encoder, seed=config.seed)
+    settings = index.manifest.settings
+    write_index(target, None, settings=settings, encoder=encoder, start_from=index)
 
 
 def fixed_vectors(index: Index, examples: Iterable[Example]) -> dict[tuple[str, str], Tensor]:

@@ -18,12 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from indexers.build import build_index
 from indexers.documents import Put, record_digest
 from indexers.index import Index
+from indexers.index_writer import update_index, write_index
 from indexers.protocols import EncoderIdentity
 from indexers.settings import BuildSettings
-from indexers.update import Change, Unchanged, update_index
 from rag.core.arrays import Float32
 from rag.data.records import CorpusOptions, Document
 from rag.data.split import split_documents
@@ -89,19 +88,15 @@ def state(made: Sequence[tuple[list[Document], list[str]]]) -> dict[str, Documen
 
 def update(place: Path, sent: list[Document], gone: list[str]) -> None:
     puts = {item.id: Put(item.id, record_digest(item), cut(item), sent=True) for item in sent}
-
-    def changes(known: Any) -> Iterable[Change]:
-        yield from (
-            puts.pop(id, None) or Unchanged(id) for id in known if id in puts or id not in gone
-        )
-        yield from puts.values()
-
-    update_index(place, changes, lambda identity: HashEncoder())
+    with Index.open(place) as index:
+        kept = [entry for entry in index.documents if entry.id in puts or entry.id not in gone]
+        changes = [puts.pop(entry.id, entry) for entry in kept]
+        update_index(index, [*changes, *puts.values()], lambda identity: HashEncoder())
 
 
 def build(place: Path, documents: Iterable[Document], retriever: str) -> None:
     puts = (Put(each.id, record_digest(each), cut(each)) for each in documents)
-    build_index(puts, place, encoder=HashEncoder(), settings=settings(retriever))
+    write_index(place, puts, encoder=HashEncoder(), settings=settings(retriever))
 
 
 def differences(updated: Path, fresh: Path) -> list[str]:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from indexers import passage_writer
+from indexers import id_table, passage_writer
 from indexers import passages as module
 from indexers.passage_writer import PassageStoreWriter, passages_digest
 from indexers.passages import PassageStore
@@ -88,7 +88,7 @@ def test_every_id_is_found_and_no_other(tmp_path: Path, ids: set[str]) -> None:
 def test_colliding_hashes_are_told_apart_by_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for each in (module, passage_writer):
+    for each in (id_table, passage_writer):
         monkeypatch.setattr(each, "hash64", lambda passage_id: len(passage_id))
     store = write(tmp_path, [Passage(name, "", "") for name in ("aa", "bb", "c", "dd")])
     assert [store.row_of(name) for name in ("aa", "bb", "c", "dd")] == [0, 1, 2, 3]
@@ -97,7 +97,7 @@ def test_colliding_hashes_are_told_apart_by_text(
 
 def test_duplicate_ids_are_refused_and_leave_nothing(tmp_path: Path) -> None:
     with (
-        pytest.raises(DataError, match=r"'a' \(passages 0 and 2\)"),
+        pytest.raises(DataError, match=r"'a' \(rows 0 and 2\)"),
         PassageStoreWriter(tmp_path) as writer,
     ):
         writer.add_many(Passage(name, "", "") for name in "aba")

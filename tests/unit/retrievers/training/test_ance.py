@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from indexers.build import build_index
+from indexers.index_writer import write_index
 from indexers.passage_writer import PassageStoreWriter
 from indexers.passages import PassageStore
 from indexers.protocols import EncoderIdentity
@@ -65,7 +65,9 @@ def warm(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> tuple[Pat
     examples, settings = cipher_examples(400), BuildSettings(probes=2)
     write_examples(place / "train.json", examples)
     passages = [example.positives[0] for example in examples]
-    index = build_index(passages, place / "index", encoder=WordEncoder(), settings=settings)
+    index = write_index(
+        place / "index", passages, encoder=WordEncoder(), settings=settings
+    ).directory
     config = DprTrainConfig(
         out=place / "run",
         train_files=(place / "train.json",),

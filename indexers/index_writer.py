@@ -1,0 +1,610 @@
+"""Write an index: passages → embeddings → FAISS (or token vectors) → Lucene → manifest.
+
+One function writes a new index, extends one, and writes the next version of one. A version takes
+over what did not change of the version that it starts from: vectors by passage, whole files by hard
+links. Nothing that readers use is changed: a crash leaves the old version or the new one, and a
+process that has the old one open goes on with it.
+
+Every stage is resumable: finished shards are kept, an interrupted stage continues behind them, and
+the manifest is written last. All files have the same bytes however often the build was
+interrupted, except Lucene's files and the manifest's entries for these.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from indexers.documents import DocumentEntry, Put, writing_documents
+from indexers.embeddings import HEADER_NAME, EmbeddingShards, Header, StoredVectors, encode_corpus
+from indexers.faiss_index import build_faiss, create_faiss, preset_for
+from indexers.index import Index
+from indexers.ledger import DATA_PREFIX, UPDATING_DIR, BuildLedger
+from indexers.lucene import build_bm25
+from indexers.manifest import Manifest
+from indexers.passage_writer import PassageStoreWriter, passages_digest
+from indexers.passages import PassageStore
+from indexers.protocols import EncoderIdentity, EncodesCorpus, PassageEncoder
+from indexers.settings import PLAID, BuildSettings, StageName
+from indexers.token_build import TokenEncoder, build_tokens
+from indexers.token_codec import BITS
+from rag.core.arrays import Float32, load_npy, save_npy
+from rag.core.errors import ConfigError, DataError, MismatchedArtifactError, ResourceError
+from rag.core.files import (
+    TEMPORARY_MARK,
+    directory_lock,
+    disk_errors,
+    fingerprint,
+    link_or_copy,
+)
+from rag.core.log import Progress
+from rag.core.manifest import BUILDING_DIR, MANIFEST_NAME
+from rag.core.types import Passage
+
+Change = Passage | Put | DocumentEntry
+OpenEncoder = Callable[[EncoderIdentity], PassageEncoder]
+
+PROBES_NAME = "probes.npy"  # queries on which recall is measured, beside the embeddings
+_PROBE_WORDS = 10
+_OWN_FILES = {MANIFEST_NAME, ".lock", BUILDING_DIR, UPDATING_DIR}
+_CHECKED_PASSAGES = 16
+# Share of a vector's length: float16 and bf16 stay below it, another encoder does not.
+_FARTHEST = 0.1
+# Fields of an encoder's identity that may differ while passages get equal vectors.
+_QUESTION_SIDE = ("weights_sha256", "name", "query_prefix")
+
+
+@dataclass(slots=True)
+class WriteReport:
+    """What was written.
+
+    Attributes:
+        directory: the index.
+        version: its version afterwards.
+        added, replaced, deleted, kept: numbers of documents, against the version that it starts
+            from.
+        passages: number of passages of the documents added and replaced.
+        reused: number of these passages whose vector was stored already.
+    """
+
+    directory: Path
+    version: str = ""
+    added: int = 0
+    replaced: int = 0
+    deleted: int = 0
+    kept: int = 0
+    passages: int = 0
+    reused: int = 0
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether any document has changed."""
+        return bool(self.added or self.replaced or self.deleted)
+
+    def __str__(self) -> str:
+        if not self.is_changed:
+            return f"{self.kept:,} documents, none changed"
+        names = ("added", "replaced", "deleted", "kept")
+        counts = ", ".join(f"{getattr(self, name):,} {name}" for name in names)
+        vectors = f", of which {self.reused:,} had their vectors" if self.reused else ""
+        return f"documents: {counts}; {self.passages:,} passages written{vectors}"
+
+
+class LazyEncoder:
+    """The encoder of an index, opened when the first passage has to be encoded."""
+
+    def __init__(self, index: Index, open_encoder: OpenEncoder, identity: EncoderIdentity):
+        self._directory = index.directory
+        self._open = open_encoder
+        self._encoder: Any = None
+        self.identity = identity
+        self.dim = identity.dim
+
+    def _opened(self) -> Any:
+        if self._encoder is None:
+            self._encoder = self._open(self.identity)
+            self.identity.check(self._directory, self._encoder.identity)
+        return self._encoder
+
+    def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> Float32:
+        """See `PassageEncoder`."""
+        return cast("Float32", self._opened().encode_passages(titles, texts))
+
+    def passage_tokens(self, titles: Sequence[str], texts: Sequence[str]) -> Any:
+        """See `TokenEncoder`."""
+        return self._opened().passage_tokens(titles, texts)
+
+
+def update_index(
+    index: Index,
+    changes: Iterable[Change],
+    open_encoder: OpenEncoder,
+    *,
+    max_deleted_share: float = 1.0,
+) -> WriteReport:
+    """Write the next version of an index with its encoder and settings; see `write_index`.
+
+    Args:
+        open_encoder: opens the encoder of the index; called only if passages have to be encoded.
+    """
+    identity = index.encoder_identity
+    encoder = None if identity is None else LazyEncoder(index, open_encoder, identity)
+    source = dict(index.manifest.source)
+    if "files" in source:
+        # A later build sees that the files are not those of the first one.
+        source["files"] = "updated"
+    return write_index(
+        index.directory,
+        changes,
+        settings=index.manifest.settings,
+        encoder=encoder,
+        start_from=index,
+        source=source or None,
+        max_deleted_share=max_deleted_share,
+    )
+
+
+def write_index(
+    directory: str | Path,
+    content: Iterable[Change] | None,
+    *,
+    settings: BuildSettings | None = None,
+    encoder: PassageEncoder | TokenEncoder | None = None,
+    start_from: Index | None = None,
+    source: Mapping[str, Any] | None = None,
+    overwrite: bool = False,
+    max_deleted_share: float = 1.0,
+    encode: EncodesCorpus = encode_corpus,
+) -> WriteReport:
+    """Write an index directory, or continue one that was interrupted.
+
+    Without `start_from`, a new index is built; an index that is there is extended if `settings` ask
+    for a retriever that it lacks, and is otherwise left as it is.
+
+    Args:
+        content: the documents of the index in order: `Put` for one that is new or changed, an entry
+            of `start_from.documents` for one that stays, a passage for a document of its own. Read
+            lazily, and not at all if `source` says that they are stored. None: the documents of
+            `start_from`.
+        encoder: encoder of the passages; not needed for BM25 alone.
+        start_from: the version whose documents and vectors are taken over. Opened from `directory`
+            itself, its next version is written; from elsewhere, its vectors are taken into the
+            new index, also for an encoder whose question side alone is another.
+        source: identifies the passages (paths, sizes, split settings). Without it a rerun reads the
+            passages again and compares their checksum.
+        overwrite: ignore an index that is in `directory`.
+        max_deleted_share: highest share of the documents that may be deleted.
+        encode: encodes the passages, in this process or elsewhere.
+
+    Raises:
+        ConfigError: no encoder for a dense index, `directory` holds something that is not an index,
+            or `start_from` has no vectors, or less precise ones than the new index stores.
+        DataError: no passages, duplicate ids, vectors that are not finite, or more is deleted than
+            `max_deleted_share`.
+        MismatchedArtifactError: `directory` holds a build with other inputs, settings or kind of
+            vectors, or `encoder` gives passages other vectors than `start_from` holds.
+        ResourceError: disk full, or another process writes into `directory`.
+
+    Example:
+        >>> import tempfile
+        >>> settings = BuildSettings(retriever="bm25")
+        >>> passages = [Passage("a", "Vienna", "Vienna lies on the Danube.")]
+        >>> report = write_index(tempfile.mkdtemp(), passages, settings=settings)
+        >>> with Index.open(report.directory) as index:
+        ...     index.lucene.search(["danube"], 3)[0][0][0]
+        0
+    """
+    settings = settings or BuildSettings()
+    place = Path(directory)
+    if settings.has_encoder and encoder is None:
+        raise ConfigError(
+            f"retriever {settings.retriever!r} needs an encoder",
+            hint="pass one, or choose retriever bm25",
+        )
+    if place.is_dir():
+        _refuse_others_files(place)  # first, because the lock adds a file
+    with directory_lock(place):
+        if overwrite and content is not None:
+            content = _refuse_empty(content)  # without passages, the old index stays
+        writer = _IndexWriter(place, settings, encoder, start_from, overwrites=overwrite)
+        return writer.write(content, source, max_deleted_share, encode)
+
+
+class _IndexWriter:
+    """Writes the stages of one index; the caller has the lock of the directory."""
+
+    def __init__(
+        self,
+        directory: Path,
+        settings: BuildSettings,
+        encoder: PassageEncoder | TokenEncoder | None,
+        start: Index | None,
+        *,
+        overwrites: bool,
+    ) -> None:
+        self._settings = settings
+        self._encoder: Any = encoder
+        self._start = start
+        self._is_update = start is not None and start.directory.resolve() == directory.resolve()
+        self._vectors: StoredVectors | None = None
+        self._kept_passages = 0
+        self._report = WriteReport(directory)
+        with disk_errors(directory):
+            self._ledger = BuildLedger(directory, is_update=self._is_update, overwrites=overwrites)
+        if start is not None:
+            self._check_start(start)
+        if settings.has_encoder:
+            self._check_encoder()
+
+    def _check_start(self, start: Index) -> None:
+        """Refuse a version to start from that has changed, or that has other vectors."""
+        if self._is_update and Manifest.read(start.directory).version != start.version:
+            raise ResourceError(
+                f"{start.directory} was changed by another process", hint="try again"
+            )
+        if self._settings.has_dense:
+            embeddings = start.require_dense().embeddings
+            _check_vectors(start, embeddings, self._encoder, self._settings)
+            self._vectors = StoredVectors(start.passages, embeddings)
+
+    def _check_encoder(self) -> None:
+        """An index has one encoder, and vectors of passages or of tokens."""
+        kinds: dict[StageName, str] = {
+            "embeddings": "one vector per passage",
+            "tokens": "token vectors",
+        }
+        ledger = self._ledger
+        for stage, vectors in kinds.items():
+            if ledger.stage(stage) is not None and stage not in self._settings.stages:
+                raise MismatchedArtifactError(
+                    f"{ledger.directory} holds {vectors}, which are not those of index type "
+                    f"{self._settings.index_type}",
+                    hint=f"{PLAID} is the type of token vectors; continue with it, or choose "
+                    "another directory",
+                )
+        if ledger.encoder is not None:
+            ledger.encoder.check(ledger.directory, self._encoder.identity)
+        ledger.encoder = self._encoder.identity
+
+    def write(
+        self,
+        content: Iterable[Change] | None,
+        source: Mapping[str, Any] | None,
+        max_deleted_share: float,
+        encode: EncodesCorpus,
+    ) -> WriteReport:
+        """Write all stages and the manifest; see `write_index`."""
+        start = self._start
+        if start is not None and self._ledger.existing is None:
+            stages = dict(start.manifest.stages)
+            if content is not None:
+                del stages["passages"]
+            self._ledger.take_from(start.data, stages)
+        passages = self._write_passages(content, source, max_deleted_share)
+        if self._is_update and start is not None:
+            stored = self._ledger.stage("passages")
+            if stored is not None and stored.files == start.manifest.stages["passages"].files:
+                self._ledger.discard()
+                self._report.version = start.version
+                return self._report
+        if self._settings.has_dense:
+            keeps_probes = self._is_update or content is None
+            self._write_embeddings(passages, encode, keeps_probes=keeps_probes)
+            self._write_dense()
+        if self._settings.has_tokens:
+            self._write_tokens(passages)
+        if "bm25" in self._settings.stages:
+            self._write_bm25(passages)
+        self._report.version = self._commit().version
+        if self._vectors is not None:
+            self._report.reused = max(0, self._vectors.reused - self._kept_passages)
+        return self._report
+
+    def _commit(self) -> Manifest:
+        existing = self._ledger.existing
+        settings = self._settings
+        if existing is not None:
+            if not self._ledger.is_changed:
+                return existing
+            settings = settings.extended(existing.settings)
+        predecessor = existing or (self._start.manifest if self._start else None)
+        optional = predecessor.optional if predecessor else {}
+        return self._ledger.commit(settings, optional)
+
+    def _write_passages(
+        self,
+        content: Iterable[Change] | None,
+        source: Mapping[str, Any] | None,
+        max_deleted_share: float,
+    ) -> PassageStore:
+        """Store the passages and the table of documents."""
+        ledger = self._ledger
+        stored = ledger.stage("passages")
+        is_stored = stored is not None and stored.output is not None
+        if content is not None and source is None and is_stored:
+            self._compare_passages(content)
+        elif content is not None:
+            described = json.loads(json.dumps(source, sort_keys=True, default=str))
+            if ledger.begin("passages", {"source": described}):
+                documents = self._documents(content, max_deleted_share)
+                ledger.finish("passages", _store(documents, ledger.path("passages")))
+        return PassageStore.open(ledger.path("passages"))
+
+    def _compare_passages(self, content: Iterable[Change]) -> None:
+        """Refuse other passages than those that are stored, where no source identifies them."""
+        documents = self._documents(content, 1.0)
+        passages = chain.from_iterable(put.passages for put in documents)
+        count, sha256 = passages_digest(passages)
+        stored = self._ledger.output("passages")
+        if stored != {"count": count, "sha256": sha256}:
+            raise MismatchedArtifactError(
+                f"{self._ledger.directory} holds {stored['count']} other passages, now {count} came",
+                hint="choose another --out, or add --overwrite",
+            )
+
+    def _documents(self, content: Iterable[Change], max_deleted_share: float) -> Iterator[Put]:
+        """The documents of the new version, counted while they are read."""
+        report = self._report
+        before = None if self._start is None else _StartDocuments(self._start)
+        for change in content:
+            put, entry, stored = self._put(change, before)
+            if entry is not None and stored == put.passages:
+                report.kept += 1
+                self._kept_passages += len(stored)
+            else:
+                report.added += entry is None
+                report.replaced += entry is not None
+                report.passages += len(put.passages)
+            yield put
+        if self._is_update and self._start is not None:
+            total = len(self._start.documents)
+            report.deleted = total - report.kept - report.replaced
+            if report.deleted > max_deleted_share * total:
+                raise DataError(
+                    f"{report.deleted:,} of the {total:,} documents in {report.directory} would be "
+                    f"deleted (limit {max_deleted_share:.0%})",
+                    hint="check that the corpus is the one of this index, or raise "
+                    "--max-deleted-share",
+                )
+
+    def _put(
+        self, change: Change, before: _StartDocuments | None
+    ) -> tuple[Put, DocumentEntry | None, list[Passage]]:
+        """A change with its passages; the document that it keeps or replaces, and its passages."""
+        entry = None
+        if isinstance(change, DocumentEntry):
+            entry = change
+        elif before is not None and self._is_update:
+            entry = before.find(change.id)
+        stored = []
+        if before is not None and entry is not None:
+            stored = before.passages(entry)
+        if isinstance(change, Put):
+            return change, entry, stored
+        if isinstance(change, Passage):
+            return Put(change.id, "", [change]), entry, stored
+        return Put(change.id, change.digest, stored, sent=change.sent), entry, stored
+
+    def _write_embeddings(
+        self, passages: PassageStore, encode: EncodesCorpus, *, keeps_probes: bool
+    ) -> None:
+        """Encode the passages, one shard per call, so that the encoder can sort them by length."""
+        settings = self._settings
+        identity = self._encoder.identity
+        if identity.pooling == "tokens":
+            raise ConfigError(
+                f"{identity.name} makes one vector per token, type {settings.index_type} needs one "
+                "per passage",
+                hint="build it with `rag index … --index-type plaid`",
+            )
+        if settings.index_type != "flat":  # refused before hours of encoding
+            create_faiss(preset_for(settings.index_type, len(passages), identity.dim), identity.dim)
+        inputs = {
+            "passages": self._ledger.output("passages"),
+            "encoder": identity.comparable(),
+            "dtype": settings.stored_dtype,
+            "shard_rows": settings.shard_rows,
+            "probes": settings.probes,
+            "seed": settings.seed,
+        }
+        if not self._ledger.begin("embeddings", inputs):
+            return
+        directory = self._ledger.path("embeddings")
+        directory.mkdir(exist_ok=True)
+        options: dict[str, Any] = {"shard_rows": settings.shard_rows}
+        if self._vectors is not None:
+            options["stored"] = self._vectors
+        probes = directory / PROBES_NAME
+        if self._vectors is not None and keeps_probes and not probes.exists():
+            # The probes of the next version are questions of the same kind.
+            link_or_copy(self._vectors.directory / PROBES_NAME, probes)
+        shards = encode(directory, passages, self._encoder, settings.stored_dtype, **options)
+        if not probes.exists():
+            save_probes(directory, passages, self._encoder, settings.probes, settings.seed)
+        (directory / HEADER_NAME).unlink()  # the manifest says it
+        self._ledger.finish("embeddings", shards.header.describe())
+
+    def _write_dense(self) -> None:
+        """The FAISS index over finished embeddings, measured on the probes; it needs no encoder."""
+        ledger = self._ledger
+        settings = self._settings
+        choice: dict[str, Any] = {
+            "index_type": settings.index_type,
+            "recall_target": settings.tuned_recall,
+            "seed": settings.seed,
+        }
+        files = ledger.files("embeddings")
+        if not ledger.begin("dense", {"embeddings": fingerprint(files)[:16], **choice}):
+            return
+        header = Header(**ledger.output("embeddings"), encoder=self._encoder.identity)
+        embeddings = EmbeddingShards.open(ledger.path("embeddings"), header)
+        probes = read_probes(embeddings)
+        directory = ledger.path("dense")
+        info = build_faiss(embeddings, directory, probes=probes, threads=settings.threads, **choice)
+        ledger.finish("dense", info)
+
+    def _write_tokens(self, passages: PassageStore) -> None:
+        settings = self._settings
+        ledger = self._ledger
+        choice = {"shard_rows": settings.shard_rows, "seed": settings.seed}
+        inputs = {
+            "passages": ledger.output("passages"),
+            "encoder": self._encoder.identity.comparable(),
+            "bits": BITS,
+            **choice,
+        }
+        if ledger.begin("tokens", inputs):
+            directory = ledger.path("tokens")
+            ledger.finish("tokens", build_tokens(passages, directory, self._encoder, **choice))
+
+    def _write_bm25(self, passages: PassageStore) -> None:
+        settings = self._settings
+        ledger = self._ledger
+        weights = {"k1": settings.k1, "b": settings.b}
+        if ledger.begin("bm25", {"passages": ledger.output("passages"), **weights}):
+            info = build_bm25(
+                passages,
+                ledger.path("bm25"),
+                **weights,
+                threads=settings.threads or os.cpu_count() or 1,
+                heap_mib=settings.java_heap_mib,
+            )
+            ledger.finish("bm25", info)
+
+
+class _StartDocuments:
+    """The documents of the version that an index starts from, and their passages.
+
+    Passages that are asked for in the order of the index are read in one pass.
+    """
+
+    def __init__(self, start: Index) -> None:
+        self.find = start.documents.find
+        self._passages = start.passages
+        self._in_order = iter(start.passages)
+        self._position = 0
+
+    def passages(self, entry: DocumentEntry) -> list[Passage]:
+        rows = entry.rows
+        if not rows or rows.start < self._position:  # the order has changed
+            return self._passages.get_many(rows)
+        skipped = rows.start - self._position
+        self._position = rows.stop
+        return list(islice(self._in_order, skipped, skipped + len(rows)))
+
+
+def _store(documents: Iterable[Put], directory: Path) -> dict[str, Any]:
+    """Write passages and documents; returns the number of passages and their digest."""
+    with (
+        PassageStoreWriter(directory) as writer,
+        writing_documents(directory) as add_document,
+        Progress(None, "passages", "store") as progress,
+    ):
+        for put in documents:
+            writer.add_many(put.passages)
+            add_document(put)
+            progress.update(len(put.passages))
+        if not len(writer):
+            raise _nothing_to_index()
+    return {"count": len(writer), "sha256": writer.digest}
+
+
+def save_probes(
+    directory: Path, passages: PassageStore, encoder: PassageEncoder, count: int, seed: int
+) -> None:
+    """Store vectors of pieces of ten words from random passages beside the embeddings.
+
+    They are as long as questions, and not in the index as such. With them the FAISS stage needs no
+    encoder.
+    """
+    generator = np.random.default_rng(seed)
+    rows = np.sort(generator.choice(len(passages), min(count, len(passages)), replace=False))
+    texts = []
+    for passage in passages.get_many(rows):
+        words = passage.text.split() or passage.title.split() or [passage.id]
+        start = int(generator.integers(0, max(len(words) - _PROBE_WORDS, 0) + 1))
+        texts.append(" ".join(words[start : start + _PROBE_WORDS]))
+    vectors = encoder.encode_passages([""] * len(texts), texts)
+    save_npy(directory / PROBES_NAME, np.asarray(vectors, dtype=np.float32))
+
+
+def read_probes(embeddings: EmbeddingShards) -> Float32:
+    """Probes (n, D) stored beside the embeddings."""
+    return load_npy(embeddings.directory / PROBES_NAME, dtype=np.float32)
+
+
+def _check_vectors(
+    start: Index, embeddings: EmbeddingShards, encoder: PassageEncoder, settings: BuildSettings
+) -> None:
+    """Refuse vectors that are less precise than those to be stored, or of another passage encoder.
+
+    An encoder whose question side alone differs is accepted if a sample of the passages gets equal
+    vectors.
+    """
+    if settings.stored_dtype == "float32" and embeddings.dtype != "float32":
+        raise ConfigError(
+            f"{start.directory} holds vectors rounded to {embeddings.dtype}, the new index stores "
+            "float32",
+            hint="build it with --index-type SQfp16, or without --reuse",
+        )
+    differences = embeddings.encoder.differences(encoder.identity)
+    if any(not line.startswith(_QUESTION_SIDE) for line in differences):
+        embeddings.encoder.check(start.directory, encoder.identity)
+    if differences:
+        _check_sample(start, embeddings, encoder, settings.seed)
+
+
+def _check_sample(
+    start: Index, embeddings: EmbeddingShards, encoder: PassageEncoder, seed: int
+) -> None:
+    """Refuse an encoder that gives a sample of the passages other vectors than are stored."""
+    count = min(_CHECKED_PASSAGES, len(start.passages))
+    draw = np.random.default_rng(seed)
+    rows = np.sort(draw.choice(len(start.passages), count, replace=False))
+    stored = embeddings.rows(rows)
+    sample = start.passages.get_many(rows)
+    computed = encoder.encode_passages([p.title for p in sample], [p.text for p in sample])
+    lengths = np.maximum(np.linalg.norm(stored, axis=1), 1e-30)
+    farthest = (np.linalg.norm(computed - stored, axis=1) / lengths).max()
+    if farthest > _FARTHEST:
+        raise MismatchedArtifactError(
+            f"{encoder.identity.name} gives passages of {start.directory} other vectors "
+            f"({farthest:.0%} apart)",
+            hint=f"name the encoder that it was made with, {embeddings.encoder.name}, or build it "
+            "again",
+        )
+
+
+def _refuse_empty(content: Iterable[Change]) -> Iterator[Change]:
+    iterator = iter(content)
+    first = next(iterator, None)
+    if first is None:
+        raise _nothing_to_index()
+    return chain([first], iterator)
+
+
+def _nothing_to_index() -> DataError:
+    return DataError(
+        "there are no passages to index", hint="check the corpus and the split settings"
+    )
+
+
+def _refuse_others_files(directory: Path) -> None:
+    def is_own(entry: Path) -> bool:
+        is_data = entry.name.startswith(DATA_PREFIX)
+        return entry.name in _OWN_FILES or is_data or TEMPORARY_MARK in entry.name
+
+    with disk_errors(directory):
+        foreign = sorted(entry.name for entry in directory.iterdir() if not is_own(entry))
+    if foreign:
+        raise ConfigError(
+            f"{directory} holds other files ({', '.join(foreign[:3])}), not an index",
+            hint="choose an empty or a new directory",
+        )
