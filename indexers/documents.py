@@ -19,9 +19,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from indexers.id_table import TABLE_BATCH_ROWS, IdTable, write_lookup
+from indexers.id_table import TABLE_BATCH_ROWS, IdTable, writing_table
 from rag.core.arrays import load_npy, save_npy
-from rag.core.files import atomic_path, hash64
 from rag.core.types import Passage
 from rag.data.records import Document
 
@@ -128,28 +127,14 @@ def writing_documents(directory: Path) -> Iterator[Callable[[Put], None]]:
     Raises:
         DataError: at the end, if two documents have the same id.
     """
-    hashes = array("Q")
     starts = array("q", [0])
-    waiting = list[tuple[str, str, bool]]()
-    with atomic_path(directory / DOCUMENTS_NAME) as temporary:
-        with pa.ipc.new_file(str(temporary), _SCHEMA) as writer:
+    with writing_table(directory, "document", _SCHEMA) as add_row:
 
-            def write_batch() -> None:
-                columns = [list(column) for column in zip(*waiting, strict=True)]
-                writer.write_batch(pa.record_batch(columns, schema=_SCHEMA))
-                waiting.clear()
+        def add(put: Put) -> None:
+            add_row(put.id, put.digest, put.sent)
+            starts.append(starts[-1] + len(put.passages))
 
-            def add(put: Put) -> None:
-                hashes.append(hash64(put.id.encode()))
-                starts.append(starts[-1] + len(put.passages))
-                waiting.append((put.id, put.digest, put.sent))
-                if len(waiting) == TABLE_BATCH_ROWS:
-                    write_batch()
-
-            yield add
-            if waiting:
-                write_batch()
-        write_lookup(temporary, TABLE_BATCH_ROWS, hashes, directory, "document")
+        yield add
     save_npy(directory / _STARTS_NAME, np.frombuffer(starts, dtype=np.int64))
 
 

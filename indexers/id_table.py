@@ -9,21 +9,24 @@ from __future__ import annotations
 import mmap
 import threading
 from array import array
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from rag.core.arrays import load_npy, save_npy
+from rag.core.arrays import Int64, load_npy, save_npy
 from rag.core.errors import ArtifactError, DataError
-from rag.core.files import hash64
+from rag.core.files import atomic_path, hash64
 
 TABLE_BATCH_ROWS = 1 << 16
 
 
 class IdTable:
-    """Reads a table, which `write_lookup` completed. Safe to use from several threads.
+    """Reads a table, which `writing_table` wrote. Safe to use from several threads.
 
     Args:
         name: beginning of the files' names, such as "document".
@@ -72,41 +75,61 @@ class IdTable:
         return None
 
 
-def write_lookup(
-    arrow_path: Path, batch_rows: int, hashes: array[int], directory: Path, name: str
-) -> None:
-    """Write the lookup of a table: its hashes and rows, in the order of the hashes.
+@contextmanager
+def writing_table(directory: Path, name: str, schema: pa.Schema) -> Iterator[Callable[..., None]]:
+    """A function that adds a row, given its values; the first one is its id.
 
-    Args:
-        arrow_path: Arrow file whose first column has the ids, in batches of `batch_rows`.
-        hashes: hashes of the ids, in the order of the rows.
-        directory: directory of the table.
+    The table is complete when the block ends. Memory grows by 8 bytes per row.
 
     Raises:
-        DataError: two rows have the same id.
+        DataError: at the end, if two rows have the same id.
     """
-    unordered = np.frombuffer(hashes, dtype=np.uint64)
-    order = np.argsort(unordered, kind="stable").astype(np.int64)
-    ordered = unordered[order]
+    hashes = array("Q")
+    waiting = list[tuple[Any, ...]]()
+    with atomic_path(directory / f"{name}s.arrow") as temporary:
+        with pa.ipc.new_file(str(temporary), schema) as writer:
+
+            def write_batch() -> None:
+                columns = [list(column) for column in zip(*waiting, strict=True)]
+                writer.write_batch(pa.record_batch(columns, schema=schema))
+                waiting.clear()
+
+            def add(*values: Any) -> None:
+                hashes.append(hash64(values[0].encode()))
+                waiting.append(values)
+                if len(waiting) == TABLE_BATCH_ROWS:
+                    write_batch()
+
+            yield add
+            if waiting:
+                write_batch()
+        unordered = np.frombuffer(hashes, dtype=np.uint64)
+        order = np.argsort(unordered, kind="stable").astype(np.int64)
+        ordered = unordered[order]
+        _refuse_repeated(temporary, ordered, order)
+        save_npy(directory / f"{name}_hashes.npy", ordered)
+        save_npy(directory / f"{name}_rows.npy", order)
+
+
+def _refuse_repeated(path: Path, hashes: NDArray[np.uint64], rows: Int64) -> None:
+    """Refuse a table in which an id occurs twice; its hashes are sorted."""
     repeated = []
-    with pa.memory_map(str(arrow_path)) as source:
+    with pa.memory_map(str(path)) as source:
         reader = pa.ipc.open_file(source)
-        for position in np.flatnonzero(ordered[1:] == ordered[:-1]):
-            rows = order[position : position + 2].tolist()
-            first, second = (_id_in(reader, row, batch_rows) for row in rows)
+        for position in np.flatnonzero(hashes[1:] == hashes[:-1]):
+            pair = rows[position : position + 2].tolist()
+            first, second = (_id_in(reader, row) for row in pair)
             if first == second:
-                repeated.append(f"{first!r} (rows {rows[0]} and {rows[1]})")
+                repeated.append(f"{first!r} (rows {pair[0]} and {pair[1]})")
     if repeated:
         raise DataError(
             f"{len(repeated)} ids occur more than once: {', '.join(repeated[:3])}",
             hint="make the ids unique",
         )
-    save_npy(directory / f"{name}_hashes.npy", ordered)
-    save_npy(directory / f"{name}_rows.npy", order)
 
 
-def _id_in(reader: pa.RecordBatchFileReader, row: int, batch_rows: int) -> Any:
-    return reader.get_batch(row // batch_rows).column(0)[row % batch_rows].as_py()
+def _id_in(reader: pa.RecordBatchFileReader, row: int) -> Any:
+    return reader.get_batch(row // TABLE_BATCH_ROWS).column(0)[row % TABLE_BATCH_ROWS].as_py()
 
 
 def open_arrow(

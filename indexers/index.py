@@ -68,18 +68,20 @@ class Index:
         self.tokens: TokenIndex | None = None
         self.passages = PassageStore.open(self.data / "passages")
         self.documents = Documents(self.data / "passages")
-        if len(self.passages) != manifest.output("passages")["count"]:
+        if len(self.passages) != manifest.stage("passages").output["count"]:
             raise MismatchedArtifactError(
                 f"{self.passages.directory} has {len(self.passages)} passages",
                 hint="rebuild the index",
             )
         encoder = manifest.encoder
         if "tokens" in self.parts and encoder is not None:
-            self.tokens = TokenIndex(self.data / "tokens", manifest.output("tokens"), encoder)
+            self.tokens = TokenIndex(self.data / "tokens", manifest.stage("tokens").output, encoder)
         if "dense" in self.parts and encoder is not None:
-            header = Header(**manifest.output("embeddings"), encoder=encoder)
+            header = Header(**manifest.stage("embeddings").output, encoder=encoder)
             self.embeddings = EmbeddingShards.open(self.data / "embeddings", header)
-            self.dense = open_dense(self.data / "dense", self.embeddings, manifest.output("dense"))
+            self.dense = open_dense(
+                self.data / "dense", self.embeddings, manifest.stage("dense").output
+            )
 
     @classmethod
     def open(cls, directory: str | Path, *, verify: Verify = "size") -> Index:
@@ -114,7 +116,7 @@ class Index:
         """BM25 search, opened (and Java started) on first use; None for a dense-only index."""
         if "bm25" not in self.parts:
             return None
-        return LuceneIndex(self.data / "bm25", self.manifest.output("bm25"))
+        return LuceneIndex(self.data / "bm25", self.manifest.stage("bm25").output)
 
     def puts(self) -> Iterator[Put]:
         """The documents with their passages, in the order of the index, for another index."""
@@ -229,7 +231,7 @@ class Index:
             stage_bytes = sum(file.size_bytes for file in stage.files.values())
             details = {
                 key: value
-                for key, value in self.manifest.output(name).items()
+                for key, value in self.manifest.stage(name).output.items()
                 if key not in ("sha256", "metric", "rows", "dim", "shard_tokens")
                 and value not in ("", None)
             }

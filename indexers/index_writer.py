@@ -16,6 +16,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, cast
@@ -262,7 +263,7 @@ class _IndexWriter:
         }
         ledger = self._ledger
         for stage, vectors in kinds.items():
-            if ledger.stage(stage) is not None and stage not in self._settings.stages:
+            if ledger.stage(stage).inputs and stage not in self._settings.stages:
                 raise MismatchedArtifactError(
                     f"{ledger.directory} holds {vectors}, which are not those of index type "
                     f"{self._settings.index_type}",
@@ -281,31 +282,35 @@ class _IndexWriter:
         encode: EncodesCorpus,
     ) -> WriteReport:
         """Write all stages and the manifest; see `write_index`."""
+        ledger = self._ledger
+        report = self._report
         start = self._start
-        if start is not None and self._ledger.existing is None:
+        if start is not None and ledger.existing is None:
             stages = dict(start.manifest.stages)
             if content is not None:
                 del stages["passages"]
-            self._ledger.take_from(start.data, stages)
-        passages = self._write_passages(content, source, max_deleted_share)
-        if self._is_update and start is not None:
-            stored = self._ledger.stage("passages")
-            if stored is not None and stored.files == start.manifest.stages["passages"].files:
-                self._ledger.discard()
-                self._report.version = start.version
-                return self._report
+            ledger.take_from(start.data, stages)
+        if content is not None:
+            self._write_passages(content, source, max_deleted_share)
+        written = ledger.stage("passages")
+        if self._is_update and start and start.manifest.stage("passages").files == written.files:
+            ledger.discard()
+            report.version = start.version
+            return report
+        passages = PassageStore.open(ledger.path("passages"))
+        inputs = {"passages": written.output}
         if self._settings.has_dense:
             keeps_probes = self._is_update or content is None
-            self._write_embeddings(passages, encode, keeps_probes=keeps_probes)
+            self._write_embeddings(passages, inputs, encode, keeps_probes=keeps_probes)
             self._write_dense()
         if self._settings.has_tokens:
-            self._write_tokens(passages)
+            self._write_tokens(passages, inputs)
         if "bm25" in self._settings.stages:
-            self._write_bm25(passages)
-        self._report.version = self._commit().version
+            self._write_bm25(passages, inputs)
+        report.version = self._commit().version
         if self._vectors is not None:
-            self._report.reused = max(0, self._vectors.reused - self._kept_passages)
-        return self._report
+            report.reused = max(0, self._vectors.reused - self._kept_passages)
+        return report
 
     def _commit(self) -> Manifest:
         existing = self._ledger.existing
@@ -320,32 +325,23 @@ class _IndexWriter:
 
     def _write_passages(
         self,
-        content: Iterable[Change] | None,
+        content: Iterable[Change],
         source: Mapping[str, Any] | None,
         max_deleted_share: float,
-    ) -> PassageStore:
-        """Store the passages and the table of documents."""
-        ledger = self._ledger
-        stored = ledger.stage("passages")
-        is_stored = stored is not None and stored.output is not None
-        if content is not None and source is None and is_stored:
-            self._compare_passages(content)
-        elif content is not None:
+    ) -> None:
+        """Store passages and documents, or compare them where no source identifies them."""
+        documents = self._documents(content, max_deleted_share)
+        stored = self._ledger.stage("passages").output
+        if source is not None or not stored:
             described = json.loads(json.dumps(source, sort_keys=True, default=str))
-            if ledger.begin("passages", {"source": described}):
-                documents = self._documents(content, max_deleted_share)
-                ledger.finish("passages", _store(documents, ledger.path("passages")))
-        return PassageStore.open(ledger.path("passages"))
-
-    def _compare_passages(self, content: Iterable[Change]) -> None:
-        """Refuse other passages than those that are stored, where no source identifies them."""
-        documents = self._documents(content, 1.0)
+            store = partial(_store, documents)
+            self._ledger.make("passages", {"source": described}, store)
+            return
         passages = chain.from_iterable(put.passages for put in documents)
         count, sha256 = passages_digest(passages)
-        stored = self._ledger.output("passages")
         if stored != {"count": count, "sha256": sha256}:
             raise MismatchedArtifactError(
-                f"{self._ledger.directory} holds {stored['count']} other passages, now {count} came",
+                f"{self._report.directory} holds {stored['count']} other passages, now {count} came",
                 hint="choose another --out, or add --overwrite",
             )
 
@@ -393,11 +389,17 @@ class _IndexWriter:
         return Put(change.id, change.digest, stored, sent=change.sent), entry, stored
 
     def _write_embeddings(
-        self, passages: PassageStore, encode: EncodesCorpus, *, keeps_probes: bool
+        self,
+        passages: PassageStore,
+        inputs: Mapping[str, Any],
+        encode: EncodesCorpus,
+        *,
+        keeps_probes: bool,
     ) -> None:
         """Encode the passages, one shard per call, so that the encoder can sort them by length."""
         settings = self._settings
-        identity = self._encoder.identity
+        encoder = self._encoder
+        identity = encoder.identity
         if identity.pooling == "tokens":
             raise ConfigError(
                 f"{identity.name} makes one vector per token, type {settings.index_type} needs one "
@@ -406,77 +408,66 @@ class _IndexWriter:
             )
         if settings.index_type != "flat":  # refused before hours of encoding
             create_faiss(preset_for(settings.index_type, len(passages), identity.dim), identity.dim)
-        inputs = {
-            "passages": self._ledger.output("passages"),
+
+        def write(directory: Path) -> dict[str, Any]:
+            probes = directory / PROBES_NAME
+            options: dict[str, Any] = {"shard_rows": settings.shard_rows}
+            if self._vectors is not None:
+                options["stored"] = self._vectors
+            if self._vectors is not None and keeps_probes and not probes.exists():
+                # The probes of the next version are questions of the same kind.
+                directory.mkdir(exist_ok=True)
+                link_or_copy(self._vectors.directory / PROBES_NAME, probes)
+            shards = encode(directory, passages, encoder, settings.stored_dtype, **options)
+            if not probes.exists():
+                save_probes(directory, passages, encoder, settings.probes, settings.seed)
+            (directory / HEADER_NAME).unlink()  # the manifest says it
+            return shards.header.describe()
+
+        choice = {
             "encoder": identity.comparable(),
             "dtype": settings.stored_dtype,
             "shard_rows": settings.shard_rows,
             "probes": settings.probes,
             "seed": settings.seed,
         }
-        if not self._ledger.begin("embeddings", inputs):
-            return
-        directory = self._ledger.path("embeddings")
-        directory.mkdir(exist_ok=True)
-        options: dict[str, Any] = {"shard_rows": settings.shard_rows}
-        if self._vectors is not None:
-            options["stored"] = self._vectors
-        probes = directory / PROBES_NAME
-        if self._vectors is not None and keeps_probes and not probes.exists():
-            # The probes of the next version are questions of the same kind.
-            link_or_copy(self._vectors.directory / PROBES_NAME, probes)
-        shards = encode(directory, passages, self._encoder, settings.stored_dtype, **options)
-        if not probes.exists():
-            save_probes(directory, passages, self._encoder, settings.probes, settings.seed)
-        (directory / HEADER_NAME).unlink()  # the manifest says it
-        self._ledger.finish("embeddings", shards.header.describe())
+        self._ledger.make("embeddings", {**inputs, **choice}, write)
 
     def _write_dense(self) -> None:
         """The FAISS index over finished embeddings, measured on the probes; it needs no encoder."""
-        ledger = self._ledger
         settings = self._settings
+        stored = self._ledger.stage("embeddings")
         choice: dict[str, Any] = {
             "index_type": settings.index_type,
             "recall_target": settings.tuned_recall,
             "seed": settings.seed,
         }
-        files = ledger.files("embeddings")
-        if not ledger.begin("dense", {"embeddings": fingerprint(files)[:16], **choice}):
-            return
-        header = Header(**ledger.output("embeddings"), encoder=self._encoder.identity)
-        embeddings = EmbeddingShards.open(ledger.path("embeddings"), header)
-        probes = read_probes(embeddings)
-        directory = ledger.path("dense")
-        info = build_faiss(embeddings, directory, probes=probes, threads=settings.threads, **choice)
-        ledger.finish("dense", info)
 
-    def _write_tokens(self, passages: PassageStore) -> None:
-        settings = self._settings
-        ledger = self._ledger
-        choice = {"shard_rows": settings.shard_rows, "seed": settings.seed}
-        inputs = {
-            "passages": ledger.output("passages"),
-            "encoder": self._encoder.identity.comparable(),
-            "bits": BITS,
-            **choice,
-        }
-        if ledger.begin("tokens", inputs):
-            directory = ledger.path("tokens")
-            ledger.finish("tokens", build_tokens(passages, directory, self._encoder, **choice))
+        def write(directory: Path) -> dict[str, Any]:
+            header = Header(**stored.output, encoder=self._encoder.identity)
+            embeddings = EmbeddingShards.open(self._ledger.path("embeddings"), header)
+            probes = read_probes(embeddings)
+            threads = settings.threads
+            return build_faiss(embeddings, directory, probes=probes, threads=threads, **choice)
 
-    def _write_bm25(self, passages: PassageStore) -> None:
+        files = stored.model_dump()["files"]
+        self._ledger.make("dense", {"embeddings": fingerprint(files)[:16], **choice}, write)
+
+    def _write_tokens(self, passages: PassageStore, inputs: Mapping[str, Any]) -> None:
         settings = self._settings
-        ledger = self._ledger
-        weights = {"k1": settings.k1, "b": settings.b}
-        if ledger.begin("bm25", {"passages": ledger.output("passages"), **weights}):
-            info = build_bm25(
-                passages,
-                ledger.path("bm25"),
-                **weights,
-                threads=settings.threads or os.cpu_count() or 1,
-                heap_mib=settings.java_heap_mib,
-            )
-            ledger.finish("bm25", info)
+        encoder = self._encoder
+        choice: dict[str, Any] = {"shard_rows": settings.shard_rows, "seed": settings.seed}
+        identity = encoder.identity.comparable()
+        write = partial(build_tokens, passages, encoder=encoder, **choice)
+        self._ledger.make("tokens", {**inputs, "encoder": identity, "bits": BITS, **choice}, write)
+
+    def _write_bm25(self, passages: PassageStore, inputs: Mapping[str, Any]) -> None:
+        settings = self._settings
+        weights: dict[str, Any] = {"k1": settings.k1, "b": settings.b}
+        threads = settings.threads or os.cpu_count() or 1
+        heap_mib = settings.java_heap_mib
+        write = partial(build_bm25, passages, threads=threads, heap_mib=heap_mib, **weights)
+        self._ledger.make("bm25", {**inputs, **weights}, write)
 
 
 class _StartDocuments:

@@ -104,7 +104,7 @@ class BuildLedger:
         for name, stage in draft.stages.items():
             has_shards = name in _RESUMED and any((self.folder / name).glob("[!.]*"))
             is_read_again = self._is_update and name == "passages"
-            if has_shards or (stage.output is not None and not is_read_again):
+            if has_shards or (stage.output and not is_read_again):
                 self._stages[name] = stage
         self.encoder = draft.encoder or self.encoder
 
@@ -113,45 +113,49 @@ class BuildLedger:
         self._taken_from = data
         self._taken = stages
 
-    def stage(self, name: StageName) -> Stage | None:
-        """A stage of this build, or one that can be taken over."""
-        return self._stages.get(name) or self._taken.get(name)
-
-    def output(self, name: StageName) -> dict[str, Any]:
-        """What the files of a stage hold; empty unless it is finished."""
-        stage = self.stage(name)
-        return {} if stage is None or stage.output is None else stage.output
-
-    def files(self, name: StageName) -> dict[str, Any]:
-        """The files of a finished stage as JSON."""
-        stage = self.stage(name)
-        files = {} if stage is None else stage.files
-        return {stored: file.model_dump() for stored, file in files.items()}
+    def stage(self, name: StageName) -> Stage:
+        """A stage of this build, or one that can be taken over; one without inputs if neither."""
+        return self._stages.get(name) or self._taken.get(name, Stage())
 
     def path(self, name: StageName) -> Path:
         """The folder of a stage, finished or to be filled."""
         is_taken = name not in self._stages and name in self._taken
         return (self._taken_from if is_taken else self.folder) / name
 
-    def begin(self, name: StageName, inputs: Mapping[str, Any]) -> bool:
-        """Record the inputs of a stage; returns whether there is work left.
+    def make(
+        self,
+        name: StageName,
+        inputs: Mapping[str, Any],
+        write: Callable[[Path], Mapping[str, Any]],
+    ) -> None:
+        """Make a stage, unless it is there.
+
+        Args:
+            write: fills the folder of the stage, and returns what it holds.
 
         Raises:
             MismatchedArtifactError: the build or the index that it extends has this stage with
                 other inputs.
         """
         present = self.stage(name)
-        if present is not None:
-            changed = differences(present.inputs, inputs)
-            if not changed:
-                return present.output is None
+        changed = differences(present.inputs, inputs)
+        if present.output and not changed:
+            return
+        if changed:
             is_own = name in self._stages or self.existing is not None
-            if is_own and not self._is_update:
+            if present.inputs and is_own and not self._is_update:
                 raise self._mismatch(name, changed)
-        shutil.rmtree(self.folder / name, ignore_errors=True)
-        self._stages[name] = Stage(inputs=dict(inputs))
+            shutil.rmtree(self.folder / name, ignore_errors=True)
+            self._stages[name] = Stage(inputs=dict(inputs))
+            self._save()
+        output = dict(write(self.folder / name))
+        files = {}
+        for path in sorted((self.folder / name).rglob("*")):
+            if path.is_file():
+                stored = path.relative_to(self.folder).as_posix()
+                files[stored] = self._describe(name, stored)
+        self._stages[name] = Stage(inputs=dict(inputs), output=output, files=files)
         self._save()
-        return True
 
     def _mismatch(self, name: StageName, changed: str) -> MismatchedArtifactError:
         hint = (
@@ -170,21 +174,10 @@ class BuildLedger:
         )
         return MismatchedArtifactError(message, hint=hint)
 
-    def finish(self, name: StageName, output: Mapping[str, Any]) -> None:
-        """Mark a stage complete, with the checksums of its files."""
-        files = {}
-        for path in sorted((self.folder / name).rglob("*")):
-            if path.is_file():
-                stored = path.relative_to(self.folder).as_posix()
-                files[stored] = self._describe(name, stored)
-        begun = self._stages[name]
-        self._stages[name] = begun.model_copy(update={"output": dict(output), "files": files})
-        self._save()
-
     def _describe(self, name: StageName, stored: str) -> StoredFile:
         """Size and checksum of a file; those that are known where it is a hard link."""
         path = self.folder / stored
-        known = self._taken[name].files.get(stored) if name in self._taken else None
+        known = self._taken.get(name, Stage()).files.get(stored)
         origin = self._taken_from / stored
         if known is not None and origin.exists() and origin.samefile(path):
             return known

@@ -57,12 +57,12 @@ class Stage(_Record):
 
     Attributes:
         inputs: everything that decides its content; two stages with equal inputs are equal.
-        output: what its files hold, for the code that opens them; None until it is finished.
+        output: what its files hold, for the code that opens them; empty until it is finished.
         files: its files, by their paths in the data folder.
     """
 
-    inputs: dict[str, Any]
-    output: dict[str, Any] | None = None
+    inputs: dict[str, Any] = {}
+    output: dict[str, Any] = {}
     files: dict[str, StoredFile] = {}
 
 
@@ -76,6 +76,10 @@ class Draft(_Record):
     @classmethod
     def _in_order(cls, stages: dict[StageName, Stage]) -> dict[StageName, Stage]:
         return {name: stages[name] for name in STAGES if name in stages}
+
+    def stage(self, name: StageName) -> Stage:
+        """A stage; one without inputs if it was not begun."""
+        return self.stages.get(name, Stage())
 
 
 class Manifest(Draft):
@@ -130,7 +134,7 @@ class Manifest(Draft):
     @property
     def source(self) -> dict[str, Any]:
         """How the corpus was read and cut ("files", "options"); empty for passages from Python."""
-        return self.stages["passages"].inputs["source"] or {}
+        return self.stage("passages").inputs["source"] or {}
 
     @property
     def optional(self) -> dict[str, Any]:
@@ -141,11 +145,6 @@ class Manifest(Draft):
     def files(self) -> dict[str, StoredFile]:
         """All files of the index."""
         return {name: file for stage in self.stages.values() for name, file in stage.files.items()}
-
-    def output(self, name: StageName) -> dict[str, Any]:
-        """What the files of a stage hold; empty if the index lacks the stage."""
-        stage = self.stages.get(name)
-        return {} if stage is None or stage.output is None else stage.output
 
     def verify(self, directory: Path, *, read_bytes: float = math.inf) -> None:
         """Compare the index's files with their sizes and checksums, the smallest files first.

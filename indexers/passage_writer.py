@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from array import array
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,17 +12,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from indexers.id_table import TABLE_BATCH_ROWS, write_lookup
+from indexers.id_table import writing_table
 from indexers.passages import (
     ARROW_NAME,
     BATCH_ROWS,
     ID_SCHEMA,
-    IDS_NAME,
     OPTIONAL_SCHEMAS,
     PASSAGE_SCHEMA,
 )
 from rag.core.errors import DataError
-from rag.core.files import atomic_path, clean_directory, disk_errors, hash64
+from rag.core.files import atomic_path, clean_directory, disk_errors
 from rag.core.types import Passage
 
 
@@ -60,23 +58,22 @@ class PassageStoreWriter:
     def __init__(self, directory: str | Path) -> None:
         self.directory = Path(directory)
         self.digest = ""
-        self._hashes = array("Q")
+        self._count = 0
         self._batch: list[Passage] = []
-        self._ids: list[str] = []  # for the next batch of ids.arrow
         self._optional: dict[str, Any] = {}  # writers of the optional files
         self._sha = hashlib.sha256()
 
     def __enter__(self) -> PassageStoreWriter:
         clean_directory(self.directory)
         self._files = ExitStack()
-        self._temporary = self._files.enter_context(atomic_path(self.directory / ARROW_NAME))
-        self._writer = pa.ipc.new_file(str(self._temporary), PASSAGE_SCHEMA)
-        ids = self._files.enter_context(atomic_path(self.directory / IDS_NAME))
-        self._id_writer = pa.ipc.new_file(str(ids), ID_SCHEMA)
+        self._table = ExitStack()
+        temporary = self._files.enter_context(atomic_path(self.directory / ARROW_NAME))
+        self._writer = pa.ipc.new_file(str(temporary), PASSAGE_SCHEMA)
+        self._add_id = self._table.enter_context(writing_table(self.directory, "id", ID_SCHEMA))
         return self
 
     def __len__(self) -> int:
-        return len(self._hashes)
+        return self._count
 
     def add_many(self, passages: Iterable[Passage]) -> None:
         """Append passages in order; the row of each is the number of passages before it."""
@@ -91,25 +88,20 @@ class PassageStoreWriter:
                 raise DataError(
                     f"passage {passage.id!r} holds invalid Unicode ({error})"
                 ) from error
-            self._hashes.append(hash64(passage.id.encode()))
+            self._count += 1
             self._batch.append(passage)
             if len(self._batch) == BATCH_ROWS:
                 self._flush()
 
-    def _flush(self, *, is_last: bool = False) -> None:
+    def _flush(self) -> None:
         with disk_errors(self.directory):
-            if self._batch:
-                rows = list(map(_row, self._batch))
-                self._writer.write_batch(_record_batch(rows, PASSAGE_SCHEMA))
-                for name in OPTIONAL_SCHEMAS:
-                    self._write_optional(name, rows)
-                self._ids += [it.id for it in self._batch]
-                self._batch.clear()
-            if self._ids and (is_last or len(self._ids) >= TABLE_BATCH_ROWS):
-                self._id_writer.write_batch(
-                    _record_batch([{"id": id} for id in self._ids], ID_SCHEMA)
-                )
-                self._ids.clear()
+            rows = list(map(_row, self._batch))
+            self._writer.write_batch(_record_batch(rows, PASSAGE_SCHEMA))
+            for name in OPTIONAL_SCHEMAS:
+                self._write_optional(name, rows)
+            for passage in self._batch:
+                self._add_id(passage.id)
+            self._batch.clear()
 
     def _write_optional(self, name: str, rows: list[dict[str, Any]]) -> None:
         """Write the rows of one batch; the file begins with the first passage that has something in
@@ -130,18 +122,19 @@ class PassageStoreWriter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        with self._files:  # renames the Arrow file into place, or removes it after an error
+        # Renames the files into place, or removes them after an error; an id that occurs twice is
+        # found first.
+        with self._files, self._table:
             if error is not None:
                 raise error
-            self._flush(is_last=True)
+            if self._batch:
+                self._flush()
             self._writer.close()
-            self._id_writer.close()
             for name in OPTIONAL_SCHEMAS:
                 if name in self._optional:
                     self._optional[name].close()
                 else:  # may be left from an earlier store
                     (self.directory / name).unlink(missing_ok=True)
-            write_lookup(self._temporary, BATCH_ROWS, self._hashes, self.directory, "id")
             self.digest = self._sha.hexdigest()
 
 

@@ -61,7 +61,7 @@ def test_dense_index_finds_what_it_was_given(tmp_path: Path, encoder: Any) -> No
         np.testing.assert_array_equal(rows[:, 0], np.arange(150))
         np.testing.assert_allclose(scores[:, 0], 1.0, atol=2e-3)
         assert index.passages.get_many(rows[:, 0]) == passages
-        assert index.manifest.output("dense")["recall"]["100"] >= 0.98
+        assert index.manifest.stage("dense").output["recall"]["100"] >= 0.98
         assert index.encoder_identity == encoder.identity
         assert "150 passages" in index.describe()
         assert "recall" in index.describe()
@@ -130,7 +130,7 @@ def test_tiny_corpora_work_with_every_type(tmp_path: Path, encoder: Any, name: s
     alone = Index.open(tmp_path / "one")
     assert alone.dense is not None
     assert alone.dense.search(query, 2)[1].tolist() == [[0, -1]]
-    assert alone.manifest.output("dense")["recall"]["100"] == 1.0
+    assert alone.manifest.stage("dense").output["recall"]["100"] == 1.0
 
 
 @pytest.mark.parametrize("name", ["ivf", "hnsw"])
@@ -259,7 +259,7 @@ def update(
 def assert_same(updated: Path, fresh: Path, queries: np.ndarray) -> None:
     with Index.open(updated, verify="deep") as one, Index.open(fresh) as other:
         assert list(one.passages) == list(other.passages)
-        assert one.manifest.output("passages") == other.manifest.output("passages")
+        assert one.manifest.stage("passages").output == other.manifest.stage("passages").output
         assert list(one.documents) == list(other.documents)
         rows = np.random.default_rng(0).permutation(len(other.passages))
         assert one.passages.get_many(rows) == other.passages.get_many(rows)
