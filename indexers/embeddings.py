@@ -13,18 +13,18 @@ from __future__ import annotations
 
 import hashlib
 import mmap
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, cast
 
 import faiss
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from indexers.passages import PassageStore
-from indexers.protocols import EncoderIdentity, PassageEncoder
+from indexers.protocols import Identity, PassageEncoder
 from indexers.settings import SHARD_ROWS, VectorDtype
 from rag.core.arrays import Bool, Float32, Int64, load_npy, save_npy
 from rag.core.errors import (
@@ -51,15 +51,16 @@ def shard_name(shard: int) -> str:
     return f"shard-{shard:05d}.npy"
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
+class Header(BaseModel):
     """`embeddings.json`: what all shards of a folder share."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     rows: int
     dim: int
     dtype: VectorDtype
     shard_rows: int
-    encoder: EncoderIdentity
+    encoder: Identity
 
     @property
     def shards(self) -> int:
@@ -71,41 +72,15 @@ class Header:
         return shard * self.shard_rows, min((shard + 1) * self.shard_rows, self.rows)
 
     @classmethod
-    def of(cls, value: Mapping[str, Any]) -> Header:
-        """The header in a manifest or in `embeddings.json`; an ArtifactError if it is none."""
-        try:
-            header = cls(**{**value, "encoder": EncoderIdentity.from_json(value["encoder"])})
-            if header.dtype not in get_args(VectorDtype):
-                raise ValueError(f"dtype {header.dtype!r}")
-        except (KeyError, TypeError, ValueError) as error:
-            raise ArtifactError(
-                f"{HEADER_NAME} is damaged: {error}", hint="rebuild the index"
-            ) from error
-        return header
-
-    @classmethod
     def read(cls, directory: Path) -> Header:
         """The header of a folder; an ArtifactError names a missing or damaged file."""
         path = directory / HEADER_NAME
         if not path.is_file():
             raise IncompleteArtifactError(f"{path} is missing", hint="run the stage that builds it")
         try:
-            return cls.of(read_json(path))
-        except DataError as error:
+            return cls.model_validate(read_json(path))
+        except (DataError, ValidationError) as error:
             raise ArtifactError(f"{path} is damaged: {error}", hint="rebuild the index") from error
-
-    def describe(self) -> dict[str, Any]:
-        """All but the encoder, which the manifest of an index has by itself."""
-        return {
-            "rows": self.rows,
-            "dim": self.dim,
-            "dtype": self.dtype,
-            "shard_rows": self.shard_rows,
-        }
-
-    def to_json(self) -> dict[str, Any]:
-        """Inverse of `of`."""
-        return {**self.describe(), "encoder": self.encoder.to_json()}
 
 
 class EmbeddingShards:
@@ -120,9 +95,10 @@ class EmbeddingShards:
 
     Example:
         >>> import tempfile
-        >>> from indexers.embeddings import begin_shards, store_shard
+        >>> from indexers.protocols import EncoderIdentity
         >>> place = Path(tempfile.mkdtemp())
-        >>> header = Header(3, 2, "float32", 2, EncoderIdentity("toy", "", dim=2))
+        >>> toy = EncoderIdentity("toy", "", dim=2)
+        >>> header = Header(rows=3, dim=2, dtype="float32", shard_rows=2, encoder=toy)
         >>> for shard, start, stop in begin_shards(place, header):
         ...     store_shard(place, shard, np.full((stop - start, 2), start, np.float32))
         >>> EmbeddingShards.open(place).rows(np.array([2, 0]))
@@ -168,7 +144,7 @@ class EmbeddingShards:
         themselves.
         """
         start, end = self.header.shard_range(first)[0], self.header.shard_range(stop - 1)[1]
-        header = replace(self.header, rows=end - start)
+        header = self.header.model_copy(update={"rows": end - start})
         return start, EmbeddingShards(self.directory, header, self._shards[first:stop])
 
     def rows(self, rows: Int64) -> Float32:
@@ -240,6 +216,20 @@ def _as_float32(values: NDArray[Any]) -> Float32:
     return cast("Float32", codec.decode(np.ascontiguousarray(values).view(np.uint8)))
 
 
+def header_of(
+    passages: PassageStore, encoder: PassageEncoder, dtype: VectorDtype, shard_rows: int
+) -> Header:
+    """The header of the vectors that an encoder gives passages."""
+    identity = encoder.identity
+    return Header(
+        rows=len(passages),
+        dim=identity.dim,
+        dtype=dtype,
+        shard_rows=shard_rows,
+        encoder=identity,
+    )
+
+
 def begin_shards(directory: Path, header: Header) -> list[tuple[int, int, int]]:
     """Begin a folder of embeddings, or go on with it; the caller is its only writer.
 
@@ -252,7 +242,7 @@ def begin_shards(directory: Path, header: Header) -> list[tuple[int, int, int]]:
     clean_directory(directory)
     if (directory / HEADER_NAME).exists():
         sides = (
-            {**side.to_json(), "encoder": side.encoder.comparable()}
+            {**side.model_dump(), "encoder": side.encoder.comparable()}
             for side in (Header.read(directory), header)
         )
         if changed := differences(*sides):
@@ -261,7 +251,7 @@ def begin_shards(directory: Path, header: Header) -> list[tuple[int, int, int]]:
                 hint="continue with the same settings, choose another --out, or add --overwrite",
             )
     else:
-        atomic_write_json(directory / HEADER_NAME, header.to_json())
+        atomic_write_json(directory / HEADER_NAME, header.model_dump())
     shards = (
         shard for shard in range(header.shards) if not (directory / shard_name(shard)).is_file()
     )
@@ -388,7 +378,7 @@ def encode_corpus(
         stored: vectors that need not be made.
     """
     lacks = np.ones(len(passages), bool) if stored is None else stored.locate(passages)
-    header = Header(len(passages), encoder.identity.dim, dtype, shard_rows, encoder.identity)
+    header = header_of(passages, encoder, dtype, shard_rows)
     missing = begin_shards(place, header)
     total, left = int(lacks.sum()), sum(int(lacks[start:stop].sum()) for _, start, stop in missing)
     with Progress(total, "passages", "encode", initial=total - left) as progress:

@@ -348,10 +348,15 @@ class _IndexWriter:
     def _documents(self, content: Iterable[Change], max_deleted_share: float) -> Iterator[Put]:
         """The documents of the new version, counted while they are read."""
         report = self._report
-        before = None if self._start is None else _StartDocuments(self._start)
+        start = self._start
+        before = None if start is None else _StartPassages(start)
         for change in content:
-            put, entry, stored = self._put(change, before)
-            if entry is not None and stored == put.passages:
+            entry = change if isinstance(change, DocumentEntry) else None
+            if start is not None and self._is_update and entry is None:
+                entry = start.documents.find(change.id)
+            stored = [] if before is None or entry is None else before.of(entry)
+            put = _as_put(change, stored)
+            if entry is not None and put.passages == stored:
                 report.kept += 1
                 self._kept_passages += len(stored)
             else:
@@ -359,8 +364,8 @@ class _IndexWriter:
                 report.replaced += entry is not None
                 report.passages += len(put.passages)
             yield put
-        if self._is_update and self._start is not None:
-            total = len(self._start.documents)
+        if start is not None and self._is_update:
+            total = len(start.documents)
             report.deleted = total - report.kept - report.replaced
             if report.deleted > max_deleted_share * total:
                 raise DataError(
@@ -369,24 +374,6 @@ class _IndexWriter:
                     hint="check that the corpus is the one of this index, or raise "
                     "--max-deleted-share",
                 )
-
-    def _put(
-        self, change: Change, before: _StartDocuments | None
-    ) -> tuple[Put, DocumentEntry | None, list[Passage]]:
-        """A change with its passages; the document that it keeps or replaces, and its passages."""
-        entry = None
-        if isinstance(change, DocumentEntry):
-            entry = change
-        elif before is not None and self._is_update:
-            entry = before.find(change.id)
-        stored = []
-        if before is not None and entry is not None:
-            stored = before.passages(entry)
-        if isinstance(change, Put):
-            return change, entry, stored
-        if isinstance(change, Passage):
-            return Put(change.id, "", [change]), entry, stored
-        return Put(change.id, change.digest, stored, sent=change.sent), entry, stored
 
     def _write_embeddings(
         self,
@@ -422,7 +409,7 @@ class _IndexWriter:
             if not probes.exists():
                 save_probes(directory, passages, encoder, settings.probes, settings.seed)
             (directory / HEADER_NAME).unlink()  # the manifest says it
-            return shards.header.describe()
+            return shards.header.model_dump(exclude={"encoder"})
 
         choice = {
             "encoder": identity.comparable(),
@@ -470,25 +457,32 @@ class _IndexWriter:
         self._ledger.make("bm25", {**inputs, **weights}, write)
 
 
-class _StartDocuments:
-    """The documents of the version that an index starts from, and their passages.
+class _StartPassages:
+    """Passages of documents of the version that an index starts from.
 
-    Passages that are asked for in the order of the index are read in one pass.
+    Documents that are asked for in the order of the index are read in one pass.
     """
 
     def __init__(self, start: Index) -> None:
-        self.find = start.documents.find
         self._passages = start.passages
         self._in_order = iter(start.passages)
         self._position = 0
 
-    def passages(self, entry: DocumentEntry) -> list[Passage]:
+    def of(self, entry: DocumentEntry) -> list[Passage]:
         rows = entry.rows
         if not rows or rows.start < self._position:  # the order has changed
             return self._passages.get_many(rows)
         skipped = rows.start - self._position
         self._position = rows.stop
         return list(islice(self._in_order, skipped, skipped + len(rows)))
+
+
+def _as_put(change: Change, stored: list[Passage]) -> Put:
+    if isinstance(change, Passage):
+        return Put(change.id, "", [change])
+    if isinstance(change, DocumentEntry):
+        return Put(change.id, change.digest, stored, sent=change.sent)
+    return change
 
 
 def _store(documents: Iterable[Put], directory: Path) -> dict[str, Any]:

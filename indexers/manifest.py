@@ -12,29 +12,17 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     PlainSerializer,
-    PlainValidator,
     ValidationError,
     field_validator,
 )
 
-from indexers.protocols import EncoderIdentity
+from indexers.protocols import Identity
 from indexers.settings import STAGES, BuildSettings, StageName
 from rag.core.errors import ArtifactError, MismatchedArtifactError
 from rag.core.files import atomic_write_json, fingerprint, sha256_file
 from rag.core.manifest import MANIFEST_NAME, NEWEST_VERSION, read_manifest
 
 _DAMAGED = "restore it or rebuild the index"
-
-
-def _as_identity(value: Any) -> EncoderIdentity:
-    return value if isinstance(value, EncoderIdentity) else EncoderIdentity.from_json(value)
-
-
-_Identity = Annotated[
-    EncoderIdentity, PlainValidator(_as_identity), PlainSerializer(EncoderIdentity.to_json)
-]
-
-
 _Settings = Annotated[
     BuildSettings,
     PlainSerializer(lambda settings: settings.model_dump(exclude=BuildSettings.free)),
@@ -69,7 +57,7 @@ class Stage(_Record):
 class Draft(_Record):
     """An unfinished build: the stages that were begun, and the encoder of the vectors."""
 
-    encoder: _Identity | None = None
+    encoder: Identity | None = None
     stages: dict[StageName, Stage] = {}
 
     @field_validator("stages")

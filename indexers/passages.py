@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from indexers.id_table import TABLE_BATCH_ROWS, IdTable, open_arrow, read_batch
+from indexers.id_table import IdTable, open_arrow, read_batch
 from rag.core.errors import RetrievalError
 from rag.core.types import Location, Metadata, Passage
 
@@ -152,9 +152,7 @@ class PassageStore:
     def ids(self, rows: Sequence[int] | np.ndarray) -> list[str]:
         """The ids of `rows`, without touching titles and texts."""
         self._check(rows)
-        columns = (self._ids.columns(int(row) // TABLE_BATCH_ROWS) for row in rows)
-        within = (int(row) % TABLE_BATCH_ROWS for row in rows)
-        return [column[place].as_py() for (column,), place in zip(columns, within, strict=True)]
+        return [self._ids.values(int(row))[0] for row in rows]
 
     def _check(self, rows: Sequence[int] | np.ndarray) -> None:
         if len(rows) and (min(rows) < 0 or max(rows) >= len(self)):
