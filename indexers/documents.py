@@ -7,9 +7,7 @@ Files beside the passages: `documents.arrow` with its lookup (see `indexers.id_t
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import json
 from array import array
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,7 +20,6 @@ import pyarrow as pa
 from indexers.id_table import TABLE_BATCH_ROWS, IdTable, writing_table
 from rag.core.arrays import load_npy, save_npy
 from rag.core.types import Passage
-from rag.data.records import Document
 
 DOCUMENTS_NAME = "documents.arrow"
 _STARTS_NAME = "document_starts.npy"
@@ -136,10 +133,3 @@ def writing_documents(directory: Path) -> Iterator[Callable[[Put], None]]:
 
         yield add
     save_npy(directory / _STARTS_NAME, np.frombuffer(starts, dtype=np.int64))
-
-
-def record_digest(document: Document) -> str:
-    """Hex digest of a record's content."""
-    content = [document.title, document.text, document.metadata]
-    encoded = json.dumps(content).encode("utf-8", "surrogatepass")
-    return hashlib.blake2b(encoded, digest_size=16).hexdigest()

@@ -66,10 +66,11 @@ class IdTable:
             key = np.uint64(hash64(id.encode()))
         except (AttributeError, UnicodeEncodeError):  # no text, or no valid text
             return None
-        position = int(np.searchsorted(self._hashes, key))
+        position = int(self._hashes.searchsorted(key))
         while position < len(self) and self._hashes[position] == key:
             row = int(self._rows[position])
-            if self.values(row)[0] == id:
+            batch, within = divmod(row, TABLE_BATCH_ROWS)
+            if self.columns(batch)[0][within].as_py() == id:
                 return row
             position += 1
         return None

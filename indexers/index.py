@@ -66,7 +66,7 @@ class Index:
         self.embeddings: EmbeddingShards | None = None
         self.dense: VectorIndex | None = None
         self.tokens: TokenIndex | None = None
-        self.passages = PassageStore.open(self.data / "passages")
+        self.passages = PassageStore(self.data / "passages")
         self.documents = Documents(self.data / "passages")
         if len(self.passages) != manifest.stage("passages").output["count"]:
             raise MismatchedArtifactError(

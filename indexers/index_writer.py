@@ -16,7 +16,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, cast
@@ -54,6 +54,7 @@ OpenEncoder = Callable[[EncoderIdentity], PassageEncoder]
 
 PROBES_NAME = "probes.npy"  # queries on which recall is measured, beside the embeddings
 _PROBE_WORDS = 10
+_VECTORS: tuple[StageName, ...] = ("embeddings", "tokens")
 _OWN_FILES = {MANIFEST_NAME, ".lock", BUILDING_DIR, UPDATING_DIR}
 _CHECKED_PASSAGES = 16
 # Share of a vector's length: float16 and bf16 stay below it, another encoder does not.
@@ -101,26 +102,27 @@ class WriteReport:
 class LazyEncoder:
     """The encoder of an index, opened when the first passage has to be encoded."""
 
-    def __init__(self, index: Index, open_encoder: OpenEncoder, identity: EncoderIdentity):
-        self._directory = index.directory
+    def __init__(
+        self, directory: Path, identity: EncoderIdentity, open_encoder: OpenEncoder
+    ) -> None:
+        self._directory = directory
         self._open = open_encoder
-        self._encoder: Any = None
         self.identity = identity
         self.dim = identity.dim
 
-    def _opened(self) -> Any:
-        if self._encoder is None:
-            self._encoder = self._open(self.identity)
-            self.identity.check(self._directory, self._encoder.identity)
-        return self._encoder
+    @cached_property
+    def _encoder(self) -> Any:
+        encoder = self._open(self.identity)
+        self.identity.check(self._directory, encoder.identity)
+        return encoder
 
     def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> Float32:
         """See `PassageEncoder`."""
-        return cast("Float32", self._opened().encode_passages(titles, texts))
+        return cast("Float32", self._encoder.encode_passages(titles, texts))
 
     def passage_tokens(self, titles: Sequence[str], texts: Sequence[str]) -> Any:
         """See `TokenEncoder`."""
-        return self._opened().passage_tokens(titles, texts)
+        return self._encoder.passage_tokens(titles, texts)
 
 
 def update_index(
@@ -136,7 +138,9 @@ def update_index(
         open_encoder: opens the encoder of the index; called only if passages have to be encoded.
     """
     identity = index.encoder_identity
-    encoder = None if identity is None else LazyEncoder(index, open_encoder, identity)
+    encoder = None
+    if identity is not None:
+        encoder = LazyEncoder(index.directory, identity, open_encoder)
     source = dict(index.manifest.source)
     if "files" in source:
         # A later build sees that the files are not those of the first one.
@@ -211,68 +215,27 @@ def write_index(
         )
     if place.is_dir():
         _refuse_others_files(place)  # first, because the lock adds a file
+    is_update = start_from is not None and start_from.directory.resolve() == place.resolve()
     with directory_lock(place):
-        if overwrite and content is not None:
-            content = _refuse_empty(content)  # without passages, the old index stays
-        writer = _IndexWriter(place, settings, encoder, start_from, overwrites=overwrite)
+        with disk_errors(place):
+            ledger = BuildLedger(place, is_update=is_update, overwrites=overwrite)
+        report = WriteReport(place)
+        writer = _IndexWriter(settings, encoder, start_from, is_update, ledger, report)
         return writer.write(content, source, max_deleted_share, encode)
 
 
+@dataclass(slots=True)
 class _IndexWriter:
     """Writes the stages of one index; the caller has the lock of the directory."""
 
-    def __init__(
-        self,
-        directory: Path,
-        settings: BuildSettings,
-        encoder: PassageEncoder | TokenEncoder | None,
-        start: Index | None,
-        *,
-        overwrites: bool,
-    ) -> None:
-        self._settings = settings
-        self._encoder: Any = encoder
-        self._start = start
-        self._is_update = start is not None and start.directory.resolve() == directory.resolve()
-        self._vectors: StoredVectors | None = None
-        self._kept_passages = 0
-        self._report = WriteReport(directory)
-        with disk_errors(directory):
-            self._ledger = BuildLedger(directory, is_update=self._is_update, overwrites=overwrites)
-        if start is not None:
-            self._check_start(start)
-        if settings.has_encoder:
-            self._check_encoder()
-
-    def _check_start(self, start: Index) -> None:
-        """Refuse a version to start from that has changed, or that has other vectors."""
-        if self._is_update and Manifest.read(start.directory).version != start.version:
-            raise ResourceError(
-                f"{start.directory} was changed by another process", hint="try again"
-            )
-        if self._settings.has_dense:
-            embeddings = start.require_dense().embeddings
-            _check_vectors(start, embeddings, self._encoder, self._settings)
-            self._vectors = StoredVectors(start.passages, embeddings)
-
-    def _check_encoder(self) -> None:
-        """An index has one encoder, and vectors of passages or of tokens."""
-        kinds: dict[StageName, str] = {
-            "embeddings": "one vector per passage",
-            "tokens": "token vectors",
-        }
-        ledger = self._ledger
-        for stage, vectors in kinds.items():
-            if ledger.stage(stage).inputs and stage not in self._settings.stages:
-                raise MismatchedArtifactError(
-                    f"{ledger.directory} holds {vectors}, which are not those of index type "
-                    f"{self._settings.index_type}",
-                    hint=f"{PLAID} is the type of token vectors; continue with it, or choose "
-                    "another directory",
-                )
-        if ledger.encoder is not None:
-            ledger.encoder.check(ledger.directory, self._encoder.identity)
-        ledger.encoder = self._encoder.identity
+    settings: BuildSettings
+    encoder: Any
+    start: Index | None
+    is_update: bool
+    ledger: BuildLedger
+    report: WriteReport
+    vectors: StoredVectors | None = None
+    kept_passages: int = 0
 
     def write(
         self,
@@ -282,46 +245,77 @@ class _IndexWriter:
         encode: EncodesCorpus,
     ) -> WriteReport:
         """Write all stages and the manifest; see `write_index`."""
-        ledger = self._ledger
-        report = self._report
-        start = self._start
-        if start is not None and ledger.existing is None:
-            stages = dict(start.manifest.stages)
-            if content is not None:
-                del stages["passages"]
-            ledger.take_from(start.data, stages)
+        ledger = self.ledger
+        report = self.report
+        if self.settings.has_encoder:
+            self._check_encoder()
+        if self.start is not None:
+            self._take_from(self.start, with_passages=content is None)
         if content is not None:
             self._write_passages(content, source, max_deleted_share)
         written = ledger.stage("passages")
-        if self._is_update and start and start.manifest.stage("passages").files == written.files:
-            ledger.discard()
-            report.version = start.version
-            return report
-        passages = PassageStore.open(ledger.path("passages"))
+        if self.is_update and self.start is not None:
+            before = self.start.manifest
+            if before.stage("passages").files == written.files:
+                ledger.discard()
+                report.version = before.version
+                return report
+        passages = PassageStore(ledger.path("passages"))
         inputs = {"passages": written.output}
-        if self._settings.has_dense:
-            keeps_probes = self._is_update or content is None
+        if self.settings.has_dense:
+            keeps_probes = self.is_update or content is None
             self._write_embeddings(passages, inputs, encode, keeps_probes=keeps_probes)
             self._write_dense()
-        if self._settings.has_tokens:
+        if self.settings.has_tokens:
             self._write_tokens(passages, inputs)
-        if "bm25" in self._settings.stages:
+        if "bm25" in self.settings.stages:
             self._write_bm25(passages, inputs)
         report.version = self._commit().version
-        if self._vectors is not None:
-            report.reused = max(0, self._vectors.reused - self._kept_passages)
+        if self.vectors is not None:
+            report.reused = max(0, self.vectors.reused - self.kept_passages)
         return report
 
+    def _check_encoder(self) -> None:
+        """An index has one encoder, and vectors of passages or of tokens."""
+        ledger = self.ledger
+        for stage in _VECTORS:
+            if ledger.stage(stage).inputs and stage not in self.settings.stages:
+                raise MismatchedArtifactError(
+                    f"{ledger.directory} holds {stage}, not the vectors of index type "
+                    f"{self.settings.index_type}",
+                    hint=f"{PLAID} is the type of token vectors; continue with it, or choose "
+                    "another directory",
+                )
+        if ledger.encoder is not None:
+            ledger.encoder.check(ledger.directory, self.encoder.identity)
+        ledger.encoder = self.encoder.identity
+
+    def _take_from(self, start: Index, *, with_passages: bool) -> None:
+        """Take over vectors and stages of a version, unless it has changed or has others."""
+        if self.is_update and Manifest.read(start.directory).version != start.version:
+            raise ResourceError(
+                f"{start.directory} was changed by another process", hint="try again"
+            )
+        if self.settings.has_dense:
+            embeddings = start.require_dense().embeddings
+            _check_vectors(start, embeddings, self.encoder, self.settings)
+            self.vectors = StoredVectors(start.passages, embeddings)
+        if self.ledger.existing is None:
+            stages = dict(start.manifest.stages)
+            if not with_passages:
+                del stages["passages"]
+            self.ledger.take_from(start.data, stages)
+
     def _commit(self) -> Manifest:
-        existing = self._ledger.existing
-        settings = self._settings
+        existing = self.ledger.existing
+        settings = self.settings
         if existing is not None:
-            if not self._ledger.is_changed:
+            if not self.ledger.is_changed:
                 return existing
             settings = settings.extended(existing.settings)
-        predecessor = existing or (self._start.manifest if self._start else None)
+        predecessor = existing or (self.start.manifest if self.start else None)
         optional = predecessor.optional if predecessor else {}
-        return self._ledger.commit(settings, optional)
+        return self.ledger.commit(settings, optional)
 
     def _write_passages(
         self,
@@ -331,40 +325,40 @@ class _IndexWriter:
     ) -> None:
         """Store passages and documents, or compare them where no source identifies them."""
         documents = self._documents(content, max_deleted_share)
-        stored = self._ledger.stage("passages").output
+        stored = self.ledger.stage("passages").output
         if source is not None or not stored:
             described = json.loads(json.dumps(source, sort_keys=True, default=str))
             store = partial(_store, documents)
-            self._ledger.make("passages", {"source": described}, store)
+            self.ledger.make("passages", {"source": described}, store)
             return
         passages = chain.from_iterable(put.passages for put in documents)
         count, sha256 = passages_digest(passages)
         if stored != {"count": count, "sha256": sha256}:
             raise MismatchedArtifactError(
-                f"{self._report.directory} holds {stored['count']} other passages, now {count} came",
+                f"{self.report.directory} holds {stored['count']} other passages, now {count} came",
                 hint="choose another --out, or add --overwrite",
             )
 
     def _documents(self, content: Iterable[Change], max_deleted_share: float) -> Iterator[Put]:
         """The documents of the new version, counted while they are read."""
-        report = self._report
-        start = self._start
+        report = self.report
+        start = self.start
         before = None if start is None else _StartPassages(start)
         for change in content:
             entry = change if isinstance(change, DocumentEntry) else None
-            if start is not None and self._is_update and entry is None:
+            if start is not None and self.is_update and entry is None:
                 entry = start.documents.find(change.id)
             stored = [] if before is None or entry is None else before.of(entry)
             put = _as_put(change, stored)
             if entry is not None and put.passages == stored:
                 report.kept += 1
-                self._kept_passages += len(stored)
+                self.kept_passages += len(stored)
             else:
                 report.added += entry is None
                 report.replaced += entry is not None
                 report.passages += len(put.passages)
             yield put
-        if start is not None and self._is_update:
+        if start is not None and self.is_update:
             total = len(start.documents)
             report.deleted = total - report.kept - report.replaced
             if report.deleted > max_deleted_share * total:
@@ -384,8 +378,8 @@ class _IndexWriter:
         keeps_probes: bool,
     ) -> None:
         """Encode the passages, one shard per call, so that the encoder can sort them by length."""
-        settings = self._settings
-        encoder = self._encoder
+        settings = self.settings
+        encoder = self.encoder
         identity = encoder.identity
         if identity.pooling == "tokens":
             raise ConfigError(
@@ -399,12 +393,12 @@ class _IndexWriter:
         def write(directory: Path) -> dict[str, Any]:
             probes = directory / PROBES_NAME
             options: dict[str, Any] = {"shard_rows": settings.shard_rows}
-            if self._vectors is not None:
-                options["stored"] = self._vectors
-            if self._vectors is not None and keeps_probes and not probes.exists():
+            if self.vectors is not None:
+                options["stored"] = self.vectors
+            if self.vectors is not None and keeps_probes and not probes.exists():
                 # The probes of the next version are questions of the same kind.
                 directory.mkdir(exist_ok=True)
-                link_or_copy(self._vectors.directory / PROBES_NAME, probes)
+                link_or_copy(self.vectors.directory / PROBES_NAME, probes)
             shards = encode(directory, passages, encoder, settings.stored_dtype, **options)
             if not probes.exists():
                 save_probes(directory, passages, encoder, settings.probes, settings.seed)
@@ -418,12 +412,12 @@ class _IndexWriter:
             "probes": settings.probes,
             "seed": settings.seed,
         }
-        self._ledger.make("embeddings", {**inputs, **choice}, write)
+        self.ledger.make("embeddings", {**inputs, **choice}, write)
 
     def _write_dense(self) -> None:
         """The FAISS index over finished embeddings, measured on the probes; it needs no encoder."""
-        settings = self._settings
-        stored = self._ledger.stage("embeddings")
+        settings = self.settings
+        stored = self.ledger.stage("embeddings")
         choice: dict[str, Any] = {
             "index_type": settings.index_type,
             "recall_target": settings.tuned_recall,
@@ -431,30 +425,30 @@ class _IndexWriter:
         }
 
         def write(directory: Path) -> dict[str, Any]:
-            header = Header(**stored.output, encoder=self._encoder.identity)
-            embeddings = EmbeddingShards.open(self._ledger.path("embeddings"), header)
+            header = Header(**stored.output, encoder=self.encoder.identity)
+            embeddings = EmbeddingShards.open(self.ledger.path("embeddings"), header)
             probes = read_probes(embeddings)
             threads = settings.threads
             return build_faiss(embeddings, directory, probes=probes, threads=threads, **choice)
 
         files = stored.model_dump()["files"]
-        self._ledger.make("dense", {"embeddings": fingerprint(files)[:16], **choice}, write)
+        self.ledger.make("dense", {"embeddings": fingerprint(files)[:16], **choice}, write)
 
     def _write_tokens(self, passages: PassageStore, inputs: Mapping[str, Any]) -> None:
-        settings = self._settings
-        encoder = self._encoder
+        settings = self.settings
+        encoder = self.encoder
         choice: dict[str, Any] = {"shard_rows": settings.shard_rows, "seed": settings.seed}
         identity = encoder.identity.comparable()
         write = partial(build_tokens, passages, encoder=encoder, **choice)
-        self._ledger.make("tokens", {**inputs, "encoder": identity, "bits": BITS, **choice}, write)
+        self.ledger.make("tokens", {**inputs, "encoder": identity, "bits": BITS, **choice}, write)
 
     def _write_bm25(self, passages: PassageStore, inputs: Mapping[str, Any]) -> None:
-        settings = self._settings
+        settings = self.settings
         weights: dict[str, Any] = {"k1": settings.k1, "b": settings.b}
         threads = settings.threads or os.cpu_count() or 1
         heap_mib = settings.java_heap_mib
         write = partial(build_bm25, passages, threads=threads, heap_mib=heap_mib, **weights)
-        self._ledger.make("bm25", {**inputs, **weights}, write)
+        self.ledger.make("bm25", {**inputs, **weights}, write)
 
 
 class _StartPassages:
@@ -497,7 +491,9 @@ def _store(documents: Iterable[Put], directory: Path) -> dict[str, Any]:
             add_document(put)
             progress.update(len(put.passages))
         if not len(writer):
-            raise _nothing_to_index()
+            raise DataError(
+                "there are no passages to index", hint="check the corpus and the split settings"
+            )
     return {"count": len(writer), "sha256": writer.digest}
 
 
@@ -565,20 +561,6 @@ def _check_sample(
             hint=f"name the encoder that it was made with, {embeddings.encoder.name}, or build it "
             "again",
         )
-
-
-def _refuse_empty(content: Iterable[Change]) -> Iterator[Change]:
-    iterator = iter(content)
-    first = next(iterator, None)
-    if first is None:
-        raise _nothing_to_index()
-    return chain([first], iterator)
-
-
-def _nothing_to_index() -> DataError:
-    return DataError(
-        "there are no passages to index", hint="check the corpus and the split settings"
-    )
 
 
 def _refuse_others_files(directory: Path) -> None:

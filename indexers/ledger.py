@@ -208,11 +208,11 @@ class BuildLedger:
             if name not in self._stages:
                 self._take_over(name)
         stages = {name: self._stages[name] for name in settings.stages}
-        files = {stored: file for stage in stages.values() for stored, file in stage.files.items()}
+        checksums = {name: stage.model_dump()["files"] for name, stage in stages.items()}
         manifest = Manifest(
             **optional,
-            version=_version_of(stages, files),
-            data=DATA_PREFIX + _digest_of(files),
+            version=_version_of(stages),
+            data=DATA_PREFIX + fingerprint(checksums)[:12],
             settings=settings,
             encoder=self.encoder,
             stages=stages,
@@ -239,21 +239,12 @@ class BuildLedger:
         self._save()
 
 
-def _digest_of(files: Mapping[str, StoredFile]) -> str:
-    return fingerprint({stored: file.model_dump() for stored, file in files.items()})[:12]
-
-
-def _version_of(stages: Mapping[StageName, Stage], files: Mapping[str, StoredFile]) -> str:
+def _version_of(stages: Mapping[StageName, Stage]) -> str:
     """Hash of passages, documents, encoder and settings, whatever the bytes of Lucene's files."""
+    passages = stages["passages"]
+    documents = passages.files[f"passages/{DOCUMENTS_NAME}"].sha256
     inputs = {name: stage.inputs for name, stage in stages.items() if name != "passages"}
-    documents = files.get(f"passages/{DOCUMENTS_NAME}")
-    content = [
-        list(stages),
-        stages["passages"].output,
-        None if documents is None else documents.sha256,
-        inputs,
-    ]
-    return fingerprint(content)[:12]
+    return fingerprint([passages.output, documents, inputs])[:12]
 
 
 def remove_unused(directory: Path) -> None:

@@ -45,49 +45,34 @@ class PassageStore:
     """Reads a memory-mapped store; pages are read from disk when used. Safe to use from several
     threads.
 
+    Raises:
+        ArtifactError: a file is missing, truncated or in another format; the message names it.
+
     Example:
         >>> import tempfile
         >>> from indexers.passage_writer import PassageStoreWriter
         >>> with PassageStoreWriter(tempfile.mkdtemp()) as writer:
         ...     writer.add_many(Passage(f"p{n}", "", f"text {n}") for n in range(3000))
-        >>> store = PassageStore.open(writer.directory)
+        >>> store = PassageStore(writer.directory)
         >>> len(store), store.row_of("p2999"), store[2999].text
         (3000, 2999, 'text 2999')
     """
 
-    def __init__(
-        self,
-        directory: Path,
-        reader: pa.RecordBatchFileReader,
-        ids: IdTable,
-        optional: Mapping[str, pa.RecordBatchFileReader],
-    ) -> None:
-        self.directory = directory
-        self._ids = ids
-        self._readers = (reader, *optional.values())
-        self._batches: dict[int, dict[str, pa.Array]] = {}
-        self._lock = threading.Lock()
-
-    @classmethod
-    def open(cls, directory: str | Path) -> PassageStore:
-        """Map the files of a store.
-
-        Raises:
-            ArtifactError: a file is missing, truncated or in another format; the message names it.
-        """
-        place = Path(directory)
-        reader = open_arrow(place / ARROW_NAME, PASSAGE_SCHEMA)
-        batches = reader.num_record_batches
+    def __init__(self, directory: str | Path) -> None:
+        self.directory = Path(directory)
+        path = self.directory / ARROW_NAME
+        passages = open_arrow(path, PASSAGE_SCHEMA)
+        batches = passages.num_record_batches
         rows = 0
         if batches:
-            last = read_batch(reader, batches - 1, place / ARROW_NAME)
-            rows = (batches - 1) * BATCH_ROWS + last.num_rows
-        optional = {
-            name: open_arrow(place / name, schema, batches)
-            for name, schema in OPTIONAL_SCHEMAS.items()
-            if (place / name).exists()
-        }
-        return cls(place, reader, IdTable(place, "id", ID_SCHEMA, rows), optional)
+            rows = (batches - 1) * BATCH_ROWS + read_batch(passages, batches - 1, path).num_rows
+        self._ids = IdTable(self.directory, "id", ID_SCHEMA, rows)
+        self._readers = [passages]
+        for name, schema in OPTIONAL_SCHEMAS.items():
+            if (self.directory / name).exists():
+                self._readers.append(open_arrow(self.directory / name, schema, batches))
+        self._batches: dict[int, dict[str, pa.Array]] = {}
+        self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -184,7 +169,7 @@ class PassageStore:
         end = len(self) if stop is None else min(stop, len(self))
         step = max(size, _MAPPED_ROWS // size * size)
         for begin in range(start, end, step):
-            store = PassageStore.open(self.directory)
+            store = PassageStore(self.directory)
             for first in range(begin, min(begin + step, end), size):
                 yield list(store._slice(first, min(first + size, end)))
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from indexers.documents import DocumentEntry, Documents, Put, record_digest
+from indexers.documents import DocumentEntry, Documents, Put
 from indexers.index import Index
 from indexers.index_writer import OpenEncoder, WriteReport, update_index
 from indexers.manifest import Manifest
@@ -133,6 +135,13 @@ class Corpus:
                 yield Put(document.id, digest, self._cutter(document))
         if stored is not None:
             yield from (entry for entry in stored if entry.sent and entry.id not in replaced)
+
+
+def record_digest(document: Document) -> str:
+    """Hex digest of a record's content."""
+    content = [document.title, document.text, document.metadata]
+    encoded = json.dumps(content).encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(encoded, digest_size=16).hexdigest()
 
 
 def _digest(path: str) -> str:

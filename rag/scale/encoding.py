@@ -132,4 +132,4 @@ def _opened(
         )
     if torch := sys.modules.get("torch"):  # a static encoder needs none
         torch.set_num_threads(1)
-    return encoder, PassageStore.open(passages)
+    return encoder, PassageStore(passages)

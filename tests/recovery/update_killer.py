@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from indexers.documents import Put, record_digest
+from indexers.documents import Put
 from indexers.index import Index
 from indexers.index_writer import update_index, write_index
 from indexers.protocols import EncoderIdentity
@@ -26,6 +26,7 @@ from indexers.settings import BuildSettings
 from rag.core.arrays import Float32
 from rag.data.records import CorpusOptions, Document
 from rag.data.split import split_documents
+from rag.updates import record_digest
 
 WORDS = "river mountain vienna danube tulip graph vector index lake forest city bridge".split()  # noqa: SIM905
 _START, _IDS = 60, 90

@@ -26,7 +26,7 @@ def write(place: Path, puts: Iterable[Put]) -> Store:
         for put in puts:
             writer.add_many(put.passages)
             add(put)
-    return PassageStore.open(place), Documents(place)
+    return PassageStore(place), Documents(place)
 
 
 @pytest.fixture

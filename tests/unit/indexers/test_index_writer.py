@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from indexers.documents import Documents, Put, record_digest
+from indexers.documents import Documents, Put
 from indexers.index import Index
 from indexers.index_writer import Change, WriteReport, update_index, write_index
 from indexers.protocols import EncoderIdentity, Selection
@@ -28,6 +28,7 @@ from rag.core.files import directory_lock
 from rag.core.types import Passage
 from rag.data.records import CorpusOptions, Document
 from rag.data.split import split_documents
+from rag.updates import record_digest
 
 SMALL = BuildSettings(shard_rows=40, index_type="SQ8", probes=16, threads=1)
 

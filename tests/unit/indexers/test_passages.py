@@ -19,7 +19,7 @@ def write(directory: Path, passages: list[Passage]) -> PassageStore:
     with PassageStoreWriter(directory) as writer:
         writer.add_many(passages)
     assert (len(writer), writer.digest) == passages_digest(passages)
-    return PassageStore.open(directory)
+    return PassageStore(directory)
 
 
 def numbered(count: int) -> list[Passage]:
@@ -65,11 +65,11 @@ def test_locations_travel_with_passages_and_cost_others_nothing(tmp_path: Path, 
     assert passages_digest(plain) != passages_digest(located)
     shutil.copy(tmp_path / "located" / "locations.arrow", tmp_path / "plain")
     write(tmp_path / "plain", plain)  # over what a build that was killed has left there
-    assert list(PassageStore.open(tmp_path / "plain")) == plain
+    assert list(PassageStore(tmp_path / "plain")) == plain
     write(tmp_path / "other", numbered(count + 1024))
     shutil.copy(tmp_path / "located" / "locations.arrow", tmp_path / "other")
     with pytest.raises(ArtifactError, match=r"locations\.arrow does not belong"):
-        PassageStore.open(tmp_path / "other")
+        PassageStore(tmp_path / "other")
 
 
 @settings(
@@ -118,7 +118,7 @@ def test_a_flipped_byte_is_an_error_or_a_text_but_no_end_of_the_process(
             whole[:place] + bytes([whole[place] ^ 128]) + whole[place + 1 :]
         )
         try:
-            store = PassageStore.open(tmp_path)
+            store = PassageStore(tmp_path)
             store.ids(range(300))
             store.get_many(range(300))
         except ArtifactError:

@@ -14,8 +14,10 @@ import numpy as np
 import pytest
 
 from indexers import token_build
+from indexers.documents import Put
 from indexers.index import Index
-from indexers.index_writer import write_index
+from indexers.index_writer import update_index, write_index
+from indexers.manifest import Manifest
 from indexers.protocols import EncoderIdentity
 from indexers.settings import BuildSettings
 from indexers.token_build import build_tokens, shard_files
@@ -246,6 +248,18 @@ def test_damage_and_other_encoders_are_refused(built: Path, tmp_path: Path) -> N
     ):
         with pytest.raises(RetrievalError):
             opened(built).search(values, lengths, 5)
+
+
+def test_an_updated_index_has_the_bytes_of_a_new_one(tmp_path: Path) -> None:
+    puts = [Put(passage.id, "", [passage]) for passage in passages(90)]
+    write_index(tmp_path / "i", puts[:70], encoder=Words(), settings=SETTINGS)
+    with Index.open(tmp_path / "i") as index:
+        changes = [*list(index.documents)[5:], *puts[70:]]
+        report = update_index(index, changes, lambda identity: Words())
+    assert (report.added, report.deleted, report.kept) == (20, 5, 65)
+    write_index(tmp_path / "fresh", puts[5:], encoder=Words(), settings=SETTINGS)
+    sides = [Manifest.read(tmp_path / name).stage("tokens") for name in ("i", "fresh")]
+    assert sides[0] == sides[1]
 
 
 class OneEach:

@@ -136,7 +136,7 @@ def build(place: Path, corpus: PassageStore) -> Path:
 def test_negatives_are_the_best_passages_that_are_not_right(tmp_path: Path) -> None:
     with PassageStoreWriter(tmp_path / "passages") as writer:
         writer.add_many(PASSAGES)
-    corpus = PassageStore.open(tmp_path / "passages")
+    corpus = PassageStore(tmp_path / "passages")
     result = build(tmp_path, corpus)
     batches = RetrieverBatches(
         ExampleTable.of(of_words(range(20))), Epochs(20, 20), hard_negatives=9
