@@ -99,7 +99,7 @@ class WriteReport:
         return f"documents: {counts}; {self.passages:,} passages written{vectors}"
 
 
-class LazyEncoder:
+class _LazyEncoder:
     """The encoder of an index, opened when the first passage has to be encoded."""
 
     def __init__(
@@ -140,7 +140,7 @@ def update_index(
     identity = index.encoder_identity
     encoder = None
     if identity is not None:
-        encoder = LazyEncoder(index.directory, identity, open_encoder)
+        encoder = _LazyEncoder(index.directory, identity, open_encoder)
     source = dict(index.manifest.source)
     if "files" in source:
         # A later build sees that the files are not those of the first one.
@@ -170,32 +170,26 @@ def write_index(
 ) -> WriteReport:
     """Write an index directory, or continue one that was interrupted.
 
-    Without `start_from`, a new index is built; an index that is there is extended if `settings` ask
-    for a retriever that it lacks, and is otherwise left as it is.
+    Without `start_from`, a new index is built; a finished one is extended if `settings` ask for a
+    retriever that it lacks.
 
     Args:
-        content: the documents of the index in order: `Put` for one that is new or changed, an entry
-            of `start_from.documents` for one that stays, a passage for a document of its own. Read
-            lazily, and not at all if `source` says that they are stored. None: the documents of
-            `start_from`.
-        encoder: encoder of the passages; not needed for BM25 alone.
-        start_from: the version whose documents and vectors are taken over. Opened from `directory`
-            itself, its next version is written; from elsewhere, its vectors are taken into the
-            new index, also for an encoder whose question side alone is another.
-        source: identifies the passages (paths, sizes, split settings). Without it a rerun reads the
-            passages again and compares their checksum.
+        content: the documents in order: `Put` for one that is new or changed, an entry of
+            `start_from.documents` for one that stays, a passage for a document of its own; None:
+            those of `start_from`. Not read if `source` says that they are stored.
+        start_from: version whose documents and vectors are taken over. From `directory`, its next
+            version is written; from elsewhere, a new index takes its vectors, also for an encoder
+            whose question side alone is another.
+        source: identifies the passages. Without it a rerun compares their checksum.
         overwrite: ignore an index that is in `directory`.
         max_deleted_share: highest share of the documents that may be deleted.
-        encode: encodes the passages, in this process or elsewhere.
 
     Raises:
-        ConfigError: no encoder for a dense index, `directory` holds something that is not an index,
-            or `start_from` has no vectors, or less precise ones than the new index stores.
-        DataError: no passages, duplicate ids, vectors that are not finite, or more is deleted than
-            `max_deleted_share`.
-        MismatchedArtifactError: `directory` holds a build with other inputs, settings or kind of
-            vectors, or `encoder` gives passages other vectors than `start_from` holds.
-        ResourceError: disk full, or another process writes into `directory`.
+        ConfigError: no encoder, or no index in `directory`, or `start_from` lacks such vectors.
+        DataError: no passages, duplicate ids, vectors that are not finite, too much is deleted.
+        MismatchedArtifactError: `directory` holds a build with other inputs or settings, or
+            `start_from` has vectors of another encoder.
+        ResourceError: the disk is full, or another process writes into `directory`.
 
     Example:
         >>> import tempfile
@@ -390,7 +384,7 @@ class _IndexWriter:
         if settings.index_type != "flat":  # refused before hours of encoding
             create_faiss(preset_for(settings.index_type, len(passages), identity.dim), identity.dim)
 
-        def write(directory: Path) -> dict[str, Any]:
+        def write(directory: Path) -> Mapping[str, object]:
             probes = directory / PROBES_NAME
             options: dict[str, Any] = {"shard_rows": settings.shard_rows}
             if self.vectors is not None:
@@ -424,7 +418,7 @@ class _IndexWriter:
             "seed": settings.seed,
         }
 
-        def write(directory: Path) -> dict[str, Any]:
+        def write(directory: Path) -> Mapping[str, object]:
             header = Header(**stored.output, encoder=self.encoder.identity)
             embeddings = EmbeddingShards.open(self.ledger.path("embeddings"), header)
             probes = read_probes(embeddings)

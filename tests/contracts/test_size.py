@@ -36,7 +36,7 @@ TOKENS = {
     "readers": (45_900, 43_000),
     "retrievers": (44_400, 39_500),
     "serve": (17_250, 15_500),
-    "tests": (223_600, 200_000),
+    "tests": (224_800, 200_000),
 }
 
 # construct: (ceiling, target), per 10,000 tokens of everything outside tests.

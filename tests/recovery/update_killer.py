@@ -108,6 +108,8 @@ def differences(updated: Path, fresh: Path) -> list[str]:
     with Index.open(updated, verify="deep") as one, Index.open(fresh) as other:
         if list(one.passages) != list(other.passages):
             result.append("passages")
+        if [entry.rows for entry in one.documents] != [entry.rows for entry in other.documents]:
+            result.append("documents")
         if one.dense is not None and other.dense is not None:
             queries = np.random.default_rng(0).standard_normal((20, 16)).astype(np.float32)
             pairs = zip(one.dense.search(queries, 20), other.dense.search(queries, 20), strict=True)

@@ -1,6 +1,5 @@
 """An index is, row for row, the one that is built at once, however it was written."""
 
-import random
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 from indexers.documents import Documents, Put
 from indexers.index import Index
 from indexers.index_writer import Change, WriteReport, update_index, write_index
-from indexers.protocols import EncoderIdentity, Selection
+from indexers.protocols import EncoderIdentity
 from indexers.settings import INDEX_TYPES, BuildSettings
 from rag.core.arrays import Float32
 from rag.core.errors import (
@@ -223,15 +222,10 @@ NEW = [
 ]
 SETTINGS = BuildSettings(shard_rows=16, probes=4)
 SPLIT = CorpusOptions(words=6)
-WORDS = "river mountain vienna danube tulip graph vector index lake forest city bridge".split()  # noqa: SIM905
 
 
 def cut(document: Document) -> list[Any]:
     return list(split_documents([document], SPLIT))
-
-
-def text(draw: random.Random) -> str:
-    return " ".join(draw.choices(WORDS, k=draw.randint(1, 40)))
 
 
 def build(
@@ -255,67 +249,6 @@ def update(
 
     with Index.open(place) as index:
         return update_index(index, changes(index.documents), lambda identity: encoder, **options)
-
-
-def assert_same(updated: Path, fresh: Path, queries: np.ndarray) -> None:
-    with Index.open(updated, verify="deep") as one, Index.open(fresh) as other:
-        assert list(one.passages) == list(other.passages)
-        assert one.manifest.stage("passages").output == other.manifest.stage("passages").output
-        assert list(one.documents) == list(other.documents)
-        rows = np.random.default_rng(0).permutation(len(other.passages))
-        assert one.passages.get_many(rows) == other.passages.get_many(rows)
-        assert one.passages.ids(rows) == other.passages.ids(rows)
-        assert [one.passages.row_of(id) for id in other.passages.ids(rows)] == rows.tolist()
-        if other.dense is not None:
-            assert one.dense is not None
-            assert one.embeddings is not None
-            assert other.embeddings is not None
-            np.testing.assert_array_equal(one.embeddings.rows(rows), other.embeddings.rows(rows))
-            for top_k in (7, len(other.passages) + 3):
-                for selected in (
-                    None,
-                    Selection(np.random.default_rng(top_k).random(len(rows)) < 0.3),
-                ):
-                    actual = one.dense.search(queries, top_k, selected)
-                    expected = other.dense.search(queries, top_k, selected)
-                    assert all(map(np.array_equal, actual, expected))
-        if other.lucene is not None:
-            assert one.lucene is not None
-            asked = ["danube vienna", "tulip", "forest city bridge river"]
-            assert one.lucene.search(asked, 30) == other.lucene.search(asked, 30)
-
-
-@pytest.mark.parametrize(("seed", "kind"), [(10, "dense"), (11, "hybrid"), (13, "bm25")])
-def test_updates_are_equal_to_a_fresh_build(
-    tmp_path: Path, make_encoder: Any, seed: int, kind: Any
-) -> None:
-    """Adds, replacements, deletions, also of what was deleted before; copies of a passage tie."""
-    draw = random.Random(seed)
-    settings = BuildSettings(retriever=kind, shard_rows=16, probes=4, threads=1, java_heap_mib=256)
-    documents = {f"d{n:02}": Document(f"d{n:02}", f"t{n % 3}", text(draw)) for n in range(20)}
-    encoder = make_encoder()
-    build(tmp_path / "i", documents.values(), encoder, settings)
-    queries = make_encoder().encode_passages(
-        [""] * 3, ["danube vienna", "tulip lake", "graph graph index"]
-    )
-    for step in range(14 if kind == "dense" else 4):
-        for _ in range(draw.randint(1, 4)):
-            id = f"d{draw.randint(0, 29):02}"
-            if draw.random() < 0.4 and len(documents) > 3:
-                documents.pop(id, None)
-            else:
-                documents[id] = Document(
-                    id, f"t{draw.randint(0, 2)}", draw.choice([text(draw), "tulip lake"])
-                )
-        documents = dict(sorted(documents.items()))
-        expected = sum(len(cut(document)) for document in documents.values())
-        report = update(tmp_path / "i", documents, encoder)
-        assert report.added + report.replaced + report.kept == len(documents)
-        if kind == "dense" and step % 3:
-            continue
-        build(tmp_path / f"fresh-{step}", documents.values(), make_encoder(), settings)
-        assert_same(tmp_path / "i", tmp_path / f"fresh-{step}", queries)
-        assert len(Index.open(tmp_path / "i").passages) == expected
 
 
 def documents_of(*texts: str) -> dict[str, Document]:
