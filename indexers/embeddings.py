@@ -107,8 +107,11 @@ class EmbeddingShards:
     """
 
     def __init__(self, directory: Path, header: Header, shards: list[NDArray[Any]]) -> None:
-        self.directory, self.header, self.encoder = directory, header, header.encoder
-        self.dim, self.dtype = header.dim, header.dtype
+        self.directory = directory
+        self.header = header
+        self.encoder = header.encoder
+        self.dim = header.dim
+        self.dtype = header.dtype
         self.shard_rows = header.shard_rows
         self._shards = shards
         self.is_large = header.rows * header.dim * np.dtype(header.dtype).itemsize >= _LARGE_BYTES
@@ -143,7 +146,8 @@ class EmbeddingShards:
         """The first row of shard file `first`, and the shard files first … stop - 1 by
         themselves.
         """
-        start, end = self.header.shard_range(first)[0], self.header.shard_range(stop - 1)[1]
+        start = self.header.shard_range(first)[0]
+        end = self.header.shard_range(stop - 1)[1]
         header = self.header.model_copy(update={"rows": end - start})
         return start, EmbeddingShards(self.directory, header, self._shards[first:stop])
 
@@ -245,7 +249,8 @@ def begin_shards(directory: Path, header: Header) -> list[tuple[int, int, int]]:
             {**side.model_dump(), "encoder": side.encoder.comparable()}
             for side in (Header.read(directory), header)
         )
-        if changed := differences(*sides):
+        changed = differences(*sides)
+        if changed:
             raise MismatchedArtifactError(
                 f"{directory} holds embeddings made with other settings ({changed})",
                 hint="continue with the same settings, choose another --out, or add --overwrite",
@@ -276,7 +281,8 @@ def store_shard(directory: Path, shard: int, vectors: Float32) -> None:
         )
     with np.errstate(over="ignore"):
         stored = vectors.astype(header.dtype)
-    if len(rows := np.flatnonzero(~np.isfinite(stored).all(axis=1))):
+    rows = np.flatnonzero(~np.isfinite(stored).all(axis=1))
+    if len(rows):
         raise DataError(
             f"the vector of row {start + rows[0]} is not finite as {header.dtype} ({len(rows)} such rows in "
             f"shard {shard})",
@@ -380,7 +386,8 @@ def encode_corpus(
     lacks = np.ones(len(passages), bool) if stored is None else stored.locate(passages)
     header = header_of(passages, encoder, dtype, shard_rows)
     missing = begin_shards(place, header)
-    total, left = int(lacks.sum()), sum(int(lacks[start:stop].sum()) for _, start, stop in missing)
+    total = int(lacks.sum())
+    left = sum(int(lacks[start:stop].sum()) for _, start, stop in missing)
     with Progress(total, "passages", "encode", initial=total - left) as progress:
         reporting = getattr(encoder, "reporting", None)
         made_by = encoder if reporting is None else reporting(progress.update)

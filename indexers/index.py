@@ -243,7 +243,8 @@ class Index:
     def close(self) -> None:
         """Release Lucene's files and a sharded search; memory maps go with the object."""
         for part in (self.dense, self.__dict__.pop("lucene", None)):
-            if (close := getattr(part, "close", None)) is not None:
+            close = getattr(part, "close", None)
+            if close is not None:
                 close()
         self._release()
 

@@ -38,7 +38,8 @@ def _digest_update(digest: hashlib._Hash, passage: Passage) -> None:
 
 def passages_digest(passages: Iterable[Passage]) -> tuple[int, str]:
     """Count and hex sha256 of passages, as `PassageStoreWriter` computes them while it writes."""
-    digest, count = hashlib.sha256(), 0
+    digest = hashlib.sha256()
+    count = 0
     for passage in passages:
         _digest_update(digest, passage)
         count += 1
@@ -141,7 +142,8 @@ class PassageStoreWriter:
 def _row(passage: Passage) -> dict[str, Any]:
     """What a passage has for the columns of all files, by their names."""
     row: dict[str, Any] = {"id": passage.id, "title": passage.title, "text": passage.text}
-    if (place := passage.location) is not None:
+    place = passage.location
+    if place is not None:
         row |= {"path": place.path, "page": place.page, "headings": place.headings}
         if place.pages:
             row["page_starts"], row["page_labels"] = zip(*place.pages, strict=True)

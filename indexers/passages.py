@@ -27,17 +27,18 @@ from rag.core.types import Location, Metadata, Passage
 BATCH_ROWS = 128  # Arrow reads a whole batch for one row: some 90 KB
 _CACHED_BATCHES = 8192
 _MAPPED_ROWS = 1 << 16  # a pass maps the files again after so many rows: some 50 MB
-ARROW_NAME, IDS_NAME = "passages.arrow", "ids.arrow"
+ARROW_NAME = "passages.arrow"
 HASHES_NAME = "id_hashes.npy"
-LOCATIONS_NAME, PAGES_NAME, METADATA_NAME = "locations.arrow", "pages.arrow", "metadata.arrow"
 # 64-bit offsets: a batch of very long documents may exceed 2 GiB.
 PASSAGE_SCHEMA = pa.schema([(name, pa.large_string()) for name in ("id", "title", "text")])
 ID_SCHEMA = pa.schema([("id", pa.large_string())])
 _TEXTS = pa.list_(pa.string())
 OPTIONAL_SCHEMAS = {
-    LOCATIONS_NAME: pa.schema([("path", pa.string()), ("page", pa.string()), ("headings", _TEXTS)]),
-    PAGES_NAME: pa.schema([("page_starts", pa.list_(pa.int32())), ("page_labels", _TEXTS)]),
-    METADATA_NAME: pa.schema([("metadata", pa.string())]),
+    "locations.arrow": pa.schema(
+        [("path", pa.string()), ("page", pa.string()), ("headings", _TEXTS)]
+    ),
+    "pages.arrow": pa.schema([("page_starts", pa.list_(pa.int32())), ("page_labels", _TEXTS)]),
+    "metadata.arrow": pa.schema([("metadata", pa.string())]),
 }
 
 
@@ -187,12 +188,14 @@ class PassageStore:
 
 def _passage(row: Mapping[str, Any]) -> Passage:
     """The passage that has these values in the columns of all files."""
-    place = None
-    if (path := row.get("path")) is not None:
+    location = None
+    path = row.get("path")
+    if path is not None:
         pages = zip(row.get("page_starts") or (), row.get("page_labels") or (), strict=True)
-        place = Location(path, row["page"], tuple(row["headings"]), tuple(pages))
-    metadata = () if (text := row.get("metadata")) is None else metadata_of(text)
-    return Passage(row["id"], row["title"], row["text"], place, metadata)
+        location = Location(path, row["page"], tuple(row["headings"]), tuple(pages))
+    stored = row.get("metadata")
+    metadata = () if stored is None else metadata_of(stored)
+    return Passage(row["id"], row["title"], row["text"], location, metadata)
 
 
 def metadata_of(text: str) -> Metadata:

@@ -59,7 +59,8 @@ router = APIRouter()
 _updater = lru_cache(1)(
     IndexUpdater
 )  # with an encoder of its own: another thread has the questions'
-_LOCK_WAIT_S, _RETRY_S = 30.0, 0.5
+_LOCK_WAIT_S = 30.0
+_RETRY_S = 0.5
 _MOST_LISTED = 1000
 _MOST_METADATA = 10_000  # characters as JSON: they are stored with every passage
 
@@ -82,7 +83,8 @@ class _Described(BaseModel):
     @classmethod
     def _can_be_compared(cls, value: dict[str, Any]) -> dict[str, Any]:
         metadata = dict(metadata_of_fields(value))
-        if (size := len(json.dumps(metadata, ensure_ascii=False))) > _MOST_METADATA:
+        size = len(json.dumps(metadata, ensure_ascii=False))
+        if size > _MOST_METADATA:
             raise ValueError(
                 f"{size:,} characters, at most {_MOST_METADATA:,} are stored with every passage"
             )
@@ -126,7 +128,8 @@ def _check_access(engine: Engine, *, changes: bool = True) -> None:
         )
         raise ApiError(403, "documents_disabled", message, hint="set RAG_SERVE_API_KEYS")
     engine.require_ready()
-    if changes and (reason := engine.read_only()):
+    reason = engine.read_only() if changes else ""
+    if reason:
         message = f"the index cannot be changed: {reason}"
         raise ApiError(409, "index_read_only", message, hint="nothing was changed")
 
@@ -149,8 +152,10 @@ async def send(request: Request, engine: AppEngine) -> Response:
     if request.headers.get("content-type", "").startswith("multipart/form-data"):
         documents, remarks = await _uploaded(request, engine)
     else:
-        documents, remarks = await _listed(request), {}
-    if problem := _problem(documents):
+        documents = await _listed(request)
+        remarks = {}
+    problem = _problem(documents)
+    if problem:
         raise invalid_request(problem, "nothing was changed")
     version = (await _change(engine, documents, ())).version
     stored = engine.require_ready().index.documents
@@ -284,8 +289,8 @@ def _refusal(error: RagError) -> ApiError:
     log.error("documents could not be written: %s", error)
     if isinstance(error, ResourceError):
         message = "the index is being written by another process, or the disk is full"
-        hint, headers = "try again in a moment; nothing was changed", {"Retry-After": "10"}
-        return ApiError(503, "index_busy", message, hint=hint, headers=headers)
+        hint = "try again in a moment; nothing was changed"
+        return ApiError(503, "index_busy", message, hint=hint, headers={"Retry-After": "10"})
     return ApiError(500, "index_unusable", "the index cannot be updated", hint=SEE_LOG)
 
 
@@ -381,7 +386,8 @@ def _indexed(pipeline: Pipeline, path: str) -> tuple[bool, list[Passage]]:
 
 def _text_of(passages: Sequence[Passage]) -> str:
     """The text of a document, as Markdown with its headings."""
-    parts, above = list[str](), tuple[str, ...]()
+    parts = list[str]()
+    above = tuple[str, ...]()
     for passage in passages:
         place = passage.location
         headings = place.headings if place and place.headings else (passage.title,)

@@ -71,9 +71,8 @@ def gold_passages(question: Question, lookup: PassageLookup | None = None) -> li
     quoted = [gold.passage for gold in question.gold[:most] if gold.passage.text]
     if quoted or lookup is None:
         return quoted
-    return [
-        passage for key in question.gold_passage_ids[:most] if (passage := lookup(key)) is not None
-    ]
+    found = map(lookup, question.gold_passage_ids[:most])
+    return [passage for passage in found if passage is not None]
 
 
 class GoldResolver:
@@ -122,7 +121,8 @@ class GoldResolver:
             for kind, what in _NOTES.items()
             if self.counts[kind]
         ]
-        if count := self.counts["by_document"]:
+        count = self.counts["by_document"]
+        if count:
             lines.append(
                 f"the gold ids of {count:,} questions name documents: passages are judged by the document "
                 "that they were cut from"

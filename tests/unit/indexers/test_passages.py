@@ -106,7 +106,7 @@ def test_duplicate_ids_are_refused_and_leave_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", [module.ARROW_NAME, module.IDS_NAME])
+@pytest.mark.parametrize("name", [module.ARROW_NAME, "ids.arrow"])
 def test_a_flipped_byte_is_an_error_or_a_text_but_no_end_of_the_process(
     tmp_path: Path, name: str
 ) -> None:
