@@ -115,6 +115,23 @@ class Documents:
         return [self[following] for following in range(number + 1, len(self))[:limit]]
 
 
+class InOrder:
+    """Finds documents that are asked for in the order of the index without a lookup for each."""
+
+    def __init__(self, documents: Documents) -> None:
+        self._documents = documents
+        self._following = iter(documents)
+        self._next = next(self._following, None)
+
+    def find(self, id: str) -> DocumentEntry | None:
+        """See `Documents.find`."""
+        is_next = self._next is not None and self._next.id == id
+        found = self._next if is_next else self._documents.find(id)
+        while found and self._next and self._next.rows.start <= found.rows.start:
+            self._next = next(self._following, None)
+        return found
+
+
 @contextmanager
 def writing_documents(directory: Path) -> Iterator[Callable[[Put], None]]:
     """A function that adds a document to the table, in the order of their passages.

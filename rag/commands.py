@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from itertools import islice
 from numbers import Integral
 from pathlib import Path
@@ -74,7 +75,7 @@ def index(
     from indexers.index_writer import write_index
     from rag.scale.encoding import encoding_at
     from rag.updates import Corpus, Cutter
-    from retrievers.encoders.open import load_encoder
+    from retrievers.encoders.open import load_encoder, passage_budget
 
     report = ReadReport() if report is None else report
     inputs, is_sample = resolve_corpus(corpus)
@@ -93,7 +94,8 @@ def index(
     if reuse and Path(out).resolve() == Path(reuse).resolve():
         raise ConfigError(f"--reuse and --out are both {out}", hint="build into a new directory")
     # An encoder of one's own is measured by the embedded one.
-    cutter = Cutter(reading, encoder if is_named else None, max_length)
+    measured = encoder if is_named else None
+    cutter = Cutter(reading, partial(passage_budget, measured, max_length))
     documents = Corpus(inputs, format, cutter, report)
     loaded = None
     if build.has_encoder:

@@ -6,11 +6,11 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from indexers.documents import DocumentEntry, Documents, Put
+from indexers.documents import DocumentEntry, Documents, InOrder, Put
 from indexers.index import Index
 from indexers.index_writer import OpenEncoder, WriteReport, update_index
 from indexers.manifest import Manifest
@@ -22,40 +22,30 @@ from rag.data.corpus import read_sources
 from rag.data.documents.read import file_id
 from rag.data.files.sources import DOCUMENTS, Source, find_sources
 from rag.data.records import CorpusOptions, Document, ReadReport
-from rag.data.split import split_documents
+from rag.data.split import CountTokens, split_documents
 from retrievers.encoders.open import load_like, passage_budget
 
-Budget = Callable[[str | Path | None, int | None], tuple[int, Callable[[str], int]]]
+Budget = tuple[int, CountTokens]
 
 
 class Cutter:
     """How an index reads its documents and cuts them into passages.
 
     Args:
-        stated: fields of `CorpusOptions`; without `max_tokens`, the encoder decides it.
-        encoder: name or folder of the encoder whose tokens count; None: the embedded one.
-        max_length: most tokens that the encoder reads; None: the limit in its folder.
-        budget: see `passage_budget`.
+        stated: fields of `CorpusOptions`; without `max_tokens`, the budget decides it.
+        open_budget: opens what `passage_budget` returns for the encoder.
 
     Attributes:
         reading: the options of reading, for which no tokenizer is opened.
     """
 
-    def __init__(
-        self,
-        stated: Mapping[str, Any],
-        encoder: str | Path | None = None,
-        max_length: int | None = None,
-        budget: Budget = passage_budget,
-    ) -> None:
+    def __init__(self, stated: Mapping[str, Any], open_budget: Callable[[], Budget]) -> None:
         self.reading = load_config(CorpusOptions, overrides=stated)
-        self._encoder = encoder
-        self._max_length = max_length
-        self._open_budget = budget
+        self._open_budget = open_budget
 
     @cached_property
-    def _budget(self) -> tuple[int, Callable[[str], int]]:
-        return self._open_budget(self._encoder, self._max_length)
+    def _budget(self) -> Budget:
+        return self._open_budget()
 
     @cached_property
     def options(self) -> CorpusOptions:
@@ -109,9 +99,10 @@ class Corpus:
             stored: the documents of the index; None if there is no index yet.
         """
         replaced = set[str]()  # ids of documents that were put by themselves
+        in_order = None if stored is None else InOrder(stored)
 
         def unchanged(id: str, digest: str) -> DocumentEntry | None:
-            entry = None if stored is None else stored.find(id)
+            entry = None if in_order is None else in_order.find(id)
             if entry is not None and entry.sent:
                 replaced.add(id)
             elif entry is not None and digest and entry.digest == digest:
@@ -166,7 +157,7 @@ class IndexUpdater:
         self._open: OpenEncoder = cache(
             lambda identity: load_like(identity, encoder, precision=precision)
         )
-        self._budget: Budget = cache(passage_budget)
+        self._budget = cache(passage_budget)
 
     def follow(
         self,
@@ -221,14 +212,12 @@ class IndexUpdater:
     def _cutter(self, **changed: Any) -> Cutter:
         """How the index reads and cuts; the first document that is cut opens a tokenizer."""
         manifest = Manifest.read(self.directory)
-        name = length = None
-        if manifest.encoder is not None:
-            name = manifest.encoder.name
-            length = manifest.encoder.max_length
-        encoder = self._encoder if isinstance(self._encoder, str | Path) else name
-        return Cutter(
-            {**manifest.source.get("options", {}), **changed}, encoder, length, self._budget
-        )
+        stated = {**manifest.source.get("options", {}), **changed}
+        encoder = self._encoder if isinstance(self._encoder, str | Path) else None
+        if manifest.encoder is None:
+            return Cutter(stated, partial(self._budget, encoder))
+        name = encoder or manifest.encoder.name
+        return Cutter(stated, partial(self._budget, name, manifest.encoder.max_length))
 
 
 def _changed(

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from indexers import documents as module
-from indexers.documents import DocumentEntry, Documents, Put, writing_documents
+from indexers.documents import DocumentEntry, Documents, InOrder, Put, writing_documents
 from indexers.index import Index
 from indexers.index_writer import write_index
 from indexers.settings import BuildSettings
@@ -53,6 +53,9 @@ def test_documents_are_found_by_id_by_row_and_page_by_page(
     assert table.page("c", 9) == []
     with pytest.raises(KeyError):
         table.page("nothing", 9)
+    for ids in (["b", "a", "c"], ["c", "b", "nothing", "empty", "a"], ["empty", "b", "c", "c"]):
+        in_order = InOrder(table)
+        assert [in_order.find(id) for id in ids] == [table.find(id) for id in ids]
 
 
 def test_two_documents_have_two_ids(tmp_path: Path) -> None:
