@@ -292,7 +292,9 @@ class _IndexWriter:
             )
         if self.settings.has_dense:
             embeddings = start.require_dense().embeddings
-            _check_vectors(start, embeddings, self.encoder, self.settings)
+            # The passages stay: their sample tells whether the tokenizer of questions alone changed.
+            free = (*_QUESTION_SIDE, "tokenizer_sha256") if with_passages else _QUESTION_SIDE
+            _check_vectors(start, embeddings, self.encoder, self.settings, free)
             self.vectors = StoredVectors(start.passages, embeddings)
         if self.ledger.existing is None:
             stages = dict(start.manifest.stages)
@@ -516,12 +518,16 @@ def read_probes(embeddings: EmbeddingShards) -> Float32:
 
 
 def _check_vectors(
-    start: Index, embeddings: EmbeddingShards, encoder: PassageEncoder, settings: BuildSettings
+    start: Index,
+    embeddings: EmbeddingShards,
+    encoder: PassageEncoder,
+    settings: BuildSettings,
+    free: tuple[str, ...],
 ) -> None:
     """Refuse vectors that are less precise than those to be stored, or of another passage encoder.
 
-    An encoder whose question side alone differs is accepted if a sample of the passages gets equal
-    vectors.
+    An encoder that differs in the fields `free` alone is accepted if a sample of the passages gets
+    equal vectors.
     """
     if settings.stored_dtype == "float32" and embeddings.dtype != "float32":
         raise ConfigError(
@@ -530,7 +536,7 @@ def _check_vectors(
             hint="build it with --index-type SQfp16, or without --reuse",
         )
     differences = embeddings.encoder.differences(encoder.identity)
-    if any(not line.startswith(_QUESTION_SIDE) for line in differences):
+    if any(not line.startswith(free) for line in differences):
         embeddings.encoder.check(start.directory, encoder.identity)
     if differences:
         _check_sample(start, embeddings, encoder, settings.seed)
