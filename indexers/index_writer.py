@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain, islice
@@ -23,11 +24,11 @@ from typing import Any, cast
 
 import numpy as np
 
-from indexers.documents import DocumentEntry, Put, writing_documents
+from indexers.documents import DocumentEntry, Documents, Put, writing_documents
 from indexers.embeddings import HEADER_NAME, EmbeddingShards, Header, StoredVectors, encode_corpus
 from indexers.faiss_index import build_faiss, create_faiss, preset_for
 from indexers.index import Index
-from indexers.ledger import DATA_PREFIX, UPDATING_DIR, BuildLedger
+from indexers.ledger import DATA_PREFIX, UPDATING_DIR, BuildLedger, remove_unused
 from indexers.lucene import build_bm25
 from indexers.manifest import Manifest
 from indexers.passage_writer import PassageStoreWriter, passages_digest
@@ -126,8 +127,8 @@ class _LazyEncoder:
 
 
 def update_index(
-    index: Index,
-    changes: Iterable[Change],
+    directory: str | Path,
+    changes: Callable[[Documents], Iterable[Change]],
     open_encoder: OpenEncoder,
     *,
     max_deleted_share: float = 1.0,
@@ -135,25 +136,32 @@ def update_index(
     """Write the next version of an index with its encoder and settings; see `write_index`.
 
     Args:
+        changes: function from the documents of the index to those of its next version.
         open_encoder: opens the encoder of the index; called only if passages have to be encoded.
     """
-    identity = index.encoder_identity
-    encoder = None
-    if identity is not None:
-        encoder = _LazyEncoder(index.directory, identity, open_encoder)
-    source = dict(index.manifest.source)
-    if "files" in source:
-        # A later build sees that the files are not those of the first one.
-        source["files"] = "updated"
-    return write_index(
-        index.directory,
-        changes,
-        settings=index.manifest.settings,
-        encoder=encoder,
-        start_from=index,
-        source=source or None,
-        max_deleted_share=max_deleted_share,
-    )
+    place = Path(directory)
+    with Index.open(place) as index:
+        identity = index.encoder_identity
+        encoder = None
+        if identity is not None:
+            encoder = _LazyEncoder(place, identity, open_encoder)
+        source = dict(index.manifest.source)
+        if "files" in source:
+            # A later build sees that the files are not those of the first one.
+            source["files"] = "updated"
+        report = write_index(
+            place,
+            changes(index.documents),
+            settings=index.manifest.settings,
+            encoder=encoder,
+            start_from=index,
+            source=source or None,
+            max_deleted_share=max_deleted_share,
+        )
+    # Nobody reads the version before any more; a writer that came meanwhile removes it.
+    with suppress(ResourceError), directory_lock(place):
+        remove_unused(place)
+    return report
 
 
 def write_index(
@@ -248,7 +256,7 @@ class _IndexWriter:
         if content is not None:
             self._write_passages(content, source, max_deleted_share)
         written = ledger.stage("passages")
-        if self.is_update and self.start is not None:
+        if self.is_update and self.start is not None and content is not None:
             before = self.start.manifest
             if before.stage("passages").files == written.files:
                 ledger.discard()

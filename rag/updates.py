@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from indexers.documents import DocumentEntry, Documents, InOrder, Put
-from indexers.index import Index
 from indexers.index_writer import OpenEncoder, WriteReport, update_index
 from indexers.manifest import Manifest
 from rag.config import load_config
@@ -190,9 +189,9 @@ class IndexUpdater:
                 f"{report.problems[0]}, and its documents would be deleted",
                 hint="change its permissions; nothing was changed",
             )
-        with Index.open(self.directory) as index:
-            changes = documents.changes(index.documents)
-            return update_index(index, changes, self._open, max_deleted_share=max_deleted_share)
+        return update_index(
+            self.directory, documents.changes, self._open, max_deleted_share=max_deleted_share
+        )
 
     def cut(self, documents: Iterable[Document]) -> list[Put]:
         """Documents for `change`, in passages as the index has them."""
@@ -205,9 +204,7 @@ class IndexUpdater:
     def change(self, documents: Iterable[Put], deleted: Iterable[str] = ()) -> WriteReport:
         """Put documents, each in place of the one with its id or at the end, and delete others."""
         puts = {put.id: put for put in documents}
-        with Index.open(self.directory) as index:
-            changes = _changed(index.documents, puts, set(deleted))
-            return update_index(index, changes, self._open)
+        return update_index(self.directory, partial(_changed, puts, set(deleted)), self._open)
 
     def _cutter(self, **changed: Any) -> Cutter:
         """How the index reads and cuts; the first document that is cut opens a tokenizer."""
@@ -221,7 +218,7 @@ class IndexUpdater:
 
 
 def _changed(
-    stored: Documents, puts: dict[str, Put], deleted: set[str]
+    puts: dict[str, Put], deleted: set[str], stored: Documents
 ) -> Iterator[Put | DocumentEntry]:
     for entry in stored:
         put = puts.pop(entry.id, None)

@@ -10,7 +10,7 @@ import pytest
 
 from indexers.documents import Put
 from indexers.index import Index
-from indexers.index_writer import WriteReport, update_index, write_index
+from indexers.index_writer import update_index, write_index
 from indexers.settings import BuildSettings
 from rag.core.files import directory_lock
 from rag.core.types import Passage
@@ -229,12 +229,9 @@ async def test_two_writers_lose_nothing(index: Path) -> None:
         holder.join()
         assert [reply.status_code for reply in replies] == [200] * 5
         put = Put("command", "", [Passage("command-0", "", "okapi")])
-
-        def update() -> WriteReport:
-            with Index.open(index) as present:
-                return update_index(present, [*present.documents, put], lambda identity: None)
-
-        report = await asyncio.to_thread(update)
+        report = await asyncio.to_thread(
+            update_index, index, lambda stored: [*stored, put], lambda identity: None
+        )
         assert report.kept == 7
         await until(lambda: app.state.engine.pipeline.index_version == report.version, 120)
         reply = await client.post("/v1/retrieve", json={"question": "okapi number3"}, headers=KEY)

@@ -89,10 +89,13 @@ def state(made: Sequence[tuple[list[Document], list[str]]]) -> dict[str, Documen
 
 def update(place: Path, sent: list[Document], gone: list[str]) -> None:
     puts = {item.id: Put(item.id, record_digest(item), cut(item), sent=True) for item in sent}
-    with Index.open(place) as index:
-        kept = [entry for entry in index.documents if entry.id in puts or entry.id not in gone]
-        changes = [puts.pop(entry.id, entry) for entry in kept]
-        update_index(index, [*changes, *puts.values()], lambda identity: HashEncoder())
+
+    def changes(stored: Any) -> Iterable[Any]:
+        kept = [entry for entry in stored if entry.id in puts or entry.id not in gone]
+        yield from [puts.pop(entry.id, entry) for entry in kept]
+        yield from puts.values()
+
+    update_index(place, changes, lambda identity: HashEncoder())
 
 
 def build(place: Path, documents: Iterable[Document], retriever: str) -> None:

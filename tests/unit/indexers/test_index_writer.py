@@ -247,8 +247,7 @@ def update(
             is_kept = entry is not None and entry.digest == digest
             yield entry if is_kept else Put(document.id, digest, cut(document))
 
-    with Index.open(place) as index:
-        return update_index(index, changes(index.documents), lambda identity: encoder, **options)
+    return update_index(place, changes, lambda identity: encoder, **options)
 
 
 def documents_of(*texts: str) -> dict[str, Document]:
@@ -271,6 +270,7 @@ def test_only_passages_that_are_new_are_encoded(tmp_path: Path, make_encoder: An
     assert inner.calls == [1]  # "seven eight"
     with Index.open(tmp_path / "i") as index:
         assert [passage.id for passage in index.passages] == ["d0-0", "d3-0", "d4-0"]
+        assert list((tmp_path / "i").glob("data-*")) == [index.data]
     before_s = (tmp_path / "i/manifest.json").stat().st_mtime_ns
     assert not update(tmp_path / "i", after, None).is_changed
     assert (tmp_path / "i/manifest.json").stat().st_mtime_ns == before_s
@@ -286,10 +286,8 @@ def test_what_cannot_be_updated_is_refused(tmp_path: Path, make_encoder: Any) ->
         update(place, first, make_encoder(), max_deleted_share=0.5)
     with pytest.raises(DataError, match="no passages to index"):
         update(place, {}, make_encoder())
-    with Index.open(place) as index:
-        twice = [index.documents[0], index.documents[0]]
-        with pytest.raises(DataError, match="'d0'"):
-            update_index(index, twice, lambda identity: make_encoder())
+    with pytest.raises(DataError, match="'d0'"):
+        update_index(place, lambda stored: [stored[0], stored[0]], lambda identity: make_encoder())
     with directory_lock(place), pytest.raises(ResourceError, match="another process"):
         update(place, first, make_encoder())
     with pytest.raises(IncompleteArtifactError):
@@ -302,7 +300,7 @@ def test_what_cannot_be_updated_is_refused(tmp_path: Path, make_encoder: Any) ->
     with Index.open(place) as stale:
         update(place, {id: documents[id] for id in ("d0", "d2")}, make_encoder())
         with pytest.raises(ResourceError):
-            update_index(stale, list(stale.documents), lambda identity: make_encoder())
+            write_index(place, None, encoder=make_encoder(), start_from=stale)
     with pytest.raises(MismatchedArtifactError, match="2 other passages, now 3 came"):
         build(place, documents.values(), make_encoder(), SETTINGS)
     new = [Passage("x", "", "new")]

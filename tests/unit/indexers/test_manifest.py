@@ -44,9 +44,8 @@ def test_it_says_how_the_index_was_built(index: Path, encoder: Any) -> None:
 
 def test_keys_of_others_survive_an_update_and_an_extension(index: Path, encoder: Any) -> None:
     restate(index, language="de", colour={"sky": "blue"})
-    with Index.open(index) as opened:
-        new = Put("new", "", [Passage("new", "", "lake")])
-        update_index(opened, [*opened.documents, new], lambda identity: encoder)
+    new = Put("new", "", [Passage("new", "", "lake")])
+    update_index(index, lambda stored: [*stored, new], lambda identity: encoder)
     hybrid = SETTINGS.replaced(retriever="hybrid")
     with Index.open(index) as opened:
         passages = list(opened.passages)
@@ -64,8 +63,7 @@ def test_an_extension_keeps_the_settings_of_what_was_there(index: Path, encoder:
     write_index(index, passages, settings=words)
     settings = Manifest.read(index).settings
     assert (settings.retriever, settings.index_type, settings.k1) == ("hybrid", "SQ8", 0.7)
-    with Index.open(index) as opened:
-        report = update_index(opened, list(opened.documents)[1:], lambda identity: encoder)
+    report = update_index(index, lambda stored: list(stored)[1:], lambda identity: encoder)
     assert (report.deleted, report.kept) == (1, 8)
     assert Manifest.read(index).settings == settings
 

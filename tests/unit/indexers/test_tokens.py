@@ -253,9 +253,9 @@ def test_damage_and_other_encoders_are_refused(built: Path, tmp_path: Path) -> N
 def test_an_updated_index_has_the_bytes_of_a_new_one(tmp_path: Path) -> None:
     puts = [Put(passage.id, "", [passage]) for passage in passages(90)]
     write_index(tmp_path / "i", puts[:70], encoder=Words(), settings=SETTINGS)
-    with Index.open(tmp_path / "i") as index:
-        changes = [*list(index.documents)[5:], *puts[70:]]
-        report = update_index(index, changes, lambda identity: Words())
+    report = update_index(
+        tmp_path / "i", lambda stored: [*list(stored)[5:], *puts[70:]], lambda identity: Words()
+    )
     assert (report.added, report.deleted, report.kept) == (20, 5, 65)
     write_index(tmp_path / "fresh", puts[5:], encoder=Words(), settings=SETTINGS)
     sides = [Manifest.read(tmp_path / name).stage("tokens") for name in ("i", "fresh")]
