@@ -36,6 +36,7 @@ from rag.core.errors import (
 from rag.core.files import atomic_path, atomic_write_json, clean_directory, link_or_copy, read_json
 from rag.core.log import Progress
 from rag.core.manifest import differences
+from rag.core.types import Passage
 
 _TEXTS_AT_ONCE = 4096
 _LARGE_BYTES = (
@@ -361,10 +362,16 @@ def _read_keys(passages: PassageStore) -> NDArray[np.void]:
     return np.frombuffer(bytes(digests), dtype=_KEY)
 
 
+def encode_passages(encoder: PassageEncoder, passages: list[Passage]) -> Float32:
+    """Vectors (n, D) of passages, by one call of the encoder."""
+    titles = [passage.title for passage in passages]
+    return encoder.encode_passages(titles, [passage.text for passage in passages])
+
+
 def encode_rows(passages: PassageStore, encoder: PassageEncoder, start: int, stop: int) -> Float32:
     """Vectors (stop - start, D) of some rows, by one call of the encoder."""
-    texts = list(chain.from_iterable(passages.batches(_TEXTS_AT_ONCE, start=start, stop=stop)))
-    return encoder.encode_passages([p.title for p in texts], [p.text for p in texts])
+    batches = passages.batches(_TEXTS_AT_ONCE, start=start, stop=stop)
+    return encode_passages(encoder, list(chain.from_iterable(batches)))
 
 
 def encode_corpus(
@@ -401,9 +408,7 @@ def encode_corpus(
                 vectors = stored.vectors(start, stop)
                 if is_new.any():
                     new = passages.get_many(np.flatnonzero(is_new) + start)
-                    vectors[is_new] = made_by.encode_passages(
-                        [p.title for p in new], [p.text for p in new]
-                    )
+                    vectors[is_new] = encode_passages(made_by, new)
             store_shard(place, shard, vectors)
             if made_by is encoder:  # it does not report its batches itself
                 progress.update(int(is_new.sum()))

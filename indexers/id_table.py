@@ -116,10 +116,10 @@ def _refuse_repeated(path: Path, hashes: NDArray[np.uint64], rows: Int64) -> Non
     """Refuse a table in which an id occurs twice; its hashes are sorted."""
     repeated = []
     with pa.memory_map(str(path)) as source:
-        reader = pa.ipc.open_file(source)
+        ids = pa.ipc.open_file(source).read_all().column(0)
         for position in np.flatnonzero(hashes[1:] == hashes[:-1]):
             pair = rows[position : position + 2].tolist()
-            first, second = (_id_in(reader, row) for row in pair)
+            first, second = (ids[row].as_py() for row in pair)
             if first == second:
                 repeated.append(f"{first!r} (rows {pair[0]} and {pair[1]})")
     if repeated:
@@ -127,10 +127,6 @@ def _refuse_repeated(path: Path, hashes: NDArray[np.uint64], rows: Int64) -> Non
             f"{len(repeated)} ids occur more than once: {', '.join(repeated[:3])}",
             hint="make the ids unique",
         )
-
-
-def _id_in(reader: pa.RecordBatchFileReader, row: int) -> Any:
-    return reader.get_batch(row // TABLE_BATCH_ROWS).column(0)[row % TABLE_BATCH_ROWS].as_py()
 
 
 def open_arrow(

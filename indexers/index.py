@@ -227,11 +227,12 @@ class Index:
             f"{self.directory}: version {self.version}, {len(self.passages):,} passages, "
             f"{_readable_size(total_bytes)}"
         ]
-        for name, stage in self.manifest.stages.items():
+        for name in self.manifest.settings.stages:
+            stage = self.manifest.stage(name)
             stage_bytes = sum(file.size_bytes for file in stage.files.values())
             details = {
                 key: value
-                for key, value in self.manifest.stage(name).output.items()
+                for key, value in stage.output.items()
                 if key not in ("sha256", "metric", "rows", "dim", "shard_tokens")
                 and value not in ("", None)
             }

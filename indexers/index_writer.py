@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,7 +26,14 @@ from typing import Any, cast
 import numpy as np
 
 from indexers.documents import DocumentEntry, Documents, Put, writing_documents
-from indexers.embeddings import HEADER_NAME, EmbeddingShards, Header, StoredVectors, encode_corpus
+from indexers.embeddings import (
+    HEADER_NAME,
+    EmbeddingShards,
+    Header,
+    StoredVectors,
+    encode_corpus,
+    encode_passages,
+)
 from indexers.faiss_index import build_faiss, create_faiss, preset_for
 from indexers.index import Index
 from indexers.ledger import DATA_PREFIX, UPDATING_DIR, BuildLedger, remove_unused
@@ -259,7 +267,7 @@ class _IndexWriter:
         if self.is_update and self.start is not None and content is not None:
             before = self.start.manifest
             if before.stage("passages").files == written.files:
-                ledger.discard()
+                shutil.rmtree(ledger.folder)
                 report.version = before.version
                 return report
         passages = PassageStore(ledger.path("passages"))
@@ -314,7 +322,7 @@ class _IndexWriter:
         existing = self.ledger.existing
         settings = self.settings
         if existing is not None:
-            if not self.ledger.is_changed:
+            if not self.ledger.stages:
                 return existing
             settings = settings.extended(existing.settings)
         predecessor = existing or (self.start.manifest if self.start else None)
@@ -558,8 +566,7 @@ def _check_sample(
     draw = np.random.default_rng(seed)
     rows = np.sort(draw.choice(len(start.passages), count, replace=False))
     stored = embeddings.rows(rows)
-    sample = start.passages.get_many(rows)
-    computed = encoder.encode_passages([p.title for p in sample], [p.text for p in sample])
+    computed = encode_passages(encoder, start.passages.get_many(rows))
     lengths = np.maximum(np.linalg.norm(stored, axis=1), 1e-30)
     farthest = (np.linalg.norm(computed - stored, axis=1) / lengths).max()
     if farthest > _FARTHEST:

@@ -53,6 +53,7 @@ class BuildLedger:
 
     Attributes:
         folder: folder of the build's files; made when there is work.
+        stages: the stages that were begun.
         existing: manifest of the index in `directory`, which a build extends; None for an update.
         encoder: encoder of the vectors that are stored already.
     """
@@ -64,7 +65,7 @@ class BuildLedger:
         self.folder = directory / (UPDATING_DIR if is_update else BUILDING_DIR)
         self._is_update = is_update
         self._clean_up(overwrites)
-        self._stages: dict[StageName, Stage] = {}
+        self.stages: dict[StageName, Stage] = {}
         self._taken: Mapping[StageName, Stage] = {}
         self._taken_from = directory
         self.existing: Manifest | None = None
@@ -105,7 +106,7 @@ class BuildLedger:
             has_shards = name in _RESUMED and any((self.folder / name).glob("[!.]*"))
             is_read_again = self._is_update and name == "passages"
             if has_shards or (stage.output and not is_read_again):
-                self._stages[name] = stage
+                self.stages[name] = stage
         self.encoder = draft.encoder or self.encoder
 
     def take_from(self, data: Path, stages: Mapping[StageName, Stage]) -> None:
@@ -115,11 +116,11 @@ class BuildLedger:
 
     def stage(self, name: StageName) -> Stage:
         """A stage of this build, or one that can be taken over; one without inputs if neither."""
-        return self._stages.get(name) or self._taken.get(name, Stage())
+        return self.stages.get(name) or self._taken.get(name, Stage())
 
     def path(self, name: StageName) -> Path:
         """The folder of a stage, finished or to be filled."""
-        is_taken = name not in self._stages and name in self._taken
+        is_taken = name not in self.stages and name in self._taken
         return (self._taken_from if is_taken else self.folder) / name
 
     def make(
@@ -142,11 +143,11 @@ class BuildLedger:
         if present.output and not changed:
             return
         if changed:
-            is_own = name in self._stages or self.existing is not None
+            is_own = name in self.stages or self.existing is not None
             if present.inputs and is_own and not self._is_update:
                 raise self._mismatch(name, changed)
             shutil.rmtree(self.folder / name, ignore_errors=True)
-            self._stages[name] = Stage(inputs=dict(inputs))
+            self.stages[name] = Stage(inputs=dict(inputs))
             self._save()
         output = dict(write(self.folder / name))
         files = {}
@@ -154,7 +155,7 @@ class BuildLedger:
             if path.is_file():
                 stored = path.relative_to(self.folder).as_posix()
                 files[stored] = self._describe(name, stored)
-        self._stages[name] = Stage(inputs=dict(inputs), output=output, files=files)
+        self.stages[name] = Stage(inputs=dict(inputs), output=output, files=files)
         self._save()
 
     def _mismatch(self, name: StageName, changed: str) -> MismatchedArtifactError:
@@ -162,7 +163,7 @@ class BuildLedger:
             "continue with the same inputs and settings, choose another --out, or add --overwrite"
         )
         has_other_files = changed.startswith("source.files: ") and "; " not in changed
-        if has_other_files and name in self._stages:
+        if has_other_files and name in self.stages:
             hint = "it is not finished: give the files that it was begun with, or add --overwrite"
         elif has_other_files:
             hint = (
@@ -185,17 +186,8 @@ class BuildLedger:
 
     def _save(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        draft = Draft(encoder=self.encoder, stages=self._stages)
+        draft = Draft(encoder=self.encoder, stages=self.stages)
         atomic_write_json(self.folder / _STATE_NAME, draft.model_dump())
-
-    @property
-    def is_changed(self) -> bool:
-        """Whether a stage was begun."""
-        return bool(self._stages)
-
-    def discard(self) -> None:
-        """Remove the build."""
-        shutil.rmtree(self.folder)
 
     def commit(self, settings: BuildSettings, optional: Mapping[str, Any]) -> Manifest:
         """Make the finished build the index.
@@ -205,9 +197,9 @@ class BuildLedger:
             optional: further keys of the manifest.
         """
         for name in settings.stages:
-            if name not in self._stages:
+            if name not in self.stages:
                 self._take_over(name)
-        stages = {name: self._stages[name] for name in settings.stages}
+        stages = {name: self.stages[name] for name in settings.stages}
         checksums = {name: stage.model_dump()["files"] for name, stage in stages.items()}
         manifest = Manifest(
             **optional,
@@ -235,7 +227,7 @@ class BuildLedger:
         for stored in stage.files:
             (self.folder / stored).parent.mkdir(parents=True, exist_ok=True)
             link_or_copy(self._taken_from / stored, self.folder / stored)
-        self._stages[name] = stage
+        self.stages[name] = stage
         self._save()
 
 

@@ -13,11 +13,10 @@ from pydantic import (
     ConfigDict,
     PlainSerializer,
     ValidationError,
-    field_validator,
 )
 
 from indexers.protocols import Identity
-from indexers.settings import STAGES, BuildSettings, StageName
+from indexers.settings import BuildSettings, StageName
 from rag.core.errors import ArtifactError, MismatchedArtifactError
 from rag.core.files import atomic_write_json, fingerprint, sha256_file
 from rag.core.manifest import MANIFEST_NAME, NEWEST_VERSION, read_manifest
@@ -59,11 +58,6 @@ class Draft(_Record):
 
     encoder: Identity | None = None
     stages: dict[StageName, Stage] = {}
-
-    @field_validator("stages")
-    @classmethod
-    def _in_order(cls, stages: dict[StageName, Stage]) -> dict[StageName, Stage]:
-        return {name: stages[name] for name in STAGES if name in stages}
 
     def stage(self, name: StageName) -> Stage:
         """A stage; one without inputs if it was not begun."""

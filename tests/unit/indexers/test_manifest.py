@@ -37,7 +37,7 @@ def test_it_says_how_the_index_was_built(index: Path, encoder: Any) -> None:
     manifest = Manifest.read(index)
     assert manifest.settings == BuildSettings(index_type="SQ8", probes=4)  # none of the machine
     assert (manifest.encoder, manifest.language) == (encoder.identity, None)
-    assert list(manifest.stages) == manifest.settings.stages
+    assert set(manifest.stages) == set(manifest.settings.stages)
     assert manifest.stage("passages").output["count"] == 9
     assert {name.partition("/")[0] for name in manifest.files} == set(manifest.stages)
 
