@@ -69,8 +69,7 @@ class IdTable:
         position = int(self._hashes.searchsorted(key))
         while position < len(self) and self._hashes[position] == key:
             row = int(self._rows[position])
-            batch, within = divmod(row, TABLE_BATCH_ROWS)
-            if self.columns(batch)[0][within].as_py() == id:
+            if self.values(row)[0] == id:
                 return row
             position += 1
         return None

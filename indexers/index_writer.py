@@ -475,12 +475,11 @@ class _StartPassages:
         self._position = 0
 
     def of(self, entry: DocumentEntry) -> list[Passage]:
-        rows = entry.rows
-        if not rows or rows.start < self._position:  # the order has changed
-            return self._passages.get_many(rows)
-        skipped = rows.start - self._position
-        self._position = rows.stop
-        return list(islice(self._in_order, skipped, skipped + len(rows)))
+        skipped = entry.rows.start - self._position
+        if skipped < 0:  # the order has changed
+            return self._passages.get_many(entry.rows)
+        self._position = entry.rows.stop
+        return list(islice(self._in_order, skipped, skipped + len(entry.rows)))
 
 
 def _as_put(change: Change, stored: list[Passage]) -> Put:

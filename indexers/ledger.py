@@ -83,11 +83,12 @@ class BuildLedger:
         has_manifest = (self.directory / MANIFEST_NAME).exists() and not overwrites
         current = read_manifest(self.directory).get("data") if has_manifest else None
         for folder in self.directory.glob(f"{DATA_PREFIX}*"):
+            if folder.name == current or not (folder / _STATE_NAME).exists():
+                continue
             # A build that was killed before its manifest was written.
-            is_unfinished = (folder / _STATE_NAME).exists() and folder.name != current
-            if is_unfinished and (has_manifest or overwrites or self.folder.exists()):
+            if has_manifest or overwrites or self.folder.exists():
                 shutil.rmtree(folder)
-            elif is_unfinished:
+            else:
                 folder.rename(self.folder)
         for name in (BUILDING_DIR, UPDATING_DIR):
             if overwrites or name != self.folder.name:
@@ -180,7 +181,7 @@ class BuildLedger:
         path = self.folder / stored
         known = self._taken.get(name, Stage()).files.get(stored)
         origin = self._taken_from / stored
-        if known is not None and origin.exists() and origin.samefile(path):
+        if known is not None and origin.samefile(path):
             return known
         return StoredFile(size_bytes=path.stat().st_size, sha256=sha256_file(path))
 
