@@ -1,35 +1,30 @@
-"""The documents of an index: their ids, digests of their files or records, the rows of their
-passages.
+"""The documents of an index: their ids, digests of their files or records, and the rows of their
+passages, in a table that is mapped into memory.
 
-The table is stored beside the passages, so that an update reads only the documents that changed.
+Files beside the passages: `documents.arrow` with its lookup (see `indexers.id_table`), and
+`document_starts.npy` (N + 1): the row of each document's first passage.
 """
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import json
-from collections.abc import Callable, Iterable, Iterator
+from array import array
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 
-from rag.core.errors import ArtifactError
-from rag.core.files import atomic_path
+from indexers.id_table import TABLE_BATCH_ROWS, IdTable, writing_table
+from rag.core.arrays import load_npy, save_npy
 from rag.core.types import Passage
-from rag.data.records import Document
 
 DOCUMENTS_NAME = "documents.arrow"
-_BATCH_ROWS = 65_536
+_STARTS_NAME = "document_starts.npy"
 _SCHEMA = pa.schema(
-    [
-        ("id", pa.large_string()),
-        ("digest", pa.string()),
-        ("passages", pa.int32()),
-        ("sent", pa.bool_()),
-    ]
+    [("id", pa.large_string()), ("digest", pa.large_string()), ("sent", pa.bool_())]
 )
 
 
@@ -39,16 +34,14 @@ class DocumentEntry:
 
     Attributes:
         digest: hex digest of the file or the record that it was read from; "" if it is not known.
-        passages: number of its passages.
-        first: row of its first passage.
         sent: whether it came over HTTP, not from the corpus.
+        rows: rows of its passages.
     """
 
     id: str
     digest: str
-    passages: int
-    first: int = 0
-    sent: bool = False
+    sent: bool
+    rows: range
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,85 +54,99 @@ class Put:
     sent: bool = False
 
 
-@contextmanager
-def writing_documents(path: Path) -> Iterator[Callable[[Put], None]]:
-    """A function that lists documents, in the order of their passages; memory holds the last few of
-    them.
+class Documents:
+    """The table of documents, in the order of the index.
 
     Example:
         >>> import tempfile
-        >>> path = Path(tempfile.mkdtemp()) / DOCUMENTS_NAME
-        >>> with writing_documents(path) as list_document:
-        ...     list_document(Put("a.md", "12ab", [Passage("a-0", "", "x"), Passage("a-1", "", "y")]))
-        ...     list_document(Put("b.md", "34cd", [Passage("b-0", "", "z")]))
-        >>> read_document_entries(path)["b.md"].first
-        2
+        >>> place = Path(tempfile.mkdtemp())
+        >>> with writing_documents(place) as add:
+        ...     add(Put("a.md", "12ab", [Passage("a-0", "", "x"), Passage("a-1", "", "y")]))
+        ...     add(Put("b.md", "34cd", [Passage("b-0", "", "z")]))
+        >>> documents = Documents(place)
+        >>> documents.rows("a.md"), documents.of_row(2).id
+        (range(0, 2), 'b.md')
     """
-    rows = list[dict[str, object]]()
-    with atomic_path(path) as temporary, pa.ipc.new_file(str(temporary), _SCHEMA) as writer:
 
-        def write() -> None:
-            writer.write_batch(pa.RecordBatch.from_pylist(rows, schema=_SCHEMA))
-            rows.clear()
+    def __init__(self, directory: Path) -> None:
+        self._starts = load_npy(directory / _STARTS_NAME, dtype=np.int64)
+        self._table = IdTable(directory, "document", _SCHEMA, len(self._starts) - 1)
 
-        def list_document(put: Put) -> None:
-            entry = {
-                "id": put.id,
-                "digest": put.digest,
-                "passages": len(put.passages),
-                "sent": put.sent,
-            }
-            rows.append(entry)
-            if len(rows) >= _BATCH_ROWS:
-                write()
+    def __len__(self) -> int:
+        return len(self._table)
 
-        yield list_document
-        write()
+    def __iter__(self) -> Iterator[DocumentEntry]:
+        for first in range(0, len(self), TABLE_BATCH_ROWS):
+            columns = self._table.columns(first // TABLE_BATCH_ROWS)
+            values = zip(*(column.to_pylist() for column in columns), strict=True)
+            starts = self._starts[first : first + TABLE_BATCH_ROWS + 1].tolist()
+            rows = itertools.starmap(range, itertools.pairwise(starts))
+            for (id, digest, is_sent), own in zip(values, rows, strict=True):
+                yield DocumentEntry(id, digest, is_sent, own)
+
+    def __getitem__(self, number: int) -> DocumentEntry:
+        start, stop = self._starts[number : number + 2].tolist()
+        id, digest, is_sent = self._table.values(number)
+        return DocumentEntry(id, digest, is_sent, range(start, stop))
+
+    def find(self, id: str) -> DocumentEntry | None:
+        """The document with this id, or None."""
+        number = self._table.row_of(id)
+        return None if number is None else self[number]
+
+    def rows(self, id: str) -> range:
+        """Rows of the passages of a document; empty if there is no such document."""
+        found = self.find(id)
+        return range(0) if found is None else found.rows
+
+    def of_row(self, row: int) -> DocumentEntry:
+        """The document of a passage."""
+        return self[int(np.searchsorted(self._starts, row, side="right")) - 1]
+
+    def page(self, after: str | None, limit: int) -> list[DocumentEntry]:
+        """At most `limit` documents that follow the document `after`; from the first if None.
+
+        Raises:
+            KeyError: there is no document `after`.
+        """
+        number = -1 if after is None else self._table.row_of(after)
+        if number is None:
+            raise KeyError(after)
+        return [self[following] for following in range(number + 1, len(self))[:limit]]
 
 
-def read_document_entries(path: Path) -> dict[str, DocumentEntry]:
-    """The documents that were listed in a file, by id, in the order of the index.
+class InOrder:
+    """Finds documents that are asked for in the order of the index without a lookup for each."""
+
+    def __init__(self, documents: Documents) -> None:
+        self._documents = documents
+        self._following = iter(documents)
+        self._next = next(self._following, None)
+
+    def find(self, id: str) -> DocumentEntry | None:
+        """See `Documents.find`."""
+        is_next = self._next is not None and self._next.id == id
+        found = self._next if is_next else self._documents.find(id)
+        while found and self._next and self._next.rows.start <= found.rows.start:
+            self._next = next(self._following, None)
+        return found
+
+
+@contextmanager
+def writing_documents(directory: Path) -> Iterator[Callable[[Put], None]]:
+    """A function that adds a document to the table, in the order of their passages.
+
+    The table is complete when the block ends. Memory grows by 16 bytes per document.
 
     Raises:
-        ArtifactError: the file is damaged.
+        DataError: at the end, if two documents have the same id.
     """
-    try:
-        with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
-            rows = reader.read_all().select(_SCHEMA.names).to_pylist()
-    except (pa.ArrowInvalid, KeyError, OSError) as error:
-        raise ArtifactError(
-            f"{path} is damaged: {error}", hint="restore it or rebuild the index"
-        ) from error
-    firsts = itertools.accumulate((row["passages"] for row in rows), initial=0)
-    return {
-        row["id"]: DocumentEntry(**row, first=first)
-        for row, first in zip(rows, firsts, strict=False)
-    }
+    starts = array("q", [0])
+    with writing_table(directory, "document", _SCHEMA) as add_row:
 
+        def add(put: Put) -> None:
+            add_row(put.id, put.digest, put.sent)
+            starts.append(starts[-1] + len(put.passages))
 
-def record_digest(document: Document) -> str:
-    """Hex digest of a record's content."""
-    # the third place was that of sentences: digests of older indexes stay what they were
-    content = [
-        document.title,
-        document.text,
-        [],
-        *([document.metadata] if document.metadata else []),
-    ]
-    return hashlib.blake2b(
-        json.dumps(content).encode("utf-8", "surrogatepass"), digest_size=16
-    ).hexdigest()
-
-
-def group_passages(
-    passage_ids: Iterable[str], document_of: Callable[[str], str]
-) -> dict[str, DocumentEntry]:
-    """The documents of an index that lists none: neighbouring passages of one, with unknown
-    digests.
-    """
-    entries, row = dict[str, DocumentEntry](), 0
-    for id, group in itertools.groupby(passage_ids, document_of):
-        count = sum(1 for _ in group)
-        entries[id] = DocumentEntry(id, "", count, row)
-        row += count
-    return entries
+        yield add
+    save_npy(directory / _STARTS_NAME, np.frombuffer(starts, dtype=np.int64))

@@ -13,18 +13,18 @@ from __future__ import annotations
 
 import hashlib
 import mmap
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, cast
 
 import faiss
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from indexers.passages import PassageStore
-from indexers.protocols import EncoderIdentity, PassageEncoder
+from indexers.protocols import Identity, PassageEncoder
 from indexers.settings import SHARD_ROWS, VectorDtype
 from rag.core.arrays import Bool, Float32, Int64, load_npy, save_npy
 from rag.core.errors import (
@@ -36,6 +36,7 @@ from rag.core.errors import (
 from rag.core.files import atomic_path, atomic_write_json, clean_directory, link_or_copy, read_json
 from rag.core.log import Progress
 from rag.core.manifest import differences
+from rag.core.types import Passage
 
 _TEXTS_AT_ONCE = 4096
 _LARGE_BYTES = (
@@ -51,15 +52,16 @@ def shard_name(shard: int) -> str:
     return f"shard-{shard:05d}.npy"
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
+class Header(BaseModel):
     """`embeddings.json`: what all shards of a folder share."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     rows: int
     dim: int
     dtype: VectorDtype
     shard_rows: int
-    encoder: EncoderIdentity
+    encoder: Identity
 
     @property
     def shards(self) -> int:
@@ -71,32 +73,15 @@ class Header:
         return shard * self.shard_rows, min((shard + 1) * self.shard_rows, self.rows)
 
     @classmethod
-    def of(cls, value: Mapping[str, Any]) -> Header:
-        """The header in a manifest or in `embeddings.json`; an ArtifactError if it is none."""
-        try:
-            header = cls(**{**value, "encoder": EncoderIdentity.from_json(value["encoder"])})
-            if header.dtype not in get_args(VectorDtype):
-                raise ValueError(f"dtype {header.dtype!r}")
-        except (KeyError, TypeError, ValueError) as error:
-            raise ArtifactError(
-                f"{HEADER_NAME} is damaged: {error}", hint="rebuild the index"
-            ) from error
-        return header
-
-    @classmethod
     def read(cls, directory: Path) -> Header:
         """The header of a folder; an ArtifactError names a missing or damaged file."""
         path = directory / HEADER_NAME
         if not path.is_file():
             raise IncompleteArtifactError(f"{path} is missing", hint="run the stage that builds it")
         try:
-            return cls.of(read_json(path))
-        except DataError as error:
+            return cls.model_validate(read_json(path))
+        except (DataError, ValidationError) as error:
             raise ArtifactError(f"{path} is damaged: {error}", hint="rebuild the index") from error
-
-    def to_json(self) -> dict[str, Any]:
-        """Inverse of `of`."""
-        return {**asdict(self), "encoder": self.encoder.to_json()}
 
 
 class EmbeddingShards:
@@ -111,9 +96,10 @@ class EmbeddingShards:
 
     Example:
         >>> import tempfile
-        >>> from indexers.embeddings import begin_shards, store_shard
+        >>> from indexers.protocols import EncoderIdentity
         >>> place = Path(tempfile.mkdtemp())
-        >>> header = Header(3, 2, "float32", 2, EncoderIdentity("toy", "", dim=2))
+        >>> toy = EncoderIdentity("toy", "", dim=2)
+        >>> header = Header(rows=3, dim=2, dtype="float32", shard_rows=2, encoder=toy)
         >>> for shard, start, stop in begin_shards(place, header):
         ...     store_shard(place, shard, np.full((stop - start, 2), start, np.float32))
         >>> EmbeddingShards.open(place).rows(np.array([2, 0]))
@@ -122,8 +108,11 @@ class EmbeddingShards:
     """
 
     def __init__(self, directory: Path, header: Header, shards: list[NDArray[Any]]) -> None:
-        self.directory, self.header, self.encoder = directory, header, header.encoder
-        self.dim, self.dtype = header.dim, header.dtype
+        self.directory = directory
+        self.header = header
+        self.encoder = header.encoder
+        self.dim = header.dim
+        self.dtype = header.dtype
         self.shard_rows = header.shard_rows
         self._shards = shards
         self.is_large = header.rows * header.dim * np.dtype(header.dtype).itemsize >= _LARGE_BYTES
@@ -158,8 +147,9 @@ class EmbeddingShards:
         """The first row of shard file `first`, and the shard files first … stop - 1 by
         themselves.
         """
-        start, end = self.header.shard_range(first)[0], self.header.shard_range(stop - 1)[1]
-        header = replace(self.header, rows=end - start)
+        start = self.header.shard_range(first)[0]
+        end = self.header.shard_range(stop - 1)[1]
+        header = self.header.model_copy(update={"rows": end - start})
         return start, EmbeddingShards(self.directory, header, self._shards[first:stop])
 
     def rows(self, rows: Int64) -> Float32:
@@ -231,6 +221,20 @@ def _as_float32(values: NDArray[Any]) -> Float32:
     return cast("Float32", codec.decode(np.ascontiguousarray(values).view(np.uint8)))
 
 
+def header_of(
+    passages: PassageStore, encoder: PassageEncoder, dtype: VectorDtype, shard_rows: int
+) -> Header:
+    """The header of the vectors that an encoder gives passages."""
+    identity = encoder.identity
+    return Header(
+        rows=len(passages),
+        dim=identity.dim,
+        dtype=dtype,
+        shard_rows=shard_rows,
+        encoder=identity,
+    )
+
+
 def begin_shards(directory: Path, header: Header) -> list[tuple[int, int, int]]:
     """Begin a folder of embeddings, or go on with it; the caller is its only writer.
 
@@ -243,16 +247,17 @@ def begin_shards(directory: Path, header: Header) -> list[tuple[int, int, int]]:
     clean_directory(directory)
     if (directory / HEADER_NAME).exists():
         sides = (
-            {**side.to_json(), "encoder": side.encoder.comparable()}
+            {**side.model_dump(), "encoder": side.encoder.comparable()}
             for side in (Header.read(directory), header)
         )
-        if changed := differences(*sides):
+        changed = differences(*sides)
+        if changed:
             raise MismatchedArtifactError(
                 f"{directory} holds embeddings made with other settings ({changed})",
                 hint="continue with the same settings, choose another --out, or add --overwrite",
             )
     else:
-        atomic_write_json(directory / HEADER_NAME, header.to_json())
+        atomic_write_json(directory / HEADER_NAME, header.model_dump())
     shards = (
         shard for shard in range(header.shards) if not (directory / shard_name(shard)).is_file()
     )
@@ -277,7 +282,8 @@ def store_shard(directory: Path, shard: int, vectors: Float32) -> None:
         )
     with np.errstate(over="ignore"):
         stored = vectors.astype(header.dtype)
-    if len(rows := np.flatnonzero(~np.isfinite(stored).all(axis=1))):
+    rows = np.flatnonzero(~np.isfinite(stored).all(axis=1))
+    if len(rows):
         raise DataError(
             f"the vector of row {start + rows[0]} is not finite as {header.dtype} ({len(rows)} such rows in "
             f"shard {shard})",
@@ -293,22 +299,30 @@ class StoredVectors:
     order.
 
     Attributes:
+        directory: folder of the vectors.
         reused: number of passages of the corpus encoded last whose vector was there.
 
     Memory: 24 bytes for each passage of the earlier index, and for each of the corpus.
     """
 
     def __init__(self, passages: PassageStore, embeddings: EmbeddingShards) -> None:
-        self._passages, self._embeddings = passages, embeddings
-        self._rows, self.reused = np.empty(0, np.int64), 0
+        self.directory = embeddings.directory
+        self._passages = passages
+        self._embeddings = embeddings
+        self._rows = np.empty(0, np.int64)
+        self.reused = 0
 
     def locate(self, passages: PassageStore) -> Bool:
         """Find the passages of a corpus in the earlier index; (N,): which of them it lacks."""
-        keys, stored = _read_keys(passages), _read_keys(self._passages)
-        order = np.argsort(stored["high"], kind="stable")
-        places = np.searchsorted(stored["high"][order], keys["high"])
-        candidates = order[np.minimum(places, len(order) - 1)]
-        self._rows = np.where(stored[candidates] == keys, candidates, -1)
+        if passages.is_same(self._passages):
+            self._rows = np.arange(len(passages))
+        else:
+            keys = _read_keys(passages)
+            stored = _read_keys(self._passages)
+            order = np.argsort(stored["high"], kind="stable")
+            places = np.searchsorted(stored["high"][order], keys["high"])
+            candidates = order[np.minimum(places, len(order) - 1)]
+            self._rows = np.where(stored[candidates] == keys, candidates, -1)
         is_new: Bool = self._rows < 0
         self.reused = int((~is_new).sum())
         return is_new
@@ -348,10 +362,16 @@ def _read_keys(passages: PassageStore) -> NDArray[np.void]:
     return np.frombuffer(bytes(digests), dtype=_KEY)
 
 
+def encode_passages(encoder: PassageEncoder, passages: list[Passage]) -> Float32:
+    """Vectors (n, D) of passages, by one call of the encoder."""
+    titles = [passage.title for passage in passages]
+    return encoder.encode_passages(titles, [passage.text for passage in passages])
+
+
 def encode_rows(passages: PassageStore, encoder: PassageEncoder, start: int, stop: int) -> Float32:
     """Vectors (stop - start, D) of some rows, by one call of the encoder."""
-    texts = list(chain.from_iterable(passages.batches(_TEXTS_AT_ONCE, start=start, stop=stop)))
-    return encoder.encode_passages([p.title for p in texts], [p.text for p in texts])
+    batches = passages.batches(_TEXTS_AT_ONCE, start=start, stop=stop)
+    return encode_passages(encoder, list(chain.from_iterable(batches)))
 
 
 def encode_corpus(
@@ -371,9 +391,10 @@ def encode_corpus(
         stored: vectors that need not be made.
     """
     lacks = np.ones(len(passages), bool) if stored is None else stored.locate(passages)
-    header = Header(len(passages), encoder.identity.dim, dtype, shard_rows, encoder.identity)
+    header = header_of(passages, encoder, dtype, shard_rows)
     missing = begin_shards(place, header)
-    total, left = int(lacks.sum()), sum(int(lacks[start:stop].sum()) for _, start, stop in missing)
+    total = int(lacks.sum())
+    left = sum(int(lacks[start:stop].sum()) for _, start, stop in missing)
     with Progress(total, "passages", "encode", initial=total - left) as progress:
         reporting = getattr(encoder, "reporting", None)
         made_by = encoder if reporting is None else reporting(progress.update)
@@ -387,9 +408,7 @@ def encode_corpus(
                 vectors = stored.vectors(start, stop)
                 if is_new.any():
                     new = passages.get_many(np.flatnonzero(is_new) + start)
-                    vectors[is_new] = made_by.encode_passages(
-                        [p.title for p in new], [p.text for p in new]
-                    )
+                    vectors[is_new] = encode_passages(made_by, new)
             store_shard(place, shard, vectors)
             if made_by is encoder:  # it does not report its batches itself
                 progress.update(int(is_new.sum()))

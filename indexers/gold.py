@@ -11,11 +11,12 @@ from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import count, takewhile
+from itertools import chain
 from operator import attrgetter
 
 import numpy as np
 
+from indexers.documents import Documents
 from indexers.passages import PassageStore
 from rag.core.files import hash64
 from rag.core.log import Progress
@@ -69,11 +70,15 @@ def overlap_share(text: str, other: str) -> float:
         >>> overlap_share("a b c d e f", "x a b c d e y z")
         0.5
     """
-    sides = [side.lower().split() for side in (text, other)]
-    runs = [
-        {tuple(w[i : i + _SHINGLE]) for i in range(max(1, len(w) - _SHINGLE + 1))} for w in sides
-    ]
-    return len(runs[0] & runs[1]) / min(map(len, runs))
+    runs = _runs(text)
+    others = _runs(other)
+    return len(runs & others) / min(len(runs), len(others))
+
+
+def _runs(text: str) -> set[tuple[str, ...]]:
+    words = text.lower().split()
+    count = max(1, len(words) - _SHINGLE + 1)
+    return {tuple(words[start : start + _SHINGLE]) for start in range(count)}
 
 
 class CorpusTexts:
@@ -86,7 +91,8 @@ class CorpusTexts:
     def __init__(
         self, passages: PassageStore, of: Callable[[Passage], str] = attrgetter("text")
     ) -> None:
-        self._passages, hashes = passages, array("Q")
+        self._passages = passages
+        hashes = array("Q")
         with Progress(len(passages), "passages", "read corpus") as progress:
             for batch in passages.batches(_REPORT_EVERY):
                 hashes.extend(_hash(of(passage)) for passage in batch)
@@ -102,20 +108,21 @@ class CorpusTexts:
 
     def find(self, passage: Passage) -> list[int]:
         """Rows with this text, those with this title first, else in order."""
+        key = text_key(passage.text)
+        title = text_key(passage.title)
         first, stop = self._range(passage.text)
-        key, title = text_key(passage.text), text_key(passage.title)
-        same = [
-            (text_key(stored.title) != title, row)
-            for row in map(int, self._rows[first:stop])
-            if text_key((stored := self._passages[row]).text) == key
-        ]
+        same = []
+        for row in self._rows[first:stop].tolist():
+            stored = self._passages[row]
+            if text_key(stored.text) == key:
+                same.append((text_key(stored.title) != title, row))
         return [row for _, row in sorted(same)]
 
     def _range(self, text: str) -> tuple[int, int]:
         key = np.uint64(_hash(text))
-        return int(np.searchsorted(self._hashes, key)), int(
-            np.searchsorted(self._hashes, key, side="right")
-        )
+        first = self._hashes.searchsorted(key)
+        stop = self._hashes.searchsorted(key, side="right")
+        return int(first), int(stop)
 
 
 def _hash(text: str) -> int:
@@ -126,17 +133,22 @@ class GoldLookup:
     """Finds the gold passages of questions.
 
     A gold id counts only if the passage under it has the gold text, where the set quotes one: ids
-    of two corpora may clash. An id of a document that was split stands for all its passages,
-    `{id}-0`, `{id}-1`, …. Next, a passage with the same text is taken; next, one that overlaps it
-    (the paragraph cut or cleaned in another way), found by searching for the text, preferably one
-    that holds an answer. All alternatives (DPR's positives) are looked up, not only the first.
+    of two corpora may clash. An id of a document stands for all its passages. Next, a passage with
+    the same text is taken; next, one that overlaps it (the paragraph cut or cleaned in another
+    way), found by searching for the text, preferably one that holds an answer. All alternatives
+    (DPR's positives) are looked up, not only the first.
 
     Args:
+        documents: the documents that the passages were cut from.
         near: searches passages for texts; without it no overlaps are found.
     """
 
-    def __init__(self, passages: PassageStore, near: TextSearch | None = None) -> None:
-        self._passages, self._near = passages, near
+    def __init__(
+        self, passages: PassageStore, documents: Documents, near: TextSearch | None = None
+    ) -> None:
+        self._passages = passages
+        self._documents = documents
+        self._near = near
 
     @cached_property
     def _texts(self) -> CorpusTexts:
@@ -145,45 +157,43 @@ class GoldLookup:
     def _by_id(self, question: Question) -> tuple[int, ...]:
         """Rows of the gold ids that the index has."""
         quoted = _quoted(question)
-        ids = question.gold_passage_ids or tuple(passage.id for passage in quoted if passage.id)
-        rows = dict.fromkeys(
-            row for name in ids if (row := self._passages.row_of(name)) is not None
-        )
+        ids = question.gold_passage_ids or [passage.id for passage in quoted if passage.id]
+        located = (self._passages.row_of(id) for id in ids)
+        rows = dict.fromkeys(row for row in located if row is not None)
         if not quoted:
             return tuple(rows)
-        return tuple(
-            row
-            for row in rows
-            if any(overlap_share(self._passages[row].text, gold.text) >= _SAME for gold in quoted)
-        )
+        return tuple(row for row in rows if self._is_quoted(row, quoted))
+
+    def _is_quoted(self, row: int, quoted: Sequence[Passage]) -> bool:
+        text = self._passages[row].text
+        return any(overlap_share(text, gold.text) >= _SAME for gold in quoted)
 
     def _by_document(self, question: Question) -> tuple[int, ...]:
         """Rows of all passages of the documents that the gold ids name."""
-        rows: list[int] = []
-        for name in question.gold_passage_ids:
-            numbered = (self._passages.row_of(f"{name}-{n}") for n in count())
-            rows += takewhile(lambda row: row is not None, numbered)  # type: ignore[arg-type]
+        names = question.gold_passage_ids
+        rows = chain.from_iterable(self._documents.rows(name) for name in names)
         return tuple(dict.fromkeys(rows))
 
     def find(self, questions: Sequence[Question]) -> list[GoldPassages]:
         """The gold passages of a block of questions, one result each."""
-        results: dict[int, GoldPassages] = {}
-        quotes: dict[int, list[_Quote]] = {}
-        for number, question in enumerate(questions):
+        located = []
+        missing = []
+        for question in questions:
             quoted = _quoted(question)
-            if rows := self._by_id(question):
-                results[number] = GoldPassages(rows, how="id")
-            elif not quoted and (rows := self._by_document(question)):
-                results[number] = GoldPassages(rows, how="document")
-            else:
-                quotes[number] = [_Quote(question, each, self._texts.find(each)) for each in quoted]
-        missing = [quote for own in quotes.values() for quote in own if not quote.rows]
+            by_id = self._by_id(question)
+            by_document = () if by_id or quoted else self._by_document(question)
+            quotes = []
+            if not by_id and not by_document:
+                quotes = [_Quote(question, gold, self._texts.find(gold)) for gold in quoted]
+            missing += [quote for quote in quotes if not quote.rows]
+            how = "id" if by_id else "document"
+            located.append((GoldPassages(by_id or by_document, how=how), quotes))
         if missing and self._near is not None:
             queries = [" ".join(quote.passage.text.split()[:_QUERY_WORDS]) for quote in missing]
             for quote, hits in zip(missing, self._near(queries, 10), strict=True):
-                quote.rows, quote.how = self._overlapping(quote, hits), "overlap"
-        results |= {number: _gold_passages(own) for number, own in quotes.items()}
-        return [results[number] for number in range(len(questions))]
+                quote.rows = self._overlapping(quote, hits)
+                quote.how = "overlap"
+        return [found if found.rows else _gold_passages(quotes) for found, quotes in located]
 
     def _overlapping(self, quote: _Quote, hits: Sequence[Hit]) -> list[int]:
         matcher = AnswerMatcher(quote.question.answers)

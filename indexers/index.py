@@ -3,37 +3,37 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
+from itertools import islice
 from pathlib import Path, PurePath
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
-from indexers.documents import DOCUMENTS_NAME, DocumentEntry, group_passages, read_document_entries
+from indexers.documents import Documents, Put
 from indexers.embeddings import EmbeddingShards, Header
 from indexers.faiss_index import open_dense
-from indexers.ledger import hold_folder, read_index_manifest, verify_files
+from indexers.ledger import hold_folder
 from indexers.lucene import LuceneIndex
+from indexers.manifest import Manifest
 from indexers.passages import PassageStore, metadata_of
 from indexers.protocols import EncoderIdentity, Selection, VectorIndex
 from indexers.settings import PARTS, Part
 from indexers.token_index import TokenIndex
 from rag.core.arrays import Bool
 from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError, ResourceError
-from rag.core.manifest import read_manifest
 from rag.core.types import Passage
 from rag.data.filters import Condition, Filter, FilterError
-from rag.data.split import document_of
 
 Verify = Literal["none", "size", "deep"]
-Naming = Literal["pieces", "whole", "unknown"]
-"""How passages are named after their documents: `{document}-{n}`, or `{document}`."""
 QUICK_CHECK_BYTES = 256 << 20
-_ATTEMPTS, _MOST_FOLDERS = 5, 200
-_MOST_FILTERS, _FILTER_BYTES = 64, 64 << 20  # limits of the cache of filters, one byte per passage
+_ATTEMPTS = 5
+_MOST_FOLDERS = 200
+# Limits of the cache of filters, one byte per passage.
+_MOST_FILTERS = 64
+_FILTER_BYTES = 64 << 20
 
 
 class DensePart(NamedTuple):
@@ -53,29 +53,35 @@ class Index:
         embeddings: the stored vectors; None without a dense part.
         dense: vector search; None without a dense part.
         tokens: search in token vectors; None without them.
+        documents: the documents that the passages were cut from.
     """
 
-    def __init__(self, directory: Path, manifest: dict[str, Any]) -> None:
-        self.directory, self.manifest = directory, manifest
-        self.data, self.version = directory / manifest["data"], str(manifest["version"])
+    def __init__(self, directory: Path, manifest: Manifest) -> None:
+        self.directory = directory
+        self.manifest = manifest
+        self.data = directory / manifest.data
+        self.version = manifest.version
         self._release = hold_folder(self.data, self)
         self._selections: dict[Filter, Selection] = {}
         self.embeddings: EmbeddingShards | None = None
         self.dense: VectorIndex | None = None
         self.tokens: TokenIndex | None = None
-        self.passages = PassageStore.open(self.data / "passages")
-        if len(self.passages) != manifest["passages"]["count"]:
+        self.passages = PassageStore(self.data / "passages")
+        self.documents = Documents(self.data / "passages")
+        if len(self.passages) != manifest.stage("passages").output["count"]:
             raise MismatchedArtifactError(
                 f"{self.passages.directory} has {len(self.passages)} passages",
                 hint="rebuild the index",
             )
-        if "tokens" in self.parts:
-            described = {**manifest["tokens"], "encoder": manifest["encoder"]}
-            self.tokens = TokenIndex(self.data / "tokens", described)
-        if "dense" in self.parts:
-            header = Header.of({**manifest["embeddings"], "encoder": manifest["encoder"]})
+        encoder = manifest.encoder
+        if "tokens" in self.parts and encoder is not None:
+            self.tokens = TokenIndex(self.data / "tokens", manifest.stage("tokens").output, encoder)
+        if "dense" in self.parts and encoder is not None:
+            header = Header(**manifest.stage("embeddings").output, encoder=encoder)
             self.embeddings = EmbeddingShards.open(self.data / "embeddings", header)
-            self.dense = open_dense(self.data / "dense", self.embeddings, manifest["dense"])
+            self.dense = open_dense(
+                self.data / "dense", self.embeddings, manifest.stage("dense").output
+            )
 
     @classmethod
     def open(cls, directory: str | Path, *, verify: Verify = "size") -> Index:
@@ -94,14 +100,14 @@ class Index:
         """
         place = Path(directory)
         for _ in range(_ATTEMPTS):
-            manifest = read_index_manifest(place)
+            manifest = Manifest.read(place)
             try:
                 if verify != "none":
                     read_bytes = math.inf if verify == "deep" else QUICK_CHECK_BYTES
-                    verify_files(place / manifest["data"], manifest["files"], read_bytes=read_bytes)
+                    manifest.verify(place, read_bytes=read_bytes)
                 return cls(place, manifest)
             except ArtifactError:  # while it was opened, an update may have removed its files
-                if read_manifest(place) == manifest:
+                if Manifest.read(place) == manifest:
                     raise
         raise ResourceError(f"{place} changes faster than it can be opened", hint="try again later")
 
@@ -110,41 +116,24 @@ class Index:
         """BM25 search, opened (and Java started) on first use; None for a dense-only index."""
         if "bm25" not in self.parts:
             return None
-        return LuceneIndex(self.data / "bm25", self.manifest["bm25"])
+        return LuceneIndex(self.data / "bm25", self.manifest.stage("bm25").output)
 
-    @property
-    def source(self) -> dict[str, Any]:
-        """How the corpus was read and cut ("files", "options"); empty for passages from Python."""
-        return self.manifest["inputs"]["passages"].get("source") or {}
-
-    @cached_property
-    def documents(self) -> dict[str, DocumentEntry]:
-        """The documents by id, in the order of the index; without a list of them they have no
-        digests.
-        """
-        path = self.data / "passages" / DOCUMENTS_NAME
-        if path.exists():
-            return read_document_entries(path)
-        document = document_of if self._naming == "pieces" else str
-        return group_passages((passage.id for passage in self.passages), document)
-
-    @property
-    def _naming(self) -> Naming:
-        split = self.source.get("options", {}).get("split")
-        if split is None:
-            return "unknown"
-        return "whole" if split == "none" else "pieces"
+    def puts(self) -> Iterator[Put]:
+        """The documents with their passages, in the order of the index, for another index."""
+        passages = iter(self.passages)
+        for entry in self.documents:
+            own = list(islice(passages, len(entry.rows)))
+            yield Put(entry.id, entry.digest, own, sent=entry.sent)
 
     @property
     def parts(self) -> tuple[Part, ...]:
         """Names of the searchable parts; does not start Java."""
-        return tuple(part for part in PARTS if part in self.manifest["stages"])
+        return tuple(part for part in PARTS if part in self.manifest.stages)
 
     @property
     def encoder_identity(self) -> EncoderIdentity | None:
         """The encoder of the stored vectors; None for a BM25-only index."""
-        stored = self.embeddings if self.tokens is None else self.tokens
-        return None if stored is None else stored.encoder
+        return self.manifest.encoder
 
     def require_dense(self) -> DensePart:
         """The dense part; a ConfigError if there is none."""
@@ -155,14 +144,40 @@ class Index:
         return DensePart(self.dense, self.embeddings, self.encoder_identity)
 
     def select(self, filter: Filter) -> Selection:
-        """The rows whose passages meet a filter; results of the last filters are cached."""
+        """The rows whose passages meet a filter; results of the last filters are cached.
+
+        Raises:
+            FilterError: no passage has a field of this name, or its values cannot be compared with
+                a bound.
+        """
         selected = self._selections.pop(filter, None)
         if selected is None:
-            selected = select(self.passages, filter, self._naming)
+            selected = self._select(filter)
         self._selections[filter] = selected  # the most recently used comes last
         if len(self._selections) > max(2, min(_MOST_FILTERS, _FILTER_BYTES // len(self.passages))):
             del self._selections[next(iter(self._selections))]
         return selected
+
+    def _select(self, filter: Filter) -> Selection:
+        """The rows whose passages meet all conditions; perhaps none.
+
+        Values are compared once per distinct value; a metadata object usually belongs to several
+        passages.
+        """
+        mask = np.ones(len(self.passages), dtype=bool)
+        for condition in filter:
+            if condition.field == "document":
+                mask &= self._of_documents(condition)
+            else:
+                mask &= _matches(self.passages, condition)
+        return Selection(mask)
+
+    def _of_documents(self, condition: Condition) -> Bool:
+        mask = np.zeros(len(self.passages), dtype=bool)
+        for value in condition.values:
+            rows = self.documents.rows(str(value))
+            mask[rows.start : rows.stop] = True
+        return mask
 
     @cached_property
     def folders(self) -> list[str]:
@@ -184,14 +199,15 @@ class Index:
         row = self.passages.row_of(passage_id)
         if row is None:
             return [], []
-        document = document_of(passage_id)
+        rows = self.documents.of_row(row).rows
+        before = range(max(rows.start, row - count), row)
+        after = range(row + 1, min(row + count + 1, rows.stop))
+        return self.passages.get_many(before), self.passages.get_many(after)
 
-        def in_document(rows: range) -> list[Passage]:
-            return [it for it in self.passages.get_many(rows) if document_of(it.id) == document]
-
-        before = range(max(0, row - count), row)
-        after = range(row + 1, min(row + count + 1, len(self.passages)))
-        return in_document(before), in_document(after)
+    def document_of(self, passage_id: str) -> str:
+        """The id of a passage's document; the id itself if the index has no such passage."""
+        row = self.passages.row_of(passage_id)
+        return passage_id if row is None else self.documents.of_row(row).id
 
     def check_encoder(self, identity: EncoderIdentity) -> None:
         """Refuse an encoder whose vectors cannot be compared with the stored ones.
@@ -206,20 +222,21 @@ class Index:
 
     def describe(self) -> str:
         """A text about the content of the index and how it was built."""
-        sizes = {name: entry["size_bytes"] for name, entry in self.manifest["files"].items()}
+        total_bytes = sum(file.size_bytes for file in self.manifest.files.values())
         lines = [
             f"{self.directory}: version {self.version}, {len(self.passages):,} passages, "
-            f"{_readable_size(sum(sizes.values()))}"
+            f"{_readable_size(total_bytes)}"
         ]
-        for stage in self.manifest["stages"]:
-            stage_bytes = sum(size for name, size in sizes.items() if name.startswith(f"{stage}/"))
+        for name in self.manifest.settings.stages:
+            stage = self.manifest.stage(name)
+            stage_bytes = sum(file.size_bytes for file in stage.files.values())
             details = {
                 key: value
-                for key, value in self.manifest[stage].items()
+                for key, value in stage.output.items()
                 if key not in ("sha256", "metric", "rows", "dim", "shard_tokens")
                 and value not in ("", None)
             }
-            lines.append(f"  {stage:<11}{_readable_size(stage_bytes):>13}  {_pairs(details)}")
+            lines.append(f"  {name:<11}{_readable_size(stage_bytes):>13}  {_pairs(details)}")
         if self.encoder_identity is not None:
             lines.append(f"  encoder    {_pairs(self.encoder_identity.to_json())}")
         return "\n".join(lines)
@@ -227,7 +244,8 @@ class Index:
     def close(self) -> None:
         """Release Lucene's files and a sharded search; memory maps go with the object."""
         for part in (self.dense, self.__dict__.pop("lucene", None)):
-            if (close := getattr(part, "close", None)) is not None:
+            close = getattr(part, "close", None)
+            if close is not None:
                 close()
         self._release()
 
@@ -248,30 +266,8 @@ def _readable_size(size_bytes: int) -> str:
     return f"{size_bytes / 1e3:,.1f} kB" if size_bytes < 1e6 else f"{size_bytes / 1e6:,.1f} MB"
 
 
-def select(passages: PassageStore, filter: Filter, naming: Naming = "unknown") -> Selection:
-    """The rows whose passages meet all conditions; perhaps none.
-
-    Values are compared once per distinct value; a metadata object usually belongs to several
-    passages.
-
-    Args:
-        naming: "unknown" takes an id that looks like a piece of a document for one, and for a whole
-            document too.
-
-    Raises:
-        FilterError: no passage has a field of this name, or its values cannot be compared with a
-            bound.
-    """
-    mask = np.ones(len(passages), dtype=bool)
-    for condition in filter:
-        mask &= _matches(passages, condition, naming)
-    return Selection(mask)
-
-
-def _matches(passages: PassageStore, condition: Condition, naming: Naming) -> Bool:
+def _matches(passages: PassageStore, condition: Condition) -> Bool:
     name = condition.field
-    if name == "document":
-        return _of_documents(passages, condition, naming)
     stored = passages.column("path" if name == "path" else "metadata")
     if stored is None:
         raise _no_such_field(passages, name)
@@ -293,18 +289,6 @@ def _matches(passages: PassageStore, condition: Condition, naming: Naming) -> Bo
 
 def _fields_of(text: Any) -> dict[str, Any]:
     return {} if text is None else dict(metadata_of(str(text)))
-
-
-def _of_documents(passages: PassageStore, condition: Condition, naming: Naming) -> Bool:
-    """A passage belongs to the document that its id begins with, or bears the document's id
-    itself.
-    """
-    ids = passages.column("id")
-    documents = pa.array([str(value) for value in condition.values], pa.large_string())
-    names = {"whole": ids, "pieces": pc.replace_substring_regex(ids, r"-\d+$", "")}  # of documents
-    columns = [names[naming]] if naming in names else names.values()
-    masks = [pc.is_in(column, value_set=documents).combine_chunks() for column in columns]
-    return np.asarray(np.any([mask.to_numpy(zero_copy_only=False) for mask in masks], axis=0))
 
 
 def _no_such_field(passages: PassageStore, name: str) -> FilterError:

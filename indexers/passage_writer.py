@@ -4,37 +4,29 @@ from __future__ import annotations
 
 import hashlib
 import json
-from array import array
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
+from indexers.id_table import writing_table
 from indexers.passages import (
     ARROW_NAME,
     BATCH_ROWS,
-    HASHES_NAME,
-    ID_BATCH_ROWS,
     ID_SCHEMA,
-    IDS_NAME,
     OPTIONAL_SCHEMAS,
     PASSAGE_SCHEMA,
-    ROWS_NAME,
 )
-from rag.core.arrays import save_npy
 from rag.core.errors import DataError
-from rag.core.files import atomic_path, clean_directory, disk_errors, hash64
+from rag.core.files import atomic_path, clean_directory, disk_errors
 from rag.core.types import Passage
 
 
 def _digest_update(digest: hashlib._Hash, passage: Passage) -> None:
-    place = (
-        passage.location
-    )  # without a location the digest is as in versions before there were any
+    place = passage.location
     located = (place.path, place.page, *place.headings) if place else ()
     pages = (f"{start} {label}" for start, label in place.pages) if place else ()
     described = (_metadata_json(passage),) if passage.metadata else ()
@@ -46,7 +38,8 @@ def _digest_update(digest: hashlib._Hash, passage: Passage) -> None:
 
 def passages_digest(passages: Iterable[Passage]) -> tuple[int, str]:
     """Count and hex sha256 of passages, as `PassageStoreWriter` computes them while it writes."""
-    digest, count = hashlib.sha256(), 0
+    digest = hashlib.sha256()
+    count = 0
     for passage in passages:
         _digest_update(digest, passage)
         count += 1
@@ -66,23 +59,22 @@ class PassageStoreWriter:
     def __init__(self, directory: str | Path) -> None:
         self.directory = Path(directory)
         self.digest = ""
-        self._hashes = array("Q")
+        self._count = 0
         self._batch: list[Passage] = []
-        self._ids: list[str] = []  # for the next batch of ids.arrow
         self._optional: dict[str, Any] = {}  # writers of the optional files
         self._sha = hashlib.sha256()
 
     def __enter__(self) -> PassageStoreWriter:
         clean_directory(self.directory)
         self._files = ExitStack()
-        self._temporary = self._files.enter_context(atomic_path(self.directory / ARROW_NAME))
-        self._writer = pa.ipc.new_file(str(self._temporary), PASSAGE_SCHEMA)
-        ids = self._files.enter_context(atomic_path(self.directory / IDS_NAME))
-        self._id_writer = pa.ipc.new_file(str(ids), ID_SCHEMA)
+        self._table = ExitStack()
+        temporary = self._files.enter_context(atomic_path(self.directory / ARROW_NAME))
+        self._writer = pa.ipc.new_file(str(temporary), PASSAGE_SCHEMA)
+        self._add_id = self._table.enter_context(writing_table(self.directory, "id", ID_SCHEMA))
         return self
 
     def __len__(self) -> int:
-        return len(self._hashes)
+        return self._count
 
     def add_many(self, passages: Iterable[Passage]) -> None:
         """Append passages in order; the row of each is the number of passages before it."""
@@ -97,25 +89,20 @@ class PassageStoreWriter:
                 raise DataError(
                     f"passage {passage.id!r} holds invalid Unicode ({error})"
                 ) from error
-            self._hashes.append(hash64(passage.id.encode()))
+            self._count += 1
             self._batch.append(passage)
             if len(self._batch) == BATCH_ROWS:
                 self._flush()
 
-    def _flush(self, *, is_last: bool = False) -> None:
+    def _flush(self) -> None:
         with disk_errors(self.directory):
-            if self._batch:
-                rows = list(map(_row, self._batch))
-                self._writer.write_batch(_record_batch(rows, PASSAGE_SCHEMA))
-                for name in OPTIONAL_SCHEMAS:
-                    self._write_optional(name, rows)
-                self._ids += [it.id for it in self._batch]
-                self._batch.clear()
-            if self._ids and (is_last or len(self._ids) >= ID_BATCH_ROWS):
-                self._id_writer.write_batch(
-                    _record_batch([{"id": id} for id in self._ids], ID_SCHEMA)
-                )
-                self._ids.clear()
+            rows = list(map(_row, self._batch))
+            self._writer.write_batch(_record_batch(rows, PASSAGE_SCHEMA))
+            for name in OPTIONAL_SCHEMAS:
+                self._write_optional(name, rows)
+            for passage in self._batch:
+                self._add_id(passage.id)
+            self._batch.clear()
 
     def _write_optional(self, name: str, rows: list[dict[str, Any]]) -> None:
         """Write the rows of one batch; the file begins with the first passage that has something in
@@ -136,51 +123,27 @@ class PassageStoreWriter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        with self._files:  # renames the Arrow file into place, or removes it after an error
+        # Renames the files into place, or removes them after an error; an id that occurs twice is
+        # found first.
+        with self._files, self._table:
             if error is not None:
                 raise error
-            self._flush(is_last=True)
+            if self._batch:
+                self._flush()
             self._writer.close()
-            self._id_writer.close()
             for name in OPTIONAL_SCHEMAS:
                 if name in self._optional:
                     self._optional[name].close()
                 else:  # may be left from an earlier store
                     (self.directory / name).unlink(missing_ok=True)
-            self._write_lookup()
             self.digest = self._sha.hexdigest()
-
-    def _write_lookup(self) -> None:
-        hashes = np.frombuffer(self._hashes, dtype=np.uint64)
-        order = np.argsort(hashes, kind="stable").astype(np.int64)
-        ordered = hashes[order]
-        equal = np.flatnonzero(ordered[1:] == ordered[:-1])
-        with pa.memory_map(str(self._temporary)) as source:
-            reader = pa.ipc.open_file(source)
-            pairs = [[int(row) for row in order[position : position + 2]] for position in equal]
-            ids = [[_id_in(reader, row) for row in pair] for pair in pairs]
-        repeated = [
-            f"{first!r} (passages {rows[0]} and {rows[1]})"
-            for (first, second), rows in zip(ids, pairs, strict=True)
-            if first == second
-        ]
-        if repeated:
-            raise DataError(
-                f"{len(repeated)} passage ids occur more than once: {', '.join(repeated[:3])}",
-                hint="make the ids unique",
-            )
-        save_npy(self.directory / HASHES_NAME, ordered)
-        save_npy(self.directory / ROWS_NAME, order)
-
-
-def _id_in(reader: pa.RecordBatchFileReader, row: int) -> Any:
-    return reader.get_batch(row // BATCH_ROWS).column(0)[row % BATCH_ROWS].as_py()
 
 
 def _row(passage: Passage) -> dict[str, Any]:
     """What a passage has for the columns of all files, by their names."""
     row: dict[str, Any] = {"id": passage.id, "title": passage.title, "text": passage.text}
-    if (place := passage.location) is not None:
+    place = passage.location
+    if place is not None:
         row |= {"path": place.path, "page": place.page, "headings": place.headings}
         if place.pages:
             row["page_starts"], row["page_labels"] = zip(*place.pages, strict=True)

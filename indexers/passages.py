@@ -2,18 +2,16 @@
 row.
 
 Files in the directory: `passages.arrow` (Arrow IPC, uncompressed, record batches of `BATCH_ROWS`
-rows, 1024 in older stores, with the columns id, title, text), `ids.arrow` (the ids once more, close
-together, so that those of some hundred hits lie on few pages), `id_hashes.npy` (sorted 64-bit
-hashes of the ids), `id_rows.npy` (their rows); and where a passage has such, in batches like those
-of the passages, `locations.arrow` (the columns path, page, headings), `pages.arrow` (for passages
-on several pages, the columns page_starts, page_labels) and `metadata.arrow` (the column metadata, a
-JSON object).
+rows, with the columns id, title, text), `ids.arrow` (the ids once more, close together, so that
+those of some hundred hits lie on few pages) with its lookup, see `indexers.id_table`; and where a
+passage has such, in batches like those of the passages, `locations.arrow` (the columns path, page,
+headings), `pages.arrow` (for passages on several pages, the columns page_starts, page_labels) and
+`metadata.arrow` (the column metadata, a JSON object).
 """
 
 from __future__ import annotations
 
 import json
-import mmap
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,26 +20,25 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from rag.core.arrays import load_npy
-from rag.core.errors import ArtifactError, RetrievalError
-from rag.core.files import hash64
+from indexers.id_table import IdTable, open_arrow, read_batch
+from rag.core.errors import RetrievalError
 from rag.core.types import Location, Metadata, Passage
 
 BATCH_ROWS = 128  # Arrow reads a whole batch for one row: some 90 KB
 _CACHED_BATCHES = 8192
-ID_BATCH_ROWS = 1 << 16  # rows per batch of ids.arrow
 _MAPPED_ROWS = 1 << 16  # a pass maps the files again after so many rows: some 50 MB
-ARROW_NAME, IDS_NAME = "passages.arrow", "ids.arrow"
-HASHES_NAME, ROWS_NAME = "id_hashes.npy", "id_rows.npy"
-LOCATIONS_NAME, PAGES_NAME, METADATA_NAME = "locations.arrow", "pages.arrow", "metadata.arrow"
+ARROW_NAME = "passages.arrow"
+HASHES_NAME = "id_hashes.npy"
 # 64-bit offsets: a batch of very long documents may exceed 2 GiB.
 PASSAGE_SCHEMA = pa.schema([(name, pa.large_string()) for name in ("id", "title", "text")])
 ID_SCHEMA = pa.schema([("id", pa.large_string())])
 _TEXTS = pa.list_(pa.string())
 OPTIONAL_SCHEMAS = {
-    LOCATIONS_NAME: pa.schema([("path", pa.string()), ("page", pa.string()), ("headings", _TEXTS)]),
-    PAGES_NAME: pa.schema([("page_starts", pa.list_(pa.int32())), ("page_labels", _TEXTS)]),
-    METADATA_NAME: pa.schema([("metadata", pa.string())]),
+    "locations.arrow": pa.schema(
+        [("path", pa.string()), ("page", pa.string()), ("headings", _TEXTS)]
+    ),
+    "pages.arrow": pa.schema([("page_starts", pa.list_(pa.int32())), ("page_labels", _TEXTS)]),
+    "metadata.arrow": pa.schema([("metadata", pa.string())]),
 }
 
 
@@ -49,55 +46,41 @@ class PassageStore:
     """Reads a memory-mapped store; pages are read from disk when used. Safe to use from several
     threads.
 
+    Raises:
+        ArtifactError: a file is missing, truncated or in another format; the message names it.
+
     Example:
         >>> import tempfile
         >>> from indexers.passage_writer import PassageStoreWriter
         >>> with PassageStoreWriter(tempfile.mkdtemp()) as writer:
         ...     writer.add_many(Passage(f"p{n}", "", f"text {n}") for n in range(3000))
-        >>> store = PassageStore.open(writer.directory)
+        >>> store = PassageStore(writer.directory)
         >>> len(store), store.row_of("p2999"), store[2999].text
         (3000, 2999, 'text 2999')
     """
 
-    def __init__(
-        self,
-        directory: Path,
-        reader: pa.RecordBatchFileReader,
-        rows: int,
-        ids: pa.RecordBatchFileReader,
-        optional: Mapping[str, pa.RecordBatchFileReader],
-    ) -> None:
-        self.directory, self._ids, self._rows = directory, ids, rows
-        self._readers = (reader, *optional.values())
-        self._batch_rows = reader.get_batch(0).num_rows if rows else BATCH_ROWS
+    def __init__(self, directory: str | Path) -> None:
+        self.directory = Path(directory)
+        path = self.directory / ARROW_NAME
+        passages = open_arrow(path, PASSAGE_SCHEMA)
+        batches = passages.num_record_batches
+        rows = 0
+        if batches:
+            rows = (batches - 1) * BATCH_ROWS + read_batch(passages, batches - 1, path).num_rows
+        self._ids = IdTable(self.directory, "id", ID_SCHEMA, rows)
+        self._readers = [passages]
+        for name, schema in OPTIONAL_SCHEMAS.items():
+            if (self.directory / name).exists():
+                self._readers.append(open_arrow(self.directory / name, schema, batches))
         self._batches: dict[int, dict[str, pa.Array]] = {}
-        self._id_batches: dict[int, pa.Array] = {}
         self._lock = threading.Lock()
-        self._hashes = load_npy(directory / HASHES_NAME, dtype=np.uint64, shape=(rows,))
-        self._id_rows = load_npy(directory / ROWS_NAME, dtype=np.int64, shape=(rows,))
-
-    @classmethod
-    def open(cls, directory: str | Path) -> PassageStore:
-        """Map the files of a store.
-
-        Raises:
-            ArtifactError: a file is missing, truncated or in another format; the message names it.
-        """
-        place = Path(directory)
-        reader = _open_table(place / ARROW_NAME, PASSAGE_SCHEMA)
-        last = reader.num_record_batches - 1
-        ends = [_read_batch(reader, n, place / ARROW_NAME) for n in sorted({0, last}) if last >= 0]
-        rows = last * ends[0].num_rows + ends[-1].num_rows if ends else 0
-        optional = {
-            name: _open_table(place / name, schema, last + 1)
-            for name, schema in OPTIONAL_SCHEMAS.items()
-            if (place / name).exists()
-        }
-        ids = _open_table(place / IDS_NAME, ID_SCHEMA, -(-rows // ID_BATCH_ROWS))
-        return cls(place, reader, rows, ids, optional)
 
     def __len__(self) -> int:
-        return self._rows
+        return len(self._ids)
+
+    def is_same(self, other: PassageStore) -> bool:
+        """Whether both are one store, perhaps under hard links."""
+        return (self.directory / ARROW_NAME).samefile(other.directory / ARROW_NAME)
 
     def _columns(self, batch: int) -> dict[str, pa.Array]:
         """Ids, titles, texts, and what stands in the optional files, by name; cached."""
@@ -110,7 +93,7 @@ class PassageStore:
 
     def _read(self, batch: int) -> dict[str, pa.Array]:
         with self._lock:
-            parts = [_read_batch(reader, batch, self.directory) for reader in self._readers]
+            parts = [read_batch(reader, batch, self.directory) for reader in self._readers]
         return {
             name: column
             for part in parts
@@ -126,7 +109,7 @@ class PassageStore:
             return None
         with self._lock:
             numbers = range(reader.num_record_batches)
-            batches = [_read_batch(reader, number, self.directory) for number in numbers]
+            batches = [read_batch(reader, number, self.directory) for number in numbers]
         return pa.chunked_array(
             [batch.column(name) for batch in batches], reader.schema.field(name).type
         )
@@ -138,7 +121,7 @@ class PassageStore:
             RetrievalError: there is no such row.
         """
         self._check([row])
-        batch, within = divmod(row, self._batch_rows)
+        batch, within = divmod(row, BATCH_ROWS)
         return _passage(
             {name: column[within].as_py() for name, column in self._columns(batch).items()}
         )
@@ -149,43 +132,23 @@ class PassageStore:
         for (
             row
         ) in rows:  # the system begins to read all their batches before the first is waited for
-            self._columns(int(row) // self._batch_rows)
+            self._columns(int(row) // BATCH_ROWS)
         return [self[int(row)] for row in rows]
 
     def ids(self, rows: Sequence[int] | np.ndarray) -> list[str]:
         """The ids of `rows`, without touching titles and texts."""
         self._check(rows)
-        places = (divmod(int(row), ID_BATCH_ROWS) for row in rows)
-        return [self._id_batch(batch)[within].as_py() for batch, within in places]
-
-    def _id_batch(self, number: int) -> pa.Array:
-        if number not in self._id_batches:
-            with self._lock:
-                batch = _read_batch(self._ids, number, self.directory / IDS_NAME)
-                self._id_batches[number] = batch.column(0)
-        return self._id_batches[number]
+        return [self._ids.values(int(row))[0] for row in rows]
 
     def _check(self, rows: Sequence[int] | np.ndarray) -> None:
-        if len(rows) and (min(rows) < 0 or max(rows) >= self._rows):
+        if len(rows) and (min(rows) < 0 or max(rows) >= len(self)):
             raise RetrievalError(
-                f"rows {min(rows)}…{max(rows)} are outside of {self._rows} passages"
+                f"rows {min(rows)}…{max(rows)} are outside of {len(self)} passages"
             )
 
     def row_of(self, passage_id: str) -> int | None:
         """The row of a passage; None if no passage has this id."""
-        if not isinstance(passage_id, str):
-            return None
-        try:
-            key = np.uint64(hash64(passage_id.encode()))
-        except UnicodeEncodeError:
-            return None
-        position = int(np.searchsorted(self._hashes, key))
-        while position < self._rows and self._hashes[position] == key:
-            row = int(self._id_rows[position])
-            if self.ids([row])[0] == passage_id:
-                return row
-            position += 1
-        return None
+        return self._ids.row_of(passage_id)
 
     def find(self, passage_id: str) -> Passage | None:
         """The passage with this id, or None."""
@@ -204,17 +167,17 @@ class PassageStore:
         The files are mapped anew every so often, so that a pass over a corpus does not fill the
         memory.
         """
-        end = self._rows if stop is None else min(stop, self._rows)
+        end = len(self) if stop is None else min(stop, len(self))
         step = max(size, _MAPPED_ROWS // size * size)
         for begin in range(start, end, step):
-            store = PassageStore.open(self.directory)
+            store = PassageStore(self.directory)
             for first in range(begin, min(begin + step, end), size):
                 yield list(store._slice(first, min(first + size, end)))
 
     def _slice(self, start: int, stop: int) -> Iterator[Passage]:
         while start < stop:
-            batch, within = divmod(start, self._batch_rows)
-            count = min(self._batch_rows - within, stop - start)
+            batch, within = divmod(start, BATCH_ROWS)
+            count = min(BATCH_ROWS - within, stop - start)
             # Not cached: a pass over the corpus should leave nothing behind.
             columns = self._read(batch)
             values = (column.slice(within, count).to_pylist() for column in columns.values())
@@ -223,48 +186,16 @@ class PassageStore:
             start += count
 
 
-def _open_table(
-    path: Path, schema: pa.Schema, batches: int | None = None
-) -> pa.RecordBatchFileReader:
-    """A reader of a mapped file, unmapped when nothing refers to it any more."""
-    hint = "restore it or rebuild the index"
-    try:
-        with path.open("rb") as file:
-            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        if hasattr(
-            mmap, "MADV_RANDOM"
-        ):  # the system reads what Arrow asks it for, and nothing around a page
-            mapped.madvise(mmap.MADV_RANDOM)
-        reader = pa.ipc.open_file(pa.py_buffer(mapped))
-    except FileNotFoundError as error:
-        raise ArtifactError(f"{path} is missing", hint=hint) from error
-    except (ValueError, OSError) as error:  # raised by Arrow, or for an empty file
-        raise ArtifactError(f"{path} is damaged: {error}", hint=hint) from error
-    if reader.schema != schema or batches not in (None, reader.num_record_batches):
-        raise ArtifactError(f"{path} does not belong to the passages of this index", hint=hint)
-    return reader
-
-
-def _read_batch(reader: pa.RecordBatchFileReader, number: int, place: Path) -> pa.RecordBatch:
-    """A batch whose offsets lie inside of it: reading beyond them would end the process."""
-    try:
-        batch = reader.get_batch(number)
-        batch.validate(full=True)
-    except (ValueError, OSError) as error:
-        raise ArtifactError(
-            f"{place} is damaged: {error}", hint="restore it or rebuild the index"
-        ) from error
-    return batch
-
-
 def _passage(row: Mapping[str, Any]) -> Passage:
     """The passage that has these values in the columns of all files."""
-    place = None
-    if (path := row.get("path")) is not None:
+    location = None
+    path = row.get("path")
+    if path is not None:
         pages = zip(row.get("page_starts") or (), row.get("page_labels") or (), strict=True)
-        place = Location(path, row["page"], tuple(row["headings"]), tuple(pages))
-    metadata = () if (text := row.get("metadata")) is None else metadata_of(text)
-    return Passage(row["id"], row["title"], row["text"], place, metadata)
+        location = Location(path, row["page"], tuple(row["headings"]), tuple(pages))
+    stored = row.get("metadata")
+    metadata = () if stored is None else metadata_of(stored)
+    return Passage(row["id"], row["title"], row["text"], location, metadata)
 
 
 def metadata_of(text: str) -> Metadata:

@@ -9,10 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Annotated, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import PlainSerializer, PlainValidator
 
 from rag.core.arrays import Bool, Float32, Int64
 from rag.core.errors import ArtifactError, MismatchedArtifactError
@@ -127,6 +128,16 @@ class EncoderIdentity:
         """The settings to load an encoder with so that it makes these vectors."""
         names = ("pooling", "normalize", "max_length", "query_prefix", "passage_prefix", "layout")
         return {name: getattr(self, name) for name in names}
+
+
+def _as_identity(value: Any) -> EncoderIdentity:
+    return value if isinstance(value, EncoderIdentity) else EncoderIdentity.from_json(value)
+
+
+# An identity in a model that is stored as JSON.
+Identity = Annotated[
+    EncoderIdentity, PlainValidator(_as_identity), PlainSerializer(EncoderIdentity.to_json)
+]
 
 
 @runtime_checkable

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 from pydantic import Field, field_validator, model_validator
 
@@ -20,14 +20,15 @@ INDEX_KINDS: dict[IndexKind, tuple[Part, ...]] = {
 INDEX_TYPES = ("flat", "hnsw", "ivf")
 PLAID = "plaid"  # one vector per token: the part "tokens" takes the place of "dense"
 VectorDtype = Literal["float16", "float32"]
-Stage = Literal["passages", "embeddings", "dense", "tokens", "bm25"]
-RECALL, HYBRID_RECALL = 0.98, 0.9
+StageName = Literal["passages", "embeddings", "dense", "tokens", "bm25"]
+STAGES: tuple[StageName, ...] = get_args(StageName)  # each has a folder of its name
+RECALL = 0.98
+HYBRID_RECALL = 0.9
 SHARD_ROWS = 16_384  # passages per shard
-STAGES: tuple[Stage, ...] = get_args(Stage)  # each has a folder of its name
 
 
 class BuildSettings(Config):
-    """Settings of an index build; stored in the manifest.
+    """Settings of an index build; stored in the manifest, except those of the machine.
 
     Attributes:
         retriever: what the index can be searched by: vectors, BM25, or both (hybrid).
@@ -44,6 +45,8 @@ class BuildSettings(Config):
         java_heap_mib: most memory of Lucene while it indexes, in MiB.
     """
 
+    free: ClassVar[frozenset[str]] = frozenset({"threads", "java_heap_mib"})
+
     retriever: IndexKind = "dense"
     index_type: str = "flat"
     shard_rows: int = Field(default=SHARD_ROWS, ge=1)
@@ -58,9 +61,8 @@ class BuildSettings(Config):
     @field_validator("index_type")
     @classmethod
     def _check_type(cls, value: str) -> str:
-        if (
-            value not in (*INDEX_TYPES, PLAID) and not value[:1].isupper()
-        ):  # as every string of FAISS begins
+        # Every string of FAISS begins with a capital letter.
+        if value not in (*INDEX_TYPES, PLAID) and not value[:1].isupper():
             names = ", ".join((*INDEX_TYPES, PLAID))
             raise ValueError(f"not {names} or a string of FAISS' index_factory, such as SQ8")
         return value
@@ -74,11 +76,26 @@ class BuildSettings(Config):
         return self
 
     @property
-    def stages(self) -> list[Stage]:
+    def stages(self) -> list[StageName]:
         """The stages of a build, in their order."""
-        vectors: list[Stage] = ["tokens"] if self.has_tokens else ["embeddings", "dense"]
-        words: list[Stage] = ["bm25"] if "bm25" in INDEX_KINDS[self.retriever] else []
-        return ["passages", *(vectors if self.has_encoder else ()), *words]
+        stages: list[StageName] = ["passages"]
+        if self.has_tokens:
+            stages.append("tokens")
+        elif self.has_encoder:
+            stages += ["embeddings", "dense"]
+        if "bm25" in INDEX_KINDS[self.retriever]:
+            stages.append("bm25")
+        return stages
+
+    def extended(self, earlier: BuildSettings) -> BuildSettings:
+        """The settings of an index that was built with `earlier`, and then extended with these."""
+        if set(earlier.stages) <= set(self.stages):
+            return self
+        vectors = self if self.has_encoder else earlier
+        words = earlier if self.has_encoder else self
+        return vectors.replaced(
+            retriever="hybrid", recall_target=vectors.tuned_recall, k1=words.k1, b=words.b
+        )
 
     @property
     def has_encoder(self) -> bool:
@@ -100,11 +117,8 @@ class BuildSettings(Config):
         """The recall that a lossy type searches for."""
         if self.recall_target is not None:
             return self.recall_target
-        return (
-            HYBRID_RECALL
-            if self.retriever == "hybrid" and "IVF" in self.index_type.upper()
-            else RECALL
-        )
+        is_helped = self.retriever == "hybrid" and "IVF" in self.index_type.upper()
+        return HYBRID_RECALL if is_helped else RECALL
 
     @property
     def stored_dtype(self) -> VectorDtype:

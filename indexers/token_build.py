@@ -109,7 +109,6 @@ def build_tokens(
         "shard_rows": shard_rows,
         "seed": seed,
         "shard_tokens": shard_tokens,
-        "encoder": encoder.identity.to_json(),
     }
 
 

@@ -64,21 +64,16 @@ class TokenIndex:
 
     Args:
         info: what `build_tokens` returned, and the manifest of an index says.
-
-    Attributes:
         encoder: identity of the encoder that made the vectors.
 
     Raises:
         ArtifactError: a file is missing, truncated or in another format; the message names it.
     """
 
-    def __init__(self, directory: Path, info: dict[str, Any]) -> None:
-        self.directory, self.info = directory, info
-        self.encoder = EncoderIdentity.from_json(info["encoder"])
-        if info["bits"] != BITS:
-            raise MismatchedArtifactError(
-                f"{directory} has {info['bits']} bits", hint="rebuild the index"
-            )
+    def __init__(self, directory: Path, info: dict[str, Any], encoder: EncoderIdentity) -> None:
+        self.directory = directory
+        self.info = info
+        self.encoder = encoder
         count, self.dim = int(info["centroids"]), int(info["dim"])
         buckets = load_npy(
             directory / BUCKETS_NAME, dtype=np.float32, shape=(2 ** (BITS + 1) - 1, self.dim)

@@ -8,6 +8,7 @@ that cannot be read, before any work.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from itertools import islice
 from numbers import Integral
@@ -22,11 +23,10 @@ from rag.core.errors import ConfigError
 from rag.core.files import check_target
 from rag.data.filters import Filter, parse_filter
 from rag.data.records import CorpusFormat, CorpusOptions, ReadReport
-from rag.data.split import split_documents
 from retrievers.encoders.options import EncoderOptions
 
 if TYPE_CHECKING:
-    from indexers.update import UpdateReport
+    from indexers.index_writer import WriteReport
 
 
 def index(
@@ -68,22 +68,21 @@ def index(
         DataError: the corpus cannot be read, or has too many bad records.
         MismatchedArtifactError: `out` holds a build of other inputs or settings.
     """
-    from indexers.build import build_index
-    from indexers.documents import Put
     from indexers.embeddings import encode_corpus
-    from indexers.reuse import open_stored
+    from indexers.index import Index
+    from indexers.index_writer import write_index
     from rag.scale.encoding import encoding_at
-    from rag.updates import Corpus
+    from rag.updates import Corpus, Cutter
     from retrievers.encoders.open import load_encoder, passage_budget
 
-    place, report = Path(out), report if report is not None else ReadReport()
-    reading = {name: settings.pop(name) for name in CorpusOptions.model_fields if name in settings}
-    encoding = {n: settings.pop(n) for n in EncoderOptions.model_fields if n in settings}
-    stated = load_config(EncoderOptions, overrides=encoding).stated
-    build = load_config(BuildSettings, overrides={"retriever": retriever, **settings})
+    report = ReadReport() if report is None else report
     inputs, is_sample = resolve_corpus(corpus)
+    reading = {name: settings.pop(name) for name in CorpusOptions.model_fields if name in settings}
     if is_sample and reading.get("split", "auto") == "auto":
         reading["split"] = "none"
+    given = {name: settings.pop(name) for name in EncoderOptions.model_fields if name in settings}
+    stated = load_config(EncoderOptions, overrides=given).stated
+    build = load_config(BuildSettings, overrides={"retriever": retriever, **settings})
     is_named = encoder is None or isinstance(encoder, str | Path)
     if stated and not is_named:
         raise ConfigError(
@@ -95,44 +94,32 @@ def index(
             "--ray encodes one vector per passage by an encoder that every node can load, and reuses none",
             hint="name a folder on a shared disk, without --reuse; BM25 and token vectors are built here",
         )
-    # an encoder of one's own is measured by the embedded one
-    max_tokens, count_tokens = passage_budget(encoder if is_named else None, **stated)
-    options = load_config(CorpusOptions, overrides={"max_tokens": max_tokens, **reading})
-    read = Corpus(
-        inputs, format, options, lambda each: split_documents([each], options, count_tokens), report
-    )
-    loaded = stored = None
+    if reuse and not build.has_dense:
+        raise ConfigError("--reuse takes over one vector per passage, and this build makes none")
+    if reuse and Path(out).resolve() == Path(reuse).resolve():
+        raise ConfigError(f"--reuse and --out are both {out}", hint="build into a new directory")
+    # An encoder of one's own is measured by the embedded one.
+    measured = encoder if is_named else None
+    cutter = Cutter(reading, partial(passage_budget, measured, **stated))
+    documents = Corpus(inputs, format, cutter, report)
+    loaded = None
     if build.has_encoder:
         loaded = load_encoder(encoder, precision=precision, **stated)
-    if reuse:
-        if loaded is None or not build.has_dense:
-            raise ConfigError(
-                "--reuse takes over one vector per passage, and this build makes none"
-            )
-        if place.resolve() == Path(reuse).resolve():
-            raise ConfigError(
-                f"--reuse and --out are both {out}", hint="build into a new directory"
-            )
-        stored = open_stored(loaded, reuse, build.stored_dtype)
-    puts = (
-        change for change in read.changes({}) if isinstance(change, Put)
-    )  # nothing is stored yet
-    with encoding_at(ray) as how:
-        if stored is not None:
-            how["encode"] = partial(encode_corpus, stored=stored)
-        source = read.describe()
-        build_index(
-            puts,
-            place,
-            encoder=loaded,
+    reused = Index.open(reuse, verify="deep") if reuse else nullcontext()
+    with encoding_at(ray) as encoding, reused as start:
+        written = write_index(
+            out,
+            documents.changes(),
             settings=build,
-            source=source,
+            encoder=loaded,
+            start_from=start,
+            source=documents.describe(),
             overwrite=overwrite,
-            **how,
+            encode=encoding.get("encode", encode_corpus),
         )
-    if stored is not None:
-        report.notes.insert(0, f"{stored.reused:,} vectors taken over")
-    return place
+    if reuse:
+        report.notes.insert(0, f"{written.reused:,} vectors taken over")
+    return written.directory
 
 
 def resolve_corpus(corpus: str | Path | Sequence[str | Path]) -> tuple[list[str], bool]:
@@ -152,7 +139,7 @@ def update(
     encoder: Any = None,
     precision: str = "auto",
     **options: Any,
-) -> UpdateReport:
+) -> WriteReport:
     """Bring an index up to date with its corpus as it is now; only new passages are encoded.
 
     Open readers keep their version; a crash leaves the old one or the new. Documents by themselves

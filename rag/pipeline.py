@@ -9,8 +9,8 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
-from indexers.build import build_index
 from indexers.index import Index
+from indexers.index_writer import write_index
 from indexers.settings import BuildSettings, IndexKind
 from rag.answering import (
     RETRIEVER_HINT,
@@ -114,7 +114,7 @@ class Pipeline:
             holder = tempfile.TemporaryDirectory(prefix="rag-index-")
             out = Path(holder.name) / "index"
         loaded = load_encoder(encoder) if settings.has_encoder else None
-        build_index(passages, Path(out), encoder=loaded, settings=settings)
+        write_index(out, passages, encoder=loaded, settings=settings)
         pipeline = cls.open(out, retriever=retriever, index_encoder=loaded, reader=reader)
         pipeline._holder = holder  # keeps a temporary index alive, and removes it with the pipeline
         return pipeline
@@ -144,9 +144,10 @@ class Pipeline:
     @property
     def identity(self) -> dict[str, object]:
         """Description of retriever, encoder and reader with their weight hashes, for reports."""
+        encoder = self.index.encoder_identity
         identity: dict[str, object] = {
             **self.retriever.identity,
-            "encoder": self.index.manifest.get("encoder"),
+            "encoder": encoder and encoder.to_json(),
             "reader": None if self.reader is None else reader_name(self.reader),
         }
         # Passages of paths are all read, whatever the effort.

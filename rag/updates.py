@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cache
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from indexers.documents import Put, record_digest
-from indexers.index import Index
-from indexers.update import (
-    Change,
-    DocumentEntries,
-    OpenEncoder,
-    Unchanged,
-    UpdateReport,
-    update_index,
-)
+from indexers.documents import DocumentEntry, Documents, InOrder, Put
+from indexers.index_writer import OpenEncoder, WriteReport, update_index
+from indexers.manifest import Manifest
+from rag.config import load_config
 from rag.core.errors import ConfigError, DataError
 from rag.core.files import sha256_file
 from rag.core.types import Passage
@@ -25,31 +21,58 @@ from rag.data.corpus import read_sources
 from rag.data.documents.read import file_id
 from rag.data.files.sources import DOCUMENTS, Source, find_sources
 from rag.data.records import CorpusOptions, Document, ReadReport
-from rag.data.split import split_documents
+from rag.data.split import CountTokens, split_documents
 from retrievers.encoders.open import load_like, passage_budget
 
-Cut = Callable[[Document], Iterable[Passage]]
+Budget = tuple[int, CountTokens]
+
+
+class Cutter:
+    """How an index reads its documents and cuts them into passages.
+
+    Args:
+        stated: fields of `CorpusOptions`; without `max_tokens`, the budget decides it.
+        open_budget: opens what `passage_budget` returns for the encoder.
+
+    Attributes:
+        reading: the options of reading, for which no tokenizer is opened.
+    """
+
+    def __init__(self, stated: Mapping[str, Any], open_budget: Callable[[], Budget]) -> None:
+        self.reading = load_config(CorpusOptions, overrides=stated)
+        self._open_budget = open_budget
+
+    @cached_property
+    def _budget(self) -> Budget:
+        return self._open_budget()
+
+    @cached_property
+    def options(self) -> CorpusOptions:
+        """All options."""
+        if "max_tokens" in self.reading.model_fields_set:
+            return self.reading
+        return self.reading.model_copy(update={"max_tokens": self._budget[0]})
+
+    def __call__(self, document: Document) -> list[Passage]:
+        """The passages of a document."""
+        return list(split_documents([document], self.options, self._budget[1]))
 
 
 class Corpus:
     """The documents of an index, from the files, folders or data sets that were named.
 
     Args:
-        cut: document → passages.
         report: counts what is read.
     """
 
     def __init__(
-        self,
-        inputs: Sequence[str | Path],
-        format: str,
-        options: CorpusOptions,
-        cut: Cut,
-        report: ReadReport,
+        self, inputs: Sequence[str | Path], format: str, cutter: Cutter, report: ReadReport
     ) -> None:
-        self._options, self._cut, self._report = options, cut, report
+        self._cutter = cutter
+        self._report = report
         paths = [str(item) for item in inputs]
-        self._sources = find_sources(paths, format, report, text_field=options.text_field or "")
+        text_field = cutter.reading.text_field or ""
+        self._sources = find_sources(paths, format, report, text_field=text_field)
         self._digest = cache(_digest)
 
     def describe(self) -> dict[str, Any]:
@@ -58,46 +81,59 @@ class Corpus:
         for source in self._sources:
             entry = {"name": source.path, "format": source.format}
             if Path(source.path).is_file():
-                entry["name"] = (
-                    source.name if source.format == DOCUMENTS else Path(source.path).name
-                )
+                is_document = source.format == DOCUMENTS
+                entry["name"] = source.name if is_document else Path(source.path).name
                 entry["sha256"] = self._digest(source.path)
             files.append(entry)
-        # the size of sections is decided by the encoder, and records have none
+        # The size of sections is decided by the encoder, and records have none.
         has_sections = any(entry["format"] == DOCUMENTS for entry in files)
-        options = self._options.model_dump(exclude=set() if has_sections else {"max_tokens"})
+        options = self._cutter.options.model_dump(exclude=set() if has_sections else {"max_tokens"})
         return {"files": files, "options": options}
 
-    def changes(self, stored: DocumentEntries) -> Iterator[Change]:
+    def changes(self, stored: Documents | None = None) -> Iterator[Put | DocumentEntry]:
         """Every document, in the corpus's order, and after these the stored ones that were put by
         themselves.
 
         Files that are documents and whose bytes did not change are not converted again.
+
+        Args:
+            stored: the documents of the index; None if there is no index yet.
         """
-        digests = {
-            id: entry.digest for id, entry in stored.items() if entry.digest and not entry.sent
-        }
-        ids = set[str]()
+        replaced = set[str]()  # ids of documents that were put by themselves
+        in_order = None if stored is None else InOrder(stored)
+
+        def unchanged(id: str, digest: str) -> DocumentEntry | None:
+            entry = None if in_order is None else in_order.find(id)
+            if entry is not None and entry.sent:
+                replaced.add(id)
+            elif entry is not None and digest and entry.digest == digest:
+                return entry
+            return None
 
         def is_stored(file: Source) -> bool:
-            return self._digest(file.path) == digests.get(file_id(file.name))
+            return unchanged(file_id(file.name), self._digest(file.path)) is not None
 
-        for source, document in read_sources(self._sources, self._options, self._report, is_stored):
+        options = self._cutter.reading
+        for source, document in read_sources(self._sources, options, self._report, is_stored):
             if document is None:
-                change: Change = Unchanged(file_id(source.name))
+                entry = unchanged(file_id(source.name), self._digest(source.path))
             else:
                 is_file = source.format == DOCUMENTS
                 digest = self._digest(source.path) if is_file else record_digest(document)
-                if digests.get(document.id) == digest:
-                    change = Unchanged(document.id)
-                else:
-                    change = Put(document.id, digest, list(self._cut(document)))
-            if stored:
-                ids.add(change.id)
-            yield change
-        yield from (
-            Unchanged(entry.id) for entry in stored.values() if entry.sent and entry.id not in ids
-        )
+                entry = unchanged(document.id, digest)
+            if entry is not None:
+                yield entry
+            elif document is not None:
+                yield Put(document.id, digest, self._cutter(document))
+        if stored is not None:
+            yield from (entry for entry in stored if entry.sent and entry.id not in replaced)
+
+
+def record_digest(document: Document) -> str:
+    """Hex digest of a record's content."""
+    content = [document.title, document.text, document.metadata]
+    encoded = json.dumps(content).encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(encoded, digest_size=16).hexdigest()
 
 
 def _digest(path: str) -> str:
@@ -117,8 +153,8 @@ class IndexUpdater:
     """
 
     def __init__(self, index: str | Path, encoder: Any = None, precision: str = "auto") -> None:
-        self.place = Path(index)
-        self._source = encoder
+        self.directory = Path(index)
+        self._encoder = encoder
         self._open: OpenEncoder = cache(
             lambda identity: load_like(identity, encoder, precision=precision)
         )
@@ -131,7 +167,7 @@ class IndexUpdater:
         format: str = "auto",
         max_bad_share: float = 0.01,
         max_deleted_share: float = 0.5,
-    ) -> UpdateReport:
+    ) -> WriteReport:
         """Make the index hold the corpus, and after it the documents that were put by `change`.
 
         Args:
@@ -143,61 +179,57 @@ class IndexUpdater:
             DataError: the corpus cannot be read, or too much would be deleted.
             MismatchedArtifactError: the encoder is not that of the index.
         """
-        source, cut = self._cutter()
-        if "options" not in source:
+        if "options" not in Manifest.read(self.directory).source:
             raise ConfigError(
-                f"{self.place} was not built from files, so it has no corpus to be updated from",
+                f"{self.directory} was not built from files, so it has no corpus to be updated from",
                 hint="build it with `rag index FOLDER --out DIR`; documents can also be sent to its server",
             )
-        options = CorpusOptions(**{**source["options"], "max_bad_share": max_bad_share})
         report = ReadReport()
-        documents = Corpus(corpus, format, options, cut, report)
+        documents = Corpus(corpus, format, self._cutter(max_bad_share=max_bad_share), report)
         if report.unread:
             raise DataError(
                 f"{report.problems[0]}, and its documents would be deleted",
                 hint="change its permissions; nothing was changed",
             )
         return update_index(
-            self.place, documents.changes, self._open, max_deleted_share=max_deleted_share
+            self.directory, documents.changes, self._open, max_deleted_share=max_deleted_share
         )
 
     def cut(self, documents: Iterable[Document]) -> list[Put]:
         """Documents for `change`, in passages as the index has them."""
-        _, cut = self._cutter()
-        return [Put(each.id, record_digest(each), list(cut(each)), sent=True) for each in documents]
+        cutter = self._cutter()
+        return [
+            Put(document.id, record_digest(document), cutter(document), sent=True)
+            for document in documents
+        ]
 
-    def change(self, documents: Iterable[Put], deleted: Iterable[str] = ()) -> UpdateReport:
+    def change(self, documents: Iterable[Put], deleted: Iterable[str] = ()) -> WriteReport:
         """Put documents, each in place of the one with its id or at the end, and delete others."""
         puts = {put.id: put for put in documents}
-        gone, present = set(deleted), frozenset[str]()
+        return update_index(self.directory, partial(_changed, puts, set(deleted)), self._open)
 
-        def changes(stored: DocumentEntries) -> Iterator[Change]:
-            nonlocal present
-            present = frozenset(stored) & {*puts, *gone}
-            yield from (
-                puts.get(id) or Unchanged(id) for id in stored if id in puts or id not in gone
-            )
-            yield from (put for id, put in puts.items() if id not in stored)
+    def _cutter(self, **changed: Any) -> Cutter:
+        """How the index reads and cuts; the first document that is cut opens a tokenizer."""
+        manifest = Manifest.read(self.directory)
+        stated = {**manifest.source.get("options", {}), **changed}
+        encoder = self._encoder if isinstance(self._encoder, str | Path) else None
+        if manifest.encoder is None:
+            return Cutter(stated, partial(self._budget, encoder))
+        name = encoder or manifest.encoder.name
+        lengths = {
+            "max_length": manifest.encoder.max_length,
+            "passage_prefix": manifest.encoder.passage_prefix,
+        }
+        return Cutter(stated, partial(self._budget, name, **lengths))
 
-        report = update_index(self.place, changes, self._open)
-        report.present = present
-        return report
 
-    def _cutter(self) -> tuple[Mapping[str, Any], Cut]:
-        """What the index was made from, and how it cuts documents; the first one opens a
-        tokenizer.
-        """
-        with Index.open(self.place, verify="none") as index:
-            source, identity = index.source, index.encoder_identity
-        name = identity.name if identity else None
-        encoder = self._source if isinstance(self._source, str | Path) else name
-        stated = dict[str, Any]()
-        if identity is not None:
-            stated = {name: getattr(identity, name) for name in ("max_length", "passage_prefix")}
-
-        def cut(document: Document) -> Iterable[Passage]:
-            max_tokens, count = self._budget(encoder, **stated)
-            options = CorpusOptions(**{"max_tokens": max_tokens, **source.get("options", {})})
-            return split_documents([document], options, count)
-
-        return source, cut
+def _changed(
+    puts: dict[str, Put], deleted: set[str], stored: Documents
+) -> Iterator[Put | DocumentEntry]:
+    for entry in stored:
+        put = puts.pop(entry.id, None)
+        if put is not None:
+            yield put
+        elif entry.id not in deleted:
+            yield entry
+    yield from puts.values()

@@ -34,7 +34,8 @@ from starlette.responses import (
     Response,
 )
 
-from indexers.update import UpdateReport
+from indexers.documents import DocumentEntry
+from indexers.index_writer import WriteReport
 from rag.core.errors import ConfigError, DataError, DiskFullError, RagError, ResourceError
 from rag.core.log import get_logger
 from rag.core.types import Passage
@@ -58,7 +59,8 @@ router = APIRouter()
 _updater = lru_cache(1)(
     IndexUpdater
 )  # with an encoder of its own: another thread has the questions'
-_LOCK_WAIT_S, _RETRY_S = 30.0, 0.5
+_LOCK_WAIT_S = 30.0
+_RETRY_S = 0.5
 _MOST_LISTED = 1000
 _MOST_METADATA = 10_000  # characters as JSON: they are stored with every passage
 
@@ -82,7 +84,8 @@ class _Described(BaseModel):
     @classmethod
     def _can_be_compared(cls, value: dict[str, Any]) -> dict[str, Any]:
         metadata = dict(metadata_of_fields(value))
-        if (size := len(json.dumps(metadata, ensure_ascii=False))) > _MOST_METADATA:
+        size = len(json.dumps(metadata, ensure_ascii=False))
+        if size > _MOST_METADATA:
             raise ValueError(
                 f"{size:,} characters, at most {_MOST_METADATA:,} are stored with every passage"
             )
@@ -126,7 +129,8 @@ def _check_access(engine: Engine, *, changes: bool = True) -> None:
         )
         raise ApiError(403, "documents_disabled", message, hint="set RAG_SERVE_API_KEYS")
     engine.require_ready()
-    if changes and (reason := engine.read_only()):
+    reason = engine.read_only() if changes else ""
+    if reason:
         message = f"the index cannot be changed: {reason}"
         raise ApiError(409, "index_read_only", message, hint="nothing was changed")
 
@@ -149,13 +153,16 @@ async def send(request: Request, engine: AppEngine) -> Response:
     if request.headers.get("content-type", "").startswith("multipart/form-data"):
         documents, remarks = await _uploaded(request, engine)
     else:
-        documents, remarks = await _listed(request), {}
-    if problem := _problem(documents):
+        documents = await _listed(request)
+        remarks = {}
+    problem = _problem(documents)
+    if problem:
         raise invalid_request(problem, "nothing was changed")
     version = (await _change(engine, documents, ())).version
-    entries = await engine.in_thread(_list, engine.require_ready())
-    shown = [entries[document.id] for document in documents if document.id in entries]
-    reply = {"documents": shown, "index_version": version, "total": len(entries), "next": None}
+    stored = engine.require_ready().index.documents
+    entries = (stored.find(document.id) for document in documents)
+    shown = [_entry_json(entry) for entry in entries if entry is not None]
+    reply = {"documents": shown, "index_version": version, "total": len(stored), "next": None}
     return JSONResponse({**reply, **remarks})
 
 
@@ -238,7 +245,7 @@ def validated(validate: Callable[[Any], Body], value: Any) -> Body:
 
 async def _change(
     engine: Engine, documents: Sequence[Document], deleted: Sequence[str]
-) -> UpdateReport:
+) -> WriteReport:
     """Make these changes and use the index that has them.
 
     Raises:
@@ -267,7 +274,7 @@ async def _change(
 
 def _update(
     settings: ServeSettings, documents: Sequence[Document], deleted: Sequence[str]
-) -> UpdateReport:
+) -> WriteReport:
     updater = _updater(settings.index, settings.index_encoder, settings.precision)
     try:
         puts = updater.cut(documents)
@@ -289,20 +296,14 @@ def _refusal(error: RagError) -> ApiError:
         return ApiError(507, "disk_full", message, hint=hint)
     if isinstance(error, ResourceError):
         message = "the index is being written by another process, or the server lacks memory"
-        hint, headers = "try again in a moment; nothing was changed", {"Retry-After": "10"}
-        return ApiError(503, "index_busy", message, hint=hint, headers=headers)
+        hint = "try again in a moment; nothing was changed"
+        return ApiError(503, "index_busy", message, hint=hint, headers={"Retry-After": "10"})
     return ApiError(500, "index_unusable", "the index cannot be updated", hint=SEE_LOG)
 
 
-def _list(pipeline: Pipeline) -> dict[str, dict[str, Any]]:
-    """The documents of an index as they are shown, by their ids; `sent` are those that came over
-    HTTP.
-    """
-    entries = pipeline.index.documents
-    return {
-        id: {"id": id, "passages": entry.passages, "sent": entry.sent}
-        for id, entry in entries.items()
-    }
+def _entry_json(entry: DocumentEntry) -> dict[str, Any]:
+    """A document as it is shown; `sent` if it came over HTTP."""
+    return {"id": entry.id, "passages": len(entry.rows), "sent": entry.sent}
 
 
 @router.get("/v1/documents", tags=["documents"])
@@ -318,14 +319,17 @@ async def listing(
     """
     _check_access(engine, changes=False)
     pipeline = engine.require_ready()
-    documents = await engine.in_thread(_list, pipeline)
-    if after is not None and after not in documents:
-        raise ApiError(404, "document_not_found", f"no document has the id {after[:100]!r}")
-    start = 0 if after is None else list(documents).index(after) + 1
-    page = list(documents.values())[start : start + limit]
-    following = page[-1]["id"] if start + limit < len(documents) else None
-    shown = {"documents": page, "index_version": pipeline.index_version, "total": len(documents)}
-    return JSONResponse({**shown, "next": following})
+    documents = pipeline.index.documents
+    try:
+        # One more than is shown tells whether others follow.
+        page = await engine.in_thread(documents.page, after, limit + 1)
+    except KeyError:
+        message = f"no document has the id {str(after)[:100]!r}"
+        raise ApiError(404, "document_not_found", message) from None
+    shown = [_entry_json(entry) for entry in page[:limit]]
+    following = shown[-1]["id"] if len(page) > limit else None
+    reply = {"documents": shown, "index_version": pipeline.index_version, "total": len(documents)}
+    return JSONResponse({**reply, "next": following})
 
 
 @router.delete("/v1/documents/{document_id:path}", tags=["documents"])
@@ -335,8 +339,8 @@ async def delete(document_id: str, engine: AppEngine) -> Response:
     """
     _check_access(engine)
     report = await _change(engine, (), [document_id])
-    shown = {"deleted": document_id in report.present, "index_version": report.version}
-    return JSONResponse({"id": document_id, **shown})
+    reply = {"deleted": report.deleted > 0, "index_version": report.version}
+    return JSONResponse({"id": document_id, **reply})
 
 
 @router.get("/v1/files/{path:path}", tags=["documents"], response_class=FileResponse)
@@ -378,10 +382,10 @@ def _indexed(pipeline: Pipeline, path: str) -> tuple[bool, list[Passage]]:
     """Whether the document that the index made of this file came over HTTP, and its passages; [] if
     none.
     """
-    entry = pipeline.index.documents.get(file_id(path))
-    if entry is None:
+    entry = pipeline.index.documents.find(file_id(path))
+    if entry is None or not entry.rows:
         return False, []
-    passages = pipeline.index.passages.get_many(range(entry.first, entry.first + entry.passages))
+    passages = pipeline.index.passages.get_many(entry.rows)
     location = passages[0].location
     is_it = location is not None and location.path == path  # a record may have the id of a file
     return (entry.sent, passages) if is_it else (False, [])
@@ -389,7 +393,8 @@ def _indexed(pipeline: Pipeline, path: str) -> tuple[bool, list[Passage]]:
 
 def _text_of(passages: Sequence[Passage]) -> str:
     """The text of a document, as Markdown with its headings."""
-    parts, above = list[str](), tuple[str, ...]()
+    parts = list[str]()
+    above = tuple[str, ...]()
     for passage in passages:
         place = passage.location
         headings = place.headings if place and place.headings else (passage.title,)

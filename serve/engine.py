@@ -28,7 +28,7 @@ from rag.core.errors import (
     RetrievalError,
 )
 from rag.core.log import get_logger, stage
-from rag.core.manifest import read_manifest
+from rag.core.manifest import index_version
 from rag.core.types import Hit, Passage, PolicyName
 from rag.data.filters import Filter, FilterError
 from rag.opening import OpenSettings
@@ -432,6 +432,6 @@ async def _disconnected(request: Request) -> None:
 def _version_in(folder: Path) -> str:
     """The version of the index in a folder; "" if its manifest cannot be read."""
     try:
-        return str(read_manifest(folder).get("version", ""))
+        return index_version(folder)
     except (RagError, OSError):  # also of a file system that is away for a while
         return ""

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from transformers import BartForConditionalGeneration
 
-from indexers.build import build_index
+from indexers.index_writer import write_index
 from indexers.settings import BuildSettings
 from rag.core.types import Passage
 from readers.generative.model import Seq2Seq
@@ -46,9 +46,9 @@ def joint_world(folder: Path, *, seed: int = 0, copy_steps: int = 150) -> dict[s
     for name, part in (("train", [asked[i] for i in order[30:]]), ("dev", held_out)):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in part))
     encoder = tiny_encoder(folder / "encoder", seed)
-    build_index(
-        passages,
+    write_index(
         folder / "index",
+        passages,
         encoder=BiEncoder.load(encoder, precision="fp32", pooling="mean"),
         settings=BuildSettings(probes=8),
     )

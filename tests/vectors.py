@@ -21,4 +21,5 @@ def store_vectors(
 
 def header_of(rows: int, dim: int, dtype: VectorDtype = "float32", shard_rows: int = 128) -> Header:
     """What such embeddings are."""
-    return Header(rows, dim, dtype, shard_rows, EncoderIdentity("toy", "aa", dim=dim))
+    toy = EncoderIdentity("toy", "aa", dim=dim)
+    return Header(rows=rows, dim=dim, dtype=dtype, shard_rows=shard_rows, encoder=toy)

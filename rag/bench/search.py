@@ -100,8 +100,8 @@ def run_search_benchmark(
     Raises:
         ConfigError: the index has no vectors, or fewer than the deepest recall asks for.
     """
-    from indexers.build import read_probes
     from indexers.index import Index
+    from indexers.index_writer import read_probes
     from retrievers.open import open_encoder
 
     check_counts(batch_sizes)
@@ -125,9 +125,9 @@ def compare_searches(
     rounds: int,
 ) -> Report:
     """Measure every type and return the report."""
-    from indexers.build import read_probes
     from indexers.exact import FlatIndex, exact_search
     from indexers.faiss_index import build_faiss, open_dense
+    from indexers.index_writer import read_probes
 
     top_k = max(RECALL_KS)
     if len(embeddings) <= top_k:

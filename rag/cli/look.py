@@ -2,7 +2,6 @@
 demonstration.
 """
 
-import json
 import platform
 import shutil
 import subprocess
@@ -49,11 +48,7 @@ def inspect(directory: Path, /, verify: bool = False, as_json: bool = False) -> 
     from indexers.index import Index
 
     with Index.open(directory, verify="deep" if verify else "size") as index:
-        typer.echo(
-            json.dumps(index.manifest, indent=2, ensure_ascii=False)
-            if as_json
-            else index.describe()
-        )
+        typer.echo(index.manifest.model_dump_json(indent=2) if as_json else index.describe())
     if verify and not as_json:
         typer.echo("every checksum matches")
 

@@ -13,7 +13,7 @@ from rag.core.errors import (
 )
 from rag.core.files import atomic_write_json, read_json
 
-NEWEST_VERSION = 3  # of indexes, whose files lie in a folder that the manifest names
+NEWEST_VERSION = 4  # of indexes, whose manifest has stages and settings
 BUILDING_DIR = "building"  # in an index directory: a build that is not finished
 MANIFEST_NAME = "manifest.json"
 
@@ -62,6 +62,11 @@ def read_manifest(directory: str | Path) -> dict[str, Any]:
             hint="upgrade the program, or rebuild the artefact",
         )
     return dict(manifest)
+
+
+def index_version(directory: str | Path) -> str:
+    """The version of a finished index; for errors see `read_manifest`."""
+    return str(read_manifest(directory).get("version", ""))
 
 
 def claim(

@@ -143,8 +143,7 @@ class Question:
         answers: accepted short answers; empty if unknown or if the corpus cannot answer it.
         gold_passage_ids: ids of passages that answer it, in hop order for multi-hop questions.
         gold_grades: the grade of each of these ids, where the set states one (trec_eval's qrels).
-        gold_are_documents: these ids are of documents, from which passages `{id}-0`, `{id}-1`, …
-            were cut.
+        gold_are_documents: these ids are of documents, from which passages were cut.
         gold: the gold passages that the set quotes or names, in hop order.
         gold_are_alternatives: any gold passage suffices, the first being the annotated one (as in
             DPR's files); if False, several are steps that are all needed.

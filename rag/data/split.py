@@ -55,16 +55,6 @@ def split_documents(
             yield Passage(passage_id, title, text, location, document.metadata)
 
 
-def document_of(passage_id: str) -> str:
-    """The document that a passage named `{document id}-{n}` was cut from.
-
-    Example:
-        >>> document_of("290-12"), document_of("290")
-        ('290', '290')
-    """
-    return re.sub(r"-\d+$", "", passage_id)
-
-
 def _cut(
     document: Document, options: CorpusOptions, count_tokens: CountTokens
 ) -> Iterable[tuple[str, str, Location | None]]:

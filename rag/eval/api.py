@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from indexers.index import Index
-from indexers.passages import PassageStore
 from rag.config import load_config
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.files import atomic_write_text, check_target
@@ -92,15 +91,17 @@ def evaluate(
     if run is not None:
         opened = Index.open(index) if isinstance(index, str | Path) else index
         opened = opened.index if isinstance(opened, Pipeline) else opened
-        passages = None if opened is None else opened.passages
-        system, depth = open_results(Path(run), None if passages is None else passages.find)
+        system, depth = open_results(Path(run), None if opened is None else opened.passages.find)
         ks = tuple(k for k in settings.ks if k <= depth) or (depth,)
         settings = settings.replaced(ks=ks, read=min(settings.read, depth))
-        if passages is None and ".json" not in Path(run).suffixes:  # ids alone can be judged
+        if opened is None and ".json" not in Path(run).suffixes:  # ids alone can be judged
             stream = (replace(question, answers=()) for question in stream)
     else:
-        system, passages = _open_system(index, opening, settings, reads=reads)
-    resolver = None if passages is None else GoldResolver(passages)
+        system, opened = _open_system(index, opening, settings, reads=reads)
+    resolver = None
+    if opened is not None:
+        resolver = GoldResolver(opened.passages, opened.documents)
+        system = replace(system, document_of=opened.document_of)
     holder = tempfile.TemporaryDirectory(prefix="rag-evaluation-") if out is None else None
     place = Path(holder.name if holder is not None else str(out))
     resolved = stream if resolver is None else map(resolver, stream)
@@ -125,16 +126,16 @@ def _refuse_unjudged(questions: Iterator[Question]) -> Iterator[Question]:
 
 def _open_system(
     index: Any, opening: dict[str, Any], settings: EvaluationSettings, *, reads: bool
-) -> tuple[System, PassageStore | None]:
-    """What is evaluated, and the passages of its index."""
+) -> tuple[System, Index | None]:
+    """What is evaluated, and its index."""
     if isinstance(index, str | Path | Index):
         index = Pipeline.open(index, reads=reads, **opening)
     if index is not None:
-        passages = index.index.passages if isinstance(index, Pipeline) else None
+        opened = index.index if isinstance(index, Pipeline) else None
         if not settings.gold or index.reader is None:
-            return system_of(index), passages
-        lookup = None if passages is None else passages.find
-        return gold_system(index.reader, lookup, index.identity), passages
+            return system_of(index), opened
+        lookup = None if opened is None else opened.passages.find
+        return gold_system(index.reader, lookup, index.identity), opened
     if settings.gold and reads:
         opening_settings = load_config(OpenSettings, overrides=opening)
         reader = resolve_reader(

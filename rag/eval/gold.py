@@ -6,10 +6,10 @@ from dataclasses import replace
 from functools import cached_property
 from operator import attrgetter
 
+from indexers.documents import Documents
 from indexers.gold import CorpusTexts, GoldLookup
 from indexers.passages import PassageStore
 from rag.core.types import Passage, Question
-from rag.data.split import document_of
 from rag.metrics.multihop import Fact
 
 PassageLookup = Callable[[str], Passage | None]
@@ -56,13 +56,6 @@ def needs_all(question: Question) -> bool:
     return len(gold_keys(question)[1]) > 1 and not question.gold_are_alternatives
 
 
-def passage_key(passage: Passage, kind: str) -> str:
-    """The name of a passage in the terms of `gold_keys`."""
-    if kind == "document":
-        return document_of(passage.id)
-    return passage.title if kind == "title" else passage.id
-
-
 def is_yes_no(question: Question) -> bool:
     """Whether the answer is yes or no, which no passage "contains"."""
     return any(answer.strip().lower() in ("yes", "no") for answer in question.answers)
@@ -78,9 +71,8 @@ def gold_passages(question: Question, lookup: PassageLookup | None = None) -> li
     quoted = [gold.passage for gold in question.gold[:most] if gold.passage.text]
     if quoted or lookup is None:
         return quoted
-    return [
-        passage for key in question.gold_passage_ids[:most] if (passage := lookup(key)) is not None
-    ]
+    found = map(lookup, question.gold_passage_ids[:most])
+    return [passage for passage in found if passage is not None]
 
 
 class GoldResolver:
@@ -92,8 +84,9 @@ class GoldResolver:
             name documents that the index holds in passages.
     """
 
-    def __init__(self, passages: PassageStore) -> None:
-        self._passages, self._lookup = passages, GoldLookup(passages)
+    def __init__(self, passages: PassageStore, documents: Documents) -> None:
+        self._passages = passages
+        self._lookup = GoldLookup(passages, documents)
         self.counts = Counter[str]()
 
     @cached_property
@@ -128,7 +121,8 @@ class GoldResolver:
             for kind, what in _NOTES.items()
             if self.counts[kind]
         ]
-        if count := self.counts["by_document"]:
+        count = self.counts["by_document"]
+        if count:
             lines.append(
                 f"the gold ids of {count:,} questions name documents: passages are judged by the document "
                 "that they were cut from"

@@ -118,7 +118,7 @@ def _ask(
         if stage in _STAGES
     }
     return [
-        QuestionOutcome(question, outcome, shares_ms)
+        QuestionOutcome(question, outcome, shares_ms, system.document_of)
         for question, outcome in zip(batch, outcomes, strict=True)
     ]
 

@@ -3,7 +3,7 @@ figures.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +14,8 @@ from rag.core.arrays import Float64
 from rag.core.errors import DataError
 from rag.core.types import AnswerSet, Passage, Paths, Question, RankedPassages
 from rag.data.sentences import Spans, align_sentences, sentence_spans
-from rag.data.split import document_of
 from rag.data.text import AnswerMatcher, exact_match
-from rag.eval.gold import gold_facts, gold_keys, is_yes_no, needs_all, passage_key
+from rag.eval.gold import gold_facts, gold_keys, is_yes_no, needs_all
 from rag.eval.settings import EvaluationSettings
 from rag.metrics.answers import em_and_f1
 from rag.metrics.calibration import measure_calibration
@@ -54,11 +53,20 @@ class QuestionOutcome:
 
     Attributes:
         timings_ms: wall milliseconds by stage: the batch's time divided by its questions.
+        document_of: passage id → id of its document.
     """
 
     question: Question
     outcome: Outcome
     timings_ms: Mapping[str, float]
+    document_of: Callable[[str], str] = str
+
+    def key_of(self, passage: Passage) -> str:
+        """The name of a passage in the terms of the question's gold passages."""
+        kind = gold_keys(self.question)[0]
+        if kind == "document":
+            return self.document_of(passage.id)
+        return passage.title if kind == "title" else passage.id
 
     @property
     def retrieved(self) -> RankedPassages:
@@ -199,12 +207,9 @@ def _answer_scores(
 
 
 def _pages(outcome: QuestionOutcome) -> list[str]:
-    """The documents of the retrieved passages, best first, each once; a passage may be a whole
-    document.
-    """
-    gold = {page for pages in evidence_sets(outcome.question.provenance) for page in pages}
-    names = (passage.id for _, passage in outcome.retrieved)
-    return list(dict.fromkeys(name if name in gold else document_of(name) for name in names))
+    """The documents of the retrieved passages, best first, each once."""
+    names = (outcome.document_of(passage.id) for _, passage in outcome.retrieved)
+    return list(dict.fromkeys(names))
 
 
 def _first_text(answers: AnswerSet | None, settings: EvaluationSettings) -> str | None:
@@ -233,9 +238,9 @@ def _trec_measures(
     rankings: dict[str, list[str]] = {}
     qrels: dict[str, dict[str, int]] = {}
     for outcome in outcomes:
-        kind, keys = gold_keys(outcome.question)
+        keys = gold_keys(outcome.question)[1]
         if keys:
-            names = [passage_key(passage, kind) for _, passage in outcome.retrieved]
+            names = [outcome.key_of(passage) for _, passage in outcome.retrieved]
             rankings[outcome.question.id] = list(dict.fromkeys(names))
             grades = outcome.question.gold_grades
             qrels[outcome.question.id] = {key: grades.get(key, 1) for key in keys}
@@ -244,13 +249,13 @@ def _trec_measures(
 
 def _coverage(outcome: QuestionOutcome, settings: EvaluationSettings) -> dict[str, float]:
     """Multi-hop figures, for questions that need two passages or more."""
-    kind, keys = gold_keys(outcome.question)
+    keys = gold_keys(outcome.question)[1]
     if not needs_all(outcome.question):
         return {}
-    names = [passage_key(passage, kind) for _, passage in outcome.retrieved]
+    names = [outcome.key_of(passage) for _, passage in outcome.retrieved]
     scores = multihop_scores(names, keys, settings.ks)
     if outcome.paths:
-        paths = [[passage_key(passage, kind) for _, passage in path] for path in outcome.paths]
+        paths = [[outcome.key_of(passage) for _, passage in path] for path in outcome.paths]
         scores |= path_scores(paths, keys, settings.ks)
     return scores
 
@@ -286,13 +291,13 @@ def _answers_json(answers: AnswerSet) -> dict[str, Any]:
 
 
 def _hits_json(outcome: QuestionOutcome, flags: Sequence[bool]) -> list[dict[str, Any]]:
-    kind, keys = gold_keys(outcome.question)
+    keys = gold_keys(outcome.question)[1]
     rows = []
     for rank, ((hit, passage), flag) in enumerate(zip(outcome.retrieved, flags, strict=True)):
         row: dict[str, Any] = {"id": passage.id, "title": passage.title, "score": hit.score}
         row["has_answer"] = flag
         if keys:
-            row["is_gold"] = passage_key(passage, kind) in keys
+            row["is_gold"] = outcome.key_of(passage) in keys
         if rank < _STORED_TEXTS:
             row["text"] = passage.text
         rows.append(row)

@@ -46,11 +46,13 @@ class System:
 
     Attributes:
         answer: questions and options → an outcome of each, with answers if there is a `reader`.
+        document_of: passage id → id of its document, as the index has it.
     """
 
     identity: Mapping[str, object]
     reader: Reader | None
     answer: Callable[[Sequence[Question], AnswerOptions], list[Outcome]]
+    document_of: Callable[[str], str] = str
 
 
 def system_of(pipeline: AnswersQuestions) -> System:

@@ -15,8 +15,8 @@ from typing import Any
 
 from torch import nn
 
-from indexers.build import build_index
 from indexers.index import Index
+from indexers.index_writer import write_index
 from indexers.protocols import EncodesCorpus
 from indexers.settings import BuildSettings
 from rag.core.errors import ConfigError, DataError
@@ -188,9 +188,7 @@ def _export(
                 export_model(config.out / "encoder", retriever, own, form)
                 encoder = BiEncoder.load(config.out / "encoder", device=retriever.device)
                 flat = BuildSettings(index_type="flat")
-                build_index(
-                    iter(index.passages), config.out / "index", encoder=encoder, settings=flat
-                )
+                write_index(config.out / "index", index.puts(), encoder=encoder, settings=flat)
                 identity = encoder.identity
             export_model(folder / QUESTION_ENCODER, retriever, own, form, only="question")
             bound = binding(folder, identity)

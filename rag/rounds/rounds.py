@@ -18,13 +18,13 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from indexers.build import build_index
 from indexers.index import Index
+from indexers.index_writer import write_index
 from indexers.settings import BuildSettings
 from rag.core.errors import DataError
 from rag.core.files import atomic_write_json, directory_lock, read_json, sha256_file
 from rag.core.log import get_logger
-from rag.core.manifest import MANIFEST_NAME, claim, read_manifest
+from rag.core.manifest import MANIFEST_NAME, claim, index_version
 from rag.data.examples import read_examples, write_examples
 from rag.data.selection import hold_out
 from rag.eval.api import evaluate
@@ -120,7 +120,7 @@ def _claim(config: RoundsConfig, training: BiEncoderConfig) -> None:
     files = (config.questions, config.held_out or "")
     settings = config.model_dump(mode="json", exclude={"out", "rounds"}) | {
         "sha256": [sha256_file(path) for path in files if Path(path).is_file()],
-        "index_version": read_manifest(config.index)["version"],
+        "index_version": index_version(config.index),
         "training": training.model_dump(
             mode="json", exclude={"out", "train_files", *training.free}
         ),
@@ -176,5 +176,5 @@ def _index(config: RoundsConfig, folder: Path, encoder: Path) -> Path:
             index_type="plaid" if config.method == "colbert" else "flat",
         )
         origin = {"passages": source.version, "encoder": loaded.identity.weights_sha256}
-        build_index(source.passages, out, encoder=loaded, settings=settings, source=origin)
+        write_index(out, source.puts(), encoder=loaded, settings=settings, source=origin)
     return out

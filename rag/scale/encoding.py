@@ -15,7 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from indexers import embeddings
-from indexers.embeddings import HEADER_NAME, EmbeddingShards, Header, begin_shards, store_shard
+from indexers.embeddings import (
+    HEADER_NAME,
+    EmbeddingShards,
+    begin_shards,
+    header_of,
+    store_shard,
+)
 from indexers.passages import HASHES_NAME, PassageStore
 from indexers.protocols import EncoderIdentity, EncodesCorpus, PassageEncoder
 from indexers.settings import SHARD_ROWS, VectorDtype
@@ -59,7 +65,7 @@ def encode_on_cluster(
             encoder.
         ResourceError: the cluster has no CPU, or a shard's process died again and again.
     """
-    header = Header(len(passages), encoder.identity.dim, dtype, shard_rows, encoder.identity)
+    header = header_of(passages, encoder, dtype, shard_rows)
     missing = begin_shards(place, header)
     check_nodes(ray, [place / HEADER_NAME, passages.directory / HASHES_NAME])
     folders = place.absolute(), passages.directory.absolute()
@@ -126,4 +132,4 @@ def _opened(
         )
     if torch := sys.modules.get("torch"):  # a static encoder needs none
         torch.set_num_threads(1)
-    return encoder, PassageStore.open(passages)
+    return encoder, PassageStore(passages)

@@ -33,7 +33,7 @@ from rag.core.files import (
     sha256_file,
 )
 from rag.core.log import get_logger
-from rag.core.manifest import BUILDING_DIR, MANIFEST_NAME, claim, read_manifest
+from rag.core.manifest import BUILDING_DIR, MANIFEST_NAME, claim, index_version
 from rag.data.files.rows import in_folder
 from rag.data.files.sources import find_sources
 from rag.data.questions import question_files
@@ -136,7 +136,7 @@ def _checksums(config: TrainConfig, free: Collection[str]) -> dict[str, str]:
                 towers.update(tower_folders(Path(path)))
     files += sorted(file for folder in towers for file in folder.glob("*.safetensors"))
     index = getattr(config, "index", None)
-    versions = {} if index is None else {"index": read_manifest(index)["version"]}
+    versions = {} if index is None else {"index": index_version(index)}
     return {str(file.resolve()): sha256_file(file) for file in files} | versions
 
 

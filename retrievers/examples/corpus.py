@@ -41,4 +41,4 @@ def open_corpus(sources: Sequence[Path], folder: Path, split: str = "words100") 
         options = load_config(CorpusOptions, overrides={"split": split})
         with atomic_path(place, folder=True) as temporary, PassageStoreWriter(temporary) as writer:
             writer.add_many(split_documents(read_documents(sources), options))
-    return PassageStore.open(place)
+    return PassageStore(place)

@@ -123,7 +123,8 @@ class Miner:
         self._sources = ("bm25", "dense") if settings.source == "both" else (settings.source,)
         needed = dict.fromkeys((*self._sources, *(() if settings.margin is None else ("dense",))))
         self._retrievers = {kind: open_retriever(index, kind, encoder=encoder) for kind in needed}
-        self._gold = GoldLookup(index.passages, near=self._retrievers[self._sources[0]].search)
+        near = self._retrievers[self._sources[0]].search
+        self._gold = GoldLookup(index.passages, index.documents, near)
 
     def mine(self, questions: Sequence[Question], *, counts: Counter[str]) -> list[Example]:
         """Examples of one block; questions without a positive are left out and counted.

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from indexers.gold import CorpusTexts
 from indexers.index import Index
-from indexers.reuse import reissue_index
+from indexers.index_writer import write_index
 from rag.data.examples import Example
 from rag.training.card import Card
 from rag.training.distributed import World
@@ -212,7 +212,8 @@ def export_frozen(index: Index, model: BiEncoderModel, weights: Mapping[str, Ten
     encoder = BiEncoder.load(folder)
     target = config.out / "index"
     shutil.rmtree(target, ignore_errors=True)
-    reissue_index(index.directory, target, encoder, seed=config.seed)
+    settings = index.manifest.settings
+    write_index(target, None, settings=settings, encoder=encoder, start_from=index)
 
 
 def fixed_vectors(index: Index, examples: Iterable[Example]) -> dict[tuple[str, str], Tensor]:

@@ -11,10 +11,10 @@ import httpx
 import pytest
 
 import rag
-from indexers.build import build_index
+from indexers.documents import Put
 from indexers.index import Index
+from indexers.index_writer import update_index, write_index
 from indexers.settings import BuildSettings
-from indexers.update import Put, Unchanged, update_index
 from rag.core.files import directory_lock
 from rag.core.types import Passage
 from rag.data.records import CorpusOptions
@@ -27,9 +27,9 @@ from tests.api.fakes import running, settings, until
 
 pytestmark = pytest.mark.anyio
 KEY = {"X-API-Key": "admin"}
-PASSAGES = [
-    Passage("a-0", "Danube", "The danube rises."),
-    Passage("b-0", "Rhine", "The rhine ends."),
+DOCUMENTS = [
+    Put("a", "", [Passage("a-0", "Danube", "The danube rises.")]),
+    Put("b", "", [Passage("b-0", "Rhine", "The rhine ends.")]),
 ]
 
 
@@ -41,7 +41,7 @@ def opened(given: ServeSettings) -> Pipeline:
 def index(tmp_path: Path) -> Path:
     chosen = BuildSettings(retriever="bm25", threads=1, java_heap_mib=256)
     source = {"options": CorpusOptions(split="words100").model_dump()}
-    return build_index(PASSAGES, tmp_path / "i", settings=chosen, source=source)
+    return write_index(tmp_path / "i", DOCUMENTS, settings=chosen, source=source).directory
 
 
 def application(index: Path, **values: object):
@@ -233,10 +233,7 @@ async def test_two_writers_lose_nothing(index: Path) -> None:
         assert [reply.status_code for reply in replies] == [200] * 5
         put = Put("command", "", [Passage("command-0", "", "okapi")])
         report = await asyncio.to_thread(
-            update_index,
-            index,
-            lambda present: [*map(Unchanged, present), put],
-            lambda identity: None,
+            update_index, index, lambda stored: [*stored, put], lambda identity: None
         )
         assert report.kept == 7
         await until(lambda: app.state.engine.pipeline.index_version == report.version, 120)
@@ -325,12 +322,12 @@ async def test_forms_and_names_that_cannot_be_used_are_refused(index: Path) -> N
 async def test_a_passage_too_long_to_read_is_refused_or_cut(tmp_path: Path, index: Path) -> None:
     text = "The capital of Zembla is Onhava. data:image/png;base64," + "QUJD" * 60_000
     whole = BuildSettings(retriever="bm25", threads=1, java_heap_mib=256)
-    kept = build_index(
-        PASSAGES,
+    kept = write_index(
         tmp_path / "w",
+        DOCUMENTS,
         settings=whole,
         source={"options": CorpusOptions(split="none").model_dump()},
-    )
+    ).directory
     for place, status in ((kept, 422), (index, 200)):
         app = application(place)
         async with running(app=app) as client:

@@ -13,7 +13,7 @@ import torch
 from safetensors.numpy import load_file
 
 import rag
-from indexers.build import build_index
+from indexers.index_writer import write_index
 from rag.core.errors import ConfigError
 from rag.data.examples import write_examples
 from rag.recipes import recipe_class
@@ -94,7 +94,7 @@ def test_a_new_projection_trains_in_bf16(
 def test_the_index_gives_the_encoder(files: Path, tmp_path: Path, tiny_bert: Path) -> None:
     """The first loss is that of a run which names this encoder."""
     passages = [example.positives[0] for example in cipher_examples(40)]
-    build_index(passages, tmp_path / "built", encoder=BiEncoder.load(tiny_bert, precision="fp32"))
+    write_index(tmp_path / "built", passages, encoder=BiEncoder.load(tiny_bert, precision="fp32"))
     runs = {
         "named": settings(files, "retro", tiny_bert, pooling="mean"),
         "index": settings(files, "retro", None, index=tmp_path / "built", pooling="mean"),
@@ -110,7 +110,7 @@ def test_the_index_gives_the_encoder(files: Path, tmp_path: Path, tiny_bert: Pat
 def test_a_fixed_index_gives_the_encoder_too(tmp_path: Path, tiny_bert: Path) -> None:
     passages = [example.positives[0] for example in cipher_examples(9)]
     encoder = BiEncoder.load(tiny_bert, precision="fp32")
-    index = build_index(passages, tmp_path / "built", encoder=encoder)
+    index = write_index(tmp_path / "built", passages, encoder=encoder).directory
     given = {"index": index, "frozen": "passage", "shared": False, "train_files": ("t.json",)}
     model = load_model(DprTrainConfig(out=tmp_path / "run", **given), "cpu")
     assert model.config.question_encoder == model.config.passage_encoder == str(tiny_bert)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from indexers.build import build_index
+from indexers.index_writer import write_index
 from indexers.protocols import EncoderIdentity
 from indexers.settings import BuildSettings
 from rag.core.arrays import Float32
@@ -44,7 +44,7 @@ def material(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> dict[
         for n, p in enumerate(passages)
     ]
     write_examples(place / "train.json", examples)
-    build_index(passages, place / "index", encoder=_Blind(), settings=BuildSettings(probes=2))
+    write_index(place / "index", passages, encoder=_Blind(), settings=BuildSettings(probes=2))
     return {
         "train_files": [str(place / "train.json")],
         "index": str(place / "index"),

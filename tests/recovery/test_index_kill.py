@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from indexers.build import build_index
 from indexers.index import Index
+from indexers.index_writer import write_index
 from indexers.protocols import EncoderIdentity
 from indexers.settings import BuildSettings
 from rag.core import arrays
@@ -71,9 +71,9 @@ def start(place: Path, trace: Path) -> subprocess.Popen[bytes]:
 import sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 from pathlib import Path
-from test_index_kill import HashEncoder, SETTINGS, build_index, corpus
+from test_index_kill import HashEncoder, SETTINGS, write_index, corpus
 print("ready", flush=True)
-build_index(corpus(), {str(place)!r}, encoder=HashEncoder(Path({str(trace)!r}), 0.01), settings=SETTINGS)
+write_index({str(place)!r}, corpus(), encoder=HashEncoder(Path({str(trace)!r}), 0.01), settings=SETTINGS)
 """
     environment = {
         **os.environ,
@@ -113,7 +113,7 @@ def test_kill_anywhere_then_rerun_gives_the_same_bytes(
     if not (place / "manifest.json").exists():
         with pytest.raises(IncompleteArtifactError):
             Index.open(place)
-    build_index(corpus(), place, encoder=HashEncoder(trace), settings=SETTINGS)
+    write_index(place, corpus(), encoder=HashEncoder(trace), settings=SETTINGS)
     assert content(place) == expected
     encoded = trace.read_text().splitlines()
     assert len(set(encoded)) == PASSAGES // SHARD_ROWS
@@ -144,9 +144,9 @@ def test_a_full_disk_is_said_and_leaves_nothing_that_looks_complete(
     monkeypatch.setattr(arrays, "atomic_path", full)
     encoder = HashEncoder(tmp_path / "trace")
     with pytest.raises(ResourceError, match="disk is full"):
-        build_index(corpus(), tmp_path / "i", encoder=encoder, settings=SETTINGS)
+        write_index(tmp_path / "i", corpus(), encoder=encoder, settings=SETTINGS)
     assert not list((tmp_path / "i").rglob("*.partial-*"))
     with pytest.raises(IncompleteArtifactError):
         Index.open(tmp_path / "i")
-    build_index(corpus(), tmp_path / "i", encoder=encoder, settings=SETTINGS)
+    write_index(tmp_path / "i", corpus(), encoder=encoder, settings=SETTINGS)
     assert content(tmp_path / "i") == undisturbed[0]

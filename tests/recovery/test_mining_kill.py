@@ -9,7 +9,7 @@ from unittest import mock
 
 import pytest
 
-from indexers.build import build_index
+from indexers.index_writer import write_index
 from indexers.settings import BuildSettings
 from rag.core.errors import MismatchedArtifactError
 from rag.core.types import Passage
@@ -35,7 +35,7 @@ def test_killed_runs_end_in_equal_bytes(tmp_path: Path, owner: Any, name: str) -
     passages = [
         Passage(f"p{n}", f"Title {n % 7}", f"word{n} river {n % 5} town {n}") for n in range(60)
     ]
-    build_index(passages, index, settings=BuildSettings(retriever="bm25"))
+    write_index(index, passages, settings=BuildSettings(retriever="bm25"))
     rows = [
         {
             "question": f"river {n % 5} word{n}",

@@ -18,15 +18,15 @@ from typing import Any
 
 import numpy as np
 
-from indexers.build import build_index
-from indexers.documents import Put, record_digest
+from indexers.documents import Put
 from indexers.index import Index
+from indexers.index_writer import update_index, write_index
 from indexers.protocols import EncoderIdentity
 from indexers.settings import BuildSettings
-from indexers.update import Change, Unchanged, update_index
 from rag.core.arrays import Float32
 from rag.data.records import CorpusOptions, Document
 from rag.data.split import split_documents
+from rag.updates import record_digest
 
 WORDS = "river mountain vienna danube tulip graph vector index lake forest city bridge".split()  # noqa: SIM905
 _START, _IDS = 60, 90
@@ -90,10 +90,9 @@ def state(made: Sequence[tuple[list[Document], list[str]]]) -> dict[str, Documen
 def update(place: Path, sent: list[Document], gone: list[str]) -> None:
     puts = {item.id: Put(item.id, record_digest(item), cut(item), sent=True) for item in sent}
 
-    def changes(known: Any) -> Iterable[Change]:
-        yield from (
-            puts.pop(id, None) or Unchanged(id) for id in known if id in puts or id not in gone
-        )
+    def changes(stored: Any) -> Iterable[Any]:
+        kept = [entry for entry in stored if entry.id in puts or entry.id not in gone]
+        yield from [puts.pop(entry.id, entry) for entry in kept]
         yield from puts.values()
 
     update_index(place, changes, lambda identity: HashEncoder())
@@ -101,7 +100,7 @@ def update(place: Path, sent: list[Document], gone: list[str]) -> None:
 
 def build(place: Path, documents: Iterable[Document], retriever: str) -> None:
     puts = (Put(each.id, record_digest(each), cut(each)) for each in documents)
-    build_index(puts, place, encoder=HashEncoder(), settings=settings(retriever))
+    write_index(place, puts, encoder=HashEncoder(), settings=settings(retriever))
 
 
 def differences(updated: Path, fresh: Path) -> list[str]:
@@ -112,6 +111,8 @@ def differences(updated: Path, fresh: Path) -> list[str]:
     with Index.open(updated, verify="deep") as one, Index.open(fresh) as other:
         if list(one.passages) != list(other.passages):
             result.append("passages")
+        if [entry.rows for entry in one.documents] != [entry.rows for entry in other.documents]:
+            result.append("documents")
         if one.dense is not None and other.dense is not None:
             queries = np.random.default_rng(0).standard_normal((20, 16)).astype(np.float32)
             pairs = zip(one.dense.search(queries, 20), other.dense.search(queries, 20), strict=True)

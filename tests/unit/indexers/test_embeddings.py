@@ -1,4 +1,3 @@
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -76,7 +75,7 @@ def test_other_settings_are_refused(tmp_path: Path) -> None:
         "encoder": encoder,
     }.items():
         with pytest.raises(MismatchedArtifactError, match=name):
-            begin_shards(tmp_path, replace(header, **{name: other}))
+            begin_shards(tmp_path, header.model_copy(update={name: other}))
 
 
 def test_bad_vectors_are_refused(tmp_path: Path) -> None:

@@ -1,14 +1,17 @@
 """Gold passages of a question set in an index that cuts, names or copies them in its own way."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
+from indexers.documents import Documents, Put, writing_documents
 from indexers.gold import GoldLookup, GoldPassages
 from indexers.passage_writer import PassageStoreWriter
 from indexers.passages import PassageStore
 from rag.core.types import GoldPassage, Hit, Passage, Question
 
+Store = tuple[PassageStore, Documents]
 RHINE = "The Rhine rises in the Swiss Alps and ends in the North Sea near Rotterdam."
 PASSAGES = [
     Passage("a", "Danube", "The Danube rises in the Black Forest."),
@@ -18,11 +21,17 @@ PASSAGES = [
 ]
 
 
+def write(place: Path, puts: Iterable[Put]) -> Store:
+    with PassageStoreWriter(place) as writer, writing_documents(place) as add:
+        for put in puts:
+            writer.add_many(put.passages)
+            add(put)
+    return PassageStore(place), Documents(place)
+
+
 @pytest.fixture
-def store(tmp_path: Path) -> PassageStore:
-    with PassageStoreWriter(tmp_path) as writer:
-        writer.add_many(PASSAGES)
-    return PassageStore.open(tmp_path)
+def store(tmp_path: Path) -> Store:
+    return write(tmp_path, (Put(passage.id, "", [passage]) for passage in PASSAGES))
 
 
 def question_with(
@@ -32,10 +41,10 @@ def question_with(
 
 
 def test_ids_count_where_the_text_agrees_and_texts_with_their_title_first(
-    store: PassageStore,
+    store: Store,
 ) -> None:
     danube = Passage("", "Danube (copy)", "The Danube rises in the Black Forest.")
-    result = GoldLookup(store).find(
+    result = GoldLookup(*store).find(
         [
             question_with(ids=("c", "gone")),
             question_with(danube, ids=("a",)),
@@ -55,10 +64,12 @@ def test_ids_count_where_the_text_agrees_and_texts_with_their_title_first(
 
 
 def test_the_id_of_a_document_stands_for_all_its_passages(tmp_path: Path) -> None:
-    ids = ["d1-0", "d1-1", "d1-2", "d10-0", "d2"]
-    with PassageStoreWriter(tmp_path) as writer:
-        writer.add_many([Passage(id, "", f"text {id}") for id in ids])
-    lookup = GoldLookup(PassageStore.open(tmp_path))
+    ids = {"d1": ["d1-0", "d1-1", "d1-2"], "d10": ["d10-0"], "d2": ["d2"]}
+    puts = (
+        Put(name, "", [Passage(id, "", f"text {id}") for id in pieces])
+        for name, pieces in ids.items()
+    )
+    lookup = GoldLookup(*write(tmp_path, puts))
     result = lookup.find(
         [question_with(ids=names) for names in (("d1",), ("d2", "d10"), ("d10", "gone"), ("d",))]
     )
@@ -71,7 +82,7 @@ def test_the_id_of_a_document_stands_for_all_its_passages(tmp_path: Path) -> Non
 
 
 def test_overlap_prefers_a_passage_with_the_answer_and_what_is_missing_is_told(
-    store: PassageStore,
+    store: Store,
 ) -> None:
     rhine, nile = Passage("", "Rhine", RHINE), Passage("", "Nile", "The Nile flows to the north.")
 
@@ -80,7 +91,7 @@ def test_overlap_prefers_a_passage_with_the_answer_and_what_is_missing_is_told(
         return [[Hit(row, PASSAGES[row].id, 1.0) for row in range(4)]] * 2
 
     question = question_with(rhine, nile, answers=("wide",))
-    (result,) = GoldLookup(store, near).find([question])
+    (result,) = GoldLookup(*store, near).find([question])
     assert result == GoldPassages((3,), (nile,), "overlap")
-    (without,) = GoldLookup(store).find([question])
+    (without,) = GoldLookup(*store).find([question])
     assert (without.rows, without.missing, without.how) == ((), (rhine, nile), "given")

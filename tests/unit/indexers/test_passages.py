@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from indexers import passage_writer
+from indexers import id_table
 from indexers import passages as module
 from indexers.passage_writer import PassageStoreWriter, passages_digest
 from indexers.passages import PassageStore
@@ -19,7 +19,7 @@ def write(directory: Path, passages: list[Passage]) -> PassageStore:
     with PassageStoreWriter(directory) as writer:
         writer.add_many(passages)
     assert (len(writer), writer.digest) == passages_digest(passages)
-    return PassageStore.open(directory)
+    return PassageStore(directory)
 
 
 def numbered(count: int) -> list[Passage]:
@@ -65,11 +65,11 @@ def test_locations_travel_with_passages_and_cost_others_nothing(tmp_path: Path, 
     assert passages_digest(plain) != passages_digest(located)
     shutil.copy(tmp_path / "located" / "locations.arrow", tmp_path / "plain")
     write(tmp_path / "plain", plain)  # over what a build that was killed has left there
-    assert list(PassageStore.open(tmp_path / "plain")) == plain
+    assert list(PassageStore(tmp_path / "plain")) == plain
     write(tmp_path / "other", numbered(count + 1024))
     shutil.copy(tmp_path / "located" / "locations.arrow", tmp_path / "other")
     with pytest.raises(ArtifactError, match=r"locations\.arrow does not belong"):
-        PassageStore.open(tmp_path / "other")
+        PassageStore(tmp_path / "other")
 
 
 @settings(
@@ -88,8 +88,7 @@ def test_every_id_is_found_and_no_other(tmp_path: Path, ids: set[str]) -> None:
 def test_colliding_hashes_are_told_apart_by_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for each in (module, passage_writer):
-        monkeypatch.setattr(each, "hash64", lambda passage_id: len(passage_id))
+    monkeypatch.setattr(id_table, "hash64", lambda passage_id: len(passage_id))
     store = write(tmp_path, [Passage(name, "", "") for name in ("aa", "bb", "c", "dd")])
     assert [store.row_of(name) for name in ("aa", "bb", "c", "dd")] == [0, 1, 2, 3]
     assert store.row_of("ee") is None
@@ -97,7 +96,7 @@ def test_colliding_hashes_are_told_apart_by_text(
 
 def test_duplicate_ids_are_refused_and_leave_nothing(tmp_path: Path) -> None:
     with (
-        pytest.raises(DataError, match=r"'a' \(passages 0 and 2\)"),
+        pytest.raises(DataError, match=r"'a' \(rows 0 and 2\)"),
         PassageStoreWriter(tmp_path) as writer,
     ):
         writer.add_many(Passage(name, "", "") for name in "aba")
@@ -107,7 +106,7 @@ def test_duplicate_ids_are_refused_and_leave_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", [module.ARROW_NAME, module.IDS_NAME])
+@pytest.mark.parametrize("name", [module.ARROW_NAME, "ids.arrow"])
 def test_a_flipped_byte_is_an_error_or_a_text_but_no_end_of_the_process(
     tmp_path: Path, name: str
 ) -> None:
@@ -119,7 +118,7 @@ def test_a_flipped_byte_is_an_error_or_a_text_but_no_end_of_the_process(
             whole[:place] + bytes([whole[place] ^ 128]) + whole[place + 1 :]
         )
         try:
-            store = PassageStore.open(tmp_path)
+            store = PassageStore(tmp_path)
             store.ids(range(300))
             store.get_many(range(300))
         except ArtifactError:

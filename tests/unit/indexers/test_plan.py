@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from indexers.build import build_index
 from indexers.index import Index
+from indexers.index_writer import write_index
 from indexers.plan import plan
 from indexers.settings import INDEX_TYPES, BuildSettings
 from rag.core.errors import ConfigError
@@ -20,15 +20,15 @@ def test_disk_agrees_with_a_real_index(tmp_path: Path, make_encoder: Any, index_
     texts = [" ".join(f"w{word}" for word in draw.integers(0, 99, 25)) for _ in range(1500)]
     passages = [Passage(f"passage-{n}", "A title", text) for n, text in enumerate(texts)]
     settings = BuildSettings(index_type=index_type, probes=8, threads=1, shard_rows=500)
-    out = build_index(passages, tmp_path / "i", encoder=make_encoder(dim=48), settings=settings)
+    out = write_index(
+        tmp_path / "i", passages, encoder=make_encoder(dim=48), settings=settings
+    ).directory
     text_bytes = sum(len(p.title) + len(p.text) for p in passages) / len(passages)
-    sizes, files = plan(1500, 48, settings, text_bytes), Index.open(out).manifest["files"]
+    sizes, files = plan(1500, 48, settings, text_bytes), Index.open(out).manifest.files
     for part in ("passages", "embeddings", *["dense"] * (index_type != "flat")):
-        own = (
-            entry["size_bytes"] for name, entry in files.items() if name.startswith(f"{part}/sh")
-        )
+        own = (entry.size_bytes for name, entry in files.items() if name.startswith(f"{part}/sh"))
         real = sum(own) or sum(
-            e["size_bytes"] for name, e in files.items() if name.startswith(f"{part}/")
+            e.size_bytes for name, e in files.items() if name.startswith(f"{part}/")
         )
         assert sizes[part] == pytest.approx(real, rel=0.25), part
 

@@ -14,8 +14,10 @@ import numpy as np
 import pytest
 
 from indexers import token_build
-from indexers.build import build_index
+from indexers.documents import Put
 from indexers.index import Index
+from indexers.index_writer import update_index, write_index
+from indexers.manifest import Manifest
 from indexers.protocols import EncoderIdentity
 from indexers.settings import BuildSettings
 from indexers.token_build import build_tokens, shard_files
@@ -87,9 +89,9 @@ SETTINGS = BuildSettings(index_type="plaid", shard_rows=64)
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_index(
-        passages(), tmp_path_factory.mktemp("tokens") / "i", encoder=Words(), settings=SETTINGS
-    )
+    return write_index(
+        tmp_path_factory.mktemp("tokens") / "i", passages(), encoder=Words(), settings=SETTINGS
+    ).directory
 
 
 def decoded(codec: Any, codes: np.ndarray, residuals: np.ndarray) -> np.ndarray:
@@ -185,7 +187,7 @@ import os, signal, sys
 from pathlib import Path
 import indexers.token_build as module
 from tests.unit.indexers.test_tokens import SETTINGS, Words, passages
-from indexers.build import build_index
+from indexers.index_writer import write_index
 writes = 0
 def save(path, values, plain=module.save_npy):
     global writes
@@ -194,7 +196,7 @@ def save(path, values, plain=module.save_npy):
         os.kill(os.getpid(), signal.SIGKILL)
     return plain(path, values)
 module.save_npy = save
-build_index(passages(), Path(sys.argv[1]), encoder=Words(), settings=SETTINGS)
+write_index(Path(sys.argv[1]), passages(), encoder=Words(), settings=SETTINGS)
 """
 
 
@@ -202,7 +204,7 @@ def test_a_killed_build_ends_with_the_same_bytes(built: Path, tmp_path: Path) ->
     for at in (4, 7, 7):  # before the buckets, inside a shard, before the lists' ends
         ended = subprocess.run([sys.executable, "-c", KILLED, tmp_path / "i", str(at)], check=False)
         assert ended.returncode == -signal.SIGKILL
-    build_index(passages(), tmp_path / "i", encoder=Words(), settings=SETTINGS)
+    write_index(tmp_path / "i", passages(), encoder=Words(), settings=SETTINGS)
     assert contents(tmp_path / "i") == contents(built)
     with Index.open(tmp_path / "i", verify="deep") as index:
         assert index.parts == ("tokens",)
@@ -219,12 +221,12 @@ def test_a_build_encodes_each_passage_once(tmp_path: Path, monkeypatch: pytest.M
 
     for name, value in (("_SAMPLED_TOKENS", 64), ("_TEXTS_AT_ONCE", 16), ("TRAINING_TOKENS", 1)):
         monkeypatch.setattr(token_build, name, value)
-    build_index(passages(), tmp_path / "i", encoder=Watched(), settings=SETTINGS)
+    write_index(tmp_path / "i", passages(), encoder=Watched(), settings=SETTINGS)
     assert sorted(seen) == sorted(passage.text for passage in passages())
     monkeypatch.setattr(
         token_build._Build, "sampled", lambda self: {}
     )  # encoded again, in other company
-    build_index(passages(), tmp_path / "j", encoder=Watched(), settings=SETTINGS)
+    write_index(tmp_path / "j", passages(), encoder=Watched(), settings=SETTINGS)
     assert len(passages()) < len(seen) - len(passages()) < 2 * len(passages())
     assert contents(tmp_path / "i") == contents(tmp_path / "j")
 
@@ -237,7 +239,7 @@ def test_damage_and_other_encoders_are_refused(built: Path, tmp_path: Path) -> N
     with pytest.raises(ArtifactError, match=r"residuals-00001\.npy"):
         Index.open(place, verify="none")
     with pytest.raises(MismatchedArtifactError, match="weights_sha256"):
-        build_index(passages(), place, encoder=Words(sha256="cd"), settings=SETTINGS)
+        write_index(place, passages(), encoder=Words(sha256="cd"), settings=SETTINGS)
     queries = Words().question_tokens(QUESTIONS[:1])
     for values, lengths in (
         (queries.values, np.array([3, 0])),
@@ -246,6 +248,18 @@ def test_damage_and_other_encoders_are_refused(built: Path, tmp_path: Path) -> N
     ):
         with pytest.raises(RetrievalError):
             opened(built).search(values, lengths, 5)
+
+
+def test_an_updated_index_has_the_bytes_of_a_new_one(tmp_path: Path) -> None:
+    puts = [Put(passage.id, "", [passage]) for passage in passages(90)]
+    write_index(tmp_path / "i", puts[:70], encoder=Words(), settings=SETTINGS)
+    report = update_index(
+        tmp_path / "i", lambda stored: [*list(stored)[5:], *puts[70:]], lambda identity: Words()
+    )
+    assert (report.added, report.deleted, report.kept) == (20, 5, 65)
+    write_index(tmp_path / "fresh", puts[5:], encoder=Words(), settings=SETTINGS)
+    sides = [Manifest.read(tmp_path / name).stage("tokens") for name in ("i", "fresh")]
+    assert sides[0] == sides[1]
 
 
 class OneEach:
@@ -272,15 +286,15 @@ def test_encoders_and_passages_that_do_not_fit_are_refused(built: Path, tmp_path
     with pytest.raises(ConfigError, match="one vector per text"):
         build_tokens(store, tmp_path / "a", OneEach())
     with pytest.raises(ConfigError, match=r"index.type plaid"):
-        build_index(passages(), tmp_path / "b", encoder=Words(), settings=BuildSettings())  # type: ignore[arg-type]
+        write_index(tmp_path / "b", passages(), encoder=Words(), settings=BuildSettings())  # type: ignore[arg-type]
     unequal = Words()
     unequal.identity = replace(unequal.identity, normalize=False)
     unequal.passage_tokens = None  # type: ignore[assignment, method-assign]  # nothing is encoded
     with pytest.raises(ConfigError, match="normalize: false"):
-        build_index(passages(), tmp_path / "d", encoder=unequal, settings=SETTINGS)
+        write_index(tmp_path / "d", passages(), encoder=unequal, settings=SETTINGS)
     with pytest.raises(DataError, match="passage 'dots' has no token"):
-        build_index(
-            [Passage("dots", "", "...")], tmp_path / "c", encoder=Nothing(), settings=SETTINGS
+        write_index(
+            tmp_path / "c", [Passage("dots", "", "...")], encoder=Nothing(), settings=SETTINGS
         )
 
 
@@ -292,11 +306,11 @@ def test_an_index_has_vectors_of_one_kind(tmp_path: Path, encoder: Any, tokens_f
         (Words(), BuildSettings(index_type="plaid")),
     ]
     (first, its), (second, others) = reversed(kinds) if tokens_first else kinds
-    build_index(passages, tmp_path / "i", encoder=first, settings=its)
+    write_index(tmp_path / "i", passages, encoder=first, settings=its)
     before = Index.open(tmp_path / "i").version
     with pytest.raises(MismatchedArtifactError, match="vector"):
-        build_index(passages, tmp_path / "i", encoder=second, settings=others)
+        write_index(tmp_path / "i", passages, encoder=second, settings=others)
     assert Index.open(tmp_path / "i").version == before
     lexical = its.replaced(retriever="hybrid", java_heap_mib=256)
-    build_index(passages, tmp_path / "i", encoder=first, settings=lexical)
+    write_index(tmp_path / "i", passages, encoder=first, settings=lexical)
     assert "bm25" in Index.open(tmp_path / "i").parts

@@ -40,7 +40,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def _passages(place: str) -> Any:
     with Index.open(place) as index:
-        return index.manifest["passages"]
+        return index.manifest.stage("passages").output
 
 
 def test_index_mine_and_retrieve_write_what_the_commands_write(folder: Path) -> None:

@@ -97,7 +97,7 @@ def test_bad_questions_and_settings(pipeline: Pipeline) -> None:
             DatasetDict({"train": Dataset.from_dict({"text": ["a"]})}),
             "texts is a single DatasetDict",
         ),
-        ([{"id": 7, "text": "a"}, {"id": "7", "text": "b"}], "'7' \\(passages 0 and 1\\)"),
+        ([{"id": 7, "text": "a"}, {"id": "7", "text": "b"}], "'7' \\(rows 0 and 1\\)"),
         ([{"Name": "Danube"}], "no field is known to hold the text; the fields are Name"),
     ],
 )

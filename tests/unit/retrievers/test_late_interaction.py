@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from indexers.build import build_index
 from indexers.index import Index
+from indexers.index_writer import write_index
 from indexers.settings import BuildSettings
 from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.core.types import Passage
@@ -36,7 +36,7 @@ def built(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     tiny.late_interaction(place / "model", dim=16)
     settings = BuildSettings(retriever="hybrid", index_type="plaid")
     encoder = BiEncoder.load(place / "model", precision="fp32")
-    return build_index(passages(), place / "index", encoder=encoder, settings=settings)
+    return write_index(place / "index", passages(), encoder=encoder, settings=settings).directory
 
 
 def test_the_index_alone_is_enough_and_scores_are_maxsim(built: Path) -> None:
@@ -80,7 +80,7 @@ def test_kinds_of_an_index_of_tokens(built: Path) -> None:
 
 
 def test_what_does_not_fit_is_refused(tiny: Any, built: Path, tmp_path: Path) -> None:
-    build_index(passages(), tmp_path / "bm25", settings=BuildSettings(retriever="bm25"))
+    write_index(tmp_path / "bm25", passages(), settings=BuildSettings(retriever="bm25"))
     with (
         Index.open(tmp_path / "bm25") as index,
         pytest.raises(ConfigError, match=r"index.type plaid"),

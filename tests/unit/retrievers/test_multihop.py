@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from indexers.build import build_index
 from indexers.index import Index
+from indexers.index_writer import write_index
 from indexers.protocols import EncoderIdentity
 from indexers.settings import BuildSettings
 from rag.core.errors import ConfigError
@@ -125,12 +125,12 @@ def test_paths_over_a_real_index_from_either_first_hop(tmp_path):
         Passage("germany", "Germany", "Germany is a country; its capital is Berlin."),
         Passage("rhine", "Rhine", "The Rhine ends in the North Sea."),
     ]
-    place = build_index(
-        passages,
+    place = write_index(
         tmp_path / "index",
+        passages,
         encoder=BiEncoder.load(),
         settings=BuildSettings(retriever="hybrid"),
-    )
+    ).directory
     with Index.open(place) as index:
         for first in ("dense", "hybrid"):
             searcher = open_retriever(index, f"multihop:beam=3,first={first}")

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from indexers.build import build_index
 from indexers.index import Index
+from indexers.index_writer import write_index
 from indexers.settings import BuildSettings
 from rag.core.types import Passage
 from retrievers.encoders.open import load_encoder
@@ -48,7 +48,7 @@ def hybrid(
     folder: Path = tmp_path_factory.mktemp("log") / "index"
     encoder = load_encoder(request.param)
     settings = BuildSettings(retriever="hybrid")
-    build_index([*shop_log(), *price_list()], folder, encoder=encoder, settings=settings)
+    write_index(folder, [*shop_log(), *price_list()], encoder=encoder, settings=settings)
     with Index.open(folder) as index:
         yield open_retriever(index, "hybrid", encoder=encoder)
 

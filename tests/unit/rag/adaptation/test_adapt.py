@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from indexers.build import build_index
+from indexers.index_writer import write_index
 from indexers.settings import BuildSettings
 from rag.adaptation import adapt as module
 from rag.adaptation.adapt import adapt
@@ -39,7 +39,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
         text = f"The {name} near {place} has {draw.integers(10, 100)} meters."
         passages.append(Passage(str(number), "", text))
     encoder = BiEncoder.load(tiny_encoder(folder / "encoder"))
-    build_index(passages, folder / "index", encoder=encoder, settings=BuildSettings(probes=2))
+    write_index(folder / "index", passages, encoder=encoder, settings=BuildSettings(probes=2))
     return folder
 
 

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import numpy as np
 
-from indexers.build import PROBES_NAME
 from indexers.embeddings import EmbeddingShards
+from indexers.index_writer import PROBES_NAME
 from rag.bench.report import Report
 from rag.bench.search import compare_searches
 from tests.vectors import store_vectors

@@ -26,6 +26,10 @@ class Store:
     def __getitem__(self, row: int) -> Passage:
         return self.passages[row]
 
+    def rows(self, document: str) -> range:
+        """As of the table of documents."""
+        return range(0)
+
     def batches(self, size: int) -> Iterator[tuple[Passage, ...]]:
         self.reads += 1
         return (self.passages[i : i + size] for i in range(0, len(self.passages), size))
@@ -38,6 +42,10 @@ STORE_PASSAGES = (
 )
 
 
+def resolver_of(store: Store) -> GoldResolver:
+    return GoldResolver(store, store)
+
+
 def squad(name: str, context: str) -> Question:
     quoted = GoldPassage(Passage("", "Danube", context))
     return Question(name, "?", ("a",), ("Danube-0",), (quoted,))
@@ -45,7 +53,7 @@ def squad(name: str, context: str) -> Question:
 
 def test_a_gold_passage_that_is_not_there_is_not_judged_and_is_counted() -> None:
     questions = [squad("q", "Another text."), Question("r", "?", gold_passage_ids=("unknown",))]
-    resolver = GoldResolver(Store(*STORE_PASSAGES))
+    resolver = resolver_of(Store(*STORE_PASSAGES))
     assert [q.gold_passage_ids for q in map(resolver, questions)] == [(), ()]
     assert resolver.counts["missing"] == 2
     assert "of 2 questions are known, but not in this index" in resolver.notes()[0]
@@ -60,7 +68,7 @@ def test_steps_of_which_one_is_not_there_are_counted() -> None:
     whole = [titled("Danube", "Rhine"), Question("r", "?", gold_passage_ids=("p1", "p3"))]
     half = [titled("Danube", "Loire"), Question("r", "?", gold_passage_ids=("p1", "p9"))]
     store = Store(*STORE_PASSAGES)
-    resolver = GoldResolver(store)
+    resolver = resolver_of(store)
     assert [*map(resolver, whole), *map(resolver, half)] == whole + half
     assert (+resolver.counts, store.reads) == ({"incomplete": 2}, 1)
     assert [note.partition(" not ")[0] for note in resolver.notes()] == [
@@ -76,7 +84,7 @@ def test_known_ids_and_titles_stay_and_the_corpus_is_read_for_titles_alone() -> 
         questions_from([{"question": "?", **facts}])[0],
         Question("n", "?", ("a",)),
     ]
-    resolver = GoldResolver(store)
+    resolver = resolver_of(store)
     assert list(map(resolver, questions[::2])) == questions[::2]
     assert store.reads == 0
     assert resolver(questions[1]) == questions[1]
@@ -90,6 +98,6 @@ def test_all_positives_of_dpr_count_and_the_first_is_read() -> None:
     }
     positives = [{"title": title, "text": text} for title, text in (*texts.items(), ("", "x"))]
     question = questions_from([{"question": "?", "positive_ctxs": positives}])[0]
-    resolver = GoldResolver(Store(*STORE_PASSAGES))
+    resolver = resolver_of(Store(*STORE_PASSAGES))
     assert resolver(question).gold_passage_ids == ("p3", "p2")
     assert [passage.title for passage in gold_passages(question)] == ["Rhine"]

@@ -12,7 +12,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from indexers.build import build_index
+from indexers.index_writer import write_index
 from indexers.settings import BuildSettings
 from rag.core.errors import DataError
 from rag.core.types import Passage
@@ -83,7 +83,7 @@ def world(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> tuple[Pa
         validation_fraction=0,
     )
     encoder = BiEncoder.load(config.train_model(), precision="fp32")
-    build_index(passages, place / "index", encoder=encoder, settings=BuildSettings(probes=8))
+    write_index(place / "index", passages, encoder=encoder, settings=BuildSettings(probes=8))
     return place / "asked.jsonl", place / "index"
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from indexers.build import build_index
+from indexers.index_writer import write_index
 from indexers.settings import BuildSettings
 from rag.config import load_config
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
@@ -133,7 +133,7 @@ def test_a_generator_learns_over_bm25_and_answers_over_it(
     world: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     passages = [Passage(str(n), "", f"{thing} has {n + 2}") for n, thing in enumerate(THINGS)]
-    build_index(passages, tmp_path / "index", settings=BuildSettings(retriever="bm25"))
+    write_index(tmp_path / "index", passages, settings=BuildSettings(retriever="bm25"))
     for name, words, more in (
         ("train", "qv", [{"question": "zebra", "answers": ["2"]}]),
         ("dev", "w", []),

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from indexers.build import build_index
 from indexers.index import Index
+from indexers.index_writer import write_index
 from indexers.settings import BuildSettings
 from rag.core.errors import ConfigError, DataError
 from rag.core.types import Passage, Query
@@ -73,7 +73,7 @@ def make_world(place: Path, tiny: TinyModels) -> Path:
         Passage(str(n), "", f"the river {code} {name}") for n, (code, name) in enumerate(FACTS)
     ]
     encoder = BiEncoder.load(place / "encoder", **READ)
-    build_index(passages, place / "index", encoder=encoder, settings=BuildSettings(probes=8))
+    write_index(place / "index", passages, encoder=encoder, settings=BuildSettings(probes=8))
     return place
 
 
@@ -132,7 +132,7 @@ def test_what_is_read_with_a_sentence(world: Path, tmp_path: Path) -> None:
         )
     ]
     encoder = BiEncoder.load(world / "encoder", **READ)
-    build_index(passages, tmp_path / "index", encoder=encoder, settings=BuildSettings(probes=4))
+    write_index(tmp_path / "index", passages, encoder=encoder, settings=BuildSettings(probes=4))
     with Index.open(tmp_path / "index") as index:
         config = adopt_index(settings(world, index=tmp_path / "index"), index)
         retriever = realm.load_model(config, "cpu")
@@ -191,7 +191,7 @@ def test_the_retriever_is_asked_with_its_own_masks(
     passages = [
         Passage(str(n), "", f"the river {code} {name}") for n, (code, name) in enumerate(FACTS)
     ]
-    build_index(passages, tmp_path / "index", encoder=encoder, settings=BuildSettings(probes=4))
+    write_index(tmp_path / "index", passages, encoder=encoder, settings=BuildSettings(probes=4))
     encoded: list[list[int]] = []
     encode = BiEncoderModel.encode_questions
     monkeypatch.setattr(
@@ -297,9 +297,9 @@ def test_what_cannot_work_is_refused(world: Path, tiny: TinyModels, tmp_path: Pa
     ):
         train_realm(settings(world, out=tmp_path / "a", train_files=(plain,)))
     tiny.dpr(tmp_path / "towers")
-    build_index(
-        [Passage("a", "", "the river"), Passage("b", "", "text")],
+    write_index(
         tmp_path / "index",
+        [Passage("a", "", "the river"), Passage("b", "", "text")],
         encoder=BiEncoder.load(tmp_path / "towers", precision="fp32"),
         settings=BuildSettings(probes=2),
     )

@@ -11,8 +11,8 @@ import pytest
 import torch
 from transformers import AutoModelForQuestionAnswering
 
-from indexers.build import build_index
 from indexers.index import Index
+from indexers.index_writer import write_index
 from indexers.settings import BuildSettings
 from rag.core.types import Passage
 from rag.joint.config import MlmTrainConfig, RealmTrainConfig
@@ -149,7 +149,7 @@ def test_copying_teaches_to_retrieve(trained: Path, tmp_path: Path, tiny: TinyMo
     texts = [f"the river {code} {name}" for code, name in FACTS]
     passages = [Passage(str(n), "", text) for n, text in enumerate(texts)]
     first = BiEncoder.load(tmp_path / "encoder", **READ)
-    build_index(passages, tmp_path / "index", encoder=first, settings=BuildSettings(probes=8))
+    write_index(tmp_path / "index", passages, encoder=first, settings=BuildSettings(probes=8))
     config = RealmTrainConfig(
         out=tmp_path / "run",
         train_files=(tmp_path / "sentences.jsonl",),

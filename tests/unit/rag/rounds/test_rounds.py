@@ -10,8 +10,8 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from indexers.build import build_index
 from indexers.index import Index
+from indexers.index_writer import write_index
 from indexers.settings import BuildSettings
 from rag.config import load_config
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
@@ -72,7 +72,7 @@ def world(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> dict[str
             )
     (folder / "train.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     encoder = BiEncoder.load(tiny_bert, pooling="mean")
-    build_index(passages, folder / "index", encoder=encoder)
+    write_index(folder / "index", passages, encoder=encoder)
     return {"folder": folder, "encoder": str(tiny_bert)}
 
 
@@ -176,7 +176,7 @@ def test_rounds_go_on_after_a_stop_before_any_stage(
         (rounds, "write_results"),
         (rounds, "score_examples"),
         (distill, "train_distill"),
-        (rounds, "build_index"),
+        (rounds, "write_index"),
         (rounds, "evaluate"),
     ):
         with monkeypatch.context() as patch:
@@ -227,13 +227,13 @@ def test_vectors_are_compared_with_vectors_and_words_stay(
     world: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with Index.open(world["folder"] / "index") as index:
-        build_index(
-            index.passages,
+        write_index(
             tmp_path / "hybrid",
+            index.passages,
             encoder=BiEncoder.load(world["encoder"], pooling="mean"),
             settings=BuildSettings(retriever="hybrid"),
         )
-        build_index(index.passages, tmp_path / "bm25", settings=BuildSettings(retriever="bm25"))
+        write_index(tmp_path / "bm25", index.passages, settings=BuildSettings(retriever="bm25"))
     more = {"steps": 1, "rounds": 1, "index": tmp_path / "hybrid", "top_k": 80}
     rows = run_rounds(*by_reader(world, tmp_path / "dense", **more))
     assert [row["facts"]["searched"] for row in rows] == ["dense", "dense"]

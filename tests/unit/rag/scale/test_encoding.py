@@ -47,7 +47,7 @@ def content(place: Path) -> dict[str, str]:
 def passages(tmp_path_factory: pytest.TempPathFactory) -> PassageStore:
     with PassageStoreWriter(tmp_path_factory.mktemp("store")) as writer:
         writer.add_many(corpus())
-    return PassageStore.open(writer.directory)
+    return PassageStore(writer.directory)
 
 
 def on_cluster(

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from indexers.build import build_index
 from indexers.index import Index
+from indexers.index_writer import write_index
 from indexers.settings import BuildSettings
 from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError, RetrievalError
 from rag.core.types import Passage
@@ -35,7 +35,7 @@ def build(place: Path, encoder: Path, index_type: str = "flat") -> Path:
     settings = BuildSettings(
         retriever="dense", index_type=index_type, shard_rows=64, probes=16, threads=1
     )
-    return build_index(corpus(), place, encoder=load_encoder(encoder), settings=settings)
+    return write_index(place, corpus(), encoder=load_encoder(encoder), settings=settings).directory
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +111,9 @@ def test_what_cannot_be_searched_is_refused_by_name(
 ) -> None:
     nodes.start(2)
     for place in (
-        build_index(corpus(), tmp_path / "words", settings=BuildSettings(retriever="bm25")),
+        write_index(
+            tmp_path / "words", corpus(), settings=BuildSettings(retriever="bm25")
+        ).directory,
         build(tmp_path / "ivf", static_encoder, "ivf"),
     ):
         with pytest.raises(ConfigError, match="not of index type flat"):
@@ -121,9 +123,9 @@ def test_what_cannot_be_searched_is_refused_by_name(
     with open_sharded(place, nodes.address) as index:
         pid, _ = sharded(index).processes()
         shutil.rmtree(place)  # another build takes its place, and a part begins again there
-        build_index(
-            list(corpus())[:300],
+        write_index(
             place,
+            list(corpus())[:300],
             encoder=load_encoder(static_encoder),
             settings=BuildSettings(retriever="dense", shard_rows=64, probes=16),
         )

@@ -4,8 +4,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from indexers.build import build_index
 from indexers.index import Index
+from indexers.index_writer import write_index
 from indexers.settings import BuildSettings
 from rag.core.types import Passage
 from retrievers.encoders.matching import FEATURES, TokenMatch
@@ -100,9 +100,9 @@ def test_the_score_of_a_pair_depends_on_nothing_else(encoder: StaticEncoder) -> 
 @pytest.fixture(scope="module")
 def index_folder(tmp_path_factory: pytest.TempPathFactory, encoder: StaticEncoder) -> Path:
     documents, folder = [p for p in PASSAGES if p.text], tmp_path_factory.mktemp("hybrid") / "index"
-    return build_index(
-        documents, folder, encoder=encoder, settings=BuildSettings(retriever="hybrid")
-    )
+    return write_index(
+        folder, documents, encoder=encoder, settings=BuildSettings(retriever="hybrid")
+    ).directory
 
 
 def without_matching(index: Index) -> HybridRetriever:

@@ -21,7 +21,7 @@ from retrievers.encoders.open import load_encoder, load_like, passage_budget
 from retrievers.encoders.settings import EncoderSettings, read_settings
 from retrievers.encoders.static import StaticEncoder
 from retrievers.training.bi_encoder import adopt_index
-from retrievers.training.dpr import DprTrainConfig
+from retrievers.training.config import DprTrainConfig
 from tests.token_towers import bi_encoder
 from tests.unit.retrievers.encoders.test_encoder_settings import sentence_folder, write
 

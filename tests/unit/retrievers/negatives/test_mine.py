@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from indexers.build import build_index
 from indexers.index import Index
+from indexers.index_writer import write_index
 from indexers.settings import BuildSettings
 from rag.core.errors import ConfigError, DataError
 from rag.core.types import Hit, Passage
@@ -38,7 +38,7 @@ def index_dir(tmp_path_factory, encoder):
         Passage("copy", "Danube again", text_of("Danube", 0).replace(" and ", "  and\n"))
     )
     passages.append(Passage("answer", "Towns", "In town 0 the river is wide."))
-    build_index(passages, out, encoder=encoder, settings=BuildSettings(retriever="hybrid"))
+    write_index(out, passages, encoder=encoder, settings=BuildSettings(retriever="hybrid"))
     return out
 
 
@@ -171,7 +171,7 @@ def test_union_of_two_rounds(index_dir, questions, tmp_path):
 
 def test_what_cannot_be_done_is_said(index_dir, questions, tmp_path):
     bm25 = tmp_path / "bm25"
-    build_index([Passage("a", "", "Some text.")], bm25, settings=BuildSettings(retriever="bm25"))
+    write_index(bm25, [Passage("a", "", "Some text.")], settings=BuildSettings(retriever="bm25"))
     with pytest.raises(ConfigError, match="needs a dense index"):
         mine(bm25, questions, tmp_path / "o.json", source="dense")
     with pytest.raises(ConfigError, match="needs a dense index"):

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from indexers.build import build_index
 from indexers.index import Index
+from indexers.index_writer import write_index
 from indexers.passage_writer import PassageStoreWriter
 from indexers.passages import PassageStore
 from indexers.protocols import EncoderIdentity
@@ -68,7 +68,9 @@ def warm(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> tuple[Pat
     examples, settings = cipher_examples(400), BuildSettings(probes=2)
     write_examples(place / "train.json", examples)
     passages = [example.positives[0] for example in examples]
-    index = build_index(passages, place / "index", encoder=WordEncoder(), settings=settings)
+    index = write_index(
+        place / "index", passages, encoder=WordEncoder(), settings=settings
+    ).directory
     config = DprTrainConfig(
         out=place / "run",
         train_files=(place / "train.json",),
@@ -163,7 +165,7 @@ def build(place: Path, corpus: PassageStore) -> Path:
 def test_negatives_are_the_best_passages_that_are_not_right(tmp_path: Path) -> None:
     with PassageStoreWriter(tmp_path / "passages") as writer:
         writer.add_many(PASSAGES)
-    corpus = PassageStore.open(tmp_path / "passages")
+    corpus = PassageStore(tmp_path / "passages")
     result = build(tmp_path, corpus)
     batches = RetrieverBatches(
         ExampleTable.of(of_words(range(20))), Epochs(20, 20), hard_negatives=9

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from indexers.build import build_index
+from indexers.index_writer import write_index
 from indexers.settings import BuildSettings
 from rag.config import load_config
 from rag.core.types import Passage
@@ -61,9 +61,9 @@ def test_a_start_of_longer_vectors_is_trained_with_unit_vectors(
     given = {"projection_dim": 0, "max_steps": 1, "validation_fraction": 0.0}
     unit = config(tmp_path / "run", cipher_file(40), tmp_path / "start", **given)
     encoder = BiEncoder.load(unit.train_model(), precision="fp32")
-    build_index(
-        [Passage("1", "", "the river"), Passage("2", "", "title text")],
+    write_index(
         tmp_path / "index",
+        [Passage("1", "", "the river"), Passage("2", "", "title text")],
         encoder=encoder,
         settings=BuildSettings(index_type="plaid", probes=2),
     )

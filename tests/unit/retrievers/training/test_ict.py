@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from indexers.build import build_index
+from indexers.index_writer import write_index
 from indexers.settings import BuildSettings
 from rag.core.errors import ConfigError, DataError
 from rag.core.types import Passage
@@ -113,7 +113,7 @@ def test_held_out_passages_are_scored_without_questions(tmp_path: Path, tiny_ber
         f"Who wrote {a} in {b} rises. The river {b} in {a} text." for a in "abcdef" for b in "ghij"
     ]
     passages = [Passage(str(n), "title", text) for n, text in enumerate(texts)]
-    build_index(passages, tmp_path / "index", settings=BuildSettings(retriever="bm25"))
+    write_index(tmp_path / "index", passages, settings=BuildSettings(retriever="bm25"))
     config = IctTrainConfig(
         out=tmp_path / "run",
         train_files=(tmp_path / "index",),
@@ -141,8 +141,8 @@ def test_what_cannot_be_learned_from_is_refused(tmp_path: Path, tiny_bert: Path)
         )
     with pytest.raises(DataError, match="no such file"):
         run("none", tmp_path / "nowhere")
-    build_index(
-        [Passage("a", "", "text")], tmp_path / "index", settings=BuildSettings(retriever="bm25")
+    write_index(
+        tmp_path / "index", [Passage("a", "", "text")], settings=BuildSettings(retriever="bm25")
     )
     with pytest.raises(ConfigError, match="whole corpus"):
         run("two", tmp_path / "index", tmp_path / "one.jsonl")

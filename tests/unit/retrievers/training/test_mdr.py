@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from indexers.build import build_index
 from indexers.index import Index
+from indexers.index_writer import write_index
 from indexers.settings import BuildSettings
 from rag.core.types import Passage
 from rag.data.examples import Example
@@ -93,9 +93,9 @@ def test_both_hops_are_learned_in_the_batch_and_then_against_an_index(
 ) -> None:
     def index_with(encoder: Path, name: str) -> Path:
         loaded = BiEncoder.load(encoder, pooling="mean", normalize=True, precision="fp32")
-        return build_index(
-            passages_of(bridges), tmp_path / name, encoder=loaded, settings=BuildSettings(probes=8)
-        )
+        return write_index(
+            tmp_path / name, passages_of(bridges), encoder=loaded, settings=BuildSettings(probes=8)
+        ).directory
 
     one = mdr(tmp_path / "one", bridges, tiny_bert, epochs=12, learning_rate=3e-3)
     shares = [right_paths(index_with(tiny_bert, "raw"), bridges)]

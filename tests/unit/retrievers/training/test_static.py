@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_matrix
 
-from indexers.build import build_index
+from indexers.index_writer import write_index
 from indexers.settings import BuildSettings
 from rag.core.errors import ConfigError
 from rag.core.files import read_json
@@ -47,7 +47,7 @@ def taught(
     folder, made = tmp_path_factory.mktemp("taught"), examples(140)
     passages = [example.positives[0] for example in made]
     teacher = load_encoder(tiny_bert, pooling="mean", normalize=True)
-    build_index(passages, folder / "index", encoder=teacher, settings=BuildSettings(probes=2))
+    write_index(folder / "index", passages, encoder=teacher, settings=BuildSettings(probes=2))
     write_examples(folder / "train.json", made)
     return folder / "index", folder / "train.json", made
 
@@ -98,6 +98,6 @@ def test_what_cannot_work_is_refused(
     with pytest.raises(ConfigError, match=r"dim is 64, and .* has 32 dimensions"):
         train_static(config(tmp_path / "a", index, train, dim=64))
     words = BuildSettings(retriever="bm25")
-    build_index([made[0].positives[0]], tmp_path / "bm25", settings=words)
+    write_index(tmp_path / "bm25", [made[0].positives[0]], settings=words)
     with pytest.raises(ConfigError, match="has no dimensions per passage"):
         train_static(config(tmp_path / "a", tmp_path / "bm25", train))

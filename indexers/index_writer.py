@@ -1,0 +1,591 @@
+"""Write an index: passages → embeddings → FAISS (or token vectors) → Lucene → manifest.
+
+One function writes a new index, extends one, and writes the next version of one. A version takes
+over what did not change of the version that it starts from: vectors by passage, whole files by hard
+links. Nothing that readers use is changed: a crash leaves the old version or the new one, and a
+process that has the old one open goes on with it.
+
+Every stage is resumable: finished shards are kept, an interrupted stage continues behind them, and
+the manifest is written last. All files have the same bytes however often the build was
+interrupted, except Lucene's files and the manifest's entries for these.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property, partial
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from indexers.documents import DocumentEntry, Documents, Put, writing_documents
+from indexers.embeddings import (
+    HEADER_NAME,
+    EmbeddingShards,
+    Header,
+    StoredVectors,
+    encode_corpus,
+    encode_passages,
+)
+from indexers.faiss_index import build_faiss, create_faiss, preset_for
+from indexers.index import Index
+from indexers.ledger import DATA_PREFIX, UPDATING_DIR, BuildLedger, remove_unused
+from indexers.lucene import build_bm25
+from indexers.manifest import Manifest
+from indexers.passage_writer import PassageStoreWriter, passages_digest
+from indexers.passages import PassageStore
+from indexers.protocols import EncoderIdentity, EncodesCorpus, PassageEncoder
+from indexers.settings import PLAID, BuildSettings, StageName
+from indexers.token_build import TokenEncoder, build_tokens
+from indexers.token_codec import BITS
+from rag.core.arrays import Float32, load_npy, save_npy
+from rag.core.errors import ConfigError, DataError, MismatchedArtifactError, ResourceError
+from rag.core.files import (
+    TEMPORARY_MARK,
+    directory_lock,
+    disk_errors,
+    fingerprint,
+    link_or_copy,
+)
+from rag.core.log import Progress
+from rag.core.manifest import BUILDING_DIR, MANIFEST_NAME
+from rag.core.types import Passage
+
+Change = Passage | Put | DocumentEntry
+OpenEncoder = Callable[[EncoderIdentity], PassageEncoder]
+
+PROBES_NAME = "probes.npy"  # queries on which recall is measured, beside the embeddings
+_PROBE_WORDS = 10
+_VECTORS: tuple[StageName, ...] = ("embeddings", "tokens")
+_OWN_FILES = {MANIFEST_NAME, ".lock", BUILDING_DIR, UPDATING_DIR}
+_CHECKED_PASSAGES = 16
+# Share of a vector's length: float16 and bf16 stay below it, another encoder does not.
+_FARTHEST = 0.1
+# Fields of an encoder's identity that may differ while passages get equal vectors.
+_QUESTION_SIDE = ("weights_sha256", "name", "query_prefix")
+
+
+@dataclass(slots=True)
+class WriteReport:
+    """What was written.
+
+    Attributes:
+        directory: the index.
+        version: its version afterwards.
+        added, replaced, deleted, kept: numbers of documents, against the version that it starts
+            from.
+        passages: number of passages of the documents added and replaced.
+        reused: number of these passages whose vector was stored already.
+    """
+
+    directory: Path
+    version: str = ""
+    added: int = 0
+    replaced: int = 0
+    deleted: int = 0
+    kept: int = 0
+    passages: int = 0
+    reused: int = 0
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether any document has changed."""
+        return bool(self.added or self.replaced or self.deleted)
+
+    def __str__(self) -> str:
+        if not self.is_changed:
+            return f"{self.kept:,} documents, none changed"
+        names = ("added", "replaced", "deleted", "kept")
+        counts = ", ".join(f"{getattr(self, name):,} {name}" for name in names)
+        vectors = f", of which {self.reused:,} had their vectors" if self.reused else ""
+        return f"documents: {counts}; {self.passages:,} passages written{vectors}"
+
+
+class _LazyEncoder:
+    """The encoder of an index, opened when the first passage has to be encoded."""
+
+    def __init__(
+        self, directory: Path, identity: EncoderIdentity, open_encoder: OpenEncoder
+    ) -> None:
+        self._directory = directory
+        self._open = open_encoder
+        self.identity = identity
+        self.dim = identity.dim
+
+    @cached_property
+    def _encoder(self) -> Any:
+        encoder = self._open(self.identity)
+        self.identity.check(self._directory, encoder.identity)
+        return encoder
+
+    def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> Float32:
+        """See `PassageEncoder`."""
+        return cast("Float32", self._encoder.encode_passages(titles, texts))
+
+    def passage_tokens(self, titles: Sequence[str], texts: Sequence[str]) -> Any:
+        """See `TokenEncoder`."""
+        return self._encoder.passage_tokens(titles, texts)
+
+
+def update_index(
+    directory: str | Path,
+    changes: Callable[[Documents], Iterable[Change]],
+    open_encoder: OpenEncoder,
+    *,
+    max_deleted_share: float = 1.0,
+) -> WriteReport:
+    """Write the next version of an index with its encoder and settings; see `write_index`.
+
+    Args:
+        changes: function from the documents of the index to those of its next version.
+        open_encoder: opens the encoder of the index; called only if passages have to be encoded.
+    """
+    place = Path(directory)
+    with Index.open(place) as index:
+        identity = index.encoder_identity
+        encoder = None
+        if identity is not None:
+            encoder = _LazyEncoder(place, identity, open_encoder)
+        source = dict(index.manifest.source)
+        if "files" in source:
+            # A later build sees that the files are not those of the first one.
+            source["files"] = "updated"
+        report = write_index(
+            place,
+            changes(index.documents),
+            settings=index.manifest.settings,
+            encoder=encoder,
+            start_from=index,
+            source=source or None,
+            max_deleted_share=max_deleted_share,
+        )
+    # Nobody reads the version before any more; a writer that came meanwhile removes it.
+    with suppress(ResourceError), directory_lock(place):
+        remove_unused(place)
+    return report
+
+
+def write_index(
+    directory: str | Path,
+    content: Iterable[Change] | None,
+    *,
+    settings: BuildSettings | None = None,
+    encoder: PassageEncoder | TokenEncoder | None = None,
+    start_from: Index | None = None,
+    source: Mapping[str, Any] | None = None,
+    overwrite: bool = False,
+    max_deleted_share: float = 1.0,
+    encode: EncodesCorpus = encode_corpus,
+) -> WriteReport:
+    """Write an index directory, or continue one that was interrupted.
+
+    Without `start_from`, a new index is built; a finished one is extended if `settings` ask for a
+    retriever that it lacks.
+
+    Args:
+        content: the documents in order: `Put` for one that is new or changed, an entry of
+            `start_from.documents` for one that stays, a passage for a document of its own; None:
+            those of `start_from`. Not read if `source` says that they are stored.
+        start_from: version whose documents and vectors are taken over. From `directory`, its next
+            version is written; from elsewhere, a new index takes its vectors, also for an encoder
+            whose question side alone is another.
+        source: identifies the passages. Without it a rerun compares their checksum.
+        overwrite: ignore an index that is in `directory`.
+        max_deleted_share: highest share of the documents that may be deleted.
+
+    Raises:
+        ConfigError: no encoder, or no index in `directory`, or `start_from` lacks such vectors.
+        DataError: no passages, duplicate ids, vectors that are not finite, too much is deleted.
+        MismatchedArtifactError: `directory` holds a build with other inputs or settings, or
+            `start_from` has vectors of another encoder.
+        ResourceError: the disk is full, or another process writes into `directory`.
+
+    Example:
+        >>> import tempfile
+        >>> settings = BuildSettings(retriever="bm25")
+        >>> passages = [Passage("a", "Vienna", "Vienna lies on the Danube.")]
+        >>> report = write_index(tempfile.mkdtemp(), passages, settings=settings)
+        >>> with Index.open(report.directory) as index:
+        ...     index.lucene.search(["danube"], 3)[0][0][0]
+        0
+    """
+    settings = settings or BuildSettings()
+    place = Path(directory)
+    if settings.has_encoder and encoder is None:
+        raise ConfigError(
+            f"retriever {settings.retriever!r} needs an encoder",
+            hint="pass one, or choose retriever bm25",
+        )
+    if place.is_dir():
+        _refuse_others_files(place)  # first, because the lock adds a file
+    is_update = start_from is not None and start_from.directory.resolve() == place.resolve()
+    with directory_lock(place):
+        with disk_errors(place):
+            ledger = BuildLedger(place, is_update=is_update, overwrites=overwrite)
+        report = WriteReport(place)
+        writer = _IndexWriter(settings, encoder, start_from, is_update, ledger, report)
+        return writer.write(content, source, max_deleted_share, encode)
+
+
+@dataclass(slots=True)
+class _IndexWriter:
+    """Writes the stages of one index; the caller has the lock of the directory."""
+
+    settings: BuildSettings
+    encoder: Any
+    start: Index | None
+    is_update: bool
+    ledger: BuildLedger
+    report: WriteReport
+    vectors: StoredVectors | None = None
+    kept_passages: int = 0
+
+    def write(
+        self,
+        content: Iterable[Change] | None,
+        source: Mapping[str, Any] | None,
+        max_deleted_share: float,
+        encode: EncodesCorpus,
+    ) -> WriteReport:
+        """Write all stages and the manifest; see `write_index`."""
+        ledger = self.ledger
+        report = self.report
+        if self.settings.has_encoder:
+            self._check_encoder()
+        if self.start is not None:
+            self._take_from(self.start, with_passages=content is None)
+        if content is not None:
+            self._write_passages(content, source, max_deleted_share)
+        written = ledger.stage("passages")
+        if self.is_update and self.start is not None and content is not None:
+            before = self.start.manifest
+            if before.stage("passages").files == written.files:
+                shutil.rmtree(ledger.folder)
+                report.version = before.version
+                return report
+        passages = PassageStore(ledger.path("passages"))
+        inputs = {"passages": written.output}
+        if self.settings.has_dense:
+            keeps_probes = self.is_update or content is None
+            self._write_embeddings(passages, inputs, encode, keeps_probes=keeps_probes)
+            self._write_dense()
+        if self.settings.has_tokens:
+            self._write_tokens(passages, inputs)
+        if "bm25" in self.settings.stages:
+            self._write_bm25(passages, inputs)
+        report.version = self._commit().version
+        if self.vectors is not None:
+            report.reused = max(0, self.vectors.reused - self.kept_passages)
+        return report
+
+    def _check_encoder(self) -> None:
+        """An index has one encoder, and vectors of passages or of tokens."""
+        ledger = self.ledger
+        for stage in _VECTORS:
+            if ledger.stage(stage).inputs and stage not in self.settings.stages:
+                raise MismatchedArtifactError(
+                    f"{ledger.directory} holds {stage}, not the vectors of index type "
+                    f"{self.settings.index_type}",
+                    hint=f"{PLAID} is the type of token vectors; continue with it, or choose "
+                    "another directory",
+                )
+        if ledger.encoder is not None:
+            ledger.encoder.check(ledger.directory, self.encoder.identity)
+        ledger.encoder = self.encoder.identity
+
+    def _take_from(self, start: Index, *, with_passages: bool) -> None:
+        """Take over vectors and stages of a version, unless it has changed or has others."""
+        if self.is_update and Manifest.read(start.directory).version != start.version:
+            raise ResourceError(
+                f"{start.directory} was changed by another process", hint="try again"
+            )
+        if self.settings.has_dense:
+            embeddings = start.require_dense().embeddings
+            # The passages stay: their sample tells whether the tokenizer of questions alone changed.
+            free = (*_QUESTION_SIDE, "tokenizer_sha256") if with_passages else _QUESTION_SIDE
+            _check_vectors(start, embeddings, self.encoder, self.settings, free)
+            self.vectors = StoredVectors(start.passages, embeddings)
+        if self.ledger.existing is None:
+            stages = dict(start.manifest.stages)
+            if not with_passages:
+                del stages["passages"]
+            self.ledger.take_from(start.data, stages)
+
+    def _commit(self) -> Manifest:
+        existing = self.ledger.existing
+        settings = self.settings
+        if existing is not None:
+            if not self.ledger.stages:
+                return existing
+            settings = settings.extended(existing.settings)
+        predecessor = existing or (self.start.manifest if self.start else None)
+        optional = predecessor.optional if predecessor else {}
+        return self.ledger.commit(settings, optional)
+
+    def _write_passages(
+        self,
+        content: Iterable[Change],
+        source: Mapping[str, Any] | None,
+        max_deleted_share: float,
+    ) -> None:
+        """Store passages and documents, or compare them where no source identifies them."""
+        documents = self._documents(content, max_deleted_share)
+        stored = self.ledger.stage("passages").output
+        if source is not None or not stored:
+            described = json.loads(json.dumps(source, sort_keys=True, default=str))
+            store = partial(_store, documents)
+            self.ledger.make("passages", {"source": described}, store)
+            return
+        passages = chain.from_iterable(put.passages for put in documents)
+        count, sha256 = passages_digest(passages)
+        if stored != {"count": count, "sha256": sha256}:
+            raise MismatchedArtifactError(
+                f"{self.report.directory} holds {stored['count']} other passages, now {count} came",
+                hint="choose another --out, or add --overwrite",
+            )
+
+    def _documents(self, content: Iterable[Change], max_deleted_share: float) -> Iterator[Put]:
+        """The documents of the new version, counted while they are read."""
+        report = self.report
+        start = self.start
+        before = None if start is None else _StartPassages(start)
+        for change in content:
+            entry = change if isinstance(change, DocumentEntry) else None
+            if start is not None and self.is_update and entry is None:
+                entry = start.documents.find(change.id)
+            stored = [] if before is None or entry is None else before.of(entry)
+            put = _as_put(change, stored)
+            if entry is not None and put.passages == stored:
+                report.kept += 1
+                self.kept_passages += len(stored)
+            else:
+                report.added += entry is None
+                report.replaced += entry is not None
+                report.passages += len(put.passages)
+            yield put
+        if start is not None and self.is_update:
+            total = len(start.documents)
+            report.deleted = total - report.kept - report.replaced
+            if report.deleted > max_deleted_share * total:
+                raise DataError(
+                    f"{report.deleted:,} of the {total:,} documents in {report.directory} would be "
+                    f"deleted (limit {max_deleted_share:.0%})",
+                    hint="check that the corpus is the one of this index, or raise "
+                    "--max-deleted-share",
+                )
+
+    def _write_embeddings(
+        self,
+        passages: PassageStore,
+        inputs: Mapping[str, Any],
+        encode: EncodesCorpus,
+        *,
+        keeps_probes: bool,
+    ) -> None:
+        """Encode the passages, one shard per call, so that the encoder can sort them by length."""
+        settings = self.settings
+        encoder = self.encoder
+        identity = encoder.identity
+        if identity.pooling == "tokens":
+            raise ConfigError(
+                f"{identity.name} makes one vector per token, type {settings.index_type} needs one "
+                "per passage",
+                hint="build it with `rag index … --index-type plaid`",
+            )
+        if settings.index_type != "flat":  # refused before hours of encoding
+            create_faiss(preset_for(settings.index_type, len(passages), identity.dim), identity.dim)
+
+        def write(directory: Path) -> Mapping[str, object]:
+            probes = directory / PROBES_NAME
+            options: dict[str, Any] = {"shard_rows": settings.shard_rows}
+            if self.vectors is not None:
+                options["stored"] = self.vectors
+            if self.vectors is not None and keeps_probes and not probes.exists():
+                # The probes of the next version are questions of the same kind.
+                directory.mkdir(exist_ok=True)
+                link_or_copy(self.vectors.directory / PROBES_NAME, probes)
+            shards = encode(directory, passages, encoder, settings.stored_dtype, **options)
+            if not probes.exists():
+                save_probes(directory, passages, encoder, settings.probes, settings.seed)
+            (directory / HEADER_NAME).unlink()  # the manifest says it
+            return shards.header.model_dump(exclude={"encoder"})
+
+        choice = {
+            "encoder": identity.comparable(),
+            "dtype": settings.stored_dtype,
+            "shard_rows": settings.shard_rows,
+            "probes": settings.probes,
+            "seed": settings.seed,
+        }
+        self.ledger.make("embeddings", {**inputs, **choice}, write)
+
+    def _write_dense(self) -> None:
+        """The FAISS index over finished embeddings, measured on the probes; it needs no encoder."""
+        settings = self.settings
+        stored = self.ledger.stage("embeddings")
+        choice: dict[str, Any] = {
+            "index_type": settings.index_type,
+            "recall_target": settings.tuned_recall,
+            "seed": settings.seed,
+        }
+
+        def write(directory: Path) -> Mapping[str, object]:
+            header = Header(**stored.output, encoder=self.encoder.identity)
+            embeddings = EmbeddingShards.open(self.ledger.path("embeddings"), header)
+            probes = read_probes(embeddings)
+            threads = settings.threads
+            return build_faiss(embeddings, directory, probes=probes, threads=threads, **choice)
+
+        files = stored.model_dump()["files"]
+        self.ledger.make("dense", {"embeddings": fingerprint(files)[:16], **choice}, write)
+
+    def _write_tokens(self, passages: PassageStore, inputs: Mapping[str, Any]) -> None:
+        settings = self.settings
+        encoder = self.encoder
+        choice: dict[str, Any] = {"shard_rows": settings.shard_rows, "seed": settings.seed}
+        identity = encoder.identity.comparable()
+        write = partial(build_tokens, passages, encoder=encoder, **choice)
+        self.ledger.make("tokens", {**inputs, "encoder": identity, "bits": BITS, **choice}, write)
+
+    def _write_bm25(self, passages: PassageStore, inputs: Mapping[str, Any]) -> None:
+        settings = self.settings
+        weights: dict[str, Any] = {"k1": settings.k1, "b": settings.b}
+        threads = settings.threads or os.cpu_count() or 1
+        heap_mib = settings.java_heap_mib
+        write = partial(build_bm25, passages, threads=threads, heap_mib=heap_mib, **weights)
+        self.ledger.make("bm25", {**inputs, **weights}, write)
+
+
+class _StartPassages:
+    """Passages of documents of the version that an index starts from.
+
+    Documents that are asked for in the order of the index are read in one pass.
+    """
+
+    def __init__(self, start: Index) -> None:
+        self._passages = start.passages
+        self._in_order = iter(start.passages)
+        self._position = 0
+
+    def of(self, entry: DocumentEntry) -> list[Passage]:
+        skipped = entry.rows.start - self._position
+        if skipped < 0:  # the order has changed
+            return self._passages.get_many(entry.rows)
+        self._position = entry.rows.stop
+        return list(islice(self._in_order, skipped, skipped + len(entry.rows)))
+
+
+def _as_put(change: Change, stored: list[Passage]) -> Put:
+    if isinstance(change, Passage):
+        return Put(change.id, "", [change])
+    if isinstance(change, DocumentEntry):
+        return Put(change.id, change.digest, stored, sent=change.sent)
+    return change
+
+
+def _store(documents: Iterable[Put], directory: Path) -> dict[str, Any]:
+    """Write passages and documents; returns the number of passages and their digest."""
+    with (
+        PassageStoreWriter(directory) as writer,
+        writing_documents(directory) as add_document,
+        Progress(None, "passages", "store") as progress,
+    ):
+        for put in documents:
+            writer.add_many(put.passages)
+            add_document(put)
+            progress.update(len(put.passages))
+        if not len(writer):
+            raise DataError(
+                "there are no passages to index", hint="check the corpus and the split settings"
+            )
+    return {"count": len(writer), "sha256": writer.digest}
+
+
+def save_probes(
+    directory: Path, passages: PassageStore, encoder: PassageEncoder, count: int, seed: int
+) -> None:
+    """Store vectors of pieces of ten words from random passages beside the embeddings.
+
+    They are as long as questions, and not in the index as such. With them the FAISS stage needs no
+    encoder.
+    """
+    generator = np.random.default_rng(seed)
+    rows = np.sort(generator.choice(len(passages), min(count, len(passages)), replace=False))
+    texts = []
+    for passage in passages.get_many(rows):
+        words = passage.text.split() or passage.title.split() or [passage.id]
+        start = int(generator.integers(0, max(len(words) - _PROBE_WORDS, 0) + 1))
+        texts.append(" ".join(words[start : start + _PROBE_WORDS]))
+    vectors = encoder.encode_passages([""] * len(texts), texts)
+    save_npy(directory / PROBES_NAME, np.asarray(vectors, dtype=np.float32))
+
+
+def read_probes(embeddings: EmbeddingShards) -> Float32:
+    """Probes (n, D) stored beside the embeddings."""
+    return load_npy(embeddings.directory / PROBES_NAME, dtype=np.float32)
+
+
+def _check_vectors(
+    start: Index,
+    embeddings: EmbeddingShards,
+    encoder: PassageEncoder,
+    settings: BuildSettings,
+    free: tuple[str, ...],
+) -> None:
+    """Refuse vectors that are less precise than those to be stored, or of another passage encoder.
+
+    An encoder that differs in the fields `free` alone is accepted if a sample of the passages gets
+    equal vectors.
+    """
+    if settings.stored_dtype == "float32" and embeddings.dtype != "float32":
+        raise ConfigError(
+            f"{start.directory} holds vectors rounded to {embeddings.dtype}, the new index stores "
+            "float32",
+            hint="build it with --index-type SQfp16, or without --reuse",
+        )
+    differences = embeddings.encoder.differences(encoder.identity)
+    if any(not line.startswith(free) for line in differences):
+        embeddings.encoder.check(start.directory, encoder.identity)
+    if differences:
+        _check_sample(start, embeddings, encoder, settings.seed)
+
+
+def _check_sample(
+    start: Index, embeddings: EmbeddingShards, encoder: PassageEncoder, seed: int
+) -> None:
+    """Refuse an encoder that gives a sample of the passages other vectors than are stored."""
+    count = min(_CHECKED_PASSAGES, len(start.passages))
+    draw = np.random.default_rng(seed)
+    rows = np.sort(draw.choice(len(start.passages), count, replace=False))
+    stored = embeddings.rows(rows)
+    computed = encode_passages(encoder, start.passages.get_many(rows))
+    lengths = np.maximum(np.linalg.norm(stored, axis=1), 1e-30)
+    farthest = (np.linalg.norm(computed - stored, axis=1) / lengths).max()
+    if farthest > _FARTHEST:
+        raise MismatchedArtifactError(
+            f"{encoder.identity.name} gives passages of {start.directory} other vectors "
+            f"({farthest:.0%} apart)",
+            hint=f"name the encoder that it was made with, {embeddings.encoder.name}, or build it "
+            "again",
+        )
+
+
+def _refuse_others_files(directory: Path) -> None:
+    def is_own(entry: Path) -> bool:
+        is_data = entry.name.startswith(DATA_PREFIX)
+        return entry.name in _OWN_FILES or is_data or TEMPORARY_MARK in entry.name
+
+    with disk_errors(directory):
+        foreign = sorted(entry.name for entry in directory.iterdir() if not is_own(entry))
+    if foreign:
+        raise ConfigError(
+            f"{directory} holds other files ({', '.join(foreign[:3])}), not an index",
+            hint="choose an empty or a new directory",
+        )

@@ -1,0 +1,404 @@
+"""An index is, row for row, the one that is built at once, however it was written."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from indexers.documents import Documents, Put
+from indexers.index import Index
+from indexers.index_writer import Change, WriteReport, update_index, write_index
+from indexers.protocols import EncoderIdentity
+from indexers.settings import INDEX_TYPES, BuildSettings
+from rag.core.arrays import Float32
+from rag.core.errors import (
+    ArtifactError,
+    ConfigError,
+    DataError,
+    IncompleteArtifactError,
+    MismatchedArtifactError,
+    ResourceError,
+)
+from rag.core.files import directory_lock
+from rag.core.types import Passage
+from rag.data.records import CorpusOptions, Document
+from rag.data.split import split_documents
+from rag.updates import record_digest
+
+SMALL = BuildSettings(shard_rows=40, index_type="SQ8", probes=16, threads=1)
+
+
+def corpus(count: int = 150) -> list[Passage]:
+    words = "river mountain vienna danube tulip graph vector index lake forest city bridge".split()  # noqa: SIM905
+    draw = np.random.default_rng(3)
+    return [
+        Passage(f"p{n}", f"title {n % 7}", " ".join(draw.choice(words, 6)) + f" n{n}")
+        for n in range(count)
+    ]
+
+
+def content(place: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(place).as_posix(): path.read_bytes()
+        for path in sorted(place.rglob("*"))
+        if path.is_file() and path.name != ".lock"
+    }
+
+
+def test_dense_index_finds_what_it_was_given(tmp_path: Path, encoder: Any) -> None:
+    passages = corpus()
+    write_index(tmp_path / "i", passages, encoder=encoder, settings=SMALL)
+    assert encoder.calls == [40, 40, 40, 30, 16]
+    with Index.open(tmp_path / "i", verify="deep") as index:
+        assert (index.parts, index.lucene) == (("dense",), None)
+        assert index.dense is not None
+        vectors = encoder.encode_passages([p.title for p in passages], [p.text for p in passages])
+        scores, rows = index.dense.search(vectors, 3)
+        np.testing.assert_array_equal(rows[:, 0], np.arange(150))
+        np.testing.assert_allclose(scores[:, 0], 1.0, atol=2e-3)
+        assert index.passages.get_many(rows[:, 0]) == passages
+        assert index.manifest.stage("dense").output["recall"]["100"] >= 0.98
+        assert index.encoder_identity == encoder.identity
+        assert "150 passages" in index.describe()
+        assert "recall" in index.describe()
+
+
+def test_hybrid_index_and_extension_of_a_dense_one(tmp_path: Path, encoder: Any) -> None:
+    hybrid = SMALL.model_copy(update={"retriever": "hybrid", "java_heap_mib": 256})
+    write_index(tmp_path / "i", corpus(), encoder=encoder, settings=SMALL)
+    before = Index.open(tmp_path / "i").version
+    calls = len(encoder.calls)
+    write_index(tmp_path / "i", corpus(), encoder=encoder, settings=hybrid)
+    assert len(encoder.calls) == calls
+    with Index.open(tmp_path / "i") as index:
+        assert index.version != before
+        assert index.manifest.settings.stages == ["passages", "embeddings", "dense", "bm25"]
+        assert set(index.manifest.stages) == set(index.manifest.settings.stages)
+        assert index.lucene is not None
+        assert index.lucene.search(["n77"], 5)[0][0][0] == 77
+
+
+def test_a_named_source_is_not_read_twice(tmp_path: Path, encoder: Any) -> None:
+    def never() -> Iterator[Passage]:
+        raise AssertionError("read again")
+        yield
+
+    source = {"path": tmp_path / "corpus.jsonl", "size": 12}
+    write_index(tmp_path / "i", corpus(), encoder=encoder, settings=SMALL, source=source)
+    write_index(tmp_path / "i", never(), encoder=encoder, settings=SMALL, source=source)
+    with pytest.raises(MismatchedArtifactError, match="size: 12, now 13"):
+        write_index(
+            tmp_path / "i", never(), encoder=encoder, settings=SMALL, source={**source, "size": 13}
+        )
+
+
+def test_other_inputs_are_refused_unless_overwritten(tmp_path: Path, encoder: Any) -> None:
+    write_index(tmp_path / "i", corpus(), encoder=encoder, settings=SMALL)
+    with pytest.raises(MismatchedArtifactError, match="150 other passages, now 149"):
+        write_index(tmp_path / "i", corpus(149), encoder=encoder, settings=SMALL)
+    with pytest.raises(MismatchedArtifactError, match="index_type: 'SQ8', now 'SQfp16'"):
+        other = SMALL.replaced(index_type="SQfp16")
+        write_index(tmp_path / "i", corpus(), encoder=encoder, settings=other)
+    with pytest.raises(DataError, match="more than once"):
+        write_index(tmp_path / "i", corpus(9) * 2, encoder=encoder, settings=SMALL, overwrite=True)
+    with pytest.raises(MismatchedArtifactError, match="150 other passages, now 149"):
+        write_index(tmp_path / "i", corpus(149), encoder=encoder, settings=SMALL)
+    assert Index.open(tmp_path / "i", verify="deep").passages[0].id == "p0"
+    write_index(tmp_path / "i", corpus(9), encoder=encoder, settings=SMALL, overwrite=True)
+    assert len(Index.open(tmp_path / "i", verify="deep").passages) == 9
+
+
+@pytest.mark.parametrize("name", INDEX_TYPES)
+def test_tiny_corpora_work_with_every_type(tmp_path: Path, encoder: Any, name: str) -> None:
+    settings = SMALL.model_copy(update={"index_type": name})
+    write_index(tmp_path / "i", corpus(3), encoder=encoder, settings=settings)
+    index = Index.open(tmp_path / "i").dense
+    assert index is not None
+    query = encoder.encode_passages(["title 1"], [corpus(3)[1].text])
+    scores, rows = index.search(query, 5)
+    assert rows[0, 0] == 1
+    assert set(rows[0, :3]) == {0, 1, 2}
+    assert rows[0, 3:].tolist() == [-1, -1]
+    assert np.isneginf(scores[0, 3:]).all()
+    write_index(
+        tmp_path / "one", corpus(1), encoder=encoder, settings=settings
+    )  # as an update may be
+    alone = Index.open(tmp_path / "one")
+    assert alone.dense is not None
+    assert alone.dense.search(query, 2)[1].tolist() == [[0, -1]]
+    assert alone.manifest.stage("dense").output["recall"]["100"] == 1.0
+
+
+@pytest.mark.parametrize("name", ["ivf", "hnsw"])
+def test_copies_of_a_passage_are_all_found(tmp_path: Path, encoder: Any, name: str) -> None:
+    texts = ["tulip lake"] * 200 + ["danube", "graph"]
+    passages = [Passage(f"p{n}", "", text) for n, text in enumerate(texts)]
+    settings = SMALL.model_copy(update={"index_type": name})
+    write_index(tmp_path / "i", passages, encoder=encoder, settings=settings)
+    index = Index.open(tmp_path / "i").dense
+    assert index is not None
+    query = encoder.encode_passages([""] * 2, ["danube", "tulip"])
+    for top_k in (170, 202):
+        scores, rows = index.search(query, top_k)
+        assert [len(set(own)) for own in rows.tolist()] == [top_k, top_k]
+        assert np.isfinite(scores).all()
+    assert rows[0, 0] == 200
+
+
+def test_bad_calls_are_refused(tmp_path: Path, encoder: Any) -> None:
+    with pytest.raises(ConfigError, match="needs an encoder"):
+        write_index(tmp_path / "i", corpus())
+    with pytest.raises(DataError, match="no passages"):
+        write_index(tmp_path / "i", [], encoder=encoder)
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis/chapter1.tex").write_text("precious")
+    with pytest.raises(ConfigError, match=r"chapter1\.tex"):
+        write_index(tmp_path / "thesis", corpus(), encoder=encoder, overwrite=True)
+
+
+def test_the_wrong_encoder_is_refused_by_field(tmp_path: Path, encoder: Any) -> None:
+    write_index(tmp_path / "i", corpus(20), encoder=encoder, settings=SMALL)
+    index = Index.open(tmp_path / "i")
+    index.check_encoder(encoder.identity)
+    other = EncoderIdentity("other", "beef", dim=32, pooling="cls")
+    with pytest.raises(MismatchedArtifactError, match=r"weights_sha256.*pooling: 'mean' != 'cls'"):
+        index.check_encoder(other)
+    stopped = SimpleNamespace(identity=encoder.identity, dim=encoder.dim, encode_passages=None)
+    with pytest.raises(TypeError):
+        write_index(tmp_path / "half", corpus(20), encoder=stopped, settings=SMALL)
+    encoder.identity = other
+    for name in ("i", "half"):
+        with pytest.raises(
+            MismatchedArtifactError, match=r"not 'other' \(weights[\s\S]*--overwrite"
+        ):
+            write_index(tmp_path / name, corpus(20), encoder=encoder, settings=SMALL)
+
+
+def _files(place: Path) -> list[str]:
+    return sorted(name for name in content(place) if not name.endswith(".lock"))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory, make_encoder: Callable[[], Any]) -> Path:
+    return write_index(
+        tmp_path_factory.mktemp("i"), corpus(), encoder=make_encoder(), settings=SMALL
+    ).directory
+
+
+@pytest.mark.parametrize("damage", ["truncate", "flip", "remove"])
+def test_damage_anywhere_is_refused_by_name(finished: Path, damage: str) -> None:
+    names = _files(finished)
+    assert len(names) == 15
+    for name in names:
+        path = finished / name
+        whole = path.read_bytes()
+        try:
+            if damage == "truncate":
+                path.write_bytes(whole[: len(whole) * 2 // 3])
+            elif damage == "flip":
+                middle = len(whole) // 2
+                path.write_bytes(whole[:middle] + bytes([whole[middle] ^ 4]) + whole[middle + 1 :])
+            else:
+                path.unlink()
+            with pytest.raises(ArtifactError, match=path.name):
+                Index.open(finished)
+        finally:
+            path.write_bytes(whole)
+    assert len(Index.open(finished, verify="deep").passages) == 150
+
+
+OLD = [Passage(f"p{n}", f"t{n % 3}", f"river {n} vienna") for n in range(50)]
+# Ten are gone, one says something else, one has another title, three are new; ids and order are
+# others.
+NEW = [
+    *(replace(passage, id=f"q{passage.id}") for passage in reversed(OLD[10:])),
+    Passage("p0", "t0", "river 0 linz"),
+    Passage("p1", "t2", "river 1 vienna"),
+    *(Passage(f"n{n}", "t", f"lake {n}") for n in range(3)),
+]
+SETTINGS = BuildSettings(shard_rows=16, probes=4)
+SPLIT = CorpusOptions(words=6)
+
+
+def cut(document: Document) -> list[Any]:
+    return list(split_documents([document], SPLIT))
+
+
+def build(
+    place: Path, documents: Iterable[Document], encoder: Any, settings: BuildSettings
+) -> None:
+    puts = (Put(each.id, record_digest(each), cut(each)) for each in documents)
+    write_index(place, puts, encoder=encoder, settings=settings)
+
+
+def update(
+    place: Path, documents: dict[str, Document], encoder: Any, **options: Any
+) -> WriteReport:
+    """Make an index hold these documents, in order; those that it has are kept."""
+
+    def changes(stored: Documents) -> Iterator[Change]:
+        for document in documents.values():
+            entry = stored.find(document.id)
+            digest = record_digest(document)
+            is_kept = entry is not None and entry.digest == digest
+            yield entry if is_kept else Put(document.id, digest, cut(document))
+
+    return update_index(place, changes, lambda identity: encoder, **options)
+
+
+def documents_of(*texts: str) -> dict[str, Document]:
+    return {f"d{n}": Document(f"d{n}", "t", text) for n, text in enumerate(texts)}
+
+
+def test_only_passages_that_are_new_are_encoded(tmp_path: Path, make_encoder: Any) -> None:
+    """A document that moved takes its vectors along; one that shrinks leaves no tail."""
+    before = documents_of("a b c d e f g h i j k l m n o p q r", "one two three", "four five six")
+    build(tmp_path / "i", before.values(), make_encoder(), SETTINGS)
+    inner = make_encoder()
+    after = {
+        "d0": Document("d0", "t", "a b c d e f"),
+        "d3": Document("d3", "t", "four five six"),
+        "d4": Document("d4", "t", "seven eight"),
+    }
+    report = update(tmp_path / "i", after, inner)
+    assert (report.added, report.replaced, report.deleted, report.kept) == (2, 1, 2, 0)
+    assert (report.passages, report.reused) == (3, 2)
+    assert inner.calls == [1]  # "seven eight"
+    with Index.open(tmp_path / "i") as index:
+        assert [passage.id for passage in index.passages] == ["d0-0", "d3-0", "d4-0"]
+        assert list((tmp_path / "i").glob("data-*")) == [index.data]
+    before_s = (tmp_path / "i/manifest.json").stat().st_mtime_ns
+    assert not update(tmp_path / "i", after, None).is_changed
+    assert (tmp_path / "i/manifest.json").stat().st_mtime_ns == before_s
+
+
+def test_what_cannot_be_updated_is_refused(tmp_path: Path, make_encoder: Any) -> None:
+    documents = documents_of("one two three", "four five six", "seven eight nine")
+    place = tmp_path / "i"
+    build(place, documents.values(), make_encoder(), SETTINGS)
+    before = (place / "manifest.json").read_bytes()
+    first = {"d0": documents["d0"]}
+    with pytest.raises(DataError, match="2 of the 3 documents"):
+        update(place, first, make_encoder(), max_deleted_share=0.5)
+    with pytest.raises(DataError, match="no passages to index"):
+        update(place, {}, make_encoder())
+    with pytest.raises(DataError, match="'d0'"):
+        update_index(place, lambda stored: [stored[0], stored[0]], lambda identity: make_encoder())
+    with directory_lock(place), pytest.raises(ResourceError, match="another process"):
+        update(place, first, make_encoder())
+    with pytest.raises(IncompleteArtifactError):
+        update(tmp_path / "typo", first, make_encoder())
+    assert not (tmp_path / "typo").exists()
+    other = make_encoder(name="other")
+    with pytest.raises(MismatchedArtifactError, match="'words', not 'other'"):
+        update(place, documents_of("new"), other)
+    assert (place / "manifest.json").read_bytes() == before
+    with Index.open(place) as stale:
+        update(place, {id: documents[id] for id in ("d0", "d2")}, make_encoder())
+        with pytest.raises(ResourceError):
+            write_index(place, None, encoder=make_encoder(), start_from=stale)
+    with pytest.raises(MismatchedArtifactError, match="2 other passages, now 3 came"):
+        build(place, documents.values(), make_encoder(), SETTINGS)
+    new = [Passage("x", "", "new")]
+    write_index(place, new, encoder=make_encoder(), settings=SETTINGS, overwrite=True)
+    assert len(list(place.glob("data-*"))) == 1
+
+
+def vectors(place: Path) -> Float32:
+    with Index.open(place, verify="deep") as index:
+        assert index.embeddings is not None
+        return index.embeddings.rows(np.arange(len(index.embeddings)))
+
+
+def test_only_what_is_new_or_changed_is_encoded(tmp_path: Path, make_encoder: Any) -> None:
+    write_index(tmp_path / "old", OLD, encoder=make_encoder(), settings=SETTINGS)
+    write_index(tmp_path / "plain", NEW, encoder=make_encoder(), settings=SETTINGS)
+    inner = make_encoder()
+    with Index.open(tmp_path / "old") as old:
+        report = write_index(
+            tmp_path / "new", NEW, encoder=inner, settings=SETTINGS, start_from=old
+        )
+    assert report.reused == 40
+    assert sum(inner.calls) == 5 + 4  # and the probes
+    np.testing.assert_array_equal(vectors(tmp_path / "new"), vectors(tmp_path / "plain"))
+    with Index.open(tmp_path / "new") as new, Index.open(tmp_path / "plain") as plain:
+        assert new.manifest.stages["dense"] == plain.manifest.stages["dense"]
+
+
+def start_from(
+    old: Path, place: Path, passages: list[Passage] | None, encoder: Any, settings: Any = SETTINGS
+) -> WriteReport:
+    with Index.open(old) as start:
+        return write_index(place, passages, encoder=encoder, settings=settings, start_from=start)
+
+
+def test_titles_are_compared_apart_from_texts(tmp_path: Path, make_encoder: Any) -> None:
+    old = [Passage("a", "ab", "c")]
+    write_index(tmp_path / "old", old, encoder=make_encoder(), settings=SETTINGS)
+    two = [Passage("1", "a", "bc"), Passage("2", "ab", "c")]
+    assert start_from(tmp_path / "old", tmp_path / "new", two, make_encoder()).reused == 1
+
+
+def test_vectors_of_another_encoder_are_refused(tmp_path: Path, make_encoder: Any) -> None:
+    old = tmp_path / "old"
+    write_index(old, OLD, encoder=make_encoder(), settings=SETTINGS)
+    # Search is by inner product: longer vectors are others too.
+    longer = _restated(make_encoder(), lambda i: replace(i, weights_sha256="9"), factor=2)
+    with pytest.raises(MismatchedArtifactError, match="other vectors") as refused:
+        start_from(old, tmp_path / "a", OLD, longer)
+    assert make_encoder().identity.name in str(refused.value.hint)
+    shorter = _restated(make_encoder(), lambda i: replace(i, max_length=64))
+    with pytest.raises(MismatchedArtifactError, match="max_length: 256 != 64"):
+        start_from(old, tmp_path / "b", OLD, shorter)
+    # Only questions were trained: the same vectors under another name and hash.
+    trained = {"name": "tuned", "weights_sha256": "9", "query_prefix": "q: "}
+    tuned = _restated(make_encoder(), lambda i: replace(i, **trained))
+    assert start_from(old, tmp_path / "c", OLD, tuned).reused == len(OLD)
+
+
+def _restated(encoder: Any, change: Callable[[Any], Any], factor: int = 1) -> Any:
+    encoder.identity = change(encoder.identity)
+    plain = encoder.encode_passages
+    encoder.encode_passages = lambda titles, texts: factor * plain(titles, texts)
+    return encoder
+
+
+def test_what_cannot_be_taken_over_is_refused(tmp_path: Path, make_encoder: Any) -> None:
+    words = BuildSettings(retriever="bm25")
+    write_index(tmp_path / "bm25", OLD, settings=words)
+    with pytest.raises(ConfigError, match="has no vectors"):
+        start_from(tmp_path / "bm25", tmp_path / "a", OLD, make_encoder())
+    rounded = SETTINGS.replaced(index_type="SQfp16")
+    write_index(tmp_path / "fp16", OLD, encoder=make_encoder(), settings=rounded)
+    with pytest.raises(ConfigError, match="rounded to float16"):
+        start_from(tmp_path / "fp16", tmp_path / "b", OLD, make_encoder())
+
+
+@pytest.mark.parametrize("kind", ["flat", "hnsw"])
+def test_the_vectors_stay_under_another_question_encoder(
+    tmp_path: Path, make_encoder: Any, kind: str
+) -> None:
+    settings = SETTINGS.model_copy(update={"index_type": kind})
+    write_index(tmp_path / "old", OLD, encoder=make_encoder(), settings=settings)
+    tuned = _restated(make_encoder(), lambda i: replace(i, weights_sha256="9"))
+    start_from(tmp_path / "old", tmp_path / "new", None, tuned, settings)
+    assert sum(tuned.calls) == 16
+    query = np.random.default_rng(3).normal(size=(2, tuned.dim)).astype(np.float32)
+    with (
+        Index.open(tmp_path / "old", verify="deep") as old,
+        Index.open(tmp_path / "new", verify="deep") as new,
+    ):
+        assert old.version != new.version
+        new.check_encoder(tuned.identity)
+        with pytest.raises(MismatchedArtifactError):
+            old.check_encoder(tuned.identity)
+        searches = [index.require_dense().vectors.search(query, 5) for index in (old, new)]
+        np.testing.assert_array_equal(*searches)
+        for name in ("embeddings/shard-00001.npy", "passages/passages.arrow"):
+            assert (old.data / name).samefile(new.data / name)
+    # it is an index like any other: a later build goes on from it
+    write_index(tmp_path / "new", OLD, encoder=tuned, settings=settings)

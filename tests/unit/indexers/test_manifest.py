@@ -1,0 +1,91 @@
+"""The manifest of an index: refused unless it is right, and what others wrote into it is kept."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from indexers.documents import Put
+from indexers.index import Index
+from indexers.index_writer import update_index, write_index
+from indexers.manifest import Manifest
+from indexers.settings import BuildSettings
+from rag.core.errors import ArtifactError, MismatchedArtifactError
+from rag.core.files import fingerprint
+from rag.core.manifest import NEWEST_VERSION
+from rag.core.types import Passage
+
+SETTINGS = BuildSettings(index_type="SQ8", probes=4, threads=1, java_heap_mib=256)
+
+
+@pytest.fixture
+def index(tmp_path: Path, encoder: Any) -> Path:
+    passages = [Passage(f"p{n}", "", f"river {n}") for n in range(9)]
+    return write_index(tmp_path / "i", passages, encoder=encoder, settings=SETTINGS).directory
+
+
+def restate(index: Path, **changes: Any) -> None:
+    """Change keys of a manifest, and its checksum with them."""
+    path = index / "manifest.json"
+    values = json.loads(path.read_text()) | changes
+    content = {name: values[name] for name in values.keys() - {"checksum", "format_version"}}
+    path.write_text(json.dumps({**values, "checksum": fingerprint(content)}))
+
+
+def test_it_says_how_the_index_was_built(index: Path, encoder: Any) -> None:
+    manifest = Manifest.read(index)
+    assert manifest.settings == BuildSettings(index_type="SQ8", probes=4)  # none of the machine
+    assert (manifest.encoder, manifest.language) == (encoder.identity, None)
+    assert set(manifest.stages) == set(manifest.settings.stages)
+    assert manifest.stage("passages").output["count"] == 9
+    assert {name.partition("/")[0] for name in manifest.files} == set(manifest.stages)
+
+
+def test_keys_of_others_survive_an_update_and_an_extension(index: Path, encoder: Any) -> None:
+    restate(index, language="de", colour={"sky": "blue"})
+    new = Put("new", "", [Passage("new", "", "lake")])
+    update_index(index, lambda stored: [*stored, new], lambda identity: encoder)
+    hybrid = SETTINGS.replaced(retriever="hybrid")
+    with Index.open(index) as opened:
+        passages = list(opened.passages)
+    write_index(index, passages, encoder=encoder, settings=hybrid)
+    manifest = Manifest.read(index)
+    assert (manifest.language, manifest.optional["colour"]) == ("de", {"sky": "blue"})
+    assert manifest.stage("passages").output["count"] == 10
+    assert manifest.settings.retriever == "hybrid"
+
+
+def test_an_extension_keeps_the_settings_of_what_was_there(index: Path, encoder: Any) -> None:
+    with Index.open(index) as opened:
+        passages = list(opened.passages)
+    words = BuildSettings(retriever="bm25", k1=0.7, threads=1, java_heap_mib=256)
+    write_index(index, passages, settings=words)
+    settings = Manifest.read(index).settings
+    assert (settings.retriever, settings.index_type, settings.k1) == ("hybrid", "SQ8", 0.7)
+    report = update_index(index, lambda stored: list(stored)[1:], lambda identity: encoder)
+    assert (report.deleted, report.kept) == (1, 8)
+    assert Manifest.read(index).settings == settings
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"format_version": NEWEST_VERSION - 1}, MismatchedArtifactError),
+        ({"format_version": NEWEST_VERSION + 1}, MismatchedArtifactError),
+        ({"stages": "none"}, ArtifactError),
+        ({"settings": {"index_type": "tree"}}, ArtifactError),
+        ({"encoder": {"name": "x"}}, ArtifactError),
+    ],
+)
+def test_a_manifest_that_is_not_right_is_refused_and_the_remedy_rebuilds_it(
+    index: Path, encoder: Any, changes: dict[str, Any], error: type[ArtifactError]
+) -> None:
+    restate(index, **changes)
+    with pytest.raises(error) as refused:
+        Index.open(index)
+    assert refused.value.hint
+    passages = [Passage("a", "", "new")]
+    write_index(index, passages, encoder=encoder, settings=SETTINGS, overwrite=True)
+    assert len(Index.open(index, verify="deep").passages) == 1
+    assert len(list(index.glob("data-*"))) == 1
