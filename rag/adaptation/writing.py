@@ -30,11 +30,12 @@ from rag.core.errors import ConfigError, DataError, ReaderError
 from rag.core.files import check_target, directory_lock, records_of_journal
 from rag.core.log import Progress, get_logger
 from rag.core.manifest import claim
-from rag.core.types import Hit, Passage
+from rag.core.types import Passage
 from rag.data.text import AnswerMatcher
 from rag.pipeline import Pipeline
 from rag.runtime.seeds import generator
 from readers.llm.endpoint import Endpoint, endpoint_of
+from readers.protocols import ReadRequest
 
 log = get_logger(__name__)
 
@@ -289,8 +290,8 @@ def _judge(pipeline: Pipeline, writer: str, task: Task, reply: str) -> tuple[dic
 
 def _second_look(pipeline: Pipeline, task: Task, draft: Draft) -> str:
     """Whether the reader, which is given the passages, finds the writer's answer in them."""
-    ranked = [(Hit(place, passage.id, 1.0), passage) for place, passage in enumerate(task.passages)]
-    [reading] = pipeline.read([draft.question], [ranked], 1, [[]])
+    assert pipeline.reader is not None  # it was opened with one
+    [reading] = pipeline.reader.read([ReadRequest.of(draft.question, task.passages)], 1)
     return "" if agrees(reading, draft.answer) else "the second look finds another answer"
 
 

@@ -30,6 +30,7 @@ from rag.core.types import Passage, Query
 from rag.data.text import AnswerMatcher
 from readers.llm.endpoint import Endpoint, endpoint_of
 from readers.open import open_reader
+from readers.protocols import ReadRequest
 from retrievers.encoders.open import load_encoder
 
 # Train parts only: of the halves for measuring nothing is reworded.
@@ -193,7 +194,7 @@ def keep(data: Path, raw: Path, kept: Path) -> Counter[str]:
     for original, text, near in zip(before, texts, nearness.tolist(), strict=True):
         reason = fault_of_rewording(original, text, near)
         if not reason:
-            [answers] = reader.read([text], [[original.passage]], [[1.0]], 1)
+            [answers] = reader.read([ReadRequest.of(text, [original.passage])], 1)
             reason = "" if agrees(answers, original.answer) else "the reader finds another answer"
         counts[f"{original.set}: {reason or 'kept'}"] += 1
         if not reason:
