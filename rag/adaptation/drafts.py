@@ -1,9 +1,10 @@
 """Questions that a language model drafts for passages: what it is asked, and what its drafts must be."""
 
-import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rag.adaptation.questions import MadeQuestion
 from rag.core.types import AnswerSet, Passage
@@ -13,15 +14,17 @@ from readers.borders import find_span
 
 Kind = Literal["fact", "number", "step", "option", "definition", "table cell", "comparison"]
 
-SCHEMA: Mapping[str, Any] = {
-    "type": "object",
-    "properties": {
-        "answer": {"type": "string", "maxLength": 200},
-        "question": {"type": "string", "maxLength": 250},
-    },
-    "required": ["answer", "question"],
-    "additionalProperties": False,
-}
+
+class Draft(BaseModel):
+    """A question with its answer, as a language model writes them: the answer first."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    answer: str = Field(max_length=300)
+    question: str = Field(max_length=300)
+
+
+SCHEMA: Mapping[str, Any] = Draft.model_json_schema()
 # The wishes come after the passages, so that a server computes all that stands before once.
 _WISHES: Mapping[Kind, str] = {
     "fact": "a fact",
@@ -114,13 +117,6 @@ _COMMON = word_set(
 )
 
 
-class Draft(NamedTuple):
-    """A question with its answer, as a language model wrote them."""
-
-    question: str
-    answer: str
-
-
 def kinds_of(text: str) -> list[Kind]:
     """The kinds of questions that a passage can answer alone, by what stands in it.
 
@@ -144,7 +140,7 @@ def draft_messages(
     """
     messages = [{"role": "system", "content": _TASK}]
     for shown, wish, answer, question in _EXAMPLES:
-        reply = json.dumps({"answer": answer, "question": question})
+        reply = Draft(answer=answer, question=question).model_dump_json()
         messages.append({"role": "user", "content": f"{shown}\n\n{wish}"})
         messages.append({"role": "assistant", "content": reply})
     if made is None:
@@ -178,17 +174,12 @@ def parse_draft(reply: str) -> Draft | None:
 
     Example:
         >>> parse_draft('Sure: {"answer": "9 kg", "question": "How heavy is a coypu?"}')
-        Draft(question='How heavy is a coypu?', answer='9 kg')
+        Draft(answer='9 kg', question='How heavy is a coypu?')
     """
-    found = re.search(r"\{.*\}", reply, re.DOTALL)
     try:
-        fields = json.loads(found[0]) if found else None
-    except ValueError:
+        return Draft.model_validate_json(reply[reply.find("{") : reply.rfind("}") + 1])
+    except ValidationError:
         return None
-    texts = [fields.get(name) for name in Draft._fields] if isinstance(fields, dict) else [None]
-    if not all(isinstance(text, str) for text in texts):
-        return None
-    return Draft(*(" ".join(str(text).split()) for text in texts))
 
 
 def place_answer(draft: Draft, passages: Sequence[Passage]) -> Draft | None:
@@ -196,7 +187,7 @@ def place_answer(draft: Draft, passages: Sequence[Passage]) -> Draft | None:
     for passage in passages:
         span = find_span(draft.answer, passage.text)
         if span is not None:
-            return draft._replace(answer=passage.text[slice(*span)])
+            return Draft(answer=passage.text[slice(*span)], question=draft.question)
     return None
 
 

@@ -276,7 +276,7 @@ def _judge(pipeline: Pipeline, writer: str, task: Task, reply: str) -> tuple[dic
         return {"id": task.id, "reply": reply}, "no JSON with question and answer"
     placed = place_answer(draft, task.passages)
     if placed is None:
-        return {"id": task.id, **draft._asdict()}, "answer not in the passage"
+        return {"id": task.id, **draft.model_dump()}, "answer not in the passage"
     ids = [passage.id for passage in task.passages]
     record: dict[str, Any] = {"id": task.id, "question": placed.question, "writer": writer}
     if task.is_held_out:

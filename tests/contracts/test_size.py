@@ -17,7 +17,7 @@ PACKAGES = ("rag", "indexers", "retrievers", "readers", "serve")
 # folder: (ceiling, target), in tokens of code.
 TOKENS = {
     "rag/*.py": (8_850, 10_500),
-    "rag/adaptation": (6_700, 3_050),
+    "rag/adaptation": (6_620, 3_050),
     "rag/bench": (11_050, 8_000),
     "rag/cli": (9_110, 7_200),
     "rag/core": (4_330, 4_200),

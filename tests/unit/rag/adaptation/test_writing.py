@@ -323,11 +323,11 @@ def test_requests_begin_alike_so_that_a_server_computes_the_beginning_once() -> 
 
 def test_an_answer_is_the_text_of_its_passage() -> None:
     passages = passages_of(NAMES)[:2]
-    draft = Draft("Who saw it?", "Three  Visitors")
+    draft = Draft(question="Who saw it?", answer="Three  Visitors")
     placed = place_answer(draft, passages)
     assert placed
     assert placed.answer == "three visitors"
-    assert place_answer(Draft("Who saw it?", "four visitors"), passages) is None
+    assert place_answer(Draft(question="Who saw it?", answer="four visitors"), passages) is None
     assert parse_draft('["answer", "question"]') is None
 
 
@@ -337,4 +337,6 @@ def test_names_and_titles_are_no_copied_words() -> None:
     assert copied_share("Is it true what the coypu weighs nine times?", [passage]) == 2 / 4
     copied = "Who says that the coypu weighs nine kilograms?"
     assert copied_share(copied, [passage]) == 1.0
-    assert fault_of(Draft(copied, "Dr Miller"), [passage]) == "in the passage's words"
+    assert (
+        fault_of(Draft(question=copied, answer="Dr Miller"), [passage]) == "in the passage's words"
+    )
