@@ -37,6 +37,11 @@ _COMMANDS = {  # name → module, panel of the help, summary
         "Train",
         "Adapt an index's encoder to its corpus without labelled questions.",
     ),
+    "questions": (
+        "teach",
+        "Train",
+        "Have a language model write questions for an index's passages.",
+    ),
     "rounds": ("teach", "Train", "Teach a retriever in rounds, from questions and answers alone."),
     "tune": ("teach", "Train", "Fit the reader's confidence to a corpus."),
     "evaluate": ("measure", "Measure", "Evaluate an index and a reader on a question set."),
@@ -54,7 +59,7 @@ _REMOVED = {  # command → what to use instead
     "import": "--encoder and --from open a model by its folder or name; `rag train` writes whole weights",
     "split": "`rag index` takes several corpora at once, and cuts each by --split",
 }
-_LOGGED = ("mine", "score", "adapt", "rounds")  # what they do is logged
+_LOGGED = ("mine", "score", "adapt", "questions", "rounds")  # what they do is logged
 
 
 def load_command(name: str) -> Any:

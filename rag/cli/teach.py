@@ -131,6 +131,57 @@ def adapt(
     typer.echo(f"encoder → {finished}\nuse it: rag index … --encoder {finished}")
 
 
+def questions(
+    *,
+    index: str,
+    writer: str,
+    out: Path,
+    count: Count = 200,
+    answers: Literal["writer", "rules"] = "writer",
+    held_out: str | None = None,
+    reader: str | None = None,
+    pause: Path | None = None,
+    seed: int = DEFAULT_SEED,
+) -> None:
+    """Have a language model write questions for an index's passages, as people would ask them.
+
+    A question is kept if its answer stands in the passage, if it is in other words, if a search
+    finds the passage, and if a reader that is given the passage answers the same. A killed run goes
+    on where it stopped when the same command is given again.
+
+    Args:
+        writer: Language model, as openai:BASE_URL#MODEL.
+        out: JSONL file that grows by a question at a time; what is rejected goes to
+            OUT.writing/rejected.jsonl.
+        count: Number of questions to keep.
+        answers: Who chooses what is asked for: the writer, or rules whose clumsy questions it says
+            in better words (quicker, for small models).
+        held_out: Index of documents that --index does not hold: a fifth of the questions is about
+            these, and has no answer.
+        reader: Takes the second look; default: the reader in the package.
+        pause: While this file exists, nothing is sent to the model.
+        seed: Random seed of passages and kinds of questions.
+    """
+    from rag.adaptation.writing import write_questions
+
+    figures = write_questions(
+        index,
+        writer,
+        out,
+        count=count,
+        answers=answers,
+        held_out=held_out,
+        reader=reader,
+        pause=pause,
+        seed=seed,
+    )
+    kept, *rejected = figures.items()
+    typer.echo(f"{kept[1]:,} questions kept")
+    for reason, number in rejected:
+        typer.echo(f"{number:,} rejected: {reason}")
+    typer.echo(f"→ {out}\nuse it: rag evaluate --index {index} --questions {out} --out results")
+
+
 def tune(
     what: Literal["confidence"],
     /,

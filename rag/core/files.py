@@ -169,6 +169,27 @@ def read_json(path: str | Path) -> Any:
         raise DataError(f"{path}: not valid JSON ({error})") from error
 
 
+def records_of_journal(path: Path) -> Iterator[dict[str, object]]:
+    """Records, each with an id, of a JSONL file that grows by a line at a time.
+
+    A torn last line, left by a killed run, is cut off once all records are read.
+    """
+    if not path.is_file():
+        return
+    with open(path, "r+b") as file:
+        whole = 0
+        for line in file:
+            try:
+                record = json.loads(line)
+            except ValueError:  # of JSON, or of UTF-8
+                break
+            if not line.endswith(b"\n") or not isinstance(record, dict) or "id" not in record:
+                break
+            whole += len(line)
+            yield record
+        file.truncate(whole)
+
+
 def sha256_file(path: str | Path) -> str:
     """Hex sha256 of a file."""
     with open(path, "rb") as file:

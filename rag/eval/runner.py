@@ -29,6 +29,7 @@ from rag.core.files import (
     fingerprint,
     fsync_path,
     read_json,
+    records_of_journal,
 )
 from rag.core.log import Progress, get_logger
 from rag.core.manifest import differences
@@ -173,7 +174,7 @@ def _ask_all(
         place / RECORDS_NAME
     ).is_file() and not part.is_file():  # stopped between asking and summarising
         os.replace(place / RECORDS_NAME, part)
-    done = list(_finished_ids(part))
+    done = [record["id"] for record in records_of_journal(part)]
     for number, expected in enumerate(done, start=1):
         question = next(stream, None)
         if question is None or question.id != expected:
@@ -204,24 +205,6 @@ def _ask_all(
             )
         fsync_path(part)
     return time.monotonic() - started
-
-
-def _finished_ids(part: Path) -> Iterator[str]:
-    """Ids of the questions already answered; a torn last line, left by a killed run, is cut off."""
-    if not part.is_file():
-        return
-    with open(part, "r+b") as file:
-        whole = 0
-        for line in file:
-            try:
-                if not line.endswith(b"\n"):
-                    break
-                identifier = json.loads(line)["id"]
-            except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError):
-                break
-            whole += len(line)
-            yield identifier
-        file.truncate(whole)
 
 
 def _distinct(questions: Iterable[Question], settings: EvaluationSettings) -> Iterator[Question]:

@@ -1,7 +1,10 @@
 """A model behind an OpenAI-compatible address: Ollama, vLLM, llama.cpp, a hosted service."""
 
+from __future__ import annotations
+
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -27,7 +30,13 @@ _FAILED = "the model server failed: its log has the reason; the question may wor
 def open_endpoint(
     source: str, *, precision: str = "auto", device: str = "auto", **settings: Any
 ) -> LanguageModelReader:
-    """The reader that `openai:BASE_URL#MODEL` names; settings may follow:
+    """The reader that `openai:BASE_URL#MODEL` names, see `endpoint_of`."""
+    endpoint = endpoint_of(source, **settings)
+    return LanguageModelReader(endpoint, endpoint.settings)
+
+
+def endpoint_of(source: str, **settings: Any) -> Endpoint:
+    """The model that `openai:BASE_URL#MODEL` names; settings may follow:
     `#MODEL,timeout_s=120,passages=5`.
 
     Nothing is sent before the first question. The key, if one is needed, is taken from the
@@ -51,7 +60,7 @@ def open_endpoint(
         is_address = False
     if not is_address or not model:
         raise ConfigError(
-            f"reader {source!r}: expected openai:BASE_URL#MODEL",
+            f"{source!r} names no language model, expected openai:BASE_URL#MODEL",
             hint="for example openai:http://localhost:11434/v1#qwen3:8b",
         )
     if address.username or address.password:
@@ -62,7 +71,7 @@ def open_endpoint(
     checked = load_config(
         LanguageModelSettings, overrides={**parse_overrides(assignments), **settings}
     )
-    return LanguageModelReader(Endpoint(base_url, model, checked), checked)
+    return Endpoint(base_url, model, checked)
 
 
 class Endpoint:
@@ -72,6 +81,7 @@ class Endpoint:
 
     def __init__(self, base_url: str, model: str, settings: LanguageModelSettings) -> None:
         self._openai = require("openai", extra="llm")
+        self.settings = settings
         key = os.environ.get(
             KEY_VARIABLE, ""
         ).strip()  # without the line break of the file it was read from
@@ -88,21 +98,36 @@ class Endpoint:
         )
         self._model, self._limit_s = model, limit_s
         self._more: dict[str, Any] = {"logprobs": True}
+        self._takes_schemas = True
         self.name = f"{model} at {base_url}"
 
     def fits(self, messages: Sequence[dict[str, str]], max_tokens: int) -> bool:
         """True: only the endpoint knows its context window, and it refuses longer prompts."""
         return True
 
-    def complete(self, messages: Sequence[dict[str, str]], max_tokens: int) -> Completion:
-        """The reply to the messages, at temperature 0; errors state what to do."""
+    def complete(
+        self,
+        messages: Sequence[dict[str, str]],
+        max_tokens: int,
+        schema: Mapping[str, Any] | None = None,
+    ) -> Completion:
+        """The reply to the messages, at temperature 0; errors state what to do.
+
+        Args:
+            schema: JSON schema of the reply, for endpoints that force replies into one; others
+                reply as the messages ask.
+        """
+        more = dict(self._more)
+        if schema is not None and self._takes_schemas:
+            named = {"name": "reply", "schema": schema, "strict": True}
+            more["response_format"] = {"type": "json_schema", "json_schema": named}
         try:
             reply = self._client.chat.completions.create(
                 model=self._model,
                 messages=list(messages),
                 max_tokens=max_tokens,
                 temperature=0,
-                **self._more,
+                **more,
             )
             choice = reply.choices[0]
             text, logprobs = choice.message.content, getattr(choice, "logprobs", None)
@@ -110,6 +135,9 @@ class Endpoint:
         except self._openai.OpenAIError as error:
             if self._more and "logprob" in str(error):  # the endpoint refuses this parameter
                 self._more = {}
+                return self.complete(messages, max_tokens, schema)
+            if "response_format" in more and re.search("response_format|schema", str(error)):
+                self._takes_schemas = False
                 return self.complete(messages, max_tokens)
             raise self._explained(error) from error
         except (ValueError, AttributeError, IndexError, TypeError) as error:

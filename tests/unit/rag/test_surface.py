@@ -54,6 +54,7 @@ def test_commands_are_pinned() -> None:
         "mcp",
         "mine",
         "plan",
+        "questions",
         "retrieve",
         "rounds",
         "score",

@@ -1,0 +1,306 @@
+"""Questions for the passages of an index, written by a language model and looked at twice."""
+
+import json
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from indexers.index import Index
+from rag.adaptation.drafts import (
+    KIND_OF_RULE,
+    SCHEMA,
+    Draft,
+    Kind,
+    agrees,
+    draft_messages,
+    fault_of,
+    kinds_of,
+    parse_draft,
+    place_answer,
+)
+from rag.adaptation.questions import MadeQuestion, make_questions
+from rag.config import DEFAULT_SEED
+from rag.core.errors import ConfigError, DataError, ReaderError
+from rag.core.files import check_target, directory_lock, records_of_journal
+from rag.core.log import Progress, get_logger
+from rag.core.manifest import claim
+from rag.core.types import Passage
+from rag.data.text import AnswerMatcher
+from rag.pipeline import Pipeline
+from rag.runtime.seeds import generator
+from readers.llm.endpoint import Endpoint, endpoint_of
+from readers.protocols import ReadRequest
+
+log = get_logger(__name__)
+
+Answers = Literal["writer", "rules"]
+
+_TOP_K = 20  # passages among which a search must find those that a question was written for
+_REPLY_TOKENS = 160
+_LEAST_WORDS = 25  # of a passage: shorter ones are headings and remains
+_COMPARED = 0.1  # share of the questions that compare two passages
+_HELD_OUT = 0.2  # share of the questions about documents that are held out
+_FAILURES = 3  # requests in a row without a reply: the model server is gone
+_PAUSE_S = 2.0  # between looks whether a pause is over
+
+
+class Task(NamedTuple):
+    """What a question is to be written for.
+
+    Attributes:
+        passages: one, or two that are compared.
+        is_held_out: their documents are not in the index that is searched.
+        made: question that is to be said in better words, by the rules of `make_questions`.
+    """
+
+    passages: Sequence[Passage]
+    kind: Kind
+    is_held_out: bool = False
+    made: MadeQuestion | None = None
+
+    @property
+    def id(self) -> str:
+        """Unique within a run, and the same in every run."""
+        kind = "unanswerable" if self.is_held_out else self.kind.replace(" ", "-")
+        return f"{kind}:{self.passages[0].id}"
+
+
+class Journal:
+    """A JSONL file that grows by a record at a time; what a killed run has written is kept."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.records = list(records_of_journal(path))
+        self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115  # closed by `close`
+
+    def append(self, record: Mapping[str, object]) -> None:
+        """Write a record, so that it is there when the process is killed."""
+        self._file.write(json.dumps(record, ensure_ascii=False) + "\n")
+        self._file.flush()
+        self.records.append(dict(record))
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def write_questions(
+    index: str | Path,
+    writer: str,
+    out: str | Path,
+    *,
+    count: int = 200,
+    answers: Answers = "writer",
+    held_out: str | Path | None = None,
+    reader: str | Path | None = None,
+    pause: str | Path | None = None,
+    seed: int = DEFAULT_SEED,
+) -> Mapping[str, int]:
+    """Write questions for passages in random order until `count` are kept: `rag questions`.
+
+    A question is kept if its answer stands in the passage, its words are others, a search finds
+    the passage, and a reader that is given the passage answers the same. It is appended to `out` at
+    once, a rejected one to `OUT.writing/rejected.jsonl`; a killed run goes on behind both.
+
+    Args:
+        writer: "openai:BASE_URL#MODEL".
+        answers: who chooses what is asked for: the "writer", or "rules" for English text, whose
+            clumsy question the writer says in better words (quicker, for small models).
+        held_out: index of documents that `index` does not hold; a fifth of the questions is
+            written for these, and kept if nothing that a search of `index` finds has the answer.
+        reader: takes the second look; the reader in the package by default. It may be the writer.
+        pause: while this file exists, nothing is sent.
+
+    Returns how many were kept, and how many were rejected for each reason.
+
+    Raises:
+        ConfigError, DataError: the writer's address is none, or the index has hardly any text.
+        ReaderError: the model server is gone, or replies with something else than a chat.
+        MismatchedArtifactError: `out` was begun with other settings.
+    """
+    check_target(out)
+    if count < 1:
+        raise ConfigError(f"count is {count}, expected at least 1")
+    model = endpoint_of(writer)
+    with ExitStack() as stack:
+        pipeline = stack.enter_context(Pipeline.open(index, reader=reader))
+        opened = [pipeline.index]
+        if held_out is not None:
+            opened.append(stack.enter_context(Index.open(held_out)))
+        run: dict[str, Any] = {"writer": model.name, "answers": answers, "seed": seed}
+        run["indexes"] = [each.version for each in opened]
+        run["second_look"] = pipeline.identity["reader"]
+        kept, rejected = stack.enter_context(_journals(Path(out), run))
+        seen = {record["id"] for record in (*kept.records, *rejected.records)}
+        tasks = (task for task in _tasks(pipeline, opened, answers, seed) if task.id not in seen)
+        if len(kept.records) < count:
+            _fill(pipeline, _replies(model, tasks, pause), kept, rejected, model.name, count)
+    if not kept.records and not rejected.records:
+        raise DataError(
+            f"{index}: no passage has {_LEAST_WORDS} words", hint="index documents with more text"
+        )
+    reasons = Counter(str(record["reason"]) for record in rejected.records)
+    return {"kept": len(kept.records), **dict(reasons.most_common())}
+
+
+def _fill(
+    pipeline: Pipeline,
+    replies: Iterator[tuple[Task, str]],
+    kept: Journal,
+    rejected: Journal,
+    writer: str,
+    count: int,
+) -> None:
+    """Judge replies until so many questions are kept."""
+    with Progress(count, "questions", "write", initial=len(kept.records)) as progress:
+        for task, reply in replies:
+            record, reason = _judge(pipeline, writer, task, reply)
+            if reason:
+                rejected.append({**record, "reason": reason})
+                continue
+            kept.append(record)
+            progress.update()
+            if len(kept.records) == count:
+                break
+
+
+@contextmanager
+def _journals(target: Path, run: Mapping[str, Any]) -> Iterator[tuple[Journal, Journal]]:
+    """What is kept and what is rejected, if the file was begun with the same settings."""
+    folder = target.with_name(f"{target.name}.writing")
+    settings = folder / "settings.json"
+    hint = "choose another --out, or repeat the command that began it"
+    if target.exists() and not settings.exists():
+        raise ConfigError(f"{target} exists, and `rag questions` has not begun it", hint=hint)
+    with directory_lock(folder):
+        claim(settings, run, "questions of other settings", hint=hint)
+        with (
+            closing(Journal(target)) as kept,
+            closing(Journal(folder / "rejected.jsonl")) as rejected,
+        ):
+            yield kept, rejected
+
+
+def _tasks(
+    pipeline: Pipeline, indexes: Sequence[Index], answers: Answers, seed: int
+) -> Iterator[Task]:
+    """What may be asked, in random order; each passage is used once."""
+    orders = [
+        generator(seed, number).permutation(len(opened.passages)).tolist()
+        for number, opened in enumerate(indexes)
+    ]
+    sources = random.Random(f"{seed}:sources")
+    while any(orders):
+        number = int(len(orders) > 1 and sources.random() < _HELD_OUT)
+        if not orders[number]:
+            number = 1 - number
+        passage = indexes[number].passages[orders[number].pop()]
+        if len(passage.text.split()) < _LEAST_WORDS:
+            continue
+        draw = random.Random(f"{seed}:{passage.id}")
+        is_held_out = number == 1
+        if answers == "rules":
+            # A heading alone is too little to say in other words.
+            clumsy = [
+                made
+                for made in make_questions(passage, draw)
+                if made.kind != "heading" or made.text.startswith("How")
+            ]
+            for made in clumsy[:1]:
+                yield Task((passage,), KIND_OF_RULE[made.kind], is_held_out, made)
+        elif is_held_out or draw.random() >= _COMPARED:
+            yield Task((passage,), draw.choice(kinds_of(passage.text)), is_held_out)
+        else:
+            other = _to_compare(pipeline, passage)
+            if other is not None:
+                yield Task((passage, other), "comparison")
+
+
+def _to_compare(pipeline: Pipeline, passage: Passage) -> Passage | None:
+    """The best passage beside this one that a search with its title and beginning finds."""
+    words = f"{passage.title} {passage.text}".split()
+    hits = pipeline.retrieve(" ".join(words[:_LEAST_WORDS]), 2)
+    return next((other for _, other in hits if other.id != passage.id), None)
+
+
+def _replies(
+    model: Endpoint, tasks: Iterator[Task], pause: str | Path | None
+) -> Iterator[tuple[Task, str]]:
+    """The model's reply to each task; a task without a reply is left to a later run.
+
+    Raises:
+        ReaderError: three tasks in a row have no reply, or the last ones.
+    """
+    failures: list[ReaderError] = []  # since the last reply
+    at_once = model.settings.parallel
+    with ThreadPoolExecutor(at_once) as pool:
+        while block := list(islice(tasks, at_once)):
+            wait_while(pause)
+            asked = [pool.submit(_ask, model, task) for task in block]
+            for task, request in zip(block, asked, strict=True):
+                try:
+                    reply = request.result()
+                except ReaderError as error:
+                    failures.append(error)
+                    if len(failures) == _FAILURES:
+                        raise
+                    log.warning("a question could not be written: %s", error.message)
+                else:
+                    failures.clear()
+                    yield task, reply
+    if failures:
+        raise failures[-1]
+
+
+def wait_while(pause: str | Path | None) -> None:
+    """Return when the file does not exist (any more)."""
+    while pause is not None and Path(pause).exists():
+        time.sleep(_PAUSE_S)
+
+
+def _ask(model: Endpoint, task: Task) -> str:
+    messages = draft_messages(task.passages, task.kind, task.made)
+    return model.complete(messages, _REPLY_TOKENS, SCHEMA).text
+
+
+def _judge(pipeline: Pipeline, writer: str, task: Task, reply: str) -> tuple[dict[str, Any], str]:
+    """The record of a question, and why it is rejected; "" if it is kept."""
+    draft = parse_draft(reply)
+    if draft is None:
+        return {"id": task.id, "reply": reply}, "no JSON with question and answer"
+    placed = place_answer(draft, task.passages)
+    if placed is None:
+        return {"id": task.id, **draft.model_dump()}, "answer not in the passage"
+    ids = [passage.id for passage in task.passages]
+    record: dict[str, Any] = {"id": task.id, "question": placed.question, "writer": writer}
+    if task.is_held_out:
+        made_from = {"answer": placed.answer, "passages": ids}
+        record |= {"kind": "unanswerable", "is_impossible": True, "made_from": made_from}
+    else:
+        record |= {"kind": task.kind, "answers": [placed.answer], "gold_passage_ids": ids}
+    reason = fault_of(placed, task.passages) or _second_look(pipeline, task, placed)
+    return record, reason or _search(pipeline, task, placed)
+
+
+def _second_look(pipeline: Pipeline, task: Task, draft: Draft) -> str:
+    """Whether the reader, which is given the passages, finds the writer's answer in them."""
+    assert pipeline.reader is not None  # it was opened with one
+    [reading] = pipeline.reader.read([ReadRequest.of(draft.question, task.passages)], 1)
+    return "" if agrees(reading, draft.answer) else "the second look finds another answer"
+
+
+def _search(pipeline: Pipeline, task: Task, draft: Draft) -> str:
+    """Whether a search finds the passages; of held out documents, whether it finds no answer."""
+    found = [passage for _, passage in pipeline.retrieve(draft.question, _TOP_K)]
+    if task.is_held_out:
+        matcher = AnswerMatcher([draft.answer])
+        is_answered = any(matcher.matches(passage.text) for passage in found)
+        return "answered without the held out document" if is_answered else ""
+    wanted = {passage.id for passage in task.passages}
+    return "" if wanted <= {passage.id for passage in found} else "not found by a search"
