@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from indexers.build import build_index
+from indexers.index_writer import write_index
 from indexers.settings import BuildSettings
 from rag.adaptation import writing as module
 from rag.adaptation.drafts import (
@@ -52,7 +52,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("writing")
     for name, animals in (("index", NAMES), ("held-out", HELD_OUT)):
         settings = BuildSettings(retriever="bm25")
-        build_index(passages_of(animals), folder / name, encoder=None, settings=settings)
+        write_index(folder / name, passages_of(animals), settings=settings)
     return folder
 
 
@@ -281,7 +281,7 @@ def test_what_cannot_work_is_refused(world: Path, server: Server, tmp_path: Path
     assert out.read_text() == "mine\n"
     short = tmp_path / "short"
     settings = BuildSettings(retriever="bm25")
-    build_index([Passage("1", "", "Too short.")], short, encoder=None, settings=settings)
+    write_index(short, [Passage("1", "", "Too short.")], settings=settings)
     source = f"{server.source},retries=0"
     with pytest.raises(DataError, match="no passage has 25 words"):
         write_questions(short, source, tmp_path / "none.jsonl", reader=source)
