@@ -205,10 +205,7 @@ def _short_reply(answer: object, passages: object) -> tuple[Statement, ...]:
 
 
 def to_result(
-    request: ReadRequest,
-    statements: Sequence[Statement],
-    log_p: float | None,
-    read: Sequence[int],
+    request: ReadRequest, statements: Sequence[Statement], log_p: float | None, read: Sequence[int]
 ) -> AnswerSet:
     """The reply as an answer with evidence and all its citations.
 
@@ -228,10 +225,8 @@ def to_result(
     probability = 0.5 if log_p is None else math.exp(min(0.0, log_p))
     if not statements:
         return AnswerSet(request.question, (), 1.0 if log_p is None else probability)
-    readable = request.passages
-    passages = [readable[number] for number in read]
+    passages = [request.passages[number] for number in read]
     answer = " ".join(text for text, _ in statements)
-    notes = list[str]()
     is_quotable = answer.lower().rstrip(".") not in ("yes", "no")
     spans = [find_span(answer, passage.text) if is_quotable else None for passage in passages]
     named = list(dict.fromkeys(number for _, numbers in statements for number in numbers))
@@ -240,23 +235,21 @@ def to_result(
     unsupported = [
         text for text, of in statements if not _is_supported(text, of, passages, is_quotable)
     ]
-    quoted = [place for place in cited if place in quoting]
-    evidence = next(iter([*quoted, *(quoting if unsupported else ()), *cited, *quoting]), None)
+    evidence = _first_evidence(cited, quoting, prefers_quoting=bool(unsupported))
     if evidence is None and not named and is_quotable:
         evidence = _passage_with_words(answer, passages)
     if evidence is None:
         return AnswerSet(request.question, (), 1.0)
-    if wrong := [str(number) for number in named if not 1 <= number <= len(passages)]:
-        notes.append(f"it cites passage {', '.join(wrong)}, but was shown {len(passages)}")
+    notes = _citation_notes(named, len(passages))
+    span = spans[evidence]
     if evidence not in cited:
-        stands = "it stands" if spans[evidence] else "its words stand"
+        stands = "its words stand" if span is None else "it stands"
         notes.append(f"{stands} in a passage that it does not cite")
         unsupported = []
     elif unsupported:
-        which = ": " + " ".join(unsupported) if len(statements) > 1 else " it"
-        notes.append(f"the passages that it cites do not say{which}")
+        what = ": " + " ".join(unsupported) if len(statements) > 1 else " it"
+        notes.append(f"the passages that it cites do not say{what}")
     probability *= _DOUBT if unsupported else 1.0
-    span = spans[evidence]
     places = [request.evidence(number, at) for number, at in zip(read, spans, strict=True)]
     cites_more = any(number != evidence for number in cited)
     stated = Answer(
@@ -270,6 +263,21 @@ def to_result(
     )
     none = 1.0 - probability if unsupported else 0.0
     return AnswerSet(request.question, (stated,), none)
+
+
+def _first_evidence(
+    cited: Sequence[int], quoting: Sequence[int], *, prefers_quoting: bool
+) -> int | None:
+    """The first cited passage that holds the answer literally, else the best of the others."""
+    both = [number for number in cited if number in quoting]
+    others = [*quoting, *cited] if prefers_quoting else [*cited, *quoting]
+    return next(iter([*both, *others]), None)
+
+
+def _citation_notes(named: Sequence[int], n_shown: int) -> list[str]:
+    """A note about cited numbers of passages that were not shown."""
+    wrong = [str(number) for number in named if not 1 <= number <= n_shown]
+    return [f"it cites passage {', '.join(wrong)}, but was shown {n_shown}"] if wrong else []
 
 
 def _passage_with_words(answer: str, passages: Sequence[Passage]) -> int | None:

@@ -7,7 +7,13 @@ from rag.cli.show import format_answer_set, highlight
 
 
 def _shown(**given: Any) -> str:
-    usual = {"question": "Q?", "no_answer_confidence": 0.1, "index_version": "v", "timings_ms": {}}
+    usual = {
+        "question": "Q?",
+        "no_answer_confidence": 0.1,
+        "certainty": "likely",
+        "index_version": "v",
+        "timings_ms": {},
+    }
     return format_answer_set({**usual, **given}, colour=False)
 
 
@@ -52,16 +58,16 @@ def test_control_characters_of_the_corpus_do_not_reach_the_terminal() -> None:
 
 
 def test_no_answer_is_said_where_it_is_likelier_than_not() -> None:
-    shown = _shown(answers=[], no_answer_confidence=0.9)
+    shown = _shown(answers=[], no_answer_confidence=0.9, certainty="none")
     assert "no answer found (confidence that there is none: 90%)" in shown
     evidence = {"passage_id": "p", "title": "Danube", "text": "It is long.", "start": 6, "end": 10}
-    for confidence, none, line in (
-        (0.2, 0.6, "no answer found (confidence that there is none: 60%)\n  best guess:"),
-        (0.3, 0.5, "perhaps (confidence that there is no answer: 50%)\n  1. long"),
-        (0.6, 0.1, "Q?\n  1. long"),
+    for confidence, none, certainty, line in (
+        (0.2, 0.6, "none", "no answer found (confidence that there is none: 60%)\n  best guess:"),
+        (0.3, 0.5, "perhaps", "perhaps (confidence that there is no answer: 50%)\n  1. long"),
+        (0.6, 0.1, "likely", "Q?\n  1. long"),
     ):
         answer = {"text": "long", "confidence": confidence, "evidence": evidence}
-        assert line in _shown(answers=[answer], no_answer_confidence=none)
+        assert line in _shown(answers=[answer], no_answer_confidence=none, certainty=certainty)
 
 
 def test_a_question_for_yes_or_no_shows_the_passage_that_bears_on_it() -> None:
@@ -79,4 +85,5 @@ def test_a_question_for_yes_or_no_shows_the_passage_that_bears_on_it() -> None:
         in shown
     )
     assert "Wet. [[It is long.]]" in shown
-    assert "nearest passage:" in _shown(kind="passage", answers=[answer], no_answer_confidence=0.7)
+    doubted = _shown(kind="passage", answers=[answer], no_answer_confidence=0.7, certainty="none")
+    assert "nearest passage:" in doubted
