@@ -258,10 +258,12 @@ def _replies(
         raise failures[-1]
 
 
-def wait_while(pause: str | Path | None) -> None:
-    """Return when the file does not exist (any more)."""
+def wait_while(pause: str | Path | None) -> float:
+    """Return when the file does not exist (any more); the seconds that this took."""
+    began = time.monotonic()
     while pause is not None and Path(pause).exists():
         time.sleep(_PAUSE_S)
+    return time.monotonic() - began
 
 
 def _ask(model: Endpoint, task: Task) -> str:

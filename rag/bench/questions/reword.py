@@ -159,7 +159,7 @@ def _request(lines: str, question: str, answer: str) -> str:
 
 
 def write(data: Path, raw: Path, model: Endpoint, pause: Path | None, minutes: float) -> int:
-    """Reword questions until the minutes are over; returns how many there are now."""
+    """Reword questions until the minutes, pauses apart, are over; returns how many there are now."""
     with closing(Journal(raw)) as journal:
         done = {record["id"] for record in journal.records}
         until = time.monotonic() + 60 * minutes
@@ -167,7 +167,7 @@ def write(data: Path, raw: Path, model: Endpoint, pause: Path | None, minutes: f
             for original in originals(data):
                 if original.id in done:
                     continue
-                wait_while(pause)
+                until += wait_while(pause)
                 if time.monotonic() > until:
                     break
                 reply = model.complete(messages(original), _REPLY_TOKENS).text
