@@ -88,9 +88,9 @@ def test_a_mixed_folder_is_read_as_documents(tmp_path: Path) -> None:
     documents = list(read_documents(tmp_path / "in", report=report))
     assert [(d.id, d.path, d.title) for d in documents] == [
         ("README", "README", "README"),
-        ("my%20notes.md", "my notes.md", "Notes"),
+        ("my notes.md", "my notes.md", "Notes"),
         ("rooms.csv", "rooms.csv", "rooms"),
-        ("sub/100%25%20plan.pdf", "sub/100% plan.pdf", "The Plan"),
+        ("sub/100% plan.pdf", "sub/100% plan.pdf", "The Plan"),
     ]
     assert (report.total, report.files, report.unread) == (7, 7, 3)
     assert report.reasons == {"empty": 1, "encrypted": 1, "old Office format": 1}
@@ -104,7 +104,7 @@ def test_a_mixed_folder_is_read_as_documents(tmp_path: Path) -> None:
     ]
     passages = {p.id: p for p in split_documents(documents)}
     assert passages["rooms.csv-0"].text == "week: 2; room: 37"
-    place = passages["sub/100%25%20plan.pdf-0"].location
+    place = passages["sub/100% plan.pdf-0"].location
     assert place is not None
     assert str(place) == "sub/100% plan.pdf, page 1"
 
