@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
@@ -20,6 +21,7 @@ from indexers.update import (
 )
 from rag.core.errors import ConfigError, DataError
 from rag.core.files import sha256_file
+from rag.core.log import get_logger
 from rag.core.types import Passage
 from rag.data.corpus import read_sources
 from rag.data.documents.read import file_id
@@ -28,6 +30,8 @@ from rag.data.records import CorpusOptions, Document, ReadReport
 from rag.data.split import split_documents
 from retrievers.encoders.open import load_like, passage_budget
 
+_LARGE_FILE = 500  # passages; whether a smaller file is half of a corpus matters to nobody
+_log = get_logger(__name__)
 Cut = Callable[[Document], Iterable[Passage]]
 
 
@@ -49,7 +53,9 @@ class Corpus:
     ) -> None:
         self._options, self._cut, self._report = options, cut, report
         paths = [str(item) for item in inputs]
-        self._sources = find_sources(paths, format, report, text_field=options.text_field or "")
+        self._sources = find_sources(
+            paths, format, report, text_field=options.text_field or "", exclude=options.exclude
+        )
         self._digest = cache(_digest)
 
     def describe(self) -> dict[str, Any]:
@@ -78,6 +84,7 @@ class Corpus:
             id: entry.digest for id, entry in stored.items() if entry.digest and not entry.sent
         }
         ids = set[str]()
+        sizes = Counter[str]()  # passages of each file that is a document
 
         def is_stored(file: Source) -> bool:
             return self._digest(file.path) == digests.get(file_id(file.name))
@@ -92,12 +99,31 @@ class Corpus:
                     change = Unchanged(document.id)
                 else:
                     change = Put(document.id, digest, list(self._cut(document)))
+            if source.format == DOCUMENTS:
+                sizes[source.path] = (
+                    len(change.passages) if isinstance(change, Put) else stored[change.id].passages
+                )
             if stored:
                 ids.add(change.id)
             yield change
+        _warn_of_half(sizes)
         yield from (
             Unchanged(entry.id) for entry in stored.values() if entry.sent and entry.id not in ids
         )
+
+
+def _warn_of_half(sizes: Counter[str]) -> None:
+    """Name a large file that has half or more of the passages of several files."""
+    for path, size in sizes.most_common(1):
+        share = size / max(sizes.total(), 1)
+        if len(sizes) > 1 and size >= _LARGE_FILE and share >= 0.5:
+            _log.warning(
+                "%s has %s of %s passages (%.0f %%); --exclude or a line in .ragignore leaves it out",
+                path,
+                f"{size:,}",
+                f"{sizes.total():,}",
+                100 * share,
+            )
 
 
 def _digest(path: str) -> str:

@@ -111,3 +111,24 @@ def test_a_folder_that_may_not_be_read_is_told_and_no_reason_to_delete(
         "secret: no permission (this folder may not be read), and its documents"
         in capsys.readouterr().err
     )
+
+
+def test_an_update_keeps_to_what_the_index_leaves_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "a.md").write_text("The gate opens at nine.")
+    lines = (f"# Line {number}\n\nThe gate is shut.\n" for number in range(600))
+    (folder / "big.md").write_text("\n".join(lines))
+    rag.index(folder, tmp_path / "all", retriever="bm25", threads=1)
+    assert "big.md has 600 of 601 passages (100 %); --exclude" in caplog.text
+    caplog.clear()
+    index = rag.index(
+        folder, tmp_path / "index", retriever="bm25", threads=1, exclude=["big.md", "*.tmp"]
+    )
+    assert "--exclude" not in caplog.text
+    (folder / "more.tmp").write_text("Nothing.")
+    assert not rag.update(index, folder).is_changed
+    (folder / "b.md").write_text("The gate shuts at ten.")
+    assert rag.update(index, folder).added == 1
