@@ -17,6 +17,7 @@ from urllib.parse import quote
 from rag.core.errors import MissingDependencyError
 from rag.core.log import Progress
 from rag.core.types import as_unicode
+from rag.data.files.fields import metadata_of_fields
 from rag.data.files.rows import strip_compression
 from rag.data.records import BadRecord, Block, Document
 
@@ -55,7 +56,14 @@ def document_from(line: bytes, name: str) -> Document | BadRecord:
     shown = as_unicode(name)
     title = reply["title"] or PurePath(strip_compression(shown)).stem
     return Document(
-        file_id(name), title, reply["text"], blocks, pages, shown, notes=tuple(reply["notes"])
+        file_id(name),
+        title,
+        reply["text"],
+        blocks,
+        pages,
+        shown,
+        metadata=metadata_of_fields(dict(reply["metadata"])),
+        notes=tuple(reply["notes"]),
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rag.core.errors import DataError, MissingDependencyError
+from rag.core.errors import ConfigError, DataError, MissingDependencyError
 from rag.data.corpus import read_documents
 from rag.data.documents.blocks import Unreadable
 from rag.data.documents.convert import convert
@@ -79,6 +79,7 @@ def test_bad_files_are_refused_with_a_reason_and_a_remedy(name: str) -> None:
         convert(data(), name)
     assert caught.value.reason == reason
     assert caught.value.remedy
+    assert not caught.value.detail.partition(":")[0].endswith("Error")  # nobody is helped by it
     assert not caught.value.detail.endswith(".")  # a semicolon follows
 
 
@@ -207,9 +208,56 @@ def test_links_lead_to_documents_within_the_folder_alone(tmp_path: Path) -> None
     (tmp_path / "docs" / "again.md").symlink_to(inside)
     (tmp_path / "docs" / "other.md").symlink_to(outside)
     report = ReadReport()
+    (tmp_path / "docs" / ".git").mkdir()
+    (tmp_path / "docs" / ".env").write_text("KEY=1")
+    (tmp_path / "docs" / "gone.md").symlink_to(tmp_path / "nothing.md")
+    (tmp_path / "docs" / "folder").symlink_to(tmp_path)
+    (tmp_path / "docs" / "data.zip").write_bytes(make.archive({"a.txt": b"x"}))
     read = [document.id for document in read_documents(tmp_path / "docs", report=report)]
-    assert read == ["a.md", "again.md"]
-    assert report.ignored == [f"{tmp_path}/docs/other.md (a link that leads out of the folder)"]
+    assert read == ["a.md"]
+    assert report.ignored == [
+        f"{tmp_path}/docs: 2 hidden or generated (.env, .git)",
+        f"{tmp_path}/docs: 1 links to files that are read (again.md)",
+        f"{tmp_path}/docs: 1 links that lead nowhere (gone.md)",
+        f"{tmp_path}/docs: 1 linked folders (folder)",
+        f"{tmp_path}/docs/data.zip (archives are not unpacked)",
+        f"{tmp_path}/docs/other.md (a link that leads out of the folder)",
+    ]
+    with pytest.raises(ConfigError, match="archives are not unpacked"):
+        read_documents(tmp_path / "docs" / "data.zip")
+
+
+@pytest.mark.parametrize(
+    ("patterns", "ignored", "left"),
+    [
+        ([], "", ["a.md", "logs/b.md", "logs/old/c.md"]),
+        (["*.log", "logs/old/"], "", ["a.md", "logs/b.md"]),
+        (["logs"], "", ["a.md"]),
+        (["/b.md"], "", ["a.md", "logs/b.md", "logs/old/c.md"]),
+        ([], "# what no one reads\nlogs/*\n!logs/b.md\n", ["a.md", "logs/b.md"]),
+        (["a.md"], "logs/old\n", ["logs/b.md"]),
+    ],
+)
+def test_patterns_leave_files_out(
+    tmp_path: Path, patterns: list[str], ignored: str, left: list[str]
+) -> None:
+    for name in ("a.md", "logs/b.md", "logs/old/c.md"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("Text.")
+    if ignored:
+        (tmp_path / ".ragignore").write_text(ignored)
+    report = ReadReport()
+    options = CorpusOptions(exclude=patterns)
+    read = [document.id for document in read_documents(tmp_path, options=options, report=report)]
+    assert read == left
+    assert len(report.ignored) == (left == ["a.md"] or "logs/old/c.md" not in left)
+
+
+def test_a_pattern_that_is_none_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text("Text.")
+    with pytest.raises(ConfigError, match="pattern") as caught:
+        read_documents(tmp_path, options=CorpusOptions(exclude=["!"]))
+    assert ".ragignore" in caught.value.hint
 
 
 def test_a_document_that_takes_too_long_is_named_and_the_rest_goes_on(tmp_path: Path) -> None:
