@@ -19,11 +19,11 @@ TOKENS = {
     "rag/*.py": (8_850, 10_500),
     "rag/adaptation": (3_400, 3_050),
     "rag/bench": (9_350, 8_000),
-    "rag/cli": (8_950, 7_200),
+    "rag/cli": (9_010, 7_200),
     "rag/core": (4_230, 4_200),
-    "rag/data": (37_800, 35_500),
+    "rag/data": (40_410, 35_500),
     "rag/docs": (180, 200),
-    "rag/eval": (13_500, 12_200),
+    "rag/eval": (13_530, 12_200),
     "rag/integrations": (1_200, 1_200),
     "rag/joint": (14_600, 13_000),
     "rag/metrics": (3_550, 3_600),
@@ -35,8 +35,8 @@ TOKENS = {
     "indexers": (29_950, 28_000),
     "readers": (45_900, 43_000),
     "retrievers": (44_850, 39_500),
-    "serve": (17_250, 15_500),
-    "tests": (225_650, 200_000),
+    "serve": (17_260, 15_500),
+    "tests": (228_020, 200_000),
 }
 
 # construct: (ceiling, target), per 10,000 tokens of everything outside tests.

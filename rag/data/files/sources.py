@@ -101,26 +101,30 @@ def find_sources(
             kind, _, name = path.partition(":")
             sources.append(Source(path, kind, name))
         elif not os.path.isdir(path):
-            likely = _format_of(Path(path), is_alone=True) if format == "auto" else format
-            if likely is None and _is_archive(path):
-                raise ConfigError(
-                    f"{path}: archives are not unpacked", hint="unpack it, and give the folder"
-                )
-            if likely is None:
-                raise ConfigError(
-                    f"{path}: its format cannot be guessed from its name or its first bytes",
-                    hint=f"say which it is with format: {', '.join(CORPUS_FORMATS)}",
-                )
-            sources.append(Source(path, likely, labels[path]))
+            sources.append(Source(path, _format_alone(path, format), labels[path]))
         elif is_index(Path(path)):
             raise ConfigError(
                 f"{path} is an index, not a corpus", hint="give what it was built from"
             )
         else:
             prefix = f"{labels[path]}/" if len(paths) > 1 else ""
-            format_of = _files(Path(path), report, exclude)
-            sources += _folder(Path(path), format, format_of, report, prefix, bool(text_field))
+            sources += _folder(Path(path), format, report, prefix, bool(text_field), exclude)
     return sources
+
+
+def _format_alone(path: str, format: str) -> str:
+    """The format of a file that was given by itself."""
+    likely = _format_of(Path(path), is_alone=True) if format == "auto" else format
+    if likely is None and _is_archive(path):
+        raise ConfigError(
+            f"{path}: archives are not unpacked", hint="unpack it, and give the folder"
+        )
+    if likely is None:
+        raise ConfigError(
+            f"{path}: its format cannot be guessed from its name or its first bytes",
+            hint=f"say which it is with format: {', '.join(CORPUS_FORMATS)}",
+        )
+    return likely
 
 
 def _labels(paths: Sequence[str]) -> dict[str, str]:
@@ -160,10 +164,10 @@ def _format_of(path: Path, *, is_alone: bool) -> str | None:
 def _folder(
     folder: Path,
     format: str,
-    format_of: dict[str, str],
     report: ReadReport,
     prefix: str,
     has_text_field: bool,
+    exclude: Sequence[str],
 ) -> list[Source]:
     """The sources of a folder: of BEIR its corpus; files of one format, where it is named; people's
     documents, tables among them; else, where nothing but a README lies beside them, files of
@@ -172,6 +176,7 @@ def _folder(
     corpus = files.in_folder(folder, "corpus.jsonl")
     if format == "auto" and corpus is not None:
         return [Source(str(corpus), "jsonl", corpus.name)]
+    format_of = _files(folder, report, exclude)
     kind = format
     if format == "auto":
         documents = [name for name, each in format_of.items() if each == DOCUMENTS]
@@ -270,7 +275,7 @@ def _files(folder: Path, report: ReadReport, exclude: Sequence[str]) -> dict[str
         format_of[name] = format
     for kind, left in left_out.items():
         if left:
-            report.ignored.append(f"{folder}: {len(left):,} {kind} ({listed_names(left)})")
+            report.ignored.append(f"{folder}: {kind}: {len(left):,} ({listed_names(left)})")
     return format_of
 
 

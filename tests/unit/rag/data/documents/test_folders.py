@@ -216,10 +216,10 @@ def test_links_lead_to_documents_within_the_folder_alone(tmp_path: Path) -> None
     read = [document.id for document in read_documents(tmp_path / "docs", report=report)]
     assert read == ["a.md"]
     assert report.ignored == [
-        f"{tmp_path}/docs: 2 hidden or generated (.env, .git)",
-        f"{tmp_path}/docs: 1 links to files that are read (again.md)",
-        f"{tmp_path}/docs: 1 links that lead nowhere (gone.md)",
-        f"{tmp_path}/docs: 1 linked folders (folder)",
+        f"{tmp_path}/docs: hidden or generated: 2 (.env, .git)",
+        f"{tmp_path}/docs: links to files that are read: 1 (again.md)",
+        f"{tmp_path}/docs: links that lead nowhere: 1 (gone.md)",
+        f"{tmp_path}/docs: linked folders: 1 (folder)",
         f"{tmp_path}/docs/data.zip (archives are not unpacked)",
         f"{tmp_path}/docs/other.md (a link that leads out of the folder)",
     ]
