@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, cached_property, partial
@@ -16,6 +17,7 @@ from indexers.manifest import Manifest
 from rag.config import load_config
 from rag.core.errors import ConfigError, DataError
 from rag.core.files import sha256_file
+from rag.core.log import get_logger
 from rag.core.types import Passage
 from rag.data.corpus import read_sources
 from rag.data.documents.read import file_id
@@ -24,6 +26,9 @@ from rag.data.records import CorpusOptions, Document, ReadReport
 from rag.data.split import CountTokens, split_documents
 from retrievers.encoders.open import load_like, passage_budget
 
+# Passages; whether a smaller file is half of a corpus matters to nobody.
+_LARGE_FILE = 500
+_log = get_logger(__name__)
 Budget = tuple[int, CountTokens]
 
 
@@ -71,8 +76,10 @@ class Corpus:
         self._cutter = cutter
         self._report = report
         paths = [str(item) for item in inputs]
-        text_field = cutter.reading.text_field or ""
-        self._sources = find_sources(paths, format, report, text_field=text_field)
+        reading = cutter.reading
+        self._sources = find_sources(
+            paths, format, report, text_field=reading.text_field or "", exclude=reading.exclude
+        )
         self._digest = cache(_digest)
 
     def describe(self) -> dict[str, Any]:
@@ -100,6 +107,8 @@ class Corpus:
             stored: the documents of the index; None if there is no index yet.
         """
         replaced = set[str]()  # ids of documents that were put by themselves
+        # Passages of each file that is a document.
+        sizes = Counter[str]()
         in_order = None if stored is None else InOrder(stored)
 
         def unchanged(id: str, digest: str) -> DocumentEntry | None:
@@ -121,10 +130,16 @@ class Corpus:
                 is_file = source.format == DOCUMENTS
                 digest = self._digest(source.path) if is_file else record_digest(document)
                 entry = unchanged(document.id, digest)
-            if entry is not None:
-                yield entry
-            elif document is not None:
-                yield Put(document.id, digest, self._cutter(document))
+            change: Put | DocumentEntry | None = entry
+            if entry is None and document is not None:
+                change = Put(document.id, digest, self._cutter(document))
+            if change is None:
+                continue
+            if source.format == DOCUMENTS:
+                passages = change.passages if isinstance(change, Put) else change.rows
+                sizes[source.path] = len(passages)
+            yield change
+        _warn_of_half(sizes)
         if stored is not None:
             yield from (entry for entry in stored if entry.sent and entry.id not in replaced)
 
@@ -134,6 +149,20 @@ def record_digest(document: Document) -> str:
     content = [document.title, document.text, document.metadata]
     encoded = json.dumps(content).encode("utf-8", "surrogatepass")
     return hashlib.blake2b(encoded, digest_size=16).hexdigest()
+
+
+def _warn_of_half(sizes: Counter[str]) -> None:
+    """Name a large file that has half or more of the passages of several files."""
+    for path, size in sizes.most_common(1):
+        share = size / max(sizes.total(), 1)
+        if len(sizes) > 1 and size >= _LARGE_FILE and share >= 0.5:
+            _log.warning(
+                "%s has %s of %s passages (%.0f %%); --exclude or a line in .ragignore leaves it out",
+                path,
+                f"{size:,}",
+                f"{sizes.total():,}",
+                100 * share,
+            )
 
 
 def _digest(path: str) -> str:

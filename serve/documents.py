@@ -208,10 +208,12 @@ async def _uploaded(request: Request, engine: Engine) -> tuple[list[Document], d
         contents = [
             (Path(str(file.filename).replace("%22", '"')).name, await file.read()) for file in files
         ]
-    metadata = tuple(body.metadata.items())
     converting = engine.conversions.convert(request.state.api_key, contents)
     documents, remarks = await engine.while_connected(request, converting, limit_s=None)
-    documents = [replace(document, metadata=metadata) for document in documents]
+    documents = [
+        replace(document, metadata=tuple({**dict(document.metadata), **body.metadata}.items()))
+        for document in documents
+    ]
     return documents, {kind: lines for kind, lines in remarks.items() if lines}
 
 

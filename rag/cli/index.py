@@ -92,17 +92,19 @@ def _update(
     corpus: Sequence[str], place: Path, *, watch: bool, precision: str, **options: Any
 ) -> None:
     """Update an index once, or (to watch) whenever files change, and print what was done."""
+    from indexers.manifest import Manifest
     from rag.core.errors import RagError, ResourceError
     from rag.updates import IndexUpdater
 
     inputs, _ = resolve_corpus(corpus)
     updater = IndexUpdater(place, precision=precision)
+    exclude = Manifest.read(place).source.get("options", {}).get("exclude", [])
 
     def update() -> None:
         done = updater.follow(inputs, **options)
         typer.echo(f"{place}: version {done.version}, {done}")
 
-    updated = now = _state_of(inputs, options["format"])
+    updated = now = _state_of(inputs, options["format"], exclude)
     update()
     if not watch:
         typer.echo(f'\nask it: rag ask "…" --index {place}')
@@ -111,7 +113,7 @@ def _update(
     with suppress(KeyboardInterrupt):
         while True:
             time.sleep(_CHECK_EVERY_S)
-            before, now = now, _state_of(inputs, options["format"])
+            before, now = now, _state_of(inputs, options["format"], exclude)
             if now == updated or now != before:  # a file that is still written is not read by half
                 continue
             try:
@@ -123,14 +125,16 @@ def _update(
             updated = now
 
 
-def _state_of(corpus: Sequence[str], format: str) -> dict[str, tuple[int, int]]:
+def _state_of(
+    corpus: Sequence[str], format: str, exclude: Sequence[str]
+) -> dict[str, tuple[int, int]]:
     """Size of each file, and when its content or its permissions changed last."""
     from rag.core.errors import RagError
     from rag.data.files.sources import find_sources
 
     state = {}
     with suppress(RagError):  # a folder that is gone is a change, and reading says what is wrong
-        for source in find_sources(corpus, format):
+        for source in find_sources(corpus, format, exclude=exclude):
             with suppress(OSError):
                 status = os.stat(source.path)
                 state[source.path] = (status.st_size, status.st_ctime_ns)

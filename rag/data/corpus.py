@@ -65,7 +65,9 @@ def read_documents(
     options = options or CorpusOptions()
     report = report if report is not None else ReadReport()
     paths = [inputs] if isinstance(inputs, str | Path) else list(inputs)
-    sources = find_sources(paths, format, report, text_field=options.text_field or "")
+    sources = find_sources(
+        paths, format, report, text_field=options.text_field or "", exclude=options.exclude
+    )
     return (
         document for _, document in read_sources(sources, options, report) if document is not None
     )

@@ -5,11 +5,13 @@ them.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import quote
 
 from rag.core.errors import DataError
 from rag.core.files import atomic_path
@@ -318,8 +320,10 @@ def _candidate_json(candidate: Candidate) -> dict[str, Any]:
 def write_run(path: Path, examples: Iterable[Example]) -> None:
     """Write a TREC run: ranks from 1 in the order of the candidates, scores that read back exactly.
 
+    Such a file cannot express white space: a passage's id with white space is percent-encoded.
+
     Raises:
-        DataError: an id is empty or holds white space, which such a file cannot express.
+        DataError: an id is empty, or that of a question holds white space.
     """
     with (
         atomic_path(path) as temporary,
@@ -327,15 +331,22 @@ def write_run(path: Path, examples: Iterable[Example]) -> None:
     ):
         for example in examples:
             for rank, hit in enumerate(example.candidates, start=1):
-                question, passage = example.id, hit.passage.id
+                question = example.id
+                passage = _id_in_run(hit.passage.id)
                 if odd := [id for id in (question, passage) if id.split() != [id]]:
                     fault = "is empty" if "" in odd else "holds white space"
                     raise DataError(
                         f"question {question!r}, passage {passage!r}: an id {fault}",
-                        hint="write JSON instead of a run, or give ids without spaces",
+                        hint="write JSON instead of a run, or give questions ids without spaces",
                     )
                 score = -float(rank) if hit.score is None else float(hit.score)
                 file.write(f"{question} Q0 {passage} {rank} {score!r} rag\n")
+
+
+def _id_in_run(id: str) -> str:
+    if re.search(r"\s", id) is None:
+        return id
+    return re.sub(r"[\s%]", lambda match: quote(match[0]), id)
 
 
 def _candidate(value: Any, role: Role) -> Candidate:

@@ -37,6 +37,8 @@ class CorpusOptions(BaseModel):
         text_field: field or column of the text.
         metadata: field that passages keep for filters; it may stand in an object `metadata`, as in
             BEIR. May be given several times.
+        exclude: pattern of files and folders below a given folder that are left out, as a line of
+            .gitignore; may be given several times. A file .ragignore in the folder holds more.
         max_bad_share: highest tolerated share of bad records (not of files).
         document_timeout: most seconds for reading one file.
         split: how documents are cut. "sections" cuts files (PDF, HTML, Markdown, …) by headings,
@@ -53,6 +55,7 @@ class CorpusOptions(BaseModel):
     title_field: str | None = None
     text_field: str | None = None
     metadata: list[str] = []
+    exclude: list[str] = []
     max_bad_share: float = Field(default=0.01, ge=0, le=1)
     document_timeout: float = Field(default=60.0, ge=0.1)
     split: Literal["auto", "sections", "words100", "none"] = "auto"

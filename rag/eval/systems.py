@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+from urllib.parse import unquote
 
 from rag.answering import (
     AnswerOptions,
@@ -179,11 +180,14 @@ def _read_trec(path: Path, lookup: PassageLookup | None) -> dict[str, RankedPass
     try:
         for row in read_trec_run(str(path)):
             passage = lookup(row.doc_id) if lookup is not None else Passage(row.doc_id, "", "")
+            # our own runs hold ids with white space encoded
+            if passage is None and lookup is not None:
+                passage = lookup(unquote(row.doc_id))
             if passage is None:
                 message = f"{path}: the index has no passage {row.doc_id!r}"
                 raise DataError(message, hint="give the index that was searched")
             ranking = rankings.setdefault(row.query_id, [])
-            ranking.append((Hit(-1, row.doc_id, float(row.score)), passage))
+            ranking.append((Hit(-1, passage.id, float(row.score)), passage))
     except (ValueError, IndexError) as error:
         hint = "expected: qid Q0 docid rank score tag"
         raise DataError(f"{path}: no TREC run ({error})", hint=hint) from error

@@ -6,9 +6,11 @@ import re
 import threading
 import time
 from pathlib import Path
+from urllib.parse import quote
 
 import httpx
 import pytest
+from mcp import Client
 
 import rag
 from indexers.documents import Put
@@ -18,9 +20,11 @@ from indexers.settings import BuildSettings
 from rag.core.files import directory_lock
 from rag.core.types import Passage
 from rag.data.records import CorpusOptions
+from rag.integrations.mcp import _link, create_mcp_server
 from rag.pipeline import Pipeline
 from serve import documents
 from serve.app import create_app
+from serve.chat import _source
 from serve.errors import ApiError
 from serve.settings import ServeSettings, hash_api_key
 from tests.api.fakes import running, settings, until
@@ -31,6 +35,7 @@ DOCUMENTS = [
     Put("a", "", [Passage("a-0", "Danube", "The danube rises.")]),
     Put("b", "", [Passage("b-0", "Rhine", "The rhine ends.")]),
 ]
+PASSAGE = {"title": "", "text": "", "start": 0, "end": 0, "score": 0.0}
 
 
 def opened(given: ServeSettings) -> Pipeline:
@@ -78,12 +83,12 @@ async def test_documents_are_searched_when_the_answer_comes(index: Path) -> None
         assert app.state.engine.pipeline is in_use  # this version is not opened again
         file = {"file": ("My guide.md", b"# Guide\n\nThe giraffe is tall.", "text/markdown")}
         uploaded = await client.post("/v1/documents", files=file, headers=KEY)
-        assert uploaded.json()["documents"][0]["id"] == "My%20guide.md", uploaded.text
-        assert await found("giraffe") == ["My%20guide.md-0"]
+        assert uploaded.json()["documents"][0]["id"] == "My guide.md", uploaded.text
+        assert await found("giraffe") == ["My guide.md-0"]
         page = (await client.get("/v1/documents?limit=2", headers=KEY)).json()
         assert ([item["id"] for item in page["documents"]], page["total"]) == (["a", "b"], 4)
         rest = await client.get("/v1/documents", params={"after": page["next"]}, headers=KEY)
-        assert [item["id"] for item in rest.json()["documents"]] == ["zebra", "My%20guide.md"]
+        assert [item["id"] for item in rest.json()["documents"]] == ["zebra", "My guide.md"]
         deleted = (await client.delete("/v1/documents/zebra", headers=KEY)).json()
         assert deleted["deleted"]
         assert await found("zebra") == []
@@ -139,6 +144,51 @@ async def test_what_cannot_be_indexed_is_refused_and_changes_nothing(index: Path
     async with running(app=create_app(settings(index=index), open_pipeline=opened)) as client:
         reply = await client.get("/v1/documents")
         assert (reply.status_code, reply.json()["error"]["code"]) == (403, "documents_disabled")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Employee Handbook 2026.md",
+        "Größe 100%.md",
+        "a%20b.md",
+        "🚀 plan #1?.md",
+        'sub folder/it\'s {y}; a+b & "c".md',
+    ],
+)
+async def test_the_name_of_a_file_is_its_id_on_every_route(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "folder"
+    for file, text in ((name, "The giraffe is tall."), ("other.md", "The rhine ends.")):
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / file).write_text(f"# Guide\n\n{text}\n")
+    rag.index(folder, tmp_path / "index", retriever="bm25", threads=1)
+    in_url = quote(name)
+    async with running(app=application(tmp_path / "index", files=folder)) as client:
+        listed = (await client.get("/v1/documents", headers=KEY)).json()["documents"]
+        assert {item["id"] for item in listed} == {name, "other.md"}
+        for chosen in ({"document": name}, {"path": name}):
+            wanted = {"question": "giraffe", "filter": chosen}
+            hits = (await client.post("/v1/retrieve", json=wanted, headers=KEY)).json()["hits"]
+            assert [hit["passage_id"] for hit in hits] == [f"{name}-0"]
+            assert hits[0]["location"]["path"] == name
+        passage = await client.get(f"/v1/passages/{in_url}-0", headers=KEY)
+        assert passage.json()["text"] == "The giraffe is tall."
+        link = _source(1, {**PASSAGE, "passage_id": f"{name}-0"}, "http://test/")["link"]
+        assert (await client.get(link, headers=KEY)).json() == passage.json()
+        file = await client.get(f"/v1/files/{in_url}", headers=KEY)
+        assert file.text == "# Guide\n\nThe giraffe is tall.\n"
+        after = await client.get("/v1/documents", params={"after": name}, headers=KEY)
+        assert after.status_code == 200
+        with Pipeline.open(tmp_path / "index", retriever="bm25", reader=False) as pipeline:
+            async with Client(create_mcp_server(pipeline)) as mcp:
+                uri = _link(pipeline.passage(f"{name}-0"))
+                (content,) = (await mcp.read_resource(uri)).contents
+                assert content.text == "Guide\n\nThe giraffe is tall."
+        sent = {"file": (name.rpartition("/")[2], b"# Guide\n\nA gnu.")}
+        assert (await client.post("/v1/documents", files=sent, headers=KEY)).status_code == 200
+        deleted = await client.delete(f"/v1/documents/{in_url}", headers=KEY)
+        assert deleted.json()["deleted"], deleted.text
+        assert deleted.json()["id"] == name
 
 
 async def test_documents_have_metadata_that_filters_name(index: Path) -> None:
@@ -309,7 +359,7 @@ async def test_forms_and_names_that_cannot_be_used_are_refused(index: Path) -> N
         reply = await client.post(
             "/v1/documents", files={"file": ('a "b".md', b"words")}, headers=KEY
         )
-        assert reply.json()["documents"][0]["id"] == 'a%20"b".md'
+        assert reply.json()["documents"][0]["id"] == 'a "b".md'
         sent = {"documents": [{"id": "a\nb", "text": "word"}]}
         reply = await client.post("/v1/documents", json=sent, headers=KEY)
         assert "control character" in reply.json()["error"]["message"]

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
 from rag.data.documents import html
-from rag.data.documents.blocks import Piece, Unreadable, clean, first_heading
+from rag.data.documents.blocks import Piece, Unreadable, first_heading, stated_title
 from rag.data.documents.kinds import open_archive
 from rag.data.documents.plain import decode
 
@@ -25,8 +25,10 @@ _NOT_READ = (  # deletions that are still marked, generated lists, comments, wha
     f"{_OFFICE}annotation",
     f"{_TABLE}covered-table-cell",
 )
+_ORDERED = f"{_TEXT}ordered-list"  # what numbered lists are called here
 _NAMES = {  # in HTML
     f"{_TEXT}list": "ul",
+    _ORDERED: "ol",
     f"{_TEXT}list-item": "li",
     f"{_TABLE}table": "table",
     f"{_TABLE}table-header-rows": "thead",
@@ -59,7 +61,7 @@ def book(data: bytes) -> tuple[str, list[Piece]]:
             )
             if name in archive.namelist() and "nav" not in item.get("properties", "").split():
                 pieces += html.page(decode(archive.read(name))[0])[1]
-        return clean("".join(title.itertext())) if title is not None else "", pieces
+        return "" if title is None else stated_title("".join(title.itertext())), pieces
 
 
 def text(data: bytes) -> tuple[str, list[Piece]]:
@@ -68,6 +70,7 @@ def text(data: bytes) -> tuple[str, list[Piece]]:
         names = ("META-INF/manifest.xml", "meta.xml", "content.xml")
         has = archive.namelist()
         manifest, meta, text = (archive.read(name) if name in has else b"<none/>" for name in names)
+        common = archive.read("styles.xml") if "styles.xml" in has else b"<none/>"
     if b"encryption-data" in manifest:
         raise Unreadable("encrypted", "save a copy without a password")
     content = ElementTree.fromstring(text)
@@ -76,12 +79,38 @@ def text(data: bytes) -> tuple[str, list[Piece]]:
         raise Unreadable("broken file", "open and save it again", "it has no text")
     styles = content.iter(f"{_STYLE}style")
     bases = {it.get(f"{_STYLE}name", ""): it.get(f"{_STYLE}parent-style-name", "") for it in styles}
+    numbered = set[tuple[str, int]]()
+    for root in (ElementTree.fromstring(common), content):
+        numbered |= _numbered_levels(root)
+    _mark_numbered(body, numbered, "", 0)
     pieces = list[Piece]()
     for kind, group in groupby(html.pieces_of(_block(body, bases)), lambda piece: piece.kind):
         members = list(group)  # each line of code is a paragraph
         pieces += [Piece(kind, "\n".join(it.text for it in members))] if kind == "code" else members
     title = ElementTree.fromstring(meta).findtext(".//{*}title", "")
-    return clean(title) or first_heading(pieces), pieces
+    return stated_title(title) or first_heading(pieces), pieces
+
+
+def _numbered_levels(root: Element) -> set[tuple[str, int]]:
+    """Names of list styles, and their levels that have numbers or letters."""
+    return {
+        (style.get(f"{_STYLE}name", ""), int(level.get(f"{_TEXT}level", "1")))
+        for style in root.iter(f"{_TEXT}list-style")
+        for level in style.iter(f"{_TEXT}list-level-style-number")
+        if level.get(f"{_STYLE}num-format")
+    }
+
+
+def _mark_numbered(
+    element: Element, numbered: set[tuple[str, int]], style: str, level: int
+) -> None:
+    if element.tag == f"{_TEXT}list":
+        style = element.get(f"{_TEXT}style-name", style)
+        level += 1
+        if (style, level) in numbered:
+            element.tag = _ORDERED
+    for child in element:
+        _mark_numbered(child, numbered, style, level)
 
 
 def _block(element: Element, bases: dict[str, str]) -> str:

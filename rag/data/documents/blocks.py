@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from rag.core.errors import DataError
@@ -18,6 +18,13 @@ PAGE_BREAK = "\f"  # in the text of a piece: its next page begins here
 # Characters without a shape: controls, zero-width marks, soft hyphens, halves of surrogates.
 _INVISIBLE = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\u00ad\u200b\u2060\ufeff\ufffe\ud800-\udfff]"
+)
+# Titles that programs give to files without any; reportlab's are in parentheses.
+_GENERATED_TITLE = re.compile(
+    r"\W*(?:anonymous|unspecified|untitled(?:[ -](?:document|presentation|spreadsheet))?(?: ?\d+)?|"
+    r"(?:document|dokument|presentation|präsentation|book|mappe)\d+|word document|"
+    r"powerpoint[ -](?:presentation|präsentation)|microsoft (?:word|powerpoint|excel) - .*)\W*",
+    re.IGNORECASE,
 )
 
 
@@ -95,6 +102,28 @@ def _after_breaks(text: str, cleaned: str) -> Iterator[int]:
 def first_heading(pieces: Iterable[Piece]) -> str:
     """The text of the first heading, as a title; "" if there is none."""
     return next((piece.text for piece in pieces if piece.kind == "heading"), "")
+
+
+def not_read(counts: Mapping[str, int]) -> tuple[str, ...]:
+    """A note about what a file holds beside its text and no converter reads.
+
+    Example:
+        >>> not_read({"comments": 2, "alt texts": 0})
+        ('not read: comments: 2',)
+    """
+    parts = [f"{what}: {count:,}" for what, count in counts.items() if count]
+    return (f"not read: {', '.join(parts)}",) if parts else ()
+
+
+def stated_title(title: str) -> str:
+    """The title that a file states; "" where a program made it up.
+
+    Example:
+        >>> [stated_title(title) for title in ("(anonymous)", "Document1", "Untitled Goose Game")]
+        ['', '', 'Untitled Goose Game']
+    """
+    title = clean(title)
+    return "" if _GENERATED_TITLE.fullmatch(title) else title
 
 
 def clean(text: str) -> str:

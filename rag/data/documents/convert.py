@@ -16,16 +16,18 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from itertools import chain, islice
 from pathlib import PurePath
 from typing import Any
 
 from rag.core.errors import MissingDependencyError, RagError
+from rag.core.types import Metadata
 from rag.data.documents import archives, html, mail, office, pandoc, pdf, plain, rst, tables
-from rag.data.documents.blocks import MAX_CHARS, Piece, Unreadable, assemble, clean
+from rag.data.documents.blocks import MAX_CHARS, Piece, Unreadable, assemble
 from rag.data.documents.kinds import kind_by_name, kind_of
+from rag.data.files.fields import metadata_of_fields
 from rag.data.files.rows import open_binary, strip_compression
 from rag.data.records import Document
 
@@ -71,7 +73,23 @@ def convert(data: bytes, name: str) -> Document:
     title, pieces, notes = _read(data, name)
     if sum(len(piece.text) for piece in pieces) > MAX_CHARS:
         raise Unreadable("too long", "split it", f"more than {MAX_CHARS:,} characters")
-    return assemble(title, pieces, notes)
+    metadata, unfit = _metadata(data, name)
+    return replace(assemble(title, pieces, (*notes, *unfit)), metadata=metadata)
+
+
+def _metadata(data: bytes, name: str) -> tuple[Metadata, list[str]]:
+    """The front matter of a Markdown file as metadata, and notes about what filters cannot name."""
+    metadata, notes = list[Any](), list[str]()
+    if kind_of(data, name) == "markdown":
+        fields = dict[str, Any]()
+        with suppress(ValueError):  # which reading has noted
+            fields = plain.stated_fields(plain.decode(data)[0])
+        for field, value in fields.items():
+            try:
+                metadata += metadata_of_fields({field: value})
+            except ValueError as error:
+                notes.append(f"front matter: {error}")
+    return tuple(metadata), notes
 
 
 def _read(data: bytes, name: str) -> tuple[str, list[Piece], tuple[str, ...]]:
@@ -84,9 +102,10 @@ def _read(data: bytes, name: str) -> tuple[str, list[Piece], tuple[str, ...]]:
     except RecursionError as error:
         raise Unreadable("nested too deeply", "save it as plain text") from error
     except Exception as error:  # whatever the libraries raise over damaged files
-        detail = f"{type(error).__name__}: {clean(str(error))[:120].rstrip('.')}"
         raise Unreadable(
-            "broken file", "open and save it again, or get a whole copy", detail
+            "broken file",
+            "open and save it again, or get a whole copy",
+            "its content is damaged, or not what its name says",
         ) from error
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from rag.core.optional import require
 from rag.data.documents import grid
-from rag.data.documents.blocks import BULLET, Kind, Piece, clean, first_heading
+from rag.data.documents.blocks import BULLET, Kind, Piece, clean, first_heading, stated_title
 
 _HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
 _SKIPPED = frozenset(
@@ -104,7 +104,8 @@ def page(text: str) -> tuple[str, list[Piece]]:
     """Title and pieces of a whole page, or of its main part if that is marked and has text."""
     text = _CLOSED.sub(r"<\1\2></\1>", text)  # a whole element of XHTML; to HTML it would never end
     tree = require("selectolax.lexbor", "docs").LexborHTMLParser(text)
-    title = clean(tree.css_first("title").text()) if tree.css_first("title") is not None else ""
+    title_node = tree.css_first("title")
+    title = "" if title_node is None else stated_title(title_node.text())
     whole = _walk(tree.body)
     least = _MAIN_SHARE * _n_letters(whole)
     parts = map(_walk, [*tree.css("main, [role=main]"), *tree.css("article")[:1]])

@@ -4,39 +4,131 @@ slides.
 
 import io
 import re
+import string
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from rag.core.optional import require
 from rag.data.documents import grid
-from rag.data.documents.blocks import BULLET, Piece, clean, first_heading
+from rag.data.documents.blocks import BULLET, Piece, clean, first_heading, not_read, stated_title
 
 _W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _RELATED = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
 _FALLBACK = "{http://schemas.openxmlformats.org/markup-compatibility/2006}Fallback"
-_MADE_UP_TITLES = (
-    "Word Document",
-    "PowerPoint Presentation",
-)  # by programs, and for files without any
 _Notes = Mapping[tuple[str, str], str]  # by the tag and the id of what refers to them
 _FOOTERS = (13, 15, 16)  # date, footer and number, which are the same on every slide
+_MAX_ROMAN = 4000
+_ROMAN = tuple(
+    zip(
+        (1000, 900, 500, 400, 100, 90, 50, 40, 10, 9, 5, 4, 1),
+        ["m", "cm", "d", "cd", "c", "xc", "l", "xl", "x", "ix", "v", "iv", "i"],
+        strict=True,
+    )
+)
 _HEADING = re.compile(r"heading (\d)", re.IGNORECASE)
 
 
-def word(data: bytes) -> tuple[str, list[Piece]]:
-    """Title and pieces of a DOCX file, with insertions and without deletions that are still marked.
+class _Numbering:
+    """Counts the numbered paragraphs of a DOCX file, and gives each its number as Word shows it."""
+
+    def __init__(self, document: Any) -> None:
+        self._levels: dict[str, dict[int, Any]] = {}  # by the id of a definition
+        self._lists: dict[str, tuple[str, dict[int, int]]] = {}  # definition, and own starts
+        self._counts = defaultdict[str, dict[int, int]](dict)  # of definitions, which lists share
+        self._begun = set[str]()
+        try:
+            part = document.part.part_related_by(f"{_RELATED}/numbering")
+        except KeyError:
+            return
+        root = require("docx.oxml", "docs").parse_xml(part.blob)
+        for definition in root.findall(f"{_W}abstractNum"):
+            levels = {
+                int(level.get(f"{_W}ilvl")): level for level in definition.findall(f"{_W}lvl")
+            }
+            self._levels[definition.get(f"{_W}abstractNumId")] = levels
+        for entry in root.findall(f"{_W}num"):
+            starts = {
+                int(override.get(f"{_W}ilvl")): int(_value(override, "startOverride", "1"))
+                for override in entry.findall(f"{_W}lvlOverride")
+                if override.find(f"{_W}startOverride") is not None
+            }
+            self._lists[entry.get(f"{_W}numId")] = (_value(entry, "abstractNumId"), starts)
+
+    def mark(self, properties: Any) -> str:
+        """What the next paragraph with these properties (`numPr`) begins with."""
+        number, level = _value(properties, "numId"), int(_value(properties, "ilvl", "0"))
+        definition, starts = self._lists.get(number, ("", {}))
+        levels = self._levels.get(definition, {})
+        template = _value(levels.get(level), "lvlText")
+        if _value(levels.get(level), "numFmt", "bullet") in ("bullet", "none") or not template:
+            return BULLET
+        counts = self._counts[definition]
+        if number not in self._begun:  # a list with starts of its own begins again
+            self._begun.add(number)
+            for begun in starts:
+                counts.pop(begun, None)
+        start = starts.get(level, int(_value(levels[level], "start", "1")))
+        counts[level] = counts.get(level, start - 1) + 1
+        for deeper in [other for other in counts if other > level]:
+            del counts[deeper]
+
+        def shown(match: re.Match[str]) -> str:
+            above = int(match[1]) - 1
+            return _numeral(counts.get(above, 1), _value(levels.get(above), "numFmt"))
+
+        return re.sub(r"%(\d)", shown, template) + " "
+
+
+def _value(element: Any, name: str, default: str = "") -> str:
+    """The value of a child of an element; the default where there is none."""
+    child = None if element is None else element.find(f"{_W}{name}")
+    return default if child is None else child.get(f"{_W}val", default)
+
+
+def _numeral(number: int, kind: str) -> str:
+    """A number of a list as letters, Roman numerals or digits."""
+    text = str(number)
+    if kind.endswith("Letter") and number > 0:
+        text = string.ascii_lowercase[(number - 1) % 26] * ((number - 1) // 26 + 1)
+    elif kind.endswith("Roman") and 0 < number < _MAX_ROMAN:
+        text = ""
+        for value, sign in _ROMAN:
+            text += sign * (number // value)
+            number %= value
+    return text.upper() if kind.startswith("upper") else text
+
+
+def word(data: bytes) -> tuple[str, list[Piece], tuple[str, ...]]:
+    """Title, pieces and notes of a DOCX file, with insertions and without deletions that are still
+    marked.
 
     Notes stand below the paragraph that refers to them. Word stores no pages; pieces have none.
     """
     document = require("docx", "docs").Document(io.BytesIO(data))
-    pieces = list(_blocks(document.element.body, document, _notes(document)))
-    return _title(document) or first_heading(pieces), pieces
+    body = document.element.body
+    pieces = list(_blocks(body, document, _notes(document), _Numbering(document)))
+    title = stated_title(str(document.core_properties.title)) or first_heading(pieces)
+    return title, pieces, not_read(_beside_text(document, body))
 
 
-def _title(document: Any) -> str:
-    title = str(document.core_properties.title)
-    return "" if title in _MADE_UP_TITLES else title
+def _beside_text(document: Any, body: Any) -> dict[str, int]:
+    counts = {"headers and footers": 0, "comments": 0}
+    parse = require("docx.oxml", "docs").parse_xml
+    for relation in document.part.rels.values():
+        kind = relation.reltype.removeprefix(f"{_RELATED}/")
+        if kind in ("header", "footer"):
+            root = parse(relation.target_part.blob)
+            counts["headers and footers"] += bool(_text(root).strip())
+        elif kind == "comments":
+            counts["comments"] += len(parse(relation.target_part.blob).findall(f"{_W}comment"))
+    return {**counts, "alt texts": _count_alt_texts(body)}
+
+
+def _count_alt_texts(root: Any) -> int:
+    described = (node.get("descr") for node in root.iter("{*}docPr", "{*}cNvPr"))
+    return len({*filter(None, described)})
 
 
 def _notes(document: Any) -> _Notes:
@@ -53,14 +145,14 @@ def _notes(document: Any) -> _Notes:
     return notes
 
 
-def _blocks(parent: Any, document: Any, notes: _Notes) -> Iterator[Piece]:
+def _blocks(parent: Any, document: Any, notes: _Notes, numbering: _Numbering) -> Iterator[Piece]:
     for child in parent:
         if child.tag == f"{_W}p":
-            yield _paragraph(child, document)
+            yield _paragraph(child, document, numbering)
             for reference in child.iter(f"{_W}footnoteReference", f"{_W}endnoteReference"):
                 yield Piece("paragraph", notes.get((reference.tag, reference.get(f"{_W}id")), ""))
         elif child.tag == f"{_W}tbl":
-            yield from _table(child, document, notes)
+            yield from _table(child, document, notes, numbering)
         elif child.tag in (
             f"{_W}sdt",
             f"{_W}sdtContent",
@@ -68,20 +160,21 @@ def _blocks(parent: Any, document: Any, notes: _Notes) -> Iterator[Piece]:
         ):  # form fields, cover pages, …
             gallery = child.find(f"{_W}sdtPr/*/{_W}docPartGallery")
             if gallery is None or gallery.get(f"{_W}val") != "Table of Contents":
-                yield from _blocks(child, document, notes)
+                yield from _blocks(child, document, notes, numbering)
 
 
-def _paragraph(element: Any, document: Any) -> Piece:
+def _paragraph(element: Any, document: Any, numbering: _Numbering) -> Piece:
     style = _style(element, document)
     text = _text(element)
     if (match := _HEADING.match(style)) or style.lower() == "title":
         return Piece("heading", text, int(match[1]) if match else 1)
     if re.match(r"toc \d", style, re.IGNORECASE):
         return Piece("paragraph", "")
-    properties = element.find(f"{_W}pPr")
-    numbered = properties is not None and properties.find(f"{_W}numPr") is not None
-    if (numbered or style.lower().startswith("list")) and text.strip():
-        return Piece("item", BULLET + text)
+    own = element.find(f"{_W}pPr/{_W}numPr")
+    is_item = own is not None or style.lower().startswith("list")
+    if is_item and text.strip():
+        properties = _style_numbering(element, document) if own is None else own
+        return Piece("item", numbering.mark(properties) + text)
     if "code" in style.lower() or style.lower() in (
         "html preformatted",
         "plain text",
@@ -101,6 +194,18 @@ def _style(element: Any, document: Any) -> str:
     return next(filter(_HEADING.match, names), next(filter(None, names), ""))
 
 
+def _style_numbering(element: Any, document: Any) -> Any:
+    """The numbering that a paragraph's style states, or a style that it is based on."""
+    style = document.styles.element.get_by_id(element.style) if element.style else None
+    for _ in range(10):
+        if style is None:
+            break
+        if (properties := style.find(f"{_W}pPr/{_W}numPr")) is not None:
+            return properties
+        style = style.base_style
+    return None
+
+
 def _text(element: Any) -> str:
     parts = []
     for node in element.iter(f"{_W}t", f"{_W}tab", f"{_W}br", f"{_W}cr", f"{_W}noBreakHyphen"):
@@ -113,7 +218,7 @@ def _text(element: Any) -> str:
     return "".join(parts)
 
 
-def _table(element: Any, document: Any, notes: _Notes) -> Iterator[Piece]:
+def _table(element: Any, document: Any, notes: _Notes, numbering: _Numbering) -> Iterator[Piece]:
     rows = list[list[grid.Cell]]()
     above: dict[int, grid.Cell] = {}  # the last cell that begins in each column
     for row in element.iter(f"{_W}tr"):
@@ -139,7 +244,7 @@ def _table(element: Any, document: Any, notes: _Notes) -> Iterator[Piece]:
     filled = grid.filled(rows)
     if not filled or len(filled[0]) < 2:
         for row in element.iter(f"{_W}tc"):
-            yield from _blocks(row, document, notes)
+            yield from _blocks(row, document, notes, numbering)
     else:
         yield from grid.table(filled)
 
@@ -152,14 +257,18 @@ def _cell(node: Any, is_heading: bool) -> grid.Cell:
     return grid.Cell(text, column_span=max(columns, 1), is_heading=is_heading)
 
 
-def slides(data: bytes) -> tuple[str, list[Piece]]:
-    """Title and pieces of a PPTX file: a slide's title is its heading, its number the page; notes
-    follow.
+def slides(data: bytes) -> tuple[str, list[Piece], tuple[str, ...]]:
+    """Title, pieces and notes of a PPTX file: a slide's title is its heading, its number the page;
+    the speaker's notes follow.
     """
     show = require("pptx", "docs").Presentation(io.BytesIO(data))
     pieces: list[Piece] = []
+    beside = Counter[str]()
     for number, slide in enumerate(show.slides, start=1):
         title = slide.shapes.title
+        relations = slide.part.rels.values()
+        beside["comments"] += sum(it.reltype.endswith("/comments") for it in relations)
+        beside["alt texts"] += _count_alt_texts(slide.element)
         name = clean(title.text_frame.text) if title is not None else ""
         body: list[Piece] = []
         for shape in slide.shapes:
@@ -171,7 +280,8 @@ def slides(data: bytes) -> tuple[str, list[Piece]]:
         if name or any(piece.text.strip() for piece in body):
             heading = Piece("heading", name or f"Slide {number}", 1)
             pieces += [replace(piece, pages=(str(number),)) for piece in (heading, *body)]
-    return _title(show) or first_heading(pieces), pieces
+    title = stated_title(str(show.core_properties.title)) or first_heading(pieces)
+    return title, pieces, not_read(beside)
 
 
 def _shape(shape: Any) -> Iterator[Piece]:

@@ -22,7 +22,7 @@ from typing import Any
 from rag.core.errors import MissingDependencyError
 from rag.core.optional import require
 from rag.data.documents import grid
-from rag.data.documents.blocks import PAGE_BREAK, Piece, Unreadable, clean
+from rag.data.documents.blocks import PAGE_BREAK, Piece, Unreadable, clean, stated_title
 from rag.data.documents.pdf_tables import Rule, Word, find_tables, words_of
 
 _HYPHENS = "\x02\ufffe"  # what PDFium writes for a hyphen at the end of a line
@@ -102,7 +102,7 @@ def pdf(data: bytes) -> tuple[str, list[Piece], tuple[str, ...]]:
         if (target := mark.get_dest()) is not None and (title := clean(mark.get_title()))
     ]
     labels = _labels(document)
-    title = clean(document.get_metadata_value("Title"))
+    title = stated_title(document.get_metadata_value("Title"))
     lines = _without_boilerplate(lines, labels)
     if len(outline) < 2 or _mark_outline(lines, outline) < 0.3 * len(outline):
         _mark_by_size(lines)

@@ -8,9 +8,12 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
+import yaml
+
 from rag.core.optional import require
 from rag.data.documents import html
 from rag.data.documents.blocks import BULLET, Piece, Unreadable, clean, first_heading
+from rag.data.table_text import quoted
 
 _DECLARED = re.compile(rb"""(?:charset|encoding|coding)\s*[=:]\s*["']?\s*([A-Za-z][\w.:-]+)""")
 _UNDERLINE = re.compile(r"([=\-~^*#])\1{2,}\s*\Z")
@@ -145,21 +148,80 @@ def front_matter(text: str) -> tuple[str, str]:
         >>> front_matter("---\ntitle: Guide\n---\nBody.")
         ('Guide', 'Body.')
     """
+    stated, body = _parted(text)
+    titles = [title[2].strip() for title in _TITLE.finditer(stated)]
+    return clean(titles[-1]) if titles and titles[-1] not in ("null", "~") else "", body
+
+
+def _parted(text: str) -> tuple[str, str]:
+    """The lines of the front matter, "" if there is none, and the text below it."""
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     match = _FRONT_MATTER.match(text)
     if match is None or not all(map(_FIELD.match, match[1].split("\n"))):
         return "", text
-    titles = [title[2].strip() for title in _TITLE.finditer(match[1])]
-    return clean(titles[-1]) if titles and titles[-1] not in ("null", "~") else "", text[
-        match.end() :
-    ]
+    return match[1], text[match.end() :]
 
 
-def markdown(text: str) -> tuple[str, list[Piece]]:
-    """Title and pieces; the title is that of the front matter, else the first heading."""
+def stated_fields(text: str) -> dict[str, Any]:
+    r"""The fields of a document's front matter but its title: text, numbers, truth values, and
+    lists of these.
+
+    Dates stay as they are written. What is nested deeper is left out, so that nothing of YAML's
+    (aliases, tags) is built.
+
+    Raises:
+        ValueError: the front matter is no YAML.
+
+    Example:
+        >>> stated_fields("---\ntitle: Guide\nyear: 2024\non: 2024-05-01\ntags: [a, b]\n---\nBody.")
+        {'year': 2024, 'on': '2024-05-01', 'tags': ['a', 'b']}
+    """
+    try:
+        root = yaml.compose(_parted(text)[0], Loader=yaml.SafeLoader)
+    except yaml.YAMLError as error:
+        raise ValueError("the front matter is no YAML") from error
+    fields = dict[str, Any]()
+    for name, node in root.value if isinstance(root, yaml.MappingNode) else ():
+        is_list = isinstance(node, yaml.SequenceNode)
+        scalars = node.value if is_list else [node]
+        if name.value != "title" and all(isinstance(it, yaml.ScalarNode) for it in scalars):
+            values = [value for value in map(_typed, scalars) if value not in (None, "")]
+            if values:
+                fields[clean(name.value)] = values if is_list else values[0]
+    return fields
+
+
+def _typed(node: yaml.ScalarNode) -> Any:
+    """The value of a scalar: what YAML and JSON both call a number or a truth value, else text."""
+    if node.tag.endswith(":null"):
+        return None
+    if node.tag.endswith((":int", ":float", ":bool")):
+        with suppress(ValueError):
+            return json.loads(node.value.lower())
+    return clean(node.value)
+
+
+def markdown(text: str) -> tuple[str, list[Piece], tuple[str, ...]]:
+    """Title, pieces and notes; the title is that of the front matter, else the first heading.
+
+    The other fields of the front matter are the first row, which is searched and read as a table's.
+    """
     title, body = front_matter(text)
     pieces = [_tidied(piece) for piece in html.pieces_of(_parser().render(body))]
-    return title or first_heading(pieces), pieces
+    title = title or first_heading(pieces)
+    try:
+        fields = stated_fields(text)
+    except ValueError as error:
+        return title, pieces, (f"{error}: its fields are not read",)
+    if fields:
+        pieces.insert(0, Piece("row", "; ".join(map(_cell, fields, fields.values()))))
+    return title, pieces, ()
+
+
+def _cell(name: str, value: Any) -> str:
+    values = value if isinstance(value, list) else [value]
+    shown = [it if isinstance(it, str) else json.dumps(it) for it in values]
+    return f"{quoted(name)}: {quoted(', '.join(shown))}"
 
 
 @lru_cache(maxsize=1)

@@ -17,22 +17,24 @@ from urllib.parse import quote
 from rag.core.errors import MissingDependencyError
 from rag.core.log import Progress
 from rag.core.types import as_unicode
+from rag.data.files.fields import metadata_of_fields
 from rag.data.files.rows import strip_compression
 from rag.data.records import BadRecord, Block, Document
 
 CONVERTER = (sys.executable, "-m", "rag.data.documents.convert")
 _LOOK_AHEAD = 8  # documents of each process that may be finished before they are yielded
-_UNWRITABLE = re.compile("[\\s%\x00-\x1f\x7f\ud800-\udfff]")
+_UNWRITABLE = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 
 
 def file_id(name: str) -> str:
-    """A file's name as an id: without white space, so that TREC's formats can hold it.
+    """A file's name as an id: as people write it.
 
-    White space, control characters and "%" are percent-encoded; two names never share an id.
+    Only what no text or address can hold is percent-encoded: control characters, and bytes of a
+    name that are no UTF-8.
 
     Example:
-        >>> file_id("My notes/Größe 100%.pdf")
-        'My%20notes/Größe%20100%25.pdf'
+        >>> file_id("My notes/Größe 100%.pdf"), file_id("line\\nbreak.md")
+        ('My notes/Größe 100%.pdf', 'line%0Abreak.md')
     """
     return _UNWRITABLE.sub(lambda match: quote(match[0], errors="surrogateescape"), name)
 
@@ -54,7 +56,14 @@ def document_from(line: bytes, name: str) -> Document | BadRecord:
     shown = as_unicode(name)
     title = reply["title"] or PurePath(strip_compression(shown)).stem
     return Document(
-        file_id(name), title, reply["text"], blocks, pages, shown, notes=tuple(reply["notes"])
+        file_id(name),
+        title,
+        reply["text"],
+        blocks,
+        pages,
+        shown,
+        metadata=metadata_of_fields(dict(reply["metadata"])),
+        notes=tuple(reply["notes"]),
     )
 
 

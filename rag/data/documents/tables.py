@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, pairwise
 
 from rag.core.optional import require
-from rag.data.documents.blocks import MAX_CHARS, Piece, Unreadable, clean
+from rag.data.documents.blocks import MAX_CHARS, Piece, Unreadable, clean, not_read, stated_title
 from rag.data.documents.grid import (
     EMPTY,
     MAX_NAME_CHARS,
@@ -31,6 +31,7 @@ from rag.data.table_text import quoted
 
 _DELIMITERS = ",;\t|"
 _MERGED = re.compile(rb'<mergeCell [^>]*ref="([A-Z]{1,3})(\d+):([A-Z]{1,3})(\d+)"')
+_COMMENTS = re.compile(r"xl/(?:comments/)?comment[^/]*\.xml")
 _MAX_MERGED_COLUMNS = 100
 _MAX_UNUSUAL = 0.2  # of the rows of a table; with more there are several tables
 _SAMPLE = 20  # rows by which a header or a delimiter is judged
@@ -157,13 +158,20 @@ def csv_table(text: str) -> tuple[str, list[Piece], tuple[str, ...]]:
 
 
 def workbook(data: bytes) -> tuple[str, list[Piece], tuple[str, ...]]:
-    """Title and pieces of an XLSX file, each sheet a section, and notes about formulas without a
-    value.
+    """Title and pieces of an XLSX file, each sheet a section, and notes about what is not
+    read and formulas without a value.
     """
     book = require("openpyxl", "docs").load_workbook(
         io.BytesIO(data), read_only=True, data_only=True
     )
     pieces, notes = list[Piece](), list[str]()
+    hidden = [page.title for page in book.worksheets if page.sheet_state != "visible"]
+    if hidden:
+        notes.append(f"hidden sheets are not read: {', '.join(map(repr, hidden))}")
+    comments = (name for name in book._archive.namelist() if _COMMENTS.match(name))
+    notes += not_read(
+        {"cell comments": sum(book._archive.read(it).count(b"<comment ") for it in comments)}
+    )
     for page in book.worksheets:
         if page.sheet_state != "visible":
             continue
@@ -184,7 +192,7 @@ def workbook(data: bytes) -> tuple[str, list[Piece], tuple[str, ...]]:
             notes.append(
                 f"sheet {page.title!r}: formulas without a stored value: {missing:,}; {remedy}"
             )
-    return book.properties.title or "", pieces, tuple(notes)
+    return stated_title(book.properties.title or ""), pieces, tuple(notes)
 
 
 def _merged(rows: Iterable[dict[int, Cell]], source: bytes) -> Iterator[dict[int, Cell]]:

@@ -3,7 +3,7 @@
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
@@ -11,7 +11,7 @@ from rag.core.errors import ConfigError, DataError
 from rag.core.manifest import is_index
 from rag.data.documents.kinds import is_text, kind_by_name
 from rag.data.files import rows as files
-from rag.data.files.fields import DocumentFields
+from rag.data.files.fields import DocumentFields, listed_names
 from rag.data.files.named import is_named
 from rag.data.records import CORPUS_FORMATS, BadRecord, CorpusOptions, ReadReport
 
@@ -28,6 +28,15 @@ _ABOUT_DATA = (
     "authors",
 )
 _GENERATED_FOLDERS = ("node_modules", "__pycache__", "_static", "_sources")
+IGNORE_FILE = ".ragignore"  # in a folder: patterns of what is left out of it
+_ARCHIVES = (".zip", ".tar", ".tgz", ".tbz2", ".txz", ".7z", ".rar")
+_LEFT_OUT = (
+    "excluded",
+    "hidden or generated",
+    "links to files that are read",
+    "links that lead nowhere",
+    "linked folders",
+)
 _WIKI_FILE = re.compile(r"wiki_\d+$")
 
 
@@ -53,6 +62,7 @@ def find_sources(
     report: ReadReport | None = None,
     *,
     text_field: str = "",
+    exclude: Sequence[str] = (),
 ) -> list[Source]:
     """List everything to read, in the order given; the files of a folder by relative path.
 
@@ -61,9 +71,11 @@ def find_sources(
     Args:
         text_field: the column with the texts of records; without it, a folder of nothing but tables
             in which no column is known to hold texts is one of documents.
+        exclude: patterns of what is left out of folders, see `CorpusOptions`.
 
     Raises:
-        ConfigError: no inputs, an unknown format name, or a format that cannot be told.
+        ConfigError: no inputs, an unknown format name, a format that cannot be told, or a pattern
+            that is none.
         DataError: an input does not exist, or holds nothing readable.
     """
     report = report if report is not None else ReadReport()
@@ -89,21 +101,30 @@ def find_sources(
             kind, _, name = path.partition(":")
             sources.append(Source(path, kind, name))
         elif not os.path.isdir(path):
-            likely = _format_of(Path(path), is_alone=True) if format == "auto" else format
-            if likely is None:
-                raise ConfigError(
-                    f"{path}: its format cannot be guessed from its name or its first bytes",
-                    hint=f"say which it is with format: {', '.join(CORPUS_FORMATS)}",
-                )
-            sources.append(Source(path, likely, labels[path]))
+            sources.append(Source(path, _format_alone(path, format), labels[path]))
         elif is_index(Path(path)):
             raise ConfigError(
                 f"{path} is an index, not a corpus", hint="give what it was built from"
             )
         else:
             prefix = f"{labels[path]}/" if len(paths) > 1 else ""
-            sources += _folder(Path(path), format, report, prefix, bool(text_field))
+            sources += _folder(Path(path), format, report, prefix, bool(text_field), exclude)
     return sources
+
+
+def _format_alone(path: str, format: str) -> str:
+    """The format of a file that was given by itself."""
+    likely = _format_of(Path(path), is_alone=True) if format == "auto" else format
+    if likely is None and _is_archive(path):
+        raise ConfigError(
+            f"{path}: archives are not unpacked", hint="unpack it, and give the folder"
+        )
+    if likely is None:
+        raise ConfigError(
+            f"{path}: its format cannot be guessed from its name or its first bytes",
+            hint=f"say which it is with format: {', '.join(CORPUS_FORMATS)}",
+        )
+    return likely
 
 
 def _labels(paths: Sequence[str]) -> dict[str, str]:
@@ -141,7 +162,12 @@ def _format_of(path: Path, *, is_alone: bool) -> str | None:
 
 
 def _folder(
-    folder: Path, format: str, report: ReadReport, prefix: str, has_text_field: bool
+    folder: Path,
+    format: str,
+    report: ReadReport,
+    prefix: str,
+    has_text_field: bool,
+    exclude: Sequence[str],
 ) -> list[Source]:
     """The sources of a folder: of BEIR its corpus; files of one format, where it is named; people's
     documents, tables among them; else, where nothing but a README lies beside them, files of
@@ -150,7 +176,7 @@ def _folder(
     corpus = files.in_folder(folder, "corpus.jsonl")
     if format == "auto" and corpus is not None:
         return [Source(str(corpus), "jsonl", corpus.name)]
-    format_of = _files(folder, report)
+    format_of = _files(folder, report, exclude)
     kind = format
     if format == "auto":
         documents = [name for name, each in format_of.items() if each == DOCUMENTS]
@@ -195,33 +221,85 @@ def _has_texts(table: Path) -> bool:
     return bool(fields.layout)
 
 
-def _files(folder: Path, report: ReadReport) -> dict[str, str]:
-    """Relative names of the files of a folder, without hidden ones, and their formats, or why they
-    have none.
+def _files(folder: Path, report: ReadReport, exclude: Sequence[str]) -> dict[str, str]:
+    """Relative names of the files of a folder, and their formats, or why they have none.
 
-    Links to documents are followed within the folder only; an index in the folder is no part of its
-    corpus.
+    Hidden and excluded ones are left out, and counted in the report. Links to files are followed
+    within the folder only, and a file is read once; an index in the folder is no part of its corpus.
     """
 
     def note_closed(error: OSError) -> None:
         reason = BadRecord("no permission", "this folder may not be read")
         report.add_bad(str(error.filename), reason, is_file=True)
 
+    is_excluded = _excluder(folder, exclude)
+    found = list[Path]()
+    left_out: dict[str, list[str]] = {kind: [] for kind in _LEFT_OUT}
+    for place, folders, names in os.walk(folder, onerror=note_closed):
+        followed = list[str]()
+        for path in (Path(place, name) for name in sorted([*folders, *names])):
+            name = path.relative_to(folder).as_posix()
+            is_folder = path.is_dir()
+            if not _is_visible(path.name):
+                if name != IGNORE_FILE:
+                    left_out["hidden or generated"].append(name)
+            elif is_excluded(f"{name}/" if is_folder else name):
+                left_out["excluded"].append(name)
+            elif is_folder and path.is_symlink():
+                left_out["linked folders"].append(name)
+            elif is_folder and not is_index(path):
+                followed.append(path.name)
+            elif path.is_file():
+                found.append(path)
+            elif path.is_symlink():
+                left_out["links that lead nowhere"].append(name)
+        folders[:] = followed
+
     format_of: dict[str, str] = {}
     inside = folder.resolve()
-    for place, folders, names in os.walk(folder, onerror=note_closed):
-        folders[:] = [
-            it for it in sorted(folders) if _is_visible(it) and not is_index(Path(place, it))
-        ]
-        for path in (Path(place, name) for name in sorted(names) if _is_visible(name)):
-            if path.is_file():
-                format = _format_of(path, is_alone=False) or "of no known format"
-                # a link out of the folder may lead to files that nobody wants indexed
-                is_foreign = path.is_symlink() and not path.resolve().is_relative_to(inside)
-                if format == DOCUMENTS and is_foreign:
-                    format = "a link that leads out of the folder"
-                format_of[path.relative_to(folder).as_posix()] = format
+    read = set[Path]()
+    for path in sorted(found, key=Path.is_symlink):  # a file by its own name, before links to it
+        name = path.relative_to(folder).as_posix()
+        target = path.resolve()
+        # a link out of the folder may lead to files that nobody wants indexed
+        is_foreign = path.is_symlink() and not target.is_relative_to(inside)
+        if path.is_symlink() and target in read:
+            left_out["links to files that are read"].append(name)
+            continue
+        read.add(target)
+        format = _format_of(path, is_alone=False) or (
+            "archives are not unpacked" if _is_archive(path) else "of no known format"
+        )
+        if format == DOCUMENTS and is_foreign:
+            format = "a link that leads out of the folder"
+        format_of[name] = format
+    for kind, left in left_out.items():
+        if left:
+            report.ignored.append(f"{folder}: {kind}: {len(left):,} ({listed_names(left)})")
     return format_of
+
+
+def _excluder(folder: Path, exclude: Sequence[str]) -> Callable[[str], bool]:
+    """Whether a relative name, that of a folder with a slash, is left out by a pattern."""
+    patterns = list(exclude)
+    ignore_file = folder / IGNORE_FILE
+    if ignore_file.is_file():
+        patterns = [*ignore_file.read_text("utf-8-sig", "replace").splitlines(), *patterns]
+    if not patterns:
+        return lambda name: False
+    from pathspec import GitIgnoreSpec
+
+    try:
+        return GitIgnoreSpec.from_lines(patterns).match_file
+    except ValueError as error:
+        raise ConfigError(
+            f"{folder}: {error}", hint=f"write --exclude and {IGNORE_FILE} as .gitignore"
+        ) from error
+
+
+def _is_archive(path: str | Path) -> bool:
+    suffix = PurePath(files.strip_compression(str(path))).suffix.lower()
+    return suffix in _ARCHIVES
 
 
 def _is_visible(name: str) -> bool:

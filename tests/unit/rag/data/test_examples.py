@@ -41,7 +41,7 @@ def test_dpr_results_round_trip(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("question", "passage", "words"),
-    [("q 1", "a", "white space"), ("q", "a b", "white space"), ("q", "", "is empty")],
+    [("q 1", "a", "white space"), ("q", "", "is empty")],
 )
 def test_what_a_run_cannot_hold_is_refused(
     tmp_path: Path, question: str, passage: str, words: str
@@ -51,6 +51,14 @@ def test_what_a_run_cannot_hold_is_refused(
             tmp_path / "x.run", [Example(question, "", candidates=(hit(passage, score=1.0),))]
         )
     assert list(tmp_path.iterdir()) == []
+
+
+def test_white_space_in_the_id_of_a_passage_is_encoded_in_a_run(tmp_path: Path) -> None:
+    path = tmp_path / "x.run"
+    ids = ["100% my\u2003plan.md-0", "b%20c-0"]
+    write_run(path, [Example("q", "", candidates=tuple(hit(id, score=1.0) for id in ids))])
+    written = [line.split()[2] for line in path.read_text().splitlines()]
+    assert written == ["100%25%20my%E2%80%83plan.md-0", "b%20c-0"]
 
 
 def test_dpr_files(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+import rag
 from rag.cli.main import main
 from rag.cli.show import format_answer_set
-from rag.core.types import Answer, AnswerSet, Evidence, Location, Passage
+from rag.core.types import Answer, AnswerSet, Evidence, Location, Passage, Question
 from rag.data.corpus import read_documents
 from rag.data.records import ReadReport
 from serve.engine import passage_json
@@ -40,7 +41,11 @@ def test_an_index_of_files_answers_with_file_page_and_heading(
         )
     (hit,) = json.loads((tmp_path / "o.json").read_text())[0]["ctxs"]
     assert hit["location"] == {"path": "sub/100% plan.pdf", "page": "1"}
-    assert (tmp_path / "o.run").read_text().split()[2] == hit["id"] == "sub/100%25%20plan.pdf-0"
+    assert hit["id"] == "sub/100% plan.pdf-0"
+    assert (tmp_path / "o.run").read_text().split()[2] == "sub/100%25%20plan.pdf-0"
+    asked = [Question("q", "Which text?", gold_passage_ids=(hit["id"],))]
+    scored = rag.evaluate(index, asked, run=tmp_path / "o.run", ks=(1,))
+    assert scored.figures["RR"].value == 1.0
     passage = Passage(hit["id"], hit["title"], hit["text"], Location("sub/100% plan.pdf", "1"))
     assert passage_json(passage)["location"] == hit["location"]
     evidence = Evidence(
@@ -106,3 +111,24 @@ def test_a_folder_that_may_not_be_read_is_told_and_no_reason_to_delete(
         "secret: no permission (this folder may not be read), and its documents"
         in capsys.readouterr().err
     )
+
+
+def test_an_update_keeps_to_what_the_index_leaves_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "a.md").write_text("The gate opens at nine.")
+    lines = (f"# Line {number}\n\nThe gate is shut.\n" for number in range(600))
+    (folder / "big.md").write_text("\n".join(lines))
+    rag.index(folder, tmp_path / "all", retriever="bm25", threads=1)
+    assert "big.md has 600 of 601 passages (100 %); --exclude" in caplog.text
+    caplog.clear()
+    index = rag.index(
+        folder, tmp_path / "index", retriever="bm25", threads=1, exclude=["big.md", "*.tmp"]
+    )
+    assert "--exclude" not in caplog.text
+    (folder / "more.tmp").write_text("Nothing.")
+    assert not rag.update(index, folder).is_changed
+    (folder / "b.md").write_text("The gate shuts at ten.")
+    assert rag.update(index, folder).added == 1

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rag.core.errors import DataError, MissingDependencyError
+from rag.core.errors import ConfigError, DataError, MissingDependencyError
 from rag.data.corpus import read_documents
 from rag.data.documents.blocks import Unreadable
 from rag.data.documents.convert import convert
@@ -79,6 +79,7 @@ def test_bad_files_are_refused_with_a_reason_and_a_remedy(name: str) -> None:
         convert(data(), name)
     assert caught.value.reason == reason
     assert caught.value.remedy
+    assert not caught.value.detail.partition(":")[0].endswith("Error")  # nobody is helped by it
     assert not caught.value.detail.endswith(".")  # a semicolon follows
 
 
@@ -88,9 +89,9 @@ def test_a_mixed_folder_is_read_as_documents(tmp_path: Path) -> None:
     documents = list(read_documents(tmp_path / "in", report=report))
     assert [(d.id, d.path, d.title) for d in documents] == [
         ("README", "README", "README"),
-        ("my%20notes.md", "my notes.md", "Notes"),
+        ("my notes.md", "my notes.md", "Notes"),
         ("rooms.csv", "rooms.csv", "rooms"),
-        ("sub/100%25%20plan.pdf", "sub/100% plan.pdf", "The Plan"),
+        ("sub/100% plan.pdf", "sub/100% plan.pdf", "The Plan"),
     ]
     assert (report.total, report.files, report.unread) == (7, 7, 3)
     assert report.reasons == {"empty": 1, "encrypted": 1, "old Office format": 1}
@@ -104,7 +105,7 @@ def test_a_mixed_folder_is_read_as_documents(tmp_path: Path) -> None:
     ]
     passages = {p.id: p for p in split_documents(documents)}
     assert passages["rooms.csv-0"].text == "week: 2; room: 37"
-    place = passages["sub/100%25%20plan.pdf-0"].location
+    place = passages["sub/100% plan.pdf-0"].location
     assert place is not None
     assert str(place) == "sub/100% plan.pdf, page 1"
 
@@ -207,9 +208,56 @@ def test_links_lead_to_documents_within_the_folder_alone(tmp_path: Path) -> None
     (tmp_path / "docs" / "again.md").symlink_to(inside)
     (tmp_path / "docs" / "other.md").symlink_to(outside)
     report = ReadReport()
+    (tmp_path / "docs" / ".git").mkdir()
+    (tmp_path / "docs" / ".env").write_text("KEY=1")
+    (tmp_path / "docs" / "gone.md").symlink_to(tmp_path / "nothing.md")
+    (tmp_path / "docs" / "folder").symlink_to(tmp_path)
+    (tmp_path / "docs" / "data.zip").write_bytes(make.archive({"a.txt": b"x"}))
     read = [document.id for document in read_documents(tmp_path / "docs", report=report)]
-    assert read == ["a.md", "again.md"]
-    assert report.ignored == [f"{tmp_path}/docs/other.md (a link that leads out of the folder)"]
+    assert read == ["a.md"]
+    assert report.ignored == [
+        f"{tmp_path}/docs: hidden or generated: 2 (.env, .git)",
+        f"{tmp_path}/docs: links to files that are read: 1 (again.md)",
+        f"{tmp_path}/docs: links that lead nowhere: 1 (gone.md)",
+        f"{tmp_path}/docs: linked folders: 1 (folder)",
+        f"{tmp_path}/docs/data.zip (archives are not unpacked)",
+        f"{tmp_path}/docs/other.md (a link that leads out of the folder)",
+    ]
+    with pytest.raises(ConfigError, match="archives are not unpacked"):
+        read_documents(tmp_path / "docs" / "data.zip")
+
+
+@pytest.mark.parametrize(
+    ("patterns", "ignored", "left"),
+    [
+        ([], "", ["a.md", "logs/b.md", "logs/old/c.md"]),
+        (["*.log", "logs/old/"], "", ["a.md", "logs/b.md"]),
+        (["logs"], "", ["a.md"]),
+        (["/b.md"], "", ["a.md", "logs/b.md", "logs/old/c.md"]),
+        ([], "# what no one reads\nlogs/*\n!logs/b.md\n", ["a.md", "logs/b.md"]),
+        (["a.md"], "logs/old\n", ["logs/b.md"]),
+    ],
+)
+def test_patterns_leave_files_out(
+    tmp_path: Path, patterns: list[str], ignored: str, left: list[str]
+) -> None:
+    for name in ("a.md", "logs/b.md", "logs/old/c.md"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("Text.")
+    if ignored:
+        (tmp_path / ".ragignore").write_text(ignored)
+    report = ReadReport()
+    options = CorpusOptions(exclude=patterns)
+    read = [document.id for document in read_documents(tmp_path, options=options, report=report)]
+    assert read == left
+    assert len(report.ignored) == (left == ["a.md"] or "logs/old/c.md" not in left)
+
+
+def test_a_pattern_that_is_none_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text("Text.")
+    with pytest.raises(ConfigError, match="pattern") as caught:
+        read_documents(tmp_path, options=CorpusOptions(exclude=["!"]))
+    assert ".ragignore" in caught.value.hint
 
 
 def test_a_document_that_takes_too_long_is_named_and_the_rest_goes_on(tmp_path: Path) -> None:

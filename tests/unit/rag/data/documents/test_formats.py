@@ -79,6 +79,7 @@ def test_markdown_without_marks() -> None:
     converted = convert(source.encode(), "a.md")
     assert converted.title == "Team Handbook"
     assert blocks(converted) == [
+        ("row", "tags: a"),
         ("heading", "Days"),
         ("paragraph", "You get 30 days of holiday, see this[^1] not."),
         ("paragraph", "Warning: Mind it."),

@@ -38,7 +38,7 @@ def cell_at_the_end() -> bytes:
 @pytest.mark.parametrize(
     ("name", "data", "found"),
     [
-        ("a.md", f"---\na: &a [x]\n{_ALIASES}title: *j\n---\nText.\n".encode(), "Text."),
+        ("a.md", f"---\na: &a [x]\n{_ALIASES}title: *j\n---\nText.\n".encode(), "a: x\n\nText."),
         ("a.html", b"<table><tr><td>" * 5_000 + b"x", "nested too deeply"),
         ("a.html", b"<div>" * 20_000 + b"x", "nested too deeply"),
         ("a.ipynb", b"[" * 20_000, "broken file"),

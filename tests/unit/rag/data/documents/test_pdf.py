@@ -59,7 +59,7 @@ def test_a_block_of_a_pdf_that_goes_on_over_pages_knows_where_each_begins() -> N
     assert begins == [("i", "1. An en"), ("7", "ished wo"), ("8", "on with ")]
     sent = json.dumps(asdict(converted)).encode()  # as a converting process does
     assert document_from(sent, "my a.pdf") == replace(
-        converted, id="my%20a.pdf", title="my a", path="my a.pdf"
+        converted, id="my a.pdf", title="my a", path="my a.pdf"
     )
 
 

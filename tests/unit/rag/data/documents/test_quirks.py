@@ -5,8 +5,10 @@ import zipfile
 from pathlib import Path
 
 import docx
+import openpyxl
 import pptx
 import pytest
+from PIL import Image
 
 from rag.data.documents.convert import convert
 from rag.data.documents.read import convert_files
@@ -14,16 +16,36 @@ from rag.data.records import Document
 from tests import document_makers as make
 
 
-def test_titles_that_programs_make_up_are_none() -> None:
-    document, show = docx.Document(), pptx.Presentation()
+@pytest.mark.parametrize(
+    ("stated", "title"),
+    [
+        ("Word Document", ""),
+        ("PowerPoint Presentation", ""),
+        ("(anonymous)", ""),
+        ("untitled", ""),
+        ("Untitled Document", ""),
+        ("Document1", ""),
+        ("Microsoft Word - plan.docx", ""),
+        ("Strategy", "Strategy"),
+        ("Documents 2024", "Documents 2024"),
+        ("The Anonymous Review", "The Anonymous Review"),
+    ],
+)
+def test_titles_that_programs_make_up_are_none(stated: str, title: str) -> None:
+    document, show, book = docx.Document(), pptx.Presentation(), openpyxl.Workbook()
     document.add_paragraph("Some text.")
-    document.core_properties.title = "Word Document"
-    assert convert(make.saved(document), "a.docx").title == ""
+    document.core_properties.title = stated
+    assert convert(make.saved(document), "a.docx").title == title
     show.slides.add_slide(show.slide_layouts[5]).shapes.title.text = "Plan"
-    show.core_properties.title = "PowerPoint Presentation"
-    assert convert(make.saved(show), "a.pptx").title == "Plan"
-    show.core_properties.title = "Strategy"
-    assert convert(make.saved(show), "a.pptx").title == "Strategy"
+    show.core_properties.title = stated
+    assert convert(make.saved(show), "a.pptx").title == (title or "Plan")
+    book.active.append(["Text"])
+    book.properties.title = stated
+    assert convert(make.saved(book), "a.xlsx").title == title
+    assert convert(make.pdf([make.LINE], title=stated), "a.pdf").title == title
+    assert convert(make.page([("p", "Text.")], title=stated), "a.html").title == title
+    assert convert(make.odf("<text:p>Text.</text:p>", title=stated), "a.odt").title == title
+    assert convert(make.epub([("p", "Text.")], title=stated), "a.epub").title == title
 
 
 def test_a_shape_without_geometry_is_read() -> None:
@@ -40,11 +62,126 @@ def test_a_shape_without_geometry_is_read() -> None:
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
-@pytest.mark.parametrize("line", ["tags: [a]", "date: 2024-02-30"])
-def test_front_matter_of_windows_and_with_a_date_that_is_none(end: str, line: str) -> None:
+@pytest.mark.parametrize(
+    ("line", "row", "metadata"),
+    [
+        ("tags: [a, 'b: c']", "tags: “a, b: c”", (("tags", ("a", "b: c")),)),
+        ("date: 2024-02-30", "date: 2024-02-30", (("date", "2024-02-30"),)),
+        (
+            "owner: Priya Raman\nyear: 2024\nshare: 0.5\ndraft: true\nat: 12:30\nno: '007'",
+            "owner: Priya Raman; year: 2024; share: 0.5; draft: true; at: 12:30; no: 007",
+            (
+                ("owner", "Priya Raman"),
+                ("year", 2024),
+                ("share", 0.5),
+                ("draft", True),
+                ("at", "12:30"),
+                ("no", "007"),
+            ),
+        ),
+        ("empty:\nnested:\n  a: 1\nlist: []", "", ()),
+        ("a: &x [1]\nb: *x", "a: 1; b: 1", (("a", (1,)), ("b", (1,)))),
+    ],
+)
+def test_front_matter_is_the_first_row_and_metadata(
+    end: str, line: str, row: str, metadata: tuple[object, ...]
+) -> None:
     source = f"---\ntitle: Guide\n{line}\n---\n\n# One\n\nText.\n".replace("\n", end)
     converted = convert(source.encode(), "a.md")
-    assert (converted.title, converted.text) == ("Guide", "One\n\nText.")
+    text = f"{row}\n\nOne\n\nText." if row else "One\n\nText."
+    assert (converted.title, converted.text) == ("Guide", text)
+    assert (converted.metadata, converted.notes) == (metadata, ())
+
+
+@pytest.mark.parametrize(
+    ("line", "row", "note"),
+    [
+        ("path: a/b", "path: a/b\n\n", "front matter: 'path' is no name of a field"),
+        ("tags: [a", "", "the front matter is no YAML: its fields are not read"),
+    ],
+)
+def test_front_matter_that_filters_cannot_name_is_noted(line: str, row: str, note: str) -> None:
+    converted = convert(f"---\n{line}\n---\nText.\n".encode(), "a.md")
+    assert converted.text == f"{row}Text."
+    assert converted.metadata == ()
+    assert converted.notes[0].startswith(note)
+
+
+@pytest.fixture
+def lists() -> docx.document.Document:
+    """A document whose style "List Number" has levels of letters and Roman numerals below 1."""
+    document = docx.Document()
+    definitions = """
+    <w:numbering xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main">
+      <w:abstractNum w:abstractNumId="7">
+        <w:lvl w:ilvl="0"><w:start w:val="1"/><w:numFmt w:val="decimal"/><w:lvlText w:val="%1."/></w:lvl>
+        <w:lvl w:ilvl="1"><w:start w:val="1"/><w:numFmt w:val="lowerLetter"/><w:lvlText w:val="%1%2)"/></w:lvl>
+        <w:lvl w:ilvl="2"><w:start w:val="4"/><w:numFmt w:val="upperRoman"/><w:lvlText w:val="%3."/></w:lvl>
+        <w:lvl w:ilvl="3"><w:numFmt w:val="bullet"/><w:lvlText w:val="-"/></w:lvl>
+      </w:abstractNum>
+      <w:num w:numId="70"><w:abstractNumId w:val="7"/></w:num>
+      <w:num w:numId="71"><w:abstractNumId w:val="7"/>
+        <w:lvlOverride w:ilvl="0"><w:startOverride w:val="5"/></w:lvlOverride></w:num>
+    </w:numbering>"""
+    part = document.part.numbering_part
+    part._element = docx.oxml.parse_xml(definitions.strip())
+    return document
+
+
+def test_numbered_lists_of_word_stay_numbered(lists: docx.document.Document) -> None:
+    levels = [(70, 0), (70, 1), (70, 1), (70, 2), (70, 2), (70, 3), (70, 0), (70, 1), (71, 0)]
+    for number, level in [*levels, (71, 0), (99, 0), (0, 0)]:
+        properties = lists.add_paragraph("Step.")._p.get_or_add_pPr().get_or_add_numPr()
+        properties.get_or_add_ilvl().val = level
+        properties.get_or_add_numId().val = number
+    marks = [
+        line.removesuffix(" Step.")
+        for line in convert(make.saved(lists), "a.docx").text.split("\n")
+    ]
+    assert marks == ["1.", "1a)", "1b)", "IV.", "V.", "•", "2.", "2a)", "5.", "6.", "•", "•"]
+
+
+def test_a_style_of_word_can_hold_the_numbering() -> None:
+    document = docx.Document()
+    for style in ("List Number", "List Number", "List Bullet", "List Number"):
+        document.add_paragraph("Step.", style=style)
+    text = convert(make.saved(document), "a.docx").text
+    assert text == "1. Step.\n2. Step.\n• Step.\n3. Step."
+
+
+def test_numbered_lists_of_opendocument_stay_numbered() -> None:
+    styles = (
+        '<text:list-style style:name="L1"><text:list-level-style-number text:level="1"'
+        ' style:num-format="1"/><text:list-level-style-bullet text:level="2"/></text:list-style>'
+    )
+    item = "<text:list-item><text:p>Step.</text:p>{}</text:list-item>"
+    inner = f"<text:list>{item.format('')}</text:list>"
+    body = f'<text:list text:style-name="L1">{item.format(inner)}{item.format("")}</text:list>'
+    text = convert(make.odf(body, styles), "a.odt").text
+    assert text == "1. Step.\n• Step.\n2. Step."
+
+
+def test_what_stands_beside_the_text_is_named() -> None:
+    document, show, book = docx.Document(), pptx.Presentation(), openpyxl.Workbook()
+    run = document.add_paragraph("Text.").runs[0]
+    document.sections[0].header.paragraphs[0].text = "Firm"
+    document.add_comment(run, "Really?")
+    png = io.BytesIO()
+    Image.new("RGB", (1, 1)).save(png, "PNG")
+    document.add_picture(png)
+    (drawing,) = document.element.body.iter("{*}docPr")
+    drawing.set("descr", "The gate")
+    noted = convert(make.saved(document), "a.docx").notes
+    assert noted == ("not read: headers and footers: 1, comments: 1, alt texts: 1",)
+    slide = show.slides.add_slide(show.slide_layouts[5])
+    slide.shapes.title.text = "Plan"
+    slide.shapes.add_picture(png, 0, 0)._element.nvPicPr.cNvPr.set("descr", "The gate")
+    assert convert(make.saved(show), "a.pptx").notes == ("not read: alt texts: 1",)
+    book.active.append(["Text"])
+    book.active["A1"].comment = openpyxl.comments.Comment("Really?", "Ann")
+    book.create_sheet("Costs").sheet_state = "hidden"
+    noted = convert(make.saved(book), "a.xlsx").notes
+    assert noted == ("hidden sheets are not read: 'Costs'", "not read: cell comments: 1")
 
 
 @pytest.mark.parametrize(
