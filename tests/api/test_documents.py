@@ -211,6 +211,15 @@ async def test_documents_have_metadata_that_filters_name(index: Path) -> None:
         assert (await found(tags="b"), await found(year={"gte": 2021})) == (["z-0"], ["y-0"])
         shown = (await client.get("/v1/passages/z-0", headers=KEY)).json()
         assert shown["metadata"] == {"year": 2020, "tags": ["a", "b"]}
+        front = b"---\nowner: Ann\nyear: 2019\n---\nThe zebra of Ann."
+        sent = await client.post(
+            "/v1/documents",
+            files={"f": ("front.md", front)},
+            data={"metadata": '{"year": 2018}'},
+            headers=KEY,
+        )
+        assert sent.status_code == 200, sent.text
+        assert await found(owner="Ann", year=2018) == ["front.md-0"]  # what the form says wins
         changed = {"documents": [{**zebra, "metadata": {"year": 1999}}]}
         await client.post("/v1/documents", json=changed, headers=KEY)
         assert await found(year=1999) == ["z-0"]
@@ -221,7 +230,7 @@ async def test_documents_have_metadata_that_filters_name(index: Path) -> None:
         unknown = {"question": "zebra", "filter": {"lnag": "en"}}
         reply = await client.post("/v1/retrieve", json=unknown, headers=KEY)
         assert reply.status_code == 422
-        assert "(fields: path, document, year, lang)" in reply.json()["error"]["message"]
+        assert "(fields: path, document, year, owner, lang)" in reply.json()["error"]["message"]
 
 
 @pytest.mark.parametrize(

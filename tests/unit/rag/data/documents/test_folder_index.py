@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import rag
+from rag.cli.index import _state_of
 from rag.cli.main import main
 from rag.cli.show import format_answer_set
 from rag.core.types import Answer, AnswerSet, Evidence, Location, Passage, Question
@@ -129,6 +130,8 @@ def test_an_update_keeps_to_what_the_index_leaves_out(
     )
     assert "--exclude" not in caplog.text
     (folder / "more.tmp").write_text("Nothing.")
+    watched = _state_of([str(folder)], "auto", ["big.md", "*.tmp"])
+    assert [*watched] == [str(folder / "a.md")]
     assert not rag.update(index, folder).is_changed
     (folder / "b.md").write_text("The gate shuts at ten.")
     assert rag.update(index, folder).added == 1
