@@ -435,8 +435,13 @@ def open_dense(
     """Open what `build_faiss` wrote into a directory and returned as `info`.
 
     Raises:
-        ArtifactError: the file is missing or damaged.
+        ArtifactError: the file is missing, damaged, or belongs to other embeddings.
     """
+    if (info["rows"], info["dim"]) != (len(embeddings), embeddings.dim):
+        raise MismatchedArtifactError(
+            f"{directory} indexes {info['rows']} vectors of size {info['dim']}, not these {len(embeddings)}",
+            hint="rebuild the index",
+        )
     if info["index_type"] == "flat":
         return FlatIndex(embeddings)
     return FaissIndex(open_faiss(directory, info), embeddings, info)

@@ -74,6 +74,10 @@ class TokenIndex:
         self.directory = directory
         self.info = info
         self.encoder = encoder
+        if info["bits"] != BITS:
+            raise MismatchedArtifactError(
+                f"{directory} has {info['bits']} bits", hint="rebuild the index"
+            )
         count, self.dim = int(info["centroids"]), int(info["dim"])
         buckets = load_npy(
             directory / BUCKETS_NAME, dtype=np.float32, shape=(2 ** (BITS + 1) - 1, self.dim)

@@ -19,11 +19,11 @@ TOKENS = {
     "rag/*.py": (10_250, 10_500),
     "rag/adaptation": (6_620, 5_550),
     "rag/bench": (16_950, 8_000),
-    "rag/cli": (9_280, 7_200),
+    "rag/cli": (9_340, 7_200),
     "rag/core": (4_440, 4_200),
-    "rag/data": (46_060, 41_000),
+    "rag/data": (48_680, 41_000),
     "rag/docs": (180, 200),
-    "rag/eval": (13_500, 12_200),
+    "rag/eval": (13_540, 12_200),
     "rag/integrations": (1_280, 1_200),
     "rag/joint": (14_600, 13_000),
     "rag/metrics": (3_550, 3_600),
@@ -32,11 +32,11 @@ TOKENS = {
     "rag/sample": (60, 100),
     "rag/scale": (2_800, 2_700),
     "rag/training": (9_230, 8_200),
-    "indexers": (29_930, 28_000),
+    "indexers": (30_000, 28_000),
     "readers": (46_180, 43_000),
     "retrievers": (46_690, 41_000),
     "serve": (17_700, 16_000),
-    "tests": (253_700, 200_000),
+    "tests": (256_240, 200_000),
 }
 
 # construct: (ceiling, target), per 10,000 tokens of everything outside tests.

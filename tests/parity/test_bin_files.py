@@ -29,6 +29,7 @@ from readers.extractive.files import start_model
 from readers.extractive.reader import ExtractiveReader
 from readers.generative.reader import GenerativeReader
 from readers.llm.local import open_local
+from readers.protocols import ReadRequest
 from retrievers.encoders.bi_encoder import BiEncoder
 from tests.commands import exit_code
 from tests.published import (
@@ -250,7 +251,7 @@ def test_generators(name: str, tmp_path: Path) -> None:
     folder = stored_as_bin(published_seq2seq(tmp_path, name))
     reader = GenerativeReader.load(folder, precision="fp32", passage_tokens=90, answer_tokens=8)
     passage = Passage("1", "", TEXTS[0])
-    [found] = reader.log_likelihood(["how many?"], [[passage]], [[1.0]], ["57 meters"])
+    [found] = reader.log_likelihood([ReadRequest.of("how many?", [passage])], ["57 meters"])
     model = AutoModelForSeq2SeqLM.from_pretrained(folder)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     row = tokenizer(f"question: how many? title:  context: {TEXTS[0]}", return_tensors="pt")
@@ -279,10 +280,9 @@ def test_fusion_in_decoder_as_published(tmp_path: Path) -> None:
     config = json.loads((wrapped / "config.json").read_text())
     (wrapped / "config.json").write_text(json.dumps({**config, "architectures": ["FiDT5"]}))
     passages = [Passage(str(number), "", text) for number, text in enumerate(TEXTS)]
+    request = ReadRequest.of("how many?", passages, [1.0, 2.0, 3.0])
     results = [
-        GenerativeReader.load(folder, precision="fp32", passage_tokens=90).read(
-            ["how many?"], [passages], [[1.0, 2.0, 3.0]]
-        )
+        GenerativeReader.load(folder, precision="fp32", passage_tokens=90).read([request])
         for folder in (plain, wrapped)
     ]
     assert results[0][0].answers == results[1][0].answers
@@ -307,7 +307,9 @@ def test_a_language_model(tmp_path: Path) -> None:
     messages = [{"role": "user", "content": "where is the tower?"}]
     reply = expected.completer.complete(messages, 8)
     stored_as_bin(folder, parts=2)
-    assert open_local(folder, precision="fp32").completer.complete(messages, 8) == reply
+    again = open_local(folder, precision="fp32").completer.complete(messages, 8)
+    assert again.text == reply.text
+    assert again.log_p == pytest.approx(reply.log_p, abs=1e-4)
     assert AutoModelForCausalLM.from_pretrained(folder).num_parameters() > 0
 
 
