@@ -363,6 +363,10 @@ def _failure(
     cause = failed.__cause__
     if isinstance(cause, FilterError | QuestionError):  # the client's mistake, found out only here
         return invalid_request(cause.message, cause.hint)
+    if job.policy != "once" and isinstance(cause, ConfigError):
+        log.warning("a policy could not be followed: %s", cause, extra={"request_id": request_id})
+        message = f"this server's reader is no language model, which the policy {job.policy!r} asks"
+        return invalid_request(message, "leave 'policy' out")
     if job.kind == "embed" and isinstance(cause, ConfigError):
         log.warning("a text could not be encoded: %s", cause, extra={"request_id": request_id})
         hint = (

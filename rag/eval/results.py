@@ -21,7 +21,7 @@ _FIXED = {
     "f1": ("Token F1", "word overlap of the first answer with the best accepted one"),
     "shown_em": (
         "Exact match as shown",
-        "what people see: nothing if “no answer” is likelier, else a span, list or sentence",
+        "what people see: nothing where “no answer” is shown, else a span, list or sentence",
     ),
     "shown_f1": ("Token F1 as shown", "the same, by word overlap"),
     "prec": ("Answer precision", "share of predicted words that are right"),
@@ -36,7 +36,7 @@ _FIXED = {
     "kilt_accuracy": ("KILT accuracy", "strict accuracy, counted only with perfect evidence"),
     "r_precision": ("R-precision", "gold pages among the first R pages"),
     "n_best_em": ("Any of the n best", "one of all answers returned is right"),
-    "answered": ("Answered", "the best answer is more likely than “no answer”"),
+    "answered": ("Answered", "an answer is shown, as likely or perhaps right, and not “no answer”"),
     "gold_span_em": (
         "Ceiling of reading",
         "an accepted answer stands in the passages that were read",

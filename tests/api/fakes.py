@@ -121,7 +121,7 @@ class FakePipeline:
         self.started = threading.Event()
         self.index = FakeIndex()
         self.n_sides = 2  # of its encoder
-        self.reader = SimpleNamespace(max_concurrent=0, completer=None)
+        self.reader = SimpleNamespace(name="/srv/reader", max_concurrent=0, completer=None)
 
     def _begin(self, questions: Sequence[str]) -> None:
         assert self.index.n_closed == 0, "used after it was closed"
