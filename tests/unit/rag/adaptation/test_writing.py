@@ -285,7 +285,19 @@ def test_what_cannot_work_is_refused(world: Path, server: Server, tmp_path: Path
     source = f"{server.source},retries=0"
     with pytest.raises(DataError, match="no passage has 25 words"):
         write_questions(short, source, tmp_path / "none.jsonl", reader=source)
+    german = tmp_path / "german"
+    passage = Passage("1", "", "Der Otter wohnt seit vielen Jahren an unserem Fluss. " * 4)
+    write_index(german, [passage], settings=settings)
+    options = ("--index", german, "--writer", source, "--reader", source)
+    with pytest.raises(DataError, match="words of which the rules make a question") as refused:
+        write_questions(german, source, tmp_path / "g.jsonl", answers="rules", reader=source)
+    assert "--answers writer" in str(refused.value.hint)
     assert not server.requests
+    server.replies = [reply("Wer wohnt hier?", "Der Otter")]
+    assert (
+        exit_code("questions", *options, "--answers", "writer", "--out", tmp_path / "w.jsonl") == 0
+    )
+    assert server.requests
 
 
 def test_an_endpoint_without_schemas_is_asked_without_them(
