@@ -25,6 +25,7 @@ from safetensors.torch import load_file, save_file
 from rag.config import RECIPE_KEY
 from rag.core.errors import ConfigError, DataError, IncompleteArtifactError, MismatchedArtifactError
 from rag.core.files import (
+    TEMPORARY_MARK,
     atomic_path,
     atomic_write_text,
     clean_directory,
@@ -87,13 +88,17 @@ def refuse_other_content(out: Path) -> None:
     ):  # where a run's folder is
         content = "a model"
     elif not (out / _CONFIG).exists():
-        content = " and ".join(
-            f"other files in {name}" for name in _RELEASED if (out / name).exists()
-        )
+        others = (name for name in _RELEASED if _has_files(out / name))
+        content = " and ".join(f"other files in {name}" for name in others)
     if content:
         raise ConfigError(
             f"{out} holds {content}, not a run", hint="choose an empty or a new directory"
         )
+
+
+def _has_files(folder: Path) -> bool:
+    """Whether a folder holds anything but what a killed run was writing."""
+    return any(TEMPORARY_MARK not in entry.name for entry in folder.glob("*"))
 
 
 def claim_run(config: TrainConfig, out: Path) -> None:

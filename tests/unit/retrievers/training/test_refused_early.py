@@ -21,7 +21,7 @@ FILES: dict[str, list[dict[str, Any]]] = {
 @pytest.mark.parametrize(
     ("recipe", "file", "settings", "error", "words"),
     [
-        ("dpr", "corpus", {}, DataError, ""),
+        ("dpr", "corpus", {}, DataError, "no question has positives"),
         ("dpr", "gold", {}, DataError, "no question has positives"),
         ("colbert", "gold", {}, DataError, "no question has positives"),
         ("reranker", "gold", {}, DataError, "no question has positives"),
