@@ -20,7 +20,7 @@ TOKENS = {
     "rag/adaptation": (6_620, 5_550),
     "rag/bench": (16_950, 8_000),
     "rag/cli": (9_280, 7_200),
-    "rag/core": (4_440, 4_200),
+    "rag/core": (4_470, 4_200),
     "rag/data": (46_080, 41_000),
     "rag/docs": (180, 200),
     "rag/eval": (13_500, 12_200),
@@ -36,7 +36,7 @@ TOKENS = {
     "readers": (46_180, 43_000),
     "retrievers": (46_690, 41_000),
     "serve": (17_700, 16_000),
-    "tests": (254_100, 200_000),
+    "tests": (254_250, 200_000),
 }
 
 # construct: (ceiling, target), per 10,000 tokens of everything outside tests.

@@ -268,6 +268,22 @@ def test_a_server_that_is_gone_or_is_another_ends_the_run_and_loses_nothing(
     assert out.read_bytes() == kept
 
 
+def test_a_damaged_line_costs_none_of_those_behind_it(
+    world: Path, server: Server, tmp_path: Path
+) -> None:
+    server.replies = [good]
+    out = tmp_path / "q.jsonl"
+    run(world, server, out, count=3)
+    first, *others = out.read_text().splitlines(keepends=True)
+    damaged = first.replace("{", "", 1) + "".join(others)
+    out.write_text(damaged)
+    with pytest.raises(DataError, match="a line that is no record, after 0 bytes"):
+        run(world, server, out, count=4)
+    assert out.read_text() == damaged
+    out.write_text("".join(others))  # the remedy
+    assert run(world, server, out, count=3)["kept"] == 3
+
+
 def test_what_cannot_work_is_refused(world: Path, server: Server, tmp_path: Path) -> None:
     server.replies = [good]
     out = tmp_path / "q.jsonl"
