@@ -264,6 +264,10 @@ class _IndexWriter:
         if content is not None:
             self._write_passages(content, source, max_deleted_share)
         written = ledger.stage("passages")
+        if not written.output:
+            raise ConfigError(
+                f"{ledger.directory} holds no index to go on with", hint="give the passages"
+            )
         if self.is_update and self.start is not None and content is not None:
             before = self.start.manifest
             if before.stage("passages").files == written.files:
@@ -280,8 +284,11 @@ class _IndexWriter:
             self._write_tokens(passages, inputs)
         if "bm25" in self.settings.stages:
             self._write_bm25(passages, inputs)
+        takes_all_vectors = "embeddings" not in ledger.stages
         report.version = self._commit().version
-        if self.vectors is not None:
+        if takes_all_vectors and self.vectors is not None:
+            report.reused = report.passages
+        elif self.vectors is not None:
             report.reused = max(0, self.vectors.reused - self.kept_passages)
         return report
 

@@ -238,7 +238,6 @@ class Pipeline:
         options: AnswerOptions | None = None,
         *,
         filter: FilterLike = None,
-        found: Sequence[SearchResult] | None = None,
     ) -> list[Outcome]:
         """Answer questions as one batch, and say how each answer came about.
 
@@ -246,7 +245,6 @@ class Pipeline:
 
         Args:
             filter: which passages may be read, see `search`; if it selects none, `notice` says so.
-            found: a first search result of each question, in place of a search.
 
         Raises:
             ConfigError: the pipeline has no reader, a setting is out of range, or the policy comes
@@ -272,7 +270,6 @@ class Pipeline:
                 options,
                 search=search,
                 reader=reader,
-                found=found,
                 index_version=self.index_version,
                 timer=timer,
             )

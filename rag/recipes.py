@@ -96,7 +96,11 @@ def _class_of_file(file: Path, attribute: str) -> Any:
             )
         spec: Any = spec_from_file_location(name, file)
         sys.modules[name] = module = module_from_spec(spec)
-        spec.loader.exec_module(module)
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]  # or a second try would find half a module
+            raise
     recipe = getattr(sys.modules[name], attribute, None)
     if not hasattr(recipe, "recipe"):
         hint = "derive a class from `rag.recipe.TrainConfig` with a name `recipe` and a method `train_model`"

@@ -258,7 +258,9 @@ class HybridRetriever(Retriever):
         """Best passages of each question; see `Retriever.search`. The members search side by
         side.
         """
-        depth = max(1, min(max(self.depth, top_k), len(self.passages)))
+        # A list cannot lack passages that nobody may find.
+        count = len(self.passages) if selected is None else len(selected)
+        depth = max(1, min(max(self.depth, top_k), count))
 
         def search(member: Retriever) -> HitLists:
             return member.search(questions, depth, timer=timer, selected=selected)

@@ -142,9 +142,12 @@ def write_questions(
         if len(kept.records) < count:
             _fill(pipeline, _replies(model, tasks, pause), kept, rejected, model.name, count)
     if not kept.records and not rejected.records:
-        raise DataError(
-            f"{index}: no passage has {_LEAST_WORDS} words", hint="index documents with more text"
-        )
+        what = f"no passage has {_LEAST_WORDS} words"
+        hint = "index documents with more text"
+        if answers == "rules":
+            what += " of which the rules make a question"
+            hint += ", or let the model choose what to ask for (--answers writer)"
+        raise DataError(f"{index}: {what}", hint=hint)
     reasons = Counter(str(record["reason"]) for record in rejected.records)
     return {"kept": len(kept.records), **dict(reasons.most_common())}
 

@@ -173,6 +173,9 @@ def records_of_journal(path: Path) -> Iterator[dict[str, object]]:
     """Records, each with an id, of a JSONL file that grows by a line at a time.
 
     A torn last line, left by a killed run, is cut off once all records are read.
+
+    Raises:
+        DataError: another line is damaged.
     """
     if not path.is_file():
         return
@@ -187,6 +190,12 @@ def records_of_journal(path: Path) -> Iterator[dict[str, object]]:
                 break
             whole += len(line)
             yield record
+        file.seek(whole)
+        if len(file.readlines()) > 1:
+            raise DataError(
+                f"{path}: a line that is no record, after {whole} bytes, and others behind it",
+                hint="restore the file, or delete that line",
+            )
         file.truncate(whole)
 
 

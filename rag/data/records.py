@@ -107,8 +107,10 @@ def check_questions(questions: Iterable[str], top_k: int, n_best: int = 1) -> li
             raise ConfigError(f"{name} is {number!r}, expected a whole number, {bounds}")
     for number, question in enumerate(checked):
         if fault := fault_of_question(question):
+            is_list = isinstance(question, list | tuple)
             raise QuestionError(
-                f"{f'question {number}' if len(checked) > 1 else 'the question'} {fault}"
+                f"{f'question {number}' if len(checked) > 1 else 'the question'} {fault}",
+                hint="several questions go to ask_many or retrieve_many" if is_list else "",
             )
     return checked
 

@@ -216,7 +216,8 @@ def _first_text(answers: AnswerSet | None, settings: EvaluationSettings) -> str 
     """The best answer; by SQuAD 2's rules empty where "no answer" is likelier."""
     if answers is None:
         return None
-    if settings.profile == "squad2" and not answers.is_answered:
+    is_refused = not answers.answers or answers.no_answer_confidence > 0.5
+    if settings.profile == "squad2" and is_refused:
         return ""
     return answers.answers[0].text if answers.answers else None
 

@@ -25,6 +25,7 @@ from safetensors.torch import load_file, save_file
 from rag.config import RECIPE_KEY
 from rag.core.errors import ConfigError, DataError, IncompleteArtifactError, MismatchedArtifactError
 from rag.core.files import (
+    TEMPORARY_MARK,
     atomic_path,
     atomic_write_text,
     clean_directory,
@@ -45,6 +46,7 @@ from rag.training.precision import MasterWeights
 
 CHECKPOINTS = "checkpoints"
 _CONFIG, _INPUTS, _STATE = "config.json", "inputs.json", "state.json"
+_RELEASED = ("data", "refresh")  # folders of a run that are removed when it is refused
 _NEWEST = 2  # checkpoints that stay whatever their scores
 
 log = get_logger(__name__)
@@ -75,8 +77,8 @@ def claimed(config: TrainConfig) -> Iterator[World]:
 
 
 def refuse_other_content(out: Path) -> None:
-    """Refuse a file, and the folder of an index or a model, which have files of the same names as a
-    run.
+    """Refuse a file, and a folder with files that have the names of a run's: an index, a model, or
+    data that belong to no run.
     """
     content = "a file" if out.is_file() else ""
     if (out / MANIFEST_NAME).is_file() or (out / BUILDING_DIR).is_dir():
@@ -85,10 +87,18 @@ def refuse_other_content(out: Path) -> None:
         out / _CONFIG
     ):  # where a run's folder is
         content = "a model"
+    elif not (out / _CONFIG).exists():
+        others = (name for name in _RELEASED if _has_files(out / name))
+        content = " and ".join(f"other files in {name}" for name in others)
     if content:
         raise ConfigError(
             f"{out} holds {content}, not a run", hint="choose an empty or a new directory"
         )
+
+
+def _has_files(folder: Path) -> bool:
+    """Whether a folder holds anything but what a killed run was writing."""
+    return any(TEMPORARY_MARK not in entry.name for entry in folder.glob("*"))
 
 
 def claim_run(config: TrainConfig, out: Path) -> None:
@@ -115,8 +125,8 @@ def claim_run(config: TrainConfig, out: Path) -> None:
 
 def _release(out: Path) -> None:
     """Free the folder of a run that was refused before any training, for a corrected command."""
-    for folder in (out / "data", out / "refresh"):
-        shutil.rmtree(folder, ignore_errors=True)
+    for name in _RELEASED:
+        shutil.rmtree(out / name, ignore_errors=True)
     for name in (_CONFIG, _INPUTS):
         (out / name).unlink(missing_ok=True)
 

@@ -225,7 +225,7 @@ class FakePipeline:
 def empty_index(place: Path) -> Path:
     """A folder with the manifest of an index, for servers whose pipeline is a stand-in."""
     atomic_write_json(
-        place / MANIFEST_NAME, {"format_version": 3, "kind": "index", "version": "v1"}
+        place / MANIFEST_NAME, {"format_version": 4, "kind": "index", "version": "v1"}
     )
     return place
 

@@ -144,6 +144,13 @@ def test_a_recipe_that_does_not_train_is_refused(tmp_path: Path) -> None:
         rag.train(f"{tmp_path}/none.py:Nameless", tmp_path / "run")
 
 
+def test_a_file_that_cannot_be_imported_says_so_every_time(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("import no_such_module_at_all\n")
+    for _ in range(2):
+        with pytest.raises(ModuleNotFoundError, match="no_such_module_at_all"):
+            rag.train(f"{tmp_path}/broken.py:Any", tmp_path / "run")
+
+
 class Squares:
     """Batches of rows (x, y), of a list, an array or a tensor."""
 

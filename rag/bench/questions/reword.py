@@ -33,7 +33,7 @@ from readers.open import open_reader
 from readers.protocols import ReadRequest
 from retrievers.encoders.open import load_encoder
 
-# Train parts only: of the halves for measuring nothing is reworded.
+# Of each, the part set aside for training alone is read.
 READING_SETS = (
     "doc2dial",
     "squadshifts_amazon",

@@ -2,7 +2,7 @@
 
 import datetime
 import re
-from decimal import ROUND_HALF_UP, Decimal
+from decimal import ROUND_HALF_UP, Context, Decimal
 
 _LITERAL = r'"[^"]*"|\\.|_.|\*.|\[[^\]]*\]'
 _TOKEN = re.compile(rf"{_LITERAL}|General|[0#?][0#?.,]*|\.[0#?]+|.")
@@ -10,6 +10,8 @@ _DATE_TOKEN = re.compile(rf"{_LITERAL}|AM/PM|y+|m+|d+|h+|s+|.", re.IGNORECASE)
 _END = re.compile(r';(?=(?:[^"]*"[^"]*")*[^"]*$)')  # of a section, outside of quotes
 _PATTERN = re.compile(r"\.?[0#?]")
 _TIME = re.compile(r"[\s_]*h.*", re.IGNORECASE)
+_LARGEST = 1e21  # that is written with all its digits
+_DIGITS = Context(prec=80)  # enough for it with all decimals that a format may have
 _LOCAL = ("general", "mm-dd-yy", "m/d/yy h:mm")  # dates that each country writes in its way
 _DATE_CODES = {
     "y": "%y",
@@ -62,7 +64,7 @@ def _number(value: float, number_format: str) -> str:
     tokens = _TOKEN.findall(sections[place])
     patterns = [token for token in tokens if token == "General" or _PATTERN.match(token)]
     has_condition = any(re.match(r"\[[<>=]", token) for token in tokens)
-    if len(patterns) != 1 or has_condition:
+    if len(patterns) != 1 or has_condition or abs(value) >= _LARGEST:
         return usual
     amount = abs(Decimal(repr(value)))
     if "%" in tokens:
@@ -92,7 +94,7 @@ def _digits(amount: Decimal, pattern: str) -> str:
     amount = amount.scaleb(3 * (len(scaled) - len(pattern)))
     whole, _, fraction = scaled.partition(".")
     unit = Decimal(1).scaleb(-len(fraction))
-    left, _, right = f"{amount.quantize(unit, ROUND_HALF_UP):f}".partition(".")
+    left, _, right = f"{amount.quantize(unit, ROUND_HALF_UP, _DIGITS):f}".partition(".")
     n_needed = len(fraction.rstrip("#?"))
     right = right[:n_needed] + right[n_needed:].rstrip("0")
     left = f"{int(left):,}" if "," in whole else left.zfill(whole.count("0"))

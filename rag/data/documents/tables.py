@@ -146,6 +146,8 @@ def csv_table(text: str) -> tuple[str, list[Piece], tuple[str, ...]]:
     best = max(likely or _DELIMITERS, key=lambda mark: sum(counts[mark]))
     rows = list(csv.reader(io.StringIO(text, newline=""), delimiter=best))
     lengths = Counter(len(row) for row in rows if row)
+    if not lengths:
+        return "", [], ()
     usual, n_usual = lengths.most_common(1)[0]
     n_others = lengths.total() - n_usual
     notes = list[str]()

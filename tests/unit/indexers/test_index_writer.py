@@ -327,6 +327,13 @@ def test_only_what_is_new_or_changed_is_encoded(tmp_path: Path, make_encoder: An
     np.testing.assert_array_equal(vectors(tmp_path / "new"), vectors(tmp_path / "plain"))
     with Index.open(tmp_path / "new") as new, Index.open(tmp_path / "plain") as plain:
         assert new.manifest.stages["dense"] == plain.manifest.stages["dense"]
+    # Equal passages: the whole stage is taken over.
+    assert start_from(tmp_path / "old", tmp_path / "copy", OLD, make_encoder()).reused == len(OLD)
+
+
+def test_an_index_that_is_not_there_is_not_gone_on_with(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="holds no index"):
+        write_index(tmp_path / "none", None, settings=BuildSettings(retriever="bm25"))
 
 
 def start_from(

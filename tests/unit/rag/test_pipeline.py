@@ -70,6 +70,8 @@ def test_texts_and_rows_of_any_kind_become_passages() -> None:
 def test_bad_questions_and_settings(pipeline: Pipeline) -> None:
     with pytest.raises(DataError, match="question 1 is empty"):
         pipeline.ask_many(["fine", "  "])
+    with pytest.raises(DataError, match="ask_many"):
+        pipeline.ask(["q"])  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="n_best is 0"):
         pipeline.ask("q", n_best=0)
     pipeline.reader = None

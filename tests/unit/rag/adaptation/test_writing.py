@@ -268,6 +268,22 @@ def test_a_server_that_is_gone_or_is_another_ends_the_run_and_loses_nothing(
     assert out.read_bytes() == kept
 
 
+def test_a_damaged_line_costs_none_of_those_behind_it(
+    world: Path, server: Server, tmp_path: Path
+) -> None:
+    server.replies = [good]
+    out = tmp_path / "q.jsonl"
+    run(world, server, out, count=3)
+    first, *others = out.read_text().splitlines(keepends=True)
+    damaged = first.replace("{", "", 1) + "".join(others)
+    out.write_text(damaged)
+    with pytest.raises(DataError, match="a line that is no record, after 0 bytes"):
+        run(world, server, out, count=4)
+    assert out.read_text() == damaged
+    out.write_text("".join(others))  # the remedy
+    assert run(world, server, out, count=3)["kept"] == 3
+
+
 def test_what_cannot_work_is_refused(world: Path, server: Server, tmp_path: Path) -> None:
     server.replies = [good]
     out = tmp_path / "q.jsonl"
@@ -285,7 +301,19 @@ def test_what_cannot_work_is_refused(world: Path, server: Server, tmp_path: Path
     source = f"{server.source},retries=0"
     with pytest.raises(DataError, match="no passage has 25 words"):
         write_questions(short, source, tmp_path / "none.jsonl", reader=source)
+    german = tmp_path / "german"
+    passage = Passage("1", "", "Der Otter wohnt seit vielen Jahren an unserem Fluss. " * 4)
+    write_index(german, [passage], settings=settings)
+    options = ("--index", german, "--writer", source, "--reader", source)
+    with pytest.raises(DataError, match="words of which the rules make a question") as refused:
+        write_questions(german, source, tmp_path / "g.jsonl", answers="rules", reader=source)
+    assert "--answers writer" in str(refused.value.hint)
     assert not server.requests
+    server.replies = [reply("Wer wohnt hier?", "Der Otter")]
+    assert (
+        exit_code("questions", *options, "--answers", "writer", "--out", tmp_path / "w.jsonl") == 0
+    )
+    assert server.requests
 
 
 def test_an_endpoint_without_schemas_is_asked_without_them(

@@ -21,7 +21,7 @@ FILES: dict[str, list[dict[str, Any]]] = {
 @pytest.mark.parametrize(
     ("recipe", "file", "settings", "error", "words"),
     [
-        ("dpr", "corpus", {}, DataError, ""),
+        ("dpr", "corpus", {}, DataError, "no question has positives"),
         ("dpr", "gold", {}, DataError, "no question has positives"),
         ("colbert", "gold", {}, DataError, "no question has positives"),
         ("reranker", "gold", {}, DataError, "no question has positives"),
@@ -59,3 +59,14 @@ def test_refused_before_a_model_is_opened(
             **settings,
         )
     assert not (tmp_path / "run" / "config.json").exists()  # a corrected command may go there
+
+
+@pytest.mark.parametrize("name", ["data", "refresh"])
+def test_files_that_are_no_run_s_stay(tmp_path: Path, name: str) -> None:
+    """A folder of the user is not taken for a run's, which a refused run removes."""
+    kept = tmp_path / name / "train.jsonl"
+    kept.parent.mkdir()
+    kept.write_text("".join(json.dumps(row) + "\n" for row in FILES["gold"]))
+    with pytest.raises(ConfigError, match=f"other files in {name}, not a run"):
+        rag.train("dpr", tmp_path, train_files=[str(kept)])
+    assert kept.is_file()

@@ -37,6 +37,7 @@ BAD: dict[str, tuple[Callable[[], bytes], str]] = {
     "scan.pdf": (lambda: make.pdf([[], []]), "scanned"),
     "empty.txt": (lambda: b"", "empty"),
     "blank.md": (lambda: b" \n\n", "empty"),
+    "blank.csv": (lambda: b"\xef\xbb\xbf\n", "empty"),
     "empty.html": (lambda: b"<html><body><script>x</script></body></html>", "empty"),
     "empty.docx": (lambda: make.word([]), "empty"),
     "old.doc": (lambda: b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + b"\0" * 99, "old Office format"),

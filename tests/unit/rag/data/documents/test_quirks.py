@@ -96,7 +96,7 @@ def test_front_matter_is_the_first_row_and_metadata(
 @pytest.mark.parametrize(
     ("line", "row", "note"),
     [
-        ("path: a/b", "path: a/b\n\n", "front matter: 'path' is no name of a field"),
+        ("path: a/b", "path: a/b\n\n", "front matter: a metadata field cannot be called 'path'"),
         ("tags: [a", "", "the front matter is no YAML: its fields are not read"),
     ],
 )
