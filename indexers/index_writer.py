@@ -105,7 +105,7 @@ class WriteReport:
         names = ("added", "replaced", "deleted", "kept")
         counts = ", ".join(f"{getattr(self, name):,} {name}" for name in names)
         vectors = f", of which {self.reused:,} had their vectors" if self.reused else ""
-        return f"documents: {counts}; {self.passages:,} passages written{vectors}"
+        return f"documents: {counts}; passages written: {self.passages:,}{vectors}"
 
 
 class _LazyEncoder:

@@ -98,9 +98,9 @@ def test_files_that_appear_change_and_go_are_followed_until_ctrl_c(
     assert "bad.pdf" not in complaints  # it is named once, not at every round
     assert [line.partition("version ")[2].partition(", ")[2].strip() for line in lines] == [
         "3 documents, none changed",
-        "documents: 1 added, 0 replaced, 0 deleted, 3 kept; 1 passages written",
-        "documents: 0 added, 1 replaced, 0 deleted, 3 kept; 1 passages written",
-        "documents: 0 added, 0 replaced, 1 deleted, 3 kept; 0 passages written",
+        "documents: 1 added, 0 replaced, 0 deleted, 3 kept; passages written: 1",
+        "documents: 0 added, 1 replaced, 0 deleted, 3 kept; passages written: 1",
+        "documents: 0 added, 0 replaced, 1 deleted, 3 kept; passages written: 0",
         "3 documents, none changed",
     ]
     assert printed == ""
