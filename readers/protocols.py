@@ -115,6 +115,10 @@ class Reader(ABC):
             ConfigError, QuestionError: see `check_requests`.
         """
 
+    def search_scores(self, request: ReadRequest) -> list[float]:
+        """The score of each passage by the stage that the reader was trained with."""
+        return request.first_stage_scores if self.counts_scores else request.scores
+
     def count_candidates(self, question: str, n_best: int) -> int:
         """How many answers `present` needs in order to return `n_best` of them."""
         return n_best

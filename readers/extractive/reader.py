@@ -68,6 +68,8 @@ class ExtractiveReader(Reader):
         self.model = model.eval()
         self.tokenizer = tokenizer
         self.settings = settings
+        self.counts_scores = settings.score_weight > 0
+        self.effort = settings.effort
         self.calibration = calibration or Calibration()
         self.name = name
         self.device = device
@@ -106,16 +108,6 @@ class ExtractiveReader(Reader):
         return cls(
             model, parts.tokenizer, settings, stated.calibration, name=stated.name, device=where
         )
-
-    @property
-    def counts_scores(self) -> bool:  # type: ignore[override]  # a fact of the settings
-        """Whether retrieval scores are added to those of spans."""
-        return self.settings.score_weight > 0
-
-    @property
-    def effort(self) -> str:  # type: ignore[override]  # a fact of the settings
-        """How much is read, see `ReaderSettings`."""
-        return self.settings.effort
 
     def read(self, requests: Sequence[ReadRequest], n_best: int = 5) -> list[AnswerSet]:
         """Answer each question from its passages; see `Reader.read`.
@@ -158,7 +150,7 @@ class ExtractiveReader(Reader):
     def _passage_scores(self, request: ReadRequest) -> list[float]:
         if request.has_paths:
             return hop_scores(request.question, request.ranked, request.paths)
-        return request.first_stage_scores if self.counts_scores else request.scores
+        return self.search_scores(request)
 
     def count_candidates(self, question: str, n_best: int) -> int:
         """All candidates where they become sentences, see `present`."""

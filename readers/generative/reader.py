@@ -45,7 +45,10 @@ class GenerativeReader(Reader):
     def __init__(
         self, seq2seq: Seq2Seq, settings: GeneratorSettings, *, name: str = "generator"
     ) -> None:
-        self.seq2seq, self.settings, self.name = seq2seq, settings, name
+        self.seq2seq = seq2seq
+        self.settings = settings
+        self.name = name
+        self.counts_scores = settings.marginal is not None
         self._no_answer = (
             None if settings.no_answer is None else seq2seq.answer_ids(settings.no_answer)
         )
@@ -69,11 +72,6 @@ class GenerativeReader(Reader):
         dtype = resolve_precision(precision, where)
         network, loaded = load_generator(name_or_path, device=where, dtype=dtype, **changes)
         return cls(network, loaded.settings, name=loaded.name)
-
-    @property
-    def counts_scores(self) -> bool:  # type: ignore[override]  # a fact of the settings
-        """Whether retrieval scores are the prior p(z|x) of RAG's marginals."""
-        return self.settings.marginal is not None
 
     def read(self, requests: Sequence[ReadRequest], n_best: int = 5) -> list[AnswerSet]:
         """Answer each question from its passages; see `Reader.read`.
@@ -136,10 +134,7 @@ class GenerativeReader(Reader):
         settings = self.settings
         questions = [request.question for request in requests]
         passages = [request.passages for request in requests]
-        scores = [
-            request.first_stage_scores if self.counts_scores else request.scores
-            for request in requests
-        ]
+        scores = [self.search_scores(request) for request in requests]
         chosen = [
             [
                 i

@@ -225,7 +225,8 @@ def to_result(
     probability = 0.5 if log_p is None else math.exp(min(0.0, log_p))
     if not statements:
         return AnswerSet(request.question, (), 1.0 if log_p is None else probability)
-    passages = [request.passages[number] for number in read]
+    readable = request.passages
+    passages = [readable[number] for number in read]
     answer = " ".join(text for text, _ in statements)
     is_quotable = answer.lower().rstrip(".") not in ("yes", "no")
     spans = [find_span(answer, passage.text) if is_quotable else None for passage in passages]
