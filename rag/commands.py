@@ -22,7 +22,8 @@ from rag.config import load_config
 from rag.core.errors import ConfigError
 from rag.core.files import check_target
 from rag.data.filters import Filter, parse_filter
-from rag.data.records import CorpusFormat, CorpusOptions, ReadReport
+from rag.data.formats import CorpusFormat
+from rag.data.records import CorpusOptions, ReadReport
 from retrievers.encoders.options import EncoderOptions
 
 if TYPE_CHECKING:

@@ -21,7 +21,8 @@ from rag.core.log import get_logger
 from rag.core.types import Passage
 from rag.data.corpus import read_sources
 from rag.data.documents.read import file_id
-from rag.data.files.sources import DOCUMENTS, Source, find_sources
+from rag.data.files.sources import Source, find_sources
+from rag.data.formats import DOCUMENTS
 from rag.data.records import CorpusOptions, Document, ReadReport
 from rag.data.split import CountTokens, split_documents
 from retrievers.encoders.open import load_like, passage_budget

@@ -40,10 +40,10 @@ from rag.core.errors import ConfigError, DataError, DiskFullError, RagError, Res
 from rag.core.log import get_logger
 from rag.core.types import Passage
 from rag.data.corpus import fault_of
-from rag.data.documents.kinds import kind_by_name
 from rag.data.documents.pdf import number_of_page
 from rag.data.documents.read import file_id
-from rag.data.files.fields import METADATA_HINT, metadata_of_fields
+from rag.data.formats import kind_by_name
+from rag.data.metadata import METADATA_HINT, metadata_of_fields
 from rag.data.records import Document
 from rag.pipeline import Pipeline
 from rag.updates import IndexUpdater

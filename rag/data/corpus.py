@@ -11,11 +11,13 @@ from rag.core.errors import DataError
 from rag.core.log import get_logger
 from rag.core.types import Passage, as_unicode
 from rag.data.documents.read import convert_files, file_id
-from rag.data.files.fields import METADATA_HINT, DocumentFields, metadata_of_fields
+from rag.data.files.fields import DocumentFields
 from rag.data.files.named import is_named, named_documents
 from rag.data.files.question_sets import squad_paragraphs
 from rag.data.files.rows import read_rows
-from rag.data.files.sources import DOCUMENTS, Source, find_sources
+from rag.data.files.sources import Source, find_sources
+from rag.data.formats import DOCUMENTS
+from rag.data.metadata import METADATA_HINT, metadata_of_fields
 from rag.data.records import (
     MAX_RECORDS,
     BadRecord,

@@ -20,6 +20,7 @@ from rag.core.types import AnswerProfile, Passage, Query, as_unicode
 from rag.data.files import rows as files
 from rag.data.files.fields import passage_of
 from rag.data.files.question_sets import answers_of, parse_record, table_columns
+from rag.data.formats import find_in_folder
 from rag.data.records import BadRecord, ReadReport
 from rag.data.text import REGEX_PROFILE
 
@@ -220,7 +221,7 @@ def _ms_marco_texts(triples: Path) -> tuple[dict[str, str], dict[str, str]]:
         questions.add(question)
         passages.update(named)
     queries = sorted(triples.parent.glob("queries*.tsv*"))
-    collection = files.in_folder(triples.parent, "collection.tsv")
+    collection = find_in_folder(triples.parent, "collection.tsv")
     if collection is None or not queries:
         raise DataError(
             f"{triples} names texts by id, and {'queries' if collection else 'collection'}.tsv is not there",

@@ -12,7 +12,7 @@ from typing import Any
 
 from rag.core.errors import ConfigError
 from rag.core.types import Value, as_unicode
-from rag.data.records import FILTER_FIELDS
+from rag.data.metadata import FILTER_FIELDS
 
 
 class FilterError(ConfigError):

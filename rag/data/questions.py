@@ -14,6 +14,7 @@ from rag.core.types import Question
 from rag.data.files import rows as files
 from rag.data.files.named import Grades, is_named, named_questions
 from rag.data.files.question_sets import question_of, squad_paragraphs, table_columns
+from rag.data.formats import find_in_folder
 from rag.data.records import PlacedRecord, rows_of
 
 _QRELS = ("query-id", "corpus-id", "score")  # the columns of BEIR's judgements
@@ -77,12 +78,12 @@ def question_files(path: str | Path) -> list[Path]:
     if not place.exists():
         raise DataError(f"{path}: no such file", hint="check the path")
     if place.parent.name == "qrels" and (
-        queries := files.in_folder(place.parent.parent, "queries.jsonl")
+        queries := find_in_folder(place.parent.parent, "queries.jsonl")
     ):
         return [queries, place]
     if not place.is_dir():
         return [place]
-    if (queries := files.in_folder(place, "queries.jsonl")) is None:
+    if (queries := find_in_folder(place, "queries.jsonl")) is None:
         raise DataError(
             f"{path} is a directory without queries.jsonl, expected a file of questions"
         )

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral
 from pathlib import PurePath
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -17,15 +17,9 @@ from rag.core.types import MAX_TOP_K, Location, Metadata, Pages, as_unicode, pag
 
 MAX_RECORDS, _MAX_SHOWN = 10, 100  # bad records that are named, and problems at all
 Kind = Literal["heading", "paragraph", "item", "row", "code"]
-CorpusFormat = Literal["jsonl", "json", "tsv", "csv", "parquet", "documents"]
-CORPUS_FORMATS: tuple[CorpusFormat, ...] = get_args(CorpusFormat)
 PlacedRecord = tuple[
     str, int, Any
 ]  # where it stands, for messages, its number from 1, value or `BadRecord`
-FILTER_FIELDS = (
-    "path",
-    "document",
-)  # what filters name without metadata: a file's path, a document's id
 
 
 class CorpusOptions(BaseModel):

@@ -11,7 +11,7 @@ from rag.core.errors import ConfigError
 from rag.core.files import fingerprint, sha256_file
 from rag.core.types import Question
 from rag.data.files.named import is_named
-from rag.data.files.rows import strip_compression
+from rag.data.formats import strip_compression
 from rag.data.questions import question_files
 
 _WORDS = {

@@ -35,8 +35,8 @@ from rag.core.files import (
 )
 from rag.core.log import get_logger
 from rag.core.manifest import BUILDING_DIR, MANIFEST_NAME, claim, index_version
-from rag.data.files.rows import in_folder
 from rag.data.files.sources import find_sources
+from rag.data.formats import find_in_folder
 from rag.data.questions import question_files
 from rag.runtime.hardware import use_threads
 from rag.runtime.model_files import tower_folders
@@ -157,7 +157,7 @@ def _files(path: Path) -> list[Path]:
     manifest = path / MANIFEST_NAME
     if manifest.is_file():
         return [manifest]
-    if path.is_dir() and in_folder(path, "queries.jsonl") is None:
+    if path.is_dir() and find_in_folder(path, "queries.jsonl") is None:
         return [Path(source.path) for source in find_sources([path])]
     return question_files(path) if path.exists() else []
 

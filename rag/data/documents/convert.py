@@ -26,9 +26,9 @@ from rag.core.errors import MissingDependencyError, RagError
 from rag.core.types import Metadata
 from rag.data.documents import archives, html, mail, office, pandoc, pdf, plain, rst, tables
 from rag.data.documents.blocks import MAX_CHARS, Piece, Unreadable, assemble
-from rag.data.documents.kinds import kind_by_name, kind_of
-from rag.data.files.fields import metadata_of_fields
-from rag.data.files.rows import open_binary, strip_compression
+from rag.data.documents.kinds import kind_of
+from rag.data.formats import kind_by_name, open_binary, strip_compression
+from rag.data.metadata import metadata_of_fields
 from rag.data.records import Document
 
 _PIECE = 1 << 20

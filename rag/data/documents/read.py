@@ -17,8 +17,8 @@ from urllib.parse import quote
 from rag.core.errors import MissingDependencyError
 from rag.core.log import Progress
 from rag.core.types import as_unicode
-from rag.data.files.fields import metadata_of_fields
-from rag.data.files.rows import strip_compression
+from rag.data.formats import strip_compression
+from rag.data.metadata import metadata_of_fields
 from rag.data.records import BadRecord, Block, Document
 
 CONVERTER = (sys.executable, "-m", "rag.data.documents.convert")

@@ -2,23 +2,20 @@
 question.
 """
 
-import datetime
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeGuard
 
 from rag.core.errors import DataError
-from rag.core.types import Metadata, Passage, Value, as_unicode
-from rag.data.records import FILTER_FIELDS, BadRecord, CorpusOptions, Document
+from rag.core.types import Passage
+from rag.data.metadata import has_value, is_list, metadata_of_fields
+from rag.data.records import BadRecord, CorpusOptions, Document
 
 # psgs_w100 and Wikipedia extracts, BEIR, pyserini and Tevatron, KILT
 ID_FIELDS = ("id", "_id", "docid", "wikipedia_id")
 TITLE_FIELDS = ("title", "wikipedia_title")
 TEXT_FIELDS = ("text", "contents", "context")
 PASSAGE_ID_FIELDS = ("passage_id", "psg_id", "id", "docid")
-METADATA_HINT = 'an example is {"year": 2020, "tags": ["guide", "linux"]}'
-_EMPTY: tuple[Any, ...] = (None, "", [])
 _SENTENCE_MARKERS = (
     "sentences",
     "charoffset",
@@ -122,7 +119,7 @@ class DocumentFields:
             )
         beside = record.get("metadata")
         fields = {**beside, **record} if isinstance(beside, Mapping) else record
-        chosen = {name: fields[name] for name in self._metadata if fields.get(name) not in _EMPTY}
+        chosen = {name: fields[name] for name in self._metadata if has_value(fields.get(name))}
         self._absent -= chosen.keys()
         try:
             return Document(str(id), title, joined, metadata=metadata_of_fields(chosen))
@@ -157,47 +154,6 @@ def _joined(value: Any, title: str, record: Mapping[str, Any]) -> str | None:
     return "\n".join(filter(None, paragraphs))
 
 
-def metadata_of_fields(fields: Mapping[str, Any]) -> Metadata:
-    """The metadata of a document; fields without a value are left out.
-
-    Raises:
-        ValueError: filters cannot compare a value, or give its field another meaning; the message
-            names it.
-
-    Example:
-        >>> metadata_of_fields({"year": 2020, "tags": ["a", "b"], "by": "", "on": datetime.date(2020, 5, 1)})
-        (('year', 2020), ('tags', ('a', 'b')), ('on', '2020-05-01'))
-    """
-    if not isinstance(fields, Mapping):
-        raise ValueError(f"{fields!r:.40}, expected a mapping")
-    metadata: dict[str, Value | tuple[Value, ...]] = {}
-    for name, value in fields.items():
-        if name in FILTER_FIELDS or not (
-            isinstance(name, str) and name and as_unicode(name) == name
-        ):
-            raise ValueError(
-                f"a metadata field cannot be called {name!r}: the name must be text, and other than "
-                f"{' and '.join(FILTER_FIELDS)}"
-            )
-        if value not in _EMPTY:
-            several = is_list(value)
-            metadata[name] = (
-                tuple(_plain(name, it) for it in value) if several else _plain(name, value)
-            )
-    return tuple(metadata.items())
-
-
-def _plain(name: str, value: Any) -> Any:
-    """Text, a number or a truth value; dates become text."""
-    if isinstance(value, datetime.date | datetime.time):  # a datetime is a date
-        return value.isoformat()
-    is_text = isinstance(value, str) and as_unicode(value) == value
-    if is_text or isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
-        return value
-    kinds = "text, a number, true or false, or a list of these"
-    raise ValueError(f"{name!r}: found {type(value).__name__} {value!r:.40}, expected {kinds}")
-
-
 def first_of(record: Mapping[str, Any], names: Sequence[str]) -> tuple[str | None, Any]:
     """The first of these fields that is not empty, and its value; (None, None) if all are."""
     return next(
@@ -227,11 +183,6 @@ def join_sentences(sentences: Iterable[str]) -> str:
         has_space = not text or text[-1].isspace() or sentence[0].isspace()
         text += sentence if has_space else f" {sentence}"
     return text.strip()
-
-
-def is_list(value: Any) -> TypeGuard[Sequence[Any]]:
-    """Whether a value is a sequence of several, not text."""
-    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
 
 
 def _is_strings(value: Any) -> TypeGuard[Sequence[str]]:

@@ -14,8 +14,9 @@ from urllib.parse import unquote
 
 from rag.core.errors import DataError
 from rag.core.types import AnswerProfile, GoldPassage, Passage, Question
-from rag.data.files.fields import first_of, is_list, join_sentences, listed_names, passage_of
+from rag.data.files.fields import first_of, join_sentences, listed_names, passage_of
 from rag.data.files.rows import TableRow
+from rag.data.metadata import is_list
 from rag.data.records import BadRecord, fault_of_question
 from rag.data.text import REGEX_PROFILE
 

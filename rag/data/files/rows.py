@@ -4,18 +4,13 @@ Lines and the elements of JSON lists come one at a time: a file of any length is
 of its largest element.
 """
 
-import bz2
 import codecs
 import csv
-import gzip
 import io
 import json
-import lzma
-import re
 import sys
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,6 +20,7 @@ import pyarrow.parquet as pq
 
 from rag.core.errors import DataError
 from rag.core.files import atomic_path
+from rag.data.formats import head_of, open_binary, record_format, records_key
 from rag.data.records import BadRecord, PlacedRecord
 
 Values = Iterator[tuple[int, Any]]  # records without their places
@@ -32,18 +28,6 @@ Columns = Callable[
     [list[str]], list[str] | None
 ]  # of a first row: names for the columns, if it has none
 
-_COMPRESSED = (".gz", ".bz2", ".zst", ".xz")
-BY_SUFFIX = {
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".json": "json",
-    ".tsv": "tsv",
-    ".csv": "csv",
-    ".parquet": "parquet",
-    ".pq": "parquet",
-}
-_DATA = re.compile(rb'"([dD]ata)"\s*:\s*\[')
-_BUFFER_BYTES = 1 << 18
 _UNQUOTED = (
     "text",
     "question",
@@ -57,81 +41,6 @@ class TableRow(dict[str, str]):
     """A row of a table by the names of its columns; unlike in JSON every value is text."""
 
 
-def strip_compression(name: str) -> str:
-    """Drop one compression suffix from a file name."""
-    return next((name[: -len(end)] for end in _COMPRESSED if name.lower().endswith(end)), name)
-
-
-def in_folder(folder: Path, name: str) -> Path | None:
-    """The file of this name, or compressed under it, if there is one."""
-    return next((p for end in ("", *_COMPRESSED) if (p := folder / (name + end)).is_file()), None)
-
-
-@contextmanager
-def open_binary(source: str | Path) -> Iterator[io.BufferedReader]:
-    """Open a file, and decompress it by its first bytes (gzip, bzip2, zstandard, xz).
-
-    Raises:
-        DataError: no such file, a directory, a damaged or truncated compressed stream.
-    """
-    name = str(source)
-    try:
-        stream: Any
-        with open(source, "rb", _BUFFER_BYTES) as stream:
-            head = stream.peek(6)[:6]
-            opener = next(
-                (opener for magic, opener in _OPENERS.items() if head.startswith(magic)), None
-            )
-            yield stream if opener is None else io.BufferedReader(opener(stream), _BUFFER_BYTES)
-    except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
-        raise DataError(f"{name}: {str(error.strerror).lower()}") from error
-    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
-        raise DataError(
-            f"{name} is damaged or truncated: {error or type(error).__name__}",
-            hint="fetch or write the file again",
-        ) from error
-
-
-_OPENERS: dict[bytes, Callable[[Any], Any]] = {  # by the first bytes
-    b"\x1f\x8b": lambda stream: gzip.GzipFile(fileobj=stream),
-    b"BZh": bz2.BZ2File,
-    b"\x28\xb5\x2f\xfd": lambda stream: pa.CompressedInputStream(
-        pa.PythonFile(stream, "r"), "zstd"
-    ),
-    b"\xfd7zXZ": lzma.LZMAFile,
-}
-
-
-def head_of(stream: io.BufferedReader) -> bytes:
-    """The first bytes of a stream, as many as are buffered, without consuming them.
-
-    A byte-order mark, spaces and empty lines before them are left out; a tab is not, since it
-    delimits.
-    """
-    return stream.peek(1).removeprefix(codecs.BOM_UTF8).lstrip(b" \r\n")
-
-
-def format_of(head: bytes, name: str) -> str | None:
-    """The format of records with this head (see `head_of`), by content, then by the file's name, if
-    it tells: "parquet", "jsonl", "json", "tsv", "csv" or "markup".
-    """
-    suffix = Path(strip_compression(name).lower()).suffix
-    visible = head.lstrip()
-    if head.startswith(b"PAR1"):
-        return "parquet"
-    if visible.startswith(b"{"):
-        return "jsonl" if _is_json_lines(visible) else "json"
-    if visible.startswith(b'["'):
-        return "jsonl"
-    if re.match(rb"\[\s*(?:[{\[\]]|$)", visible):
-        return "json"
-    if visible.startswith(b"<"):
-        return "markup"
-    if b"\x00" not in head and b"\t" in head.partition(b"\n")[0] and suffix != ".txt":
-        return "tsv"
-    return BY_SUFFIX.get(suffix)
-
-
 def read_rows(
     path: str, columns: Columns = lambda row: None, *, format: str = "auto", otherwise: str = "tsv"
 ) -> Iterator[PlacedRecord]:
@@ -139,7 +48,7 @@ def read_rows(
 
     Args:
         columns: names the columns of a table whose first row, which it gets, does not.
-        format: one of those of `format_of`, "text" (a record is a line), or "auto".
+        format: one of those of `record_format`, "text" (a record is a line), or "auto".
         otherwise: the format where "auto" cannot tell.
 
     Raises:
@@ -147,7 +56,7 @@ def read_rows(
     """
     with open_binary(path) as stream:
         if format in ("auto", "json"):  # files called .json may hold lines
-            format = format_of(head_of(stream), path) or otherwise
+            format = record_format(head_of(stream), path) or otherwise
         if format == "markup":
             raise DataError(
                 f"{path} holds tags, expected records", hint="write JSON lines, or a table"
@@ -195,10 +104,10 @@ def _json_values(stream: io.BufferedReader, source: str) -> Values:
     "Data").
     """
     number, head = 0, head_of(stream).lstrip()
-    key = None if head.startswith(b"[") else _DATA.search(head)
+    key = None if head.startswith(b"[") else records_key(head)
     if stream.peek(3).startswith(codecs.BOM_UTF8):
         stream.read(len(codecs.BOM_UTF8))
-    prefix = f"{key[1].decode()}.item" if key else "item"
+    prefix = f"{key}.item" if key else "item"
     try:
         for number, value in enumerate(ijson.items(stream, prefix, use_float=True), start=1):
             yield number, value
@@ -209,16 +118,6 @@ def _json_values(stream: io.BufferedReader, source: str) -> Values:
             f"{source}: malformed or truncated JSON {place} ({reason})",
             hint="mend or fetch the file again, or save it as UTF-8",
         ) from error
-
-
-def _is_json_lines(head: bytes) -> bool:
-    """Whether data with this head, an object, are JSON lines and not one JSON value."""
-    first, line_end, _ = head.partition(b"\n")
-    try:
-        value = json.loads(first.decode(errors="replace"))
-    except (ValueError, RecursionError):  # without an end the line may be longer than was looked at
-        return not line_end and not _DATA.search(first)
-    return bool(value) and not any(isinstance(value.get(name), list) for name in ("data", "Data"))
 
 
 def _table_rows(stream: io.BufferedReader, source: str, columns: Columns) -> Values:

@@ -9,13 +9,24 @@ from pathlib import Path, PurePath
 
 from rag.core.errors import ConfigError, DataError
 from rag.core.manifest import is_index
-from rag.data.documents.kinds import is_text, kind_by_name
-from rag.data.files import rows as files
 from rag.data.files.fields import DocumentFields, listed_names
 from rag.data.files.named import is_named
-from rag.data.records import CORPUS_FORMATS, BadRecord, CorpusOptions, ReadReport
+from rag.data.files.rows import read_rows
+from rag.data.formats import (
+    CORPUS_FORMATS,
+    DOCUMENTS,
+    RECORD_FORMATS,
+    find_in_folder,
+    head_of,
+    is_text,
+    kind_by_name,
+    open_binary,
+    record_format,
+    record_format_by_name,
+    strip_compression,
+)
+from rag.data.records import BadRecord, CorpusOptions, ReadReport
 
-DOCUMENTS = "documents"  # every file is one document: PDF, Office, HTML, Markdown, text, …
 _ALSO_DOCUMENTS = ("csv", "tsv", "json")  # records in a folder of data, one table among documents
 _ABOUT_DATA = (
     "readme",
@@ -141,19 +152,19 @@ def _labels(paths: Sequence[str]) -> dict[str, str]:
 
 
 def _format_of(path: Path, *, is_alone: bool) -> str | None:
-    plain = files.strip_compression(path.name)
+    plain = strip_compression(path.name)
     if _WIKI_FILE.search(plain):
         return "jsonl"  # of WikiExtractor's --json, as HotpotQA's abstracts
-    if records := files.BY_SUFFIX.get(PurePath(plain).suffix.lower()):
+    if records := record_format_by_name(plain):
         return records
     if kind_by_name(plain):
         return DOCUMENTS
     try:
-        with files.open_binary(path) as stream:
-            head = files.head_of(stream)
+        with open_binary(path) as stream:
+            head = head_of(stream)
     except DataError:
         return DOCUMENTS  # whose conversion says what is wrong
-    likely = files.format_of(head, plain)
+    likely = record_format(head, plain)
     if likely in CORPUS_FORMATS and (
         is_alone or likely != "tsv"
     ):  # a tab alone says little about a text
@@ -173,19 +184,19 @@ def _folder(
     documents, tables among them; else, where nothing but a README lies beside them, files of
     records.
     """
-    corpus = files.in_folder(folder, "corpus.jsonl")
+    corpus = find_in_folder(folder, "corpus.jsonl")
     if format == "auto" and corpus is not None:
         return [Source(str(corpus), "jsonl", corpus.name)]
     format_of = _files(folder, report, exclude)
     kind = format
     if format == "auto":
         documents = [name for name, each in format_of.items() if each == DOCUMENTS]
-        has_records = any(each in files.BY_SUFFIX.values() for each in format_of.values())
+        has_records = any(each in RECORD_FORMATS for each in format_of.values())
         about_data = all(PurePath(name).stem.lower() in _ABOUT_DATA for name in documents)
         kind = "records" if has_records and about_data else DOCUMENTS
         if kind == "records" and not has_text_field and _are_tables(folder, format_of):
             kind = DOCUMENTS
-    several = {DOCUMENTS: (DOCUMENTS, *_ALSO_DOCUMENTS), "records": tuple(files.BY_SUFFIX.values())}
+    several = {DOCUMENTS: (DOCUMENTS, *_ALSO_DOCUMENTS), "records": tuple(RECORD_FORMATS)}
     chosen = sorted(name for name, each in format_of.items() if each in several.get(kind, (kind,)))
     if not chosen:
         expected = "any known format" if format == "auto" else f"format {format!r}"
@@ -205,7 +216,7 @@ def _folder(
 
 def _are_tables(folder: Path, format_of: Mapping[str, str]) -> bool:
     """Whether all records are in tables of which none has a column that is known to hold texts."""
-    records = [name for name, each in format_of.items() if each in files.BY_SUFFIX.values()]
+    records = [name for name, each in format_of.items() if each in RECORD_FORMATS]
     has_others = any(format_of[name] not in ("csv", "tsv") for name in records)
     return not has_others and not any(_has_texts(folder / name) for name in records)
 
@@ -213,7 +224,7 @@ def _are_tables(folder: Path, format_of: Mapping[str, str]) -> bool:
 def _has_texts(table: Path) -> bool:
     fields = DocumentFields(CorpusOptions(), table.name)
     try:
-        for _, number, row in files.read_rows(str(table), fields.columns):
+        for _, number, row in read_rows(str(table), fields.columns):
             fields.document(row, number)
             break
     except DataError:
@@ -298,7 +309,7 @@ def _excluder(folder: Path, exclude: Sequence[str]) -> Callable[[str], bool]:
 
 
 def _is_archive(path: str | Path) -> bool:
-    suffix = PurePath(files.strip_compression(str(path))).suffix.lower()
+    suffix = PurePath(strip_compression(str(path))).suffix.lower()
     return suffix in _ARCHIVES
 
 

@@ -1,0 +1,65 @@
+"""Metadata of documents and passages: fields that filters compare."""
+
+import datetime
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeGuard
+
+from rag.core.types import Metadata, Value, as_unicode
+
+FILTER_FIELDS = ("path", "document")
+"""What filters name without metadata: a file's path, a document's id."""
+
+METADATA_HINT = 'an example is {"year": 2020, "tags": ["guide", "linux"]}'
+
+
+def metadata_of_fields(fields: Mapping[str, Any]) -> Metadata:
+    """The metadata of a document; fields without a value are left out, dates become text.
+
+    Raises:
+        ValueError: filters cannot compare a value, or give its field another meaning; the message
+            names it.
+
+    >>> metadata_of_fields({"year": 2020, "tags": ["a", "b"], "by": "", "on": datetime.date(2020, 5, 1)})
+    (('year', 2020), ('tags', ('a', 'b')), ('on', '2020-05-01'))
+    """
+    if not isinstance(fields, Mapping):
+        raise ValueError(f"{fields!r:.40}, expected a mapping")
+    metadata: list[tuple[str, Value | tuple[Value, ...]]] = []
+    for name, value in fields.items():
+        is_name = isinstance(name, str) and name != "" and as_unicode(name) == name
+        if not is_name or name in FILTER_FIELDS:
+            raise ValueError(
+                f"a metadata field cannot be called {name!r}: the name must be text, and other than "
+                f"{' and '.join(FILTER_FIELDS)}"
+            )
+        if not has_value(value):
+            continue
+        if is_list(value):
+            metadata.append((name, tuple(_plain(name, item) for item in value)))
+        else:
+            metadata.append((name, _plain(name, value)))
+    return tuple(metadata)
+
+
+def has_value(value: object) -> bool:
+    """Whether a field says something: it is neither None, "" nor []."""
+    return value not in (None, "", [])
+
+
+def is_list(value: object) -> TypeGuard[Sequence[Any]]:
+    """Whether a value is a sequence of several, not text."""
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
+
+
+def _plain(name: str, value: Any) -> Value:
+    # A datetime is a date.
+    if isinstance(value, datetime.date | datetime.time):
+        return value.isoformat()
+    is_text = isinstance(value, str) and as_unicode(value) == value
+    is_finite = isinstance(value, float) and math.isfinite(value)
+    if is_text or is_finite or isinstance(value, int):
+        plain: Value = value
+        return plain
+    kinds = "text, a number, true or false, or a list of these"
+    raise ValueError(f"{name!r}: found {type(value).__name__} {value!r:.40}, expected {kinds}")
