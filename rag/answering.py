@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TypedDict
 
-from rag.core.errors import ConfigError, RetrievalError
+from rag.core.errors import ConfigError, ReaderError, RetrievalError
 from rag.core.log import Timer, stage
 from rag.core.types import AnswerSet, SearchResult
-from rag.policies import Finish, Policy, Read, Search, SearchOnce, State
+from rag.data.records import fault_of_question
+from rag.policies import Finish, Policy, Read, Search, SearchOnce, State, Step
 from readers.paths import with_paths
 from readers.protocols import Reader, ReadRequest
 
@@ -106,7 +108,9 @@ def answer_questions(
         timer: gets the time of each stage; the outcomes share it.
 
     Raises:
-        ConfigError: the policy comes to no end.
+        ConfigError: the policy comes to no end, or searches for what is no question.
+        ReaderError: not a single question could be read; if only some could not, their answers have
+            a `failure`.
     """
     timings = {} if timer is None else timer
     states = [State(question, options.context) for question in questions]
@@ -140,6 +144,7 @@ def _run(
     policy = options.policy or SearchOnce()
     states = list(states)
     finished = dict[int, AnswerSet]()
+    failures = list[ReaderError]()
     for _ in range(MAX_STEPS):
         searches, readings = _next_steps(policy, states, finished)
         if searches:
@@ -149,7 +154,7 @@ def _run(
                 states[n] = replace(states[n], searches=(*states[n].searches, result))
         if readings:
             with stage(timer, "read"):
-                answers = _read(reader, [result for _, result in readings], options)
+                answers = _read(reader, [result for _, result in readings], options, failures)
             for (n, result), answer in zip(readings, answers, strict=True):
                 states[n] = replace(
                     states[n],
@@ -157,6 +162,8 @@ def _run(
                     answers=(*states[n].answers, answer),
                 )
         if len(finished) == len(states):
+            if failures and all(answers.failure for answers in finished.values()):
+                raise failures[0]
             return states, [finished[n] for n in range(len(states))]
     raise ConfigError(
         f"{type(policy).__name__} gave no answer in {MAX_STEPS} steps",
@@ -195,25 +202,47 @@ def _next_steps(
 
     A question that the policy finishes enters `finished`.
     """
+    unfinished = [n for n in range(len(states)) if n not in finished]
     searches = list[tuple[int, str]]()
     readings = list[tuple[int, SearchResult]]()
-    for n, state in enumerate(states):
-        if n in finished:
-            continue
-        step = policy.step(state)
+    for n, step in zip(unfinished, _decide(policy, [states[n] for n in unfinished]), strict=True):
         if isinstance(step, Finish):
             finished[n] = step.answers
         elif isinstance(step, Search):
+            _check_queries(policy, step.queries)
             searches += [(n, query) for query in step.queries]
         elif isinstance(step, Read):
             readings += [(n, result) for result in step.searches]
     return searches, readings
 
 
+def _decide(policy: Policy, states: Sequence[State]) -> list[Step]:
+    """The policy's step for each state; several at a time where the policy allows it."""
+    if policy.max_concurrent < 2:
+        return [policy.step(state) for state in states]
+    with ThreadPoolExecutor(policy.max_concurrent) as pool:
+        return list(pool.map(policy.step, states))
+
+
+def _check_queries(policy: Policy, queries: Sequence[str]) -> None:
+    for query in queries:
+        fault = fault_of_question(query)
+        if fault:
+            raise ConfigError(
+                f"a query of {type(policy).__name__} {fault}", hint="search for words in Unicode"
+            )
+
+
 def _read(
-    reader: Reader, results: Sequence[SearchResult], options: AnswerOptions
+    reader: Reader,
+    results: Sequence[SearchResult],
+    options: AnswerOptions,
+    failures: list[ReaderError],
 ) -> list[AnswerSet]:
-    """The answers to the query of each result from its passages, with the paths they lie on."""
+    """The answers to the query of each result from its passages, with the paths they lie on.
+
+    Where the reader fails, `failures` gets its error, and the answers say so.
+    """
     n_best = max(reader.count_candidates(result.query, options.n_best) for result in results)
     requests = [
         ReadRequest(result.query, result.passages[: options.read], result.paths)
@@ -222,7 +251,15 @@ def _read(
     # A question without passages has no answer; a reader need not see it.
     numbers = [n for n, request in enumerate(requests) if request.ranked]
     answers = [AnswerSet(request.question, (), 1.0) for request in requests]
-    read = reader.read([requests[n] for n in numbers], n_best) if numbers else []
+    if not numbers:
+        return answers
+    try:
+        read = reader.read([requests[n] for n in numbers], n_best)
+    except ReaderError as error:
+        failures.append(error)
+        for n in numbers:
+            answers[n] = replace(answers[n], failure=error.message)
+        return answers
     for n, answer in zip(numbers, read, strict=True):
         answers[n] = with_paths(answer, requests[n].paths)
     return answers

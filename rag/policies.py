@@ -1,8 +1,7 @@
 """Policies decide what happens next: search on, read, or answer.
 
 The loop of `rag.answering` asks a policy about the state of each question and does what the policy
-says. A policy knows neither the retriever nor the reader: `Pipeline.ask(…, policy=…)` takes any
-object with a `step`.
+says. A policy knows neither the retriever nor the reader.
 """
 
 from __future__ import annotations
@@ -11,9 +10,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
-from typing import Protocol
 
-from rag.core.errors import ConfigError
+from rag.core.errors import ConfigError, ReaderError
+from rag.core.log import get_logger
 from rag.core.types import (
     AnswerSet,
     Hit,
@@ -22,10 +21,12 @@ from rag.core.types import (
     RankedPassages,
     SearchResult,
 )
+from rag.data.records import fault_of_question
 from readers.llm.prompt import fence_passages
 from readers.llm.reader import Completer
 from readers.protocols import Reader, reader_name
 
+log = get_logger(__name__)
 GREETING = re.compile(
     r"\W*(?:(?:hello|hi|hey|good (?:morning|afternoon|evening|day)|thanks|thank you|bye|goodbye|ok|okay)"
     r"(?: there| again| very much| so much)?\W*)+",
@@ -75,11 +76,22 @@ class Finish:
     answers: AnswerSet
 
 
-class Policy(Protocol):
-    """Decides on the next step of a question."""
+Step = Search | Read | Finish
 
-    def step(self, state: State) -> Search | Read | Finish:
-        """The next step. It depends on the state alone: several questions are answered in turn."""
+
+class Policy:
+    """Decides on the next step of a question.
+
+    Attributes:
+        max_concurrent: how many questions `step` may be called for at a time, from several threads;
+            0 and 1: one after another.
+    """
+
+    max_concurrent: int = 0
+
+    def step(self, state: State) -> Step:
+        """The next step; it depends on the state alone."""
+        raise NotImplementedError
 
 
 def open_policy(name: PolicyName, reader: Reader | None) -> Policy:
@@ -90,24 +102,23 @@ def open_policy(name: PolicyName, reader: Reader | None) -> Policy:
     """
     if name == "once":
         return SearchOnce()
-    completer = None if reader is None else reader.completer
-    if completer is None:
+    if reader is None or reader.completer is None:
         found = "there is no reader" if reader is None else f"the reader is {reader_name(reader)}"
         raise ConfigError(
             f"the policy {name!r} asks a language model what to search for, and {found}",
             hint="give a language model as the reader, or leave the policy at once",
         )
-    return SearchAgain(completer)
+    return SearchAgain(reader.completer, max_concurrent=reader.max_concurrent)
 
 
-class SearchOnce:
+class SearchOnce(Policy):
     """Search, by one hop or several as the retriever does, and read what was found for the question
     alone.
 
     A greeting is no question: nothing is searched.
     """
 
-    def step(self, state: State) -> Search | Read | Finish:
+    def step(self, state: State) -> Step:
         """See `Policy`."""
         if GREETING.fullmatch(state.question):
             return Finish(AnswerSet(state.question, (), 1.0, notice="a greeting asks for nothing"))
@@ -119,20 +130,25 @@ class SearchOnce:
 
 
 _TASK = (
-    "You search for what a question needs. If the passages do not suffice to answer it, reply with one line: "
-    "SEARCH: and the words to search for next. If they do, reply with ENOUGH."
+    "You search for what a question needs. If the passages do not suffice to answer it, reply with "
+    "one line: SEARCH: and the words to search for next. If they do, reply with ENOUGH."
 )
+_REPLY_TOKENS = 64
 _NEXT_SEARCH = re.compile(r"^\W*search:\s*(\S.*)$", re.IGNORECASE | re.MULTILINE)
 
 
-class SearchAgain:
+class SearchAgain(Policy):
     """A language model says after each search what else to look for; then everything that was found
     is read.
+
+    A model that gives no reply is not asked again: what was found so far is read.
 
     Args:
         model: continues a chat, such as `completer` of a language model's reader.
         max_searches: searches beside the first.
-        shown_passages: passages that the model sees, the best of each search in turn.
+        shown_passages: passages that the model sees at most, the best of each search in turn; fewer
+            where its window is too small for them.
+        max_concurrent: questions that the model is asked about at a time.
 
     Source: Trivedi et al. 2023, "Interleaving Retrieval with Chain-of-Thought Reasoning for
     Knowledge-Intensive Multi-Step Questions" (IRCoT), section 3.
@@ -142,12 +158,20 @@ class SearchAgain:
         itself.
     """
 
-    def __init__(self, model: Completer, *, max_searches: int = 2, shown_passages: int = 8) -> None:
+    def __init__(
+        self,
+        model: Completer,
+        *,
+        max_searches: int = 2,
+        shown_passages: int = 8,
+        max_concurrent: int = 0,
+    ) -> None:
+        self.max_concurrent = max_concurrent
         self._model = model
         self._max_searches = max_searches
         self._shown_passages = shown_passages
 
-    def step(self, state: State) -> Search | Read | Finish:
+    def step(self, state: State) -> Step:
         """See `Policy`."""
         if not state.searches:
             return Search((state.query,))
@@ -162,14 +186,30 @@ class SearchAgain:
 
     def _next_query(self, state: State, found: RankedPassages) -> str:
         """What the model wants to search for next; "" if the passages suffice."""
-        shown = [passage for _, passage in found[: self._shown_passages]]
-        task, passages = fence_passages(state.query, shown)
-        messages = [
-            {"role": "system", "content": task + _TASK},
-            {"role": "user", "content": passages},
-        ]
-        request = _NEXT_SEARCH.search(self._model.complete(messages, 64).text)
-        return request[1] if request else ""
+        messages = self._messages(state.query, [passage for _, passage in found])
+        try:
+            reply = self._model.complete(messages, _REPLY_TOKENS).text if messages else ""
+        except ReaderError as error:
+            log.warning("a language model did not say what to search for: %s", error.message)
+            return ""
+        request = _NEXT_SEARCH.search(reply)
+        if request is None or fault_of_question(request[1]):
+            return ""
+        return request[1]
+
+    def _messages(self, question: str, passages: Sequence[Passage]) -> list[dict[str, str]]:
+        """The prompt with as many passages as fit into the model's window; [] if not even the
+        question does.
+        """
+        for count in range(min(self._shown_passages, len(passages)), -1, -1):
+            task, shown = fence_passages(question, passages[:count])
+            messages = [
+                {"role": "system", "content": task + _TASK},
+                {"role": "user", "content": shown},
+            ]
+            if self._model.fits(messages, _REPLY_TOKENS):
+                return messages
+        return []
 
 
 def merged(lists: Sequence[RankedPassages]) -> RankedPassages:

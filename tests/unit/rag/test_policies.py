@@ -2,14 +2,14 @@
 outside.
 """
 
+import threading
 from collections.abc import Sequence
-from unittest.mock import Mock
 
 import pytest
 
 import rag
 from rag.answering import AnswerOptions, Outcome, answer_questions
-from rag.core.errors import ConfigError
+from rag.core.errors import ConfigError, ReaderError
 from rag.core.types import Answer, AnswerSet, Hit, Passage, SearchResult
 from rag.policies import (
     Finish,
@@ -96,19 +96,24 @@ def test_a_follow_up_is_searched_for_with_the_question_before_it_and_read_alone(
 
 
 class Model:
-    """Replies from a list."""
+    """Replies from a list; its window holds so many passages."""
 
     name, is_remote = "stub", False
 
-    def __init__(self, *replies: str) -> None:
-        self.replies, self.shown = list(replies), list[str]()
+    def __init__(self, *replies: str | ReaderError, window: int = 99) -> None:
+        self.replies = list(replies)
+        self.window = window
+        self.shown = list[str]()
 
     def complete(self, messages: Sequence[dict[str, str]], max_tokens: int) -> Completion:
         self.shown.append(messages[-1]["content"])
-        return Completion(self.replies.pop(0))
+        reply = self.replies.pop(0)
+        if isinstance(reply, ReaderError):
+            raise reply
+        return Completion(reply)
 
     def fits(self, messages: Sequence[dict[str, str]], max_tokens: int) -> bool:
-        return True
+        return messages[-1]["content"].count("</passage") <= self.window
 
 
 def test_a_language_model_asks_for_another_search() -> None:
@@ -122,10 +127,24 @@ def test_a_language_model_asks_for_another_search() -> None:
     assert [passage.id for _, passage in outcome.result.passages] == ["danube", "germany"]
 
 
+@pytest.mark.parametrize(("window", "shown"), [(99, [1, 2]), (1, [1, 1]), (0, [0, 0]), (-1, [])])
+def test_a_language_model_sees_the_passages_that_fit(window: int, shown: list[int]) -> None:
+    model = Model("SEARCH: capital of Germany", "ENOUGH", window=window)
+    run(SearchAgain(model), [ASKED], World())
+    assert [text.count("</passage") for text in model.shown] == shown
+
+
 @pytest.mark.parametrize(
-    "replies", [("SEARCH: a", "SEARCH: b"), (f"SEARCH: {ASKED}",), ("Berlin, I think",)]
+    "replies",
+    [
+        ("SEARCH: a", "SEARCH: b"),
+        (f"SEARCH: {ASKED}",),
+        ("Berlin, I think",),
+        (ReaderError("no reply"),),
+        ("SEARCH: \x00",),
+    ],
 )
-def test_a_language_model_cannot_search_for_ever(replies: tuple[str, ...]) -> None:
+def test_a_language_model_cannot_search_for_ever(replies: tuple[str | ReaderError, ...]) -> None:
     world = World()
     [outcome] = run(SearchAgain(Model(*replies)), [ASKED], world)
     assert len(outcome.state.searches) <= 3
@@ -140,10 +159,53 @@ def test_passages_of_several_searches_come_in_turn_and_once() -> None:
     assert [(p.id, hit.score) for hit, p in merged(lists)] == [("a", 0.0), ("b", -1.0), ("c", -2.0)]
 
 
-def test_a_policy_that_never_finishes_is_refused() -> None:
-    for_ever = Mock(step=lambda state: Search((state.question,)))
-    with pytest.raises(ConfigError, match="Mock gave no answer"):
-        run(for_ever, [ASKED], World())
+class ForEver(Policy):
+    """Searches for one query, again and again."""
+
+    def __init__(self, query: str) -> None:
+        self.query = query
+
+    def step(self, state: State) -> Search:
+        return Search((self.query,))
+
+
+@pytest.mark.parametrize("query", ["Germany", " ", "caf\ud800"])
+def test_a_policy_that_never_finishes_or_searches_for_no_text_is_refused(query: str) -> None:
+    with pytest.raises(ConfigError, match="ForEver") as caught:
+        run(ForEver(query), [ASKED], World())
+    assert caught.value.hint
+
+
+class Unreadable(World):
+    """Cannot read questions about the Danube."""
+
+    def read(self, requests: Sequence[ReadRequest], n_best: int = 5) -> list[AnswerSet]:
+        if any("Danube" in request.question for request in requests):
+            raise ReaderError("the model is away")
+        return super().read(requests, n_best)
+
+
+def test_a_question_that_cannot_be_read_does_not_end_its_batch() -> None:
+    policy = SearchAgain(Model("ENOUGH", "SEARCH: Germany again", "ENOUGH"), max_concurrent=1)
+    failed, answered = run(policy, [ASKED, "Capital of Germany?"], Unreadable())
+    assert failed.shown is not None
+    assert answered.shown is not None
+    assert (failed.shown.failure, answered.shown.answers[0].text) == ("the model is away", "Berlin")
+    with pytest.raises(ReaderError, match="away"):
+        run(SearchOnce(), [ASKED], Unreadable())
+
+
+def test_a_model_elsewhere_is_asked_about_several_questions_at_a_time() -> None:
+    barrier = threading.Barrier(2, timeout=10)
+
+    class Remote(Model):
+        def complete(self, messages: Sequence[dict[str, str]], max_tokens: int) -> Completion:
+            barrier.wait()
+            return Completion("ENOUGH")
+
+    world = World()
+    run(SearchAgain(Remote(), max_concurrent=2), [ASKED, "Capital of Germany?"], world)
+    assert len(world.read_calls) == 1
 
 
 def test_a_policy_is_opened_by_its_name() -> None:
