@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rag.adaptation.adapt import adapt
     from rag.commands import index, retrieve, train_rounds, update
     from rag.core.errors import RagError
-    from rag.core.types import Answer, AnswerSet, Evidence, Hit, Passage, Path, Question
+    from rag.core.types import Answer, AnswerSet, Evidence, EvidencePath, Hit, Passage, Question
     from rag.eval.api import compare, evaluate
     from rag.pipeline import Pipeline
     from rag.recipes import train
@@ -27,9 +27,9 @@ __all__ = [
     "Answer",
     "AnswerSet",
     "Evidence",
+    "EvidencePath",
     "Hit",
     "Passage",
-    "Path",
     "Pipeline",
     "Question",
     "RagError",

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from rag.config import Config
 from rag.core.log import Timer, stage
-from rag.core.types import Hit, Path, Query
+from rag.core.types import EvidencePath, Hit, Query
 from retrievers.first_stage import DenseRetriever
 from retrievers.protocols import HitLists, Passages, PathLists, Retriever, Selected
 
@@ -103,7 +103,7 @@ class MultiHopRetriever(Retriever):
         width = max(top_k, self.beam)
         with stage(timer, "hop_1"):
             first = self._first_hop(questions, width, selected)
-        paths = [[Path((hit,), hit.score) for hit in hits] for hits in first]
+        paths = [[EvidencePath((hit,), hit.score) for hit in hits] for hits in first]
         growing = [number for number, begun in enumerate(paths) if begun]
         for hop in range(1, self.hops):
             if not growing:
@@ -139,10 +139,10 @@ class MultiHopRetriever(Retriever):
     def _continued(
         self,
         questions: Sequence[str],
-        beams: Sequence[tuple[int, Path]],
+        beams: Sequence[tuple[int, EvidencePath]],
         top_k: int,
         selected: Selected,
-    ) -> dict[int, list[Path]]:
+    ) -> dict[int, list[EvidencePath]]:
         """Paths with one passage more, by the number of their question, from some of the paths so
         far.
         """
@@ -152,7 +152,7 @@ class MultiHopRetriever(Retriever):
             Query(questions[number], tuple(texts[hit.row] for hit in path.hits))
             for number, path in beams
         ]
-        longer = dict[int, list[Path]]()
+        longer = dict[int, list[EvidencePath]]()
         for (number, path), hits in zip(beams, self._search(queries, top_k, selected), strict=True):
             if extended := _extend(path, hits, self.beam):
                 longer.setdefault(number, []).extend(extended)
@@ -163,7 +163,7 @@ class MultiHopRetriever(Retriever):
         return self.dense.search_vectors(vectors, top_k, selected)
 
 
-def hits_of_paths(paths: Iterable[Path], rest: Iterable[Hit], top_k: int) -> list[Hit]:
+def hits_of_paths(paths: Iterable[EvidencePath], rest: Iterable[Hit], top_k: int) -> list[Hit]:
     """The passages of paths as one list, for users of lists: no passage twice, scores never rise.
 
     Within a path, the passage that the question alone ranks highest comes first: it is the right
@@ -171,14 +171,14 @@ def hits_of_paths(paths: Iterable[Path], rest: Iterable[Hit], top_k: int) -> lis
 
     Example:
         >>> a, b, c = (Hit(row, name, 0.5) for row, name in enumerate("abc"))
-        >>> hits = hits_of_paths([Path((b, a), 1.0)], [a, c], top_k=5)
+        >>> hits = hits_of_paths([EvidencePath((b, a), 1.0)], [a, c], top_k=5)
         >>> [(hit.passage_id, hit.score) for hit in hits]
         [('a', 1.0), ('b', 1.0), ('c', 0.5)]
     """
     first = list(rest)
     standing = {hit.row: place for place, hit in enumerate(first)}
     hits: dict[int, Hit] = {}
-    for path in (*paths, *(Path((hit,), hit.score) for hit in first)):
+    for path in (*paths, *(EvidencePath((hit,), hit.score) for hit in first)):
         for hit in sorted(path.hits, key=lambda hit: standing.get(hit.row, len(first))):
             if len(hits) == top_k:
                 return list(hits.values())
@@ -187,17 +187,17 @@ def hits_of_paths(paths: Iterable[Path], rest: Iterable[Hit], top_k: int) -> lis
     return list(hits.values())
 
 
-def _extend(path: Path, hits: Iterable[Hit], most: int) -> list[Path]:
+def _extend(path: EvidencePath, hits: Iterable[Hit], most: int) -> list[EvidencePath]:
     rows = {hit.row for hit in path.hits}
     new = [hit for hit in hits if hit.row not in rows][:most]
-    return [Path((*path.hits, hit), path.score + hit.score) for hit in new]
+    return [EvidencePath((*path.hits, hit), path.score + hit.score) for hit in new]
 
 
-def _best(paths: Sequence[Path], most: int) -> list[Path]:
+def _best(paths: Sequence[EvidencePath], most: int) -> list[EvidencePath]:
     """The best paths, best first, ties by passage ids; of paths with equal passages only the best
     order.
     """
-    distinct: dict[frozenset[int], Path] = {}
+    distinct: dict[frozenset[int], EvidencePath] = {}
     for path in sorted(
         paths, key=lambda path: (-path.score, [hit.passage_id for hit in path.hits])
     ):

@@ -14,7 +14,7 @@ from indexers.protocols import PassageEncoder, Selection
 from rag.core.arrays import Float32
 from rag.core.errors import MismatchedArtifactError
 from rag.core.log import Timer
-from rag.core.types import Hit, Passage, Path, Query
+from rag.core.types import EvidencePath, Hit, Passage, Query
 
 if TYPE_CHECKING:
     from indexers.index import Index
@@ -23,7 +23,7 @@ Selected = Selection | None
 """The passages that may be returned; None: all."""
 HitLists = list[list[Hit]]
 """For each question its hits, best first."""
-PathLists = list[list[Path]]
+PathLists = list[list[EvidencePath]]
 """For each question its paths, best first."""
 
 

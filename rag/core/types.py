@@ -205,7 +205,7 @@ class Hit:
 
 
 @dataclass(frozen=True, slots=True)
-class Path:
+class EvidencePath:
     """Passages that answer a question together: one hit per hop, no passage twice."""
 
     hits: tuple[Hit, ...]
