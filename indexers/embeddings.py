@@ -1,8 +1,8 @@
-"""Passage embeddings: a series of `.npy` files (shards), one by one; a shard that is there is
-finished.
+"""Passage embeddings: a series of `.npy` files (shards), each one finished as soon as it is there.
 
-Each is written beside its place and renamed, so a killed run loses at most the shard it was working
-on. Until they are part of an index, whose manifest says it, `embeddings.json` says what they are.
+A shard is written beside its place and renamed, so a killed run loses at most the shard it was
+working on. What the shards were made from is recorded outside: in the manifest of an index, or by
+whoever encodes a corpus for itself.
 
 float16 halves the disk and keeps 11 significant bits: for unit vectors an inner product moves by
 less than 5e-4 in the worst case and about 1e-5 in practice. "Exact" search is then exact for what
@@ -11,146 +11,122 @@ is stored.
 
 from __future__ import annotations
 
-import hashlib
 import mmap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import faiss
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, ValidationError
 
+from indexers.matching import match_passages
 from indexers.passages import PassageStore
-from indexers.protocols import Identity, PassageEncoder
+from indexers.protocols import EncoderIdentity, PassageEncoder, ReportsProgress
 from indexers.settings import SHARD_ROWS, VectorDtype
-from rag.core.arrays import Bool, Float32, Int64, load_npy, save_npy
-from rag.core.errors import (
-    ArtifactError,
-    DataError,
-    IncompleteArtifactError,
-    MismatchedArtifactError,
-)
-from rag.core.files import atomic_path, atomic_write_json, clean_directory, link_or_copy, read_json
+from rag.core.arrays import Float32, Int64, load_npy, save_npy
+from rag.core.errors import DataError
+from rag.core.files import atomic_path, clean_directory, link_or_copy
 from rag.core.log import Progress
-from rag.core.manifest import differences
 from rag.core.types import Passage
 
 _TEXTS_AT_ONCE = 4096
-_LARGE_BYTES = (
-    1 << 31
-)  # from which the pages of rows are asked for side by side before they are read
-_MOST_OF_A_SHARD = 8  # one wanted row in so many: the whole shard is read ahead
-HEADER_NAME = "embeddings.json"
-_KEY = np.dtype([("high", "<u8"), ("low", "<u8")])
+# Bytes of embeddings from which the pages of scattered rows are asked for before they are read.
+_LARGE_BYTES = 1 << 31
+# A shard is read ahead as a whole where more than one row in so many is wanted.
+_MOST_OF_A_SHARD = 8
 
 
-def shard_name(shard: int) -> str:
-    """File name of a shard."""
-    return f"shard-{shard:05d}.npy"
+class Shard(NamedTuple):
+    """Rows start … stop - 1 of a corpus, in the file of this number."""
+
+    number: int
+    start: int
+    stop: int
+
+    @property
+    def name(self) -> str:
+        """Name of the file."""
+        return f"shard-{self.number:05d}.npy"
 
 
-class Header(BaseModel):
-    """`embeddings.json`: what all shards of a folder share."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
+@dataclass(frozen=True, slots=True)
+class ShardLayout:
+    """How vectors are divided into files: `shard_rows` in each, fewer in the last."""
 
     rows: int
     dim: int
     dtype: VectorDtype
-    shard_rows: int
-    encoder: Identity
+    shard_rows: int = SHARD_ROWS
 
-    @property
-    def shards(self) -> int:
-        """Number of shards."""
-        return -(-self.rows // self.shard_rows)
-
-    def shard_range(self, shard: int) -> tuple[int, int]:
-        """First row of a shard, and one past its last."""
-        return shard * self.shard_rows, min((shard + 1) * self.shard_rows, self.rows)
-
-    @classmethod
-    def read(cls, directory: Path) -> Header:
-        """The header of a folder; an ArtifactError names a missing or damaged file."""
-        path = directory / HEADER_NAME
-        if not path.is_file():
-            raise IncompleteArtifactError(f"{path} is missing", hint="run the stage that builds it")
-        try:
-            return cls.model_validate(read_json(path))
-        except (DataError, ValidationError) as error:
-            raise ArtifactError(f"{path} is damaged: {error}", hint="rebuild the index") from error
+    def shards(self) -> list[Shard]:
+        """All shards, in order."""
+        starts = range(0, self.rows, self.shard_rows)
+        return [
+            Shard(number, start, min(start + self.shard_rows, self.rows))
+            for number, start in enumerate(starts)
+        ]
 
 
 class EmbeddingShards:
     """Reads finished embeddings by memory map.
 
     Attributes:
-        encoder: identity of the encoder that made the vectors.
+        layout: size of the vectors, and how they are divided into files.
         dim: vector size D.
         dtype: type of the numbers on disk.
-        shard_rows: rows per file.
         is_large: whether rows are likely to come from the disk.
 
     Example:
         >>> import tempfile
-        >>> from indexers.protocols import EncoderIdentity
         >>> place = Path(tempfile.mkdtemp())
-        >>> toy = EncoderIdentity("toy", "", dim=2)
-        >>> header = Header(rows=3, dim=2, dtype="float32", shard_rows=2, encoder=toy)
-        >>> for shard, start, stop in begin_shards(place, header):
-        ...     store_shard(place, shard, np.full((stop - start, 2), start, np.float32))
-        >>> EmbeddingShards.open(place).rows(np.array([2, 0]))
+        >>> layout = ShardLayout(rows=3, dim=2, dtype="float32", shard_rows=2)
+        >>> for shard in missing_shards(place, layout):
+        ...     values = np.full((shard.stop - shard.start, 2), shard.start, np.float32)
+        ...     store_shard(place, layout, shard, values)
+        >>> EmbeddingShards.open(place, layout).rows(np.array([2, 0]))
         array([[2., 2.],
                [0., 0.]], dtype=float32)
     """
 
-    def __init__(self, directory: Path, header: Header, shards: list[NDArray[Any]]) -> None:
+    def __init__(self, directory: Path, layout: ShardLayout, shards: list[NDArray[Any]]) -> None:
         self.directory = directory
-        self.header = header
-        self.encoder = header.encoder
-        self.dim = header.dim
-        self.dtype = header.dtype
-        self.shard_rows = header.shard_rows
+        self.layout = layout
+        self.dim = layout.dim
+        self.dtype = layout.dtype
         self._shards = shards
-        self.is_large = header.rows * header.dim * np.dtype(header.dtype).itemsize >= _LARGE_BYTES
+        self.is_large = layout.rows * layout.dim * np.dtype(layout.dtype).itemsize >= _LARGE_BYTES
 
     @classmethod
-    def open(cls, directory: str | Path, header: Header | None = None) -> EmbeddingShards:
+    def open(cls, directory: str | Path, layout: ShardLayout) -> EmbeddingShards:
         """Map all shards and check their headers.
-
-        Args:
-            header: what the manifest of an index says of its shards; by default what
-                `embeddings.json` says, in a folder by itself.
 
         Raises:
             ArtifactError: a file is missing, truncated or in another format; the message names it.
         """
         place = Path(directory)
-        header = header or Header.read(place)
         shards = []
-        for shard in range(header.shards):
-            start, stop = header.shard_range(shard)
-            values = load_npy(
-                place / shard_name(shard), dtype=header.dtype, shape=(stop - start, header.dim)
-            )
+        for shard in layout.shards():
+            shape = (shard.stop - shard.start, layout.dim)
+            values = load_npy(place / shard.name, dtype=layout.dtype, shape=shape)
             _advise(values, "MADV_RANDOM")  # `blocks` says otherwise when it reads a whole shard
             shards.append(values)
-        return cls(place, header, shards)
+        return cls(place, layout, shards)
 
     def __len__(self) -> int:
-        return self.header.rows
+        return self.layout.rows
 
     def part(self, first: int, stop: int) -> tuple[int, EmbeddingShards]:
         """The first row of shard file `first`, and the shard files first … stop - 1 by
         themselves.
         """
-        start = self.header.shard_range(first)[0]
-        end = self.header.shard_range(stop - 1)[1]
-        header = self.header.model_copy(update={"rows": end - start})
-        return start, EmbeddingShards(self.directory, header, self._shards[first:stop])
+        layout = self.layout
+        start = first * layout.shard_rows
+        end = min(stop * layout.shard_rows, layout.rows)
+        part = ShardLayout(end - start, layout.dim, layout.dtype, layout.shard_rows)
+        return start, EmbeddingShards(self.directory, part, self._shards[first:stop])
 
     def rows(self, rows: Int64) -> Float32:
         """Vectors (n, D) float32 of `rows` (n,), in that order; reads only the pages they lie
@@ -166,15 +142,16 @@ class EmbeddingShards:
             raise DataError(
                 f"rows {ordered[0]}…{ordered[-1]} are outside of the {len(self)} embeddings"
             )
-        shards, starts = np.unique(ordered // self.shard_rows, return_index=True)
+        shard_rows = self.layout.shard_rows
+        numbers, starts = np.unique(ordered // shard_rows, return_index=True)
+        stops = [*starts[1:], len(ordered)]
         parts = []  # of each shard: its values, the rows within it, and their places in the result
-        for shard, start, stop in zip(
-            shards.tolist(), starts, [*starts[1:], len(ordered)], strict=True
-        ):
-            within = ordered[start:stop] - shard * self.shard_rows
-            parts.append((self._shards[shard], within, order[start:stop]))
+        for number, start, stop in zip(numbers.tolist(), starts, stops, strict=True):
+            within = ordered[start:stop] - number * shard_rows
+            parts.append((self._shards[number], within, order[start:stop]))
+        # All pages are asked for before the first is waited for.
         for values, within, _ in parts:
-            if len(within) > self.shard_rows // _MOST_OF_A_SHARD:
+            if len(within) > shard_rows // _MOST_OF_A_SHARD:
                 _advise(values, "MADV_WILLNEED")
             elif self.is_large:
                 _advise(values, "MADV_WILLNEED", within)
@@ -186,9 +163,9 @@ class EmbeddingShards:
         """(first row, vectors (n, D) float32) of every shard in order; float32 shards are not
         copied.
         """
-        for shard, values in enumerate(self._shards):
+        for number, values in enumerate(self._shards):
             _advise(values, "MADV_WILLNEED")
-            yield shard * self.shard_rows, _as_float32(values)
+            yield number * self.layout.shard_rows, _as_float32(values)
 
 
 def _advise(
@@ -207,7 +184,8 @@ def _advise(
     if rows is None:
         base.madvise(getattr(mmap, advice))
         return
-    start, size = values.ctypes.data - np.frombuffer(base, np.uint8).ctypes.data, values.strides[0]
+    start = values.ctypes.data - np.frombuffer(base, np.uint8).ctypes.data
+    size = values.strides[0]
     for first in (start + rows * size).tolist():
         page = first - first % mmap.PAGESIZE
         base.madvise(getattr(mmap, advice), page, first + size - page)
@@ -221,51 +199,14 @@ def _as_float32(values: NDArray[Any]) -> Float32:
     return cast("Float32", codec.decode(np.ascontiguousarray(values).view(np.uint8)))
 
 
-def header_of(
-    passages: PassageStore, encoder: PassageEncoder, dtype: VectorDtype, shard_rows: int
-) -> Header:
-    """The header of the vectors that an encoder gives passages."""
-    identity = encoder.identity
-    return Header(
-        rows=len(passages),
-        dim=identity.dim,
-        dtype=dtype,
-        shard_rows=shard_rows,
-        encoder=identity,
-    )
-
-
-def begin_shards(directory: Path, header: Header) -> list[tuple[int, int, int]]:
-    """Begin a folder of embeddings, or go on with it; the caller is its only writer.
-
-    Returns:
-        The shards that are missing: (shard, first row, one past the last row).
-
-    Raises:
-        MismatchedArtifactError: the folder holds shards of another encoder, size or dtype.
-    """
+def missing_shards(directory: Path, layout: ShardLayout) -> list[Shard]:
+    """The shards that are still to be written into a folder, whose only writer the caller is."""
     clean_directory(directory)
-    if (directory / HEADER_NAME).exists():
-        sides = (
-            {**side.model_dump(), "encoder": side.encoder.comparable()}
-            for side in (Header.read(directory), header)
-        )
-        changed = differences(*sides)
-        if changed:
-            raise MismatchedArtifactError(
-                f"{directory} holds embeddings made with other settings ({changed})",
-                hint="continue with the same settings, choose another --out, or add --overwrite",
-            )
-    else:
-        atomic_write_json(directory / HEADER_NAME, header.model_dump())
-    shards = (
-        shard for shard in range(header.shards) if not (directory / shard_name(shard)).is_file()
-    )
-    return [(shard, *header.shard_range(shard)) for shard in shards]
+    return [shard for shard in layout.shards() if not (directory / shard.name).is_file()]
 
 
-def store_shard(directory: Path, shard: int, vectors: Float32) -> None:
-    """Write one shard, in this process or another, into a folder that was begun.
+def store_shard(directory: Path, layout: ShardLayout, shard: Shard, vectors: Float32) -> None:
+    """Write one shard, in this process or another.
 
     Args:
         vectors: (shard's rows, D).
@@ -273,93 +214,89 @@ def store_shard(directory: Path, shard: int, vectors: Float32) -> None:
     Raises:
         DataError: wrong shape, or a value that is not finite in the stored dtype.
     """
-    header = Header.read(directory)
-    start, stop = header.shard_range(shard)
-    if vectors.shape != (stop - start, header.dim):
+    shape = (shard.stop - shard.start, layout.dim)
+    if vectors.shape != shape:
         raise DataError(
-            f"the encoder gave vectors of shape {vectors.shape} for rows {start}…{stop - 1}, "
-            f"expected {(stop - start, header.dim)}"
+            f"the encoder gave vectors of shape {vectors.shape} for rows "
+            f"{shard.start}…{shard.stop - 1}, expected {shape}"
         )
     with np.errstate(over="ignore"):
-        stored = vectors.astype(header.dtype)
+        stored = vectors.astype(layout.dtype)
     rows = np.flatnonzero(~np.isfinite(stored).all(axis=1))
     if len(rows):
         raise DataError(
-            f"the vector of row {start + rows[0]} is not finite as {header.dtype} ({len(rows)} such rows in "
-            f"shard {shard})",
+            f"the vector of row {shard.start + rows[0]} is not finite as {layout.dtype} "
+            f"({len(rows)} such rows in shard {shard.number})",
             hint="use an index type that stores float32 (flat), or check the encoder's weights",
         )
-    save_npy(directory / shard_name(shard), stored)
+    save_npy(directory / shard.name, stored)
 
 
 class StoredVectors:
-    """Vectors of passages in an earlier index, so that only new or changed ones are encoded.
-
-    A passage whose title and text are there gets its vector from there; ids do not matter, nor the
-    order.
+    """Vectors of passages in an earlier index, so that only new or changed passages are encoded.
 
     Attributes:
         directory: folder of the vectors.
-        reused: number of passages of the corpus encoded last whose vector was there.
-
-    Memory: 24 bytes for each passage of the earlier index, and for each of the corpus.
+        rows: (N,) row of each passage of the corpus in the earlier index, after `locate`; -1 where
+            that has no passage with this title and text.
     """
 
     def __init__(self, passages: PassageStore, embeddings: EmbeddingShards) -> None:
         self.directory = embeddings.directory
         self._passages = passages
         self._embeddings = embeddings
-        self._rows = np.empty(0, np.int64)
-        self.reused = 0
+        self.rows: Int64 = np.empty(0, np.int64)
 
-    def locate(self, passages: PassageStore) -> Bool:
-        """Find the passages of a corpus in the earlier index; (N,): which of them it lacks."""
-        if passages.is_same(self._passages):
-            self._rows = np.arange(len(passages))
-        else:
-            keys = _read_keys(passages)
-            stored = _read_keys(self._passages)
-            order = np.argsort(stored["high"], kind="stable")
-            places = np.searchsorted(stored["high"][order], keys["high"])
-            candidates = order[np.minimum(places, len(order) - 1)]
-            self._rows = np.where(stored[candidates] == keys, candidates, -1)
-        is_new: Bool = self._rows < 0
-        self.reused = int((~is_new).sum())
-        return is_new
+    def locate(self, passages: PassageStore) -> Int64:
+        """Find the passages of a corpus in the earlier index; returns `rows`."""
+        self.rows = match_passages(passages, self._passages)
+        return self.rows
 
-    def vectors(self, start: int, stop: int) -> Float32:
-        """(n, D), filled where a passage has a vector."""
-        rows = self._rows[start:stop]
+    def vectors(self, shard: Shard) -> Float32:
+        """(n, D), filled where a passage of the shard has a vector."""
+        rows = self.rows[shard.start : shard.stop]
         vectors = np.empty((len(rows), self._embeddings.dim), np.float32)
         vectors[rows >= 0] = self._embeddings.rows(rows[rows >= 0])
         return vectors
 
-    def link_shard(self, directory: Path, header: Header, shard: int) -> bool:
+    def link_shard(self, directory: Path, layout: ShardLayout, shard: Shard) -> bool:
         """Take over a whole file, where the rows of a shard are those of a stored one."""
-        (start, stop), stored = header.shard_range(shard), self._embeddings.header
-        if (
-            (stored.dtype, stored.shard_rows) != (header.dtype, header.shard_rows)
-            or shard >= stored.shards
-            or stored.shard_range(shard) != (start, stop)
-            or not np.array_equal(self._rows[start:stop], np.arange(start, stop))
-        ):
+        stored = self._embeddings.layout
+        is_alike = (stored.dtype, stored.shard_rows) == (layout.dtype, layout.shard_rows)
+        expected_rows = np.arange(shard.start, shard.stop)
+        has_same_rows = np.array_equal(self.rows[shard.start : shard.stop], expected_rows)
+        if not (is_alike and has_same_rows and shard in stored.shards()):
             return False
-        with atomic_path(directory / shard_name(shard)) as temporary:
-            link_or_copy(self._embeddings.directory / shard_name(shard), temporary)
+        with atomic_path(directory / shard.name) as temporary:
+            link_or_copy(self.directory / shard.name, temporary)
         return True
 
 
-def _read_keys(passages: PassageStore) -> NDArray[np.void]:
-    """Hashes (N,) of 128 bits of the passages' titles and texts, in row order."""
-    digests = bytearray()
-    with Progress(len(passages), "passages", "compare") as progress:
-        for batch in passages.batches(_TEXTS_AT_ONCE):
-            for passage in batch:
-                head = passage.title.encode()
-                content = len(head).to_bytes(8, "little") + head + passage.text.encode()
-                digests += hashlib.blake2b(content, digest_size=16).digest()
-            progress.update(len(batch))
-    return np.frombuffer(bytes(digests), dtype=_KEY)
+class _ReportsCalls:
+    """A passage encoder that says after each call how many passages it has encoded."""
+
+    def __init__(self, encoder: PassageEncoder, done: Callable[[int], None]) -> None:
+        self._encoder = encoder
+        self._done = done
+        self.dim = encoder.dim
+
+    @property
+    def identity(self) -> EncoderIdentity:
+        return self._encoder.identity
+
+    def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> Float32:
+        vectors = self._encoder.encode_passages(titles, texts)
+        self._done(len(texts))
+        return vectors
+
+
+def with_progress(encoder: PassageEncoder, done: Callable[[int], None]) -> PassageEncoder:
+    """The encoder, calling `done` with numbers of passages: after every batch if it can, else
+    after every call.
+    """
+    if isinstance(encoder, ReportsProgress):
+        return encoder.reporting(done)
+    return _ReportsCalls(encoder, done)
 
 
 def encode_passages(encoder: PassageEncoder, passages: list[Passage]) -> Float32:
@@ -368,9 +305,9 @@ def encode_passages(encoder: PassageEncoder, passages: list[Passage]) -> Float32
     return encoder.encode_passages(titles, [passage.text for passage in passages])
 
 
-def encode_rows(passages: PassageStore, encoder: PassageEncoder, start: int, stop: int) -> Float32:
-    """Vectors (stop - start, D) of some rows, by one call of the encoder."""
-    batches = passages.batches(_TEXTS_AT_ONCE, start=start, stop=stop)
+def encode_rows(passages: PassageStore, encoder: PassageEncoder, shard: Shard) -> Float32:
+    """Vectors (n, D) of a shard's passages, by one call of the encoder."""
+    batches = passages.batches(_TEXTS_AT_ONCE, start=shard.start, stop=shard.stop)
     return encode_passages(encoder, list(chain.from_iterable(batches)))
 
 
@@ -387,29 +324,30 @@ def encode_corpus(
     shards.
 
     Args:
+        place: folder of the shards; those that it has must be of the same passages and encoder.
         shard_rows: rows per shard, the most that a killed attempt loses.
         stored: vectors that need not be made.
     """
-    lacks = np.ones(len(passages), bool) if stored is None else stored.locate(passages)
-    header = header_of(passages, encoder, dtype, shard_rows)
-    missing = begin_shards(place, header)
-    total = int(lacks.sum())
-    left = sum(int(lacks[start:stop].sum()) for _, start, stop in missing)
+    layout = ShardLayout(len(passages), encoder.identity.dim, dtype, shard_rows)
+    is_new = np.ones(len(passages), bool)
+    if stored is not None:
+        is_new = stored.locate(passages) < 0
+    missing = missing_shards(place, layout)
+    total = int(is_new.sum())
+    left = sum(int(is_new[shard.start : shard.stop].sum()) for shard in missing)
     with Progress(total, "passages", "encode", initial=total - left) as progress:
-        reporting = getattr(encoder, "reporting", None)
-        made_by = encoder if reporting is None else reporting(progress.update)
-        for shard, start, stop in missing:
-            is_new = lacks[start:stop]
-            if stored is None or is_new.all():
-                vectors = encode_rows(passages, made_by, start, stop)
-            elif stored.link_shard(place, header, shard):
+        if left:
+            encoder = with_progress(encoder, progress.update)
+        for shard in missing:
+            new_rows = shard.start + np.flatnonzero(is_new[shard.start : shard.stop])
+            if stored is None or len(new_rows) == shard.stop - shard.start:
+                vectors = encode_rows(passages, encoder, shard)
+            elif stored.link_shard(place, layout, shard):
                 continue
             else:
-                vectors = stored.vectors(start, stop)
-                if is_new.any():
-                    new = passages.get_many(np.flatnonzero(is_new) + start)
-                    vectors[is_new] = encode_passages(made_by, new)
-            store_shard(place, shard, vectors)
-            if made_by is encoder:  # it does not report its batches itself
-                progress.update(int(is_new.sum()))
-    return EmbeddingShards.open(place)
+                vectors = stored.vectors(shard)
+                if len(new_rows):
+                    new_passages = passages.get_many(new_rows)
+                    vectors[new_rows - shard.start] = encode_passages(encoder, new_passages)
+            store_shard(place, layout, shard, vectors)
+    return EmbeddingShards.open(place, layout)

@@ -23,8 +23,7 @@ _PAIRS_WORTH_THREADS = 16_384
 _QUERIES_AT_ONCE = 4096  # whose lists of the best are in memory together
 _PICK_ROWS = 4096  # selected rows that are read one by one, without the rows between them
 # Numbers in the queries from which FAISS multiplies matrices; by its default, 128,000. Set once for
-# the whole
-# process: what is trained or searched does not depend on the searches before it.
+# the whole process: what is trained or searched does not depend on the searches before it.
 faiss.cvar.distance_compute_blas_threshold = 4096
 
 
@@ -81,15 +80,14 @@ def exact_scores(embeddings: EmbeddingShards, queries: Float32, candidates: Int6
     for start in range(0, len(queries) if width else 0, step):
         part = candidates[start : start + step]  # (q, M)
         rows, places = np.unique(np.maximum(part, 0), return_inverse=True)
-        vectors, ids = embeddings.rows(rows), np.zeros((len(part), width), np.int64)
+        vectors = embeddings.rows(rows)
+        ids = np.zeros((len(part), width), np.int64)
         ids[:, : part.shape[1]] = places.reshape(part.shape)
-        products, some = (
-            np.empty(ids.shape, np.float32),
-            np.ascontiguousarray(queries[start : start + step]),
-        )
+        products = np.empty(ids.shape, np.float32)
+        part_queries = np.ascontiguousarray(queries[start : start + step])
         faiss.omp_set_num_threads(threads if ids.size >= _PAIRS_WORTH_THREADS else 1)
-        pointers = map(faiss.swig_ptr, (products, some, vectors, ids))
-        faiss.fvec_inner_products_by_idx(*pointers, vectors.shape[1], len(some), width)
+        pointers = map(faiss.swig_ptr, (products, part_queries, vectors, ids))
+        faiss.fvec_inner_products_by_idx(*pointers, vectors.shape[1], len(part_queries), width)
         np.copyto(scores[start : start + step], products[:, : part.shape[1]], where=part >= 0)
     faiss.omp_set_num_threads(threads)
     return scores
@@ -104,8 +102,8 @@ def exact_search(
     queries = check_queries(queries, embeddings.dim, top_k)
     total = len(embeddings) if selected is None else len(check_selected(selected, len(embeddings)))
     if total == 0 or not len(queries):
-        nothing = np.empty((len(queries), 0))
-        return select_best(nothing.astype(np.float32), nothing.astype(np.int64), top_k)
+        nothing = np.empty((len(queries), 0), np.float32)
+        return select_best(nothing, nothing.astype(np.int64), top_k)
     if selected is not None and total <= _PICK_ROWS:
         rows = np.broadcast_to(selected.rows, (len(queries), total))
         return select_best(exact_scores(embeddings, queries, rows), rows, top_k)
@@ -113,9 +111,8 @@ def exact_search(
     last = min(top_k, count) - 1
     scores, rows = _candidates(embeddings, queries, count, selected)
     best, best_rows = select_best(scores, rows, top_k)
+    # Copies of a passage may tie beyond the margin: more candidates decide which come first.
     tied = np.flatnonzero(best[:, last] <= scores.min(axis=1))
-    # Copies of a passage may tie beyond the margin: more candidates decide which of them come
-    # first.
     while len(tied) and count < total:
         count = min(4 * count, total)
         scores, rows = _candidates(embeddings, queries[tied], count, selected)
@@ -138,11 +135,10 @@ def _candidates(
     embeddings: EmbeddingShards, queries: Float32, count: int, selected: Selection | None
 ) -> tuple[Float32, Int64]:
     """Exact scores and rows (n, count) of the best, in any order."""
-    starts = range(0, len(queries), _QUERIES_AT_ONCE)
-    parts = [
-        _best_rows(embeddings, queries[it : it + _QUERIES_AT_ONCE], count, selected)
-        for it in starts
-    ]
+    parts = []
+    for start in range(0, len(queries), _QUERIES_AT_ONCE):
+        some_queries = queries[start : start + _QUERIES_AT_ONCE]
+        parts.append(_best_rows(embeddings, some_queries, count, selected))
     rows = np.concatenate(parts)
     return exact_scores(embeddings, queries, rows), rows
 
@@ -185,8 +181,8 @@ def _selected_blocks(
         if inside is None or inside.all():
             yield vectors, np.arange(first_row, first_row + len(vectors))
         elif inside.any():
-            chosen = np.flatnonzero(inside)
-            yield vectors[chosen], chosen + first_row
+            places = np.flatnonzero(inside)
+            yield vectors[places], places + first_row
 
 
 class FlatIndex:
@@ -195,7 +191,8 @@ class FlatIndex:
     """
 
     def __init__(self, embeddings: EmbeddingShards) -> None:
-        self._embeddings, self.dim = embeddings, embeddings.dim
+        self._embeddings = embeddings
+        self.dim = embeddings.dim
 
     def __len__(self) -> int:
         return len(self._embeddings)

@@ -13,14 +13,15 @@ import numpy as np
 import pyarrow.compute as pc
 
 from indexers.documents import Documents, Put
-from indexers.embeddings import EmbeddingShards, Header
-from indexers.faiss_index import open_dense
+from indexers.embeddings import EmbeddingShards, ShardLayout
+from indexers.faiss_index import DenseInfo, open_dense
 from indexers.ledger import hold_folder
 from indexers.lucene import LuceneIndex
 from indexers.manifest import Manifest
 from indexers.passages import PassageStore, metadata_of
 from indexers.protocols import EncoderIdentity, Selection, VectorIndex
 from indexers.settings import PARTS, Part
+from indexers.token_files import TokenInfo
 from indexers.token_index import TokenIndex
 from rag.core.arrays import Bool
 from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError, ResourceError
@@ -73,15 +74,14 @@ class Index:
                 f"{self.passages.directory} has {len(self.passages)} passages",
                 hint="rebuild the index",
             )
-        encoder = manifest.encoder
-        if "tokens" in self.parts and encoder is not None:
-            self.tokens = TokenIndex(self.data / "tokens", manifest.stage("tokens").output, encoder)
-        if "dense" in self.parts and encoder is not None:
-            header = Header(**manifest.stage("embeddings").output, encoder=encoder)
-            self.embeddings = EmbeddingShards.open(self.data / "embeddings", header)
-            self.dense = open_dense(
-                self.data / "dense", self.embeddings, manifest.stage("dense").output
-            )
+        if "tokens" in self.parts:
+            token_info = TokenInfo(**manifest.stage("tokens").output)
+            self.tokens = TokenIndex(self.data / "tokens", token_info)
+        if "dense" in self.parts:
+            layout = ShardLayout(**manifest.stage("embeddings").output)
+            self.embeddings = EmbeddingShards.open(self.data / "embeddings", layout)
+            dense_info = DenseInfo(**manifest.stage("dense").output)
+            self.dense = open_dense(self.data / "dense", self.embeddings, dense_info)
 
     @classmethod
     def open(cls, directory: str | Path, *, verify: Verify = "size") -> Index:

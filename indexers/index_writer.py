@@ -17,35 +17,41 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
-
 from indexers.documents import DocumentEntry, Documents, Put, writing_documents
 from indexers.embeddings import (
-    HEADER_NAME,
     EmbeddingShards,
-    Header,
+    ShardLayout,
     StoredVectors,
     encode_corpus,
-    encode_passages,
+    with_progress,
 )
-from indexers.faiss_index import build_faiss, create_faiss, preset_for
+from indexers.faiss_build import build_faiss
+from indexers.faiss_types import create_faiss, preset_for
 from indexers.index import Index
 from indexers.ledger import DATA_PREFIX, UPDATING_DIR, BuildLedger, remove_unused
 from indexers.lucene import build_bm25
 from indexers.manifest import Manifest
 from indexers.passage_writer import PassageStoreWriter, passages_digest
 from indexers.passages import PassageStore
-from indexers.protocols import EncoderIdentity, EncodesCorpus, PassageEncoder
+from indexers.probes import PROBES_NAME, read_probes, save_probes
+from indexers.protocols import (
+    EncoderIdentity,
+    EncodesCorpus,
+    PassageEncoder,
+    TokenEncoder,
+    TokenVectors,
+)
+from indexers.reuse import check_vectors
 from indexers.settings import PLAID, BuildSettings, StageName
-from indexers.token_build import TokenEncoder, build_tokens
+from indexers.token_build import StoredTokens, build_tokens
 from indexers.token_codec import BITS
-from rag.core.arrays import Float32, load_npy, save_npy
+from rag.core.arrays import Float32
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError, ResourceError
 from rag.core.files import (
     TEMPORARY_MARK,
@@ -59,17 +65,11 @@ from rag.core.manifest import BUILDING_DIR, MANIFEST_NAME
 from rag.core.types import Passage
 
 Change = Passage | Put | DocumentEntry
-OpenEncoder = Callable[[EncoderIdentity], PassageEncoder]
+Encoder = PassageEncoder | TokenEncoder
+OpenEncoder = Callable[[EncoderIdentity], Encoder]
 
-PROBES_NAME = "probes.npy"  # queries on which recall is measured, beside the embeddings
-_PROBE_WORDS = 10
 _VECTORS: tuple[StageName, ...] = ("embeddings", "tokens")
 _OWN_FILES = {MANIFEST_NAME, ".lock", BUILDING_DIR, UPDATING_DIR}
-_CHECKED_PASSAGES = 16
-# Share of a vector's length: float16 and bf16 stay below it, another encoder does not.
-_FARTHEST = 0.1
-# Fields of an encoder's identity that may differ while passages get equal vectors.
-_QUESTION_SIDE = ("weights_sha256", "name", "query_prefix")
 
 
 @dataclass(slots=True)
@@ -120,18 +120,22 @@ class _LazyEncoder:
         self.dim = identity.dim
 
     @cached_property
-    def _encoder(self) -> Any:
+    def _encoder(self) -> Encoder:
         encoder = self._open(self.identity)
         self.identity.check(self._directory, encoder.identity)
         return encoder
 
     def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> Float32:
         """See `PassageEncoder`."""
-        return cast("Float32", self._encoder.encode_passages(titles, texts))
+        return cast("PassageEncoder", self._encoder).encode_passages(titles, texts)
 
-    def passage_tokens(self, titles: Sequence[str], texts: Sequence[str]) -> Any:
+    def reporting(self, done: Callable[[int], None]) -> PassageEncoder:
+        """See `ReportsProgress`."""
+        return with_progress(cast("PassageEncoder", self._encoder), done)
+
+    def passage_tokens(self, titles: Sequence[str], texts: Sequence[str]) -> TokenVectors:
         """See `TokenEncoder`."""
-        return self._encoder.passage_tokens(titles, texts)
+        return cast("TokenEncoder", self._encoder).passage_tokens(titles, texts)
 
 
 def update_index(
@@ -177,7 +181,7 @@ def write_index(
     content: Iterable[Change] | None,
     *,
     settings: BuildSettings | None = None,
-    encoder: PassageEncoder | TokenEncoder | None = None,
+    encoder: Encoder | None = None,
     start_from: Index | None = None,
     source: Mapping[str, Any] | None = None,
     overwrite: bool = False,
@@ -239,12 +243,13 @@ class _IndexWriter:
     """Writes the stages of one index; the caller has the lock of the directory."""
 
     settings: BuildSettings
-    encoder: Any
+    encoder: Encoder | None
     start: Index | None
     is_update: bool
     ledger: BuildLedger
     report: WriteReport
-    vectors: StoredVectors | None = None
+    stored_vectors: StoredVectors | None = None
+    stored_tokens: StoredTokens | None = None
     kept_passages: int = 0
 
     def write(
@@ -257,8 +262,8 @@ class _IndexWriter:
         """Write all stages and the manifest; see `write_index`."""
         ledger = self.ledger
         report = self.report
-        if self.settings.has_encoder:
-            self._check_encoder()
+        if self.encoder is not None and self.settings.has_encoder:
+            self._check_encoder(self.encoder.identity)
         if self.start is not None:
             self._take_from(self.start, with_passages=content is None)
         if content is not None:
@@ -277,22 +282,27 @@ class _IndexWriter:
         passages = PassageStore(ledger.path("passages"))
         inputs = {"passages": written.output}
         if self.settings.has_dense:
+            encoder = cast("PassageEncoder", self.encoder)
             keeps_probes = self.is_update or content is None
-            self._write_embeddings(passages, inputs, encode, keeps_probes=keeps_probes)
+            self._write_embeddings(passages, inputs, encoder, encode, keeps_probes=keeps_probes)
             self._write_dense()
         if self.settings.has_tokens:
-            self._write_tokens(passages, inputs)
+            self._write_tokens(passages, inputs, cast("TokenEncoder", self.encoder))
         if "bm25" in self.settings.stages:
             self._write_bm25(passages, inputs)
-        takes_all_vectors = "embeddings" not in ledger.stages
-        report.version = self._commit().version
-        if takes_all_vectors and self.vectors is not None:
-            report.reused = report.passages
-        elif self.vectors is not None:
-            report.reused = max(0, self.vectors.reused - self.kept_passages)
+        report.version = self._commit(has_passages_of_start=self.is_update or content is None)
+        report.reused = self._count_reused()
         return report
 
-    def _check_encoder(self) -> None:
+    def _count_reused(self) -> int:
+        stored = self.stored_vectors or self.stored_tokens
+        if stored is None:
+            return 0
+        if not len(stored.rows):  # the whole stage was taken over
+            return self.report.passages
+        return max(0, int((stored.rows >= 0).sum()) - self.kept_passages)
+
+    def _check_encoder(self, identity: EncoderIdentity) -> None:
         """An index has one encoder, and vectors of passages or of tokens."""
         ledger = self.ledger
         for stage in _VECTORS:
@@ -304,8 +314,8 @@ class _IndexWriter:
                     "another directory",
                 )
         if ledger.encoder is not None:
-            ledger.encoder.check(ledger.directory, self.encoder.identity)
-        ledger.encoder = self.encoder.identity
+            ledger.encoder.check(ledger.directory, identity)
+        ledger.encoder = identity
 
     def _take_from(self, start: Index, *, with_passages: bool) -> None:
         """Take over vectors and stages of a version, unless it has changed or has others."""
@@ -313,28 +323,41 @@ class _IndexWriter:
             raise ResourceError(
                 f"{start.directory} was changed by another process", hint="try again"
             )
+        unknown = sorted(start.manifest.model_extra or {})
+        if unknown and not self.is_update and not with_passages:
+            raise MismatchedArtifactError(
+                f"the manifest of {start.directory} has {', '.join(unknown)}, which this version "
+                "of the program does not know",
+                hint="upgrade the program, or build without the vectors of that index",
+            )
         if self.settings.has_dense:
-            embeddings = start.require_dense().embeddings
-            # The passages stay: their sample tells whether the tokenizer of questions alone changed.
-            free = (*_QUESTION_SIDE, "tokenizer_sha256") if with_passages else _QUESTION_SIDE
-            _check_vectors(start, embeddings, self.encoder, self.settings, free)
-            self.vectors = StoredVectors(start.passages, embeddings)
+            passage_encoder = cast("PassageEncoder", self.encoder)
+            check_vectors(start, passage_encoder, self.settings, with_passages=with_passages)
+            self.stored_vectors = StoredVectors(start.passages, start.require_dense().embeddings)
+        if self.settings.has_tokens and start.tokens is not None:
+            stored = start.manifest.encoder
+            encoder = cast("TokenEncoder", self.encoder)
+            if stored is not None and not stored.differences(encoder.identity):
+                self.stored_tokens = StoredTokens(start.passages, start.tokens.shards)
         if self.ledger.existing is None:
             stages = dict(start.manifest.stages)
             if not with_passages:
                 del stages["passages"]
             self.ledger.take_from(start.data, stages)
 
-    def _commit(self) -> Manifest:
+    def _commit(self, *, has_passages_of_start: bool) -> str:
+        """Make the stages the index; returns its version."""
         existing = self.ledger.existing
         settings = self.settings
+        optional: Mapping[str, Any] = {}
         if existing is not None:
             if not self.ledger.stages:
-                return existing
+                return existing.version
             settings = settings.extended(existing.settings)
-        predecessor = existing or (self.start.manifest if self.start else None)
-        optional = predecessor.optional if predecessor else {}
-        return self.ledger.commit(settings, optional)
+            optional = existing.optional
+        elif self.start is not None and has_passages_of_start:
+            optional = self.start.manifest.optional
+        return self.ledger.commit(settings, optional).version
 
     def _write_passages(
         self,
@@ -391,14 +414,14 @@ class _IndexWriter:
     def _write_embeddings(
         self,
         passages: PassageStore,
-        inputs: Mapping[str, Any],
+        inputs: Mapping[str, object],
+        encoder: PassageEncoder,
         encode: EncodesCorpus,
         *,
         keeps_probes: bool,
     ) -> None:
         """Encode the passages, one shard per call, so that the encoder can sort them by length."""
         settings = self.settings
-        encoder = self.encoder
         identity = encoder.identity
         if identity.pooling == "tokens":
             raise ConfigError(
@@ -412,17 +435,17 @@ class _IndexWriter:
         def write(directory: Path) -> Mapping[str, object]:
             probes = directory / PROBES_NAME
             options: dict[str, Any] = {"shard_rows": settings.shard_rows}
-            if self.vectors is not None:
-                options["stored"] = self.vectors
-            if self.vectors is not None and keeps_probes and not probes.exists():
-                # The probes of the next version are questions of the same kind.
-                directory.mkdir(exist_ok=True)
-                link_or_copy(self.vectors.directory / PROBES_NAME, probes)
+            stored = self.stored_vectors
+            if stored is not None:
+                options["stored"] = stored
+                if keeps_probes and not probes.exists():
+                    # The probes of the next version are questions of the same kind.
+                    directory.mkdir(exist_ok=True)
+                    link_or_copy(stored.directory / PROBES_NAME, probes)
             shards = encode(directory, passages, encoder, settings.stored_dtype, **options)
             if not probes.exists():
                 save_probes(directory, passages, encoder, settings.probes, settings.seed)
-            (directory / HEADER_NAME).unlink()  # the manifest says it
-            return shards.header.model_dump(exclude={"encoder"})
+            return asdict(shards.layout)
 
         choice = {
             "encoder": identity.comparable(),
@@ -444,29 +467,44 @@ class _IndexWriter:
         }
 
         def write(directory: Path) -> Mapping[str, object]:
-            header = Header(**stored.output, encoder=self.encoder.identity)
-            embeddings = EmbeddingShards.open(self.ledger.path("embeddings"), header)
+            layout = ShardLayout(**stored.output)
+            embeddings = EmbeddingShards.open(self.ledger.path("embeddings"), layout)
             probes = read_probes(embeddings)
             threads = settings.threads
-            return build_faiss(embeddings, directory, probes=probes, threads=threads, **choice)
+            info = build_faiss(embeddings, directory, probes=probes, threads=threads, **choice)
+            return info.model_dump(exclude_none=True)
 
         files = stored.model_dump()["files"]
         self.ledger.make("dense", {"embeddings": fingerprint(files)[:16], **choice}, write)
 
-    def _write_tokens(self, passages: PassageStore, inputs: Mapping[str, Any]) -> None:
+    def _write_tokens(
+        self, passages: PassageStore, inputs: Mapping[str, object], encoder: TokenEncoder
+    ) -> None:
         settings = self.settings
-        encoder = self.encoder
         choice: dict[str, Any] = {"shard_rows": settings.shard_rows, "seed": settings.seed}
         identity = encoder.identity.comparable()
-        write = partial(build_tokens, passages, encoder=encoder, **choice)
-        self.ledger.make("tokens", {**inputs, "encoder": identity, "bits": BITS, **choice}, write)
+        inputs = {**inputs, "encoder": identity, "bits": BITS, **choice}
+        # The version whose centroids and codes are taken over decides the content, too.
+        if self.start is not None and self.stored_tokens is not None:
+            inputs["start"] = fingerprint(self.start.manifest.stage("tokens").model_dump())[:16]
+        elif "start" in self.ledger.stage("tokens").inputs:
+            inputs["start"] = self.ledger.stage("tokens").inputs["start"]
 
-    def _write_bm25(self, passages: PassageStore, inputs: Mapping[str, Any]) -> None:
+        def write(directory: Path) -> Mapping[str, object]:
+            stored = self.stored_tokens
+            return build_tokens(passages, directory, encoder, stored=stored, **choice).model_dump()
+
+        self.ledger.make("tokens", inputs, write)
+
+    def _write_bm25(self, passages: PassageStore, inputs: Mapping[str, object]) -> None:
         settings = self.settings
         weights: dict[str, Any] = {"k1": settings.k1, "b": settings.b}
         threads = settings.threads or os.cpu_count() or 1
         heap_mib = settings.java_heap_mib
-        write = partial(build_bm25, passages, threads=threads, heap_mib=heap_mib, **weights)
+
+        def write(directory: Path) -> Mapping[str, object]:
+            return build_bm25(passages, directory, threads=threads, heap_mib=heap_mib, **weights)
+
         self.ledger.make("bm25", {**inputs, **weights}, write)
 
 
@@ -513,75 +551,6 @@ def _store(documents: Iterable[Put], directory: Path) -> dict[str, Any]:
                 "there are no passages to index", hint="check the corpus and the split settings"
             )
     return {"count": len(writer), "sha256": writer.digest}
-
-
-def save_probes(
-    directory: Path, passages: PassageStore, encoder: PassageEncoder, count: int, seed: int
-) -> None:
-    """Store vectors of pieces of ten words from random passages beside the embeddings.
-
-    They are as long as questions, and not in the index as such. With them the FAISS stage needs no
-    encoder.
-    """
-    generator = np.random.default_rng(seed)
-    rows = np.sort(generator.choice(len(passages), min(count, len(passages)), replace=False))
-    texts = []
-    for passage in passages.get_many(rows):
-        words = passage.text.split() or passage.title.split() or [passage.id]
-        start = int(generator.integers(0, max(len(words) - _PROBE_WORDS, 0) + 1))
-        texts.append(" ".join(words[start : start + _PROBE_WORDS]))
-    vectors = encoder.encode_passages([""] * len(texts), texts)
-    save_npy(directory / PROBES_NAME, np.asarray(vectors, dtype=np.float32))
-
-
-def read_probes(embeddings: EmbeddingShards) -> Float32:
-    """Probes (n, D) stored beside the embeddings."""
-    return load_npy(embeddings.directory / PROBES_NAME, dtype=np.float32)
-
-
-def _check_vectors(
-    start: Index,
-    embeddings: EmbeddingShards,
-    encoder: PassageEncoder,
-    settings: BuildSettings,
-    free: tuple[str, ...],
-) -> None:
-    """Refuse vectors that are less precise than those to be stored, or of another passage encoder.
-
-    An encoder that differs in the fields `free` alone is accepted if a sample of the passages gets
-    equal vectors.
-    """
-    if settings.stored_dtype == "float32" and embeddings.dtype != "float32":
-        raise ConfigError(
-            f"{start.directory} holds vectors rounded to {embeddings.dtype}, the new index stores "
-            "float32",
-            hint="build it with --index-type SQfp16, or without --reuse",
-        )
-    differences = embeddings.encoder.differences(encoder.identity)
-    if any(not line.startswith(free) for line in differences):
-        embeddings.encoder.check(start.directory, encoder.identity)
-    if differences:
-        _check_sample(start, embeddings, encoder, settings.seed)
-
-
-def _check_sample(
-    start: Index, embeddings: EmbeddingShards, encoder: PassageEncoder, seed: int
-) -> None:
-    """Refuse an encoder that gives a sample of the passages other vectors than are stored."""
-    count = min(_CHECKED_PASSAGES, len(start.passages))
-    draw = np.random.default_rng(seed)
-    rows = np.sort(draw.choice(len(start.passages), count, replace=False))
-    stored = embeddings.rows(rows)
-    computed = encode_passages(encoder, start.passages.get_many(rows))
-    lengths = np.maximum(np.linalg.norm(stored, axis=1), 1e-30)
-    farthest = (np.linalg.norm(computed - stored, axis=1) / lengths).max()
-    if farthest > _FARTHEST:
-        raise MismatchedArtifactError(
-            f"{encoder.identity.name} gives passages of {start.directory} other vectors "
-            f"({farthest:.0%} apart)",
-            hint=f"name the encoder that it was made with, {embeddings.encoder.name}, or build it "
-            "again",
-        )
 
 
 def _refuse_others_files(directory: Path) -> None:

@@ -9,7 +9,6 @@ for whole blocks; unused ids are -1. Where each list is stands in `faiss.index`.
 """
 
 from pathlib import Path
-from typing import Any
 
 import faiss
 import numpy as np
@@ -20,7 +19,7 @@ from rag.core.files import atomic_path
 LISTS_NAME = "faiss.lists"
 
 
-def move_lists(index: Any, directory: Path) -> None:
+def move_lists(index: faiss.Index, directory: Path) -> None:
     """Write the lists of an `IndexIVFPQFastScan` into `directory`, and refer to that file from the
     index.
 
@@ -28,25 +27,30 @@ def move_lists(index: Any, directory: Path) -> None:
     """
     blocks = faiss.downcast_InvertedLists(index.invlists)
     lists = faiss.OnDiskInvertedLists()
-    lists.nlist, lists.code_size, lists.read_only = index.nlist, index.code_size, True
+    lists.nlist = index.nlist
+    lists.code_size = index.code_size
+    lists.read_only = True
     with atomic_path(directory / LISTS_NAME) as temporary, temporary.open("wb") as file:
         for number in range(index.nlist):
             size = blocks.list_size(number)
             room = -(-size // blocks.n_per_block) * blocks.n_per_block
             entry = faiss.OnDiskOneList()
-            entry.size, entry.capacity, entry.offset = size, room, file.tell()
+            entry.size = size
+            entry.capacity = room
+            entry.offset = file.tell()
             lists.lists.push_back(entry)
             if room:
                 ids = np.full(room, -1, np.int64)
                 ids[:size] = faiss.rev_swig_ptr(blocks.get_ids(number), size)
                 file.write(faiss.rev_swig_ptr(blocks.get_codes(number), room * index.code_size))
                 file.write(ids.data)
-        lists.filename, lists.totsize = LISTS_NAME, file.tell()
+        lists.filename = LISTS_NAME
+        lists.totsize = file.tell()
     index.replace_invlists(lists, True)
     lists.this.disown()
 
 
-def open_lists(path: Path) -> Any:
+def open_lists(path: Path) -> faiss.Index:
     """FAISS's index in a file, with lists that `move_lists` wrote beside it, mapped.
 
     Raises:
@@ -58,15 +62,14 @@ def open_lists(path: Path) -> Any:
         raise IncompleteArtifactError(f"{file} is missing", hint="restore it or rebuild the index")
     index = faiss.read_index(str(path), faiss.IO_FLAG_READ_ONLY | faiss.IO_FLAG_SKIP_IVF_DATA)
     lists = faiss.downcast_InvertedLists(index.invlists)
-    if (size := file.stat().st_size) != lists.totsize:
+    size = file.stat().st_size
+    if size != lists.totsize:
         raise ArtifactError(
             f"{file} has {size:,} bytes, expected {lists.totsize:,}",
             hint="restore it or rebuild the index",
         )
-    lists.filename, lists.prefetch_nthread = (
-        str(file),
-        0,
-    )  # threads that read ahead cost more than they bring
+    lists.filename = str(file)
+    lists.prefetch_nthread = 0  # threads that read ahead cost more than they bring
     if size:
         lists.do_mmap()
     return index

@@ -1,6 +1,6 @@
 """The size of an index before it is built: arithmetic over the file formats; 1 GB = 10^9 bytes."""
 
-from indexers.faiss_index import HNSW_LINKS, create_faiss, preset_for
+from indexers.faiss_types import HNSW_LINKS, create_faiss, preset_for
 from indexers.settings import BuildSettings
 from indexers.token_codec import BITS, centroid_count, code_dtype
 from rag.core.errors import ConfigError

@@ -12,17 +12,16 @@ from pathlib import Path
 from typing import Annotated, Any, Protocol, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from pydantic import PlainSerializer, PlainValidator
 
 from rag.core.arrays import Bool, Float32, Int64
 from rag.core.errors import ArtifactError, MismatchedArtifactError
 
 _CHECKSUM = re.compile("([0-9a-f]{8})[0-9a-f]{56}")
-_OPTIONAL = (
-    "interaction",
-    "tokenizer_sha256",
-)  # fields of an encoder's identity that may be absent
+# Fields of an encoder's identity that may be absent.
+_OPTIONAL = ("interaction", "tokenizer_sha256")
+IdentityValue = str | int | bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +62,10 @@ class EncoderIdentity:
     interaction: str = ""
     tokenizer_sha256: str = ""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, IdentityValue]:
         """A dict ready for `json.dumps`; an empty interaction or tokenizer is left out."""
-        return {
-            name: value for name, value in asdict(self).items() if value or name not in _OPTIONAL
-        }
+        fields = asdict(self).items()
+        return {name: value for name, value in fields if value or name not in _OPTIONAL}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> EncoderIdentity:
@@ -76,43 +74,54 @@ class EncoderIdentity:
         Raises:
             ArtifactError: a field is missing or unknown.
         """
-        if odd := sorted({*value, *_OPTIONAL} ^ {field.name for field in fields(cls)}):
-            problem = f"the encoder identity has missing or unknown fields: {', '.join(odd)}"
-            raise ArtifactError(problem, hint="rebuild the index")
+        odd_names = sorted({*value, *_OPTIONAL} ^ {field.name for field in fields(cls)})
+        if odd_names:
+            raise ArtifactError(
+                f"the encoder identity has missing or unknown fields: {', '.join(odd_names)}",
+                hint="rebuild the index",
+            )
         return cls(**value)
 
     def differences(self, other: EncoderIdentity) -> tuple[str, ...]:
         """One readable line for each field that matters and differs; empty if vectors are
         comparable.
         """
-        skipped = {"name"} if self.weights_sha256 and other.weights_sha256 else set()
+        skipped = set()
+        if self.weights_sha256 and other.weights_sha256:
+            skipped.add("name")
         if not self.tokenizer_sha256 or not other.tokenizer_sha256:
             skipped.add("tokenizer_sha256")
+        others = asdict(other)
         return tuple(
-            f"{field.name}: {getattr(self, field.name)!r} != {getattr(other, field.name)!r}"
-            for field in fields(self)
-            if field.name not in skipped and getattr(self, field.name) != getattr(other, field.name)
+            f"{name}: {value!r} != {others[name]!r}"
+            for name, value in asdict(self).items()
+            if name not in skipped and value != others[name]
         )
 
-    def check(self, place: Path, other: EncoderIdentity) -> None:
-        """Refuse another encoder than this one, with which the index in `place` was built.
+    def check(self, directory: Path, other: EncoderIdentity) -> None:
+        """Refuse another encoder than this one, with which the index in `directory` was built.
 
         Raises:
             MismatchedArtifactError: names both, and every field that differs.
         """
-        if differences := self.differences(other):
-            named = "as it is now" if self.name == other.name else repr(other.name)
-            how = _CHECKSUM.sub(r"\1…", "; ".join(differences))
-            raise MismatchedArtifactError(
-                f"{place} was built with the encoder {self.name!r}, not {named} ({how})",
-                hint="use that encoder, or build an index of this one (another --out, or --overwrite)",
-            )
+        differences = self.differences(other)
+        if not differences:
+            return
+        other_name = "as it is now" if self.name == other.name else repr(other.name)
+        how = _CHECKSUM.sub(r"\1…", "; ".join(differences))
+        raise MismatchedArtifactError(
+            f"{directory} was built with the encoder {self.name!r}, not {other_name} ({how})",
+            hint="use that encoder, or build an index of this one (another --out, or --overwrite)",
+        )
 
-    def comparable(self) -> dict[str, Any]:
+    def comparable(self) -> dict[str, IdentityValue]:
         """The fields that must not change when a build continues; the name may, if the weights are
         known.
         """
-        return {**self.to_json(), "name": "" if self.weights_sha256 else self.name}
+        fields = self.to_json()
+        if self.weights_sha256:
+            fields["name"] = ""
+        return fields
 
     def describe(self) -> str:
         """One line about how texts become vectors."""
@@ -124,7 +133,7 @@ class EncoderIdentity:
             f"{self.max_length:,} tokens, layout {self.layout!r}, {prefixes}"
         )
 
-    def options(self) -> dict[str, Any]:
+    def options(self) -> dict[str, IdentityValue]:
         """The settings to load an encoder with so that it makes these vectors."""
         names = ("pooling", "normalize", "max_length", "query_prefix", "passage_prefix", "layout")
         return {name: getattr(self, name) for name in names}
@@ -144,8 +153,7 @@ Identity = Annotated[
 class PassageEncoder(Protocol):
     """Turns passages into vectors. It gets whole shards, so it may sort them by length.
 
-    With a method `reporting(done)`, the same encoder that calls `done` with the number of texts
-    after every batch, progress is shown within a shard.
+    If it is also a `ReportsProgress`, progress is shown within a shard.
     """
 
     @property
@@ -162,6 +170,42 @@ class PassageEncoder(Protocol):
         The vector of a passage must depend on the arguments of this one call only: equal calls
         give equal bytes, in another process too.
         """
+
+
+@runtime_checkable
+class ReportsProgress(Protocol):
+    """A passage encoder that can say how far it is."""
+
+    def reporting(self, done: Callable[[int], None]) -> PassageEncoder:
+        """The same encoder, calling `done` with the number of texts after every batch."""
+
+
+class TokenVectors(Protocol):
+    """Vectors of several texts, concatenated.
+
+    Attributes:
+        values: (T, D) float32.
+        lengths: (n,) number of vectors of each text; None: one vector for each text.
+    """
+
+    @property
+    def values(self) -> ArrayLike:
+        """All vectors, end to end."""
+
+    @property
+    def lengths(self) -> ArrayLike | None:
+        """The number of each text's vectors."""
+
+
+class TokenEncoder(Protocol):
+    """Turns passages into one vector per token."""
+
+    @property
+    def identity(self) -> EncoderIdentity:
+        """The identity of the encoder."""
+
+    def passage_tokens(self, titles: Sequence[str], texts: Sequence[str]) -> TokenVectors:
+        """Vectors of passages, in order. Equal calls give equal bytes."""
 
 
 # Encodes all passages, in this process (`encode_corpus`, which has the arguments) or elsewhere

@@ -16,15 +16,16 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rag.core.arrays import Float32, Int64
 
+Codes = NDArray[np.unsignedinteger]
 BITS = 2  # of a residual's number
-_LEVELS, _PER_BYTE = 1 << BITS, 8 // BITS
+_LEVELS = 1 << BITS
+_PER_BYTE = 8 // BITS
 _SHIFTS = BITS * np.arange(_PER_BYTE)
 TRAINING_TOKENS = 32  # sampled tokens for each centroid
 _ROUNDS = 4
@@ -44,7 +45,7 @@ def centroid_count(tokens: float) -> int:
     return 1 << max(0, math.floor(math.log2(16.0 * math.sqrt(max(tokens, 1.0)))))
 
 
-def code_dtype(centroids: int) -> np.dtype[Any]:
+def code_dtype(centroids: int) -> np.dtype[np.unsignedinteger]:
     """Smallest unsigned dtype that can index `centroids` centroids."""
     return np.dtype(np.uint16 if centroids <= 1 << 16 else np.uint32)
 
@@ -58,13 +59,15 @@ class _Finder:
     """
 
     def __init__(self, centroids: Float32) -> None:
-        self.centroids, count = centroids, len(centroids)
+        self.centroids = centroids
         self.groups = centroids[:0]
+        count = len(centroids)
         if count > _SCANNED_WHOLE:
             self.groups = _spherical_means(centroids, 1 << round(math.log2(math.sqrt(count))))
-            looked = max(_SCANNED_WHOLE, count // 16)
+            compared = max(_SCANNED_WHOLE, count // 16)
             self.members = [
-                np.argpartition(-(centroids @ g), looked - 1)[:looked] for g in self.groups
+                np.argpartition(-(centroids @ group), compared - 1)[:compared]
+                for group in self.groups
             ]
 
     def __call__(self, vectors: Float32) -> Int64:
@@ -76,17 +79,18 @@ class _Finder:
         ends = np.searchsorted(groups[order], np.arange(len(self.groups) + 1))
         codes = np.empty(len(vectors), np.int64)
         for members, start, stop in zip(self.members, ends[:-1], ends[1:], strict=True):
-            own = order[start:stop]
-            codes[own] = members[_best(vectors[own], self.centroids[members])]
+            places = order[start:stop]
+            codes[places] = members[_best(vectors[places], self.centroids[members])]
         return codes
 
 
 def _best(vectors: Float32, centroids: Float32) -> Int64:
     """Rows (T,) of the centroids with the largest inner product."""
-    starts = range(0, max(1, len(vectors)), _ROWS_AT_ONCE)
-    return np.concatenate(
-        [(vectors[a : a + _ROWS_AT_ONCE] @ centroids.T).argmax(1) for a in starts]
-    )
+    parts = []
+    for start in range(0, max(1, len(vectors)), _ROWS_AT_ONCE):
+        products = vectors[start : start + _ROWS_AT_ONCE] @ centroids.T
+        parts.append(products.argmax(1))
+    return np.concatenate(parts)
 
 
 def _spherical_means(points: Float32, count: int) -> Float32:
@@ -102,18 +106,20 @@ def _spherical_means(points: Float32, count: int) -> Float32:
         used, firsts = np.unique(codes[order], return_index=True)
         sums = np.add.reduceat(points[order], firsts)  # (used, D)
         lengths = np.linalg.norm(sums, axis=1, keepdims=True)
-        centroids[used] = np.where(
-            lengths > 1e-6, sums / np.maximum(lengths, 1e-6), centroids[used]
-        )
+        directions = sums / np.maximum(lengths, 1e-6)
+        centroids[used] = np.where(lengths > 1e-6, directions, centroids[used])
     return centroids
 
 
-def train_codec(sample: Float32, count: int) -> TokenCodec:
+def train_codec(sample: Float32, count: int) -> tuple[TokenCodec, float]:
     """Train centroids by spherical k-means, then the residuals' buckets on held-out tokens.
 
     Args:
         sample: (S, D) unit vectors in random order.
         count: number of centroids, but at most a quarter of the sample.
+
+    Returns:
+        The codec, and the mean squared distance of held-out tokens to their centroids.
     """
     dim = sample.shape[1]
     held_out = min(_HELD_OUT, len(sample) // 8)
@@ -123,19 +129,21 @@ def train_codec(sample: Float32, count: int) -> TokenCodec:
     centroids = _spherical_means(points, count).astype(np.float16).astype(np.float32)
     vectors = sample[:held_out] if held_out else points
     residuals = vectors - centroids[_Finder(centroids)(vectors)]  # (R, D)
-    cuts = np.quantile(residuals, np.arange(1, _LEVELS) / _LEVELS, axis=0).astype(
-        np.float32
-    )  # (3, D)
+    shares = np.arange(1, _LEVELS) / _LEVELS
+    cuts = np.quantile(residuals, shares, axis=0).astype(np.float32)  # (3, D)
     edges = np.vstack([residuals.min(0)[None], cuts, residuals.max(0)[None]])
     buckets = (residuals[None] > cuts[:, None]).sum(0)  # (R, D)
     means_of = np.empty((_LEVELS, dim), np.float32)
     for bucket in range(_LEVELS):
         inside = buckets == bucket
         middle = edges[bucket : bucket + 2].mean(0)  # for buckets that are empty because of ties
-        means_of[bucket] = np.where(
-            inside.any(0), (residuals * inside).sum(0) / np.maximum(inside.sum(0), 1), middle
-        )
-    return TokenCodec(centroids, np.vstack([cuts, means_of]))
+        means = (residuals * inside).sum(0) / np.maximum(inside.sum(0), 1)
+        means_of[bucket] = np.where(inside.any(0), means, middle)
+    return TokenCodec(centroids, np.vstack([cuts, means_of])), _mean_square(residuals)
+
+
+def _mean_square(residuals: Float32) -> float:
+    return float(np.vecdot(residuals, residuals).mean(dtype=np.float64))
 
 
 @dataclass(frozen=True)
@@ -150,7 +158,7 @@ class TokenCodec:
         >>> draw = np.random.default_rng(0)
         >>> vectors = draw.standard_normal((512, 8), dtype=np.float32)
         >>> vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-        >>> codec = train_codec(vectors, 16)
+        >>> codec, _ = train_codec(vectors, 16)
         >>> codes, packed = codec.encode(vectors)
         >>> packed.shape, bool(codec.similarities(codes, packed, vectors).diagonal().mean() > 0.95)
         ((512, 2), True)
@@ -174,14 +182,20 @@ class TokenCodec:
         """(bytes · 256, numbers per byte): the values that each byte stands for at each
         position.
         """
-        dim, places = self.centroids.shape[1], self.packed_bytes * _PER_BYTE
-        values = np.zeros((_LEVELS, places), np.float32)
-        values[:, :dim] = self.buckets[_LEVELS - 1 :]
-        parts = (np.arange(256)[:, None] >> _SHIFTS) & (_LEVELS - 1)  # (256, numbers per byte)
-        starts = range(0, places, _PER_BYTE)
-        return np.concatenate([values[parts, np.arange(at, at + _PER_BYTE)] for at in starts])
+        numbers = self.packed_bytes * _PER_BYTE
+        values = np.zeros((_LEVELS, numbers), np.float32)
+        values[:, : self.centroids.shape[1]] = self.buckets[_LEVELS - 1 :]
+        levels = (np.arange(256)[:, None] >> _SHIFTS) & (_LEVELS - 1)  # (256, numbers per byte)
+        parts = []
+        for start in range(0, numbers, _PER_BYTE):
+            parts.append(values[levels, np.arange(start, start + _PER_BYTE)])
+        return np.concatenate(parts)
 
-    def encode(self, vectors: Float32) -> tuple[NDArray[Any], NDArray[np.uint8]]:
+    def error(self, vectors: Float32) -> float:
+        """Mean squared distance of vectors (T, D) to their centroids."""
+        return _mean_square(vectors - self.centroids[self._nearest(vectors)])
+
+    def encode(self, vectors: Float32) -> tuple[Codes, NDArray[np.uint8]]:
         """Centroids (T,) and packed residuals (T, bytes) of vectors (T, D)."""
         codes = self._nearest(vectors)
         residuals = vectors - self.centroids[codes]
@@ -192,33 +206,30 @@ class TokenCodec:
         shifted <<= _SHIFTS.astype(np.uint8)
         return codes.astype(code_dtype(len(self.centroids))), np.bitwise_or.reduce(shifted, axis=2)
 
-    def similarities(
-        self, codes: NDArray[Any], packed: NDArray[np.uint8], query: Float32
-    ) -> Float32:
+    def similarities(self, codes: Codes, packed: NDArray[np.uint8], query: Float32) -> Float32:
         """Inner products (T, q) of restored unit vectors with vectors (q, D), a thousand tokens at
         a time.
         """
         products = np.empty((len(codes), len(query)), np.float32)
-        count, dim = min(len(codes), _TOKENS_AT_ONCE), self.centroids.shape[1]
+        dim = self.centroids.shape[1]
+        most = min(len(codes), _TOKENS_AT_ONCE)
         # Buffers, used for every block: they stay in the processor's cache.
-        all_places = np.empty((count, self.packed_bytes), np.intp)
-        all_values = np.empty((count, self.packed_bytes, _PER_BYTE), np.float32)
-        all_centroids = np.empty((count, dim), np.float32)
+        all_places = np.empty((most, self.packed_bytes), np.intp)
+        all_values = np.empty((most, self.packed_bytes, _PER_BYTE), np.float32)
+        all_centroids = np.empty((most, dim), np.float32)
         for start in range(0, len(codes), _TOKENS_AT_ONCE):
-            some = slice(start, start + _TOKENS_AT_ONCE)
-            count = len(codes[some])
-            places, values, centroids = (
-                all_places[:count],
-                all_values[:count],
-                all_centroids[:count],
-            )
-            np.copyto(places, packed[some])
+            block = slice(start, start + _TOKENS_AT_ONCE)
+            count = len(codes[block])
+            places = all_places[:count]
+            values = all_values[:count]
+            centroids = all_centroids[:count]
+            np.copyto(places, packed[block])
             places += 256 * np.arange(self.packed_bytes)
             # `take` is several times as fast with `out` and without checks
             self._table.take(places, axis=0, out=values, mode="clip")
-            self.centroids.take(codes[some], axis=0, out=centroids, mode="clip")
+            self.centroids.take(codes[block], axis=0, out=centroids, mode="clip")
             vectors = values.reshape(count, -1)[:, :dim]
             vectors += centroids
-            np.matmul(vectors, query.T, out=products[some])
-            products[some] /= np.maximum(np.sqrt(np.vecdot(vectors, vectors)), 1e-12)[:, None]
+            np.matmul(vectors, query.T, out=products[block])
+            products[block] /= np.maximum(np.sqrt(np.vecdot(vectors, vectors)), 1e-12)[:, None]
         return products

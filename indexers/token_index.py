@@ -15,25 +15,21 @@ Note: the paper reads all centroids of every passage in an open cell, with one t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import faiss
 import numpy as np
-from numpy.typing import NDArray
 
 from indexers.exact import check_queries, check_selected, select_best
-from indexers.protocols import EncoderIdentity, Selection
-from indexers.token_build import BUCKETS_NAME, CENTROIDS_NAME, ENDS_NAME, LISTS_NAME, shard_files
-from indexers.token_codec import BITS, TokenCodec, code_dtype
-from rag.core.arrays import Float32, Int64, load_npy, ranges
-from rag.core.errors import MismatchedArtifactError, RetrievalError
+from indexers.protocols import Selection
+from indexers.token_codec import Codes
+from indexers.token_files import ENDS_NAME, LISTS_NAME, TokenInfo, TokenShards
+from rag.core.arrays import Float32, Int64, load_npy
+from rag.core.errors import RetrievalError
 
 NPROBE = 4
-# Passages for which the smallest number of candidates is enough; the largest multiple of that
-# number.
-_USUAL, _WIDEST = 25_000, 8.0
+_USUAL = 25_000  # passages for which the smallest number of candidates is enough
+_WIDEST = 8.0  # largest multiple of that number
 _PASSAGES_AT_ONCE = 2048  # decompressed together
 _LEAST = 1e-6  # added to the score of every passage in an open cell
 
@@ -48,67 +44,26 @@ def default_ndocs(top_k: int, passages: int) -> int:
     return int(wider * max(512, 16 * top_k))
 
 
-@dataclass(frozen=True, slots=True)
-class _Shard:
-    """One mapped shard: codes (T,), residuals (T, bytes), the first token of each passage (rows +
-    1,).
-    """
-
-    codes: Any
-    residuals: Any
-    starts: Int64
-
-
 class TokenIndex:
-    """Finished token vectors, memory-mapped.
+    """Search in finished token vectors, which are memory-mapped.
 
     Args:
         info: what `build_tokens` returned, and the manifest of an index says.
-        encoder: identity of the encoder that made the vectors.
 
     Raises:
         ArtifactError: a file is missing, truncated or in another format; the message names it.
     """
 
-    def __init__(self, directory: Path, info: dict[str, Any], encoder: EncoderIdentity) -> None:
-        self.directory = directory
-        self.info = info
-        self.encoder = encoder
-        if info["bits"] != BITS:
-            raise MismatchedArtifactError(
-                f"{directory} has {info['bits']} bits", hint="rebuild the index"
-            )
-        count, self.dim = int(info["centroids"]), int(info["dim"])
-        buckets = load_npy(
-            directory / BUCKETS_NAME, dtype=np.float32, shape=(2 ** (BITS + 1) - 1, self.dim)
-        )
-        centroids = load_npy(directory / CENTROIDS_NAME, dtype=np.float16, shape=(count, self.dim))
-        self.codec = TokenCodec(centroids.astype(np.float32), buckets)
-        self._ends = load_npy(directory / ENDS_NAME, dtype=np.int64, shape=(count,))
-        self._lists = load_npy(
-            directory / LISTS_NAME, dtype=np.uint32, shape=(info["list_entries"],)
-        )
-        self._shards = [
-            self._map(shard, tokens) for shard, tokens in enumerate(info["shard_tokens"])
-        ]
-
-    def _map(self, shard: int, tokens: int) -> _Shard:
-        codes, residuals, lengths = (self.directory / name for name in shard_files(shard))
-        rows = min(self.info["shard_rows"], len(self) - shard * self.info["shard_rows"])
-        each = load_npy(lengths, dtype=np.uint16, shape=(rows,))
-        starts = np.concatenate([[0], np.cumsum(each, dtype=np.int64)])
-        if starts[-1] != tokens:
-            raise MismatchedArtifactError(
-                f"{lengths} counts {starts[-1]} tokens, expected {tokens}", hint="rebuild the index"
-            )
-        return _Shard(
-            load_npy(codes, dtype=code_dtype(len(self.codec.centroids)), shape=(tokens,)),
-            load_npy(residuals, dtype=np.uint8, shape=(tokens, self.codec.packed_bytes)),
-            starts,
-        )
+    def __init__(self, directory: Path, info: TokenInfo) -> None:
+        self.shards = TokenShards(directory, info)
+        self.dim = info.dim
+        self._codec = self.shards.codec
+        self._ends = load_npy(directory / ENDS_NAME, dtype=np.int64, shape=(info.centroids,))
+        lists_shape = (info.list_entries,)
+        self._lists = load_npy(directory / LISTS_NAME, dtype=np.uint32, shape=lists_shape)
 
     def __len__(self) -> int:
-        return int(self.info["rows"])
+        return len(self.shards)
 
     def search(
         self,
@@ -149,10 +104,11 @@ class TokenIndex:
         scores = np.full((len(lengths), top_k), -np.inf, dtype=np.float32)
         rows = np.full((len(lengths), top_k), -1, dtype=np.int64)
         ndocs = max(ndocs or default_ndocs(top_k, len(self)), 4 * top_k)
-        for number, own in enumerate(np.split(values, np.cumsum(lengths)[:-1])):
-            candidates = self._search(own, top_k, nprobe, ndocs, selected)
-            best = select_best(candidates[0][None], candidates[1][None], top_k)
-            scores[number], rows[number] = best[0][0], best[1][0]
+        for number, query in enumerate(np.split(values, np.cumsum(lengths)[:-1])):
+            found = self._search(query, top_k, nprobe, ndocs, selected)
+            best_scores, best_rows = select_best(found[0][None], found[1][None], top_k)
+            scores[number] = best_scores[0]
+            rows[number] = best_rows[0]
         return scores, rows
 
     def _search(
@@ -163,23 +119,21 @@ class TokenIndex:
         """
         allowed = len(self) if selected is None else len(check_selected(selected, len(self)))
         if allowed <= ndocs:
-            every = np.arange(len(self)) if selected is None else selected.rows
-            return self.exact(query, every), every
+            rows = np.arange(len(self)) if selected is None else selected.rows
+            return self.exact(query, rows), rows
+        centroids = self._codec.centroids
         # With a selection as many cells as hold, on average, equally many rows.
-        nprobe = min(nprobe * -(-len(self) // allowed), len(self.codec.centroids))
+        nprobe = min(nprobe * -(-len(self) // allowed), len(centroids))
         gained = self._in_open_cells(query, nprobe, selected)
-        while np.count_nonzero(gained) < top_k and nprobe < len(
-            self.codec.centroids
-        ):  # too few cells
-            nprobe = min(2 * nprobe, len(self.codec.centroids))
+        while np.count_nonzero(gained) < top_k and nprobe < len(centroids):
+            nprobe = min(2 * nprobe, len(centroids))
             gained = self._in_open_cells(query, nprobe, selected)
         rows = np.flatnonzero(gained > 0.0)  # on booleans this is five times as fast
         if len(rows) > ndocs:
             rows = _largest(rows, gained[rows], ndocs)
         if len(rows) > ndocs // 4:
-            rows = _largest(
-                rows, self._of_centroids(self.codec.centroids @ query.T, rows), ndocs // 4
-            )
+            rough_scores = self._of_centroids(centroids @ query.T, rows)
+            rows = _largest(rows, rough_scores, ndocs // 4)
         return self.exact(query, rows), rows
 
     def _in_open_cells(self, query: Float32, nprobe: int, selected: Selection | None) -> Float32:
@@ -189,44 +143,28 @@ class TokenIndex:
         Args:
             query: (q, D).
         """
-        count = min(nprobe + 1, len(self.codec.centroids))
-        values, cells = faiss.knn(
-            query, self.codec.centroids, count, metric=faiss.METRIC_INNER_PRODUCT
-        )
+        centroids = self._codec.centroids
+        count = min(nprobe + 1, len(centroids))
+        values, cells = faiss.knn(query, centroids, count, metric=faiss.METRIC_INNER_PRODUCT)
         floor = values[:, -1] - _LEAST  # upper bound of the closed cells' scores
-        gained, best = np.zeros(len(self), np.float32), np.zeros(len(self), np.float32)
+        gained = np.zeros(len(self), np.float32)
+        best = np.zeros(len(self), np.float32)
         for vector in range(len(query)):
             # From the worst cell to the best: the last value written stays.
-            opened, scores = cells[vector, :nprobe][::-1], values[vector, :nprobe][::-1]
+            opened = cells[vector, :nprobe][::-1]
+            scores = values[vector, :nprobe][::-1]
             ends = self._ends[opened]
             begins = np.where(opened > 0, self._ends[opened - 1], 0)
-            rows = np.concatenate(
-                [self._lists[a:b] for a, b in zip(begins.tolist(), ends.tolist(), strict=True)]
-            )
+            bounds = zip(begins.tolist(), ends.tolist(), strict=True)
+            rows = np.concatenate([self._lists[begin:end] for begin, end in bounds])
             best[rows] = np.repeat(scores - floor[vector], ends - begins)
-            gained[rows] = (
-                gained[rows] + best[rows]
-            )  # a passage in several cells gets the same sum each time
+            # A passage in several cells gets the same sum each time.
+            gained[rows] = gained[rows] + best[rows]
         return gained if selected is None else gained * selected.mask
-
-    def _tokens(self, rows: Int64) -> tuple[list[tuple[_Shard, Int64]], Int64]:
-        """Shards and positions of the tokens of sorted `rows`; the number of tokens of each row
-        (n,).
-        """
-        per_shard = int(self.info["shard_rows"])
-        tokens, counts = list[tuple[_Shard, Int64]](), list[Int64]()
-        for number in np.unique(rows // per_shard).tolist():
-            first, stop = np.searchsorted(rows, [number * per_shard, (number + 1) * per_shard])
-            shard, own = self._shards[number], rows[first:stop] - number * per_shard
-            begins, lengths = shard.starts[own], shard.starts[own + 1] - shard.starts[own]
-            tokens.append((shard, ranges(begins, lengths)))
-            counts.append(lengths)
-        return tokens, np.concatenate(counts)
 
     def _of_centroids(self, similar: Float32, rows: Int64) -> Float32:
         """MaxSim of centroids (n,), by their similarities (C, q)."""
-        tokens, lengths = self._tokens(rows)
-        codes = np.concatenate([shard.codes.take(places) for shard, places in tokens])
+        codes, lengths = self.shards.codes(rows)
         return _max_sim(similar, lengths, codes)
 
     def exact(self, query: Float32, rows: Int64) -> Float32:
@@ -235,13 +173,10 @@ class TokenIndex:
         """
         scores = np.empty(len(rows), np.float32)
         for start in range(0, len(rows), _PASSAGES_AT_ONCE):
-            some = slice(start, start + _PASSAGES_AT_ONCE)
-            tokens, lengths = self._tokens(rows[some])
-            codes = np.concatenate([shard.codes.take(places) for shard, places in tokens])
-            residuals = np.concatenate(
-                [shard.residuals.take(places, axis=0) for shard, places in tokens]
-            )
-            scores[some] = _max_sim(self.codec.similarities(codes, residuals, query), lengths)
+            block = slice(start, start + _PASSAGES_AT_ONCE)
+            codes, residuals, lengths = self.shards.tokens(rows[block])
+            similar = self._codec.similarities(codes, residuals, query)
+            scores[block] = _max_sim(similar, lengths)
         return scores
 
 
@@ -250,7 +185,7 @@ def _largest(rows: Int64, scores: Float32, count: int) -> Int64:
     return np.sort(rows[np.argpartition(-scores, count - 1)[:count]])
 
 
-def _max_sim(similar: Float32, lengths: Int64, codes: NDArray[Any] | None = None) -> Float32:
+def _max_sim(similar: Float32, lengths: Int64, codes: Codes | None = None) -> Float32:
     """MaxSim scores (n,) of passages whose tokens are concatenated.
 
     The first tokens of all passages are compared, then the second ones, of fewer and fewer
@@ -263,14 +198,15 @@ def _max_sim(similar: Float32, lengths: Int64, codes: NDArray[Any] | None = None
         codes: (T,) the tokens' centroids.
     """
     order = np.argsort(-lengths, kind="stable")
-    at = (np.cumsum(lengths) - lengths)[order]
+    tokens = (np.cumsum(lengths) - lengths)[order]
     # Number of passages that have a token at each position.
     longer = np.searchsorted(-lengths[order], -np.arange(lengths.max()))
-    best = similar[at if codes is None else codes[at]]
+    best = similar[tokens if codes is None else codes[tokens]]
     other = np.empty_like(best)
     for count in longer[1:].tolist():
-        at = at[:count] + 1
-        similar.take(at if codes is None else codes[at], axis=0, out=other[:count], mode="clip")
+        tokens = tokens[:count] + 1
+        places = tokens if codes is None else codes[tokens]
+        similar.take(places, axis=0, out=other[:count], mode="clip")
         np.maximum(best[:count], other[:count], out=best[:count])
     scores = np.empty(len(lengths), np.float32)
     scores[order] = best.sum(1)

@@ -21,6 +21,7 @@ from rag.metrics.significance import bootstrap
 RECALL_KS = (1, 10, 20, 100)
 if TYPE_CHECKING:
     from indexers.embeddings import EmbeddingShards
+    from indexers.faiss_index import DenseInfo
     from indexers.protocols import VectorIndex
     from rag.core.arrays import Float32
 
@@ -101,7 +102,7 @@ def run_search_benchmark(
         ConfigError: the index has no vectors, or fewer than the deepest recall asks for.
     """
     from indexers.index import Index
-    from indexers.index_writer import read_probes
+    from indexers.probes import read_probes
     from retrievers.open import open_encoder
 
     check_counts(batch_sizes)
@@ -126,8 +127,9 @@ def compare_searches(
 ) -> Report:
     """Measure every type and return the report."""
     from indexers.exact import FlatIndex, exact_search
-    from indexers.faiss_index import build_faiss, open_dense
-    from indexers.index_writer import read_probes
+    from indexers.faiss_build import build_faiss
+    from indexers.faiss_index import open_dense
+    from indexers.probes import read_probes
 
     top_k = max(RECALL_KS)
     if len(embeddings) <= top_k:
@@ -161,9 +163,9 @@ def compare_searches(
                 "size_bytes": sum(
                     file.stat().st_size for file in place.iterdir() if file.is_file()
                 ),
-                "effort": info["effort"],
-                "over_fetch": info["over_fetch"],
-                "recall_at_build": info["recall"],
+                "effort": info.effort,
+                "over_fetch": info.over_fetch,
+                "recall_at_build": info.recall,
                 **dict(zip((f"recall@{k}" for k in RECALL_KS), bootstrap(recalls), strict=True)),
             }
         for size in batch_sizes:
@@ -183,11 +185,11 @@ def compare_searches(
 class Bare:
     """FAISS's own search of an index file: the candidates of a search, without re-ranking."""
 
-    def __init__(self, place: Path, info: Mapping[str, Any]) -> None:
+    def __init__(self, place: Path, info: DenseInfo) -> None:
         from indexers.faiss_index import open_faiss
 
         self._index = open_faiss(place, info)
-        self._over_fetch, self._effort = info["over_fetch"], info["effort"]
+        self._over_fetch, self._effort = info.over_fetch, info.effort
 
     def search(self, queries: Float32, top_k: int) -> Any:
         """Scores and rows of the candidates for the best `top_k`."""

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from indexers.embeddings import EmbeddingShards, encode_corpus
+from indexers.embeddings import EmbeddingShards, ShardLayout, encode_corpus
 from indexers.exact import FlatIndex
 from indexers.index import Index
 from indexers.protocols import EncodesCorpus
@@ -56,7 +56,8 @@ class LiveIndex:
 
     def take_up(self, result: Path) -> Mapping[str, float]:
         """Search the vectors in the folder of a refresh's result from now on."""
-        self._search = FlatIndex(EmbeddingShards.open(result / "embeddings"))
+        layout = ShardLayout(len(self.passages), self._search.dim, "float32")
+        self._search = FlatIndex(EmbeddingShards.open(result / "embeddings", layout))
         return {}
 
 

@@ -8,6 +8,7 @@ A task whose node dies is run again by Ray on another node.
 
 import os
 import sys
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache, partial
@@ -15,18 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from indexers import embeddings
-from indexers.embeddings import (
-    HEADER_NAME,
-    EmbeddingShards,
-    begin_shards,
-    header_of,
-    store_shard,
-)
+from indexers.embeddings import EmbeddingShards, Shard, ShardLayout, missing_shards, store_shard
 from indexers.passages import HASHES_NAME, PassageStore
 from indexers.protocols import EncoderIdentity, EncodesCorpus, PassageEncoder
 from indexers.settings import SHARD_ROWS, VectorDtype
 from rag.core.errors import MismatchedArtifactError, RagError, ResourceError
-from rag.core.files import clean_directory
+from rag.core.files import TEMPORARY_MARK, clean_directory
 from rag.core.log import Progress
 from rag.scale.cluster import check_nodes, connected
 
@@ -65,11 +60,13 @@ def encode_on_cluster(
             encoder.
         ResourceError: the cluster has no CPU, or a shard's process died again and again.
     """
-    header = header_of(passages, encoder, dtype, shard_rows)
-    missing = begin_shards(place, header)
-    check_nodes(ray, [place / HEADER_NAME, passages.directory / HASHES_NAME])
-    folders = place.absolute(), passages.directory.absolute()
-    precision = getattr(encoder, "precision", "auto")
+    layout = ShardLayout(len(passages), encoder.identity.dim, dtype, shard_rows)
+    missing = missing_shards(place, layout)
+    mark = (
+        place / f".shared{TEMPORARY_MARK}disk"
+    )  # by which the nodes show that they see the folder
+    mark.write_text(uuid.uuid4().hex)
+    check_nodes(ray, [mark, passages.directory / HASHES_NAME])
     resources = ray.cluster_resources()
     if resources.get("CPU", 0) < 1:
         raise ResourceError(
@@ -78,58 +75,67 @@ def encode_on_cluster(
     task = ray.remote(_encode_shard).options(
         num_cpus=1, num_gpus=1 if resources.get("GPU") else 0, max_retries=_ATTEMPTS
     )
-    pending = {task.remote(*folders, precision, encoder.identity, *part): part for part in missing}
+    precision = getattr(encoder, "precision", "auto")
+    arguments = (place.absolute(), layout, passages.directory.absolute(), precision)
+    pending = {task.remote(*arguments, encoder.identity, shard): shard for shard in missing}
     try:
-        with Progress(
-            sum(stop - start for _, start, stop in missing), "passages", "encode"
-        ) as progress:
+        rows = sum(shard.stop - shard.start for shard in missing)
+        with Progress(rows, "passages", "encode") as progress:
             while pending:
                 [result], _ = ray.wait(list(pending))
-                shard, start, stop = pending.pop(result)
-                try:
-                    ray.get(result)
-                except ray.exceptions.RayError as error:
-                    if isinstance(cause := getattr(error, "cause", None), RagError):
-                        raise cause from None
-                    raise ResourceError(
-                        f"shard {shard} could not be encoded in {_ATTEMPTS + 1} attempts ({error})",
-                        hint="look at the nodes' memory; the same command goes on behind finished shards",
-                    ) from error
-                progress.update(stop - start)
+                shard = pending.pop(result)
+                _check_result(ray, result, shard)
+                progress.update(shard.stop - shard.start)
     finally:
         for result in pending:
             ray.cancel(result, force=True)
     clean_directory(place)  # of nodes that were killed
-    return EmbeddingShards.open(place)
+    return EmbeddingShards.open(place, layout)
+
+
+def _check_result(ray: Any, result: Any, shard: Shard) -> None:
+    """Raise the error of a shard's task, if it has one."""
+    try:
+        ray.get(result)
+    except ray.exceptions.RayError as error:
+        cause = getattr(error, "cause", None)
+        if isinstance(cause, RagError):
+            raise cause from None
+        raise ResourceError(
+            f"shard {shard.number} could not be encoded in {_ATTEMPTS + 1} attempts ({error})",
+            hint="look at the nodes' memory; the same command goes on behind finished shards",
+        ) from error
 
 
 def _encode_shard(
     place: Path,
+    layout: ShardLayout,
     passages: Path,
     precision: str,
     identity: EncoderIdentity,
-    shard: int,
-    start: int,
-    stop: int,
+    shard: Shard,
 ) -> None:
-    """Runs on a node: encode rows start … stop - 1 and write them."""
-    encoder, store = _opened(passages, precision, identity)
-    store_shard(place, shard, embeddings.encode_rows(store, encoder, start, stop))
+    """Runs on a node: encode the rows of a shard and write them."""
+    encoder, store = _open(passages, precision, identity)
+    store_shard(place, layout, shard, embeddings.encode_rows(store, encoder, shard))
 
 
 @lru_cache(maxsize=1)  # a process of the cluster runs task after task of one job
-def _opened(
+def _open(
     passages: Path, precision: str, identity: EncoderIdentity
 ) -> tuple[PassageEncoder, PassageStore]:
     os.environ["OMP_NUM_THREADS"] = "1"  # a task has one CPU
     from retrievers.encoders.open import load_like
 
     encoder = load_like(identity, precision=precision)
-    if differences := identity.differences(encoder.identity):
+    differences = identity.differences(encoder.identity)
+    if differences:
         raise MismatchedArtifactError(
-            f"{os.uname().nodename} loads another encoder under {identity.name!r} ({'; '.join(differences)})",
+            f"{os.uname().nodename} loads another encoder under {identity.name!r} "
+            f"({'; '.join(differences)})",
             hint="keep the encoder on a disk that all nodes share",
         )
-    if torch := sys.modules.get("torch"):  # a static encoder needs none
+    torch = sys.modules.get("torch")  # a static encoder needs none
+    if torch is not None:
         torch.set_num_threads(1)
     return encoder, PassageStore(passages)

@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import faiss
 import numpy as np
 
 from indexers.embeddings import EmbeddingShards
 from indexers.exact import FlatIndex, check_queries, exact_search, select_best
-from indexers.faiss_index import faiss
 from indexers.index import Index
 from indexers.protocols import Selection
 from rag.core.arrays import Float32, Int64
@@ -209,8 +209,9 @@ def open_sharded(directory: str | Path, address: str) -> Index:
             raise ResourceError(
                 "the Ray cluster has no CPU", hint="add nodes: `ray start --address …`"
             )
-        count = min(len(workers), embeddings.header.shards)
-        bounds = [round(embeddings.header.shards * number / count) for number in range(count + 1)]
+        shards = len(embeddings.layout.shards())
+        count = min(len(workers), shards)
+        bounds = [round(shards * number / count) for number in range(count + 1)]
         index.dense = sharded = ShardedIndex(ray, index, list(itertools.pairwise(bounds)), workers)
         sharded.processes()
     except BaseException:

@@ -168,7 +168,7 @@ def build(config: StaticTrainConfig, index: Index, world: World) -> Method:
     sentences = IctBatches(corpus, np.arange(len(corpus)), examples, keep_sentence=0.1, min_words=4)
 
     # model
-    identity = index.require_dense().embeddings.encoder
+    identity = index.require_dense().encoder
     tokens, dim = StaticTokenizer(tokenizer_folder(identity.name)), config.dim
     start = folder / "start.npy"
     if not start.exists():

@@ -6,10 +6,12 @@ import faiss
 import numpy as np
 import pytest
 
-from indexers import exact, faiss_index
+from indexers import exact, faiss_build, faiss_index, faiss_types
 from indexers.embeddings import EmbeddingShards
 from indexers.exact import FlatIndex, exact_search, recalls_at
-from indexers.faiss_index import _faiss_threads, build_faiss, open_dense
+from indexers.faiss_build import build_faiss
+from indexers.faiss_index import open_dense
+from indexers.faiss_types import faiss_threads
 from indexers.protocols import Selection
 from indexers.settings import INDEX_TYPES, VectorDtype
 from rag.core.arrays import Float32
@@ -56,7 +58,7 @@ def test_flat_equals_brute_force(
     float32: EmbeddingShards, count: int, top_k: int, threads: int
 ) -> None:
     queries = clustered(count, 1)
-    with _faiss_threads(threads):
+    with faiss_threads(threads):
         scores, rows = FlatIndex(float32).search(queries, top_k)
     expected_scores, expected_rows = brute_force(float32.rows(np.arange(ROWS)), queries, top_k)
     # two passages whose scores differ by less than float32 can say may stand in either order
@@ -104,7 +106,7 @@ def test_lossy_types_reach_their_recall_with_exact_scores(
     for k in (1, 10, 100):
         truth, _ = brute_force(vectors, questions, k)
         assert recalls_at(index, questions, truth, k).mean() >= 0.955, k
-        assert info["recall"][str(k)] >= 0.97
+        assert info.recall[str(k)] >= 0.97
     scores, rows = index.search(questions, 20)
     np.testing.assert_allclose(scores, np.einsum("qd,qkd->qk", questions, vectors[rows]), rtol=1e-5)
     assert (np.diff(scores, axis=1) <= 0).all()
@@ -113,7 +115,8 @@ def test_lossy_types_reach_their_recall_with_exact_scores(
 def test_the_graph_of_lists_finds_the_nearest_ones(
     tmp_path: Path, float16: EmbeddingShards, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(faiss_index, "_GRAPH_OF_LISTS_FROM", 32)
+    for module in (faiss_build, faiss_types):
+        monkeypatch.setattr(module, "GRAPH_OF_LISTS_FROM", 32)
     questions = clustered(100, 6)
     info = build_faiss(float16, tmp_path, index_type="ivf", probes=clustered(50, 5), threads=1)
     index = faiss_index.open_faiss(tmp_path, info)
@@ -184,7 +187,7 @@ def test_selected_rows_are_those_of_an_exhaustive_search_with_its_scores(
     info = build_faiss(embeddings, tmp_path, index_type=name, probes=clustered(50, 5), threads=1)
     index, questions = open_dense(tmp_path, embeddings, info), clustered(40, 6)
     if not compares_all:
-        monkeypatch.setattr(faiss_index, "_COMPARE_ALL", 0)
+        monkeypatch.setattr(faiss_index, "_BRUTE_FORCE_ROWS", 0)
         monkeypatch.setattr(exact, "_PICK_ROWS", 0)
     everything_scores, everything = exact_search(embeddings, questions, ROWS)
     cluster = embeddings.rows(np.arange(ROWS)) @ questions[0] < 0  # far from one question

@@ -6,13 +6,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from indexers import embeddings
-from indexers.embeddings import EmbeddingShards, begin_shards, store_shard
-from indexers.protocols import EncoderIdentity
+from indexers.embeddings import EmbeddingShards, ShardLayout, missing_shards, store_shard
 from indexers.settings import VectorDtype
 from rag.core.arrays import Float32
-from rag.core.errors import ArtifactError, DataError, MismatchedArtifactError
+from rag.core.errors import ArtifactError, DataError
 from rag.core.files import TEMPORARY_MARK
-from tests.vectors import header_of, store_vectors
+from tests.vectors import store_vectors
 
 
 def vectors(rows: int) -> Float32:
@@ -25,7 +24,7 @@ def test_reader_returns_what_was_written(tmp_path: Path, dtype: VectorDtype, row
     values = vectors(rows)
     shards = store_vectors(tmp_path, values, dtype, 7)
     expected = values.astype(dtype).astype(np.float32)
-    assert (len(shards), shards.dim, shards.dtype, shards.encoder.name) == (rows, 5, dtype, "toy")
+    assert shards.layout == ShardLayout(rows, 5, dtype, 7)
     blocks = list(shards.blocks())
     assert [start for start, _ in blocks] == list(range(0, rows, 7))
     np.testing.assert_array_equal(shards.rows(np.arange(rows)), expected)
@@ -41,50 +40,38 @@ def test_reader_returns_what_was_written(tmp_path: Path, dtype: VectorDtype, row
 @given(rows=st.lists(st.integers(0, 29), max_size=60), is_large=st.booleans())
 def test_gather_keeps_order_and_repeats(tmp_path: Path, rows: list[int], is_large: bool) -> None:
     values = vectors(30)
-    store_vectors(tmp_path, values, shard_rows=7)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(embeddings, "_LARGE_BYTES", 0 if is_large else 1 << 40)
-        result = EmbeddingShards.open(tmp_path).rows(np.array(rows, dtype=np.int64))
+        shards = store_vectors(tmp_path, values, shard_rows=7)
+        result = shards.rows(np.array(rows, dtype=np.int64))
     np.testing.assert_array_equal(result, values[np.array(rows, dtype=np.int64)])
 
 
 def test_shards_are_written_in_any_order_and_those_that_are_there_stay(tmp_path: Path) -> None:
     values = vectors(20)
-    missing = begin_shards(tmp_path, header_of(20, 5, shard_rows=7))
+    layout = ShardLayout(20, 5, "float32", shard_rows=7)
+    missing = missing_shards(tmp_path, layout)
     assert missing == [(0, 0, 7), (1, 7, 14), (2, 14, 20)]
-    store_shard(tmp_path, 2, values[14:])
+    store_shard(tmp_path, layout, missing[2], values[14:])
     (tmp_path / f".shard-00001.npy{TEMPORARY_MARK}123").write_bytes(
         b"half"
     )  # of a node that was killed
     with pytest.raises(ArtifactError, match="shard-00000"):
-        EmbeddingShards.open(tmp_path)
-    assert begin_shards(tmp_path, header_of(20, 5, shard_rows=7)) == missing[:2]
+        EmbeddingShards.open(tmp_path, layout)
+    assert missing_shards(tmp_path, layout) == missing[:2]
     shards = store_vectors(tmp_path, values, shard_rows=7)
     np.testing.assert_array_equal(shards.rows(np.arange(20)), values)
     assert not [path for path in tmp_path.iterdir() if TEMPORARY_MARK in path.name]
 
 
-def test_other_settings_are_refused(tmp_path: Path) -> None:
-    header = header_of(20, 5)
-    begin_shards(tmp_path, header)
-    encoder = EncoderIdentity("toy", "bb", dim=5)
-    for name, other in {
-        "dtype": "float16",
-        "rows": 21,
-        "shard_rows": 8,
-        "encoder": encoder,
-    }.items():
-        with pytest.raises(MismatchedArtifactError, match=name):
-            begin_shards(tmp_path, header.model_copy(update={name: other}))
-
-
 def test_bad_vectors_are_refused(tmp_path: Path) -> None:
-    begin_shards(tmp_path, header_of(2, 5, "float16"))
+    layout = ShardLayout(2, 5, "float16")
+    (shard,) = layout.shards()
     with pytest.raises(DataError, match="shape"):
-        store_shard(tmp_path, 0, np.zeros((2, 4), np.float32))
+        store_shard(tmp_path, layout, shard, np.zeros((2, 4), np.float32))
     for bad in (np.nan, np.inf, 1e6):
         with pytest.raises(DataError, match="row 1 is not finite"):
-            store_shard(tmp_path, 0, np.array([[0] * 5, [bad] * 5], np.float32))
+            store_shard(tmp_path, layout, shard, np.array([[0] * 5, [bad] * 5], np.float32))
 
 
 def test_every_float16_is_read_as_numpy_reads_it(tmp_path: Path) -> None:

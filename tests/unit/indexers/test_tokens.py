@@ -20,8 +20,9 @@ from indexers.index_writer import update_index, write_index
 from indexers.manifest import Manifest
 from indexers.protocols import EncoderIdentity
 from indexers.settings import BuildSettings
-from indexers.token_build import build_tokens, shard_files
+from indexers.token_build import build_tokens
 from indexers.token_codec import train_codec
+from indexers.token_files import shard_files
 from indexers.token_index import TokenIndex
 from rag.core.errors import (
     ArtifactError,
@@ -102,8 +103,8 @@ def decoded(codec: Any, codes: np.ndarray, residuals: np.ndarray) -> np.ndarray:
 def exhaustive(index: TokenIndex, question: np.ndarray) -> np.ndarray:
     """MaxSim with the decompressed vectors of every passage, one after the other."""
     scores = []
-    for shard in index._shards:
-        vectors = decoded(index.codec, np.array(shard.codes), np.array(shard.residuals))
+    for shard in index.shards._shards:
+        vectors = decoded(index.shards.codec, np.array(shard.codes), np.array(shard.residuals))
         for start, stop in zip(shard.starts[:-1], shard.starts[1:], strict=True):
             scores.append((question @ vectors[start:stop].T).max(1).sum())
     return np.array(scores, np.float32)
@@ -149,7 +150,7 @@ def test_residuals_come_back_within_their_buckets(dim: int) -> None:
     draw = np.random.default_rng(1)
     vectors = draw.standard_normal((2000, dim)).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    codec = train_codec(vectors, 32)
+    codec, _ = train_codec(vectors, 32)
     codes, packed = codec.encode(vectors)
     assert packed.shape == (2000, 4)
     cuts, values = np.split(codec.buckets, [3])
