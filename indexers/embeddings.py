@@ -16,16 +16,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, cast
 
 import faiss
 import numpy as np
 from numpy.typing import NDArray
 
-from indexers.matching import match_passages
 from indexers.passages import PassageStore
 from indexers.protocols import EncoderIdentity, PassageEncoder, ReportsProgress
 from indexers.settings import SHARD_ROWS, VectorDtype
+from indexers.shards import Shard, divide, match_passages
 from rag.core.arrays import Float32, Int64, load_npy, save_npy
 from rag.core.errors import DataError
 from rag.core.files import atomic_path, clean_directory, link_or_copy
@@ -39,17 +39,9 @@ _LARGE_BYTES = 1 << 31
 _MOST_OF_A_SHARD = 8
 
 
-class Shard(NamedTuple):
-    """Rows start … stop - 1 of a corpus, in the file of this number."""
-
-    number: int
-    start: int
-    stop: int
-
-    @property
-    def name(self) -> str:
-        """Name of the file."""
-        return f"shard-{self.number:05d}.npy"
+def shard_name(shard: Shard) -> str:
+    """File name of a shard."""
+    return f"shard-{shard.number:05d}.npy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +55,11 @@ class ShardLayout:
 
     def shards(self) -> list[Shard]:
         """All shards, in order."""
-        starts = range(0, self.rows, self.shard_rows)
-        return [
-            Shard(number, start, min(start + self.shard_rows, self.rows))
-            for number, start in enumerate(starts)
-        ]
+        return divide(self.rows, self.shard_rows)
+
+    def shape(self, shard: Shard) -> tuple[int, int]:
+        """Shape of a shard's vectors."""
+        return len(shard.rows), self.dim
 
 
 class EmbeddingShards:
@@ -84,11 +76,10 @@ class EmbeddingShards:
         >>> place = Path(tempfile.mkdtemp())
         >>> layout = ShardLayout(rows=3, dim=2, dtype="float32", shard_rows=2)
         >>> for shard in missing_shards(place, layout):
-        ...     values = np.full((shard.stop - shard.start, 2), shard.start, np.float32)
-        ...     store_shard(place, layout, shard, values)
+        ...     store_shard(place, layout, shard, np.full(layout.shape(shard), 7.0, np.float32))
         >>> EmbeddingShards.open(place, layout).rows(np.array([2, 0]))
-        array([[2., 2.],
-               [0., 0.]], dtype=float32)
+        array([[7., 7.],
+               [7., 7.]], dtype=float32)
     """
 
     def __init__(self, directory: Path, layout: ShardLayout, shards: list[NDArray[Any]]) -> None:
@@ -109,8 +100,8 @@ class EmbeddingShards:
         place = Path(directory)
         shards = []
         for shard in layout.shards():
-            shape = (shard.stop - shard.start, layout.dim)
-            values = load_npy(place / shard.name, dtype=layout.dtype, shape=shape)
+            path = place / shard_name(shard)
+            values = load_npy(path, dtype=layout.dtype, shape=layout.shape(shard))
             _advise(values, "MADV_RANDOM")  # `blocks` says otherwise when it reads a whole shard
             shards.append(values)
         return cls(place, layout, shards)
@@ -202,7 +193,7 @@ def _as_float32(values: NDArray[Any]) -> Float32:
 def missing_shards(directory: Path, layout: ShardLayout) -> list[Shard]:
     """The shards that are still to be written into a folder, whose only writer the caller is."""
     clean_directory(directory)
-    return [shard for shard in layout.shards() if not (directory / shard.name).is_file()]
+    return [shard for shard in layout.shards() if not (directory / shard_name(shard)).is_file()]
 
 
 def store_shard(directory: Path, layout: ShardLayout, shard: Shard, vectors: Float32) -> None:
@@ -214,11 +205,10 @@ def store_shard(directory: Path, layout: ShardLayout, shard: Shard, vectors: Flo
     Raises:
         DataError: wrong shape, or a value that is not finite in the stored dtype.
     """
-    shape = (shard.stop - shard.start, layout.dim)
-    if vectors.shape != shape:
+    if vectors.shape != layout.shape(shard):
         raise DataError(
             f"the encoder gave vectors of shape {vectors.shape} for rows "
-            f"{shard.start}…{shard.stop - 1}, expected {shape}"
+            f"{shard.start}…{shard.stop - 1}, expected {layout.shape(shard)}"
         )
     with np.errstate(over="ignore"):
         stored = vectors.astype(layout.dtype)
@@ -229,7 +219,7 @@ def store_shard(directory: Path, layout: ShardLayout, shard: Shard, vectors: Flo
             f"({len(rows)} such rows in shard {shard.number})",
             hint="use an index type that stores float32 (flat), or check the encoder's weights",
         )
-    save_npy(directory / shard.name, stored)
+    save_npy(directory / shard_name(shard), stored)
 
 
 class StoredVectors:
@@ -262,13 +252,10 @@ class StoredVectors:
     def link_shard(self, directory: Path, layout: ShardLayout, shard: Shard) -> bool:
         """Take over a whole file, where the rows of a shard are those of a stored one."""
         stored = self._embeddings.layout
-        is_alike = (stored.dtype, stored.shard_rows) == (layout.dtype, layout.shard_rows)
-        expected_rows = np.arange(shard.start, shard.stop)
-        has_same_rows = np.array_equal(self.rows[shard.start : shard.stop], expected_rows)
-        if not (is_alike and has_same_rows and shard in stored.shards()):
+        if stored.dtype != layout.dtype or not shard.is_unchanged(self.rows, stored.shards()):
             return False
-        with atomic_path(directory / shard.name) as temporary:
-            link_or_copy(self.directory / shard.name, temporary)
+        with atomic_path(directory / shard_name(shard)) as temporary:
+            link_or_copy(self.directory / shard_name(shard), temporary)
         return True
 
 
@@ -340,7 +327,7 @@ def encode_corpus(
             encoder = with_progress(encoder, progress.update)
         for shard in missing:
             new_rows = shard.start + np.flatnonzero(is_new[shard.start : shard.stop])
-            if stored is None or len(new_rows) == shard.stop - shard.start:
+            if stored is None or len(new_rows) == len(shard.rows):
                 vectors = encode_rows(passages, encoder, shard)
             elif stored.link_shard(place, layout, shard):
                 continue

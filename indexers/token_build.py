@@ -1,29 +1,34 @@
 """Build token vectors on disk: encode, compress and list by centroid, shard by shard.
 
-A new version of an index takes over the codes of passages that it had before, under the centroids
-that it had before; see `_keeps_codec` for when all is trained and encoded anew.
+A new version of an index takes over the codes of the passages that it had, under the centroids that
+it had, while these fit: see `MOST_ERROR` and `MOST_GROWTH`.
 
-Beside the files of `indexers.token_files`, the directory holds during a build: passages that were
-encoded for the centroids (`sample.npy`, the vectors, and `sample_rows.npy`: row, tokens); in an
-update, new passages on which the earlier centroids are tried (`new_sample…`); and what is known of
-new centroids (`training.npy`).
+Beside the files of `indexers.token_files`, the directory holds during a build `sample.npy` and
+`sample_rows.npy` (row, tokens): passages that were encoded for the centroids.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from itertools import chain
+import math
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from indexers.matching import match_passages
 from indexers.passages import PassageStore
 from indexers.protocols import TokenEncoder
 from indexers.settings import SHARD_ROWS
-from indexers.token_codec import TRAINING_TOKENS, Codes, TokenCodec, centroid_count, train_codec
+from indexers.shards import Shard, divide, match_passages
+from indexers.token_codec import (
+    TRAINING_TOKENS,
+    Codes,
+    TokenCodec,
+    centroid_count,
+    code_dtype,
+    train_codec,
+)
 from indexers.token_files import (
     BUCKETS_NAME,
     CENTROIDS_NAME,
@@ -31,25 +36,28 @@ from indexers.token_files import (
     LISTS_NAME,
     TokenInfo,
     TokenShards,
+    load_codec,
     shard_files,
 )
-from rag.core.arrays import Bool, Float32, Int64, load_npy, ranges, save_npy
+from rag.core.arrays import Int64, load_npy, ranges, save_npy
 from rag.core.errors import ConfigError, DataError
 from rag.core.files import atomic_path, clean_directory, link_or_copy
 from rag.core.log import Progress
 from rag.core.types import Passage
 
-# An update keeps the centroids while the mean squared distance of vectors to them is at most so
-# many times that of the vectors that they were trained for …
+# An update trains the centroids anew, and encodes all passages, when the mean squared length of the
+# residuals is more than so many times that of the version that the centroids were trained for …
 MOST_ERROR = 1.1
-# … and while the corpus has at most so many times their tokens: a new build of a larger one would
-# have twice as many centroids.
+# … or the corpus has more than so many times the tokens of that version: it is due twice the
+# centroids.
 MOST_GROWTH = 4
+_SAMPLE_NAME = "sample.npy"
+_SAMPLE_ROWS_NAME = "sample_rows.npy"
 _TEXTS_AT_ONCE = 1024  # passages whose token vectors are in memory together
 _SAMPLED_TOKENS = 1 << 16  # at least, if the corpus has as many
-_TRAINING_NAME = "training.npy"
 _log = logging.getLogger(__name__)
-Float16 = NDArray[np.float16]
+_Float16 = NDArray[np.float16]
+_Block = tuple[Codes, NDArray[np.uint8], NDArray[np.uint16]]
 
 
 class StoredTokens:
@@ -58,7 +66,7 @@ class StoredTokens:
     Attributes:
         shards: the vectors.
         rows: (N,) row of each passage of the corpus in the earlier index, after `locate`; -1 where
-            that has no passage with this title and text, or all is encoded anew.
+            its vectors are not taken over.
     """
 
     def __init__(self, passages: PassageStore, shards: TokenShards) -> None:
@@ -103,71 +111,25 @@ def build_tokens(
             "normalize=false",
         )
     clean_directory(directory)
-    if stored is not None:
-        stored.locate(passages)
     build = _Build(passages, directory, encoder, shard_rows, seed, stored)
-    codec, trained_tokens, trained_error = build.codec()
-    build.write_shards(codec)
-    list_entries = build.list_passages(codec)
-    shard_tokens = [int(build.lengths(shard).sum()) for shard in range(build.shards)]
-    error = build.error(codec, sum(shard_tokens), trained_error)
-    build.clean_up()
-    return TokenInfo(
-        rows=len(passages),
-        tokens=sum(shard_tokens),
-        dim=codec.centroids.shape[1],
-        centroids=len(codec.centroids),
-        list_entries=list_entries,
-        shard_rows=shard_rows,
-        seed=seed,
-        shard_tokens=shard_tokens,
-        trained_tokens=trained_tokens,
-        trained_error=trained_error,
-        error=error,
-    )
-
-
-class _Sample:
-    """Vectors of some passages, encoded before their shards.
-
-    Attributes:
-        rows: (n,) the passages.
-        lengths: (n,) number of vectors of each.
-        values: (T, D) float16, mapped.
-    """
-
-    def __init__(self, directory: Path, name: str) -> None:
-        self._values_path = directory / f"{name}.npy"
-        self._rows_path = directory / f"{name}_rows.npy"  # written last
-        self.rows = np.empty(0, np.int64)
-        self.lengths = np.empty(0, np.int64)
-        self.values: Float16 = np.empty((0, 0), np.float16)
-        self.load()
-
-    def load(self) -> None:
-        if self._rows_path.is_file():
-            self.rows, self.lengths = load_npy(self._rows_path, dtype=np.int64).T
-            self.values = load_npy(self._values_path, dtype=np.float16)
-
-    def save(self, values: list[Float16], rows: list[Int64]) -> None:
-        save_npy(self._values_path, np.concatenate(values))
-        save_npy(self._rows_path, np.concatenate(rows))
-        self.load()
-
-    def by_row(self) -> dict[int, Float16]:
-        """The vectors of each passage, mapped."""
-        if not len(self.rows):
-            return {}
-        parts = np.split(self.values, np.cumsum(self.lengths)[:-1])
-        return dict(zip(self.rows.tolist(), parts, strict=True))
-
-    def remove(self) -> None:
-        for path in (self._rows_path, self._values_path):
-            path.unlink(missing_ok=True)
+    info = build.compress()
+    if (
+        info.error > MOST_ERROR * info.trained_error
+        or info.tokens > MOST_GROWTH * info.trained_tokens
+    ):
+        build.start_over()
+        info = build.compress()
+    entries = build.list_passages(info.centroids)
+    build.remove_sample()
+    return info.model_copy(update={"list_entries": entries})
 
 
 class _Build:
-    """One build in its directory."""
+    """One build in its directory.
+
+    Attributes:
+        stored: vectors of an earlier index, while its centroids are kept.
+    """
 
     def __init__(
         self,
@@ -182,20 +144,59 @@ class _Build:
         self._directory = directory
         self._encoder = encoder
         self._shard_rows = shard_rows
+        self._shards = divide(len(passages), shard_rows)
         self._seed = seed
         self._stored = stored
-        self._sample = _Sample(directory, "sample")
-        self._new_sample = _Sample(directory, "new_sample")
+        if stored is not None:
+            stored.locate(passages)
 
-    @property
-    def shards(self) -> int:
-        return -(-len(self._passages) // self._shard_rows)
+    def compress(self) -> TokenInfo:
+        """Write centroids and shards; what they hold, without the lists."""
+        codec = self._codec()
+        self._write_shards(codec)
+        shard_tokens = [int(self._lengths(shard).sum()) for shard in self._shards]
+        tokens = sum(shard_tokens)
+        squares = 0.0
+        for shard in self._shards:
+            squares += codec.squared_residuals(self._load(shard_files(shard.number)[1]))
+        error = squares / tokens
+        info = TokenInfo(
+            rows=len(self._passages),
+            tokens=tokens,
+            dim=codec.centroids.shape[1],
+            centroids=len(codec.centroids),
+            shard_rows=self._shard_rows,
+            seed=self._seed,
+            shard_tokens=shard_tokens,
+            error=error,
+            trained_tokens=tokens,
+            trained_error=error,
+        )
+        if self._stored is None:
+            return info
+        before = self._stored.shards.info
+        trained = {"trained_tokens": before.trained_tokens, "trained_error": before.trained_error}
+        return info.model_copy(update=trained)
 
-    def _rows_of(self, shard: int) -> range:
-        start = shard * self._shard_rows
-        return range(start, min(start + self._shard_rows, len(self._passages)))
+    def start_over(self) -> None:
+        """Remove what was made with the centroids of the earlier index, and do without it."""
+        _log.info("%s: the centroids are trained anew", self._directory)
+        for shard in self._shards:
+            for name in reversed(shard_files(shard.number)):
+                (self._directory / name).unlink()
+        for name in (CENTROIDS_NAME, BUCKETS_NAME):
+            (self._directory / name).unlink()
+        self._leave_stored()
 
-    def _encode(self, texts: Sequence[Passage]) -> tuple[Float16, Int64]:
+    def _leave_stored(self) -> None:
+        if self._stored is not None:
+            self._stored.rows[:] = -1
+        self._stored = None
+
+    def _load(self, name: str) -> np.ndarray:
+        return np.asarray(np.load(self._directory / name, mmap_mode="r", allow_pickle=False))
+
+    def _encode(self, texts: Sequence[Passage]) -> tuple[_Float16, Int64]:
         titles = [passage.title for passage in texts]
         vectors = self._encoder.passage_tokens(titles, [passage.text for passage in texts])
         if vectors.lengths is None:
@@ -215,92 +216,52 @@ class _Build:
             )
         return values, lengths
 
-    def codec(self) -> tuple[TokenCodec, int, float]:
-        """The codec, and its `trained_tokens` and `trained_error`: that of the earlier index, the
-        one of an interrupted build, or a new one.
+    def _codec(self) -> TokenCodec:
+        """The codec of this build if it was interrupted, else that of the earlier index, or a new
+        one.
         """
-        paths = [self._directory / name for name in (_TRAINING_NAME, CENTROIDS_NAME, BUCKETS_NAME)]
-        if not all(path.is_file() for path in paths):
-            if self._stored is not None and self._keeps_codec(self._stored):
-                info = self._stored.shards.info
-                return self._stored.shards.codec, info.trained_tokens, info.trained_error
-            self._train(paths)
-        training, centroids, buckets = (np.load(path, allow_pickle=False) for path in paths)
-        if self._stored is not None:
-            self._stored.rows[:] = -1
-        tokens, error = training.tolist()
-        return TokenCodec(centroids.astype(np.float32), buckets), int(tokens), error
+        names = (CENTROIDS_NAME, BUCKETS_NAME)
+        is_saved = all((self._directory / name).is_file() for name in names)
+        if not is_saved and self._stored is None:
+            self._train()
+        elif not is_saved:
+            self._link(names)
+        codec = load_codec(self._directory)
+        if self._stored is not None and not codec.is_same(self._stored.shards.codec):
+            self._leave_stored()
+        return codec
 
-    def _train(self, paths: Sequence[Path]) -> None:
-        """Train a codec on a sample of all passages, and save it."""
+    def _link(self, names: Sequence[str]) -> None:
+        """Take over files of the earlier index."""
+        assert self._stored is not None
+        for name in names:
+            with atomic_path(self._directory / name) as temporary:
+                link_or_copy(self._stored.shards.directory / name, temporary)
+
+    def _train(self) -> None:
+        """Train a codec on a sample of the passages, and save it."""
         draw = np.random.default_rng(self._seed)
         order = draw.permutation(len(self._passages))
-        self._draw_sample(self._sample, order)
-        values = self._sample.values
-        count = len(self._sample.rows)
+        if not (self._directory / _SAMPLE_ROWS_NAME).is_file():
+            self._draw_sample(order)
+        values = self._load(_SAMPLE_NAME)
+        count = len(self._load(_SAMPLE_ROWS_NAME))
         tokens = len(values) / count * len(self._passages)  # of the corpus
         _log.info(
             "%s: %d tokens of %d passages train the centroids", self._directory, len(values), count
         )
         shuffled = values[draw.permutation(len(values))].astype(np.float32)
-        codec, error = train_codec(shuffled, centroid_count(tokens))
-        training_path, centroids_path, buckets_path = paths
-        save_npy(training_path, np.array([round(tokens), error]))
-        save_npy(centroids_path, codec.centroids.astype(np.float16))
-        save_npy(buckets_path, codec.buckets)
+        codec = train_codec(shuffled, centroid_count(tokens))
+        save_npy(self._directory / CENTROIDS_NAME, codec.centroids.astype(np.float16))
+        save_npy(self._directory / BUCKETS_NAME, codec.buckets)
 
-    def _keeps_codec(self, stored: StoredTokens) -> bool:
-        """Whether the vectors stay under the centroids of the earlier index; if so, take these over.
-
-        They do up to `MOST_ERROR` and `MOST_GROWTH`. The error of what is stored is known; that of
-        new passages is measured on a sample of them.
-        """
-        info = stored.shards.info
-        new_rows = np.flatnonzero(stored.rows < 0)
-        new_tokens = 0.0
-        if len(new_rows):
-            order = np.random.default_rng(self._seed).permutation(new_rows)
-            self._draw_sample(self._new_sample, order)
-            per_passage = len(self._new_sample.values) / len(self._new_sample.rows)
-            new_tokens = per_passage * len(new_rows)
-        tokens = self._stored_tokens(stored) + new_tokens
-        error = self.error(stored.shards.codec, tokens, info.trained_error)
-        _log.info("%s: error %.4f, %.4f when trained", self._directory, error, info.trained_error)
-        if error > MOST_ERROR * info.trained_error or tokens > MOST_GROWTH * info.trained_tokens:
-            return False
-        for name in (CENTROIDS_NAME, BUCKETS_NAME):
-            self._link(stored, name)
-        return True
-
-    def _stored_tokens(self, stored: StoredTokens) -> int:
-        """Number of the corpus' tokens that are taken over."""
-        lengths = stored.shards.lengths()
-        return int(lengths[stored.rows[stored.rows >= 0]].sum())
-
-    def error(self, codec: TokenCodec, tokens: float, trained_error: float) -> float:
-        """Mean squared distance of the corpus' vectors, `tokens` in number, to their centroids."""
-        if self._stored is None or (self._stored.rows < 0).all():
-            return trained_error
-        share_stored = self._stored_tokens(self._stored) / tokens
-        error = share_stored * self._stored.shards.info.error
-        if len(self._new_sample.values):
-            new_error = codec.error(self._new_sample.values.astype(np.float32))
-            error += (1.0 - share_stored) * new_error
-        return error
-
-    def _link(self, stored: StoredTokens, name: str) -> None:
-        with atomic_path(self._directory / name) as temporary:
-            link_or_copy(stored.shards.directory / name, temporary)
-
-    def _draw_sample(self, sample: _Sample, order: Int64) -> None:
-        """Encode the first passages of `order`, as many as centroids for all of them need."""
-        if len(sample.rows):
-            return
-        values = list[Float16]()
+    def _draw_sample(self, order: Int64) -> None:
+        """Encode the first passages of `order`, as many as the centroids need."""
+        values = list[_Float16]()
         rows_and_lengths = list[Int64]()
         passages = 0
         tokens = 0
-        needed = float(_SAMPLED_TOKENS)
+        needed = _SAMPLED_TOKENS
         with Progress(None, "tokens", "sample") as progress:
             while passages < len(order) and tokens < needed:
                 rows = np.sort(order[passages : passages + _TEXTS_AT_ONCE])
@@ -309,157 +270,143 @@ class _Build:
                 rows_and_lengths.append(np.stack([rows, lengths], 1))
                 passages += len(rows)
                 tokens += len(vectors)
-                expected = tokens / passages * len(order)  # by the mean so far
-                needed = max(
-                    float(_SAMPLED_TOKENS), 1.1 * TRAINING_TOKENS * centroid_count(expected)
-                )
+                corpus_tokens = tokens / passages * len(order)  # by the mean so far
+                sample_tokens = 1.1 * TRAINING_TOKENS * centroid_count(corpus_tokens)
+                needed = max(_SAMPLED_TOKENS, math.ceil(sample_tokens))
                 progress.update(len(vectors))
-        sample.save(values, rows_and_lengths)
+        save_npy(self._directory / _SAMPLE_NAME, np.concatenate(values))
+        save_npy(self._directory / _SAMPLE_ROWS_NAME, np.concatenate(rows_and_lengths))
 
-    def write_shards(self, codec: TokenCodec) -> None:
-        """Write the shards that are missing."""
-        encoded = self._new_sample.by_row() | self._sample.by_row()
+    def _sampled(self) -> dict[int, _Float16]:
+        """Vectors of the sample's passages by row, mapped."""
+        if not (self._directory / _SAMPLE_ROWS_NAME).is_file():
+            return {}
+        rows, lengths = load_npy(self._directory / _SAMPLE_ROWS_NAME, dtype=np.int64).T
+        values = load_npy(self._directory / _SAMPLE_NAME, dtype=np.float16)
+        parts = np.split(values, np.cumsum(lengths)[:-1])
+        return dict(zip(rows.tolist(), parts, strict=True))
+
+    def remove_sample(self) -> None:
+        """Remove what only the build needs."""
+        for name in (_SAMPLE_ROWS_NAME, _SAMPLE_NAME):
+            (self._directory / name).unlink(missing_ok=True)
+
+    def _write_shards(self, codec: TokenCodec) -> None:
+        """Write the shards that are missing: taken over as files, or block by block."""
+        sampled = self._sampled()
         missing = []
-        for shard in range(self.shards):
-            if not (self._directory / shard_files(shard)[-1]).is_file():
+        for shard in self._shards:
+            if not (self._directory / shard_files(shard.number)[-1]).is_file():
                 missing.append(shard)
-        left = sum(len(self._rows_of(shard)) for shard in missing)
         total = len(self._passages)
+        left = sum(len(shard.rows) for shard in missing)
         with Progress(total, "passages", "encode", initial=total - left) as progress:
             for shard in missing:
-                if self._link_shard(shard):
-                    progress.update(len(self._rows_of(shard)))
+                if self._is_unchanged(shard):
+                    self._link(shard_files(shard.number))
+                    progress.update(len(shard.rows))
                 else:
-                    self._write_shard(shard, codec, encoded, progress.update)
+                    self._write_shard(shard, codec, sampled, progress.update)
 
-    def _link_shard(self, shard: int) -> bool:
-        """Take over whole files, where the rows of a shard are those of a stored one."""
+    def _is_unchanged(self, shard: Shard) -> bool:
         if self._stored is None:
             return False
-        rows = self._rows_of(shard)
         info = self._stored.shards.info
-        stored_stop = min(rows.start + info.shard_rows, info.rows)
-        is_alike = info.shard_rows == self._shard_rows and stored_stop == rows.stop
-        if not (is_alike and np.array_equal(self._stored.rows[rows.start : rows.stop], rows)):
-            return False
-        for name in shard_files(shard):
-            self._link(self._stored, name)
-        return True
+        return shard.is_unchanged(self._stored.rows, divide(info.rows, info.shard_rows))
 
     def _write_shard(
         self,
-        shard: int,
+        shard: Shard,
         codec: TokenCodec,
-        encoded: dict[int, Float16],
+        sampled: dict[int, _Float16],
         done: Callable[[int], None],
     ) -> None:
-        """Write a shard: tokens that are stored, vectors that are encoded already, and the rest."""
-        parts = list[tuple[Codes, NDArray[np.uint8], Int64]]()
-        shard_rows = self._rows_of(shard)
-        for start in range(shard_rows.start, shard_rows.stop, _TEXTS_AT_ONCE):
-            rows = range(start, min(start + _TEXTS_AT_ONCE, shard_rows.stop))
-            parts.append(self._block(rows, codec, encoded))
-            done(len(rows))
-        codes, residuals, lengths = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-        arrays = (codes, residuals, lengths.astype(np.uint16))
-        for name, array in zip(shard_files(shard), arrays, strict=True):
-            save_npy(self._directory / name, array)
+        blocks = list[_Block]()
+        first = shard.start
+        for passages in self._passages.batches(_TEXTS_AT_ONCE, start=first, stop=shard.stop):
+            rows = np.arange(first, first + len(passages))
+            blocks.append(self._block(rows, passages, codec, sampled))
+            first += len(passages)
+            done(len(passages))
+        for name, arrays in zip(shard_files(shard.number), zip(*blocks, strict=True), strict=True):
+            save_npy(self._directory / name, np.concatenate(arrays))
 
     def _block(
-        self, rows: range, codec: TokenCodec, encoded: dict[int, Float16]
-    ) -> tuple[Codes, NDArray[np.uint8], Int64]:
-        """Codes, residuals and lengths of some passages."""
+        self,
+        rows: Int64,
+        passages: Sequence[Passage],
+        codec: TokenCodec,
+        sampled: dict[int, _Float16],
+    ) -> _Block:
+        """Codes, residuals and lengths of some passages: those that are stored, and the others."""
         earlier = np.full(len(rows), -1)
         if self._stored is not None:
-            earlier = self._stored.rows[rows.start : rows.stop]
-        is_new: Bool = earlier < 0
-        if is_new.all():
-            vectors = self._vectors(rows, is_new, encoded)
-            return *codec.encode(_end_to_end(vectors)), _lengths(vectors)
-        assert self._stored is not None
-        by_earlier_row = np.argsort(earlier, kind="stable")[int(is_new.sum()) :]
-        codes, residuals, kept_lengths = self._stored.shards.tokens(earlier[by_earlier_row])
+            earlier = self._stored.rows[rows]
+        parts = list[tuple[Int64, Codes, NDArray[np.uint8], Int64]]()  # their places come first
+        new = np.flatnonzero(earlier < 0)
+        if len(new):
+            vectors = self._vectors(rows[new], [passages[place] for place in new], sampled)
+            codes, residuals = codec.encode(np.concatenate(vectors).astype(np.float32))
+            parts.append((new, codes, residuals, np.array(list(map(len, vectors)))))
+        kept = np.flatnonzero(earlier >= 0)
+        if len(kept) and self._stored is not None:
+            kept = kept[np.argsort(earlier[kept], kind="stable")]
+            parts.append((kept, *self._stored.shards.tokens(earlier[kept])))
         lengths = np.zeros(len(rows), np.int64)
-        lengths[by_earlier_row] = kept_lengths
-        parts = [(by_earlier_row, codes, residuals)]
-        if is_new.any():
-            vectors = self._vectors(rows, is_new, encoded)
-            lengths[is_new] = _lengths(vectors)
-            parts.append((np.flatnonzero(is_new), *codec.encode(_end_to_end(vectors))))
+        for places, _, _, part_lengths in parts:
+            lengths[places] = part_lengths
         starts = np.cumsum(lengths) - lengths
-        all_codes = np.empty(lengths.sum(), codes.dtype)
+        all_codes = np.empty(lengths.sum(), code_dtype(len(codec.centroids)))
         all_residuals = np.empty((len(all_codes), codec.packed_bytes), np.uint8)
-        for places, part_codes, part_residuals in parts:
-            tokens = ranges(starts[places], lengths[places])
-            all_codes[tokens] = part_codes
-            all_residuals[tokens] = part_residuals
-        return all_codes, all_residuals, lengths
+        for places, codes, residuals, part_lengths in parts:
+            tokens = ranges(starts[places], part_lengths)
+            all_codes[tokens] = codes
+            all_residuals[tokens] = residuals
+        return all_codes, all_residuals, lengths.astype(np.uint16)
 
-    def _vectors(self, rows: range, is_new: Bool, encoded: dict[int, Float16]) -> list[Float16]:
-        """Vectors (L, D) of each new passage among `rows`; those that lack in `encoded` are made."""
-        batches = self._passages.batches(len(rows), start=rows.start, stop=rows.stop)
-        new = [
-            (row, passage)
-            for row, passage, passage_is_new in zip(
-                rows, chain.from_iterable(batches), is_new, strict=True
-            )
-            if passage_is_new
-        ]
-        texts = [passage for row, passage in new if row not in encoded]
-        made = list[Float16]()
+    def _vectors(
+        self, rows: Int64, passages: Sequence[Passage], sampled: dict[int, _Float16]
+    ) -> list[_Float16]:
+        """Vectors (L, D) of each passage: of the sample as stored, the others encoded."""
+        pairs = list(zip(rows.tolist(), passages, strict=True))
+        texts = [passage for row, passage in pairs if row not in sampled]
+        encoded: Iterator[_Float16] = iter(())
         if texts:
             values, lengths = self._encode(texts)
-            made = np.split(values, np.cumsum(lengths)[:-1])
-        following = iter(made)
-        return [encoded[row] if row in encoded else next(following) for row, _ in new]
+            encoded = iter(np.split(values, np.cumsum(lengths)[:-1]))
+        return [sampled[row] if row in sampled else next(encoded) for row, _ in pairs]
 
-    def lengths(self, shard: int) -> NDArray[np.uint16]:
+    def _lengths(self, shard: Shard) -> NDArray[np.uint16]:
         """Number of tokens (n,) of each passage of a finished shard."""
-        shape = (len(self._rows_of(shard)),)
-        return load_npy(self._directory / shard_files(shard)[2], dtype=np.uint16, shape=shape)
+        path = self._directory / shard_files(shard.number)[2]
+        return load_npy(path, dtype=np.uint16, shape=(len(shard.rows),))
 
-    def list_passages(self, codec: TokenCodec) -> int:
+    def list_passages(self, centroids: int) -> int:
         """Write the inverted lists; returns their total length. Reads the codes twice, shard by
         shard.
         """
-        count = len(codec.centroids)
         total = len(self._passages)
 
-        def pairs(shard: int) -> Int64:
+        def pairs(shard: Shard) -> Int64:
             """Distinct (centroid, passage), sorted, as one number each."""
-            owners = np.repeat(np.array(self._rows_of(shard)), self.lengths(shard))
-            path = self._directory / shard_files(shard)[0]
-            codes = np.load(path, mmap_mode="r", allow_pickle=False)
+            owners = np.repeat(np.array(shard.rows), self._lengths(shard))
+            codes = self._load(shard_files(shard.number)[0])
             return np.unique(codes.astype(np.int64) * total + owners)
 
-        sizes = np.zeros(count, np.int64)
-        for shard in range(self.shards):
-            sizes += np.bincount(pairs(shard) // total, minlength=count)
+        sizes = np.zeros(centroids, np.int64)
+        for shard in self._shards:
+            sizes += np.bincount(pairs(shard) // total, minlength=centroids)
         ends = np.cumsum(sizes)
         entries = int(ends[-1])
         filled = ends - sizes
         with atomic_path(self._directory / LISTS_NAME) as temporary:
             lists = np.lib.format.open_memmap(temporary, "w+", np.dtype(np.uint32), (entries,))
-            for shard in range(self.shards):
+            for shard in self._shards:
                 shard_pairs = pairs(shard)
-                shard_sizes = np.bincount(shard_pairs // total, minlength=count)
+                shard_sizes = np.bincount(shard_pairs // total, minlength=centroids)
                 # A shard's pairs of a centroid lie together, and go behind those of earlier shards.
                 lists[ranges(filled, shard_sizes)] = shard_pairs % total
                 filled += shard_sizes
             lists.flush()
         save_npy(self._directory / ENDS_NAME, ends)
         return entries
-
-    def clean_up(self) -> None:
-        """Remove what only the build needs."""
-        self._sample.remove()
-        self._new_sample.remove()
-        (self._directory / _TRAINING_NAME).unlink(missing_ok=True)
-
-
-def _end_to_end(vectors: list[Float16]) -> Float32:
-    return np.concatenate(vectors).astype(np.float32)
-
-
-def _lengths(vectors: list[Float16]) -> Int64:
-    return np.array([len(passage_vectors) for passage_vectors in vectors], np.int64)

@@ -111,15 +111,12 @@ def _spherical_means(points: Float32, count: int) -> Float32:
     return centroids
 
 
-def train_codec(sample: Float32, count: int) -> tuple[TokenCodec, float]:
+def train_codec(sample: Float32, count: int) -> TokenCodec:
     """Train centroids by spherical k-means, then the residuals' buckets on held-out tokens.
 
     Args:
         sample: (S, D) unit vectors in random order.
         count: number of centroids, but at most a quarter of the sample.
-
-    Returns:
-        The codec, and the mean squared distance of held-out tokens to their centroids.
     """
     dim = sample.shape[1]
     held_out = min(_HELD_OUT, len(sample) // 8)
@@ -139,11 +136,7 @@ def train_codec(sample: Float32, count: int) -> tuple[TokenCodec, float]:
         middle = edges[bucket : bucket + 2].mean(0)  # for buckets that are empty because of ties
         means = (residuals * inside).sum(0) / np.maximum(inside.sum(0), 1)
         means_of[bucket] = np.where(inside.any(0), means, middle)
-    return TokenCodec(centroids, np.vstack([cuts, means_of])), _mean_square(residuals)
-
-
-def _mean_square(residuals: Float32) -> float:
-    return float(np.vecdot(residuals, residuals).mean(dtype=np.float64))
+    return TokenCodec(centroids, np.vstack([cuts, means_of]))
 
 
 @dataclass(frozen=True)
@@ -158,7 +151,7 @@ class TokenCodec:
         >>> draw = np.random.default_rng(0)
         >>> vectors = draw.standard_normal((512, 8), dtype=np.float32)
         >>> vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-        >>> codec, _ = train_codec(vectors, 16)
+        >>> codec = train_codec(vectors, 16)
         >>> codes, packed = codec.encode(vectors)
         >>> packed.shape, bool(codec.similarities(codes, packed, vectors).diagonal().mean() > 0.95)
         ((512, 2), True)
@@ -166,6 +159,11 @@ class TokenCodec:
 
     centroids: Float32
     buckets: Float32
+
+    def is_same(self, other: TokenCodec) -> bool:
+        """Whether both compress alike."""
+        has_same_centroids = np.array_equal(self.centroids, other.centroids)
+        return has_same_centroids and np.array_equal(self.buckets, other.buckets)
 
     @property
     def packed_bytes(self) -> int:
@@ -191,9 +189,13 @@ class TokenCodec:
             parts.append(values[levels, np.arange(start, start + _PER_BYTE)])
         return np.concatenate(parts)
 
-    def error(self, vectors: Float32) -> float:
-        """Mean squared distance of vectors (T, D) to their centroids."""
-        return _mean_square(vectors - self.centroids[self._nearest(vectors)])
+    def squared_residuals(self, packed: NDArray[np.uint8]) -> float:
+        """Sum over all tokens of the squared length of their stored residuals (T, bytes)."""
+        squares = np.square(self._table, dtype=np.float64).sum(1).reshape(-1, 256)
+        total = 0.0
+        for place in range(self.packed_bytes):
+            total += float(np.bincount(packed[:, place], minlength=256) @ squares[place])
+        return total
 
     def encode(self, vectors: Float32) -> tuple[Codes, NDArray[np.uint8]]:
         """Centroids (T,) and packed residuals (T, bytes) of vectors (T, D)."""

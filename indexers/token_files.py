@@ -32,9 +32,9 @@ class TokenInfo(BaseModel):
         bits: of a residual's number.
         list_entries: total length of the centroids' lists.
         shard_rows, shard_tokens: passages per shard, and vectors of each shard.
-        trained_tokens: vectors of the corpus that the centroids were trained for.
-        trained_error: mean squared distance to the centroids of vectors of that corpus.
-        error: the same for the vectors that are stored, of which later updates brought a part.
+        error: mean squared length of the residuals.
+        trained_tokens, trained_error: the number of vectors, and the error, of the version of the
+            index that the centroids were trained for.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -45,13 +45,13 @@ class TokenInfo(BaseModel):
     dim: int
     bits: int = BITS
     centroids: int
-    list_entries: int
+    list_entries: int = 0
     shard_rows: int
     seed: int
     shard_tokens: list[int]
+    error: float = 0.0
     trained_tokens: int = 0
     trained_error: float = 0.0
-    error: float = 0.0
 
 
 def shard_files(shard: int) -> tuple[str, str, str]:
@@ -64,12 +64,12 @@ def shard_files(shard: int) -> tuple[str, str, str]:
     return (f"codes-{shard:05d}.npy", f"residuals-{shard:05d}.npy", f"lengths-{shard:05d}.npy")
 
 
-def load_codec(directory: Path, centroids: int, dim: int) -> TokenCodec:
-    """The codec of a directory; an ArtifactError names a file that is damaged."""
-    buckets_shape = (2 ** (BITS + 1) - 1, dim)
-    buckets = load_npy(directory / BUCKETS_NAME, dtype=np.float32, shape=buckets_shape)
-    stored = load_npy(directory / CENTROIDS_NAME, dtype=np.float16, shape=(centroids, dim))
-    return TokenCodec(stored.astype(np.float32), buckets)
+def load_codec(directory: Path) -> TokenCodec:
+    """The codec of a directory; an ArtifactError names a file that is missing or damaged."""
+    centroids = load_npy(directory / CENTROIDS_NAME, dtype=np.float16)
+    shape = (2 ** (BITS + 1) - 1, centroids.shape[1])
+    buckets = load_npy(directory / BUCKETS_NAME, dtype=np.float32, shape=shape)
+    return TokenCodec(centroids.astype(np.float32), buckets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,12 @@ class TokenShards:
             )
         self.directory = directory
         self.info = info
-        self.codec = load_codec(directory, info.centroids, info.dim)
+        self.codec = load_codec(directory)
+        if self.codec.centroids.shape != (info.centroids, info.dim):
+            raise MismatchedArtifactError(
+                f"{directory} has {len(self.codec.centroids)} centroids, expected {info.centroids}",
+                hint="rebuild the index",
+            )
         self._shards = [self._map(shard) for shard in range(len(info.shard_tokens))]
 
     def _map(self, shard: int) -> _Shard:
@@ -119,11 +124,6 @@ class TokenShards:
 
     def __len__(self) -> int:
         return self.info.rows
-
-    def lengths(self) -> Int64:
-        """Number of tokens (N,) of every passage."""
-        counts = [np.diff(shard.starts) for shard in self._shards]
-        return np.concatenate([np.empty(0, np.int64), *counts])
 
     def codes(self, rows: Int64) -> tuple[Codes, Int64]:
         """Codes (T,) of the tokens of sorted `rows` (n,), end to end, and their numbers (n,)."""

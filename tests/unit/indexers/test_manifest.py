@@ -56,6 +56,22 @@ def test_keys_of_others_survive_an_update_and_an_extension(index: Path, encoder:
     assert manifest.settings.retriever == "hybrid"
 
 
+def test_reuse_takes_vectors_and_nothing_else(index: Path, encoder: Any, tmp_path: Path) -> None:
+    restate(index, language="de")
+    passages = [Passage("x", "", "river 3"), Passage("y", "", "lake")]
+    with Index.open(index) as start:
+        report = write_index(
+            tmp_path / "new", passages, encoder=encoder, settings=SETTINGS, start_from=start
+        )
+    assert report.reused == 1
+    assert Manifest.read(tmp_path / "new").language is None
+    restate(index, colour="blue")
+    with Index.open(index) as start, pytest.raises(MismatchedArtifactError, match="colour"):
+        write_index(
+            tmp_path / "other", passages, encoder=encoder, settings=SETTINGS, start_from=start
+        )
+
+
 def test_an_extension_keeps_the_settings_of_what_was_there(index: Path, encoder: Any) -> None:
     with Index.open(index) as opened:
         passages = list(opened.passages)

@@ -16,7 +16,7 @@ import pytest
 from indexers import token_build
 from indexers.documents import Put
 from indexers.index import Index
-from indexers.index_writer import update_index, write_index
+from indexers.index_writer import WriteReport, update_index, write_index
 from indexers.manifest import Manifest
 from indexers.protocols import EncoderIdentity
 from indexers.settings import BuildSettings
@@ -150,7 +150,7 @@ def test_residuals_come_back_within_their_buckets(dim: int) -> None:
     draw = np.random.default_rng(1)
     vectors = draw.standard_normal((2000, dim)).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    codec, _ = train_codec(vectors, 32)
+    codec = train_codec(vectors, 32)
     codes, packed = codec.encode(vectors)
     assert packed.shape == (2000, 4)
     cuts, values = np.split(codec.buckets, [3])
@@ -225,7 +225,7 @@ def test_a_build_encodes_each_passage_once(tmp_path: Path, monkeypatch: pytest.M
     write_index(tmp_path / "i", passages(), encoder=Watched(), settings=SETTINGS)
     assert sorted(seen) == sorted(passage.text for passage in passages())
     monkeypatch.setattr(
-        token_build._Build, "sampled", lambda self: {}
+        token_build._Build, "_sampled", lambda self: {}
     )  # encoded again, in other company
     write_index(tmp_path / "j", passages(), encoder=Watched(), settings=SETTINGS)
     assert len(passages()) < len(seen) - len(passages()) < 2 * len(passages())
@@ -251,16 +251,81 @@ def test_damage_and_other_encoders_are_refused(built: Path, tmp_path: Path) -> N
             opened(built).search(values, lengths, 5)
 
 
-def test_an_updated_index_has_the_bytes_of_a_new_one(tmp_path: Path) -> None:
-    puts = [Put(passage.id, "", [passage]) for passage in passages(90)]
-    write_index(tmp_path / "i", puts[:70], encoder=Words(), settings=SETTINGS)
-    report = update_index(
-        tmp_path / "i", lambda stored: [*list(stored)[5:], *puts[70:]], lambda identity: Words()
+def updated(place: Path, kept: slice, added: list[Passage], encoder: Words) -> WriteReport:
+    puts = [Put(passage.id, "", [passage]) for passage in added]
+    return update_index(
+        place, lambda stored: [*list(stored)[kept], *puts], lambda identity: encoder
     )
-    assert (report.added, report.deleted, report.kept) == (20, 5, 65)
-    write_index(tmp_path / "fresh", puts[5:], encoder=Words(), settings=SETTINGS)
+
+
+def test_an_update_is_a_build_with_the_same_centroids(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder = Words()
+    everything = passages(150)
+    write_index(tmp_path / "i", everything[:130], encoder=encoder, settings=SETTINGS)
+    encoded: list[str] = []
+    plain = encoder.passage_tokens
+    monkeypatch.setattr(
+        encoder,
+        "passage_tokens",
+        lambda titles, texts: encoded.extend(texts) or plain(titles, texts),
+    )
+    before = Index.open(tmp_path / "i")
+    report = updated(tmp_path / "i", slice(0, 125), everything[130:], encoder)
+    assert (report.added, report.deleted, report.kept, report.reused) == (20, 5, 125, 0)
+    assert encoded == [passage.text for passage in everything[130:]]
+    after = Index.open(tmp_path / "i", verify="deep")
+    first = shard_files(0)[1]
+    assert (before.data / "tokens" / first).samefile(after.data / "tokens" / first)
+    assert before.tokens is not None
+
+    codec = before.tokens.shards.codec
+    monkeypatch.setattr(token_build, "train_codec", lambda *_: codec)
+    write_index(
+        tmp_path / "fresh",
+        [*everything[:125], *everything[130:]],
+        encoder=encoder,
+        settings=SETTINGS,
+    )
+    fresh = Index.open(tmp_path / "fresh")
+    names = {path.name for path in (fresh.data / "tokens").iterdir()}
+    assert names == {path.name for path in (after.data / "tokens").iterdir()}
+    for name in names:
+        sides = [(index.data / "tokens" / name).read_bytes() for index in (after, fresh)]
+        assert sides[0] == sides[1], name
+    assert after.version != fresh.version  # whose inputs say nothing of an earlier version
+
+
+@pytest.mark.parametrize("reason", ["MOST_ERROR", "MOST_GROWTH"])
+def test_centroids_that_no_longer_fit_are_trained_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
+    everything = passages(90)
+    write_index(tmp_path / "i", everything[:70], encoder=Words(), settings=SETTINGS)
+    monkeypatch.setattr(token_build, reason, 0.5)
+    report = updated(tmp_path / "i", slice(5, None), everything[70:], Words())
+    assert (report.kept, report.reused) == (65, 0)
+    write_index(tmp_path / "fresh", everything[5:], encoder=Words(), settings=SETTINGS)
     sides = [Manifest.read(tmp_path / name).stage("tokens") for name in ("i", "fresh")]
-    assert sides[0] == sides[1]
+    assert sides[0].files == sides[1].files
+    assert sides[0].output == sides[1].output
+
+
+def test_an_updated_index_is_extended_and_updated_again(tmp_path: Path) -> None:
+    everything = passages(90)
+    write_index(tmp_path / "i", everything[:70], encoder=Words(), settings=SETTINGS)
+    updated(tmp_path / "i", slice(5, None), everything[70:], Words())
+    lexical = SETTINGS.replaced(retriever="hybrid", java_heap_mib=256)
+    write_index(tmp_path / "i", everything[5:], encoder=Words(), settings=lexical)
+    assert Index.open(tmp_path / "i").parts == ("tokens", "bm25")
+    moved = [everything[7], Passage("new", "", everything[6].text), everything[5]]
+    report = update_index(
+        tmp_path / "i",
+        lambda stored: [Put(passage.id, "", [passage]) for passage in moved],
+        lambda identity: None,  # type: ignore[arg-type, return-value]  # nothing is encoded
+    )
+    assert (report.kept, report.added, report.reused) == (2, 1, 1)
 
 
 class OneEach:

@@ -1,8 +1,13 @@
-"""Find the passages of a new version of an index among those of an earlier one, by their content."""
+"""How the passages of an index are divided into shards, and where an earlier index has them.
+
+Vectors lie in a file per shard. A new version of an index takes over those of passages whose title
+and text it had, whatever their ids and order, and whole files where all rows are the same.
+"""
 
 from __future__ import annotations
 
 import hashlib
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +18,40 @@ from rag.core.log import Progress
 
 _TEXTS_AT_ONCE = 4096
 _KEY = np.dtype([("high", "<u8"), ("low", "<u8")])
+
+
+class Shard(NamedTuple):
+    """Rows start … stop - 1 of a corpus."""
+
+    number: int
+    start: int
+    stop: int
+
+    @property
+    def rows(self) -> range:
+        """The rows."""
+        return range(self.start, self.stop)
+
+    def is_unchanged(self, earlier_rows: Int64, shards: list[Shard]) -> bool:
+        """Whether an earlier index, divided into `shards`, has the same shard.
+
+        Args:
+            earlier_rows: (N,) rows of the corpus in the earlier index.
+        """
+        return self in shards and np.array_equal(earlier_rows[self.start : self.stop], self.rows)
+
+
+def divide(rows: int, shard_rows: int) -> list[Shard]:
+    """The shards of a corpus: `shard_rows` passages in each, fewer in the last.
+
+    Example:
+        >>> divide(5, 2)[-1]
+        Shard(number=2, start=4, stop=5)
+    """
+    starts = range(0, rows, shard_rows)
+    return [
+        Shard(number, start, min(start + shard_rows, rows)) for number, start in enumerate(starts)
+    ]
 
 
 def match_passages(passages: PassageStore, earlier: PassageStore) -> Int64:
