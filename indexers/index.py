@@ -16,7 +16,7 @@ from indexers.documents import Documents, Put
 from indexers.embeddings import EmbeddingShards, ShardLayout
 from indexers.faiss_index import DenseInfo, open_dense
 from indexers.ledger import hold_folder
-from indexers.lucene import LuceneIndex
+from indexers.lucene import Bm25Info, LuceneIndex
 from indexers.manifest import Manifest
 from indexers.passages import PassageStore, metadata_of
 from indexers.protocols import EncoderIdentity, Selection, VectorIndex
@@ -116,7 +116,8 @@ class Index:
         """BM25 search, opened (and Java started) on first use; None for a dense-only index."""
         if "bm25" not in self.parts:
             return None
-        return LuceneIndex(self.data / "bm25", self.manifest.stage("bm25").output)
+        info = Bm25Info(**self.manifest.stage("bm25").output)
+        return LuceneIndex(self.data / "bm25", info)
 
     def puts(self) -> Iterator[Put]:
         """The documents with their passages, in the order of the index, for another index."""

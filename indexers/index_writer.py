@@ -503,7 +503,8 @@ class _IndexWriter:
         heap_mib = settings.java_heap_mib
 
         def write(directory: Path) -> Mapping[str, object]:
-            return build_bm25(passages, directory, threads=threads, heap_mib=heap_mib, **weights)
+            info = build_bm25(passages, directory, threads=threads, heap_mib=heap_mib, **weights)
+            return info.model_dump()
 
         self.ledger.make("bm25", {**inputs, **weights}, write)
 

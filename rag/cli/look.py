@@ -84,7 +84,7 @@ def doctor(model: str = "", /) -> None:
     if model:
         _describe_model(model)
         return
-    from indexers.lucene import java_versions
+    from indexers.java import java_versions
     from rag.core.optional import installed_version
 
     problems = [

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from indexers.lucene import LuceneIndex, build_bm25
+from indexers.lucene import Bm25Info, LuceneIndex, build_bm25
 from indexers.passage_writer import PassageStoreWriter
 from indexers.passages import PassageStore
 from rag.core.errors import ArtifactError, RetrievalError
@@ -21,7 +21,7 @@ TEXTS = [
     *[("", "a tied passage about tulips") for _ in range(30)],
 ]
 
-INFO = {"k1": 0.9, "b": 0.4, "rows": len(TEXTS), "documents": len(TEXTS) - 1}
+INFO = Bm25Info(k1=0.9, b=0.4, rows=len(TEXTS), documents=len(TEXTS) - 1)
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def test_control_characters_are_no_words(tmp_path: Path) -> None:
     with PassageStoreWriter(tmp_path / "passages") as writer:
         writer.add_many(Passage(f"p{row}", "", text) for row, text in enumerate(texts))
     info = build_bm25(PassageStore(tmp_path / "passages"), tmp_path / "bm25", heap_mib=256)
-    assert info["documents"] == 3  # "\x7f" and the space without width are more than the space
+    assert info.documents == 3  # "\x7f" and the space without width are more than the space
     assert [row for row, _ in LuceneIndex(tmp_path / "bm25", info).search(["text"], 5)[0]] == [0]
 
 
@@ -86,8 +86,8 @@ def test_missing_and_damaged_folders_are_refused(folder: Path, tmp_path: Path) -
 
 def test_nothing_heavy_is_imported_and_nothing_printed(folder: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from indexers.lucene import LuceneIndex;"
-        f"assert LuceneIndex(Path({str(folder)!r}), {INFO}).search(['vienna'], 1)[0][0][0] in (0, 1);"
+        "import sys; from pathlib import Path; from indexers.lucene import Bm25Info, LuceneIndex;"
+        f"assert LuceneIndex(Path({str(folder)!r}), Bm25Info(**{INFO.model_dump()})).search(['vienna'], 1)[0][0][0] in (0, 1);"
         "assert not {'torch', 'transformers', 'openai', 'onnxruntime'} & set(sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
