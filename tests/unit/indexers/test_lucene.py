@@ -87,7 +87,8 @@ def test_missing_and_damaged_folders_are_refused(folder: Path, tmp_path: Path) -
 def test_nothing_heavy_is_imported_and_nothing_printed(folder: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from indexers.lucene import Bm25Info, LuceneIndex;"
-        f"assert LuceneIndex(Path({str(folder)!r}), Bm25Info(**{INFO.model_dump()})).search(['vienna'], 1)[0][0][0] in (0, 1);"
+        f"index = LuceneIndex(Path({str(folder)!r}), Bm25Info(**{INFO.model_dump()}));"
+        "assert index.search(['vienna'], 1)[0][0][0] in (0, 1);"
         "assert not {'torch', 'transformers', 'openai', 'onnxruntime'} & set(sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
