@@ -345,7 +345,7 @@ class _Build:
         parts = list[tuple[Int64, Codes, NDArray[np.uint8], Int64]]()  # their places come first
         new = np.flatnonzero(earlier < 0)
         if len(new):
-            vectors = self._vectors(rows[new], [passages[place] for place in new], sampled)
+            vectors = self._vectors(rows[new], [passages[place] for place in new.tolist()], sampled)
             codes, residuals = codec.encode(np.concatenate(vectors).astype(np.float32))
             parts.append((new, codes, residuals, np.array(list(map(len, vectors)))))
         kept = np.flatnonzero(earlier >= 0)
