@@ -1,6 +1,4 @@
-"""Training examples: a question and candidates with roles, scores and targets; reading and writing
-them.
-"""
+"""Training examples: a question and candidates with roles, scores and targets."""
 
 from __future__ import annotations
 
@@ -8,18 +6,18 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 from urllib.parse import quote
 
 from rag.core.errors import DataError
 from rag.core.files import atomic_path
 from rag.core.log import get_logger
 from rag.core.types import AnswerProfile, Passage, Query, as_unicode
-from rag.data.files import rows as files
 from rag.data.files.fields import passage_of
 from rag.data.files.question_sets import answers_of, parse_record, table_columns
+from rag.data.files.rows import TableRow, read_rows, refuse_bad, write_json_lines
 from rag.data.formats import find_in_folder
 from rag.data.records import BadRecord, ReadReport
 from rag.data.text import REGEX_PROFILE
@@ -105,11 +103,12 @@ class Example:
         negatives: Iterable[Passage | Candidate] = (),
     ) -> Example:
         """An example with positive and negative passages."""
-        right = (Candidate(passage, "positive") for passage in positives)
-        wrong = (
-            n if isinstance(n, Candidate) else Candidate(n, "hard_negative") for n in negatives
-        )
-        return cls(id, question, tuple(answers), (*right, *wrong))
+        candidates = [Candidate(passage, "positive") for passage in positives]
+        for negative in negatives:
+            if isinstance(negative, Passage):
+                negative = Candidate(negative, "hard_negative")
+            candidates.append(negative)
+        return cls(id, question, tuple(answers), tuple(candidates))
 
     @property
     def query(self) -> Query:
@@ -138,17 +137,19 @@ class Example:
     @property
     def article(self) -> str:
         """Title of the first positive, or the question if there is none; see `hold_out`."""
-        return next(
-            (passage.title for passage in self.positives[:1] if passage.title), self.question
-        )
+        positives = self.positives
+        return (positives[0].title if positives else "") or self.question
 
     def has(self, needed: Needed) -> bool:
         """Whether a method that needs this can use the example."""
-        if needed == "targets":
-            return len({c.target for c in self.candidates if c.target is not None}) > 1
-        return needed == "questions" or bool(
-            self.candidates if needed == "passages" else self.positives
-        )
+        if needed == "questions":
+            return True
+        if needed == "passages":
+            return bool(self.candidates)
+        if needed == "positives":
+            return bool(self.positives)
+        targets = {candidate.target for candidate in self.candidates}
+        return len(targets - {None}) > 1
 
 
 def read_examples(path: str | Path, *, needs: Needed = "positives") -> Iterator[Example]:
@@ -182,72 +183,85 @@ def read_examples(path: str | Path, *, needs: Needed = "positives") -> Iterator[
         >>> next(read_examples(path)).positives[0].text
         'x is'
     """
-    counts, name, left_out = ReadReport(), str(path), list[str]()
-    texts: tuple[dict[str, str], dict[str, str]] | None = None
-    for place, number, record in files.read_rows(name, partial(table_columns, path=name)):
+    name = str(path)
+    report = ReadReport()
+    left_out: list[str] = []
+    texts_of_ids = cache(partial(_MsMarcoTexts, Path(path)))
+    for place, number, record in read_rows(name, partial(table_columns, path=name)):
         try:
-            if isinstance(record, files.TableRow) and "positive_id" in record:
-                texts = texts or _ms_marco_texts(Path(path))
-                record = _with_texts(record, *texts)
+            if isinstance(record, TableRow) and "positive_id" in record:
+                record = texts_of_ids().with_texts(record)
             example = _to_learn_from(example_from_json(record, f"q{number}"), needs)
         except ValueError as error:
-            counts.add_bad(place, BadRecord("malformed record", str(error)))
-            counts.check(_MAX_BAD_SHARE, at_end=False, hint=_SHAPE)
+            report.add_bad(place, BadRecord("malformed record", str(error)))
+            report.check(_MAX_BAD_SHARE, at_end=False, hint=_SHAPE)
             continue
-        counts.total += 1
+        report.total += 1
         if example.has(needs):
             yield example
         else:
             left_out.append(place)
-    counts.check(_MAX_BAD_SHARE, at_end=True, hint=_SHAPE)
+    report.check(_MAX_BAD_SHARE, at_end=True, hint=_SHAPE)
     log = get_logger(__name__)
-    if counts.bad:
-        log.warning("%s: %s", name, counts.faults())
+    if report.bad:
+        log.warning("%s: %s", name, report.faults())
     if left_out:
-        log.warning(
-            "%s: questions left out, for lack of %s: %d (%s …)",
-            *(name, needs, len(left_out), ", ".join(left_out[:3])),
-        )
-    if counts.total == counts.bad + len(left_out):
+        first = ", ".join(left_out[:3])
+        message = "%s: questions left out, for lack of %s: %d (%s …)"
+        log.warning(message, name, needs, len(left_out), first)
+    if report.total == report.bad + len(left_out):
         raise DataError(f"{name}: no question has {needs}", hint=_SHAPE)
 
 
-def _ms_marco_texts(triples: Path) -> tuple[dict[str, str], dict[str, str]]:
-    """The questions and passages that MS MARCO's triples name, by id, from the tables beside
-    them.
-    """
-    questions, passages = set[str](), set[str]()
-    for question, *named in _id_rows(triples, "question_id", "positive_id", "negative_id"):
-        questions.add(question)
-        passages.update(named)
-    queries = sorted(triples.parent.glob("queries*.tsv*"))
-    collection = find_in_folder(triples.parent, "collection.tsv")
-    if collection is None or not queries:
-        raise DataError(
-            f"{triples} names texts by id, and {'queries' if collection else 'collection'}.tsv is not there",
-            hint="unpack MS MARCO's queries and collection into the same folder",
-        )
-    texts = {
-        id: text for path in queries for id, text in _id_rows(path, "id", "text") if id in questions
-    }
-    return texts, {id: text for id, text in _id_rows(collection, "id", "text") if id in passages}
+class _MsMarcoTexts:
+    """The questions and passages that MS MARCO's triples name by id, of the tables beside them."""
+
+    def __init__(self, triples: Path) -> None:
+        queries = sorted(triples.parent.glob("queries*.tsv*"))
+        collection = find_in_folder(triples.parent, "collection.tsv")
+        if collection is None or not queries:
+            missing = "queries" if collection else "collection"
+            raise DataError(
+                f"{triples} names texts by id, and {missing}.tsv is not there",
+                hint="unpack MS MARCO's queries and collection into the same folder",
+            )
+        question_ids: set[str] = set()
+        passage_ids: set[str] = set()
+        for question_id, *ids in _cells(triples, "question_id", "positive_id", "negative_id"):
+            question_ids.add(question_id)
+            passage_ids.update(ids)
+        self._questions: dict[str, str] = {}
+        for path in queries:
+            self._questions |= _texts(path, question_ids)
+        self._passages = _texts(collection, passage_ids)
+
+    def with_texts(self, row: Mapping[str, str]) -> dict[str, Any]:
+        """The record that a row of ids stands for."""
+        question_id = row["question_id"]
+        right = row["positive_id"]
+        wrong = row["negative_id"]
+        if question_id not in self._questions or not {right, wrong} <= self._passages.keys():
+            raise ValueError(
+                f"no text for question {question_id}, passage {right} or passage {wrong}"
+            )
+        return {
+            "question": self._questions[question_id],
+            "positive_ctxs": [self._context(right)],
+            "hard_negative_ctxs": [self._context(wrong)],
+        }
+
+    def _context(self, passage_id: str) -> dict[str, str]:
+        return {"passage_id": passage_id, "title": "", "text": self._passages[passage_id]}
 
 
-def _with_texts(
-    row: Mapping[str, str], questions: Mapping[str, str], texts: Mapping[str, str]
-) -> Any:
-    question, right, wrong = row["question_id"], row["positive_id"], row["negative_id"]
-    if question not in questions or not {right, wrong} <= texts.keys():
-        raise ValueError(f"no text for question {question}, passage {right} or passage {wrong}")
-    lists = zip(("positive_ctxs", "hard_negative_ctxs"), (right, wrong), strict=True)
-    contexts = {name: [{"passage_id": id, "title": "", "text": texts[id]}] for name, id in lists}
-    return {"question": questions[question], **contexts}
+def _texts(path: Path, ids: set[str]) -> dict[str, str]:
+    return {id: text for id, text in _cells(path, "id", "text") if id in ids}
 
 
-def _id_rows(path: Path, *names: str) -> Iterator[Sequence[str]]:
+def _cells(path: Path, *names: str) -> Iterator[Sequence[str]]:
     """Cells of a table of MS MARCO, which has no header and quotes nothing."""
-    for place, _, row in files.read_rows(str(path), lambda _: list(names), format="tsv"):
-        yield tuple(files.refuse_bad(row, place).values())
+    for record in read_rows(str(path), lambda _: list(names), format="tsv"):
+        yield tuple(refuse_bad(record).values())
 
 
 def write_examples(path: str | Path, examples: Iterable[Example]) -> int:
@@ -255,64 +269,69 @@ def write_examples(path: str | Path, examples: Iterable[Example]) -> int:
 
     It is training data or, where all passages are "retrieved", retrieval results.
     """
-    return files.write_json_lines(Path(path), map(example_to_json, examples), listed=True)
+    return write_json_lines(Path(path), map(example_to_json, examples), as_list=True)
 
 
-def example_from_json(record: Any, fallback_id: str = "") -> Example:
+def example_from_json(record: object, fallback_id: str = "") -> Example:
     """Read one record of a training file or of results; fields of others are not kept.
 
     Raises:
         ValueError: it has another shape; the message says which.
     """
     question, rest = parse_record(record, fallback_id)
-    candidates = list[Candidate]()
+    candidates: list[Candidate] = []
     for name, role in ROLES.items():
-        listed = rest.get(name) or ()
-        if not isinstance(listed, list | tuple):
+        contexts = rest.get(name) or ()
+        if not isinstance(contexts, list | tuple):
             raise ValueError(f"{name} is not a list")
-        candidates += [_candidate(value, role) for value in listed]
-    stated = answers_of(rest.get("target") or ())
+        candidates += [_candidate(context, role) for context in contexts]
+    targets = answers_of(rest.get("target") or ())
     return Example(
         question.id,
         question.text,
-        question.answers or stated,
+        question.answers or targets,
         tuple(candidates),
         answer_profile=question.answer_profile,
-        target_answer="".join(stated[:1]),
+        target_answer=targets[0] if targets else "",
     )
 
 
 def example_to_json(example: Example) -> dict[str, Any]:
     """The record that `example_from_json` reads back."""
-    head: dict[str, Any] = {
-        "id": example.id,
-        "question": example.question,
-        "answers": [*example.answers],
-    }
-    head |= {
-        "answers_are_regex": example.answer_profile == REGEX_PROFILE,
-        "target": example.target_answer,
-    }
-    record = {
-        name: value for name, value in head.items() if value or name in ("question", "answers")
-    }
+    record: dict[str, Any] = {}
+    if example.id:
+        record["id"] = example.id
+    record["question"] = example.question
+    record["answers"] = [*example.answers]
+    if example.answer_profile == REGEX_PROFILE:
+        record["answers_are_regex"] = True
+    if example.target_answer:
+        record["target"] = example.target_answer
     roles = {candidate.role for candidate in example.candidates}
-    judged = (
-        ["positive_ctxs", "negative_ctxs", "hard_negative_ctxs"] if roles - {"retrieved"} else []
-    )
-    names = [*judged, "ctxs"] if "retrieved" in roles or not judged else judged
-    return record | {
-        name: list(map(_candidate_json, example.of_role(ROLES[name]))) for name in names
-    }
+    names = ["positive_ctxs", "negative_ctxs", "hard_negative_ctxs"]
+    is_judged = bool(roles - {"retrieved"})
+    if not is_judged:
+        names = ["ctxs"]
+    elif "retrieved" in roles:
+        names.append("ctxs")
+    for name in names:
+        candidates = example.of_role(ROLES[name])
+        record[name] = [_candidate_json(candidate) for candidate in candidates]
+    return record
 
 
 def _candidate_json(candidate: Candidate) -> dict[str, Any]:
-    passage, id_name = candidate.passage, "id" if candidate.role == "retrieved" else "passage_id"
-    fields: dict[str, Any] = {id_name: passage.id} if passage.id else {}
-    fields |= {"title": passage.title, "text": passage.text}
-    for key in ("source", "rank", "score", "target", "has_answer"):
-        if (value := getattr(candidate, key)) not in (None, ""):
-            fields[key] = value
+    passage = candidate.passage
+    fields: dict[str, Any] = {}
+    if passage.id:
+        id_field = "id" if candidate.role == "retrieved" else "passage_id"
+        fields[id_field] = passage.id
+    fields["title"] = passage.title
+    fields["text"] = passage.text
+    for name in ("source", "rank", "score", "target", "has_answer"):
+        value = getattr(candidate, name)
+        if value not in (None, ""):
+            fields[name] = value
     if candidate.role == "retrieved" and passage.location is not None:
         fields["location"] = passage.location.to_json()
     return fields
@@ -331,45 +350,48 @@ def write_run(path: Path, examples: Iterable[Example]) -> None:
         open(temporary, "w", encoding="utf-8", newline="\n") as file,
     ):
         for example in examples:
-            for rank, hit in enumerate(example.candidates, start=1):
-                question = example.id
-                passage = _id_in_run(hit.passage.id)
-                if odd := [id for id in (question, passage) if id.split() != [id]]:
-                    fault = "is empty" if "" in odd else "holds white space"
+            for rank, candidate in enumerate(example.candidates, start=1):
+                passage_id = candidate.passage.id
+                if re.search(r"\s", passage_id):
+                    passage_id = re.sub(r"[\s%]", lambda match: quote(match[0]), passage_id)
+                if example.id.split() != [example.id] or not passage_id:
                     raise DataError(
-                        f"question {question!r}, passage {passage!r}: an id {fault}",
+                        f"question {example.id!r}, passage {passage_id!r}: an id is empty, or holds "
+                        "white space",
                         hint="write JSON instead of a run, or give questions ids without spaces",
                     )
-                score = -float(rank) if hit.score is None else float(hit.score)
-                file.write(f"{question} Q0 {passage} {rank} {score!r} rag\n")
+                score = -float(rank) if candidate.score is None else float(candidate.score)
+                file.write(f"{example.id} Q0 {passage_id} {rank} {score!r} rag\n")
 
 
-def _id_in_run(id: str) -> str:
-    if re.search(r"\s", id) is None:
-        return id
-    return re.sub(r"[\s%]", lambda match: quote(match[0]), id)
-
-
-def _candidate(value: Any, role: Role) -> Candidate:
-    passage = passage_of(value)
+def _candidate(context: object, role: Role) -> Candidate:
+    passage = passage_of(context)
     if as_unicode(passage.text + passage.title) != passage.text + passage.title:
         raise ValueError("a passage is not valid Unicode")
-    rank, score, target = (_number(value, name) for name in ("rank", "score", "target"))
-    place = None if rank is None else int(rank)
-    has_answer = value.get("has_answer", value.get("hasanswer"))  # FiD's files have the second
-    has_answer = None if has_answer is None else bool(has_answer)
+    fields = cast("Mapping[str, Any]", context)
+    rank = _number(fields, "rank")
+    # FiD's files have the second.
+    has_answer = fields.get("has_answer", fields.get("hasanswer"))
     return Candidate(
-        passage, role, str(value.get("source") or ""), place, score, target, has_answer
+        passage,
+        role,
+        source=str(fields.get("source") or ""),
+        rank=None if rank is None else int(rank),
+        score=_number(fields, "score"),
+        target=_number(fields, "target"),
+        has_answer=None if has_answer is None else bool(has_answer),
     )
 
 
 def _number(fields: Mapping[str, Any], name: str) -> float | None:
     stated = fields.get(name)
+    if stated is None:
+        return None
     try:
-        number = None if stated is None else float(stated)
+        number = float(stated)
     except (TypeError, ValueError):
         number = math.nan
-    if number is not None and not math.isfinite(number):
+    if not math.isfinite(number):
         raise ValueError(f"the {name} of a passage is {stated!r}, expected a finite number")
     return number
 
@@ -379,17 +401,16 @@ def _to_learn_from(example: Example, needs: Needed) -> Example:
     none.
     """
     if needs == "passages":
-        return replace(
-            example, candidates=tuple(c for c in example.candidates if c.passage.text.strip())
-        )
+        filled = [item for item in example.candidates if item.passage.text.strip()]
+        return replace(example, candidates=tuple(filled))
     for passage in example.passages:
         if not passage.text.strip():
             raise ValueError(f"a passage has no text ({passage.text!r})")
     others = example.of_role("negative")
     if not others:
         return example
-    hard = example.negatives or tuple(
-        replace(candidate, role="hard_negative") for candidate in others
-    )
+    hard = example.negatives
+    if not hard:
+        hard = tuple(replace(candidate, role="hard_negative") for candidate in others)
     candidates = (*example.of_role("positive"), *hard, *example.of_role("retrieved"))
     return replace(example, candidates=candidates)

@@ -7,17 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from rag.core.errors import DataError
 from rag.core.types import Question
-from rag.data.files import rows as files
 from rag.data.files.named import Grades, is_named, named_questions
 from rag.data.files.question_sets import question_of, squad_paragraphs, table_columns
+from rag.data.files.rows import read_rows, refuse_bad
 from rag.data.formats import find_in_folder
 from rag.data.records import PlacedRecord, rows_of
-
-_QRELS = ("query-id", "corpus-id", "score")  # the columns of BEIR's judgements
 
 
 def read_questions(path: str | Path) -> Iterator[Question]:
@@ -50,20 +47,16 @@ def read_questions(path: str | Path) -> Iterator[Question]:
     """
     name = str(path)
     if is_named(name):
-        named, grades = named_questions(name)
-        return (
-            _judged(_questions(named, name), grades, name, name)
-            if grades
-            else _questions(named, name)
-        )
-    place, *judgements = question_files(path)
-    rows = files.read_rows(str(place), partial(table_columns, path=str(place)), otherwise="text")
-    questions = _questions(rows, str(place))
-    return (
-        _judged(questions, read_qrels(judgements[0]), place, judgements[0])
-        if judgements
-        else questions
-    )
+        records, grades = named_questions(name)
+        questions = _questions(records, name)
+        return _judged(questions, grades, name, name) if grades else questions
+    file, *judgements = question_files(path)
+    columns = partial(table_columns, path=str(file))
+    questions = _questions(read_rows(str(file), columns, otherwise="text"), str(file))
+    if not judgements:
+        return questions
+    [qrels] = judgements
+    return _judged(questions, _read_qrels(qrels), str(file), str(qrels))
 
 
 def question_files(path: str | Path) -> list[Path]:
@@ -74,45 +67,47 @@ def question_files(path: str | Path) -> list[Path]:
         DataError: no such file, a folder that is none of BEIR's, or has the judgements of several
             splits.
     """
-    place = Path(path)
-    if not place.exists():
+    file = Path(path)
+    if not file.exists():
         raise DataError(f"{path}: no such file", hint="check the path")
-    if place.parent.name == "qrels" and (
-        queries := find_in_folder(place.parent.parent, "queries.jsonl")
-    ):
-        return [queries, place]
-    if not place.is_dir():
-        return [place]
-    if (queries := find_in_folder(place, "queries.jsonl")) is None:
+    if file.parent.name == "qrels":
+        queries = find_in_folder(file.parent.parent, "queries.jsonl")
+        if queries is not None:
+            return [queries, file]
+    if not file.is_dir():
+        return [file]
+    queries = find_in_folder(file, "queries.jsonl")
+    if queries is None:
         raise DataError(
             f"{path} is a directory without queries.jsonl, expected a file of questions"
         )
-    judged = sorted((place / "qrels").glob("*.tsv"))
-    if len(judged) > 1:
-        splits = ", ".join(file.stem for file in judged)
+    judgements = sorted((file / "qrels").glob("*.tsv"))
+    if len(judgements) > 1:
+        splits = ", ".join(qrels.stem for qrels in judgements)
         raise DataError(
-            f"{path} has the judgements of {len(judged)} splits ({splits})",
-            hint=f"choose one: {judged[-1]}",
+            f"{path} has the judgements of {len(judgements)} splits ({splits})",
+            hint=f"choose one: {judgements[-1]}",
         )
-    return [queries, *judged]
+    return [queries, *judgements]
 
 
 def _judged(
-    questions: Iterable[Question], grades: Grades, queries: Any, qrels: Any
+    questions: Iterable[Question], grades: Grades, queries: str, qrels: str
 ) -> Iterator[Question]:
     """The questions that were judged, with the relevant passages, the highest grades first."""
     is_any_judged = False
     for question in questions:
-        if question.id in grades:
-            is_any_judged = True
-            relevant = {id: grade for id, grade in grades[question.id].items() if grade > 0}
-            ranked = dict(sorted(relevant.items(), key=lambda pair: -pair[1]))
-            yield replace(
-                question,
-                gold_passage_ids=tuple(ranked),
-                gold_grades=ranked,
-                gold_are_alternatives=True,
-            )
+        if question.id not in grades:
+            continue
+        is_any_judged = True
+        judged = sorted(grades[question.id].items(), key=lambda pair: -pair[1])
+        relevant = {passage_id: grade for passage_id, grade in judged if grade > 0}
+        yield replace(
+            question,
+            gold_passage_ids=tuple(relevant),
+            gold_grades=relevant,
+            gold_are_alternatives=True,
+        )
     if not is_any_judged:
         raise DataError(
             f"{qrels} judges none of the questions of {queries}: the first is {next(iter(grades), 'none')!r}",
@@ -120,27 +115,30 @@ def _judged(
         )
 
 
-def read_qrels(path: Path) -> Grades:
-    """The grade of each judged passage of each question, from a table of BEIR."""
+def _read_qrels(path: Path) -> Grades:
+    """The judgements in a table of BEIR."""
     grades: Grades = {}
-    for place, _, row in files.read_rows(str(path), format="tsv"):
+    for record in read_rows(str(path), format="tsv"):
+        row = refuse_bad(record)
         try:
-            question, passage, grade = (files.refuse_bad(row, place)[name] for name in _QRELS)
-            grades.setdefault(question, {})[passage] = int(grade.removesuffix(".0"))
+            grade = int(row["score"].removesuffix(".0"))
+            grades.setdefault(row["query-id"], {})[row["corpus-id"]] = grade
         except (KeyError, ValueError) as error:
             raise DataError(
-                f"{place}: {row!r:.50}, expected {', '.join(_QRELS)}, a whole number"
+                f"{record.place}: {row!r:.50}, expected query-id, corpus-id, score, a whole number"
             ) from error
     return grades
 
 
-def questions_from(rows: Any) -> list[Question]:
+def questions_from(rows: object) -> list[Question]:
     """Questions from Python objects: `Question` records, or mappings or a table with the fields of
     a file; a DataError if one is something else, or has no text."""
-    return [
-        row if isinstance(row, Question) else _question(row, f"q{number}", f"question {number}")
-        for number, row in enumerate(rows_of(rows, "questions"))
-    ]
+    questions = []
+    for number, row in enumerate(rows_of(rows, "questions")):
+        if not isinstance(row, Question):
+            row = _question(row, f"q{number}", f"question {number}")
+        questions.append(row)
+    return questions
 
 
 def draw_sample(questions: Iterable[Question], count: int, seed: int) -> list[Question]:
@@ -152,16 +150,18 @@ def draw_sample(questions: Iterable[Question], count: int, seed: int) -> list[Qu
     for number, question in enumerate(questions):
         if number < count:
             drawn.append((number, question))
-        elif (place := generator.randrange(number + 1)) < count:
-            drawn[place] = (number, question)
+            continue
+        replaced = generator.randrange(number + 1)
+        if replaced < count:
+            drawn[replaced] = (number, question)
     return [question for _, question in sorted(drawn, key=lambda item: item[0])]
 
 
-def _questions(rows: Iterable[PlacedRecord], path: str) -> Iterator[Question]:
-    """Questions of rows, and of the articles of SQuAD among them; their ids are unique."""
+def _questions(records: Iterable[PlacedRecord], path: str) -> Iterator[Question]:
+    """Questions of records, and of the articles of SQuAD among them; their ids are unique."""
     places: dict[str, str] = {}
-    for place, number, row in _squad_rows(rows, path):
-        question = _question(row, f"q{number}", place)
+    for place, number, record in _without_articles(records, path):
+        question = _question(record, f"q{number}", place)
         if question.id in places:
             raise DataError(
                 f"{place}: the question id {question.id!r} was used before, at {places[question.id]}",
@@ -173,27 +173,32 @@ def _questions(rows: Iterable[PlacedRecord], path: str) -> Iterator[Question]:
         raise DataError(f"{path}: no questions in it")
 
 
-def _squad_rows(rows: Iterable[PlacedRecord], path: str) -> Iterator[PlacedRecord]:
-    """The rows, with the questions of SQuAD's articles in place of these.
+def _without_articles(records: Iterable[PlacedRecord], path: str) -> Iterator[PlacedRecord]:
+    """The records, with the questions of SQuAD's articles in place of these.
 
     Their gold passage ids are those that a corpus read from the same file has.
     """
     count = 0
-    for place, number, row in rows:
-        paragraphs = squad_paragraphs(files.refuse_bad(row, place))
+    for record in records:
+        paragraphs = squad_paragraphs(refuse_bad(record))
         if paragraphs is None:
-            yield place, number, row
-        for paragraph in paragraphs or ():
-            evidence = {name: paragraph[name] for name in ("title", "context")}
-            evidence["gold_passage_ids"] = [paragraph["id"]]
-            for item in paragraph["qas"]:
+            yield record
+            continue
+        for paragraph in paragraphs:
+            evidence = {
+                "title": paragraph["title"],
+                "context": paragraph["context"],
+                "gold_passage_ids": [paragraph["id"]],
+            }
+            for question in paragraph["qas"]:
                 count += 1
-                if not isinstance(paragraph["context"], str) or not isinstance(item, Mapping):
-                    raise DataError(f"{path}: question {count}: no context, or no object")
-                yield f"{path}: question {count}", count, {**item, **evidence}
+                place = f"{path}: question {count}"
+                if not isinstance(paragraph["context"], str) or not isinstance(question, Mapping):
+                    raise DataError(f"{place}: no context, or no object")
+                yield PlacedRecord(place, count, {**question, **evidence})
 
 
-def _question(record: Any, fallback_id: str, place: str) -> Question:
+def _question(record: object, fallback_id: str, place: str) -> Question:
     try:
         return question_of(record, fallback_id)
     except ValueError as error:

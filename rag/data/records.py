@@ -17,9 +17,20 @@ from rag.core.types import MAX_TOP_K, Location, Metadata, Pages, as_unicode, pag
 
 MAX_RECORDS, _MAX_SHOWN = 10, 100  # bad records that are named, and problems at all
 Kind = Literal["heading", "paragraph", "item", "row", "code"]
-PlacedRecord = tuple[
-    str, int, Any
-]  # where it stands, for messages, its number from 1, value or `BadRecord`
+
+
+class PlacedRecord(NamedTuple):
+    """A record of a file or data set, as read.
+
+    Attributes:
+        place: where it stands, for messages.
+        number: its number or line, from 1.
+        value: what it holds; a `BadRecord` if that could not be read.
+    """
+
+    place: str
+    number: int
+    value: Any
 
 
 class CorpusOptions(BaseModel):

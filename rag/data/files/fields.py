@@ -11,17 +11,17 @@ from rag.core.types import Passage
 from rag.data.metadata import has_value, is_list, metadata_of_fields
 from rag.data.records import BadRecord, CorpusOptions, Document
 
-# psgs_w100 and Wikipedia extracts, BEIR, pyserini and Tevatron, KILT
-ID_FIELDS = ("id", "_id", "docid", "wikipedia_id")
-TITLE_FIELDS = ("title", "wikipedia_title")
-TEXT_FIELDS = ("text", "contents", "context")
-PASSAGE_ID_FIELDS = ("passage_id", "psg_id", "id", "docid")
-_SENTENCE_MARKERS = (
-    "sentences",
-    "charoffset",
-    "text_with_links",
-)  # lists of sentences: HotpotQA's abstracts
+# Of psgs_w100 and Wikipedia extracts, of BEIR, of pyserini and Tevatron, of KILT.
+_USUAL_FIELDS = {
+    "id": ("id", "_id", "docid", "wikipedia_id"),
+    "title": ("title", "wikipedia_title"),
+    "text": ("sentences", "text", "contents", "context"),
+}
+_PASSAGE_ID_FIELDS = ("passage_id", "psg_id", "id", "docid")
+# Records with one of these have lists of sentences: HotpotQA's abstracts.
+_SENTENCE_MARKERS = ("sentences", "charoffset", "text_with_links")
 _KILT_PREFIX = re.compile(r"^(?:Section::::|BULLET::::)")
+_MAX_SHOWN_NAMES = 12
 
 
 class DocumentFields:
@@ -36,56 +36,35 @@ class DocumentFields:
     """
 
     def __init__(self, options: CorpusOptions, name: str) -> None:
-        chosen = {"id": options.id_field, "title": options.title_field, "text": options.text_field}
-        usual = {"id": ID_FIELDS, "title": TITLE_FIELDS, "text": ("sentences", *TEXT_FIELDS)}
-        self._roles = {role: (own,) if own else usual[role] for role, own in chosen.items()}
-        self._required = list(filter(None, chosen.values()))
+        named = {"id": options.id_field, "title": options.title_field, "text": options.text_field}
+        self._named = [field for field in named.values() if field]
+        self._fields_of = dict(_USUAL_FIELDS)
+        for role, field in named.items():
+            if field:
+                self._fields_of[role] = (field,)
+        self._metadata = options.metadata
+        self._absent_metadata = set(options.metadata)
+        self._name = name
         self._has_ids = True
-        self._metadata, self._absent = options.metadata, {*options.metadata}
-        self._name, self._names = name, ""
+        self._first_names = ""
         self.layout = ""
 
     def columns(self, row: list[str]) -> list[str] | None:
-        """The names of a table's columns by its first row, if that does not name them.
+        """The names of a table's columns by its first row; None if that row names them.
 
-        Those of MS MARCO's and ColBERT's collections are id, text and perhaps title; their ids have
-        digits.
+        Tables without names are MS MARCO's and ColBERT's collections of id, text and perhaps title;
+        their ids have digits.
         """
-        is_data = any(map(str.isdigit, row[0])) and not self._required
-        if not is_data or len(row) not in (2, 3) or len(row[1]) < len("".join(row[2:])):
+        has_digit = any(character.isdigit() for character in row[0])
+        if self._named or not has_digit or len(row) not in (2, 3):
             return None
-        self.layout = "no header: the columns are id, text" + (", title" if len(row) == 3 else "")
-        return ["id", "text", "title"][: len(row)]
+        if len(row[1]) < len("".join(row[2:])):
+            return None
+        columns = ["id", "text", "title"][: len(row)]
+        self.layout = f"no header: the columns are {', '.join(columns)}"
+        return columns
 
-    def _choose(self, names: Sequence[str]) -> None:
-        """Decide which fields become id, title and text; the others are ignored, which `layout`
-        says.
-        """
-        self._names = listed_names(names)
-        for name in self._required:
-            if name not in names:
-                raise DataError(
-                    f"{self._name}: there is no field {name!r}; the fields are {self._names}"
-                )
-        roles = {role: [it for it in usual if it in names] for role, usual in self._roles.items()}
-        if not roles["text"]:
-            raise DataError(
-                f"{self._name}: no field is known to hold the text; the fields are {self._names}",
-                hint="name it: --text-field NAME (in Python text_field), also --title-field and --id-field; "
-                "a table without a header has the columns id, text and perhaps title; "
-                "tables are read row by row with --format documents",
-            )
-        self._has_ids = bool(roles["id"])
-        first_choices = {present[0] for present in roles.values() if present}
-        used = first_choices.union(self._metadata)
-        if {*self._metadata} - {*names}:
-            used.add("metadata")  # the record whose fields these are
-        ignored = [name for name in names if name not in used]
-        stated = {**roles, "metadata": self._metadata}
-        parts = [f"{role} from {', '.join(fields)}" for role, fields in stated.items() if fields]
-        self.layout = ", ".join(parts) + (f"; ignored: {listed_names(ignored)}" if ignored else "")
-
-    def document(self, record: Any, position: int) -> Document | BadRecord:
+    def document(self, record: object, position: int) -> Document | BadRecord:
         """Make one document; `position` is its line or record number. A bad record stays one.
 
         Raises:
@@ -96,72 +75,119 @@ class DocumentFields:
         if not isinstance(record, Mapping):
             return BadRecord("not an object", f"found {type(record).__name__}")
         if not self.layout:
-            self._choose(list(record))
-        ids, titles, texts = self._roles.values()
-        id, title = first_of(record, ids)[1], first_of(record, titles)[1] or ""
-        text = next((record[name] for name in texts if record.get(name) is not None), None)
-        if not self._has_ids:
-            id = f"{self._name}:{position}"
-        for what, value, names in (("id", id, ids), ("text", text, texts)):
-            if value is None:
-                expected = f"expected {' or '.join(names)}; there are {listed_names(record)}"
-                return BadRecord(
-                    "missing field", f"no {what}: {expected}; name it with --{what}-field"
-                )
-        if isinstance(id, bool) or not isinstance(id, str | int):
-            return BadRecord("id is not text or a whole number", f"found {type(id).__name__}")
+            self._choose_fields(list(record))
+        identifier = f"{self._name}:{position}"
+        if self._has_ids:
+            identifier = first_of(record, self._fields_of["id"])[1]
+        if identifier is None:
+            return self._missing("id", record)
+        if isinstance(identifier, bool) or not isinstance(identifier, str | int):
+            found = f"found {type(identifier).__name__}"
+            return BadRecord("id is not text or a whole number", found)
+        title = first_of(record, self._fields_of["title"])[1] or ""
         if not isinstance(title, str):
             return BadRecord("title is not text", f"found {type(title).__name__}")
-        joined = text if isinstance(text, str) else _joined(text, title, record)
-        if joined is None:
+        texts = [record[name] for name in self._fields_of["text"] if record.get(name) is not None]
+        if not texts:
+            return self._missing("text", record)
+        text = _joined(texts[0], title, record)
+        if text is None:
             return BadRecord(
                 "text is not text", "expected text, or a list of paragraphs or of sentences"
             )
-        beside = record.get("metadata")
-        fields = {**beside, **record} if isinstance(beside, Mapping) else record
-        chosen = {name: fields[name] for name in self._metadata if has_value(fields.get(name))}
-        self._absent -= chosen.keys()
         try:
-            return Document(str(id), title, joined, metadata=metadata_of_fields(chosen))
+            metadata = metadata_of_fields(self._metadata_fields(record))
         except ValueError as error:
             return BadRecord("metadata that filters cannot compare", str(error))
+        return Document(str(identifier), title, text, metadata=metadata)
 
     def check(self) -> None:
         """Refuse, at the end, a source in which no mapping has a requested field of metadata."""
-        if self._names and self._absent:
+        if self._first_names and self._absent_metadata:
             raise DataError(
-                f"{self._name}: no record holds the metadata field {min(self._absent)!r}; the first has the "
-                f"fields {self._names}",
+                f"{self._name}: no record holds the metadata field {min(self._absent_metadata)!r}; "
+                f"the first has the fields {self._first_names}",
                 hint="name a field of the records with --metadata, or leave it out",
             )
 
+    def _choose_fields(self, names: Sequence[str]) -> None:
+        """Decide which fields become id, title and text, and say so in `layout`."""
+        self._first_names = listed_names(names)
+        for name in self._named:
+            if name not in names:
+                raise DataError(
+                    f"{self._name}: there is no field {name!r}; the fields are {self._first_names}"
+                )
+        used = set(self._metadata)
+        if not used.issubset(names):
+            # The record whose fields these are.
+            used.add("metadata")
+        roles = []
+        for role, candidates in self._fields_of.items():
+            present = [name for name in candidates if name in names]
+            if present:
+                used.add(present[0])
+                roles.append(f"{role} from {', '.join(present)}")
+            elif role == "id":
+                self._has_ids = False
+            elif role == "text":
+                raise DataError(
+                    f"{self._name}: no field is known to hold the text; the fields are "
+                    f"{self._first_names}",
+                    hint="name it: --text-field NAME (in Python text_field), also --title-field and "
+                    "--id-field; a table without a header has the columns id, text and perhaps title; "
+                    "tables are read row by row with --format documents",
+                )
+        if self._metadata:
+            roles.append(f"metadata from {', '.join(self._metadata)}")
+        ignored = [name for name in names if name not in used]
+        self.layout = ", ".join(roles)
+        if ignored:
+            self.layout += f"; ignored: {listed_names(ignored)}"
 
-def _joined(value: Any, title: str, record: Mapping[str, Any]) -> str | None:
-    """The text of a list of paragraphs, of sentences, or of paragraphs of sentences; None of
-    another.
-    """
-    has_sentences = any(name in record for name in _SENTENCE_MARKERS)
-    if _is_strings(value) and has_sentences:
-        return join_sentences(value)
-    if has_sentences and is_list(value) and all(map(_is_strings, value)):
-        value = [join_sentences(paragraph) for paragraph in value]
+    def _missing(self, role: str, record: Mapping[str, Any]) -> BadRecord:
+        expected = " or ".join(self._fields_of[role])
+        detail = f"no {role}: expected {expected}; there are {listed_names(record)}"
+        return BadRecord("missing field", f"{detail}; name it with --{role}-field")
+
+    def _metadata_fields(self, record: Mapping[str, Any]) -> dict[str, Any]:
+        """The requested fields of a record, or of an object `metadata` in it."""
+        within = record.get("metadata")
+        fields = {**within, **record} if isinstance(within, Mapping) else record
+        found = {name: fields[name] for name in self._metadata if has_value(fields.get(name))}
+        self._absent_metadata.difference_update(found)
+        return found
+
+
+def _joined(value: object, title: str, record: Mapping[str, Any]) -> str | None:
+    """The text of a field: text, or a list of paragraphs, of sentences, or of lists of these."""
+    if isinstance(value, str):
+        return value
+    if any(name in record for name in _SENTENCE_MARKERS):
+        if _is_strings(value):
+            return join_sentences(value)
+        if is_list(value) and all(_is_strings(paragraph) for paragraph in value):
+            value = [join_sentences(paragraph) for paragraph in value]
     if not _is_strings(value):
         return None
     paragraphs = [paragraph.strip() for paragraph in value]
     if "wikipedia_id" in record:
         paragraphs = [_KILT_PREFIX.sub("", paragraph) for paragraph in paragraphs]
-        del paragraphs[: paragraphs[:1] == [title.strip()]]
+        # KILT's first paragraph is the title.
+        if paragraphs[:1] == [title.strip()]:
+            del paragraphs[0]
     return "\n".join(filter(None, paragraphs))
 
 
 def first_of(record: Mapping[str, Any], names: Sequence[str]) -> tuple[str | None, Any]:
     """The first of these fields that is not empty, and its value; (None, None) if all are."""
-    return next(
-        ((name, record[name]) for name in names if record.get(name) not in (None, "")), (None, None)
-    )
+    for name in names:
+        if record.get(name) not in (None, ""):
+            return name, record[name]
+    return None, None
 
 
-def passage_of(value: Any) -> Passage:
+def passage_of(value: object) -> Passage:
     """A passage beside a question, as in DPR's and FiD's `ctxs`; id and text may be "".
 
     Raises:
@@ -169,10 +195,11 @@ def passage_of(value: Any) -> Passage:
     """
     if not isinstance(value, Mapping):
         raise ValueError(f"a passage is not an object ({value!r:.40})")
-    text, title = value.get("text"), value.get("title")
+    text = value.get("text")
+    title = value.get("title")
     if not isinstance(text, str | None) or not isinstance(title, str | None):
         raise ValueError(f"title or text of a passage is not text ({title!r:.40}, {text!r:.40})")
-    _, identifier = first_of(value, PASSAGE_ID_FIELDS)
+    _, identifier = first_of(value, _PASSAGE_ID_FIELDS)
     return Passage("" if identifier is None else str(identifier), title or "", text or "")
 
 
@@ -185,13 +212,14 @@ def join_sentences(sentences: Iterable[str]) -> str:
     return text.strip()
 
 
-def _is_strings(value: Any) -> TypeGuard[Sequence[str]]:
-    return is_list(value) and all(isinstance(v, str) for v in value)
-
-
-def listed_names(names: Iterable[str], most: int = 12) -> str:
+def listed_names(names: Iterable[str]) -> str:
     """Names for a message, which shows the first of them."""
-    listed = [str(name)[:40] or "(no name)" for name in names]
-    return ", ".join(listed[:most]) + (
-        f" and {len(listed) - most} more" if len(listed) > most else ""
-    )
+    shown = [str(name)[:40] or "(no name)" for name in names]
+    more = len(shown) - _MAX_SHOWN_NAMES
+    if more <= 0:
+        return ", ".join(shown)
+    return f"{', '.join(shown[:_MAX_SHOWN_NAMES])} and {more} more"
+
+
+def _is_strings(value: object) -> TypeGuard[Sequence[str]]:
+    return is_list(value) and all(isinstance(item, str) for item in value)

@@ -4,7 +4,7 @@ Of the hub only data files (Parquet, JSON, CSV, …) are read, a data set's own 
 package ir_datasets fetches what a name needs and keeps it in a cache of its own, in ~/.ir_datasets.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,9 +14,9 @@ from rag.data.records import PlacedRecord
 
 HF_PREFIX = "hf:"
 IRDS_PREFIX = "irds:"
-_TITLES = ("title", "document_title")
 
-Grades = dict[str, dict[str, int]]  # question id → passage id → grade
+Grades = dict[str, dict[str, int]]
+"""The grade of each judged passage of a question, by the ids of questions and passages."""
 
 
 def is_named(path: object) -> bool:
@@ -32,55 +32,60 @@ def named_documents(name: str) -> Iterator[PlacedRecord]:
         DataError: the data set, configuration or split is missing, private, or needs a script, or
             its server cannot be reached.
     """
-    is_hub = name.startswith(HF_PREFIX)
-    return _numbered(name, _stream(name) if is_hub else map(_document_record, _irds(name, "docs")))
+    if name.startswith(HF_PREFIX):
+        return _numbered(name, _hub_rows(name))
+    return _numbered(name, map(_document_record, _irds_entries(name, "docs")))
 
 
 def named_questions(name: str) -> tuple[Iterator[PlacedRecord], Grades]:
-    """The questions of a data set, and its judgements, if it has any; raises as
-    `named_documents`.
+    """The questions of a data set, and its judgements, if it has any.
+
+    Raises:
+        ConfigError, DataError: as `named_documents`.
     """
     if name.startswith(HF_PREFIX):
-        return _numbered(name, _stream(name)), {}
+        return _numbered(name, _hub_rows(name)), {}
     grades: Grades = {}
-    for judged in _irds(name, "qrels"):
+    for judged in _irds_entries(name, "qrels"):
         grades.setdefault(judged.query_id, {})[judged.doc_id] = int(judged.relevance)
-    return _numbered(name, map(_question_record, _irds(name, "queries"))), grades
+    return _numbered(name, map(_question_record, _irds_entries(name, "queries"))), grades
 
 
 def _numbered(name: str, records: Iterable[Mapping[str, Any]]) -> Iterator[PlacedRecord]:
-    return (
-        (f"{name}: record {number}", number, record)
-        for number, record in enumerate(records, start=1)
-    )
+    for number, record in enumerate(records, start=1):
+        yield PlacedRecord(f"{name}: record {number}", number, record)
 
 
 def _document_record(document: Any) -> dict[str, Any]:
-    fields = dict(document._asdict())
-    title = next((fields.pop(field) for field in _TITLES if isinstance(fields.get(field), str)), "")
+    fields = document._asdict()
+    title = _take_text(fields, ("title", "document_title"))
     return {"id": fields.pop("doc_id"), "title": title, **fields}
 
 
 def _question_record(query: Any) -> dict[str, Any]:
-    fields = dict(query._asdict())
-    text = next(
-        (fields.pop(field) for field in ("text", "query", "title") if fields.get(field)), ""
-    )
-    return {"id": fields.pop("query_id"), "question": text, "answers": fields.pop("answers", ())}
+    fields = query._asdict()
+    text = _take_text(fields, ("text", "query", "title"))
+    return {"id": fields["query_id"], "question": text, "answers": fields.get("answers", ())}
+
+
+def _take_text(fields: dict[str, Any], names: Sequence[str]) -> str:
+    for name in names:
+        if isinstance(fields.get(name), str) and fields[name]:
+            return str(fields.pop(name))
+    return ""
 
 
 def corpus_of(name: str) -> str:
-    """The name of the corpus that a set's questions are asked of: "irds:beir/scifact" of
-    "…/test".
+    """The name of the corpus that a set's questions are asked of.
+
+    It is "irds:beir/scifact" of "irds:beir/scifact/test".
     """
     module = require("ir_datasets", "irds")
     return IRDS_PREFIX + str(module.docs_parent_id(name.removeprefix(IRDS_PREFIX)))
 
 
-def _irds(name: str, part: str) -> Iterator[Any]:
-    """Documents ("docs"), questions ("queries") or judgements ("qrels") of a set; no judgements may
-    be.
-    """
+def _irds_entries(name: str, part: str) -> Iterator[Any]:
+    """The entries of one part of a set: "docs", "queries", or "qrels", which may be missing."""
     with _reading(name):
         dataset = require("ir_datasets", "irds").load(name.removeprefix(IRDS_PREFIX))
         if getattr(dataset, f"has_{part}")():
@@ -91,27 +96,28 @@ def _irds(name: str, part: str) -> Iterator[Any]:
             )
 
 
-def _stream(name: str) -> Iterator[Mapping[str, Any]]:
-    """Rows of a data set of the hub, or of a folder with data files; without a split, of the only
-    one.
-    """
-    place, *parts = name.removeprefix(HF_PREFIX).split(":")
-    if not all((place, *parts)) or len(parts) > 2:
+def _hub_rows(name: str) -> Iterator[Mapping[str, Any]]:
+    """Rows of a data set of the hub, or of a folder with data files; of its only split by default."""
+    path, *parts = name.removeprefix(HF_PREFIX).split(":")
+    if not all((path, *parts)) or len(parts) > 2:
         raise ConfigError(
             f"{name!r} does not name a data set", hint="write hf:owner/name[[:config]:split]"
         )
-    configuration, split = [None, None, *parts][-2:]
+    split = parts.pop() if parts else None
+    configuration = parts.pop() if parts else None
     with _reading(name):
-        import datasets  # takes about a second, and most inputs do not need it
+        # Its import takes about a second, and most inputs do not need it.
+        import datasets
 
-        rows: Any = datasets.load_dataset(place, configuration, split=split, streaming=True)
+        rows: Any = datasets.load_dataset(path, configuration, split=split, streaming=True)
         if split is None:
-            if len(rows) != 1:
+            splits = dict(rows)
+            if len(splits) != 1:
                 raise ConfigError(
-                    f"{name} has the splits {', '.join(rows)}, and none was named",
-                    hint=f"write for example {name}:{[*rows][-1]}",
+                    f"{name} has the splits {', '.join(splits)}, and none was named",
+                    hint=f"write for example {name}:{[*splits][-1]}",
                 )
-            rows = next(iter(rows.values()))
+            [rows] = splits.values()
         yield from rows
 
 
@@ -123,8 +129,9 @@ def _reading(name: str) -> Iterator[None]:
     except RagError:
         raise
     except Exception as error:
+        first_line = str(error).strip().partition("\n")[0]
         raise DataError(
-            f"{name}: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}",
+            f"{name}: {type(error).__name__}: {first_line}",
             hint="check the network and the name, hf:owner/name[[:config]:split] or irds: with one of "
             "https://ir-datasets.com; log in to the hub for private sets; those with a script are never run",
         ) from error

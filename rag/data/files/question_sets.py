@@ -20,19 +20,21 @@ from rag.data.metadata import is_list
 from rag.data.records import BadRecord, fault_of_question
 from rag.data.text import REGEX_PROFILE
 
-Record = Mapping[str, Any]
-
-# as in most sets, and with capitals in TriviaQA's own files
+# As in most sets, and with capitals in TriviaQA's own files.
 _ID_FIELDS = ("id", "_id", "qid", "question_id", "query_id", "example_id", "QuestionId")
-QUESTION_FIELDS = ("question", "query", "input", "text", "Question")
+_QUESTION_FIELDS = ("question", "query", "input", "text", "Question")
 _ANSWER_FIELDS = ("answers", "answer", "output", "Answer")
-_POSITIVES = ("positive", "positives", "pos", "positive_passages")
-_NEGATIVES = re.compile(r"negatives?|neg|negative_passages|negative_\d+")
-_LISTS = ("answers", "answer", "gold_passage_ids")  # in cells of tables
-_UNKNOWN_ANSWER = "<unk>"  # TriviaQA's test questions
+# Of the pairs and triplets of sentence-transformers and Tevatron.
+_ANCHOR_FIELDS = ("anchor", "query", "question")
+_POSITIVE_FIELDS = ("positive", "positives", "pos", "positive_passages")
+_NEGATIVE_FIELD = re.compile(r"negatives?|neg|negative_passages|negative_\d+")
+# What cells of tables hold several of.
+_LIST_COLUMNS = ("answers", "answer", "gold_passage_ids")
+# TriviaQA's test questions have this as their answer.
+_UNKNOWN_ANSWER = "<unk>"
 
 
-def parse_record(record: Any, fallback_id: str = "") -> tuple[Question, dict[str, Any]]:
+def parse_record(record: object, fallback_id: str = "") -> tuple[Question, dict[str, Any]]:
     """The question of a record of any known set, with its id and answers, and all other fields.
 
     Raises:
@@ -43,63 +45,78 @@ def parse_record(record: Any, fallback_id: str = "") -> tuple[Question, dict[str
         >>> question.id, question.answers
         ('7', ('Ann',))
     """
-    if isinstance(record, BadRecord):
-        raise ValueError(f"{record.reason}: {record.detail}")
-    if isinstance(record, TableRow):
-        cells = {name.lower(): cell for name, cell in record.items()}
-        lists = {name: parse_cell(cells[name]) for name in _LISTS if cells.get(name)}
-        record = {name: cell for name, cell in cells.items() if cell or name in _POSITIVES} | lists
-    if is_list(record) and len(record) >= 2 and all(isinstance(text, str) for text in record):
-        record = {"query": record[0], "positive": record[1], "negatives": record[2:]}
-    if not isinstance(record, Mapping):
-        raise ValueError(f"expected an object, found {type(record).__name__}")
-    rest = _of_pairs(record)
-    name, text = first_of(rest, QUESTION_FIELDS)
+    rest = _fields_of(record)
+    name, text = first_of(rest, _QUESTION_FIELDS)
     if name is None:
-        expected = ", ".join(QUESTION_FIELDS)
+        expected = ", ".join(_QUESTION_FIELDS)
         raise ValueError(f"no question: expected one of {expected}; there are {listed_names(rest)}")
     if fault := fault_of_question(text):
         raise ValueError(f"the question {fault}")
     del rest[name]
-    name, id = first_of(rest, _ID_FIELDS)
-    if name is not None:
-        if isinstance(id, bool) or not isinstance(id, str | int):
-            raise ValueError(f"the id is not text or a whole number ({id!r:.60})")
+    name, identifier = first_of(rest, _ID_FIELDS)
+    if name is None:
+        identifier = fallback_id
+    elif isinstance(identifier, bool) or not isinstance(identifier, str | int):
+        raise ValueError(f"the id is not text or a whole number ({identifier!r:.60})")
+    else:
         del rest[name]
-    answers: tuple[str, ...] = ()
-    for name in _ANSWER_FIELDS:
-        if name in rest and not answers:
-            answers = () if rest[name] in (None, "") else answers_of(rest[name])
-            if name != "output":  # KILT's has the evidence, too
-                del rest[name]
+    answers = _take_answers(rest)
     is_regex = rest.pop("answers_are_regex", rest.pop("answer_is_regex", None)) is True
     profile: AnswerProfile = REGEX_PROFILE if is_regex else "squad"
-    return Question(
-        fallback_id if id is None else str(id), text, answers, answer_profile=profile
-    ), rest
+    return Question(str(identifier), text, answers, answer_profile=profile), rest
 
 
-def _of_pairs(record: Record) -> dict[str, Any]:
-    """A pair or triplet of sentence-transformers or Tevatron in the shape of DPR's files."""
-    question = next(
-        (n for n in ("anchor", "query", "question") if isinstance(record.get(n), str)), None
-    )
-    named = [name for name in _POSITIVES if name in record]  # the first that holds something
-    positive = next((name for name in named if record[name]), named[0] if named else None)
-    if question is None or positive is None:
+def _fields_of(record: object) -> dict[str, Any]:
+    """The fields of a record of any shape; a pair or triplet in the shape of DPR's files."""
+    if isinstance(record, BadRecord):
+        raise ValueError(f"{record.reason}: {record.detail}")
+    if isinstance(record, TableRow):
+        return _with_contexts(_typed_cells(record))
+    if is_list(record) and len(record) >= 2 and all(isinstance(text, str) for text in record):
+        return _with_contexts({"query": record[0], "positive": record[1], "negatives": record[2:]})
+    if not isinstance(record, Mapping):
+        raise ValueError(f"expected an object, found {type(record).__name__}")
+    return _with_contexts(record)
+
+
+def _typed_cells(row: TableRow) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    for column, cell in row.items():
+        name = column.lower()
+        if cell and name in _LIST_COLUMNS:
+            fields[name] = parse_cell(cell)
+        elif cell or name in _POSITIVE_FIELDS:
+            fields[name] = cell
+    return fields
+
+
+def _with_contexts(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A pair or triplet with its passages in the lists of DPR's files; another record as it is."""
+    anchors = [name for name in _ANCHOR_FIELDS if isinstance(record.get(name), str)]
+    positives = [name for name in _POSITIVE_FIELDS if name in record]
+    if not anchors or not positives:
         return dict(record)
-    wrong = [name for name in record if _NEGATIVES.fullmatch(str(name))]
-    negatives = [passage for name in wrong for passage in _contexts(record[name])]
-    others = {
-        name: value for name, value in record.items() if name not in (question, positive, *wrong)
-    }
-    lists = {"positive_ctxs": _contexts(record[positive]), "hard_negative_ctxs": negatives}
-    return {**others, "question": record[question], **lists}
+    fields: dict[str, Any] = {}
+    negatives: list[Any] = []
+    for name, value in record.items():
+        if _NEGATIVE_FIELD.fullmatch(str(name)):
+            negatives += _contexts(value)
+        else:
+            fields[name] = value
+    filled = [name for name in positives if record[name]]
+    fields["question"] = fields.pop(anchors[0])
+    fields["positive_ctxs"] = _contexts(fields.pop((filled or positives)[0]))
+    fields["hard_negative_ctxs"] = negatives
+    return fields
 
 
-def _contexts(value: Any) -> list[Any]:
-    listed = value if is_list(value) else [value]
-    return [{"text": item} if isinstance(item, str) else item for item in listed if item]
+def _contexts(value: object) -> list[Any]:
+    passages = value if is_list(value) else [value]
+    return [
+        {"text": passage} if isinstance(passage, str) else passage
+        for passage in passages
+        if passage
+    ]
 
 
 def parse_cell(cell: str) -> tuple[str, ...]:
@@ -122,41 +139,57 @@ def parse_cell(cell: str) -> tuple[str, ...]:
         return (cell,) if stripped else ()
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # regular expressions with escapes that Python does not know
+            # Regular expressions have escapes that Python does not know.
+            warnings.simplefilter("ignore")
             return answers_of(list(ast.literal_eval(stripped)))
     except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError) as error:
         raise ValueError(f"not a list of answers: {stripped[:60]!r}") from error
 
 
-def answers_of(value: Any) -> tuple[str, ...]:
-    """Text, a number, `{text}` or `{answer}` of these, TriviaQA's object, or a list of any of
-    them.
+def _take_answers(rest: dict[str, Any]) -> tuple[str, ...]:
+    """The answers of the first field that has some; the fields that were looked at are removed."""
+    for name in _ANSWER_FIELDS:
+        if name not in rest:
+            continue
+        # KILT's "output" has the evidence, too.
+        value = rest[name] if name == "output" else rest.pop(name)
+        answers = () if value in (None, "") else answers_of(value)
+        if answers:
+            return answers
+    return ()
+
+
+def answers_of(value: object) -> tuple[str, ...]:
+    """Answers of any shape: text, a number, `{text}` or `{answer}` of these, TriviaQA's object, or
+    a list of any of them.
     """
     if is_list(value):
-        return tuple(answer for item in value for answer in answers_of(item))
+        answers: list[str] = []
+        for item in value:
+            answers += answers_of(item)
+        return tuple(answers)
     if isinstance(value, Mapping):
         fields = {str(name).lower(): inner for name, inner in value.items()}
         if "aliases" in fields:
-            texts = [
-                fields.get("value"),
-                *(fields["aliases"] or ()),
-                *(fields.get("humananswers") or ()),
-            ]
+            names = [fields.get("value")]
+            names += fields["aliases"] or ()
+            names += fields.get("humananswers") or ()
             return tuple(
-                it for it in texts if isinstance(it, str) and it not in ("", _UNKNOWN_ANSWER)
+                name
+                for name in names
+                if isinstance(name, str) and name not in ("", _UNKNOWN_ANSWER)
             )
-        if not {"text", "answer", "provenance"} & fields.keys():  # KILT states evidence alone, too
+        # KILT states evidence alone, too.
+        if not fields.keys() & {"text", "answer", "provenance"}:
             raise ValueError("answers are an object without 'text'")
         inner = fields.get("text", fields.get("answer"))
-        return answers_of(inner) if inner not in (None, "") else ()
+        return () if inner in (None, "") else answers_of(inner)
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise ValueError(f"an answer is not text ({value!r:.60})")
     return (str(value),)
 
 
-def question_of(record: Any, fallback_id: str) -> Question:
+def question_of(record: object, fallback_id: str) -> Question:
     """The question of a record of any known set, with its evidence; other fields are `meta`.
 
     Evidence is `gold_passage_ids` (this system), `positive_ctxs` (DPR), `context` as text with
@@ -172,122 +205,165 @@ def question_of(record: Any, fallback_id: str) -> Question:
         'One. Two.'
     """
     parsed, rest = parse_record(record, fallback_id)
-    answers = tuple(dict.fromkeys(parsed.answers))
     ids = rest.pop("gold_passage_ids", None)
-    if not isinstance(ids, list | tuple | None) or not all(
-        isinstance(it, str | int) for it in ids or ()
-    ):
+    ids = () if ids is None else ids
+    if not isinstance(ids, list | tuple) or not all(isinstance(id, str | int) for id in ids):
         raise ValueError("gold_passage_ids is not a list of ids")
-    fields: dict[str, Any] = {"gold_passage_ids": tuple(map(str, ids or ()))}
-    context = rest.get("context")
-    if isinstance(output := rest.pop("output", None), list | Mapping):  # KILT
-        rows = (item for item in rows_of_columns(output) if isinstance(item, Mapping))
-        sets = (rows_of_columns(item.get("provenance")) for item in rows)
-        fields["provenance"] = tuple(tuple(places) for places in sets if places)
-    if isinstance(rest.get("positive_ctxs"), list):  # DPR
-        gold = _passages(rest.pop("positive_ctxs"))
-        ids = tuple(item.passage.id for item in gold if item.passage.id)
-        fields["gold_passage_ids"] = fields["gold_passage_ids"] or ids
-        others = _passages(rest.get("hard_negative_ctxs"))
-        fields |= {"gold": gold, "gold_are_alternatives": True, "context": others}
-    elif isinstance(context, str) and rest.get("supporting_facts") is None:  # SQuAD
-        fields |= _squad_fields(rest, record.get("answers"))
-    elif (
-        "paragraphs" in rest and {"question_decomposition", "answer_aliases"} & rest.keys()
-    ):  # MuSiQue
-        answers = (*answers, *(rest.pop("answer_aliases", None) or ()))
-        answers = () if rest.pop("answerable", None) is False else tuple(dict.fromkeys(answers))
-        fields["gold"], fields["context"] = _musique(rest)
-    elif {"supporting_facts", "gold_titles"} & rest.keys() or (  # HotpotQA, 2WikiMultiHopQA
-        is_list(context) and all(is_list(pair) and len(pair) == 2 for pair in context)
-    ):
-        fields["gold"], fields["context"] = _hops(rest)
+    question = replace(
+        parsed,
+        answers=tuple(dict.fromkeys(parsed.answers)),
+        gold_passage_ids=tuple(map(str, ids)),
+        provenance=_provenance(rest.pop("output", None)),
+    )
+    question = _with_evidence(question, rest, record)
     if rest.pop("is_impossible", None) is True:
-        answers, fields["is_impossible"] = (), True
-    return replace(parsed, answers=answers, meta=rest, **fields)
+        question = replace(question, answers=(), is_impossible=True)
+    return replace(question, meta=rest)
 
 
-def _squad_fields(rest: dict[str, Any], stated: Any) -> dict[str, Any]:
-    """The paragraph that a question of SQuAD is asked of, and where the stated answers begin in
-    it.
-    """
-    title, context = str(rest.pop("title", None) or ""), rest.pop("context")
-    labels = rows_of_columns(stated) if isinstance(stated, list | Mapping) else []
-    if isinstance(stated, Mapping):  # a copy on a hub
-        title = unquote(title).replace("_", " ")
+def _provenance(output: object) -> tuple[tuple[Mapping[str, Any], ...], ...]:
+    """KILT's evidence sets."""
+    if not isinstance(output, list | Mapping):
+        return ()
+    sets = []
+    for item in rows_of_columns(output):
+        if isinstance(item, Mapping):
+            sets.append(tuple(rows_of_columns(item.get("provenance"))))
+    return tuple(filter(None, sets))
+
+
+def _with_evidence(question: Question, rest: dict[str, Any], record: object) -> Question:
+    """The question with the gold passages and distractors of its set, whose fields are removed."""
+    context = rest.get("context")
+    is_hotpot = "supporting_facts" in rest or "gold_titles" in rest
+    is_musique = "question_decomposition" in rest or "answer_aliases" in rest
+    if isinstance(rest.get("positive_ctxs"), list):
+        return _of_dpr(question, rest)
+    if isinstance(context, str) and rest.get("supporting_facts") is None:
+        stated_answers = record.get("answers") if isinstance(record, Mapping) else None
+        return _of_squad(question, rest, stated_answers)
+    if "paragraphs" in rest and is_musique:
+        return _of_musique(question, rest)
+    if is_hotpot or (is_list(context) and all(is_list(it) and len(it) == 2 for it in context)):
+        return _of_hotpot(question, rest)
+    return question
+
+
+def _of_dpr(question: Question, rest: dict[str, Any]) -> Question:
+    gold = _gold_passages(rest.pop("positive_ctxs"))
+    ids = tuple(item.passage.id for item in gold if item.passage.id)
+    return replace(
+        question,
+        gold=gold,
+        gold_passage_ids=question.gold_passage_ids or ids,
+        gold_are_alternatives=True,
+        context=_gold_passages(rest.get("hard_negative_ctxs") or ()),
+    )
+
+
+def _gold_passages(contexts: Sequence[object]) -> tuple[GoldPassage, ...]:
+    gold = []
+    for context in contexts:
+        passage = passage_of(context)
+        if not passage.text.strip():
+            passage = replace(passage, text="")
+        gold.append(GoldPassage(passage))
+    return tuple(gold)
+
+
+def _of_squad(question: Question, rest: dict[str, Any], stated_answers: object) -> Question:
+    """With the paragraph that the question is asked of, and where its answers begin there."""
+    title = str(rest.pop("title", None) or "")
+    context = rest.pop("context")
+    labels: list[Any] = []
+    if isinstance(stated_answers, list | Mapping):
+        labels = rows_of_columns(stated_answers)
+    if isinstance(stated_answers, Mapping):
+        # A copy on a hub, which does not say what is impossible.
+        title = _title_of_address(title)
         if not labels:
             rest["is_impossible"] = True
-    fields: dict[str, Any] = {
-        "gold": (GoldPassage(Passage("", title, context)),) if context.strip() else ()
-    }
     starts = [
-        row.get("start", row.get("answer_start")) for row in labels if isinstance(row, Mapping)
+        label.get("start", label.get("answer_start"))
+        for label in labels
+        if isinstance(label, Mapping)
     ]
-    if all(isinstance(start, int) for start in starts):
-        fields["answer_starts"] = tuple(starts)
-    return fields
+    if not all(isinstance(start, int) for start in starts):
+        starts = []
+    gold = (GoldPassage(Passage("", title, context)),) if context.strip() else ()
+    return replace(question, gold=gold, answer_starts=tuple(starts))
 
 
-def _passages(listed: Any) -> tuple[GoldPassage, ...]:
-    passages = map(passage_of, listed or ())
-    return tuple(GoldPassage(p if p.text.strip() else replace(p, text="")) for p in passages)
+def _title_of_address(title: str) -> str:
+    return unquote(title).replace("_", " ")
 
 
-_Paragraphs = tuple[
-    tuple[GoldPassage, ...], tuple[GoldPassage, ...]
-]  # gold ones in hop order, the others
-
-
-def _hops(rest: dict[str, Any]) -> _Paragraphs:
-    """Gold paragraphs in the order of the facts, and the others.
+def _of_hotpot(question: Question, rest: dict[str, Any]) -> Question:
+    """With gold paragraphs in the order of the facts, and the others.
 
     Source: Xiong et al. 2021, "Answering Complex Open-Domain Questions with Multi-Hop Dense
         Retrieval".
     """
     facts: dict[str, list[int]] = {}
-    names = ("title", "sent_id", "sent_idx")
-    for title, sentence in pairs_of(rest.pop("supporting_facts", None), names, "supporting_facts"):
+    columns = ("title", "sent_id", "sent_idx")
+    for title, sentence in _pairs(rest.pop("supporting_facts", None), columns, "supporting_facts"):
         facts.setdefault(str(title), []).append(int(sentence))
-    pairs = pairs_of(rest.pop("context", None), ("title", "sentences", "content"), "context")
-    unused, gold = [_paragraph(str(title), inside) for title, inside in pairs], list[GoldPassage]()
-    named = list(
-        map(str, rest.pop("gold_titles", None) or ())
-    )  # one title twice: two paragraphs with it
-    for title in [*named, *(title for title in facts if title not in named)]:
-        paragraph = next((it for it in unused if it.passage.title == title), None)
-        if paragraph is not None:
-            unused.remove(paragraph)
-        quoted = paragraph or GoldPassage(Passage("", title, ""))
+    columns = ("title", "sentences", "content")
+    others = [
+        _paragraph(str(title), content)
+        for title, content in _pairs(rest.pop("context", None), columns, "context")
+    ]
+    # A title that is named twice stands for two paragraphs with it.
+    titles = [str(title) for title in rest.pop("gold_titles", None) or ()]
+    titles += [title for title in facts if title not in titles]
+    gold = []
+    for title in titles:
+        quoted = GoldPassage(Passage("", title, ""))
+        for paragraph in others:
+            if paragraph.passage.title == title:
+                quoted = paragraph
+                others.remove(paragraph)
+                break
         gold.append(replace(quoted, supporting=tuple(facts.get(title, ()))))
-    return tuple(gold), tuple(unused)
+    return replace(question, gold=tuple(gold), context=tuple(others))
 
 
-def _paragraph(title: str, inside: str | Sequence[Any]) -> GoldPassage:
-    sentences = () if isinstance(inside, str) else tuple(map(str, inside))
-    text = inside if isinstance(inside, str) else join_sentences(sentences)
-    return GoldPassage(Passage("", title, text), sentences)
+def _paragraph(title: str, content: str | Sequence[Any]) -> GoldPassage:
+    if isinstance(content, str):
+        return GoldPassage(Passage("", title, content))
+    sentences = tuple(map(str, content))
+    return GoldPassage(Passage("", title, join_sentences(sentences)), sentences)
 
 
-def _musique(rest: dict[str, Any]) -> _Paragraphs:
-    """Gold paragraphs in the order of the steps, and the others; each is one "sentence", which
-    supports.
-    """
-    rows = rows_of_columns(rest.pop("paragraphs"))
-    if not all(isinstance(item, Mapping) and "paragraph_text" in item for item in rows):
-        raise ValueError("paragraphs without 'paragraph_text'")
-    paragraphs = [_paragraph(str(item.get("title", "")), [item["paragraph_text"]]) for item in rows]
+def _of_musique(question: Question, rest: dict[str, Any]) -> Question:
+    """With gold paragraphs in the order of the steps, and the others; each is one "sentence"."""
+    answers = dict.fromkeys([*question.answers, *(rest.pop("answer_aliases", None) or ())])
+    if rest.pop("answerable", None) is False:
+        answers = {}
     steps = rows_of_columns(rest.pop("question_decomposition", None))
     order = [step.get("paragraph_support_idx") for step in steps if isinstance(step, Mapping)]
-    numbers = [item.get("idx", place) for place, item in enumerate(rows)]
-    gold = [place for place, item in enumerate(rows) if item.get("is_supporting")]
-    gold.sort(
-        key=lambda place: order.index(numbers[place]) if numbers[place] in order else len(order)
+    gold: list[tuple[int, GoldPassage]] = []
+    others: list[GoldPassage] = []
+    for position, item in enumerate(rows_of_columns(rest.pop("paragraphs"))):
+        if not isinstance(item, Mapping) or "paragraph_text" not in item:
+            raise ValueError("paragraphs without 'paragraph_text'")
+        paragraph = _paragraph(str(item.get("title", "")), [item["paragraph_text"]])
+        if item.get("is_supporting"):
+            number = item.get("idx", position)
+            step = order.index(number) if number in order else len(order)
+            gold.append((step, replace(paragraph, supporting=(0,))))
+        else:
+            others.append(paragraph)
+    gold.sort(key=lambda pair: pair[0])
+    return replace(
+        question,
+        answers=tuple(answers),
+        gold=tuple(paragraph for _, paragraph in gold),
+        context=tuple(others),
     )
-    others = (item for place, item in enumerate(paragraphs) if place not in gold)
-    return tuple(replace(paragraphs[place], supporting=(0,)) for place in gold), tuple(others)
 
 
-def rows_of_columns(value: Any) -> list[Any]:
+def rows_of_columns(value: object) -> list[Any]:
     """A list as it is; a mapping of equally long lists as a list of mappings; [] for None."""
     if isinstance(value, Mapping):
         columns = list(value.values())
@@ -299,14 +375,16 @@ def rows_of_columns(value: Any) -> list[Any]:
     return list(value or ())
 
 
-def pairs_of(value: Any, names: Sequence[str], field: str) -> list[tuple[Any, Any]]:
+def _pairs(value: object, names: Sequence[str], field: str) -> list[Sequence[Any]]:
     """Pairs from two columns, a list of two-field mappings, or a list of pairs."""
     pairs = []
     for row in rows_of_columns(value):
-        cells = [row[name] for name in names if name in row] if isinstance(row, Mapping) else row
-        if not is_list(cells) or len(cells) != 2:
+        pair = row
+        if isinstance(row, Mapping):
+            pair = [row[name] for name in names if name in row]
+        if not is_list(pair) or len(pair) != 2:
             raise ValueError(f"{field} holds something else than pairs ({row!r:.60})")
-        pairs.append((cells[0], cells[1]))
+        pairs.append(pair)
     return pairs
 
 
@@ -318,15 +396,18 @@ def table_columns(row: list[str], path: str) -> list[str] | None:
     a question, a right and a wrong passage (MS MARCO's `qidpidtriples`); others are a DataError.
     """
     cells = [cell.strip() for cell in row]
-    if {"question", "query", "anchor"}.intersection(map(str.lower, cells)):
+    names = {cell.lower() for cell in cells}
+    if names & {"question", "query", "anchor"}:
         return None
-    if len(row) in (2, 3) and cells[-1][:1] + cells[-1][-1:] in ("[]", "()"):
-        return ["id", "question", "answers"][-len(row) :]
-    if len(row) in (2, 3) and all(" " in cell for cell in cells):
-        return ["anchor", "positive", "negative"][: len(row)]
-    if len(row) == 3 and all(map(str.isdecimal, cells)):
+    if len(row) in (2, 3):
+        if cells[-1][:1] + cells[-1][-1:] in ("[]", "()"):
+            return ["id", "question", "answers"][-len(row) :]
+        if all(" " in cell for cell in cells):
+            return ["anchor", "positive", "negative"][: len(row)]
+    if len(row) == 3 and all(cell.isdecimal() for cell in cells):
         return ["question_id", "positive_id", "negative_id"]
-    if len(row) == 2 and " " not in cells[0] and not all(map(str.isidentifier, cells)):
+    is_header = all(cell.isidentifier() for cell in cells)
+    if len(row) == 2 and " " not in cells[0] and not is_header:
         return ["id", "question"]
     raise DataError(
         f"{path}:1: no column 'question' among {', '.join(row)}",
@@ -335,22 +416,27 @@ def table_columns(row: list[str], path: str) -> list[str] | None:
     )
 
 
-def squad_paragraphs(record: Any) -> list[dict[str, Any]] | None:
-    """The paragraphs of an article of SQuAD, with the ids that they have in a corpus; None if it is
-    none.
+def squad_paragraphs(record: object) -> list[dict[str, Any]] | None:
+    """The paragraphs of an article of SQuAD; None if the record is none.
 
     Returns:
-        `id` (the article's title and a number), `title`, `context` (None if it has none), and
-        `qas`.
+        `id` as in a corpus (the article's title and a number), `title`, `context` (None if it has
+        none), and `qas`.
     """
     paragraphs = record.get("paragraphs") if isinstance(record, Mapping) else None
-    if not isinstance(paragraphs, list) or not all(
-        isinstance(item, Mapping) and ("qas" in item or "context" in item) for item in paragraphs
-    ):
+    if not isinstance(record, Mapping) or not isinstance(paragraphs, list):
         return None
     title = str(record.get("title", ""))
     rows = []
     for number, item in enumerate(paragraphs):
-        names = {"id": f"{title}-{number}", "title": unquote(title).replace("_", " ")}
-        rows.append({**names, "context": item.get("context"), "qas": item.get("qas") or ()})
+        if not isinstance(item, Mapping) or not ("qas" in item or "context" in item):
+            return None
+        rows.append(
+            {
+                "id": f"{title}-{number}",
+                "title": _title_of_address(title),
+                "context": item.get("context"),
+                "qas": item.get("qas") or (),
+            }
+        )
     return rows

@@ -1,4 +1,4 @@
-"""The one reader of records: lines, JSON, tables and Parquet.
+"""The reader of records: lines, JSON, tables and Parquet; the writer of JSON lines.
 
 Lines and the elements of JSON lists come one at a time: a file of any length is read in the memory
 of its largest element.
@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import ijson
 import pyarrow as pa
@@ -23,18 +23,14 @@ from rag.core.files import atomic_path
 from rag.data.formats import head_of, open_binary, record_format, records_key
 from rag.data.records import BadRecord, PlacedRecord
 
-Values = Iterator[tuple[int, Any]]  # records without their places
-Columns = Callable[
-    [list[str]], list[str] | None
-]  # of a first row: names for the columns, if it has none
+Columns = Callable[[list[str]], list[str] | None]
+"""Names the columns of a table by its first row; None if that row itself names them."""
 
-_UNQUOTED = (
-    "text",
-    "question",
-    "positive",
-    "negative",
-)  # last columns of MS MARCO's, without a header
-_BATCH_ROWS = 256  # of Parquet: a row may hold the text of many paragraphs
+_NumberedValues = Iterator[tuple[int, Any]]
+# The last columns of MS MARCO's tables, which have no header and quote nothing.
+_UNQUOTED = ("text", "question", "positive", "negative")
+# Of Parquet: a row may hold the text of many paragraphs.
+_BATCH_ROWS = 256
 
 
 class TableRow(dict[str, str]):
@@ -47,7 +43,7 @@ def read_rows(
     """The records of a file, a line or an element each.
 
     Args:
-        columns: names the columns of a table whose first row, which it gets, does not.
+        columns: names the columns of a table whose first row does not.
         format: one of those of `record_format`, "text" (a record is a line), or "auto".
         otherwise: the format where "auto" cannot tell.
 
@@ -55,33 +51,33 @@ def read_rows(
         DataError: no such file, or it is damaged as a whole.
     """
     with open_binary(path) as stream:
-        if format in ("auto", "json"):  # files called .json may hold lines
+        # Files called .json may hold lines.
+        if format in ("auto", "json"):
             format = record_format(head_of(stream), path) or otherwise
         if format == "markup":
             raise DataError(
                 f"{path} holds tags, expected records", hint="write JSON lines, or a table"
             )
         if format == "jsonl":
-            rows = _lines(stream, json.loads)
+            values = _lines(stream, json.loads)
         elif format == "json":
-            rows = _json_values(stream, path)
+            values = _json_elements(stream, path)
         elif format == "parquet":
-            rows = _parquet_rows(path)
+            values = _parquet_rows(path)
         elif format == "text":
-            rows = _lines(stream, lambda line: TableRow(question=line.strip()))
+            values = _lines(stream, lambda line: TableRow(question=line.strip()))
         else:
-            rows = _table_rows(stream, path, columns)
+            values = _table_rows(stream, path, columns)
         mark = ": record " if format in ("json", "parquet") else ":"
-        for number, row in rows:
-            yield f"{path}{mark}{number}", number, row
+        for number, value in values:
+            yield PlacedRecord(f"{path}{mark}{number}", number, value)
 
 
-def _lines(stream: io.BufferedReader, parse: Callable[[str], Any]) -> Values:
-    """The value of each line, without its end (LF or CRLF) and a byte-order mark; blank ones are no
-    records.
+def _lines(stream: io.BufferedReader, parse: Callable[[str], Any]) -> _NumberedValues:
+    """The value of each line, without its end (LF or CRLF) and a byte-order mark.
 
-    A line that does not decode, or that is not JSON, comes as a `BadRecord`, and the next line
-    follows.
+    Blank lines are no records. A line that does not decode, or that is not JSON, comes as a
+    `BadRecord`, and the next line follows.
     """
     for number, line in enumerate(stream, start=1):
         if number == 1:
@@ -92,61 +88,66 @@ def _lines(stream: io.BufferedReader, parse: Callable[[str], Any]) -> Values:
                 continue
             value = parse(text)
         except UnicodeDecodeError as error:
-            detail = f"byte 0x{error.object[error.start]:02x} at offset {error.start}: save the file as UTF-8"
-            value = BadRecord("not valid UTF-8", detail)
+            byte = f"byte 0x{error.object[error.start]:02x} at offset {error.start}"
+            value = BadRecord("not valid UTF-8", f"{byte}: save the file as UTF-8")
         except (ValueError, RecursionError) as error:
             value = BadRecord("malformed JSON", str(error))
         yield number, value
 
 
-def _json_values(stream: io.BufferedReader, source: str) -> Values:
-    """The records of a JSON list, or of the list under "data" in an object (SQuAD's; TriviaQA's
-    "Data").
-    """
-    number, head = 0, head_of(stream).lstrip()
+def _json_elements(stream: io.BufferedReader, path: str) -> _NumberedValues:
+    """The elements of a JSON list, or of the list under "data" in an object (SQuAD, TriviaQA)."""
+    head = head_of(stream).lstrip()
     key = None if head.startswith(b"[") else records_key(head)
     if stream.peek(3).startswith(codecs.BOM_UTF8):
         stream.read(len(codecs.BOM_UTF8))
-    prefix = f"{key}.item" if key else "item"
+    number = 0
     try:
-        for number, value in enumerate(ijson.items(stream, prefix, use_float=True), start=1):
+        elements = ijson.items(stream, f"{key}.item" if key else "item", use_float=True)
+        for number, value in enumerate(elements, start=1):
             yield number, value
     except (ijson.JSONError, UnicodeDecodeError) as error:
         place = f"after record {number}" if number else "at its start"
         reason = str(error).strip("b'\"").partition("\n")[0].partition("\\n")[0]
         raise DataError(
-            f"{source}: malformed or truncated JSON {place} ({reason})",
+            f"{path}: malformed or truncated JSON {place} ({reason})",
             hint="mend or fetch the file again, or save it as UTF-8",
         ) from error
 
 
-def _table_rows(stream: io.BufferedReader, source: str, columns: Columns) -> Values:
+def _table_rows(stream: io.BufferedReader, path: str, columns: Columns) -> _NumberedValues:
     """Rows of a table as mappings; a row of another length is a bad record.
 
     The delimiter is a tab if the first line has one, else a semicolon or a comma; quotes are those
     of CSV. A broken quote ends the reading, since what stands after it cannot be told apart from
     it.
     """
-    first = head_of(stream).partition(b"\n")[0].rstrip(b"\r").decode(errors="replace")
-    delimiter = "\t" if "\t" in first else max(",;", key=first.count)
-    cells = next(csv.reader([first], delimiter=delimiter), [])
-    if not cells:
+    first_line = head_of(stream).partition(b"\n")[0].rstrip(b"\r").decode(errors="replace")
+    delimiter = "\t" if "\t" in first_line else max(",;", key=first_line.count)
+    first_row = next(csv.reader([first_line], delimiter=delimiter), [])
+    if not first_row:
         return
-    headless = columns(cells)
-    names, has_header = headless or [cell.strip() for cell in cells], headless is None
-    if twice := next((name for name in names if name and names.count(name) > 1), None):
-        raise DataError(
-            f"{source}: two columns are called {twice!r}", hint="rename or remove one of them"
-        )
+    names = columns(first_row)
+    has_header = names is None
+    if names is None:
+        names = [cell.strip() for cell in first_row]
+    for name in filter(None, names):
+        if names.count(name) > 1:
+            raise DataError(
+                f"{path}: two columns are called {name!r}", hint="rename or remove one of them"
+            )
+    is_quoted = has_header or delimiter != "\t" or names[-1] not in _UNQUOTED
     csv.field_size_limit(sys.maxsize)
     text = io.TextIOWrapper(stream, "utf-8-sig", errors="surrogateescape", newline="")
-    is_quoted = has_header or delimiter != "\t" or names[-1] not in _UNQUOTED
-    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if is_quoted else csv.QUOTE_NONE
-    rows = csv.reader(text, delimiter=delimiter, strict=True, quoting=quoting)
-    last = 0
+    rows = csv.reader(
+        text,
+        delimiter=delimiter,
+        strict=True,
+        quoting=csv.QUOTE_MINIMAL if is_quoted else csv.QUOTE_NONE,
+    )
+    number = 1
     try:
         for row in rows:
-            number, last = last + 1, rows.line_num
             if has_header and any(row):
                 has_header = False
             elif len(row) == len(names):
@@ -154,54 +155,65 @@ def _table_rows(stream: io.BufferedReader, source: str, columns: Columns) -> Val
             elif any(cell.strip() for cell in row):
                 found = f"found {len(row)}, expected {len(names)} ({', '.join(names)})"
                 yield number, BadRecord("wrong number of columns", found)
+            number = rows.line_num + 1
     except csv.Error as error:
         raise DataError(
-            f"{source}:{last + 1}: a quote that is not closed, or not doubled within its field ({error})",
+            f"{path}:{number}: a quote that is not closed, or not doubled within its field ({error})",
             hint='write " within a quoted field as "", or give the records as JSON lines',
         ) from error
     finally:
-        with suppress(ValueError):  # the file may be closed already
+        # The file may be closed already.
+        with suppress(ValueError):
             text.detach()
 
 
-def _parquet_rows(path: str) -> Values:
+def _parquet_rows(path: str) -> _NumberedValues:
+    number = 0
     try:
         with pq.ParquetFile(path, memory_map=True) as file:
-            batches = file.iter_batches(batch_size=_BATCH_ROWS)
-            yield from enumerate((row for batch in batches for row in batch.to_pylist()), start=1)
+            for batch in file.iter_batches(batch_size=_BATCH_ROWS):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield number, row
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path} is not a readable Parquet file: {error}") from error
 
 
-def refuse_bad(value: Any, place: str) -> Any:
-    """The value; a bad record is raised as a DataError."""
-    if isinstance(value, BadRecord):
-        raise DataError(f"{place}: {value.reason} ({value.detail})")
-    return value
+def refuse_bad(record: PlacedRecord) -> Any:
+    """The value of a record; a bad one is raised as a DataError."""
+    if isinstance(record.value, BadRecord):
+        raise DataError(f"{record.place}: {record.value.reason} ({record.value.detail})")
+    return record.value
 
 
 def json_records(path: str | Path) -> Iterator[dict[str, Any]]:
     """The objects of a file of JSON lines; a DataError names the place of another value."""
-    for place, _, value in read_rows(str(path), format="jsonl"):
-        if not isinstance(refuse_bad(value, place), dict):
-            raise DataError(f"{place}: expected an object, found {type(value).__name__}")
+    for record in read_rows(str(path), format="jsonl"):
+        value = refuse_bad(record)
+        if not isinstance(value, dict):
+            raise DataError(f"{record.place}: expected an object, found {type(value).__name__}")
         yield value
 
 
 def write_json_lines(
-    path: Path, items: Iterable[Mapping[str, Any]], *, listed: bool = False
+    path: Path, items: Iterable[Mapping[str, Any]], *, as_list: bool = False
 ) -> int:
-    """Write one object per line, with `listed` as one JSON list; returns their number."""
-    count, separator = 0, ",\n" if listed else "\n"
+    """Write one object per line, or one JSON list with an element per line; returns their number."""
+    count = 0
+    separator = ",\n" if as_list else "\n"
     with (
         atomic_path(path) as temporary,
         open(temporary, "w", encoding="utf-8", newline="\n") as file,
     ):
-        file.write("[\n" if listed else "")
+        if as_list:
+            file.write("[\n")
         for item in items:
-            file.write(
-                (separator if count else "") + json.dumps(item, ensure_ascii=False, allow_nan=False)
-            )
+            if count:
+                file.write(separator)
+            file.write(json.dumps(item, ensure_ascii=False, allow_nan=False))
             count += 1
-        file.write(("\n" if count else "") + ("]\n" if listed else ""))
+        if count:
+            file.write("\n")
+        if as_list:
+            file.write("]\n")
     return count

@@ -27,7 +27,8 @@ from rag.data.formats import (
 )
 from rag.data.records import BadRecord, CorpusOptions, ReadReport
 
-_ALSO_DOCUMENTS = ("csv", "tsv", "json")  # records in a folder of data, one table among documents
+# Records in a folder of data, but a table or a document among documents.
+_ALSO_DOCUMENTS = ("csv", "tsv", "json")
 _ABOUT_DATA = (
     "readme",
     "license",
@@ -39,15 +40,10 @@ _ABOUT_DATA = (
     "authors",
 )
 _GENERATED_FOLDERS = ("node_modules", "__pycache__", "_static", "_sources")
-IGNORE_FILE = ".ragignore"  # in a folder: patterns of what is left out of it
+# In a folder: patterns of what is left out of it.
+_IGNORE_FILE = ".ragignore"
 _ARCHIVES = (".zip", ".tar", ".tgz", ".tbz2", ".txz", ".7z", ".rar")
-_LEFT_OUT = (
-    "excluded",
-    "hidden or generated",
-    "links to files that are read",
-    "links that lead nowhere",
-    "linked folders",
-)
+# HotpotQA's abstracts, and others of WikiExtractor's --json.
 _WIKI_FILE = re.compile(r"wiki_\d+$")
 
 
@@ -89,7 +85,6 @@ def find_sources(
             that is none.
         DataError: an input does not exist, or holds nothing readable.
     """
-    report = report if report is not None else ReadReport()
     if not inputs:
         raise ConfigError(
             "no corpus was given", hint="name at least one file, folder or hf:owner/name"
@@ -99,129 +94,226 @@ def find_sources(
             f"unknown corpus format {format!r}",
             hint=f"use auto or one of: {', '.join(CORPUS_FORMATS)}",
         )
-    paths = list(map(str, inputs))
-    for path in paths:
-        if not is_named(path) and not os.path.exists(path):
+    paths = [str(path) for path in inputs]
+    files = [path for path in paths if not is_named(path)]
+    for path in files:
+        if not os.path.exists(path):
             raise DataError(
                 f"{path}: no such file or folder", hint="check the path, or name hf:…, irds:…"
             )
-    labels = _labels([path for path in paths if not is_named(path)])
+    labels = _labels(files)
     sources: list[Source] = []
     for path in paths:
         if is_named(path):
             kind, _, name = path.partition(":")
             sources.append(Source(path, kind, name))
-        elif not os.path.isdir(path):
-            sources.append(Source(path, _format_alone(path, format), labels[path]))
-        elif is_index(Path(path)):
-            raise ConfigError(
-                f"{path} is an index, not a corpus", hint="give what it was built from"
-            )
-        else:
+        elif os.path.isdir(path):
             prefix = f"{labels[path]}/" if len(paths) > 1 else ""
-            sources += _folder(Path(path), format, report, prefix, bool(text_field), exclude)
+            folder = _Folder(Path(path), exclude, report or ReadReport())
+            sources += folder.sources(format, prefix, has_text_field=bool(text_field))
+        else:
+            sources.append(Source(path, _format_of_input(path, format), labels[path]))
     return sources
-
-
-def _format_alone(path: str, format: str) -> str:
-    """The format of a file that was given by itself."""
-    likely = _format_of(Path(path), is_alone=True) if format == "auto" else format
-    if likely is None and _is_archive(path):
-        raise ConfigError(
-            f"{path}: archives are not unpacked", hint="unpack it, and give the folder"
-        )
-    if likely is None:
-        raise ConfigError(
-            f"{path}: its format cannot be guessed from its name or its first bytes",
-            hint=f"say which it is with format: {', '.join(CORPUS_FORMATS)}",
-        )
-    return likely
 
 
 def _labels(paths: Sequence[str]) -> dict[str, str]:
     """The last part of each path; where several share it, what is below the folder that all are
     in.
     """
-    full = {path: Path(os.path.abspath(path)) for path in paths}
-    names = Counter(place.name for place in {*full.values()})
-    root = os.path.commonpath([place.parent for place in full.values()]) if full else ""
-    return {
-        path: place.relative_to(root).as_posix() if names[place.name] > 1 else place.name
-        for path, place in full.items()
-    }
+    absolute = {path: Path(os.path.abspath(path)) for path in paths}
+    folders = [full.parent for full in absolute.values()]
+    counts = Counter(full.name for full in set(absolute.values()))
+    labels = {}
+    for path, full in absolute.items():
+        is_shared = counts[full.name] > 1
+        labels[path] = (
+            full.relative_to(os.path.commonpath(folders)).as_posix() if is_shared else full.name
+        )
+    return labels
+
+
+def _format_of_input(path: str, format: str) -> str:
+    """The format of a file that was given by itself."""
+    if format != "auto":
+        return format
+    likely = _format_of(Path(path), is_alone=True)
+    if likely is not None:
+        return likely
+    if _is_archive(path):
+        raise ConfigError(
+            f"{path}: archives are not unpacked", hint="unpack it, and give the folder"
+        )
+    raise ConfigError(
+        f"{path}: its format cannot be guessed from its name or its first bytes",
+        hint=f"say which it is with format: {', '.join(CORPUS_FORMATS)}",
+    )
 
 
 def _format_of(path: Path, *, is_alone: bool) -> str | None:
-    plain = strip_compression(path.name)
-    if _WIKI_FILE.search(plain):
-        return "jsonl"  # of WikiExtractor's --json, as HotpotQA's abstracts
-    if records := record_format_by_name(plain):
-        return records
-    if kind_by_name(plain):
+    name = strip_compression(path.name)
+    if _WIKI_FILE.search(name):
+        return "jsonl"
+    by_name = record_format_by_name(name)
+    if by_name is not None:
+        return by_name
+    if kind_by_name(name):
         return DOCUMENTS
     try:
         with open_binary(path) as stream:
             head = head_of(stream)
     except DataError:
-        return DOCUMENTS  # whose conversion says what is wrong
-    likely = record_format(head, plain)
-    if likely in CORPUS_FORMATS and (
-        is_alone or likely != "tsv"
-    ):  # a tab alone says little about a text
-        return likely
+        # Its conversion says what is wrong with it.
+        return DOCUMENTS
+    by_content = record_format(head, name)
+    # A tab alone says little about a text.
+    is_trusted = is_alone or by_content != "tsv"
+    if by_content in RECORD_FORMATS and is_trusted:
+        return by_content
     return DOCUMENTS if is_text(head) or b"%PDF-" in head[:1024] else None
 
 
-def _folder(
-    folder: Path,
-    format: str,
-    report: ReadReport,
-    prefix: str,
-    has_text_field: bool,
-    exclude: Sequence[str],
-) -> list[Source]:
-    """The sources of a folder: of BEIR its corpus; files of one format, where it is named; people's
-    documents, tables among them; else, where nothing but a README lies beside them, files of
-    records.
-    """
-    corpus = find_in_folder(folder, "corpus.jsonl")
-    if format == "auto" and corpus is not None:
-        return [Source(str(corpus), "jsonl", corpus.name)]
-    format_of = _files(folder, report, exclude)
-    kind = format
-    if format == "auto":
-        documents = [name for name, each in format_of.items() if each == DOCUMENTS]
-        has_records = any(each in RECORD_FORMATS for each in format_of.values())
-        about_data = all(PurePath(name).stem.lower() in _ABOUT_DATA for name in documents)
-        kind = "records" if has_records and about_data else DOCUMENTS
-        if kind == "records" and not has_text_field and _are_tables(folder, format_of):
-            kind = DOCUMENTS
-    several = {DOCUMENTS: (DOCUMENTS, *_ALSO_DOCUMENTS), "records": tuple(RECORD_FORMATS)}
-    chosen = sorted(name for name, each in format_of.items() if each in several.get(kind, (kind,)))
-    if not chosen:
-        expected = "any known format" if format == "auto" else f"format {format!r}"
-        raise DataError(
-            f"{folder}: no file of {expected} in this folder ({len(format_of)} other files)",
-            hint="`rag docs indexing` lists the formats that are read",
-        )
-    for name in sorted(format_of.keys() - set(chosen)):
-        reason = each = format_of[name]
-        if each in CORPUS_FORMATS:
-            reason = f"{each}, in a folder of {kind}: index it on its own, or give --format {each}"
-        report.ignored.append(f"{folder / name} ({reason})")
-    if kind == DOCUMENTS:
-        format_of = dict.fromkeys(chosen, DOCUMENTS)
-    return [Source(str(folder / name), format_of[name], prefix + name) for name in chosen]
+class _Folder:
+    """Finds what is to be read in a folder; what is not goes into the report."""
 
+    def __init__(self, folder: Path, exclude: Sequence[str], report: ReadReport) -> None:
+        if is_index(folder):
+            raise ConfigError(
+                f"{folder} is an index, not a corpus", hint="give what it was built from"
+            )
+        self._folder = folder
+        self._report = report
+        self._is_excluded = _excluder(folder, exclude)
+        self._left_out: dict[str, list[str]] = {
+            "excluded": [],
+            "hidden or generated": [],
+            "links to files that are read": [],
+            "links that lead nowhere": [],
+            "linked folders": [],
+        }
 
-def _are_tables(folder: Path, format_of: Mapping[str, str]) -> bool:
-    """Whether all records are in tables of which none has a column that is known to hold texts."""
-    records = [name for name, each in format_of.items() if each in RECORD_FORMATS]
-    has_others = any(format_of[name] not in ("csv", "tsv") for name in records)
-    return not has_others and not any(_has_texts(folder / name) for name in records)
+    def sources(self, format: str, prefix: str, *, has_text_field: bool) -> list[Source]:
+        """The sources, whose names begin with `prefix`.
+
+        Of BEIR that is the corpus; of a named format all such files; else people's documents,
+        tables among them, or, where nothing but a README lies beside them, files of records.
+        """
+        corpus = find_in_folder(self._folder, "corpus.jsonl")
+        if format == "auto" and corpus is not None:
+            return [Source(str(corpus), "jsonl", corpus.name)]
+        formats = self._formats()
+        kind = format
+        if format == "auto":
+            kind = "records" if self._holds_records(formats, has_text_field) else DOCUMENTS
+        accepted: tuple[str, ...] = (kind,)
+        if kind == DOCUMENTS:
+            accepted = (DOCUMENTS, *_ALSO_DOCUMENTS)
+        elif kind == "records":
+            accepted = RECORD_FORMATS
+        sources = []
+        for name, found in sorted(formats.items()):
+            path = str(self._folder / name)
+            if found in accepted:
+                read_as = DOCUMENTS if kind == DOCUMENTS else found
+                sources.append(Source(path, read_as, prefix + name))
+                continue
+            reason = found
+            if found in CORPUS_FORMATS:
+                reason = (
+                    f"{found}, in a folder of {kind}: index it on its own, or give --format {found}"
+                )
+            self._report.ignored.append(f"{path} ({reason})")
+        if not sources:
+            expected = "any known format" if format == "auto" else f"format {format!r}"
+            raise DataError(
+                f"{self._folder}: no file of {expected} in this folder ({len(formats)} other files)",
+                hint="`rag docs indexing` lists the formats that are read",
+            )
+        return sources
+
+    def _holds_records(self, formats: Mapping[str, str], has_text_field: bool) -> bool:
+        """Whether the folder is one of records, not of documents among which tables may be."""
+        records = [name for name, format in formats.items() if format in RECORD_FORMATS]
+        for name, format in formats.items():
+            if format == DOCUMENTS and PurePath(name).stem.lower() not in _ABOUT_DATA:
+                return False
+        if has_text_field or any(formats[name] not in ("csv", "tsv") for name in records):
+            return bool(records)
+        return any(_has_texts(self._folder / name) for name in records)
+
+    def _formats(self) -> dict[str, str]:
+        """Relative names of the files, and their formats, or why they have none.
+
+        Links to files are followed within the folder only, and a file is read once.
+        """
+        formats: dict[str, str] = {}
+        root = self._folder.resolve()
+        read = set[Path]()
+        # A file comes by its own name, before links to it.
+        for path in sorted(self._walk(), key=Path.is_symlink):
+            name = path.relative_to(self._folder).as_posix()
+            target = path.resolve()
+            if path.is_symlink() and target in read:
+                self._left_out["links to files that are read"].append(name)
+                continue
+            read.add(target)
+            format = _format_of(path, is_alone=False)
+            if format is None:
+                format = "of no known format"
+                if _is_archive(path.name):
+                    format = "archives are not unpacked"
+            # A link out of the folder may lead to files that nobody wants indexed.
+            elif format == DOCUMENTS and path.is_symlink() and not target.is_relative_to(root):
+                format = "a link that leads out of the folder"
+            formats[name] = format
+        for reason, names in self._left_out.items():
+            if names:
+                self._report.ignored.append(
+                    f"{self._folder}: {reason}: {len(names):,} ({listed_names(names)})"
+                )
+        return formats
+
+    def _walk(self) -> list[Path]:
+        """The files below the folder, without those that are left out.
+
+        An index in the folder is no part of its corpus.
+        """
+
+        def note_closed(error: OSError) -> None:
+            reason = BadRecord("no permission", "this folder may not be read")
+            self._report.add_bad(str(error.filename), reason, is_file=True)
+
+        files: list[Path] = []
+        for folder, subfolders, names in os.walk(self._folder, onerror=note_closed):
+            entries = [Path(folder, name) for name in sorted([*subfolders, *names])]
+            subfolders.clear()
+            for path in entries:
+                if path == self._folder / _IGNORE_FILE:
+                    continue
+                reason = self._why_left_out(path)
+                if reason:
+                    self._left_out[reason].append(path.relative_to(self._folder).as_posix())
+                elif path.is_file():
+                    files.append(path)
+                elif path.is_dir() and not is_index(path):
+                    subfolders.append(path.name)
+        return files
+
+    def _why_left_out(self, path: Path) -> str:
+        name = path.relative_to(self._folder).as_posix()
+        is_folder = path.is_dir()
+        if path.name.startswith(".") or path.name in _GENERATED_FOLDERS:
+            return "hidden or generated"
+        if self._is_excluded(f"{name}/" if is_folder else name):
+            return "excluded"
+        if path.is_symlink() and is_folder:
+            return "linked folders"
+        if path.is_symlink() and not path.exists():
+            return "links that lead nowhere"
+        return ""
 
 
 def _has_texts(table: Path) -> bool:
+    """Whether a column of a table is known to hold texts."""
     fields = DocumentFields(CorpusOptions(), table.name)
     try:
         for _, number, row in read_rows(str(table), fields.columns):
@@ -232,68 +324,10 @@ def _has_texts(table: Path) -> bool:
     return bool(fields.layout)
 
 
-def _files(folder: Path, report: ReadReport, exclude: Sequence[str]) -> dict[str, str]:
-    """Relative names of the files of a folder, and their formats, or why they have none.
-
-    Hidden and excluded ones are left out, and counted in the report. Links to files are followed
-    within the folder only, and a file is read once; an index in the folder is no part of its corpus.
-    """
-
-    def note_closed(error: OSError) -> None:
-        reason = BadRecord("no permission", "this folder may not be read")
-        report.add_bad(str(error.filename), reason, is_file=True)
-
-    is_excluded = _excluder(folder, exclude)
-    found = list[Path]()
-    left_out: dict[str, list[str]] = {kind: [] for kind in _LEFT_OUT}
-    for place, folders, names in os.walk(folder, onerror=note_closed):
-        followed = list[str]()
-        for path in (Path(place, name) for name in sorted([*folders, *names])):
-            name = path.relative_to(folder).as_posix()
-            is_folder = path.is_dir()
-            if not _is_visible(path.name):
-                if name != IGNORE_FILE:
-                    left_out["hidden or generated"].append(name)
-            elif is_excluded(f"{name}/" if is_folder else name):
-                left_out["excluded"].append(name)
-            elif is_folder and path.is_symlink():
-                left_out["linked folders"].append(name)
-            elif is_folder and not is_index(path):
-                followed.append(path.name)
-            elif path.is_file():
-                found.append(path)
-            elif path.is_symlink():
-                left_out["links that lead nowhere"].append(name)
-        folders[:] = followed
-
-    format_of: dict[str, str] = {}
-    inside = folder.resolve()
-    read = set[Path]()
-    for path in sorted(found, key=Path.is_symlink):  # a file by its own name, before links to it
-        name = path.relative_to(folder).as_posix()
-        target = path.resolve()
-        # a link out of the folder may lead to files that nobody wants indexed
-        is_foreign = path.is_symlink() and not target.is_relative_to(inside)
-        if path.is_symlink() and target in read:
-            left_out["links to files that are read"].append(name)
-            continue
-        read.add(target)
-        format = _format_of(path, is_alone=False) or (
-            "archives are not unpacked" if _is_archive(path) else "of no known format"
-        )
-        if format == DOCUMENTS and is_foreign:
-            format = "a link that leads out of the folder"
-        format_of[name] = format
-    for kind, left in left_out.items():
-        if left:
-            report.ignored.append(f"{folder}: {kind}: {len(left):,} ({listed_names(left)})")
-    return format_of
-
-
 def _excluder(folder: Path, exclude: Sequence[str]) -> Callable[[str], bool]:
     """Whether a relative name, that of a folder with a slash, is left out by a pattern."""
     patterns = list(exclude)
-    ignore_file = folder / IGNORE_FILE
+    ignore_file = folder / _IGNORE_FILE
     if ignore_file.is_file():
         patterns = [*ignore_file.read_text("utf-8-sig", "replace").splitlines(), *patterns]
     if not patterns:
@@ -304,14 +338,9 @@ def _excluder(folder: Path, exclude: Sequence[str]) -> Callable[[str], bool]:
         return GitIgnoreSpec.from_lines(patterns).match_file
     except ValueError as error:
         raise ConfigError(
-            f"{folder}: {error}", hint=f"write --exclude and {IGNORE_FILE} as .gitignore"
+            f"{folder}: {error}", hint=f"write --exclude and {_IGNORE_FILE} as .gitignore"
         ) from error
 
 
-def _is_archive(path: str | Path) -> bool:
-    suffix = PurePath(strip_compression(str(path))).suffix.lower()
-    return suffix in _ARCHIVES
-
-
-def _is_visible(name: str) -> bool:
-    return not name.startswith(".") and name not in _GENERATED_FOLDERS
+def _is_archive(path: str) -> bool:
+    return PurePath(strip_compression(path)).suffix.lower() in _ARCHIVES
