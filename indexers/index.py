@@ -10,6 +10,7 @@ from pathlib import Path, PurePath
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from indexers.documents import Documents, Put
@@ -18,7 +19,8 @@ from indexers.faiss_index import DenseInfo, open_dense
 from indexers.ledger import hold_folder
 from indexers.lucene import Bm25Info, LuceneIndex
 from indexers.manifest import Manifest
-from indexers.passages import PassageStore, metadata_of
+from indexers.metadata_values import passages_that_meet, read_values
+from indexers.passages import PassageStore
 from indexers.protocols import EncoderIdentity, Selection, VectorIndex
 from indexers.settings import PARTS, Part
 from indexers.token_files import TokenInfo
@@ -160,18 +162,33 @@ class Index:
         return selected
 
     def _select(self, filter: Filter) -> Selection:
-        """The rows whose passages meet all conditions; perhaps none.
-
-        Values are compared once per distinct value; a metadata object usually belongs to several
-        passages.
-        """
+        """The rows whose passages meet all conditions; perhaps none."""
         mask = np.ones(len(self.passages), dtype=bool)
         for condition in filter:
-            if condition.field == "document":
-                mask &= self._of_documents(condition)
-            else:
-                mask &= _matches(self.passages, condition)
+            mask &= self._matches(condition)
         return Selection(mask)
+
+    def _matches(self, condition: Condition) -> Bool:
+        name = condition.field
+        if name == "document":
+            return self._of_documents(condition)
+        paths = self.passages.column("path")
+        values = read_values(self.passages.directory)
+        matches: Bool | None = None
+        if name != "path":
+            matches = passages_that_meet(condition, values, len(self.passages))
+        elif paths is not None:
+            matching = condition.match_paths(pc.unique(paths).drop_null().to_pylist())
+            matches = np.asarray(pc.is_in(paths, pa.array(matching, paths.type)))
+        if matches is not None:
+            return matches
+        fields = ["document"] if paths is None else ["path", "document"]
+        fields += pc.unique(values["field"]).to_pylist()
+        raise FilterError(
+            f"the filter names the field {name!r}, which no passage of this index has "
+            f"(fields: {', '.join(fields)})",
+            hint=f"index the corpus again with --metadata {name} if its records have this field",
+        )
 
     def _of_documents(self, condition: Condition) -> Bool:
         mask = np.zeros(len(self.passages), dtype=bool)
@@ -265,40 +282,3 @@ def _pairs(values: Mapping[str, Any]) -> str:
 
 def _readable_size(size_bytes: int) -> str:
     return f"{size_bytes / 1e3:,.1f} kB" if size_bytes < 1e6 else f"{size_bytes / 1e6:,.1f} MB"
-
-
-def _matches(passages: PassageStore, condition: Condition) -> Bool:
-    name = condition.field
-    stored = passages.column("path" if name == "path" else "metadata")
-    if stored is None:
-        raise _no_such_field(passages, name)
-    encoded = stored.combine_chunks().dictionary_encode()
-    values: list[Any] = encoded.dictionary.to_pylist()
-    if name != "path":
-        records = [_fields_of(text) for text in values]
-        if not any(name in record for record in records):
-            raise _no_such_field(passages, name)
-        if condition.bounds:
-            condition.check_bounds(record[name] for record in records if name in record)
-        values = [record.get(name) for record in records]
-    test = condition.test()
-    fits = np.array([*map(test, values), False])  # the last entry is for passages without a value
-    return np.asarray(
-        fits[pc.fill_null(encoded.indices, len(values)).to_numpy(zero_copy_only=False)]
-    )
-
-
-def _fields_of(text: Any) -> dict[str, Any]:
-    return {} if text is None else dict(metadata_of(str(text)))
-
-
-def _no_such_field(passages: PassageStore, name: str) -> FilterError:
-    stored = passages.column("metadata")
-    texts = () if stored is None else pc.unique(stored).drop_null()
-    fields = ["document"] if passages.column("path") is None else ["path", "document"]
-    fields += [field for text in texts for field in _fields_of(text)]
-    return FilterError(
-        f"the filter names the field {name!r}, which no passage of this index has "
-        f"(fields: {', '.join(dict.fromkeys(fields))})",
-        hint=f"index the corpus again with --metadata {name} if its records have this field",
-    )

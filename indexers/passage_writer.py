@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from indexers.id_table import writing_table
+from indexers.metadata_values import write_values
 from indexers.passages import (
     ARROW_NAME,
     BATCH_ROWS,
@@ -137,6 +138,7 @@ class PassageStoreWriter:
                 else:  # may be left from an earlier store
                     (self.directory / name).unlink(missing_ok=True)
             self.digest = self._sha.hexdigest()
+        write_values(self.directory)
 
 
 def _row(passage: Passage) -> dict[str, Any]:

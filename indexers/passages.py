@@ -6,7 +6,7 @@ rows, with the columns id, title, text), `ids.arrow` (the ids once more, close t
 those of some hundred hits lie on few pages) with its lookup, see `indexers.id_table`; and where a
 passage has such, in batches like those of the passages, `locations.arrow` (the columns path, page,
 headings), `pages.arrow` (for passages on several pages, the columns page_starts, page_labels) and
-`metadata.arrow` (the column metadata, a JSON object).
+`metadata.arrow` (the column metadata, a JSON object). Filters read `indexers.metadata_values`.
 """
 
 from __future__ import annotations

@@ -2,35 +2,36 @@
 
 from __future__ import annotations
 
-import operator
 import re
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import translate
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from rag.core.errors import ConfigError
 from rag.core.types import Value, as_unicode
-from rag.data.metadata import FILTER_FIELDS
+from rag.data.metadata import EXACT_LIMIT, FILTER_FIELDS, number_of, text_of
+
+_COMPARISONS: dict[str, Callable[..., pa.Array]] = {
+    "gte": pc.greater_equal,
+    "gt": pc.greater,
+    "lte": pc.less_equal,
+    "lt": pc.less,
+}
+_SIGNS = {">=": "gte", "<=": "lte", ">": "gt", "<": "lt"}
+_OPTION = re.compile(r"(?P<field>[^=<>]+)(?P<sign>>=|<=|=|>|<)(?P<value>.+)", re.DOTALL)
+_WHOLE_NUMBER = re.compile(r"[-+]?\d+", re.ASCII)
+_EXPECTED = 'expected an object such as {"path": "guide/*", "year": {"gte": 2020}}'
+_MAX_VALUES = 10_000
+# Characters of all patterns of paths: a compiled expression grows with them.
+_MAX_PATTERN = 4_000
 
 
 class FilterError(ConfigError):
     """A filter that is not of the right form, or names a field that the index does not have."""
-
-
-_RANGES: dict[str, Callable[[Any, Any], bool]] = {
-    "gte": operator.ge,
-    "gt": operator.gt,
-    "lte": operator.le,
-    "lt": operator.lt,
-}
-_OPTION = re.compile(r"(?P<field>[^=<>]+)(?P<sign>>=|<=|=|>|<)(?P<value>.+)", re.DOTALL)
-_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.ASCII | re.IGNORECASE)
-_SIGNS = {">=": "gte", "<=": "lte", ">": "gt", "<": "lt"}
-_EXPECTED = 'expected an object such as {"path": "guide/*", "year": {"gte": 2020}}'
-_MOST_VALUES = 10_000
-_MOST_PATTERN = 4_000  # characters of all patterns of paths: a compiled expression grows with them
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,61 +48,73 @@ class Condition:
     values: tuple[Value, ...] = ()
     bounds: tuple[tuple[str, Value], ...] = ()
 
-    def test(self) -> Callable[[Any], bool]:
-        """The condition as a function of a value that a passage has; None does not match.
+    def match_paths(self, paths: Iterable[str]) -> list[str]:
+        """The paths that one of the patterns matches.
 
-        Example:
-            >>> is_new = Condition("year", bounds=(("gte", 2020),)).test()
-            >>> is_new(2021), is_new(2019), is_new("2021"), is_new("new"), is_new(None)
-            (True, False, True, False, False)
-            >>> Condition("path", ("guide/*",)).test()("guide/setup/linux.md")
-            True
+        >>> Condition("path", ("guide/",)).match_paths(["guide/setup/linux.md", "notes.md"])
+        ['guide/setup/linux.md']
         """
-        if self.field == "path":
-            patterns = (
-                translate(f"{it}*" if str(it).endswith("/") else str(it)) for it in self.values
-            )
-            expression = re.compile("|".join(patterns))
-            return lambda path: path is not None and expression.match(path) is not None
-        keys = {_key(value) for value in self.values}
+        patterns = [str(value) for value in self.values]
+        patterns = [f"{text}*" if text.endswith("/") else text for text in patterns]
+        expression = re.compile("|".join(map(translate, patterns)))
+        return [path for path in paths if expression.match(path)]
 
-        def fits(value: Any) -> bool:
-            return (
-                all(_is_within(value, *it) for it in self.bounds)
-                if self.bounds
-                else _key(value) in keys
-            )
+    def matches(self, texts: pa.Array, numbers: pa.Array) -> pa.Array:
+        """Which values of metadata meet the condition, given their `text_of` and `number_of`.
 
-        return lambda value: any(map(fits, value if isinstance(value, tuple) else (value,)))
+        Numbers are compared as numbers, two texts (dates) as texts; a number and a text do not
+        match.
 
-    def check_bounds(self, values: Iterable[Any]) -> None:
-        """Refuse a bound that no value of the field can be compared with, such as a text among
-        numbers.
+        Raises:
+            FilterError: a bound cannot be compared with any of the values.
+
+        >>> values = ["2021", "2019", "new"]
+        >>> numbers = pa.array(map(number_of, values))
+        >>> Condition("year", bounds=(("gte", 2020),)).matches(pa.array(values), numbers).to_pylist()
+        [True, False, False]
         """
-        listed = [
-            it for value in values for it in (value if isinstance(value, tuple) else (value,))
-        ]
+        if not self.bounds:
+            return self._equals(texts, numbers)
+        matches = pa.scalar(True)
         for sign, bound in self.bounds:
-            if listed and all(_is_within(value, sign, bound) is None for value in listed):
-                what = f"the filter compares {self.field!r} with {bound!r}, but a value is {listed[0]!r}"
-                raise FilterError(what, hint="give a bound of the same kind: a number, or a text")
+            is_within = _compare(_COMPARISONS[sign], texts, numbers, bound)
+            if is_within.null_count == len(is_within) > 0:
+                value = numbers[0].as_py() if texts[0].as_py() is None else texts[0].as_py()
+                raise FilterError(
+                    f"the filter compares {self.field!r} with {bound!r}, but a value is {value!r}",
+                    hint="give a bound of the same kind: a number, or a text",
+                )
+            matches = pc.and_(matches, pc.fill_null(is_within, False))
+        return matches
+
+    def _equals(self, texts: pa.Array, numbers: pa.Array) -> pa.Array:
+        wanted_texts = []
+        wanted_numbers = []
+        for value in self.values:
+            text = text_of(value)
+            number = number_of(value)
+            is_whole = text is not None and _WHOLE_NUMBER.fullmatch(text)
+            if number is None or (is_whole and abs(number) >= EXACT_LIMIT):
+                wanted_texts.append(text)
+            else:
+                wanted_numbers.append(number)
+        return pc.or_(
+            pc.is_in(texts, pa.array(wanted_texts, pa.string())),
+            pc.is_in(numbers, pa.array(wanted_numbers, pa.float64())),
+        )
 
 
-def _key(value: Any) -> Any:
-    """The number that a value is or spells, else the value as text."""
-    if isinstance(value, str) and _NUMBER.fullmatch(value):  # "nan" is a language
-        return (
-            int(value) if value.lstrip("+-").isdecimal() else float(value)
-        )  # exact, however large
-    return str(value).lower() if isinstance(value, bool) else value
-
-
-def _is_within(value: Any, sign: str, bound: Value) -> bool | None:
-    """Numbers are compared as numbers, two texts (dates) as texts; None of a number and a text."""
-    for pair in ((_key(value), _key(bound)), (value, bound)):
-        with suppress(TypeError):
-            return _RANGES[sign](*pair)
-    return None
+def _compare(
+    comparison: Callable[..., pa.Array], texts: pa.Array, numbers: pa.Array, bound: Value
+) -> pa.Array:
+    """Whether each value is within a bound; null for those that cannot be compared with it."""
+    number = number_of(bound)
+    if number is None:
+        return comparison(texts, text_of(bound))
+    is_within = comparison(numbers, number)
+    if isinstance(bound, str):
+        return pc.if_else(pc.is_valid(numbers), is_within, comparison(texts, bound))
+    return is_within
 
 
 Filter = tuple[Condition, ...]
@@ -113,9 +126,9 @@ def parse_filter(fields: Mapping[str, Any] | Filter | None) -> Filter | None:
 
     A field has a value, a list of which one must match, or an object of bounds (gte, gt, lte, lt).
     """
-    if fields is None or (
-        isinstance(fields, tuple) and all(isinstance(it, Condition) for it in fields)
-    ):
+    if fields is None:
+        return None
+    if isinstance(fields, tuple) and all(isinstance(item, Condition) for item in fields):
         return fields or None
     if not isinstance(fields, Mapping):
         raise FilterError(f"the filter is {fields!r:.60}", hint=_EXPECTED)
@@ -137,46 +150,48 @@ def parse_options(options: Iterable[str]) -> Filter | None:
                 f"the filter {option!r} is not of the form FIELD=VALUE",
                 hint="for example --filter path=guide/* or --filter 'year>=2020'",
             )
-        name, sign, value = (match[part].strip() for part in ("field", "sign", "value"))
-        condition = fields.setdefault(name, [] if sign == "=" else {})
-        if isinstance(condition, list) != (sign == "=") or _SIGNS.get(sign) in condition:
+        name, sign, value = (part.strip() for part in match.group("field", "sign", "value"))
+        is_value = sign == "="
+        condition = fields.setdefault(name, [] if is_value else {})
+        if isinstance(condition, list) != is_value or _SIGNS.get(sign) in condition:
             raise FilterError(
                 f"the filter gives {name!r} two bounds with {sign}, or both values and bounds"
             )
-        if isinstance(condition, list):
+        if is_value:
             condition.append(value)
         else:
             condition[_SIGNS[sign]] = value
     return parse_filter(fields)
 
 
-def _condition(name: str, stated: Any) -> Condition:
+def _condition(name: str, stated: object) -> Condition:
     if isinstance(stated, Mapping):
-        if not stated or not {*stated} <= {*_RANGES} or name in FILTER_FIELDS:
+        is_known = bool(stated) and stated.keys() <= _COMPARISONS.keys()
+        if not is_known or name in FILTER_FIELDS:
             raise FilterError(
                 f"the filter gives {name!r} the bounds {', '.join(map(str, stated)) or '(none)'}",
-                hint=f"path and document have values, other fields also {', '.join(_RANGES)}",
+                hint=f"path and document have values, other fields also {', '.join(_COMPARISONS)}",
             )
-        return Condition(
-            name, bounds=tuple((sign, _checked(name, value)) for sign, value in stated.items())
-        )
-    listed = stated if isinstance(stated, list | tuple) else [stated]
-    values = tuple(_checked(name, value) for value in listed)
-    size = sum(len(str(value)) for value in values) if name == "path" else 0
-    if not 0 < len(values) <= _MOST_VALUES or size > _MOST_PATTERN:
+        bounds = [(sign, _checked(name, value)) for sign, value in stated.items()]
+        return Condition(name, bounds=tuple(bounds))
+    values = stated if isinstance(stated, list | tuple) else [stated]
+    checked = tuple(_checked(name, value) for value in values)
+    size = sum(len(str(value)) for value in checked) if name == "path" else 0
+    if not 0 < len(checked) <= _MAX_VALUES or size > _MAX_PATTERN:
         raise FilterError(
-            f"the filter gives {name!r} {len(values)} values and patterns of {size} characters",
-            hint=f"give 1 to {_MOST_VALUES} values and {_MOST_PATTERN} characters of paths, or documents",
+            f"the filter gives {name!r} {len(checked)} values and patterns of {size} characters",
+            hint=f"give 1 to {_MAX_VALUES} values and {_MAX_PATTERN} characters of paths, or documents",
         )
-    return Condition(name, values)
+    return Condition(name, checked)
 
 
 def _checked(name: str, value: Any) -> Value:
-    kinds, expected = (str | int | float), "text, a number, true or false"
-    if name in FILTER_FIELDS:
-        kinds, expected = str, "text"
+    kinds = str if name in FILTER_FIELDS else str | int | float
     if not isinstance(value, kinds) or value != value or as_unicode(str(value)) != str(value):
+        expected = "text" if kinds is str else "text, a number, true or false"
         raise FilterError(f"the filter gives {name!r} the value {value!r:.60}, expected {expected}")
-    return (
-        str(_key(value)) if isinstance(value, bool) else value
-    )  # True equals 1, also as the key of a cache
+    if isinstance(value, bool):
+        # True equals 1, also as the key of a cache.
+        return str(value).lower()
+    checked: Value = value
+    return checked

@@ -1,7 +1,8 @@
-"""Metadata of documents and passages: fields that filters compare."""
+"""Metadata of documents and passages: fields that filters compare, and the types of their values."""
 
 import datetime
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeGuard
 
@@ -9,6 +10,11 @@ from rag.core.types import Metadata, Value, as_unicode
 
 FILTER_FIELDS = ("path", "document")
 """What filters name without metadata: a file's path, a document's id."""
+
+EXACT_LIMIT = 2**53
+"""Below it every whole number is a float64, and no other is rounded to it."""
+
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.ASCII | re.IGNORECASE)
 
 METADATA_HINT = 'an example is {"year": 2020, "tags": ["guide", "linux"]}'
 
@@ -63,3 +69,30 @@ def _plain(name: str, value: Any) -> Value:
         return plain
     kinds = "text, a number, true or false, or a list of these"
     raise ValueError(f"{name!r}: found {type(value).__name__} {value!r:.40}, expected {kinds}")
+
+
+def number_of(value: Value) -> float | None:
+    """The number that a value is or that its text spells, since tables have nothing but text.
+
+    >>> number_of(2020), number_of("2e3"), number_of("nan"), number_of(True)
+    (2020.0, 2000.0, None, None)
+    """
+    if isinstance(value, bool) or (isinstance(value, str) and not _NUMBER.fullmatch(value)):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return None
+
+
+def text_of(value: Value) -> str | None:
+    """The text that a value is, or is compared as: true, false, and whole numbers from 2**53 on.
+
+    >>> text_of("2020"), text_of(True), text_of(2020), text_of(2**60)
+    ('2020', 'true', None, '1152921504606846976')
+    """
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int) and abs(value) >= EXACT_LIMIT:
+        return str(value)
+    return value if isinstance(value, str) else None

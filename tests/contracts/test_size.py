@@ -15,13 +15,14 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("rag", "indexers", "retrievers", "readers", "serve")
 
 # folder: (ceiling, target), in tokens of code.
+# Typed metadata raised those of indexers, until both packages that share it are laid out.
 TOKENS = {
     "rag/*.py": (10_250, 10_500),
     "rag/adaptation": (6_620, 5_550),
     "rag/bench": (16_950, 8_000),
     "rag/cli": (9_340, 7_200),
     "rag/core": (4_480, 4_200),
-    "rag/data": (48_720, 41_000),
+    "rag/data": (49_280, 41_000),
     "rag/docs": (180, 200),
     "rag/eval": (13_540, 12_200),
     "rag/integrations": (1_280, 1_200),
@@ -32,7 +33,7 @@ TOKENS = {
     "rag/sample": (60, 100),
     "rag/scale": (2_825, 2_700),
     "rag/training": (9_310, 8_200),
-    "indexers": (32_150, 28_000),
+    "indexers": (32_700, 28_000),
     "readers": (46_180, 43_000),
     "retrievers": (46_710, 41_000),
     "serve": (17_750, 16_000),
