@@ -32,11 +32,13 @@ import torch
 from transformers import BertModel
 
 from rag.sample import corpus_path, questions_path
+from serve.settings import hash_api_key
 from tests.tiny_generator import tiny_generator
 from tests.tiny_reader import tiny_config, tiny_tokenizer
 
 RETRIEVERS = ("dense", "bm25", "hybrid", "multihop")
 ASKED = 400
+API_KEY = "a-key-for-the-record"
 STEPS = 20
 # These say when and how fast, not what.
 UNSTABLE = {"seconds", "timings_ms", "created", "created_at", "built_at", "id", "version", "rate_s"}
@@ -240,7 +242,7 @@ def serving(house: House) -> Iterator[Callable[..., Any]]:
     words = [sys.executable, "-m", "rag.cli.main", "serve", "--index", "index", "--port", str(port)]
     environment = {
         **os.environ,
-        "RAG_SERVE_API_KEYS": "a-key-for-the-record",
+        "RAG_SERVE_API_KEYS": hash_api_key(API_KEY),
     }
     log = (house.folder / "serve.log").open("w")
     server = subprocess.Popen(words, cwd=house.folder, env=environment, stdout=log, stderr=log)
@@ -250,7 +252,7 @@ def serving(house: House) -> Iterator[Callable[..., Any]]:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(address + path, data)
         request.add_header("Content-Type", "application/json")
-        request.add_header("X-API-Key", "a-key-for-the-record")
+        request.add_header("X-API-Key", API_KEY)
         try:
             with urllib.request.urlopen(request, timeout=120) as reply:
                 return json.loads(reply.read())
