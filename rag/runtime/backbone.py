@@ -353,11 +353,11 @@ def plan_batches(lengths: Sequence[int], *, max_rows: int, max_tokens: int) -> l
 
 def pool(hidden: Tensor, mask: Tensor, how: str) -> Tensor:
     """One fp32 vector per row of (n, L, H) with right padding, (n, H): "cls", "lasttoken", else the
-    mean.
+    mean, which is zero of no tokens.
     """
     if how == "cls":
         return hidden[:, 0].float()
     if how == "lasttoken":
         return hidden[torch.arange(len(hidden), device=hidden.device), mask.sum(1) - 1].float()
     weights = mask.unsqueeze(-1).float()  # (n, L, 1)
-    return (hidden.float() * weights).sum(1) / weights.sum(1)
+    return (hidden.float() * weights).sum(1) / weights.sum(1).clamp(min=1)

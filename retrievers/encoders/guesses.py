@@ -69,6 +69,16 @@ def is_dpr(name: str) -> bool:
     return re.search(r"\bdpr\b", name.lower()) is not None
 
 
+def is_tct_colbert(name: str) -> bool:
+    """Whether a model is a TCT-ColBERT by its name.
+
+    Example:
+        >>> is_tct_colbert("tct_colbert-v2-hnp-msmarco"), is_tct_colbert("colbertv2.0")
+        (True, False)
+    """
+    return re.search(r"\btct[-_]colbert", name.lower()) is not None
+
+
 def is_named_tower(name: str) -> bool:
     """Whether a model is one tower of two by its name.
 

@@ -17,7 +17,13 @@ from rag.runtime.model_files import (
     model_folder,
     tower_folders,
 )
-from retrievers.encoders.settings import STATIC, EncoderSettings, read_settings
+from retrievers.encoders.settings import (
+    STATIC,
+    TCT_COLBERT,
+    TCT_MARKER_TOKENS,
+    EncoderSettings,
+    read_settings,
+)
 from retrievers.encoders.static import StaticEncoder
 
 if TYPE_CHECKING:
@@ -89,11 +95,14 @@ def passage_budget(
     settings = settings.override(**changes)
     longest = settings.max_length
     prefix = settings.passage_prefix
+    special_tokens = _SPECIAL_TOKENS
+    if settings.pooling == TCT_COLBERT:
+        special_tokens = TCT_MARKER_TOKENS
     if settings.pooling == STATIC:
         settings = _of_passages(EMBEDDED_ENCODER_NAMES[0])
         longest = min(longest, settings.max_length)
     count = counting_tokens(settings.weights_dir)
-    return longest - _SPECIAL_TOKENS - count(prefix), count
+    return longest - special_tokens - count(prefix), count
 
 
 def load_like(

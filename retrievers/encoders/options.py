@@ -14,7 +14,8 @@ class EncoderOptions(Config):
     none of them.
 
     Attributes:
-        pooling: how token vectors become the vector of a text.
+        pooling: how token vectors become the vector of a text; "tct-colbert" is how TCT-ColBERT
+            reads texts, too.
         normalize: unit vectors, compared by cosine; without, by inner product. Default: the
             encoder's.
         max_length: most tokens per passage; default: the encoder's.
@@ -29,7 +30,7 @@ class EncoderOptions(Config):
         {'pooling': 'cls', 'normalize': False}
     """
 
-    pooling: Literal["auto", "cls", "mean", "lasttoken"] = "auto"
+    pooling: Literal["auto", "cls", "mean", "lasttoken", "tct-colbert"] = "auto"
     normalize: bool | None = None
     max_length: int | None = Field(default=None, ge=1)
     query_prefix: str | None = None

@@ -28,7 +28,13 @@ from rag.runtime.model_files import (
     weight_shapes,
     weights_sha256,
 )
-from retrievers.encoders.guesses import guess_by_dot, guess_prefixes, is_dpr, short_name
+from retrievers.encoders.guesses import (
+    guess_by_dot,
+    guess_prefixes,
+    is_dpr,
+    is_tct_colbert,
+    short_name,
+)
 
 PAIR = "pair"  # the layout of title and text in two segments
 POOLINGS = (
@@ -36,7 +42,17 @@ POOLINGS = (
     "mean",
     "lasttoken",
     "tokens",
+    "tct-colbert",
 )  # see `rag.runtime.backbone.pool`; "tokens" keeps them all
+# TCT-ColBERT's pooling, and its way to read texts: a marker and no [SEP], questions filled with masks
+# that count, and the mean of what follows the marker. No folder states any of it.
+# Source: Lin et al. 2021, "In-Batch Negatives for Knowledge Distillation with Tightly-Coupled
+# Teachers for Dense Retrieval", and the authors' encoders in Pyserini.
+TCT_COLBERT = "tct-colbert"
+TCT_QUESTION_MARKER = "[CLS] [Q] "
+TCT_PASSAGE_MARKER = "[CLS] [D] "
+TCT_MARKER_TOKENS = 4  # [CLS], the bracket, its letter, the bracket
+TCT_QUESTION_TOKENS = 36
 STATIC = "static"  # the pooling of static encoders, which have a vector per token and no network
 STATIC_LENGTH = 512  # tokens that count of those trained here: the mean of more says little
 ACTIVATIONS = ("Identity", "Tanh", "ReLU", "GELU")  # classes of torch.nn
@@ -164,6 +180,19 @@ class EncoderSettings:
         if self.pooling == "tokens":
             return "maxsim"
         return "cosine" if self.normalize else "dot"
+
+    @property
+    def question_tokens(self) -> int | None:
+        """The length that every question is cut to; None: it may be as long as a passage."""
+        if self.pooling == TCT_COLBERT:
+            return TCT_QUESTION_TOKENS
+        return None if self.interaction is None else self.interaction.query_tokens
+
+    @property
+    def fills_questions(self) -> bool:
+        """Whether shorter questions are filled with masks up to `question_tokens`."""
+        is_expanded = self.interaction is not None and self.interaction.expanded
+        return is_expanded or self.pooling == TCT_COLBERT
 
     def override(self, **changes: Any) -> EncoderSettings:
         """A copy with the changes that are neither None nor "auto"; `query_tokens` is one of
@@ -310,17 +339,24 @@ def _checkpoint(folder: Path, config: dict[str, Any]) -> EncoderSettings:
             max_length=limit,
             layers=layers,
         )
-    guesses = {
-        "pooling": "vectors are the mean of their tokens', not normalised; if it was trained "
-        "otherwise: --pooling cls or lasttoken, --normalize",
-        **_guessed_prefixes(folder, {}, {}),
-    }
+    pooling = "mean"
+    guess = (
+        "vectors are the mean of their tokens', not normalised; if it was trained otherwise: "
+        "--pooling cls or lasttoken, --normalize"
+    )
+    if is_tct_colbert(short_name(folder)):
+        pooling = TCT_COLBERT
+        guess = (
+            "texts are read as TCT-ColBERT reads them, by its name; if it is another model: "
+            "--pooling mean, cls or lasttoken"
+        )
+    guesses = {"pooling": guess, **_guessed_prefixes(folder, {}, {})}
     if limit < longest:
         guesses["max_length"] = f"texts are cut at {limit} of {longest} tokens: --max-length N"
     return EncoderSettings(
         kind="transformers",
         weights_dir=folder,
-        pooling="mean",
+        pooling=pooling,
         normalize=False,
         max_length=limit,
         guesses=guesses,

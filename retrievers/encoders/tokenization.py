@@ -16,6 +16,9 @@ from rag.runtime.model_files import folder_tokenizer
 from retrievers.encoders.settings import (
     MASKS,
     PAIR,
+    TCT_COLBERT,
+    TCT_PASSAGE_MARKER,
+    TCT_QUESTION_MARKER,
     EncoderSettings,
     lower_casing,
     transformer_settings,
@@ -121,58 +124,70 @@ class TextTokenizer:
     def __init__(self, settings: EncoderSettings, *, query_tokens: int | None = None) -> None:
         self.cut = Counter[str]()
         self._layout = PassageLayout(settings.layout)
-        self._query_prefix, self._passage_prefix = settings.query_prefix, settings.passage_prefix
         self._straight_apostrophes = settings.straight_apostrophes
-        how = settings.interaction
-        longest = settings.override(max_length=query_tokens).max_length
-        self.question_limit = settings.max_length if how is None else how.query_tokens
-        limits = (
-            settings.max_length,
-            self.question_limit,
-            longest if how is None else how.query_tokens,
-        )
-        cutting = {limit: _cutting_tokenizer(settings, limit) for limit in set(limits)}
-        self._passages, self._questions, self._queries = (cutting[limit] for limit in limits)
-        self._fill = [mask_id(self._questions)] if how is not None and how.expanded else []
+        self._query_prefix = settings.query_prefix
+        self._passage_prefix = settings.passage_prefix
+        # TCT-ColBERT's texts have no [SEP], so its markers bring the [CLS] that stays.
+        self._has_special_tokens = settings.pooling != TCT_COLBERT
+        if not self._has_special_tokens:
+            self._query_prefix = TCT_QUESTION_MARKER + settings.query_prefix
+            self._passage_prefix = TCT_PASSAGE_MARKER + settings.passage_prefix
+        longest_query = settings.override(max_length=query_tokens).max_length
+        if settings.question_tokens is not None:
+            longest_query = settings.question_tokens
+        self.question_limit = settings.question_tokens or settings.max_length
+        limits = {settings.max_length, self.question_limit, longest_query}
+        cutting = {limit: _cutting_tokenizer(settings, limit) for limit in limits}
+        self._passages = cutting[settings.max_length]
+        self._questions = cutting[self.question_limit]
+        self._queries = cutting[longest_query]
+        self._fill = [mask_id(self._questions)] if settings.fills_questions else []
 
     def passages(self, titles: Sequence[str], texts: Sequence[str]) -> list[list[int]]:
         """Token ids of passages, in order."""
         first, second = self._layout.render(titles, texts, prefix=self._passage_prefix)
-        encodings = _encode(self._passages, first, second)
-        self.cut["passages"] += sum(bool(each.overflowing) for each in encodings)
-        return [each.ids for each in encodings]
+        encodings = self._encode(self._passages, first, second)
+        self.cut["passages"] += sum(bool(encoding.overflowing) for encoding in encodings)
+        return [encoding.ids for encoding in encodings]
 
     def queries(self, queries: Sequence[Query]) -> list[list[int]]:
         """Token ids of questions, alone or with passages, in order; see `render_queries`."""
         first, second = render_queries(
             queries, prefix=self._query_prefix, straight_apostrophes=self._straight_apostrophes
         )
-        encodings = _encode(self._questions, first, second)
+        encodings = self._encode(self._questions, first, second)
         if self._queries is not self._questions:
             longer = [number for number, query in enumerate(queries) if query.passages]
-            whole = _encode(self._queries, [first[n] for n in longer], [second[n] for n in longer])
+            questions = [first[number] for number in longer]
+            contexts = [second[number] for number in longer]
+            whole = self._encode(self._queries, questions, contexts)
             for number, encoding in zip(longer, whole, strict=True):
                 encodings[number] = encoding
-        pairs = zip(encodings, queries, strict=True)
-        self.cut["questions"] += sum(
-            bool(each.overflowing) and not query.passages for each, query in pairs
+        token_ids = []
+        for encoding, query in zip(encodings, queries, strict=True):
+            if encoding.overflowing and not query.passages:
+                self.cut["questions"] += 1
+            filling = self._fill * (self.question_limit - len(encoding.ids))
+            token_ids.append(encoding.ids + filling)
+        return token_ids
+
+    def _encode(
+        self, tokenizer: Any, first: Sequence[str], second: Sequence[str] | None
+    ) -> list[Any]:
+        """Encodings of texts, or of pairs; a pair whose second segment is empty is one segment."""
+        inputs: list[Any] = list(first)
+        if second is not None:
+            inputs = [(a, b) if b else a for a, b in zip(first, second, strict=True)]
+        encodings: list[Any] = tokenizer.encode_batch_fast(
+            inputs, add_special_tokens=self._has_special_tokens
         )
-        return [each.ids + self._fill * (self.question_limit - len(each.ids)) for each in encodings]
+        return encodings
 
 
 def _cutting_tokenizer(settings: EncoderSettings, limit: int) -> Any:
     tokenizer = marked_tokenizer(settings)
     tokenizer.enable_truncation(limit, strategy="longest_first")
     return tokenizer
-
-
-def _encode(tokenizer: Any, first: Sequence[str], second: Sequence[str] | None) -> list[Any]:
-    """Encodings of texts, or of pairs; a pair whose second segment is empty is one segment."""
-    inputs: list[Any] = list(first)
-    if second is not None:
-        inputs = [(a, b) if b else a for a, b in zip(first, second, strict=True)]
-    encodings: list[Any] = tokenizer.encode_batch_fast(inputs)
-    return encodings
 
 
 def marked_tokenizer(settings: EncoderSettings) -> Any:

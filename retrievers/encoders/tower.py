@@ -24,7 +24,13 @@ from rag.runtime.backbone import (
 )
 from rag.runtime.fast.fast_bert import FastBert
 from rag.runtime.model_files import backbone_state, read_tensors
-from retrievers.encoders.settings import STATIC, EncoderSettings, HeadLayer
+from retrievers.encoders.settings import (
+    STATIC,
+    TCT_COLBERT,
+    TCT_MARKER_TOKENS,
+    EncoderSettings,
+    HeadLayer,
+)
 from retrievers.encoders.tokenization import mask_id, open_tokenizer
 from retrievers.encoders.vectors import Vectors
 
@@ -208,6 +214,11 @@ class TowerModel(nn.Module):
             raise ConfigError(
                 f"{folder} is a static encoder: no network runs", hint="rag train static"
             )
+        if train and settings.pooling == TCT_COLBERT:
+            raise ConfigError(
+                f"{folder} is read as TCT-ColBERT, whose form a trained encoder cannot have",
+                hint="train from its weights with another: --pooling mean",
+            )
         encoder: Any = None if train or device != "cpu" else _load_fast(folder, precision)
         is_fast = encoder is not None
         if not is_fast:
@@ -258,6 +269,9 @@ class TowerModel(nn.Module):
             seen = mask * (ids != self.unseen)
         if not question and len(self.skipped):
             scored = mask * ~torch.isin(ids, self.skipped)
+        if self.settings.pooling == TCT_COLBERT:
+            scored = mask.clone()
+            scored[:, :TCT_MARKER_TOKENS] = 0
         if isinstance(self.encoder, FastBert):
             hidden = self.encoder.padded(
                 ids, mask, seen=None if seen is mask else seen

@@ -7,7 +7,12 @@ import numpy as np
 import pytest
 import torch
 
+from rag.core.errors import ConfigError
 from retrievers.encoders.bi_encoder import BiEncoder
+from retrievers.encoders.open import load_like
+from retrievers.encoders.settings import read_settings
+from retrievers.encoders.tower import TowerModel
+from tests.token_towers import bi_encoder
 
 TEXTS = [
     "The Danube rises in the Black Forest.",
@@ -241,3 +246,53 @@ def test_static_encoders_read_whole_texts_and_compare_as_sentence_transformers(
     np.testing.assert_allclose(
         ours, peer.similarity(peer.encode(texts), peer.encode(texts)), atol=1e-4
     )
+
+
+def tct_colbert(folder, texts, marker, length, *, filled):
+    """Vectors by transformers, as Lin et al.'s encoders make them: what follows the marker counts."""
+    from transformers import AutoModel, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    network = AutoModel.from_pretrained(folder).eval()
+    vectors = []
+    for text in texts:
+        ids = tokenizer(
+            f"[CLS] {marker} {text}" + "[MASK]" * (length if filled else 0),
+            add_special_tokens=False,
+            truncation=True,
+            max_length=length,
+            return_tensors="pt",
+        ).input_ids
+        with torch.no_grad():
+            hidden = network(ids).last_hidden_state[0, 4:]
+        vectors.append(hidden.mean(0).numpy() if len(hidden) else np.zeros(32, np.float32))
+    return np.stack(vectors)
+
+
+def test_tct_colbert_by_its_name_and_by_the_option(tiny, tmp_path):
+    folder = tiny.bert(tmp_path / "tct_colbert-v2-hnp-msmarco")
+    by_name = BiEncoder.load(folder, precision="fp32")
+    other = BiEncoder.load(
+        shutil.copytree(folder, tmp_path / "other"), precision="fp32", pooling="tct-colbert"
+    )
+    texts = [f"{title} {text}" for title, text in zip(TITLES, TEXTS, strict=True)]
+    passages = tct_colbert(folder, [*texts, ""], "[D]", tiny.max_tokens, filled=False)
+    questions = tct_colbert(folder, TEXTS, "[Q]", 36, filled=True)
+    for encoder in (by_name, other):
+        vectors = encoder.encode_passages([*TITLES, ""], [*TEXTS, ""])
+        np.testing.assert_allclose(vectors, passages, atol=1e-5)
+        np.testing.assert_allclose(encoder.encode_questions(TEXTS), questions, atol=1e-5)
+        assert encoder.identity.differences(by_name.identity) == ()
+    again = load_like(other.identity, precision="fp32").encode_questions(TEXTS)
+    np.testing.assert_allclose(again, questions, atol=1e-5)
+
+
+def test_training_from_tct_colbert_takes_another_form(tiny, tmp_path):
+    folder = tiny.bert(tmp_path / "tct_colbert-tiny")
+    settings = read_settings(folder)
+    with pytest.raises(ConfigError) as caught:
+        TowerModel.load(settings)
+    assert "--pooling mean" in caught.value.hint
+    assert TowerModel.load(settings.override(pooling="mean")).dim == 32
+    model = bi_encoder(folder, question_tokens=16, passage_tokens=24)
+    assert model.settings.passage.pooling == "cls"

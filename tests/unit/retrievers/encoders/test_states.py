@@ -32,7 +32,7 @@ PLAIN = ("Transformer", "Pooling")
 def options_in(text: str) -> dict[str, Any]:
     """The options of the command line that a message names, as Python's arguments."""
     options: dict[str, Any] = {}
-    for name, quoted, word in re.findall(r"--([a-z-]+)(?: \$?'([^']*)'| (\w+))?", text):
+    for name, quoted, word in re.findall(r"--([a-z-]+)(?: \$?'([^']*)'| (\w[\w-]*))?", text):
         value: Any = (quoted or word).replace("\\n", "\n")
         if name.endswith("normalize"):
             value = name == "normalize"

@@ -1,0 +1,238 @@
+"""Every row of the page Models, tried on a tiny folder of that model's layout."""
+
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, DPRReader
+
+from rag.docs.pages import read_page
+from retrievers.encoders.open import load_encoder
+from tests.commands import exit_code
+from tests.conftest import TinyModels
+from tests.parity.test_bin_files import ance, co_condenser, contriever, dpr_towers, dragon
+from tests.parity.test_yes_no import with_words
+from tests.published import (
+    published_dpr,
+    published_encoder,
+    published_seq2seq,
+    published_t5_encoder,
+)
+from tests.tiny_causal import causal_folder
+from tests.unit.retrievers.encoders.test_encoder_settings import write
+from tests.unit.retrievers.encoders.test_head import two_dense
+from tests.unit.retrievers.encoders.test_states import options_in
+from tests.unit.retrievers.encoders.test_static import WORDS, as_model2vec, tokenizer
+
+Maker = Callable[[Path], str]
+TINY = TinyModels()
+
+
+def sentence_transformer(folder: Path, *kinds: str, pooling: str = "mean") -> str:
+    """A folder of sentence-transformers with these modules behind the pooling."""
+    TINY.bert(folder)
+    names = ("Transformer", "Pooling", *kinds)
+    modules = [
+        {"path": f"{n}_{kind}" if n else "", "type": f"sentence_transformers.models.{kind}"}
+        for n, kind in enumerate(names)
+    ]
+    write(folder / "modules.json", modules)
+    write(folder / "1_Pooling" / "config.json", {"pooling_mode": pooling})
+    return str(folder)
+
+
+def unit(pooling: str = "mean") -> Maker:
+    return lambda folder: sentence_transformer(folder, "Normalize", pooling=pooling)
+
+
+def dot(folder: Path) -> str:
+    return sentence_transformer(folder, pooling="cls")
+
+
+def dense(folder: Path) -> str:
+    two_dense(folder, TINY)
+    return str(folder)
+
+
+def of_t5(folder: Path) -> str:
+    published_t5_encoder(folder)
+    modules = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
+    kinds = [{"path": path, "type": f"sentence_transformers.models.{k}"} for path, k in modules]
+    write(folder / "modules.json", kinds)
+    write(folder / "1_Pooling" / "config.json", {"pooling_mode": "mean"})
+    return str(folder)
+
+
+def dpr(folder: Path) -> str:
+    return " + ".join(map(str, dpr_towers(folder, 0)))
+
+
+def two_dragons(folder: Path) -> str:
+    sides = ("dragon-plus-context-encoder", "dragon-plus-query-encoder")
+    return " + ".join(str(dragon(folder.parent / side)) for side in sides)
+
+
+def static(folder: Path) -> str:
+    import numpy as np
+
+    vectors = np.ones((len(WORDS), 8), np.float32)
+    made: Tokenizer = tokenizer()
+    return str(as_model2vec(folder, vectors, made))
+
+
+def late(folder: Path) -> str:
+    TINY.late_interaction(folder)
+    return str(folder)
+
+
+def plain(**config: Any) -> Maker:
+    """A folder of transformers with further fields in its config.json."""
+
+    def make(folder: Path) -> str:
+        TINY.bert(folder)
+        stated = json.loads((folder / "config.json").read_text())
+        write(folder / "config.json", {**stated, **config})
+        return str(folder)
+
+    return make
+
+
+def published(name: str, task: str = "Model") -> Maker:
+    one = {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
+    more = one if task.endswith("SequenceClassification") else {}
+    return lambda folder: str(published_encoder(folder, name, task, **more))
+
+
+def monot5(folder: Path) -> str:
+    published_seq2seq(folder, "t5-small")
+    return str(with_words(folder, ["▁true", "▁false"], AutoModelForSeq2SeqLM))
+
+
+def qwen3_reranker(folder: Path) -> str:
+    causal_folder(folder, positions=1024)
+    return str(with_words(folder, ["yes", "no"], AutoModelForCausalLM))
+
+
+def dpr_reader(folder: Path) -> str:
+    published_dpr(folder, DPRReader)
+    return str(folder)
+
+
+def splade(folder: Path) -> str:
+    sentence_transformer(folder)
+    kinds = ("MLMTransformer", "SpladePooling")
+    modules = [{"path": "", "type": f"sentence_transformers.models.{kind}"} for kind in kinds]
+    write(folder / "modules.json", modules)
+    return str(folder)
+
+
+def chat_cross_encoder(folder: Path) -> str:
+    published("bert-base-uncased", "ModelForSequenceClassification")(folder)
+    write(folder / "sentence_bert_config.json", {"modality_config": {"message": {}}})
+    return str(folder)
+
+
+def fid(folder: Path) -> str:
+    published_seq2seq(folder, "t5-small")
+    stated = json.loads((folder / "config.json").read_text())
+    write(folder / "config.json", {**stated, "architectures": ["FiDT5"]})
+    return str(folder)
+
+
+MAKERS: dict[str, Maker] = {
+    "sentence-transformers/all-MiniLM-L6-v2": unit(),
+    "sentence-transformers/multi-qa-mpnet-base-dot-v1": dot,
+    "google/embeddinggemma-300m": dense,
+    "Qwen/Qwen3-Embedding-0.6B": unit("lasttoken"),
+    "BAAI/bge-small-en-v1.5": unit("cls"),
+    "intfloat/e5-base-v2": unit(),
+    "nomic-ai/nomic-embed-text-v1.5": unit(),
+    "sentence-transformers/gtr-t5-base": of_t5,
+    "facebook/dpr-ctx_encoder-single-nq-base + facebook/dpr-question_encoder-single-nq-base": dpr,
+    "facebook/dragon-plus-context-encoder + facebook/dragon-plus-query-encoder": two_dragons,
+    "facebook/contriever-msmarco": lambda folder: str(contriever(folder)),
+    "castorini/ance-msmarco-passage": lambda folder: str(ance(folder)),
+    "castorini/tct_colbert-v2-hnp-msmarco": lambda folder: str(
+        published_encoder(folder, "bert-base-uncased")
+    ),
+    "Luyu/co-condenser-marco": lambda folder: str(co_condenser(folder)),
+    "minishlab/potion-base-8M": static,
+    "a MultiVectorEncoder": late,
+    "bert-base-uncased": published("bert-base-uncased"),
+    "cross-encoder/ms-marco-MiniLM-L6-v2": published(
+        "bert-base-uncased", "ModelForSequenceClassification"
+    ),
+    "castorini/monot5-base": monot5,
+    "Qwen/Qwen3-Reranker-0.6B": qwen3_reranker,
+    "ColBERT as above": late,
+    "deepset/roberta-base-squad2": published("roberta-base", "ModelForQuestionAnswering"),
+    "facebook/dpr-reader-single-nq-base": dpr_reader,
+    "BART and T5 that were trained to answer": lambda folder: str(
+        published_seq2seq(folder, "bart-large-cnn")
+    ),
+    "nq_reader_base": fid,
+    "Qwen/Qwen2.5-1.5B-Instruct": lambda folder: str(causal_folder(folder)),
+    "colbert-ir/colbertv2.0": plain(architectures=["HF_ColBERT"]),
+    "SPLADE": splade,
+    "jinaai/jina-embeddings-v3": plain(model_type="jina", auto_map={"AutoModel": "a/b--c.D"}),
+    "cross-encoders that read a chat template": chat_cross_encoder,
+    "google/realm-orqa-nq-openqa": plain(model_type="realm"),
+    "models of images or sound": plain(vision_config={}),
+}
+"""What a row begins with → writes a folder of that layout, and returns what an option is given."""
+
+
+def rows() -> Iterator[tuple[str, str, str, str]]:
+    """Of each row: its heading, what it begins with, the options, and what is said."""
+    for section in read_page("models").split("\n## ")[1:]:
+        heading = section.partition("\n")[0]
+        table = [line for line in section.splitlines() if line.startswith("| ")]
+        for line in table[1:]:
+            model, options, said = (cell.strip() for cell in line.strip("|").split("|"))
+            name = model.replace("`", "")
+            yield heading, re.split(r"[,:;]| as published| of (?!images)|$", name)[0], options, said
+
+
+ROWS = list(rows())
+
+
+def test_the_rows_of_the_page_are_those_that_are_tried() -> None:
+    assert [name for _, name, _, _ in ROWS] == list(MAKERS)
+
+
+@pytest.mark.parametrize(("heading", "name", "options", "said"), ROWS, ids=[r[1] for r in ROWS])
+def test_a_model_opens_as_the_page_says(
+    heading: str,
+    name: str,
+    options: str,
+    said: str,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    made = MAKERS[name](tmp_path / Path(name).name)
+    if heading == "Refused":
+        exit_code("doctor", made)
+        output = capfd.readouterr().out
+        assert options in output
+        return
+    option = {"Encoders": "--encoder", "Re-rankers": "--rerank", "Readers": "--reader"}[heading]
+    assert exit_code("doctor", made) == 0
+    output = capfd.readouterr().out
+    line = next(line for line in output.splitlines() if line.startswith(option))
+    if not options or "tct" in name:
+        assert said in line
+    if not options:
+        return
+    described = load_encoder(made, precision="fp32", **options_in(options)).identity.describe()
+    assert said in described
+    if "tct" in name:
+        other = shutil.copytree(made, tmp_path / "renamed")
+        again = load_encoder(other, precision="fp32", **options_in(options))
+        assert again.identity.describe() == described
+    for prefix in re.findall(r"'([^']+)'", options):
+        assert repr(prefix) in described
