@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from retrievers.examples.corpus import open_corpus
     from retrievers.training.bi_encoder import encoder_form, export_model, load_model
     from retrievers.training.config import BiEncoderConfig, ContrastiveConfig, CorpusConfig
-    from retrievers.training.recipe import encoder_card, learn_from_examples, train_bi_encoder
+    from retrievers.training.recipe import encoder_card, learn_from_examples
 
 __all__ = [
     "IGNORED",
@@ -53,7 +53,6 @@ __all__ = [
     "open_corpus",
     "part",
     "train",
-    "train_bi_encoder",
 ]
 _HOMES = {
     **dict.fromkeys(("IGNORED", "NEGATIVE", "OTHER", "POSITIVE"), "retrievers.examples.batches"),
@@ -79,7 +78,6 @@ _HOMES = {
     "open_corpus": "retrievers.examples.corpus",
     "part": "rag.training.precision",
     "train": "rag.training.run",
-    "train_bi_encoder": "retrievers.training.recipe",
 }
 
 

@@ -20,7 +20,7 @@ from rag.core.files import read_json
 from rag.core.log import Timer, stage
 from rag.core.types import FirstStage, Hit, Passage
 from rag.runtime.model_files import model_folder, tower_folders, weight_files, weights_sha256
-from retrievers.encoders.settings import read_settings
+from retrievers.encoders.folders import read_settings
 from retrievers.hybrid import Fusion
 from retrievers.protocols import HitLists, PairScorer, Passages, Retriever, Selected
 

@@ -62,7 +62,7 @@ _DRAWN = (
 def train_realm(config: RealmTrainConfig, *, encode: EncodesCorpus | None = None) -> Path:
     """Train as `config` says, or resume the run in `config.out`; see `rag.training.run.train`.
 
-    Writes the files of `train_bi_encoder` into `config.out`, and `mlm/`, the masked language model; over a
+    Writes the files of a bi-encoder's run into `config.out`, and `mlm/`, the masked language model; over a
     fixed index also `index/`, that index for the trained encoder.
 
     Args:

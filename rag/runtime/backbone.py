@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -29,6 +30,8 @@ from rag.runtime.model_files import (
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
+
+ResultT = TypeVar("ResultT")
 
 log = get_logger(__name__)
 
@@ -349,6 +352,34 @@ def plan_batches(lengths: Sequence[int], *, max_rows: int, max_tokens: int) -> l
         batches[-1].append(row)
         tokens += lengths[row]
     return batches
+
+
+def by_length(
+    run: Callable[[list[int]], ResultT],
+    lengths: Sequence[int],
+    limits: tuple[int, int],
+    *,
+    over: Callable[..., Iterable[ResultT]] = map,
+) -> tuple[list[ResultT], list[int]]:
+    """Run batches of rows of similar length; the results, and the place in them of each row.
+
+    Args:
+        run: computes the rows of one batch.
+        limits: most rows and most tokens of a batch, see `plan_batches`.
+        over: applies `run` to the batches, such as the `map` of a pool of threads.
+
+    Example:
+        >>> parts, order = by_length(lambda rows: [f"row {row}" for row in rows], [3, 9, 5], (2, 10))
+        >>> parts
+        [['row 1'], ['row 2', 'row 0']]
+        >>> flat = sum(parts, [])
+        >>> [flat[place] for place in order]
+        ['row 0', 'row 1', 'row 2']
+    """
+    batches = plan_batches(lengths, max_rows=limits[0], max_tokens=limits[1])
+    results = list(over(run, batches))
+    rows = np.fromiter(chain.from_iterable(batches), np.int64)
+    return results, np.argsort(rows).tolist()
 
 
 def pool(hidden: Tensor, mask: Tensor, how: str) -> Tensor:

@@ -9,6 +9,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -94,6 +95,12 @@ class FitHooks:
         """Called before step `step` (from 0) requests its batches: the place to exchange negatives,
         or to update a momentum encoder."""
 
+    def changes_batches(self, step: int) -> bool:
+        """Whether `before_step(step)` may change what the batches from that step on hold, so that
+        they cannot be made while the step before computes.
+        """
+        return type(self).before_step is not FitHooks.before_step
+
     def log_fields(self, step: int) -> Mapping[str, Any]:
         """More entries for log lines and metrics records, such as an index's age; called after
         every step.
@@ -117,6 +124,9 @@ class FitHooks:
 Weights = dict[str, torch.Tensor]
 """The result of a run: fp32, by the model's parameter names, those that were not trained too."""
 
+LossFunction = Callable[[Any], Loss]
+"""The forward pass of a batch."""
+
 
 @dataclass(frozen=True, slots=True)
 class Method:
@@ -138,18 +148,21 @@ class Method:
         facts: facts about the data for the log and the model card, as name → value.
         shares: with several processes `loss` is given the whole batch, and returns the share of its
             process: for losses that compare the examples of a batch with each other.
+        makes_ahead: a thread makes the next batch while the model computes: for batches that share
+            nothing with the loss that either changes, such as a tokenizer of transformers.
     """
 
     model: torch.nn.Module
     master: MasterWeights
     batches: BatchSource
-    loss: Callable[[Any], Loss]
+    loss: LossFunction
     export: Callable[[Weights], Mapping[str, Any] | None]
     card: Card
     evaluate: Callable[[], Mapping[str, float]] | None = None
     hooks: FitHooks = field(default_factory=FitHooks)
     facts: Mapping[str, object] = field(default_factory=dict)
     shares: bool = False
+    makes_ahead: bool = False
 
 
 def fit(method: Method, config: TrainConfig, world: World) -> tuple[int, Weights]:
@@ -166,12 +179,12 @@ def fit(method: Method, config: TrainConfig, world: World) -> tuple[int, Weights
         ConfigError: if `select_by` names no score.
     """
     master = method.master
-    batches = method.batches
     hooks = method.hooks
     bound_kernel_caches()
     keep_freed_memory()
     config.out.mkdir(parents=True, exist_ok=True)
-    total_steps = -(-len(batches) // config.accumulate)
+    total_batches = len(method.batches)
+    total_steps = -(-total_batches // config.accumulate)
     groups = master.groups(config.learning_rate, config.weight_decay, config.learning_rates)
     optimizer = torch.optim.AdamW(groups, lr=config.learning_rate, eps=1e-8, fused=True)
     world.broadcast_(master.master)  # all start from the same numbers
@@ -199,7 +212,12 @@ def fit(method: Method, config: TrainConfig, world: World) -> tuple[int, Weights
     shown = (
         Progress(total_steps, "steps", "train", initial=step) if world.is_main else nullcontext()
     )
-    with closing(hooks), shown as progress, _stop_requests() as interrupt:
+    with (
+        closing(hooks),
+        closing(_Batches(method, config.accumulate)) as batches,
+        shown as progress,
+        _stop_requests() as interrupt,
+    ):
         while step < total_steps:
             started = time.monotonic()
             hooks.before_step(step)
@@ -209,8 +227,8 @@ def fit(method: Method, config: TrainConfig, world: World) -> tuple[int, Weights
 
             # batch, forward, loss, backward
             first = step * config.accumulate
-            numbers = range(first, min(first + config.accumulate, len(batches)))
-            counts = _accumulate(method, numbers, config.seed, world)
+            numbers = range(first, min(first + config.accumulate, total_batches))
+            counts = _accumulate(method, batches, numbers, config.seed, world)
             counts["_stop"] = float(interrupt.is_set())  # in whichever process
             counts = _sum_counts(counts, world)
             _combine_gradients(master, world, len(numbers))
@@ -333,7 +351,43 @@ def _scores(method: Method, start: Tensors, share: float, world: World) -> dict[
     return dict(world.broadcast_object(scores))
 
 
-def _accumulate(method: Method, numbers: range, seed: int, world: World) -> dict[str, float]:
+class _Batches:
+    """The batches of a run in order, of which a thread makes the next one if the method allows it.
+
+    Args:
+        accumulate: batches of a step.
+    """
+
+    def __init__(self, method: Method, accumulate: int) -> None:
+        self._method = method
+        self._accumulate = accumulate
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="rag-batch")
+        self._next: Future[Any] | None = None
+
+    def take(self, number: int) -> Any:
+        """Batch `number`, which follows the one that was taken before."""
+        batches = self._method.batches
+        batch = batches[number] if self._next is None else self._next.result()
+        self._next = None
+        if self._may_make(number + 1):
+            self._next = self._thread.submit(batches.__getitem__, number + 1)
+        return batch
+
+    def _may_make(self, number: int) -> bool:
+        """Whether a batch can be made before its step begins."""
+        if not self._method.makes_ahead or number >= len(self._method.batches):
+            return False
+        step, place = divmod(number, self._accumulate)
+        return place > 0 or not self._method.hooks.changes_batches(step)
+
+    def close(self) -> None:
+        """Wait for the batch that is being made, and end the thread."""
+        self._thread.shutdown(cancel_futures=True)
+
+
+def _accumulate(
+    method: Method, batches: _Batches, numbers: range, seed: int, world: World
+) -> dict[str, float]:
     """Add up the gradients of a step's batches; returns this process's sums of losses, examples,
     …
     """
@@ -341,7 +395,7 @@ def _accumulate(method: Method, numbers: range, seed: int, world: World) -> dict
     for number in numbers:
         # the same dropout in a resumed run
         torch.manual_seed(int(generator(seed, number, world.rank).integers(1 << 62)))
-        batch = method.batches[number]
+        batch = batches.take(number)
         is_divided = world.size > 1 and not method.shares
         loss = _divided_loss(method, batch, world) if is_divided else method.loss(batch)
         loss.compute_gradients(method.master.gather_gradients)

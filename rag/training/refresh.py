@@ -108,15 +108,21 @@ class Refresh(FitHooks):
         Raises:
             ResourceError: the process that makes the result has died.
         """
-        every = self._config.refresh_every_steps
         self._check_child()
-        if not every or step % every or (step == 0 and self._begins_with_result):
+        if not self.changes_batches(step):
             return
         if self._pending is not None:
             self._finish()
         self._begin(self._root / f"{_STEP}{step:08d}")
         if self._config.refresh_device is None or step == 0:
             self._finish()
+
+    def changes_batches(self, step: int) -> bool:
+        """Whether a refresh is due before `step`."""
+        every = self._config.refresh_every_steps
+        if step == 0 and self._begins_with_result:
+            return False
+        return bool(every) and step % every == 0
 
     def log_fields(self, step: int) -> Mapping[str, Any]:
         """Age and figures of the result in use."""

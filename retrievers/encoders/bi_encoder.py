@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +18,7 @@ from rag.core.arrays import Float32
 from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.core.log import get_logger
 from rag.core.types import Query
-from rag.runtime.backbone import plan_batches
+from rag.runtime.backbone import by_length
 from rag.runtime.hardware import core_pool, resolve_device, resolve_precision
 from rag.runtime.model_files import (
     EMBEDDED_ENCODER_NAMES,
@@ -26,16 +26,17 @@ from rag.runtime.model_files import (
     model_folder,
     tower_folders,
 )
+from retrievers.encoders.folders import read_settings
 from retrievers.encoders.guesses import is_named_tower, short_name
-from retrievers.encoders.settings import STATIC, EncoderSettings, read_settings
+from retrievers.encoders.settings import STATIC, EncoderSettings
 from retrievers.encoders.tokenization import TextTokenizer
-from retrievers.encoders.tower import TowerModel
+from retrievers.encoders.tower import Tower
 from retrievers.encoders.vectors import Vectors
 
 WINDOW_ROWS = 8192  # passages that are sorted by length together
 CPU_BATCH_TOKENS = 2048  # tokens per core at a time; more do not fit its cache
 GPU_BATCH_TOKENS = 1 << 16
-# parts of published names of a passage tower and its question tower
+# Parts of published names of a passage tower and its question tower.
 _PUBLISHED_TOWERS = (
     ("ctx_encoder", "question_encoder"),
     ("context-encoder", "query-encoder"),
@@ -61,13 +62,15 @@ class BiEncoder:
     """
 
     def __init__(
-        self, passage: _Side, query: _Side, identity: EncoderIdentity, *, batch_size: int
+        self, passage: LazyTower, query: LazyTower, identity: EncoderIdentity, *, batch_size: int
     ) -> None:
-        self._passage, self._query = passage, query
+        self._passage = passage
+        self._query = query
         self.identity = identity
-        self.precision, self.query_precision = passage.precision, query.precision
+        self.precision = passage.precision
+        self.query_precision = query.precision
         self.batch_size = batch_size
-        self._done: Callable[[int], None] = lambda count: None
+        self._report: Callable[[int], None] = lambda count: None
 
     @classmethod
     def load(
@@ -97,25 +100,24 @@ class BiEncoder:
             MismatchedArtifactError: the towers' vectors do not fit together, or it is one tower of
                 two.
         """
-        where = resolve_device(device)
-        how = "bf16" if resolve_precision(precision, where) == torch.bfloat16 else "fp32"
-        # questions are short, and rounding both sides moves twice as many passages over the edge of
-        # the best
-        # ten as rounding one
-        how_queries = "fp32" if precision == "auto" else how
+        device = resolve_device(device)
+        is_bf16 = resolve_precision(precision, device) == torch.bfloat16
+        of_passages = "bf16" if is_bf16 else "fp32"
+        # Questions are short, and rounding both sides moves twice as many passages over the edge of
+        # the best ten as rounding one.
+        of_queries = "fp32" if precision == "auto" else of_passages
         names = str(name_or_path or EMBEDDED_ENCODER_NAMES[0]).split(TOWER_SEPARATOR, 1)
-        settings, query_settings = _read_sides(names, changes)
-        is_shared = query_settings is settings
-        side = query_side = _Side(settings, where, how)
-        if not is_shared or how != how_queries:
-            query_side = _Side(query_settings, where, how_queries)
-        # a name that loads it from any working directory
-        name = TOWER_SEPARATOR.join(
-            str(Path(n).resolve() if Path(n).is_dir() else n) for n in names
-        )
-        identity = settings.identity(name, None if is_shared else query_settings)
-        size = batch_size if batch_size is not None else (256 if where.startswith("cuda") else 32)
-        return cls(side, query_side, identity, batch_size=size)
+        passage_settings, query_settings = _read_sides(names, changes)
+        is_shared = query_settings is passage_settings
+        passage = LazyTower(passage_settings, device, of_passages)
+        query = passage
+        if not is_shared or of_passages != of_queries:
+            query = LazyTower(query_settings, device, of_queries)
+        name = TOWER_SEPARATOR.join(map(_findable_name, names))
+        identity = passage_settings.identity(name, None if is_shared else query_settings)
+        if batch_size is None:
+            batch_size = 256 if device.startswith("cuda") else 32
+        return cls(passage, query, identity, batch_size=batch_size)
 
     @property
     def dim(self) -> int:
@@ -138,7 +140,7 @@ class BiEncoder:
         """Vectors (n, D) float32 of questions with the passages retrieved for them so far, in
         order.
         """
-        return self._one_per_text(self._queries(queries))
+        return self._one_per_text(self._encode_queries(queries))
 
     def passage_tokens(self, titles: Sequence[str], texts: Sequence[str]) -> Vectors:
         """All vectors of passages, for an encoder with several vectors per text (pooling
@@ -148,13 +150,13 @@ class BiEncoder:
         def tokenize(rows: slice) -> list[list[int]]:
             return self._passage.tokenizer.passages(titles[rows], texts[rows])
 
-        return self._encode(self._passage, tokenize, len(texts))
+        return self._encode(self._passage, tokenize, len(texts), question=False)
 
     def question_tokens(self, questions: Sequence[str]) -> Vectors:
         """All vectors of questions, for an encoder with several vectors per text."""
-        return self._queries([Query(question) for question in questions])
+        return self._encode_queries([Query(question) for question in questions])
 
-    def _queries(self, queries: Sequence[Query]) -> Vectors:
+    def _encode_queries(self, queries: Sequence[Query]) -> Vectors:
         def tokenize(rows: slice) -> list[list[int]]:
             return self._query.tokenizer.queries(queries[rows])
 
@@ -171,7 +173,7 @@ class BiEncoder:
     def reporting(self, done: Callable[[int], None]) -> BiEncoder:
         """This encoder, but calling `done` with the number of texts after every batch."""
         reporting = copy.copy(self)
-        reporting._done = done
+        reporting._report = done
         return reporting
 
     @cached_property
@@ -180,52 +182,84 @@ class BiEncoder:
 
     def _encode(
         self,
-        side: _Side,
+        tower: LazyTower,
         tokenize: Callable[[slice], list[list[int]]],
-        n: int,
+        count: int,
         *,
-        question: bool = False,
+        question: bool,
     ) -> Vectors:
-        tokenizer = side.tokenizer
         texts = "questions" if question else "passages"
-        before = tokenizer.cut[texts]
-        parts = [] if n else [Vectors(torch.empty(0, self.dim))]
-        for start in range(0, n, WINDOW_ROWS):
+        has_warned = tower.tokenizer.cut[texts] > 0
+        parts = []
+        for start in range(0, count, WINDOW_ROWS):
             sequences = tokenize(slice(start, start + WINDOW_ROWS))
-            parts.append(self._encode_window(side, sequences, question))
-        if (cut := tokenizer.cut[texts]) and not before:  # only the first time
-            limit = tokenizer.question_limit if question else self.identity.max_length
-            message = (
+            parts.append(self._encode_window(tower, sequences, question=question))
+        cut = tower.tokenizer.cut[texts]
+        if cut and not has_warned:
+            log.warning(
                 "%d of %d %s are longer than the %d tokens that %s reads: their ends do not count "
-                "(later ones are not reported; shorter passages: --split words100)"
+                "(later ones are not reported; shorter passages: --split words100)",
+                cut,
+                count,
+                texts,
+                tower.tokenizer.question_limit if question else self.identity.max_length,
+                self.identity.name,
             )
-            log.warning(message, cut, n, texts, limit, self.identity.name)
-        return Vectors.joined(parts)
+        return Vectors.joined(parts) if parts else Vectors(torch.empty(0, self.dim))
 
-    def _encode_window(self, side: _Side, sequences: list[list[int]], question: bool) -> Vectors:
-        on_cpu = side.device == "cpu"
-        batches = plan_batches(
-            [len(sequence) for sequence in sequences],
-            max_rows=self.batch_size,
-            max_tokens=CPU_BATCH_TOKENS if on_cpu else GPU_BATCH_TOKENS,
-        )
+    def _encode_window(
+        self, tower: LazyTower, sequences: list[list[int]], *, question: bool
+    ) -> Vectors:
+        """The vectors of some texts on the CPU; a GPU is parallel inside one batch."""
+        on_cpu = tower.device == "cpu"
+        in_order = self._pool.map if on_cpu else map
+        network = tower.network
 
         @torch.inference_mode()
         def run(rows: list[int]) -> Vectors:
-            vectors = side.tower([sequences[row] for row in rows], question=question)
-            return Vectors(
-                vectors.values.cpu(), None if vectors.lengths is None else vectors.lengths.cpu()
-            )
+            return network([sequences[row] for row in rows], question=question).cpu()
 
-        results = []
-        # a GPU is parallel inside one batch
-        for rows, vectors in zip(
-            batches, (self._pool.map if on_cpu else map)(run, batches), strict=True
-        ):
-            results.append(vectors)
-            self._done(len(rows))
-        places = np.argsort([row for rows in batches for row in rows])
-        return Vectors.joined(results).take(places.tolist())
+        def reported(
+            run: Callable[[list[int]], Vectors], batches: list[list[int]]
+        ) -> Iterator[Vectors]:
+            for rows, vectors in zip(batches, in_order(run, batches), strict=True):
+                self._report(len(rows))
+                yield vectors
+
+        max_tokens = CPU_BATCH_TOKENS if on_cpu else GPU_BATCH_TOKENS
+        limits = (self.batch_size, max_tokens)
+        parts, order = by_length(run, list(map(len, sequences)), limits, over=reported)
+        return Vectors.joined(parts).take(order)
+
+
+class LazyTower:
+    """A tower with its tokenizer; the tower's weights are loaded when the first text comes.
+
+    Indexing then never holds a question tower, nor serving a passage tower.
+    """
+
+    def __init__(self, settings: EncoderSettings, device: str, precision: str) -> None:
+        self.settings = settings
+        self.device = device
+        self.precision = precision
+        self.tokenizer = TextTokenizer(settings)
+        self._network: Tower | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def network(self) -> Tower:
+        """The tower, for inference."""
+        with self._lock:
+            if self._network is None:
+                self._network = Tower.load(
+                    self.settings, device=self.device, train=False, precision=self.precision
+                ).requires_grad_(False)
+            return self._network
+
+
+def _findable_name(name: str) -> str:
+    """A name that loads the model from any working directory."""
+    return str(Path(name).resolve()) if Path(name).is_dir() else name
 
 
 def _read_sides(
@@ -237,7 +271,8 @@ def _read_sides(
     passage_folder, query_folder = tower_folders(model_folder(names[0]))
     if len(names) > 1:
         query_folder = tower_folders(model_folder(names[1]))[1]
-    passage = query = read_settings(passage_folder).override(**changes)
+    passage = read_settings(passage_folder).override(**changes)
+    query = passage
     if query_folder.resolve() != passage_folder.resolve():
         query = read_settings(query_folder)
         limit = min(passage.max_length, query.max_length_limit())
@@ -248,9 +283,7 @@ def _read_sides(
         name = TOWER_SEPARATOR.join(names)
         raise ConfigError(f"{name}: a static encoder is no tower", hint="give its folder alone")
     _check_towers(passage, query, names, is_new=changes.get("layout") is None)
-    for guessed in dict.fromkeys((passage.guessed, query.guessed)):
-        if guessed:
-            log.warning("%s", guessed)
+    warn_of_guesses(passage, query)
     if (passage.dim, passage.normalize) != (query.dim, query.normalize):
         raise MismatchedArtifactError(
             f"the vectors of {passage.weights_dir} have {passage.dim} dimensions, normalised: "
@@ -259,6 +292,13 @@ def _read_sides(
             hint="give the two towers of one model",
         )
     return passage, query
+
+
+def warn_of_guesses(*sides: EncoderSettings) -> None:
+    """Say in one line for each tower what its folder does not state and was guessed."""
+    for guessed in dict.fromkeys(settings.guessed for settings in sides):
+        if guessed:
+            log.warning("%s", guessed)
 
 
 def _check_towers(
@@ -271,18 +311,20 @@ def _check_towers(
     """
     if passage.tower in ("", "passage") and query.tower in ("", "question"):
         if is_new and passage is query and is_named_tower(short_name(Path(names[0]))):
-            warning = (
-                "%s is one tower of two by its name, and reads questions and passages; both: %s"
+            log.warning(
+                "%s is one tower of two by its name, and reads questions and passages; both: %s",
+                names[0],
+                _pair_of(names[0]),
             )
-            log.warning(warning, names[0], _pair_of(names[0]))
         return
     if passage is query:
         raise MismatchedArtifactError(
             f"{names[0]} is the {passage.tower} tower of a model that has two",
             hint=f"give both, the passage tower first: --encoder {_pair_of(names[0])}",
         )
-    is_swapped = (passage.tower, query.tower) == ("question", "passage") and len(names) > 1
-    pair = f'"{names[1]}{TOWER_SEPARATOR}{names[0]}"' if is_swapped else _pair_of(names[0])
+    pair = _pair_of(names[0])
+    if (passage.tower, query.tower) == ("question", "passage") and len(names) > 1:
+        pair = f'"{names[1]}{TOWER_SEPARATOR}{names[0]}"'
     raise MismatchedArtifactError(
         f"{passage.weights_dir} comes first and is a {passage.tower or 'passage'} tower, "
         f"{query.weights_dir} comes second and is a {query.tower or 'question'} tower",
@@ -298,25 +340,3 @@ def _pair_of(name: str) -> str:
         if pair[0] != pair[1] and all(Path(side).is_dir() == is_folder for side in pair):
             return f'"{TOWER_SEPARATOR.join(pair)}"'
     return f'"PASSAGES{TOWER_SEPARATOR}QUESTIONS"'
-
-
-class _Side:
-    """One tower with its tokenizer; the tower's weights are loaded when the first text comes.
-
-    Indexing then never holds a question tower, nor serving a passage tower.
-    """
-
-    def __init__(self, settings: EncoderSettings, device: str, precision: str) -> None:
-        self.settings, self.device, self.precision = settings, device, precision
-        self.tokenizer = TextTokenizer(settings)
-        self._tower: TowerModel | None = None
-        self._lock = threading.Lock()
-
-    @property
-    def tower(self) -> TowerModel:
-        with self._lock:
-            if self._tower is None:
-                self._tower = TowerModel.load(
-                    self.settings, device=self.device, train=False, precision=self.precision
-                ).requires_grad_(False)
-            return self._tower

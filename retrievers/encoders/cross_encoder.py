@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from rag.core.arrays import Float32
 from rag.core.errors import ArtifactError, ConfigError, DataError
@@ -17,9 +18,9 @@ from rag.core.files import read_json
 from rag.core.types import Passage
 from rag.runtime.backbone import (
     attention_for,
+    by_length,
     load_network,
     loading,
-    plan_batches,
     set_dropout,
     transformers_config,
 )
@@ -31,18 +32,15 @@ from rag.runtime.model_files import (
     read_config,
     transformers_tokenizer,
 )
-from retrievers.encoders.settings import PAIR, tokenizer_limit, transformer_settings
+from retrievers.encoders.folders import LIBRARY_FILE, tokenizer_limit, transformer_settings
+from retrievers.encoders.settings import PAIR, TITLE_AND_TEXT
 from retrievers.encoders.tokenization import PassageLayout
 
-_BATCH_ROWS, _BATCH_TOKENS = 64, 8192  # per forward pass
-_FAST = (
-    "bert",
-    "roberta",
-    "xlm-roberta",
-)  # whose heads take hidden states as `_PackedBase` gives them
-_LAYOUT = "{title} {text}"
+_BATCH_LIMITS = (64, 8192)  # pairs and tokens per forward pass
+# Kinds of networks whose heads take hidden states as `_PackedBase` gives them.
+_FAST = ("bert", "roberta", "xlm-roberta")
 _LAYOUT_KEY = "passage_layout"  # key of config.json: the layout of training
-_SENTENCE_TRANSFORMERS = "config_sentence_transformers.json"
+_EXAMPLE = "cross-encoder/ms-marco-MiniLM-L6-v2"
 
 
 class CrossEncoder:
@@ -66,8 +64,12 @@ class CrossEncoder:
         layout: PassageLayout,
         prompt: str,
     ) -> None:
-        self.name, self.network, self.tokenizer = name, network, tokenizer
-        self.max_length, self.layout, self.prompt = max_length, layout, prompt
+        self.name = name
+        self.network = network
+        self.tokenizer = tokenizer
+        self.max_length = max_length
+        self.layout = layout
+        self.prompt = prompt
 
     @classmethod
     def load(
@@ -99,44 +101,36 @@ class CrossEncoder:
             ArtifactError: the model is not there, or is no cross-encoder.
             ConfigError: a setting is not valid.
         """
-        folder, where = model_folder(name_or_path), resolve_device(device)
+        folder = model_folder(name_or_path)
+        device = resolve_device(device)
         stated = read_config(folder)
-        layout = str(layout or stated.get(_LAYOUT_KEY) or _LAYOUT)
+        layout = str(layout or stated.get(_LAYOUT_KEY) or TITLE_AND_TEXT)
         if layout == PAIR:
             raise ConfigError(
                 "a cross-encoder reads the question as first segment: the passage must be one text",
-                hint=f"give a template such as {_LAYOUT}",
+                hint=f"give a template such as {TITLE_AND_TEXT}",
             )
         network, tokenizer = _read_network(
-            folder, stated, where, train=train, dropout=dropout, seed=seed
+            folder, stated, device, train=train, dropout=dropout, seed=seed
         )
         setattr(network.config, _LAYOUT_KEY, layout)  # saved with the network
         stated_length = transformer_settings(folder).get("max_seq_length")
         limit = min(int(stated_length or tokenizer_limit(folder)), position_limit(stated))
         limit = min(limit, max_length or limit)
+        prompt = ""
         if train:
             network.train()
         else:
-            dtype, base = resolve_precision(precision, where), network.base_model
-            if (
-                where == "cpu"
-                and network.config.model_type in _FAST
-                and FastBert.supports(base.config)
-            ):
-                packed = _PackedBase(base, "bf16" if dtype == torch.bfloat16 else "fp32")
-                setattr(network, network.base_model_prefix, packed)
-                dtype = torch.float32  # of the head
-            network.to(where, dtype).eval()
-        prompt = "" if train else _prompt(folder)
+            _prepare_scoring(network, device, resolve_precision(precision, device))
+            prompt = _prompt(folder)
         return cls(str(name_or_path), network, tokenizer, limit, PassageLayout(layout), prompt)
 
-    def logits(
-        self, questions: Sequence[str], passages: Sequence[Passage]
-    ) -> tuple[torch.Tensor, int]:
+    def logits(self, questions: Sequence[str], passages: Sequence[Passage]) -> tuple[Tensor, int]:
         """Log-odds (n,) float32 that passage i is relevant to question i, n > 0; and the tokens
         read.
         """
-        texts, _ = self.layout.render([p.title for p in passages], [p.text for p in passages])
+        titles = [passage.title for passage in passages]
+        texts, _ = self.layout.render(titles, [passage.text for passage in passages])
         encoded = self.tokenizer(
             [self.prompt + question for question in questions],
             texts,
@@ -144,16 +138,20 @@ class CrossEncoder:
             max_length=self.max_length,
             padding=False,
         )
-        lengths = [len(ids) for ids in encoded["input_ids"]]
-        plan = plan_batches(lengths, max_rows=_BATCH_ROWS, max_tokens=_BATCH_TOKENS)
-        parts = []
-        for rows in plan:
-            inputs = {key: [encoded[key][row] for row in rows] for key in encoded}
+
+        def run(rows: list[int]) -> Tensor:
+            inputs = {}
+            for name, values in encoded.items():
+                inputs[name] = [values[row] for row in rows]
             batch = self.tokenizer.pad(inputs, return_tensors="pt").to(self.network.device)
-            outputs = self.network(**batch).logits.float()  # (n, 1), or (n, 2): not, relevant
-            parts.append(outputs[:, 0] if outputs.shape[1] == 1 else outputs[:, 1] - outputs[:, 0])
-        places = torch.tensor([row for rows in plan for row in rows]).argsort()
-        return torch.cat(parts)[places.to(parts[0].device)], sum(lengths)
+            outputs: Tensor = self.network(**batch).logits.float()  # (n, 1), or (n, 2)
+            if outputs.shape[1] == 1:
+                return outputs[:, 0]
+            return outputs[:, 1] - outputs[:, 0]  # relevant against not
+
+        lengths = list(map(len, encoded["input_ids"]))
+        parts, order = by_length(run, lengths, _BATCH_LIMITS)
+        return torch.cat(parts)[order], sum(lengths)
 
     def score(self, questions: Sequence[str], passages: Sequence[Passage]) -> Float32:
         """Log-odds (n,) float32 that passage i is relevant to question i; probabilities near 1
@@ -173,10 +171,21 @@ class CrossEncoder:
         return np.asarray(logits.cpu().numpy(), np.float32)
 
 
+def _prepare_scoring(network: Any, device: str, dtype: torch.dtype) -> None:
+    """Move a network to where it scores; on a CPU its encoder becomes a `FastBert` if it can."""
+    base = network.base_model
+    is_packed = device == "cpu" and network.config.model_type in _FAST
+    if is_packed and FastBert.supports(base.config):
+        packed = _PackedBase(base, "bf16" if dtype == torch.bfloat16 else "fp32")
+        setattr(network, network.base_model_prefix, packed)
+        dtype = torch.float32  # of the head
+    network.to(device, dtype).eval()
+
+
 def _read_network(
     folder: Path,
     stated: Mapping[str, Any],
-    where: str,
+    device: str,
     *,
     train: bool,
     dropout: float | None,
@@ -197,8 +206,7 @@ def _read_network(
             raise ArtifactError(
                 f"{folder} is a {architecture or 'model without architecture'} with {config.num_labels} "
                 "outputs, expected a SequenceClassification model with 1 or 2",
-                hint="give a cross-encoder, for example cross-encoder/ms-marco-MiniLM-L6-v2, or train "
-                "one: rag train reranker",
+                hint=f"give a cross-encoder, for example {_EXAMPLE}, or train one: rag train reranker",
             )
         set_dropout(config, dropout)
         tokenizer = transformers_tokenizer(folder)
@@ -209,7 +217,7 @@ def _read_network(
             raise ArtifactError(
                 f"{folder} is a {architecture} that reads question and passage in a chat template, "
                 "expected a cross-encoder of plain pairs",
-                hint="re-rank with another, for example cross-encoder/ms-marco-MiniLM-L6-v2",
+                hint=f"re-rank with another, for example {_EXAMPLE}",
             )
         # Decoders state no padding; their classes find the last token by it.
         if tokenizer.pad_token is None:
@@ -224,18 +232,18 @@ def _read_network(
                 config,
                 headless=not classifies,
                 dtype=torch.float32,
-                attn_implementation=attention_for(config, where) if train else None,
+                attn_implementation=attention_for(config, device) if train else None,
             )
     return network, tokenizer
 
 
 def _prompt(folder: Path) -> str:
     """The prompt that sentence-transformers puts before every question, or ""."""
-    file = folder / _SENTENCE_TRANSFORMERS
-    own = read_json(file) if file.is_file() else {}
-    if own.get("model_type") != "CrossEncoder":
+    file = folder / LIBRARY_FILE
+    library = read_json(file) if file.is_file() else {}
+    if library.get("model_type") != "CrossEncoder":
         return ""
-    return str((own.get("prompts") or {}).get(own.get("default_prompt_name")) or "")
+    return str((library.get("prompts") or {}).get(library.get("default_prompt_name")) or "")
 
 
 def _is_chat(folder: Path, tokenizer: Any) -> bool:
@@ -261,8 +269,8 @@ class _PackedBase(torch.nn.Module):
 
     def forward(
         self,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor,
+        input_ids: Tensor,
+        attention_mask: Tensor,
         token_type_ids: Any = None,
         **_: Any,
     ) -> Any:
@@ -270,6 +278,5 @@ class _PackedBase(torch.nn.Module):
         from transformers.modeling_outputs import BaseModelOutputWithPooling
 
         hidden = self._fast.padded(input_ids, attention_mask, token_type_ids)
-        return BaseModelOutputWithPooling(
-            hidden, None if self.pooler is None else self.pooler(hidden)
-        )
+        pooled = None if self.pooler is None else self.pooler(hidden)
+        return BaseModelOutputWithPooling(hidden, pooled)

@@ -17,9 +17,11 @@ from torch import Tensor, nn
 
 from rag.core.files import atomic_path
 from rag.runtime.model_files import TOWER_NAMES, copy_tokenizer, read_config
-from retrievers.encoders.settings import EncoderSettings, transformer_settings
+from retrievers.encoders.folders import LIBRARY_FILE, transformer_settings
+from retrievers.encoders.head import Head, Linear
+from retrievers.encoders.settings import EncoderSettings
 from retrievers.encoders.tokenization import marked_tokenizer
-from retrievers.encoders.tower import Head, Linear, TowerModel
+from retrievers.encoders.tower import Tower
 
 _TOKENIZER_FILES = (
     "tokenizer_config.json",
@@ -27,6 +29,7 @@ _TOKENIZER_FILES = (
     "added_tokens.json",
     "vocab.txt",
 )
+_DROPPED = ("_name_or_path", "dtype", "torch_dtype", "transformers_version", "projection_dim")
 _CLASSES = {
     "Transformer": "base.modules.transformer.Transformer",
     "Dense": "base.modules.dense.Dense",
@@ -39,8 +42,8 @@ _CLASSES = {
 
 def write_encoder(
     folder: Path,
-    question: TowerModel,
-    passage: TowerModel | None,
+    question: Tower,
+    passage: Tower | None,
     weights: Mapping[str, Tensor],
     settings: EncoderSettings,
 ) -> Path:
@@ -53,17 +56,18 @@ def write_encoder(
         settings: how the finished encoder reads texts.
     """
     with atomic_path(folder, folder=True) as temporary:
-        of_passages, of_questions = (temporary / name for name in TOWER_NAMES[0])
-        place = temporary if passage is None else of_questions
-        _write_tower(place, question, "question.", weights, settings)
-        if passage is not None:
-            _write_tower(of_passages, passage, "passage.", weights, settings)
+        of_passages, of_questions = TOWER_NAMES[0]
+        if passage is None:
+            _write_tower(temporary, question, "question.", weights, settings)
+        else:
+            _write_tower(temporary / of_questions, question, "question.", weights, settings)
+            _write_tower(temporary / of_passages, passage, "passage.", weights, settings)
     return folder
 
 
 def _write_tower(
     folder: Path,
-    tower: TowerModel,
+    tower: Tower,
     prefix: str,
     weights: Mapping[str, Tensor],
     settings: EncoderSettings,
@@ -72,57 +76,59 @@ def _write_tower(
     _write_transformer(folder, tower, settings)
     head = copy.deepcopy(tower.head)
     head.load_state_dict(tower.bare("head", weights, prefix))
-    places = [("Transformer", "")]
+    modules = [("Transformer", "")]
     for kind, layer, config in _head_modules(head, settings):
-        place = f"{len(places)}_{kind}"
-        places.append((kind, place))
+        path = f"{len(modules)}_{kind}"
+        modules.append((kind, path))
         if layer is not None:
             part = "linear" if isinstance(layer, Linear) else "norm"
-            _write_weights(
-                folder / place, {f"{part}.{k}": v for k, v in layer.state_dict().items()}
-            )
-        _write_json(folder / place / "config.json", config)
-    modules = [
+            state = {f"{part}.{name}": tensor for name, tensor in layer.state_dict().items()}
+            _write_weights(folder / path, state)
+        _write_json(folder / path / "config.json", config)
+    listed = [
         {"idx": n, "name": str(n), "path": path, "type": f"sentence_transformers.{_CLASSES[kind]}"}
-        for n, (kind, path) in enumerate(places)
+        for n, (kind, path) in enumerate(modules)
     ]
-    _write_json(folder / "modules.json", modules)
-    own: dict[str, Any] = {
-        "model_type": "SentenceTransformer"
-        if settings.interaction is None
-        else "MultiVectorEncoder",
+    _write_json(folder / "modules.json", listed)
+    kind = "SentenceTransformer" if settings.interaction is None else "MultiVectorEncoder"
+    library: dict[str, Any] = {
+        "model_type": kind,
         "prompts": {"query": settings.query_prefix, "document": settings.passage_prefix},
         "default_prompt_name": None,
         "similarity_fn_name": settings.similarity,
         "passage_layout": settings.layout,
     }
     if settings.straight_apostrophes:
-        own["straight_apostrophes"] = True
-    _write_json(folder / "config_sentence_transformers.json", own)
+        library["straight_apostrophes"] = True
+    _write_json(folder / LIBRARY_FILE, library)
 
 
-def _write_transformer(folder: Path, tower: TowerModel, settings: EncoderSettings) -> None:
+def _write_transformer(folder: Path, tower: Tower, settings: EncoderSettings) -> None:
     """Configuration and tokenizer of the network, and how it reads texts."""
-    source, how = tower.settings.weights_dir, settings.interaction
+    source = tower.settings.weights_dir
+    interaction = settings.interaction
     config = read_config(source)  # as the folder states it: dropout may be another in training
     if config["model_type"] == "dpr":
-        config |= {"model_type": "bert"}
+        config["model_type"] = "bert"
     config["architectures"] = [type(tower.encoder).__name__]
-    dropped = ("_name_or_path", "dtype", "torch_dtype", "transformers_version", "projection_dim")
-    _write_json(folder / "config.json", {k: v for k, v in config.items() if k not in dropped})
-    if how is not None and how.marked:
+    for name in _DROPPED:
+        config.pop(name, None)
+    _write_json(folder / "config.json", config)
+    if interaction is not None and interaction.marked:
         marked_tokenizer(settings).save(str(folder / "tokenizer.json"))
     else:
         copy_tokenizer(source, folder / "tokenizer.json")
-    for name in filter(lambda name: (source / name).is_file(), _TOKENIZER_FILES):
-        shutil.copyfile(source / name, folder / name)
+    for name in _TOKENIZER_FILES:
+        if (source / name).is_file():
+            shutil.copyfile(source / name, folder / name)
     lowers = bool(transformer_settings(source).get("do_lower_case"))
     reading: dict[str, Any] = {"max_seq_length": settings.max_length, "do_lower_case": lowers}
-    if how is not None:
-        reading |= {"document_length": settings.max_length, "query_length": how.query_tokens}
-        if how.expanded:
-            padding = {"strategy": "fixed", "attend": how.attended, "length": how.query_tokens}
-            reading["query_expansion"] = padding
+    if interaction is not None:
+        length = interaction.query_tokens
+        reading |= {"document_length": settings.max_length, "query_length": length}
+        if interaction.expanded:
+            attend = interaction.attended
+            reading["query_expansion"] = {"strategy": "fixed", "attend": attend, "length": length}
     _write_json(folder / "sentence_bert_config.json", reading)
 
 

@@ -41,8 +41,9 @@ def guess_prefixes(name: str, prompts: Iterable[str]) -> str:
         >>> guess_prefixes("e5-mistral-7b-instruct", ["web_search_query", "sts_query"])
         'no prefix is set; its prompts are web_search_query, sts_query: --query-prefix NAME'
     """
-    if named := ", ".join(prompts):
-        return f"no prefix is set; its prompts are {named}: --query-prefix NAME"
+    names = ", ".join(prompts)
+    if names:
+        return f"no prefix is set; its prompts are {names}: --query-prefix NAME"
     for pattern, query, passage in _PREFIXES:
         if re.search(pattern, name.lower()):
             options = f"--query-prefix {_quoted(query)}"

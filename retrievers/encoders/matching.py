@@ -40,11 +40,11 @@ class TokenMatch:
         cosine    of the vectors of question and passage
         maxsim    Σ g(q) max c(q, p)
         window    the largest such sum with p within 32 tokens
-        adjacent  share of the question's pairs of adjacent tokens, by weight, that are adjacent in
-        p title     Σ g(t) max(0, c(q, t))² / Σ g(t) over the tokens t of the title
+        adjacent  share of the question's pairs of adjacent tokens, by weight, that are adjacent
+                  in p
+        title     Σ g(t) max(0, c(q, t))² / Σ g(t) over the tokens t of the title
         peak      largest v(p) · v / √mean g, where v is the question's vector: a passage that owes
-        its
-                  cosine to one token
+                  its cosine to one token
 
     Implements `retrievers.protocols.PairScorer`.
 
@@ -54,10 +54,10 @@ class TokenMatch:
     """
 
     def __init__(self, encoder: StaticEncoder, weights: Sequence[float] = WEIGHTS) -> None:
-        self.encoder, self.weights = encoder, np.asarray(weights, np.float32)
-        lengths = np.linalg.norm(encoder.vectors, axis=1)
+        self.encoder = encoder
+        self.weights = np.asarray(weights, np.float32)
         self._units = unit_rows(encoder.vectors)  # (V, D)
-        self._weight = lengths**2  # (V,)
+        self._weight = np.linalg.norm(encoder.vectors, axis=1) ** 2  # (V,)
         self._scale = float(np.sqrt(self._weight.mean()))
 
     @property
@@ -69,7 +69,8 @@ class TokenMatch:
         """Scores (n,) float32 of n pairs; neighbouring pairs of one question are scored
         together.
         """
-        scores, start = np.empty(len(questions), np.float32), 0
+        scores = np.empty(len(questions), np.float32)
+        start = 0
         for question, group in groupby(questions):
             stop = start + sum(1 for _ in group)
             scores[start:stop] = self.features(question, passages[start:stop]) @ self.weights
@@ -87,10 +88,12 @@ class TokenMatch:
         filled = np.flatnonzero(np.diff(bounds))
         if not len(filled) or not self._weight[question_ids].sum() > 0:
             return values
-        starts, ends = bounds[filled], bounds[filled + 1]
+        starts = bounds[filled]
+        ends = bounds[filled + 1]
         weights = self._weight[question_ids] / self._weight[question_ids].sum()  # (m,)
-        distinct, place = np.unique(flat, return_inverse=True)
-        cosines = (self._units[question_ids] @ self._units[distinct].T)[:, place]  # (m, T)
+        # A token that comes several times is compared once.
+        distinct, number = np.unique(flat, return_inverse=True)
+        cosines = (self._units[question_ids] @ self._units[distinct].T)[:, number]  # (m, T)
         same = question_ids[:, None] == flat  # (m, T)
         query = unit_rows(self.encoder.encode_questions([question]))[0]
         values[:, 0] = unit_rows(self.encoder.means(flat, bounds)) @ query
@@ -98,22 +101,19 @@ class TokenMatch:
         values[filled, 2] = _best_window(cosines, weights, starts, ends)
         values[filled, 3] = _adjacent(same, weights, starts, ends)
         values[:, 4] = self._titles(question_ids, *self.encoder.tokens(titles))
-        values[filled, 5] = np.maximum.reduceat(
-            (self.encoder.vectors[distinct] @ query)[place], starts
-        )
+        products = (self.encoder.vectors[distinct] @ query)[number]  # (T,)
+        values[filled, 5] = np.maximum.reduceat(products, starts)
         values[:, 5] /= max(self._scale, 1e-12)
         return values
 
     def _titles(self, question_ids: Int32, flat: Int32, bounds: Int64) -> Float32:
-        best = np.maximum(
-            (self._units[question_ids] @ self._units[flat].T).max(axis=0, initial=0), 0
-        )  # (T,)
-        weights = np.append(
-            self._weight[flat], 0
-        )  # one more, so that each title has a place to begin at
-        sums = np.add.reduceat(
-            np.stack([weights * np.append(best, 0) ** 2, weights]), bounds[:-1], axis=1
-        )
+        """Feature "title" (n,) of n titles, given their tokens (T,) and where each begins."""
+        cosines = self._units[question_ids] @ self._units[flat].T  # (m, T)
+        best = np.maximum(cosines.max(axis=0, initial=0), 0)  # (T,)
+        # One more of each, so that an empty last title has a place to begin at.
+        weights = np.append(self._weight[flat], 0)
+        matches = weights * np.append(best, 0) ** 2
+        sums = np.add.reduceat(np.stack([matches, weights]), bounds[:-1], axis=1)
         sums[:, np.diff(bounds) == 0] = 0
         return np.asarray(sums[0] / np.maximum(sums[1], 1e-12), np.float32)
 
@@ -124,9 +124,10 @@ def _best_window(matches: Float32, weights: Float32, starts: Int64, ends: Int64)
     """
     counts = -(-(ends - starts) // _BLOCK)  # blocks of each passage
     first = np.cumsum(counts) - counts
-    place = ranges(0, counts)
-    blocks = np.maximum.reduceat(matches, np.repeat(starts, counts) + _BLOCK * place, axis=1)
-    following = np.minimum(np.arange(len(place)) + 1, np.repeat(first + counts - 1, counts))
+    number = ranges(0, counts)  # of each block in its passage
+    blocks = np.maximum.reduceat(matches, np.repeat(starts, counts) + _BLOCK * number, axis=1)
+    # The last block of a passage has no next one, and is a window of its own.
+    following = np.minimum(np.arange(len(number)) + 1, np.repeat(first + counts - 1, counts))
     sums = weights @ np.maximum(blocks, blocks[:, following])
     return np.asarray(np.maximum.reduceat(sums, first), np.float32)
 

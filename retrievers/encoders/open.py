@@ -17,13 +17,8 @@ from rag.runtime.model_files import (
     model_folder,
     tower_folders,
 )
-from retrievers.encoders.settings import (
-    STATIC,
-    TCT_COLBERT,
-    TCT_MARKER_TOKENS,
-    EncoderSettings,
-    read_settings,
-)
+from retrievers.encoders.folders import read_settings
+from retrievers.encoders.settings import STATIC, TCT_COLBERT, TCT_MARKER_TOKENS, EncoderSettings
 from retrievers.encoders.static import StaticEncoder
 
 if TYPE_CHECKING:
@@ -58,10 +53,9 @@ def load_encoder(source: Any = None, **options: Any) -> BiEncoder | StaticEncode
         from retrievers.encoders.bi_encoder import BiEncoder
 
         return BiEncoder.load(name_or_path, **options)
-    of_networks = ("precision", "device", "batch_size")
-    return StaticEncoder.load(
-        name_or_path, **{name: value for name, value in options.items() if name not in of_networks}
-    )
+    for name in ("precision", "device", "batch_size"):
+        options.pop(name, None)
+    return StaticEncoder.load(name_or_path, **options)
 
 
 def tokenizer_folder(name_or_path: str | Path) -> Path:
@@ -91,18 +85,16 @@ def passage_budget(
     """
     from retrievers.encoders.tokenization import counting_tokens
 
-    settings = _of_passages(EMBEDDED_ENCODER_NAMES[0] if name_or_path is None else name_or_path)
-    settings = settings.override(**changes)
+    settings = _of_passages(name_or_path or EMBEDDED_ENCODER_NAMES[0]).override(**changes)
     longest = settings.max_length
-    prefix = settings.passage_prefix
-    special_tokens = _SPECIAL_TOKENS
-    if settings.pooling == TCT_COLBERT:
-        special_tokens = TCT_MARKER_TOKENS
+    measuring = settings
     if settings.pooling == STATIC:
-        settings = _of_passages(EMBEDDED_ENCODER_NAMES[0])
-        longest = min(longest, settings.max_length)
-    count = counting_tokens(settings.weights_dir)
-    return longest - special_tokens - count(prefix), count
+        measuring = _of_passages(EMBEDDED_ENCODER_NAMES[0])
+        longest = min(longest, measuring.max_length)
+    count = counting_tokens(measuring.weights_dir)
+    is_tct = settings.pooling == TCT_COLBERT
+    special_tokens = TCT_MARKER_TOKENS if is_tct else _SPECIAL_TOKENS
+    return longest - special_tokens - count(settings.passage_prefix), count
 
 
 def load_like(
@@ -115,8 +107,9 @@ def load_like(
     """
     options = identity.options()
     if isinstance(source, str | Path):
-        own = _of_passages(source).pooling
-        if STATIC in (own, identity.pooling):  # a network and a static encoder do not pool alike
-            options["pooling"] = own
-    place = identity.name if source is None else source
-    return load_encoder(place, precision=precision, device=device, **options)
+        pooling = _of_passages(source).pooling
+        if STATIC in (pooling, identity.pooling):  # a network and a static encoder pool differently
+            options["pooling"] = pooling
+    if source is None:
+        source = identity.name
+    return load_encoder(source, precision=precision, device=device, **options)

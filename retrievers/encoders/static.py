@@ -16,7 +16,6 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,8 @@ from rag.core.files import atomic_path
 from rag.core.log import get_logger
 from rag.core.types import Query
 from rag.runtime.model_files import copy_tokenizer, folder_tokenizer, model_folder, read_tensors
-from retrievers.encoders.settings import PAIR, STATIC_LENGTH, read_settings
+from retrievers.encoders.folders import LIBRARY_FILE, read_settings
+from retrievers.encoders.settings import PAIR, STATIC_LENGTH
 from retrievers.encoders.tokenization import PassageLayout, render_queries
 
 _TEXTS_AT_ONCE = 1024  # per call of the tokenizer and per matrix product
@@ -59,17 +59,18 @@ class StaticEncoder:
         skips_unknown: bool = False,
     ) -> None:
         self.identity = identity
-        self.vectors, self._tokenizer = vectors, tokenizer
+        self.vectors = vectors
+        self._tokenizer = tokenizer
         self._straight_apostrophes = straight_apostrophes
         self._skipped = _unknown_id(tokenizer) if skips_unknown else -1
-        self._has_cut = False
+        self._has_warned = False
         tokenizer.enable_truncation(identity.max_length)
         if identity.layout == PAIR:
             raise ConfigError(
                 "a static encoder reads no pairs", hint="give a layout such as {title} {text}"
             )
         self._layout = PassageLayout(identity.layout)
-        self._done: Callable[[int], None] = lambda count: None
+        self._report: Callable[[int], None] = lambda count: None
 
     @classmethod
     def load(cls, name_or_path: str | Path, **changes: Any) -> StaticEncoder:
@@ -85,10 +86,8 @@ class StaticEncoder:
         """
         folder = model_folder(name_or_path)
         settings = read_settings(folder).override(**changes)
-        vectors, tokenizer = (
-            _read_vectors(settings.weights_dir),
-            folder_tokenizer(settings.weights_dir),
-        )
+        vectors = _read_vectors(settings.weights_dir)
+        tokenizer = folder_tokenizer(settings.weights_dir)
         if tokenizer.get_vocab_size() > len(vectors):
             raise ArtifactError(
                 f"{folder}'s tokenizer.json knows {tokenizer.get_vocab_size()} tokens, the weights beside it "
@@ -117,7 +116,7 @@ class StaticEncoder:
         for start in range(0, len(texts), _TEXTS_AT_ONCE):
             part = slice(start, start + _TEXTS_AT_ONCE)
             vectors[part] = self.means(*self.passage_tokens(titles[part], texts[part]))
-            self._done(len(texts[part]))
+            self._report(len(texts[part]))
         return vectors
 
     def passage_tokens(self, titles: Sequence[str], texts: Sequence[str]) -> tuple[Int32, Int64]:
@@ -132,10 +131,15 @@ class StaticEncoder:
         """
         encodings = _encodings(self._tokenizer, texts)
         cut = sum(bool(encoding.overflowing) for encoding in encodings)
-        if cut and not self._has_cut:  # said the first time
-            self._has_cut = True
-            message = "%d of %d texts are longer than the %d tokens that %s reads: their ends do not count"
-            log.warning(message, cut, len(texts), self.identity.max_length, self.identity.name)
+        if cut and not self._has_warned:
+            self._has_warned = True
+            log.warning(
+                "%d of %d texts are longer than the %d tokens that %s reads: their ends do not count",
+                cut,
+                len(texts),
+                self.identity.max_length,
+                self.identity.name,
+            )
         return _flat(encodings, self._skipped)
 
     def encode_questions(self, questions: Sequence[str]) -> Float32:
@@ -151,10 +155,14 @@ class StaticEncoder:
             prefix=self.identity.query_prefix,
             straight_apostrophes=self._straight_apostrophes,
         )
-        texts = [f"{one} {other}".strip() for one, other in zip(first, second, strict=True)]
-        starts = range(0, len(texts), _TEXTS_AT_ONCE)
-        parts = [self.means(*self.tokens(texts[n : n + _TEXTS_AT_ONCE])) for n in starts]
-        return np.concatenate(parts) if parts else np.empty((0, self.dim), np.float32)
+        texts = [
+            f"{question} {context}".strip() for question, context in zip(first, second, strict=True)
+        ]
+        vectors = np.empty((len(texts), self.dim), np.float32)
+        for start in range(0, len(texts), _TEXTS_AT_ONCE):
+            part = slice(start, start + _TEXTS_AT_ONCE)
+            vectors[part] = self.means(*self.tokens(texts[part]))
+        return vectors
 
     def means(self, flat: Int32, bounds: Int64) -> Float32:
         """Vectors (n, D) float32 of n texts, given their token ids and where each begins and
@@ -172,9 +180,9 @@ class StaticEncoder:
         """This encoder, but calling `done` with the number of texts of every batch it has
         finished.
         """
-        copied = copy.copy(self)
-        copied._done = done
-        return copied
+        reporting = copy.copy(self)
+        reporting._report = done
+        return reporting
 
 
 def flat_tokens(tokenizer: Any, texts: Sequence[str]) -> tuple[Int32, Int64]:
@@ -192,16 +200,18 @@ def _encodings(tokenizer: Any, texts: Sequence[str]) -> list[Any]:
 def _unknown_id(tokenizer: Any) -> int:
     """The token for what the vocabulary lacks; -1 if there is none."""
     token = getattr(tokenizer.model, "unk_token", None)
-    found = None if token is None else tokenizer.token_to_id(token)
-    return -1 if found is None else int(found)
+    if token is None or tokenizer.token_to_id(token) is None:
+        return -1
+    return int(tokenizer.token_to_id(token))
 
 
 def _flat(encodings: Sequence[Any], skipped: int = -1) -> tuple[Int32, Int64]:
-    ids = [encoding.ids for encoding in encodings]
+    """Token ids of texts end to end but for the `skipped` one, and where each begins and ends."""
+    texts = [np.asarray(encoding.ids, np.int32) for encoding in encodings]
     if skipped >= 0:
-        ids = [[token for token in text if token != skipped] for text in ids]
-    bounds = np.append(0, np.cumsum(list(map(len, ids)), dtype=np.int64))
-    return np.fromiter(chain.from_iterable(ids), np.int32, int(bounds[-1])), bounds
+        texts = [ids[ids != skipped] for ids in texts]
+    bounds = np.append(0, np.cumsum(list(map(len, texts)), dtype=np.int64))
+    return np.concatenate([np.zeros(0, np.int32), *texts]), bounds
 
 
 def unit_rows(vectors: Float32) -> Float32:
@@ -226,13 +236,14 @@ def write_static(folder: Path, vectors: Float32, tokenizer: Path) -> None:
     rows = np.rint(vectors / scales[:, None])
     tensors = {"embeddings": rows.astype(np.int8), "weights": scales.astype(np.float32)}
     modules = [("", "StaticEmbedding"), ("1_Normalize", "Normalize")]
+    listed = [
+        {"idx": n, "name": str(n), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for n, (path, kind) in enumerate(modules)
+    ]
     written = {
         "config.json": {"model_type": "model2vec", "normalize": True, "max_length": STATIC_LENGTH},
-        "modules.json": [
-            {"idx": n, "name": str(n), "path": path, "type": f"sentence_transformers.models.{kind}"}
-            for n, (path, kind) in enumerate(modules)
-        ],
-        "config_sentence_transformers.json": {"similarity_fn_name": "cosine"},
+        "modules.json": listed,
+        LIBRARY_FILE: {"similarity_fn_name": "cosine"},
     }
     with atomic_path(folder, folder=True) as temporary:
         save_file(tensors, temporary / "model.safetensors", metadata={"format": "np"})
@@ -255,8 +266,8 @@ def _read_vectors(folder: Path) -> Float32:
             hint="give the folder of a static encoder",
         )
     vectors = vectors.astype(np.float32)
-    if (mapping := tensors.get("mapping")) is not None:
-        vectors = vectors[mapping.astype(np.int64)]
-    if (weights := tensors.get("weights")) is not None:
-        vectors *= weights.astype(np.float32)[:, None]
+    if "mapping" in tensors:
+        vectors = vectors[tensors["mapping"].astype(np.int64)]
+    if "weights" in tensors:
+        vectors *= tensors["weights"].astype(np.float32)[:, None]
     return np.ascontiguousarray(vectors)

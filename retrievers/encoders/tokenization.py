@@ -13,6 +13,7 @@ from tokenizers import AddedToken, normalizers
 from rag.core.errors import ConfigError
 from rag.core.types import Query
 from rag.runtime.model_files import folder_tokenizer
+from retrievers.encoders.folders import lower_casing, transformer_settings
 from retrievers.encoders.settings import (
     MASKS,
     PAIR,
@@ -20,8 +21,6 @@ from retrievers.encoders.settings import (
     TCT_PASSAGE_MARKER,
     TCT_QUESTION_MARKER,
     EncoderSettings,
-    lower_casing,
-    transformer_settings,
 )
 
 
@@ -46,9 +45,7 @@ class PassageLayout:
         if layout == PAIR:
             return
         try:
-            fields = {
-                field for _, field, _, _ in string.Formatter().parse(layout) if field is not None
-            }
+            fields = {field for _, field, _, _ in string.Formatter().parse(layout)} - {None}
         except ValueError as error:
             raise ConfigError(f"passage layout {layout!r}: {error}") from error
         if "text" not in fields or fields - {"title", "text"}:
@@ -64,13 +61,19 @@ class PassageLayout:
 
         In a pair without a title the first segment is the text and the second is empty.
         """
-        if self.layout == PAIR:
-            first = [prefix + (title or text) for title, text in zip(titles, texts, strict=True)]
-            return first, [text if title else "" for title, text in zip(titles, texts, strict=True)]
-        return [
-            prefix + (self.layout.format(title=title, text=text) if title else text)
-            for title, text in zip(titles, texts, strict=True)
-        ], None
+        is_pair = self.layout == PAIR
+        first = []
+        second = []
+        for title, text in zip(titles, texts, strict=True):
+            if not title:
+                first.append(prefix + text)
+                second.append("")
+            elif is_pair:
+                first.append(prefix + title)
+                second.append(text)
+            else:
+                first.append(prefix + self.layout.format(title=title, text=text))
+        return first, second if is_pair else None
 
 
 def render_queries(
@@ -95,12 +98,15 @@ def render_queries(
         >>> render_queries([second, Query("where?")], straight_apostrophes=True)
         (["who's?", 'where?'], ['Another. A river.', ''])
     """
-    questions = [query.question for query in queries]
-    if straight_apostrophes:
-        questions = [question.replace("’", "'") for question in questions]
-    return [prefix + question for question in questions], [
-        " ".join(passage.text for passage in reversed(query.passages)) for query in queries
-    ]
+    first = []
+    second = []
+    for query in queries:
+        question = query.question
+        if straight_apostrophes:
+            question = question.replace("’", "'")
+        first.append(prefix + question)
+        second.append(" ".join(passage.text for passage in reversed(query.passages)))
+    return first, second
 
 
 class TextTokenizer:
@@ -193,12 +199,13 @@ def _cutting_tokenizer(settings: EncoderSettings, limit: int) -> Any:
 def marked_tokenizer(settings: EncoderSettings) -> Any:
     """The tokenizer of an encoder, in which late interaction's markers stay whole."""
     tokenizer = open_tokenizer(settings.weights_dir)
-    if settings.interaction is not None and settings.interaction.marked:
-        for prefix in filter(str.strip, (settings.query_prefix, settings.passage_prefix)):
-            for marker in (prefix, prefix.split()[0]):
-                if tokenizer.token_to_id(marker) is not None:
-                    tokenizer.add_special_tokens([AddedToken(marker, normalized=False)])
-                    break
+    if settings.interaction is None or not settings.interaction.marked:
+        return tokenizer
+    for prefix in (settings.query_prefix, settings.passage_prefix):
+        for marker in (prefix, prefix.partition(" ")[0]):
+            if marker.strip() and tokenizer.token_to_id(marker) is not None:
+                tokenizer.add_special_tokens([AddedToken(marker, normalized=False)])
+                break
     return tokenizer
 
 
@@ -237,6 +244,8 @@ def open_tokenizer(folder: Path) -> Any:
     if isinstance(normalizer, normalizers.BertNormalizer) and lowers is not None:
         normalizer.lowercase = lowers
     if transformer_settings(folder).get("do_lower_case"):
-        own = [] if tokenizer.normalizer is None else [tokenizer.normalizer]
-        tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *own])
+        steps = [normalizers.Lowercase()]
+        if tokenizer.normalizer is not None:
+            steps.append(tokenizer.normalizer)
+        tokenizer.normalizer = normalizers.Sequence(steps)
     return tokenizer

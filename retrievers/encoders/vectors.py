@@ -41,13 +41,17 @@ class Vectors:
     @classmethod
     def joined(cls, parts: Sequence[Vectors]) -> Vectors:
         """The texts of all parts, in order."""
+        values = torch.cat([part.values for part in parts])
         lengths = [part.lengths for part in parts if part.lengths is not None]
-        return cls(
-            torch.cat([part.values for part in parts]), torch.cat(lengths) if lengths else None
-        )
+        return cls(values, torch.cat(lengths) if lengths else None)
 
     def __len__(self) -> int:
         return len(self.values) if self.lengths is None else len(self.lengths)
+
+    def cpu(self) -> Vectors:
+        """The vectors on the CPU."""
+        lengths = None if self.lengths is None else self.lengths.cpu()
+        return Vectors(self.values.cpu(), lengths)
 
     def take(self, rows: Sequence[int]) -> Vectors:
         """The vectors of some texts, in the order of `rows`."""
@@ -59,14 +63,11 @@ class Vectors:
 
     def padded(self) -> tuple[Tensor, Tensor]:
         """(n, L, D) with zeros behind each text's vectors, and (n, L) bool where there is one."""
-        lengths = (
-            self.values.new_ones(len(self), dtype=torch.int64)
-            if self.lengths is None
-            else self.lengths
-        )
-        mask = (
-            torch.arange(max([1, *lengths.tolist()]), device=lengths.device) < lengths[:, None]
-        )  # (n, L)
+        lengths = self.lengths
+        if lengths is None:
+            lengths = self.values.new_ones(len(self), dtype=torch.int64)
+        longest = max([1, *lengths.tolist()])
+        mask = torch.arange(longest, device=lengths.device) < lengths[:, None]  # (n, L)
         filled = self.values.new_zeros((*mask.shape, self.values.shape[-1]))
         return filled.masked_scatter(mask[:, :, None], self.values), mask
 
@@ -81,8 +82,9 @@ def score(questions: Vectors, passages: Vectors) -> Tensor:
         >>> score(Vectors(questions, torch.tensor([1])), Vectors(passages, torch.tensor([2]))).tolist()
         [[5.0]]
     """
-    several = questions.lengths is not None or passages.lengths is not None
-    return max_sim(questions, passages) if several else questions.values @ passages.values.T
+    if questions.lengths is None and passages.lengths is None:
+        return questions.values @ passages.values.T
+    return max_sim(questions, passages)
 
 
 def max_sim(questions: Vectors, passages: Vectors) -> Tensor:
@@ -110,11 +112,13 @@ def max_sim(questions: Vectors, passages: Vectors) -> Tensor:
     step = max(1, _BLOCK_NUMBERS // max(1, len(tokens) * mask.shape[1]))
     best = []
     for block, real in zip(values.split(step), mask.split(step), strict=True):
-        similar = tokens @ block.flatten(0, 1).T  # (T, block · L)
-        similar = similar.view(len(tokens), *real.shape).masked_fill(~real, float("-inf"))
-        best.append(similar.max(-1).values)  # (T, block)
-    each = torch.cat(best, 1)  # (T, P)
+        similarities = tokens @ block.flatten(0, 1).T  # (T, block · L)
+        similarities = similarities.view(len(tokens), *real.shape)
+        best.append(similarities.masked_fill(~real, float("-inf")).max(-1).values)  # (T, block)
+    token_scores = torch.cat(best, 1)  # (T, P)
     if questions.lengths is None:
-        return each
-    owner = torch.arange(len(questions), device=each.device).repeat_interleave(questions.lengths)
-    return each.new_zeros(len(questions), each.shape[1]).index_add(0, owner, each)
+        return token_scores
+    numbers = torch.arange(len(questions), device=token_scores.device)
+    question_of = numbers.repeat_interleave(questions.lengths)  # (T,)
+    zeros = token_scores.new_zeros(len(questions), token_scores.shape[1])
+    return zeros.index_add(0, question_of, token_scores)

@@ -15,13 +15,13 @@ from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 from rag.core.arrays import Float32
 from rag.core.errors import ConfigError
 from rag.core.types import Passage
-from rag.runtime.backbone import load_network, loading, pad, plan_batches, transformers_config
+from rag.runtime.backbone import by_length, load_network, loading, pad, transformers_config
 from rag.runtime.hardware import resolve_device, resolve_precision
 from rag.runtime.model_files import model_folder, position_limit, transformers_tokenizer
+from retrievers.encoders.settings import TITLE_AND_TEXT
 from retrievers.encoders.tokenization import PassageLayout
 
-_BATCH_ROWS = 64
-_BATCH_TOKENS = 8192
+_BATCH_LIMITS = (64, 8192)  # pairs and tokens per forward pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,33 +87,36 @@ class YesNoScorer:
         self._form = _form_of(name)
         folder = model_folder(name)
         config: Any = transformers_config(folder)
-        where = resolve_device(device)
+        device = resolve_device(device)
         self._is_decoder = not config.is_encoder_decoder
         auto = AutoModelForCausalLM if self._is_decoder else AutoModelForSeq2SeqLM
         with loading(f"{folder}: no language model could be loaded"):
             network, _ = load_network(
-                auto, folder, config, dtype=resolve_precision(precision, where)
+                auto, folder, config, dtype=resolve_precision(precision, device)
             )
-        self._network: Any = network.to(where)
+        self._network: Any = network.to(device)
         self._tokenizer: Any = transformers_tokenizer(folder)
         self._limit = min(self._form.max_length, position_limit(config.to_dict()))
         self._before = self._ids(self._form.before)
         self._after = self._ids(self._form.after)
         self._answers = self._tokenizer.convert_tokens_to_ids([self._form.yes, self._form.no])
-        self._layout = PassageLayout("{title} {text}")
+        self._layout = PassageLayout(TITLE_AND_TEXT)
 
     def score(self, questions: Sequence[str], passages: Sequence[Passage]) -> Float32:
         """Log-odds (n,) that passage i is relevant to question i."""
         titles = [passage.title for passage in passages]
         texts, _ = self._layout.render(titles, [passage.text for passage in passages])
         rows = [self._row(*pair) for pair in zip(questions, texts, strict=True)]
-        lengths = list(map(len, rows))
-        scores = np.zeros(len(rows), np.float32)
-        for batch in plan_batches(lengths, max_rows=_BATCH_ROWS, max_tokens=_BATCH_TOKENS):
+        if not rows:
+            return np.zeros(0, np.float32)
+
+        def run(batch: list[int]) -> Tensor:
             ids, mask = pad([rows[row] for row in batch], pad_id=0)
             device = self._network.device
-            scores[batch] = self._odds(ids.to(device), mask.to(device)).cpu().numpy()
-        return scores
+            return self._odds(ids.to(device), mask.to(device)).cpu()
+
+        parts, order = by_length(run, list(map(len, rows)), _BATCH_LIMITS)
+        return torch.cat(parts)[order].numpy()
 
     def _row(self, question: str, passage: str) -> list[int]:
         body = self._ids(self._form.body.format(question=question, passage=passage))

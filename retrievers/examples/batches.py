@@ -6,25 +6,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from indexers.passages import PassageStore
-from rag.core.arrays import Bool, Int32, Int64, ranges
+from rag.core.arrays import Int32, Int64, ranges
 from rag.core.errors import ConfigError
 from rag.core.log import get_logger
 from rag.core.types import Passage, Query
-from rag.data.examples import Example
 from rag.runtime.seeds import generator
 from retrievers.examples.data import ExampleTable
 
 _FEW_STEPS = 10  # shorter runs teach next to nothing
-ItemT = TypeVar("ItemT")
+Labels = NDArray[np.int8]
 
-# labels of a passage for a question
+# Labels of a passage for a question.
 IGNORED, OTHER, NEGATIVE, POSITIVE = range(-1, 3)
 
 
@@ -105,11 +105,14 @@ class Epochs:
                 hint="lower batch_size",
             )
         if made.batch_size < size or (len(made) < _FEW_STEPS and config.max_batches is None):
-            message = (
+            get_logger(__name__).warning(
                 "%d steps of %d examples: raise epochs (now %g) or lower batch_size (now %d), for example "
-                "--set epochs=10 --set batch_size=16"
+                "--set epochs=10 --set batch_size=16",
+                len(made),
+                made.batch_size,
+                config.epochs,
+                size,
             )
-            get_logger(__name__).warning(message, len(made), made.batch_size, config.epochs, size)
         return made
 
     def __len__(self) -> int:
@@ -155,14 +158,14 @@ class RetrieverBatches:
     def __init__(
         self,
         data: ExampleTable,
-        examples: Epochs,
+        epochs: Epochs,
         *,
         hard_negatives: int = 1,
         mask_false_negatives: bool = True,
     ) -> None:
         self.data = data
-        self.examples = examples
-        self.batch_size = examples.batch_size
+        self.epochs = epochs
+        self.batch_size = epochs.batch_size
         self.hard_negatives = hard_negatives
         self.mask_false_negatives = mask_false_negatives
         self._mined: tuple[Int32, PassageStore] | None = None
@@ -178,7 +181,7 @@ class RetrieverBatches:
             )
 
     def __len__(self) -> int:
-        return len(self.examples)
+        return len(self.epochs)
 
     def use_negatives(self, rows: Int32, corpus: PassageStore) -> None:
         """Draw from newly mined negatives from the next batch on.
@@ -187,90 +190,91 @@ class RetrieverBatches:
             rows: (Q, K) rows of the corpus for each example, hardest first, then -1; an example
                 without any keeps those of its file.
         """
-        self._mined = rows, corpus
+        self._mined = (rows, corpus)
 
     def __getitem__(self, step: int) -> RetrieverBatch:
         """Batch `step`; raises IndexError if the run has fewer."""
-        numbers = self.examples[step]
-        examples = self.data.take(numbers)
-        seed = self.examples.seed
-        right = self._positives(examples, generator(seed, 24, step))
-        lists = self._negatives(numbers, examples)
-        owners, negatives = _draw(lists, self.hard_negatives, generator(seed, 22, step))
-        passages = [*right, *self._texts(negatives)]
-        columns = np.arange(len(passages))
+        numbers = self.epochs[step]
+        positives = self.data.rows_of(numbers, "positive")
+        drawn = self._draw_positives(positives, generator(self.epochs.seed, 24, step))
+        owners, negatives = self._draw_negatives(numbers, generator(self.epochs.seed, 22, step))
+        passages = [*self.data.passages(drawn), *negatives]
+        columns = np.arange(len(passages))  # of the positives, then of the negatives
         if self.mask_false_negatives:
             passages, columns = _distinct(passages)
-        positives = columns[: len(numbers)]
+        of_positives = columns[: len(numbers)]
         labels = np.full((len(numbers), len(passages)), OTHER, np.int8)
         labels[owners, columns[len(numbers) :]] = NEGATIVE
-        labels[self._ignored(numbers, examples, passages, positives)] = IGNORED
-        labels[np.arange(len(numbers)), positives] = POSITIVE
-        queries = [example.query for example in examples]
-        return RetrieverBatch(queries, passages, torch.from_numpy(labels))
-
-    def _positives(self, examples: Sequence[Example], draw: np.random.Generator) -> list[Passage]:
-        """A positive of each example: of several any, drawn anew at each visit."""
-        return _draw([example.positives for example in examples], 1, draw)[1]
-
-    def _negatives(self, numbers: Int64, examples: Sequence[Example]) -> list[list[Passage | int]]:
-        """Each example's negatives: rows of those that were mined, or the passages of its file."""
-        lists: list[list[Passage | int]] = [
-            [n.passage for n in example.negatives] for example in examples
-        ]
-        if self._mined is not None:
-            mined = (rows[rows >= 0].tolist() for rows in self._mined[0][numbers])
-            lists = [own or others for own, others in zip(mined, lists, strict=True)]
-        return lists
-
-    def _texts(self, negatives: Sequence[Passage | int]) -> list[Passage]:
-        rows = [negative for negative in negatives if isinstance(negative, int)]
-        mined = iter(() if self._mined is None else self._mined[1].get_many(rows))
-        return [next(mined) if isinstance(negative, int) else negative for negative in negatives]
-
-    def _ignored(
-        self,
-        numbers: Int64,
-        examples: Sequence[Example],
-        passages: Sequence[Passage],
-        positives: Int64,
-    ) -> Bool:
-        """(B, P) the passages that count neither for a question nor against it."""
-        ignored = np.zeros((len(examples), len(passages)), bool)
         if self.mask_false_negatives:
-            columns = {(p.title, p.text): column for column, p in enumerate(passages)}
-            for number, example in enumerate(examples):
-                for passage in example.positives:
-                    column = columns.get((passage.title, passage.text), positives[number])
-                    ignored[number, column] = column != positives[number]
-        return ignored
+            self._ignore_positives(labels, positives, passages)
+        self._ignore(labels, numbers, of_positives)
+        labels[np.arange(len(numbers)), of_positives] = POSITIVE
+        return RetrieverBatch(self.data.queries(numbers), passages, torch.from_numpy(labels))
+
+    def _draw_positives(self, lists: Sequence[Int64], draw: np.random.Generator) -> Int64:
+        """The row of a positive of each example: of several any, drawn anew at each visit."""
+        return _draw(lists, 1, draw)[1]
+
+    def _draw_negatives(
+        self, numbers: Int64, draw: np.random.Generator
+    ) -> tuple[Int64, list[Passage]]:
+        """Negatives, and the place in the batch of each one's question: those that were mined for
+        it, or else those of its file.
+        """
+        lists = self.data.rows_of(numbers, "hard_negative")
+        is_mined = np.zeros(len(numbers), bool)
+        if self._mined is not None:
+            for place, rows in enumerate(self._mined[0][numbers]):
+                if rows.max(initial=-1) >= 0:
+                    lists[place] = rows[rows >= 0].astype(np.int64)
+                    is_mined[place] = True
+        owners, drawn = _draw(lists, self.hard_negatives, draw)
+        of_mined = is_mined[owners]
+        passages = np.empty(len(drawn), object)
+        passages[~of_mined] = self.data.passages(drawn[~of_mined])
+        if self._mined is not None:
+            passages[of_mined] = self._mined[1].get_many(drawn[of_mined])
+        return owners, passages.tolist()
+
+    def _ignore_positives(
+        self, labels: Labels, positives: Sequence[Int64], passages: Sequence[Passage]
+    ) -> None:
+        """Mark each question's positives, wherever they come from in the batch, as ignored."""
+        columns = {(p.title, p.text): column for column, p in enumerate(passages)}
+        for question, rows in enumerate(positives):
+            for passage in self.data.passages(rows):
+                column = columns.get((passage.title, passage.text))
+                if column is not None:
+                    labels[question, column] = IGNORED
+
+    def _ignore(self, labels: Labels, numbers: Int64, positives: Int64) -> None:
+        """Mark further passages as ignored, given the column of each question's positive."""
 
 
 class TargetBatches:
     """The batches of a run that learns float targets: each question with a list of passages."""
 
     def __init__(
-        self, data: ExampleTable, examples: Epochs, *, per_question: int | None = None
+        self, data: ExampleTable, epochs: Epochs, *, per_question: int | None = None
     ) -> None:
         self.data = data
-        self.examples = examples
-        self.batch_size = examples.batch_size
+        self.epochs = epochs
+        self.batch_size = epochs.batch_size
         self.per_question = per_question
 
     def __len__(self) -> int:
-        return len(self.examples)
+        return len(self.epochs)
 
     def __getitem__(self, step: int) -> RetrieverBatch:
         """Batch `step`; raises IndexError if the run has fewer."""
-        numbers = self.examples[step]
-        examples = self.data.take(numbers)
-        lists = [[c for c in example.candidates if c.target is not None] for example in examples]
-        owners, listed = _draw(lists, self.per_question, generator(self.examples.seed, 23, step))
-        passages, columns = _distinct([candidate.passage for candidate in listed])
+        numbers = self.epochs[step]
+        lists = self.data.rows_with_targets(numbers)
+        owners, rows = _draw(lists, self.per_question, generator(self.epochs.seed, 23, step))
+        passages, columns = _distinct(self.data.passages(rows))
         targets = np.full((len(numbers), len(passages)), np.nan, np.float32)
-        targets[owners, columns] = [candidate.target for candidate in listed]
-        queries = [example.query for example in examples]
+        targets[owners, columns] = self.data.targets(rows)
         labels = torch.full(targets.shape, OTHER, dtype=torch.int8)
+        queries = self.data.queries(numbers)
         return RetrieverBatch(queries, passages, labels, torch.from_numpy(targets))
 
 
@@ -279,17 +283,16 @@ BatchMaker = Callable[..., RetrieverBatches | TargetBatches]
 
 
 def _draw(
-    lists: Sequence[Sequence[ItemT]], most: int | None, draw: np.random.Generator
-) -> tuple[Int64, list[ItemT]]:
-    """At most `most` items of each list, in random order within it, and the number of each one's
-    list.
+    lists: Sequence[Int64], most: int | None, draw: np.random.Generator
+) -> tuple[Int64, Int64]:
+    """At most `most` numbers of each list, in random order within it, behind the number of each
+    one's list.
     """
-    owners = np.repeat(np.arange(len(lists)), [len(items) for items in lists])
+    owners = np.repeat(np.arange(len(lists)), list(map(len, lists)))
     order = np.lexsort((draw.random(len(owners)), owners))  # shuffled within each list
     if most is not None:
         order = order[ranges(0, np.bincount(owners, minlength=len(lists))) < most]
-    flat = [item for items in lists for item in items]
-    return owners[order], [flat[place] for place in order.tolist()]
+    return owners[order], np.concatenate(lists)[order]
 
 
 def _distinct(passages: Sequence[Passage]) -> tuple[list[Passage], Int64]:
@@ -298,4 +301,5 @@ def _distinct(passages: Sequence[Passage]) -> tuple[list[Passage], Int64]:
     for passage in passages:
         first.setdefault((passage.title, passage.text), passage)
     columns = {content: column for column, content in enumerate(first)}
-    return list(first.values()), np.array([columns[p.title, p.text] for p in passages], np.int64)
+    places = [columns[passage.title, passage.text] for passage in passages]
+    return list(first.values()), np.array(places, np.int64)

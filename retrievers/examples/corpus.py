@@ -26,8 +26,9 @@ def open_corpus(sources: Sequence[Path], folder: Path, split: str = "words100") 
         folder: where the passages of files are stored, once; it belongs to this corpus.
         split: how files are split, see `CorpusOptions`.
     """
-    if missing := [path for path in sources if not path.exists()]:
-        raise DataError(f"{missing[0]}: no such file or folder", hint="give an index, or documents")
+    for path in sources:
+        if not path.exists():
+            raise DataError(f"{path}: no such file or folder", hint="give an index, or documents")
     indexes = [path for path in sources if (path / MANIFEST_NAME).is_file()]
     if indexes:
         if len(sources) > 1:
@@ -36,9 +37,9 @@ def open_corpus(sources: Sequence[Path], folder: Path, split: str = "words100") 
             )
         with Index.open(indexes[0]) as index:
             return index.passages
-    place = folder / "corpus"
-    if not place.is_dir():
+    stored = folder / "corpus"
+    if not stored.is_dir():
         options = load_config(CorpusOptions, overrides={"split": split})
-        with atomic_path(place, folder=True) as temporary, PassageStoreWriter(temporary) as writer:
+        with atomic_path(stored, folder=True) as temporary, PassageStoreWriter(temporary) as writer:
             writer.add_many(split_documents(read_documents(sources), options))
-    return PassageStore(place)
+    return PassageStore(stored)

@@ -1,41 +1,64 @@
-"""The examples of a run in one Arrow file that `datasets` maps: to draw batches from, and held-out
-ones.
+"""The examples of a run in two Arrow files, which are mapped: to draw batches from, and held-out ones.
+
+    examples.arrow   a question each, with its answers and the number of its passages
+    passages.arrow   the passages of all questions, one after the other: those of earlier hops, then
+                     the candidates with their roles and targets
+
+A batch reads roles and targets of its questions as arrays, and the texts of the passages that it
+draws alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import chain, islice
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-from pydantic import TypeAdapter
 
-from rag.core.arrays import Int64
+from rag.core.arrays import Bool, Float64, Int64, ranges
 from rag.core.errors import DataError
 from rag.core.files import atomic_path
 from rag.core.log import get_logger
-from rag.core.types import AnswerProfile, Passage, Question
-from rag.data.examples import Candidate, Example, read_examples
+from rag.core.types import AnswerProfile, Passage, Query, Question
+from rag.data.examples import Candidate, Example, Role, read_examples
 from rag.data.selection import least_held_out, place_of
 from rag.data.text import REGEX_PROFILE, AnswerMatcher
 
+if TYPE_CHECKING:
+    from retrievers.training.config import QuestionsConfig
+
 _FEW = 2000  # a share of fewer questions may hold out next to nothing
 _WINDOW = 1024  # examples in memory at once
+_ROLES: tuple[Role, ...] = ("positive", "hard_negative", "negative", "retrieved")
 _TAUGHT = ("positive", "hard_negative")  # other passages are stored only with a target
-_SCHEMA = pa.schema(
+_FILES = ("examples.arrow", "passages.arrow")
+_CONTEXT = -1  # in place of a role: a passage of an earlier hop
+_EXAMPLES = pa.schema(
     {
         "id": pa.string(),
-        "record": pa.binary(),
-        "has_negatives": pa.bool_(),
+        "question": pa.string(),
+        "answers": pa.list_(pa.string()),
+        "answer_profile": pa.string(),
+        "answer_starts": pa.list_(pa.int64()),
+        "target_answer": pa.string(),
+        "passages": pa.int64(),
         "is_validation": pa.bool_(),
         "place": pa.float64(),
     }
 )
-_JSON = TypeAdapter(Example)
+_PASSAGES = pa.schema(
+    {
+        "id": pa.string(),
+        "title": pa.string(),
+        "text": pa.string(),
+        "role": pa.int8(),
+        "target": pa.float64(),
+    }
+)
 _UNMATCHABLE = frozenset({"yes", "no", "noanswer"})
 
 
@@ -58,21 +81,62 @@ def answer_matcher(question: Question | Example) -> AnswerMatcher:
     return AnswerMatcher(matchable_answers(question.answers, profile), profile)
 
 
+class _Rows:
+    """The rows of an Arrow stream, any of which are read by number; no others are touched.
+
+    Args:
+        source: a mapped file or a buffer.
+    """
+
+    def __init__(self, source: Any) -> None:
+        self._table = pa.ipc.open_stream(source).read_all()
+        self._batches = self._table.to_batches()
+        sizes = [batch.num_rows for batch in self._batches]
+        self._starts = np.cumsum([0, *sizes])[:-1]
+
+    def column(self, name: str) -> Any:
+        """All values of a column of numbers, or of texts."""
+        return self._table.column(name).to_numpy()
+
+    def take(self, rows: Int64) -> list[dict[str, Any]]:
+        """Some rows, in that order."""
+        if not len(rows):
+            return []
+        numbers = np.searchsorted(self._starts, rows, side="right") - 1
+        offsets = (rows - self._starts[numbers]).tolist()
+        pieces = [
+            self._batches[number].slice(offset, 1)
+            for number, offset in zip(numbers.tolist(), offsets, strict=True)
+        ]
+        return list(pa.Table.from_batches(pieces, self._table.schema).to_pylist())
+
+
 class ExampleTable:
     """Q examples by number: what training needs of them, with each passage once per role."""
 
-    def __init__(self, dataset: Any, rows: Int64) -> None:
-        self._dataset, self._rows = dataset, rows
+    def __init__(self, examples: _Rows, passages: _Rows, rows: Int64 | None = None) -> None:
+        self._examples = examples
+        self._passages = passages
+        self._counts = examples.column("passages")  # of the passages of each example
+        self._starts = np.cumsum(self._counts) - self._counts
+        self._roles = passages.column("role")
+        self._targets: Float64 = passages.column("target")
+        self._rows = np.arange(len(self._counts)) if rows is None else rows
 
     @classmethod
     def of(cls, examples: Iterable[Example]) -> ExampleTable:
         """A table in memory."""
-        from datasets import Dataset
+        sinks = (pa.BufferOutputStream(), pa.BufferOutputStream())
+        with _Writer(*sinks, seed=0) as writer:
+            writer.add(examples)
+        examples, passages = (_Rows(sink.getvalue()) for sink in sinks)
+        return cls(examples, passages)
 
-        sink = pa.BufferOutputStream()
-        _write(sink, examples)
-        dataset = Dataset.from_buffer(sink.getvalue())
-        return cls(dataset, np.arange(len(dataset)))
+    @classmethod
+    def open(cls, folder: Path) -> ExampleTable:
+        """The table that `_Writer` wrote into a folder."""
+        examples, passages = (_Rows(pa.memory_map(str(folder / name))) for name in _FILES)
+        return cls(examples, passages)
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -81,22 +145,83 @@ class ExampleTable:
         for start in range(0, len(self), _WINDOW):
             yield from self.take(np.arange(start, min(start + _WINDOW, len(self))))
 
+    def of_rows(self, rows: Int64) -> ExampleTable:
+        """Some examples of the table, by their numbers in the files."""
+        return ExampleTable(self._examples, self._passages, rows)
+
     def take(self, numbers: Int64) -> list[Example]:
         """Some of the examples, in that order."""
+        records = self._examples.take(self._rows[numbers])
+        lists = self._passages_of(numbers)
+        passages = iter(self._passages.take(np.concatenate([np.zeros(0, np.int64), *lists])))
+        return [_example(record, list(islice(passages, record["passages"]))) for record in records]
+
+    def queries(self, numbers: Int64) -> list[Query]:
+        """The queries of some examples: question, and passages of earlier hops."""
+        records = self._examples.take(self._rows[numbers])
+        contexts = [rows[self._roles[rows] == _CONTEXT] for rows in self._passages_of(numbers)]
         return [
-            _JSON.validate_json(record)
-            for record in self._dataset[self._rows[numbers].tolist()]["record"]
+            Query(record["question"], tuple(self.passages(rows)))
+            for record, rows in zip(records, contexts, strict=True)
         ]
 
-    @property
-    def ids(self) -> list[str]:
-        """The examples' ids."""
-        return list(self._dataset.data.column("id").take(pa.array(self._rows)).to_pylist())
+    def rows_of(self, numbers: Int64, role: Role) -> list[Int64]:
+        """Rows of each example's passages in a role, for `passages`."""
+        code = _ROLES.index(role)
+        return [rows[self._roles[rows] == code] for rows in self._passages_of(numbers)]
+
+    def rows_with_targets(self, numbers: Int64) -> list[Int64]:
+        """Rows of each example's passages that have a target."""
+        lists = self._passages_of(numbers)
+        return [rows[~np.isnan(self._targets[rows])] for rows in lists]
+
+    def targets(self, rows: Int64) -> Float64:
+        """The targets (n,) of passages."""
+        return self._targets[rows]
+
+    def passages(self, rows: Int64) -> list[Passage]:
+        """The passages in some rows, in that order."""
+        records = self._passages.take(rows)
+        return [Passage(record["id"], record["title"], record["text"]) for record in records]
+
+    def _passages_of(self, numbers: Int64) -> list[Int64]:
+        if not len(numbers):
+            return []
+        rows = self._rows[numbers]
+        counts = self._counts[rows]
+        return np.split(ranges(self._starts[rows], counts), np.cumsum(counts)[:-1])
+
+    def where(self, name: str) -> Any:
+        """A column of the examples: "id", "place", or "is_validation"."""
+        return self._examples.column(name)[self._rows]
 
     @property
     def has_negatives(self) -> bool:
         """Whether an example has a hard negative."""
-        return bool(np.asarray(self._dataset.data.column("has_negatives"))[self._rows].any())
+        lists = self.rows_of(np.arange(len(self)), "hard_negative")
+        return any(len(rows) for rows in lists)
+
+
+def _example(record: Mapping[str, Any], passages: Sequence[Mapping[str, Any]]) -> Example:
+    """An example of a row and the rows of its passages."""
+    context = []
+    candidates = []
+    for row in passages:
+        passage = Passage(row["id"], row["title"], row["text"])
+        if row["role"] == _CONTEXT:
+            context.append(passage)
+        else:
+            candidates.append(Candidate(passage, _ROLES[row["role"]], target=row["target"]))
+    return Example(
+        record["id"],
+        record["question"],
+        tuple(record["answers"]),
+        tuple(candidates),
+        tuple(context),
+        record["answer_profile"],
+        tuple(record["answer_starts"]),
+        record["target_answer"],
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +238,7 @@ class ExampleSplit:
 
 
 def split_examples(
-    config: Any,
+    config: QuestionsConfig,
     folder: Path,
     read: Callable[[Sequence[Path]], Iterable[Example]] | None = None,
     *,
@@ -135,10 +260,9 @@ def split_examples(
         DataError: a file is missing or malformed, or nothing is left to train on or to validate
             with.
     """
-    dataset = _stored_examples(config, folder / "examples.arrow", read)
-    is_validation, places = (
-        np.asarray(dataset.data.column(name)) for name in ("is_validation", "place")
-    )
+    table = _stored_examples(config, folder / "examples", read)
+    is_validation: Bool = table.where("is_validation").astype(bool)
+    places: Float64 = table.where("place")
 
     fraction = 0.0 if config.validation_file is not None else config.validation_fraction
     distinct = np.unique(places[~is_validation])
@@ -148,77 +272,121 @@ def split_examples(
     is_held_out = is_validation | (places < fraction)
     candidates = np.flatnonzero(is_held_out)
     most = config.validation_questions * per_question
-    chosen = np.sort(candidates[np.lexsort((candidates, places[candidates]))[:most]])
+    held_out = np.sort(candidates[np.lexsort((candidates, places[candidates]))[:most]])
     is_double = ~is_held_out & np.isin(places, places[is_validation])
     trained = np.flatnonzero(~is_held_out & ~is_double)
-    if not len(trained) or (config.validates and not len(chosen)):
+    if not len(trained) or (config.validates and not len(held_out)):
         raise DataError(
-            f"of {(~is_validation).sum()} questions {len(trained)} are left to train on, {len(chosen)} are "
+            f"of {(~is_validation).sum()} questions {len(trained)} are left to train on, {len(held_out)} are "
             "held out",
             hint="change validation_fraction, or give others than those of the validation_file",
         )
-    if doubles := int(is_double.sum()):
+    doubles = int(is_double.sum())
+    if doubles:
         get_logger(__name__).warning(
             "%d training questions are in the validation file too, and are not trained on", doubles
         )
     if config.train_questions and read is None:
         highest = np.sort(places[trained])[min(config.train_questions, len(trained)) - 1]
         trained = trained[places[trained] <= highest]
-    return ExampleSplit(tuple(ExampleTable(dataset, chosen)), ExampleTable(dataset, trained))
+    return ExampleSplit(tuple(table.of_rows(held_out)), table.of_rows(trained))
 
 
 def _stored_examples(
-    config: Any, place: Path, read: Callable[[Sequence[Path]], Iterable[Example]] | None
-) -> Any:
-    """The data set of all files, which are read if it is not there yet."""
-    from datasets import Dataset
+    config: QuestionsConfig,
+    folder: Path,
+    read: Callable[[Sequence[Path]], Iterable[Example]] | None,
+) -> ExampleTable:
+    """The table of all files, which are read if it is not there yet."""
 
-    def read_all(files: Sequence[Path]) -> Iterable[Example]:
-        return chain.from_iterable(read_examples(path, needs=config.needs) for path in files)
+    def read_all(files: Sequence[Path]) -> Iterator[Example]:
+        for file in files:
+            yield from read_examples(file, needs=config.needs)
 
     held_out_files = () if config.validation_file is None else (config.validation_file,)
-    if missing := [path for path in (*config.train_files, *held_out_files) if not path.is_file()]:
-        raise DataError(f"{missing[0]}: no such file")
-    if not place.is_file():
-        parts = [
-            (read or read_all)(paths) for paths in (config.train_files, held_out_files) if paths
-        ]
-        with atomic_path(place) as temporary, pa.OSFile(str(temporary), "wb") as sink:
-            _write(sink, *parts, seed=config.seed)
-    return Dataset.from_file(str(place))
+    for path in (*config.train_files, *held_out_files):
+        if not path.is_file():
+            raise DataError(f"{path}: no such file")
+    if not folder.is_dir():
+        read = read or read_all
+        with atomic_path(folder, folder=True) as temporary:
+            examples, passages = (pa.OSFile(str(temporary / name), "wb") for name in _FILES)
+            with examples, passages, _Writer(examples, passages, seed=config.seed) as writer:
+                writer.add(read(config.train_files))
+                if held_out_files:
+                    writer.add(read(held_out_files), is_validation=True)
+    return ExampleTable.open(folder)
 
 
-def _write(
-    sink: Any, training: Iterable[Example], validation: Iterable[Example] = (), *, seed: int = 0
-) -> None:
-    with pa.ipc.new_stream(sink, _SCHEMA) as stream:
-        for is_validation, examples in ((False, iter(training)), (True, iter(validation))):
-            while window := list(islice(examples, _WINDOW)):
-                rows = [{**_row(e, seed), "is_validation": is_validation} for e in window]
-                stream.write_batch(pa.RecordBatch.from_pylist(rows, _SCHEMA))
+class _Writer:
+    """Writes examples into the two streams, and closes them at the end."""
+
+    def __init__(self, examples: Any, passages: Any, *, seed: int) -> None:
+        self._examples = pa.ipc.new_stream(examples, _EXAMPLES)
+        self._passages = pa.ipc.new_stream(passages, _PASSAGES)
+        self._seed = seed
+
+    def __enter__(self) -> _Writer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._examples.close()
+        self._passages.close()
+
+    def add(self, examples: Iterable[Example], *, is_validation: bool = False) -> None:
+        """Write examples."""
+        remaining = iter(examples)
+        while window := list(islice(remaining, _WINDOW)):
+            passages: list[dict[str, Any]] = []
+            rows = []
+            for example in window:
+                listed = _passage_rows(example)
+                passages += listed
+                rows.append(
+                    {
+                        "id": example.id,
+                        "question": example.question,
+                        "answers": example.answers,
+                        "answer_profile": example.answer_profile,
+                        "answer_starts": example.answer_starts,
+                        "target_answer": example.target_answer,
+                        "passages": len(listed),
+                        "is_validation": is_validation,
+                        "place": place_of(example.question, self._seed),
+                    }
+                )
+            self._examples.write_batch(pa.RecordBatch.from_pylist(rows, _EXAMPLES))
+            self._passages.write_batch(pa.RecordBatch.from_pylist(passages, _PASSAGES))
 
 
-def _row(example: Example, seed: int) -> dict[str, Any]:
-    targets = {_content(c.passage): c.target for c in example.candidates if c.target is not None}
-    candidates: dict[tuple[str, str, str], Candidate] = {}
-    for c in example.candidates:
-        key = (c.role, *_content(c.passage))
-        if key not in candidates and (c.role in _TAUGHT or c.target is not None):
-            target = None if c.target is None else targets.pop(key[1:], None)
-            candidates[key] = Candidate(_bare(c.passage), c.role, target=target)
-    context = tuple(map(_bare, example.context))
-    stored = replace(example, candidates=tuple(candidates.values()), context=context)
+def _passage_rows(example: Example) -> list[dict[str, Any]]:
+    """The rows of an example's passages: each once per role, its target with the first."""
+    rows = [_passage_row(passage, _CONTEXT) for passage in example.context]
+    targets = {}
+    for candidate in example.candidates:
+        if candidate.target is not None:
+            targets[_content(candidate.passage)] = candidate.target
+    present = set()
+    for candidate in example.candidates:
+        content = _content(candidate.passage)
+        key = (candidate.role, *content)
+        is_taught = candidate.role in _TAUGHT or candidate.target is not None
+        if is_taught and key not in present:
+            present.add(key)
+            target = None if candidate.target is None else targets.pop(content, None)
+            rows.append(_passage_row(candidate.passage, _ROLES.index(candidate.role), target))
+    return rows
+
+
+def _passage_row(passage: Passage, role: int, target: float | None = None) -> dict[str, Any]:
     return {
-        "id": example.id,
-        "record": _JSON.dump_json(stored),
-        "has_negatives": bool(stored.negatives),
-        "place": place_of(example.question, seed),
+        "id": passage.id,
+        "title": passage.title,
+        "text": passage.text,
+        "role": role,
+        "target": target,
     }
 
 
 def _content(passage: Passage) -> tuple[str, str]:
     return passage.title, passage.text
-
-
-def _bare(passage: Passage) -> Passage:
-    return Passage(passage.id, passage.title, passage.text)

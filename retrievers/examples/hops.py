@@ -12,13 +12,13 @@ import numpy as np
 
 from indexers.gold import CorpusTexts
 from indexers.passages import PassageStore
-from rag.core.arrays import Bool, Int64
+from rag.core.arrays import Int64
 from rag.core.errors import DataError
 from rag.core.log import get_logger
 from rag.core.types import Passage, Question
 from rag.data.examples import Candidate, Example
 from rag.runtime.seeds import generator
-from retrievers.examples.batches import Epochs, RetrieverBatches
+from retrievers.examples.batches import IGNORED, Epochs, Labels, RetrieverBatches
 from retrievers.examples.data import ExampleTable
 
 PassageFinder = Callable[[Passage], Passage | None]
@@ -59,35 +59,59 @@ def hop_examples(
     counts: Counter[str] = Counter()
     for question in questions:
         named = [gold.passage for gold in question.gold]
-        named = named or [Passage(name, "", "") for name in question.gold_passage_ids]
-        listed = [find(passage) if find is not None else passage for passage in named]
-        golds = [passage for passage in listed if passage is not None and passage.text]
+        if not named:
+            named = [Passage(name, "", "") for name in question.gold_passage_ids]
+        golds = _found(named, find)
         if question.gold_are_alternatives:
-            named, golds = named[:1], golds[:1]
-        if reason := _why_left_out(named, golds, max_hops):
+            named = named[:1]
+            golds = golds[:1]
+        reason = _why_left_out(named, golds, max_hops)
+        if reason:
             counts[f"left out: {reason}"] += 1
             continue
-        negatives = [item.passage for item in question.context if item.passage.text]
-        wrong = tuple(Candidate(passage, "hard_negative", "question set") for passage in negatives)
-        is_stated = bool(question.gold_passage_ids)
-        orders = [tuple(range(len(golds)))] if is_stated else hop_orders(question.text, golds)
+        orders = [tuple(range(len(golds)))]
+        if not question.gold_passage_ids:  # whose order is that of the hops
+            orders = hop_orders(question.text, golds)
         counts[f"questions of {len(golds)} hops"] += 1
         counts["questions of one possible order"] += len(golds) > 1 and len(orders) == 1
         step = -(-len(orders) // _MOST_ORDERS)
         for number, order in enumerate(orders[::step]):
-            path = [golds[at] for at in order]
-            for hop in range(len(golds)):
-                id = f"{question.id}#{number}.{hop}"
-                context = tuple(path[:hop])
-                right = tuple(Candidate(passage, "positive") for passage in path[hop:])
-                yield Example(id, question.text, question.answers, (*right, *wrong), context)
+            yield from _examples_of_path(question, number, [golds[place] for place in order])
     log = get_logger(__name__)
     for what, count in sorted(counts.items()):
-        (log.warning if what.startswith("left out") else log.info)("%s: %d", what, count)
+        report = log.warning if what.startswith("left out") else log.info
+        report("%s: %d", what, count)
     if all(what.startswith("left out") for what in counts):
         raise DataError(
             "no question can be trained on; the warnings say why",
             hint="give gold passages; where a set names them without their text, --index has the texts",
+        )
+
+
+def _found(named: Iterable[Passage], find: PassageFinder | None) -> list[Passage]:
+    """The gold passages that have a text, as the corpus has them."""
+    golds = []
+    for passage in named:
+        stored = passage if find is None else find(passage)
+        if stored is not None and stored.text:
+            golds.append(stored)
+    return golds
+
+
+def _examples_of_path(
+    question: Question, number: int, path: Sequence[Passage]
+) -> Iterator[Example]:
+    """The example of each hop of one order of a question's passages."""
+    context = [item.passage for item in question.context if item.passage.text]
+    wrong = [Candidate(passage, "hard_negative", "question set") for passage in context]
+    for hop in range(len(path)):
+        right = [Candidate(passage, "positive") for passage in path[hop:]]
+        yield Example(
+            f"{question.id}#{number}.{hop}",
+            question.text,
+            question.answers,
+            (*right, *wrong),
+            tuple(path[:hop]),
         )
 
 
@@ -97,7 +121,9 @@ def passage_finder(passages: PassageStore) -> PassageFinder:
 
     def find(passage: Passage) -> Passage | None:
         rows = texts.find(passage) if passage.text else [passages.row_of(passage.id)]
-        return None if not rows or rows[0] is None else passages[rows[0]]
+        if not rows or rows[0] is None:
+            return None
+        return passages[rows[0]]
 
     return find
 
@@ -123,10 +149,11 @@ class HopEpochs(Epochs):
     def __getitem__(self, step: int) -> Int64:
         """(N,) examples of batch `step`, question by question, in hop order."""
         draw = generator(self.seed, 23, step)
-        chosen = [self._orders[question] for question in super().__getitem__(step).tolist()]
-        return np.array(
-            [e for orders in chosen for e in orders[draw.integers(len(orders))]], np.int64
-        )
+        examples: list[int] = []
+        for question in super().__getitem__(step).tolist():
+            orders = self._orders[question]
+            examples += orders[draw.integers(len(orders))]
+        return np.array(examples, np.int64)
 
 
 class HopBatches(RetrieverBatches):
@@ -142,25 +169,17 @@ class HopBatches(RetrieverBatches):
         batch's.
     """
 
-    def __init__(self, data: ExampleTable, examples: HopEpochs, **others: Any) -> None:
-        super().__init__(data, examples, **others)
-        self._paths = examples.paths
+    def __init__(self, data: ExampleTable, epochs: HopEpochs, **others: Any) -> None:
+        super().__init__(data, epochs, **others)
+        self._paths = epochs.paths
 
-    def _positives(self, examples: Sequence[Example], draw: np.random.Generator) -> list[Passage]:
-        return [example.positives[0] for example in examples]
+    def _draw_positives(self, lists: Sequence[Int64], draw: np.random.Generator) -> Int64:
+        return np.array([rows[0] for rows in lists], np.int64)
 
-    def _ignored(
-        self,
-        numbers: Int64,
-        examples: Sequence[Example],
-        passages: Sequence[Passage],
-        positives: Int64,
-    ) -> Bool:
-        ignored = super()._ignored(numbers, examples, passages, positives)
+    def _ignore(self, labels: Labels, numbers: Int64, positives: Int64) -> None:
         paths = self._paths[numbers]
-        hop, other = np.nonzero(paths[:, None] == paths)
-        ignored[hop, positives[other]] = hop < other
-        return ignored
+        hop, later = np.nonzero(np.triu(paths[:, None] == paths, 1))
+        labels[hop, positives[later]] = IGNORED
 
 
 def hop_orders(question: str, passages: Sequence[Passage]) -> list[tuple[int, ...]]:
@@ -177,24 +196,25 @@ def hop_orders(question: str, passages: Sequence[Passage]) -> list[tuple[int, ..
         >>> hop_orders("Is Germany longer than the Danube?", [other, one])
         [(0, 1), (1, 0)]
     """
-    words, names = _words(question), [_words(_NOTE.sub("", passage.title)) for passage in passages]
+    words = _words(question)
+    names = [_words(_NOTE.sub("", passage.title)) for passage in passages]
     texts = [_words(passage.text) for passage in passages]
-    first = [len(name) > 2 and name in words for name in names]
+    in_question = [len(name) > 2 and name in words for name in names]
 
     def precedes(i: int, j: int) -> bool:
-        if first[i] != first[j]:
-            return first[i]
-        return (
-            (not first[i] or len(passages) > 2)
-            and names[j] in texts[i]
-            and names[i] not in texts[j]
-        )
+        if in_question[i] != in_question[j]:
+            return in_question[i]
+        if in_question[i] and len(passages) == 2:
+            return False
+        return names[j] in texts[i] and names[i] not in texts[j]
 
-    before = [(i, j) for i, j in permutations(range(len(passages)), 2) if precedes(i, j)]
-    every = list(permutations(range(len(passages))))
-    return [
-        order for order in every if all(order.index(i) < order.index(j) for i, j in before)
-    ] or every
+    numbers = range(len(passages))
+    before = [(i, j) for i, j in permutations(numbers, 2) if precedes(i, j)]
+    all_orders = list(permutations(numbers))
+    possible = [
+        order for order in all_orders if all(order.index(i) < order.index(j) for i, j in before)
+    ]
+    return possible or all_orders
 
 
 def _why_left_out(named: Sequence[Passage], golds: Sequence[Passage], max_hops: int) -> str:

@@ -5,17 +5,15 @@ What a refresh writes:
 
     negatives.npy   (Q, K) passage rows, hardest first, then -1
     embeddings/     vectors of the corpus until the negatives are mined; a killed refresh resumes
-    after its
-                    last finished shard
+                    after its last finished shard
 """
 
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -25,30 +23,38 @@ from indexers.gold import CorpusTexts
 from indexers.index import Index
 from indexers.passages import PassageStore
 from indexers.protocols import EncodesCorpus
-from rag.core.arrays import load_npy, save_npy
+from rag.core.arrays import Int64, load_npy, save_npy
 from rag.core.errors import ConfigError, DataError
 from rag.core.log import Progress
-from rag.data.examples import Candidate, Example
+from rag.data.examples import Example
+from rag.training.distributed import World
 from rag.training.fit import Method
+from rag.training.precision import MasterWeights
 from rag.training.refresh import Refresh
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.examples.batches import RetrieverBatches
 from retrievers.examples.data import ExampleTable, answer_matcher, split_examples
 from retrievers.negatives.mine import NegativeFilter
 from retrievers.protocols import TextEncoder
-from retrievers.training.bi_encoder import snapshot_writer
+from retrievers.training.bi_encoder import load_model, snapshot_writer
 from retrievers.training.config import AnceTrainConfig
 from retrievers.training.losses import in_batch_loss, pairwise_loss
-from retrievers.training.recipe import BiEncoderRun, contrastive_batches, train_bi_encoder
+from retrievers.training.recipe import bi_encoder_method, contrastive_batches
 
 _QUESTIONS_AT_ONCE = 2048
-_NAME = "negatives.npy"
+_NEGATIVES = "negatives.npy"
 
 
-def train_ance(config: AnceTrainConfig, *, encode: EncodesCorpus | None = None) -> Path:
-    """Train a retriever with negatives that its own snapshots retrieve; see `train_bi_encoder`.
+def build(
+    config: AnceTrainConfig, index: Index, encode: EncodesCorpus | None, world: World
+) -> Method:
+    """The method of `rag train ance`: a retriever with negatives that its own snapshots retrieve.
 
-    Also writes `refresh/`, the snapshots and the negatives; `encode` encodes the corpus for them.
+    Also writes `refresh/`, the snapshots and the negatives.
+
+    Args:
+        index: its passages are encoded anew at every refresh.
+        encode: encodes the corpus; None does it here.
 
     Source:
         Xiong et al. 2021, "Approximate Nearest Neighbor Negative Contrastive Learning for Dense
@@ -58,16 +64,10 @@ def train_ance(config: AnceTrainConfig, *, encode: EncodesCorpus | None = None) 
         The optimiser is AdamW, not LAMB, and the learning rate is warmed up once, not at every
         refresh.
     """
-    with Index.open(config.index) as index:
-        return train_bi_encoder(config, partial(build, index=index, encode=encode))
-
-
-def build(run: BiEncoderRun, *, index: Index, encode: EncodesCorpus | None) -> Method:
-    """The method of `train_ance` over its index."""
-    config = run.config
-    split = run.split_examples()
-    every = config.refresh_every_steps
+    # data
+    split = split_examples(config, config.out / "data")
     data = split.training
+    every = config.refresh_every_steps
     has_negatives = data.has_negatives
     if config.loss == "pairwise" and split.held_out:
         has_negatives = has_negatives and any(example.negatives for example in split.held_out)
@@ -79,24 +79,38 @@ def build(run: BiEncoderRun, *, index: Index, encode: EncodesCorpus | None) -> M
     batches = contrastive_batches(config, data)
     mined = [batches]
 
-    def make_batches(config: Any, data: ExampleTable, *, once: bool = False) -> RetrieverBatches:
+    def make_batches(
+        config: AnceTrainConfig, data: ExampleTable, *, once: bool = False
+    ) -> RetrieverBatches:
         """The held-out batches, which draw from mined negatives too."""
         held_out = contrastive_batches(config, data, once=once)
         mined.append(held_out)
         return held_out
 
-    write = snapshot_writer(run.model, run.master.state, max_length=config.longest_query)
-    take_up = partial(take_up_negatives, mined, index.passages)
-    refresh = Refresh(config, refresh_negatives, write, take_up, world=run.world, encode=encode)
+    # model
+    model = load_model(config, world.device)
+    master = MasterWeights(model, config.precision)
+
+    # negatives
+    refresh = Refresh(
+        config,
+        refresh_negatives,
+        snapshot_writer(model, master.state, max_length=config.longest_query),
+        partial(take_up_negatives, mined, index.passages),
+        world=world,
+        encode=encode,
+    )
     origin = f"mined anew with the model itself every {every} steps" if every else "of the file"
-    facts = {"training questions": len(data), "negatives": origin}
-    return run.method(
+    return bi_encoder_method(
+        model,
+        master,
+        world,
         batches,
         split.held_out,
-        facts,
         make_batches=make_batches,
         loss=pairwise_loss if config.loss == "pairwise" else in_batch_loss,
         hooks=refresh,
+        facts={"training questions": len(data), "negatives": origin},
     )
 
 
@@ -109,7 +123,7 @@ def take_up_negatives(
     Args:
         mined: batches of the training examples, and in the main process those of the held-out ones.
     """
-    rows = load_npy(result / _NAME, dtype=np.int32)
+    rows = load_npy(result / _NEGATIVES, dtype=np.int32)
     first = 0
     for batches in mined:
         last = first + len(batches.data)
@@ -119,20 +133,28 @@ def take_up_negatives(
 
 
 def refresh_negatives(
-    config: Any, device: str, snapshot: Path, folder: Path, encode: EncodesCorpus = encode_corpus
+    config: AnceTrainConfig,
+    device: str,
+    snapshot: Path,
+    folder: Path,
+    encode: EncodesCorpus = encode_corpus,
 ) -> None:
     """Mine the negatives of a run, which has divided its examples, with a snapshot of its model."""
     split = split_examples(config, config.out / "data")
-    examples = [*split.training, *split.held_out]
+    # Their other passages would fill the memory.
+    examples = [
+        replace(example, candidates=example.of_role("positive"))
+        for example in chain(split.training, split.held_out)
+    ]
     encoder = BiEncoder.load(snapshot / "encoder", device=device)
     with Index.open(config.index) as index:
         mine_negatives(config, index.passages, examples, encoder, folder, encode)
 
 
 def mine_negatives(
-    config: Any,
+    config: AnceTrainConfig,
     corpus: PassageStore,
-    examples: Iterable[Example],
+    examples: Sequence[Example],
     encoder: TextEncoder,
     folder: Path,
     encode: EncodesCorpus = encode_corpus,
@@ -142,33 +164,37 @@ def mine_negatives(
     Raises:
         DataError: not one negative was found.
     """
-    labelled = [
-        replace(e, candidates=tuple(Candidate(p, "positive") for p in e.positives))
-        for e in examples
-    ]
     texts = CorpusTexts(corpus)  # which may hold a passage twice
     embeddings = encode(folder / "embeddings", corpus, encoder, "float16")
-    mined = np.full((len(labelled), config.kept), -1, np.int32)
-    with Progress(len(labelled), "questions", "mine") as progress:
-        for start in range(0, len(labelled), _QUESTIONS_AT_ONCE):
-            block = labelled[start : start + _QUESTIONS_AT_ONCE]
+    mined = np.full((len(examples), config.kept), -1, np.int32)
+    with Progress(len(examples), "questions", "mine") as progress:
+        for start in range(0, len(examples), _QUESTIONS_AT_ONCE):
+            block = examples[start : start + _QUESTIONS_AT_ONCE]
             vectors = encoder.encode_queries([example.query for example in block])
             retrieved = exact_search(embeddings, vectors, config.depth)[1]
             for number, (example, ranked) in enumerate(zip(block, retrieved, strict=True), start):
-                rows = [row for row in ranked.tolist() if row >= 0]
-                allowed = NegativeFilter(
-                    answer_matcher(example),
-                    {row for passage in example.positives for row in texts.find(passage)},
-                    [passage.text for passage in example.positives],
-                )
-                passing = (row for row in rows if not allowed.reason(row, corpus[row]))
-                chosen = list(islice(passing, config.kept))
-                mined[number, : len(chosen)] = chosen
+                negatives = _negatives_of(example, ranked, corpus, texts)
+                kept = list(islice(negatives, config.kept))
+                mined[number, : len(kept)] = kept
             progress.update(len(block))
     if (mined < 0).all():
         raise DataError(
-            f"of the {config.depth} best passages of {len(labelled)} questions not one is a negative",
+            f"of the {config.depth} best passages of {len(examples)} questions not one is a negative",
             hint="raise depth, or check the answers: every passage seems to hold one",
         )
-    save_npy(folder / _NAME, mined)
+    save_npy(folder / _NEGATIVES, mined)
     shutil.rmtree(folder / "embeddings")
+
+
+def _negatives_of(
+    example: Example, ranked: Int64, corpus: PassageStore, texts: CorpusTexts
+) -> Iterator[int]:
+    """The rows of a ranking that are negatives of a question, best first; -1 ends the ranking."""
+    positives: set[int] = set()
+    for passage in example.positives:
+        positives.update(texts.find(passage))
+    contents = [passage.text for passage in example.positives]
+    allowed = NegativeFilter(answer_matcher(example), positives, contents)
+    for row in ranked.tolist():
+        if row >= 0 and not allowed.reason(row, corpus[row]):
+            yield row

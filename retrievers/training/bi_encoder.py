@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -14,23 +14,23 @@ from torch import Tensor, nn
 
 from indexers.index import Index
 from indexers.protocols import EncoderIdentity
-from rag.core.arrays import Int32, Int64
+from rag.core.arrays import Int64
 from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.core.log import get_logger
 from rag.core.types import Passage, Query
-from rag.runtime.backbone import plan_batches, reset_layers
+from rag.runtime.backbone import reset_layers
 from rag.runtime.model_files import TOWER_SEPARATOR, model_folder, tower_folders
+from retrievers.encoders.bi_encoder import warn_of_guesses
 from retrievers.encoders.export import write_encoder
+from retrievers.encoders.folders import read_settings
 from retrievers.encoders.open import load_like
-from retrievers.encoders.settings import STATIC, EncoderSettings, read_settings
+from retrievers.encoders.settings import STATIC, TOKENS, EncoderSettings
 from retrievers.encoders.tokenization import TextTokenizer
-from retrievers.encoders.tower import TowerModel
+from retrievers.encoders.tower import TokenIds, Tower
 from retrievers.encoders.vectors import Vectors, score
 from retrievers.training.config import BiEncoderConfig
 
 ConfigT = TypeVar("ConfigT", bound=BiEncoderConfig)
-TokenIds = Int32 | Sequence[int]
-TOKENS = "tokens"  # pooling: a vector per token
 _CPU_CHUNK = (64, 1 << 13)  # texts, tokens
 _GPU_CHUNK = (1024, 1 << 16)
 
@@ -63,7 +63,8 @@ class RetrieverTokenizer:
 
     def passages(self, passages: Sequence[Passage]) -> list[list[int]]:
         """Token ids of passages, in order."""
-        return self._passages.passages([p.title for p in passages], [p.text for p in passages])
+        titles = [passage.title for passage in passages]
+        return self._passages.passages(titles, [passage.text for passage in passages])
 
 
 class BiEncoderModel(nn.Module):
@@ -78,14 +79,15 @@ class BiEncoderModel(nn.Module):
         temperature: number by which scores are divided.
         query_tokens: maximum length of a query with passages; None: as for questions.
         config: what it was loaded with, completed by what follows from an index.
+        bank: an index whose vectors are the passages', so that the question side alone is trained.
         fixed: vectors of passages by title and text, if the passage tower is fixed; None computes
             vectors at every visit.
     """
 
     def __init__(
         self,
-        question: TowerModel,
-        passage: TowerModel,
+        question: Tower,
+        passage: Tower,
         settings: Sides,
         *,
         temperature: float = 1.0,
@@ -98,6 +100,7 @@ class BiEncoderModel(nn.Module):
         self.temperature = temperature
         self.query_tokens: int | None = None
         self.config: BiEncoderConfig
+        self.bank: Index | None = None
         self.fixed: dict[tuple[str, str], Tensor] | None = None
 
     @property
@@ -125,20 +128,21 @@ class BiEncoderModel(nn.Module):
         """Maximum texts and tokens that go through a tower at once; `rows` replaces the usual
         number.
         """
-        usual, tokens = _CPU_CHUNK if self.device == "cpu" else _GPU_CHUNK
-        return (usual, tokens) if rows is None else (rows, 1 << 62)
+        if rows is not None:
+            return rows, 1 << 62
+        return _CPU_CHUNK if self.device == "cpu" else _GPU_CHUNK
 
     def encode_questions(self, texts: Sequence[TokenIds]) -> Tensor:
         """Vectors (B, D) float32 of questions' token ids, in order; differentiable unless grad is
         off.
         """
-        return self.vectors(self.question, texts, question=True).values
+        return self.question.encode(texts, self.chunk(), question=True).values
 
     def encode_passages(self, texts: Sequence[TokenIds]) -> Tensor:
         """Vectors (P, D) float32 of passages' token ids, in order; differentiable unless grad is
         off.
         """
-        return self.vectors(self.passage, texts).values
+        return self.passage.encode(texts, self.chunk()).values
 
     def ask(self, queries: Sequence[Query]) -> Tensor:
         """`encode_questions` of texts."""
@@ -153,29 +157,24 @@ class BiEncoderModel(nn.Module):
         """Of both sides, as the model reads texts."""
         return RetrieverTokenizer(*self.settings, query_tokens=self.query_tokens)
 
-    def vectors(
-        self, tower: TowerModel, texts: Sequence[TokenIds], *, question: bool = False
-    ) -> Vectors:
-        """The vector or vectors of each text by one of the towers, in order."""
-        rows, tokens = self.chunk()
-        plan = plan_batches([len(text) for text in texts], max_rows=rows, max_tokens=tokens)
-        encode = partial(tower, question=question)
-        parts = Vectors.joined([encode([texts[row] for row in chunk]) for chunk in plan])
-        return parts.take(np.argsort([row for chunk in plan for row in chunk]).tolist())
-
     def fixed_vectors(self, passages: Sequence[Passage]) -> Vectors:
         """The vectors of passages that `fixed` holds; those of others are computed once, and added
         to it.
         """
-        assert self.fixed is not None
-        contents = {(passage.title, passage.text): passage for passage in passages}
-        if new := {content: p for content, p in contents.items() if content not in self.fixed}:
+        fixed = self.fixed
+        assert fixed is not None
+        new = {}
+        for passage in passages:
+            if (passage.title, passage.text) not in fixed:
+                new[passage.title, passage.text] = passage
+        if new:
             training = self.passage.training
             self.passage.eval()  # a fixed tower: no dropout
             with torch.no_grad():
-                self.fixed.update(zip(new, self.read(list(new.values())).cpu(), strict=True))
+                fixed.update(zip(new, self.read(list(new.values())).cpu(), strict=True))
             self.passage.train(training)
-        return Vectors(torch.stack([self.fixed[p.title, p.text] for p in passages]).to(self.device))
+        vectors = [fixed[passage.title, passage.text] for passage in passages]
+        return Vectors(torch.stack(vectors).to(self.device))
 
     def score(self, questions: Vectors, passages: Vectors) -> Tensor:
         """Scores (B, P) of the vectors of B questions and P passages, over the temperature; see
@@ -185,62 +184,64 @@ class BiEncoderModel(nn.Module):
 
 
 def load_model(
-    config: BiEncoderConfig, device: str, *, freeze_passages: bool = False
+    config: BiEncoderConfig,
+    device: str,
+    *,
+    freeze_passages: bool = False,
+    same_encoder: bool = False,
 ) -> BiEncoderModel:
     """The model that training starts from, in fp32 and training mode.
 
     An index that the configuration names gives the encoder, as the configuration's help says.
+
+    Args:
+        freeze_passages: do not train the passage tower.
+        same_encoder: see `adopt_index`.
 
     Raises:
         ConfigError: the settings of the towers do not go together.
         MismatchedArtifactError: the towers' vectors differ in size, or the index was built with
             an encoder that has changed since.
     """
-    if config.index and config.keeps_index and config.passage_encoder is None:
-        with Index.open(config.index) as index:
-            config = adopt_index(config, index)
+    bank = None
+    if config.index is not None and config.keeps_index and config.passage_encoder is None:
+        bank = Index.open(config.index)
+        config = adopt_index(config, bank, same_encoder=same_encoder)
     config = start_from_index(config)
-    question_folder = tower_folders(model_folder(config.question_encoder))[1]
-    source = config.passage_encoder or config.question_encoder
-    passage_folder = question_folder if config.shared else tower_folders(model_folder(source))[0]
-    of_question = _side(config, question_folder, config.question_tokens)
-    of_passage = _side(config, passage_folder, config.passage_tokens)
-    for guessed in dict.fromkeys((of_question.guessed, of_passage.guessed)):
-        if guessed:
-            log.warning("%s", guessed)
-    if (of_question.pooling, of_question.normalize) != (of_passage.pooling, of_passage.normalize):
-        raise ConfigError(
-            f"the towers pool differently: {of_question.pooling}, normalised: {of_question.normalize}, "
-            f"and {of_passage.pooling}, normalised: {of_passage.normalize}",
-            hint="set pooling and normalize",
+    of_question, of_passage = _read_sides(config)
+    towers = []
+    for number, side in enumerate([of_question] if config.shared else [of_question, of_passage]):
+        tower = Tower.load(
+            side,
+            projection_dim=config.projection_dim,
+            projection_norm=config.projection_norm,
+            dropout=config.dropout,
+            lora=config.lora,
+            seed=config.seed + number,
+            device=device,
         )
-    own = {
-        name: getattr(config, name)
-        for name in ("projection_dim", "projection_norm", "dropout", "lora")
-    }
-    towers = [
-        TowerModel.load(side, **own, seed=config.seed + number, device=device)
-        for number, side in enumerate([of_question] if config.shared else [of_question, of_passage])
-    ]
-    for tower in towers:
         reset_layers(tower.encoder, config.reset_layers, config.seed)
+        towers.append(tower)
     question = towers[0]
     passage = towers[-1]
     if question.dim != passage.dim:
         raise MismatchedArtifactError(
-            f"the vectors of {question_folder} have {question.dim} dimensions, those of {passage_folder} "
-            f"have {passage.dim}",
+            f"the vectors of {of_question.weights_dir} have {question.dim} dimensions, those of "
+            f"{of_passage.weights_dir} have {passage.dim}",
             hint="set projection_dim to bring both to one size",
         )
-    question_side = replace(of_question, passage_prefix=of_passage.passage_prefix)
-    sides = Sides(question_side, replace(of_passage, query_prefix=of_question.query_prefix))
     temperature = config.temperature
     if temperature == "auto":
         temperature = 0.05 if of_question.similarity == "cosine" else 1.0
+    sides = Sides(
+        replace(of_question, passage_prefix=of_passage.passage_prefix),
+        replace(of_passage, query_prefix=of_question.query_prefix),
+    )
     model = BiEncoderModel(question, passage, sides, temperature=temperature).to(device).train()
     model.config = config
     model.query_tokens = config.longest_query
-    if freeze_passages or config.frozen is not None:
+    model.bank = bank
+    if freeze_passages or bank is not None or config.frozen is not None:
         if model.shared:
             raise ConfigError(
                 "a shared tower cannot be frozen for passages alone", hint="set shared=false"
@@ -249,15 +250,38 @@ def load_model(
     return model
 
 
-def _side(config: BiEncoderConfig, folder: Path, tokens: int) -> EncoderSettings:
+def _read_sides(config: BiEncoderConfig) -> Sides:
+    """The settings of both towers for training."""
+    question_folder = tower_folders(model_folder(config.question_encoder))[1]
+    passage_folder = question_folder
+    if not config.shared:
+        source = config.passage_encoder or config.question_encoder
+        passage_folder = tower_folders(model_folder(source))[0]
+    question = _read_side(config, question_folder, config.question_tokens)
+    passage = _read_side(config, passage_folder, config.passage_tokens)
+    warn_of_guesses(question, passage)
+    if (question.pooling, question.normalize) != (passage.pooling, passage.normalize):
+        raise ConfigError(
+            f"the towers pool differently: {question.pooling}, normalised: {question.normalize}, "
+            f"and {passage.pooling}, normalised: {passage.normalize}",
+            hint="set pooling and normalize",
+        )
+    return Sides(question, passage)
+
+
+def _read_side(config: BiEncoderConfig, folder: Path, tokens: int) -> EncoderSettings:
+    """The settings of a folder, changed as the configuration says."""
     stored = read_settings(folder)
     is_unset = config.pooling == "auto" and stored.kind == "transformers"
-    names = ("normalize", "on_tokens", "query_prefix", "passage_prefix", "layout")
     return stored.override(
         pooling="cls" if is_unset else config.pooling,
+        normalize=config.normalize,
+        on_tokens=config.on_tokens,
+        query_prefix=config.query_prefix,
+        passage_prefix=config.passage_prefix,
+        layout=config.layout,
         max_length=tokens,
         query_tokens=config.question_tokens,
-        **{name: getattr(config, name) for name in names},
     )
 
 
@@ -265,12 +289,19 @@ def encoder_form(model: BiEncoderModel) -> EncoderSettings:
     """Text settings of the finished encoder: those of training, or longer where its start's are."""
     config = model.config
     settings = model.settings.passage
-    started = read_settings(
-        tower_folders(model_folder(config.passage_encoder or config.question_encoder))[0]
-    )
-    declared = started.max_length if started.kind == "sentence-transformers" else 0
-    length = max(declared, config.longest_query)
+    length = config.longest_query
+    start = model_folder(config.passage_encoder or config.question_encoder)
+    started = read_settings(tower_folders(start)[0])
+    if started.kind == "sentence-transformers":
+        length = max(length, started.max_length)
     return replace(settings, max_length=min(length, settings.max_length_limit()))
+
+
+def frozen_form(model: BiEncoderModel) -> EncoderSettings:
+    """Text settings of an encoder whose passage vectors are an index's: those it was encoded
+    with.
+    """
+    return replace(model.settings.passage, max_length=model.config.passage_tokens)
 
 
 def export_model(
@@ -323,15 +354,17 @@ def adopt_index(config: ConfigT, index: Index, *, same_encoder: bool = False) ->
             hint="build the index with another --encoder",
         )
     index.check_encoder(load_like(identity, precision="fp32").identity)
-    if (name := config.question_encoder) is not None:
+    name = config.question_encoder
+    if name is not None:
         passages, separator, _ = identity.name.partition(TOWER_SEPARATOR)
         pair = f"{passages}{TOWER_SEPARATOR}{name}" if separator else name
-        chosen = load_like(identity, pair, precision="fp32").identity
+        start = load_like(identity, pair, precision="fp32").identity
         if same_encoder:
-            index.check_encoder(chosen)
-        elif chosen.weights_sha256 != identity.weights_sha256:
+            index.check_encoder(start)
+        elif start.weights_sha256 != identity.weights_sha256:
             log.warning("questions start from %s, the vectors are those of %s", name, identity.name)
-    return config.replaced(**_settings_of(config, identity), passage_tokens=identity.max_length)
+    settings = {**_encoders_of(config, identity), **_form_of(identity)}
+    return config.replaced(**settings, passage_tokens=identity.max_length)
 
 
 def start_from_index(config: ConfigT) -> ConfigT:
@@ -346,31 +379,24 @@ def start_from_index(config: ConfigT) -> ConfigT:
         return config
     with Index.open(config.index) as index:
         identity = index.encoder_identity
-        if (
-            identity is None
-            or identity.pooling == STATIC
-            or identity.pooling == TOKENS != config.pooling
-        ):
+        is_late = identity is not None and identity.pooling == TOKENS != config.pooling
+        if identity is None or identity.pooling == STATIC or is_late:
             log.warning(
                 "training starts from the embedded encoder: %s has none for this", config.index
             )
             return config
         index.check_encoder(load_like(identity, precision="fp32").identity)
-    only_weights = (
-        identity.pooling != config.pooling == TOKENS
-    )  # of a vector per text, for one per token
     log.info("training starts from %s, the encoder of %s", identity.name, config.index)
-    settings = {
-        name: value
-        for name, value in _settings_of(config, identity).items()
-        if getattr(config, name) in (None, "auto")
-        and (name.endswith("_encoder") or not only_weights)
-    }
-    return config.replaced(**settings)
+    settings = _encoders_of(config, identity)
+    # An encoder of a vector per text gives its weights alone to one of a vector per token.
+    if config.pooling != TOKENS or identity.pooling == TOKENS:
+        settings |= _form_of(identity)
+    unset = [name for name in settings if getattr(config, name) in (None, "auto")]
+    return config.replaced(**{name: settings[name] for name in unset})
 
 
-def _settings_of(config: BiEncoderConfig, identity: EncoderIdentity) -> dict[str, Any]:
-    """The encoders of an index, and how they read and pool texts."""
+def _encoders_of(config: BiEncoderConfig, identity: EncoderIdentity) -> dict[str, Any]:
+    """The encoders of an index."""
     passages, _, questions = identity.name.partition(TOWER_SEPARATOR)
     of_passages, of_questions = tower_folders(model_folder(passages))
     if config.shared and (questions or of_passages != of_questions):
@@ -378,12 +404,16 @@ def _settings_of(config: BiEncoderConfig, identity: EncoderIdentity) -> dict[str
             f"{identity.name} encodes questions and passages with different weights, and shared is true",
             hint="set shared=false",
         )
-    names = ("pooling", "normalize", "layout", "query_prefix", "passage_prefix")
     return {
         "question_encoder": config.question_encoder or questions or passages,
         "passage_encoder": passages,
-        **{name: getattr(identity, name) for name in names},
     }
+
+
+def _form_of(identity: EncoderIdentity) -> dict[str, Any]:
+    """How an index's encoder reads and pools texts."""
+    names = ("pooling", "normalize", "layout", "query_prefix", "passage_prefix")
+    return {name: getattr(identity, name) for name in names}
 
 
 def listed_scores(questions: Tensor, vectors: Tensor, places: Tensor, scale: float = 1.0) -> Tensor:
@@ -416,8 +446,7 @@ def score_rows(
     if encode:
         vectors = model.read(index.passages.get_many(distinct))  # (U, D)
     else:
-        vectors = torch.from_numpy(index.require_dense().embeddings.rows(distinct)).to(
-            queries.device
-        )
+        stored = index.require_dense().embeddings.rows(distinct)
+        vectors = torch.from_numpy(stored).to(queries.device)
     listed = torch.from_numpy(np.where(rows < 0, -1, places.reshape(rows.shape)))
     return listed_scores(queries, vectors, listed, model.scale)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
+from rag.core.errors import ConfigError
 from rag.training.config import Rate, RefreshedConfig, TrainConfig
 
 if TYPE_CHECKING:
@@ -124,7 +126,7 @@ class HeldOutConfig(TrainConfig):
     @property
     def validates(self) -> bool:
         """Whether there are held-out questions."""
-        return getattr(self, "validation_file", None) is not None or self.validation_fraction > 0
+        return self.validation_fraction > 0
 
 
 class QuestionsConfig(HeldOutConfig):
@@ -145,6 +147,11 @@ class QuestionsConfig(HeldOutConfig):
     validation_file: Path | None = None
     train_questions: int = Field(default=0, ge=0)
 
+    @property
+    def validates(self) -> bool:
+        """Whether there are held-out questions."""
+        return self.validation_file is not None or super().validates
+
 
 class EncodedConfig(BiEncoderConfig):
     """Settings of recipes that compare the vectors of questions and passages of a batch.
@@ -159,7 +166,11 @@ class EncodedConfig(BiEncoderConfig):
     chunk_size: int | None = Field(default=None, ge=1)
 
 
-class ContrastiveConfig(EncodedConfig, QuestionsConfig):
+class ExamplesConfig(EncodedConfig, QuestionsConfig):
+    """Settings of recipes of bi-encoders that learn from training examples."""
+
+
+class ContrastiveConfig(ExamplesConfig):
     """Settings of contrastive recipes: in-batch and mined negatives.
 
     Attributes:
@@ -193,7 +204,7 @@ class DprTrainConfig(ContrastiveConfig):
     recipe: ClassVar[str] = "dpr"
 
     def train_model(self) -> Path:
-        """Train a retriever, or resume the run in `out`; see `train_bi_encoder`.
+        """Train a retriever, or resume the run in `out`; see `rag.training.run.train`.
 
         Each question's positive is contrasted with the passages of all questions in its batch, and
         with the question's hard negatives.
@@ -206,9 +217,10 @@ class DprTrainConfig(ContrastiveConfig):
             Unlike in the paper, a question's other positives are left out of its negatives
             (`mask_false_negatives`); passages that answer it are when negatives are mined.
         """
-        from retrievers.training.recipe import train_bi_encoder
+        from rag.training.run import train
+        from retrievers.training.recipe import learn_from_examples
 
-        return train_bi_encoder(self)
+        return train(self, partial(learn_from_examples, self), "encoder")
 
 
 class AnceTrainConfig(ContrastiveConfig, RefreshedConfig):
@@ -246,10 +258,13 @@ class AnceTrainConfig(ContrastiveConfig, RefreshedConfig):
         return self
 
     def train_model(self, *, encode: EncodesCorpus | None = None) -> Path:
-        """See `train_ance`."""
-        from retrievers.training.ance import train_ance
+        """See `retrievers.training.ance.build`."""
+        from indexers.index import Index
+        from rag.training.run import train
+        from retrievers.training.ance import build
 
-        return train_ance(self, encode=encode)
+        with Index.open(self.index) as index:
+            return train(self, partial(build, self, index, encode), "encoder")
 
 
 class MdrTrainConfig(ContrastiveConfig):
@@ -301,10 +316,12 @@ class MdrTrainConfig(ContrastiveConfig):
         return self
 
     def train_model(self) -> Path:
-        """See `train_mdr`."""
-        from retrievers.training.mdr import train_mdr
+        """See `retrievers.training.mdr.build`."""
+        from rag.training.run import train
+        from retrievers.training.mdr import build
 
-        return train_mdr(self)
+        reason = "only questions are encoded" if self.keeps_index else ""
+        return train(self, partial(build, self), "encoder", one_process=reason)
 
 
 class IctTrainConfig(EncodedConfig, CorpusConfig, HeldOutConfig):
@@ -326,13 +343,14 @@ class IctTrainConfig(EncodedConfig, CorpusConfig, HeldOutConfig):
     keep_sentence: float = Field(default=0.1, ge=0, le=1)
 
     def train_model(self) -> Path:
-        """See `train_ict`."""
-        from retrievers.training.ict import train_ict
+        """See `retrievers.training.ict.build`."""
+        from rag.training.run import train
+        from retrievers.training.ict import build
 
-        return train_ict(self)
+        return train(self, partial(build, self), "encoder")
 
 
-class DistillTrainConfig(EncodedConfig, QuestionsConfig):
+class DistillTrainConfig(ExamplesConfig):
     """Settings of `rag train distill`.
 
     Attributes:
@@ -354,10 +372,11 @@ class DistillTrainConfig(EncodedConfig, QuestionsConfig):
     target_temperature: float = Field(default=1.0, gt=0)
 
     def train_model(self) -> Path:
-        """See `train_distill`."""
-        from retrievers.training.distill import train_distill
+        """See `retrievers.training.distill.build`."""
+        from rag.training.run import train
+        from retrievers.training.distill import build
 
-        return train_distill(self)
+        return train(self, partial(build, self), "encoder")
 
 
 class StaticTrainConfig(QuestionsConfig):
@@ -388,10 +407,20 @@ class StaticTrainConfig(QuestionsConfig):
     clip_norm: float = Field(default=100.0, gt=0)
 
     def train_model(self) -> Path:
-        """See `train_static`."""
-        from retrievers.training.static import train_static
+        """See `retrievers.training.static.build`."""
+        from indexers.index import Index
+        from rag.training.run import train
+        from retrievers.training.static import build
 
-        return train_static(self)
+        with Index.open(self.index) as index:
+            size = 0 if index.embeddings is None else index.embeddings.dim
+            if self.dim > size:
+                raise ConfigError(
+                    f"dim is {self.dim}, and {self.index} has {size or 'no'} dimensions per passage",
+                    hint="lower dim, or build the index with --retriever dense or hybrid",
+                )
+            reason = "one table of vectors is trained"
+            return train(self, partial(build, self, index), "encoder", one_process=reason)
 
 
 class ColbertTrainConfig(ContrastiveConfig):
@@ -413,7 +442,7 @@ class ColbertTrainConfig(ContrastiveConfig):
     passage_tokens: int = Field(default=180, ge=8, le=4096)
 
     def train_model(self) -> Path:
-        """Train a retriever, or resume the run in `out`; see `train_bi_encoder`. The finished encoder
+        """Train a retriever, or resume the run in `out`; see `rag.training.run.train`. The finished encoder
         is a folder of sentence-transformers' `MultiVectorEncoder`.
 
         Score of question and passage is MaxSim of their token vectors; questions are filled up with
@@ -424,9 +453,10 @@ class ColbertTrainConfig(ContrastiveConfig):
             Santhanam et al. 2022, "ColBERTv2: Effective and Efficient Retrieval via Lightweight
             Late Interaction", section 3.2.
         """
-        from retrievers.training.recipe import train_bi_encoder
+        from rag.training.run import train
+        from retrievers.training.recipe import learn_from_examples
 
-        return train_bi_encoder(self)
+        return train(self, partial(learn_from_examples, self), "encoder")
 
 
 class RerankerTrainConfig(QuestionsConfig):
@@ -458,7 +488,8 @@ class RerankerTrainConfig(QuestionsConfig):
     dropout: float | None = Field(default=None, ge=0, lt=1)
 
     def train_model(self) -> Path:
-        """See `train_reranker`."""
-        from retrievers.training.reranker import train_reranker
+        """See `retrievers.training.reranker.build`."""
+        from rag.training.run import train
+        from retrievers.training.reranker import build
 
-        return train_reranker(self)
+        return train(self, partial(build, self), "cross-encoder")

@@ -1,9 +1,11 @@
-"""Train a retriever over hops (MDR): the recipe, top to bottom."""
+"""Train a retriever over hops (MDR)."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,8 +17,10 @@ from rag.core.arrays import Int64
 from rag.core.types import Question
 from rag.data.examples import Example
 from rag.data.questions import draw_sample, read_questions
+from rag.training.distributed import World
 from rag.training.fit import Loss, Method
-from retrievers.examples.data import ExampleTable
+from rag.training.precision import MasterWeights
+from retrievers.examples.data import ExampleTable, split_examples
 from retrievers.examples.hops import (
     HopBatches,
     HopEpochs,
@@ -24,15 +28,15 @@ from retrievers.examples.hops import (
     hop_examples,
     passage_finder,
 )
-from retrievers.training.bi_encoder import BiEncoderModel, score_rows
+from retrievers.training.bi_encoder import BiEncoderModel, load_model, score_rows
 from retrievers.training.config import MdrTrainConfig
-from retrievers.training.recipe import BiEncoderRun, train_bi_encoder
+from retrievers.training.recipe import bi_encoder_method, fixed_vectors
 
 _MOST_EXAMPLES = 24  # per question: four orders of six hops
 
 
-def train_mdr(config: MdrTrainConfig) -> Path:
-    """Train a retriever as `config` says (over an index in one process); see `train_bi_encoder`.
+def build(config: MdrTrainConfig, world: World) -> Method:
+    """The method of `rag train mdr`, which over an index runs in one process.
 
     Every hop is a query of its own: the first is the question, each later one the question and the
     passages so far.
@@ -46,38 +50,46 @@ def train_mdr(config: MdrTrainConfig) -> Path:
         encoder against a bank of passage vectors that does not change: that is negatives "index",
         with the whole corpus as the bank.
     """
-    one_process = "only questions are encoded" if config.keeps_index else ""
-    return train_bi_encoder(config, build, one_process=one_process)
-
-
-def build(run: BiEncoderRun) -> Method:
-    """The method of `train_mdr`."""
-    config = run.config
-    bank = run.bank
-    is_against_index = config.negatives == "index"
-    index = Index.open(config.index) if bank is None and config.index is not None else bank
-    split = run.split_examples(
-        partial(_hops, config, None if index is None else passage_finder(index.passages)),
+    # data
+    find = None
+    if config.index is not None:
+        find = passage_finder(Index.open(config.index).passages)
+    split = split_examples(
+        config,
+        config.out / "data",
+        partial(_read_hops, config, find),
         per_question=_MOST_EXAMPLES,
-        fixes_vectors=not is_against_index,
     )
     data = split.training
-    batches = hop_batches(config, data)
-    facts = {"training examples (hops)": len(data)}
-    method = partial(run.method, held_out=split.held_out, facts=facts, make_batches=hop_batches)
-    if is_against_index:
-        assert bank is not None
-        step = partial(index_step, run.model, data, index=bank, depth=config.depth)
-        return method(batches.examples, step=step)
-    return method(batches)
+    batches: Any = hop_batches(config, data)
+
+    # model
+    model = load_model(config, world.device)
+    step = None
+    if config.negatives == "index":
+        assert model.bank is not None
+        step = partial(index_step, model, data, index=model.bank, depth=config.depth)
+        batches = batches.epochs
+    elif model.bank is not None:
+        model.fixed = fixed_vectors(model.bank, chain(data, split.held_out))
+
+    return bi_encoder_method(
+        model,
+        MasterWeights(model, config.precision),
+        world,
+        batches,
+        split.held_out,
+        make_batches=hop_batches,
+        step=step,
+        facts={"training examples (hops)": len(data)},
+    )
 
 
 def hop_batches(config: MdrTrainConfig, data: ExampleTable, *, once: bool = False) -> HopBatches:
     """Batches of all hops of `config.batch_size` questions."""
-    epochs = HopEpochs.of(config, data.ids, once=once)
     return HopBatches(
         data,
-        epochs,
+        HopEpochs.of(config, data.where("id").tolist(), once=once),
         hard_negatives=config.hard_negatives,
         mask_false_negatives=config.mask_false_negatives,
     )
@@ -94,18 +106,15 @@ def index_step(
         s_{ij}) )
     """
     hops = data.take(examples)
-    golds = [
-        torch.tensor([index.passages.row_of(passage.id) for passage in hop.positives])
-        for hop in hops
-    ]
-    gold = pad_sequence(
-        golds, batch_first=True, padding_value=-1
-    ).numpy()  # (N, G), the next one first
+    golds = []
+    for hop in hops:
+        golds.append(torch.tensor([index.passages.row_of(p.id) for p in hop.positives]))
+    # (N, G), the next one first
+    gold = pad_sequence(golds, batch_first=True, padding_value=-1).numpy()
     texts = model.tokenizer.queries([hop.query for hop in hops])
     queries = model.encode_questions(texts)  # (N, D)
-    _, hits = index.require_dense().vectors.search(
-        queries.detach().float().cpu().numpy(), depth
-    )  # (N, K)
+    vectors = queries.detach().float().cpu().numpy()
+    _, hits = index.require_dense().vectors.search(vectors, depth)  # (N, K)
     left_out = (hits[:, :, None] == gold[:, None, :]).any(axis=2)
     rows = np.concatenate([gold[:, :1], np.where(left_out, -1, hits)], axis=1)  # (N, 1 + K)
     scores = score_rows(model, index, queries, rows)
@@ -114,15 +123,17 @@ def index_step(
     return Loss(value, examples=len(rows), tokens=sum(map(len, texts)))
 
 
-def _hops(
+def _read_hops(
     config: MdrTrainConfig, find: PassageFinder | None, files: Sequence[Path]
 ) -> Iterator[Example]:
     """The hops of question sets; ids begin with the number of their file."""
-    questions: Iterable[Question] = (
-        replace(question, id=f"{number}:{question.id}")
-        for number, file in enumerate(files)
-        for question in read_questions(file)
-    )
+
+    def read() -> Iterator[Question]:
+        for number, file in enumerate(files):
+            for question in read_questions(file):
+                yield replace(question, id=f"{number}:{question.id}")
+
+    questions: Iterable[Question] = read()
     if config.train_questions and files == config.train_files:
         questions = draw_sample(questions, config.train_questions, config.seed)
     return hop_examples(questions, max_hops=config.max_hops, find=find)

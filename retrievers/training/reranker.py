@@ -6,12 +6,13 @@ with s the logit of the pair and N(q) drawn from the question's hard negatives: 
 that a first stage ranks high, as the finished model will meet them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
@@ -26,7 +27,6 @@ from rag.training.card import Card
 from rag.training.distributed import World
 from rag.training.fit import Loss, Method
 from rag.training.precision import MasterWeights
-from rag.training.run import train
 from retrievers.encoders.cross_encoder import CrossEncoder
 from retrievers.examples.batches import Epochs
 from retrievers.examples.data import split_examples
@@ -42,54 +42,45 @@ class GroupBatches:
     """The batches of a run: `self[step]` depends on the fields and the step alone."""
 
     examples: Sequence[Example]
-    chosen: Epochs
+    epochs: Epochs
     hard_negatives: int
 
     def __len__(self) -> int:
-        return len(self.chosen)
+        return len(self.epochs)
 
     def __getitem__(self, step: int) -> list[Group]:
         groups = []
-        for number in self.chosen[step].tolist():
+        for number in self.epochs[step].tolist():
             example = self.examples[number]
-            draw = generator(self.chosen.seed, 22, step, number)
+            draw = generator(self.epochs.seed, 22, step, number)
             positive = example.positives[int(draw.integers(len(example.positives)))]
-            listed = [candidate.passage for candidate in example.negatives]
-            drawn = draw.choice(len(listed), min(self.hard_negatives, len(listed)), replace=False)
-            groups.append(
-                (example.question, [positive, *(listed[i] for i in sorted(drawn.tolist()))])
-            )
+            count = min(self.hard_negatives, len(example.negatives))
+            drawn = np.sort(draw.choice(len(example.negatives), count, replace=False))
+            negatives = [example.negatives[place].passage for place in drawn.tolist()]
+            groups.append((example.question, [positive, *negatives]))
         return groups
 
 
-def train_reranker(config: RerankerTrainConfig) -> Path:
-    """Train a cross-encoder as `config` says, or resume the run; see `rag.training.run.train`.
-
-    Returns:
-        The folder of the finished model, `config.out / "cross-encoder"`: a sequence-classification
-        model of transformers with one output, for `--rerank` and `rag score`.
+def build(config: RerankerTrainConfig, world: World) -> Method:
+    """The method of `rag train reranker`. The finished model, `cross-encoder/`, is a
+    sequence-classification model of transformers with one output, for `--rerank` and `rag score`.
 
     Source:
         Gao, Dai and Callan 2021, "Rethink Training of BERT Rerankers in Multi-Stage Retrieval
         Pipeline", equation 4 (localised contrastive estimation); Nogueira and Cho 2019, "Passage
         Re-ranking with BERT".
     """
-    return train(config, partial(build, config), "cross-encoder")
-
-
-def build(config: RerankerTrainConfig, world: World) -> Method:
-    """The method of `train_reranker`."""
     # data
     split = split_examples(config, config.out / "data")
-    examples = [cut for example in split.training if (cut := _cut(example, config.depth))]
-    held_out = [cut for example in split.held_out if (cut := _cut(example, config.depth))]
+    examples = _with_negatives(split.training, config.depth)
+    held_out = _with_negatives(split.held_out, config.depth)
     if not examples or (config.validates and not held_out):
         raise DataError(
             f"of {len(split.training)} questions {len(examples)} have hard negatives to learn from, of "
             f"{len(split.held_out)} held-out ones {len(held_out)}",
             hint="mine some: rag mine --index INDEX --questions FILE --out mined.json",
         )
-    chosen = Epochs.of(config, len(examples))
+    epochs = Epochs.of(config, len(examples))
 
     # model
     model = CrossEncoder.load(
@@ -102,20 +93,20 @@ def build(config: RerankerTrainConfig, world: World) -> Method:
         seed=config.seed,
     )
     network = _named_parts(model.network.to(world.device))
-    master = MasterWeights(network, config.precision)
     return Method(
         network,
-        master,
-        GroupBatches(examples, chosen, config.hard_negatives),
+        MasterWeights(network, config.precision),
+        GroupBatches(examples, epochs, config.hard_negatives),
         partial(_step, model),
-        export=lambda weights: _export(config.out / "cross-encoder", model, network, weights),
+        export=partial(_export, config.out / "cross-encoder", model, network),
         card=Card("retrievers.training", "reranker.md"),
         evaluate=partial(_measure, model, held_out) if held_out else None,
         facts={
             "questions with hard negatives": len(examples),
             "held-out questions": len(held_out),
-            "questions per step": chosen.batch_size,
+            "questions per step": epochs.batch_size,
         },
+        makes_ahead=True,
     )
 
 
@@ -125,7 +116,8 @@ def _named_parts(network: Any) -> torch.nn.ModuleDict:
     """
     encoder = network.base_model
     head = [child for child in network.children() if child is not encoder]
-    head += [encoder.pooler] if getattr(encoder, "pooler", None) is not None else []
+    if getattr(encoder, "pooler", None) is not None:
+        head.append(encoder.pooler)
     return torch.nn.ModuleDict({"head": torch.nn.ModuleList(head), "encoder": encoder})
 
 
@@ -141,29 +133,32 @@ def list_loss(scores: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
         >>> round(float(list_loss(torch.zeros(5), [2, 3])), 4)  # ln 2 + ln 3
         1.7918
     """
-    rows = pad_sequence(
-        list(scores.split(list(sizes))), batch_first=True, padding_value=float("-inf")
-    )
-    return functional.cross_entropy(
-        rows, rows.new_zeros(len(rows), dtype=torch.long), reduction="sum"
-    )
+    lists = list(scores.split(list(sizes)))
+    rows = pad_sequence(lists, batch_first=True, padding_value=float("-inf"))
+    first = rows.new_zeros(len(rows), dtype=torch.long)
+    return functional.cross_entropy(rows, first, reduction="sum")
 
 
-def _cut(example: Example, depth: int) -> Example | None:
-    """The part of an example to keep in memory: its first negatives; None without any."""
-    listed = example.negatives[:depth]
-    return (
-        Example.labelled(example.id, example.question, (), example.positives, listed)
-        if listed
-        else None
-    )
+def _with_negatives(examples: Iterable[Example], depth: int) -> list[Example]:
+    """Of the examples with hard negatives the part to keep in memory: their first ones."""
+    cut = []
+    for example in examples:
+        negatives = example.negatives[:depth]
+        if negatives:
+            cut.append(
+                Example.labelled(example.id, example.question, (), example.positives, negatives)
+            )
+    return cut
 
 
 def _step(model: CrossEncoder, batch: Sequence[Group]) -> Loss:
-    questions = [question for question, passages in batch for _ in passages]
-    listed = [passage for _, passages in batch for passage in passages]
-    scores, tokens = model.logits(questions, listed)
-    value = list_loss(scores, [len(passages) for _, passages in batch]) / len(batch)
+    questions: list[str] = []
+    passages: list[Passage] = []
+    for question, group in batch:
+        questions += [question] * len(group)
+        passages += group
+    scores, tokens = model.logits(questions, passages)
+    value = list_loss(scores, [len(group) for _, group in batch]) / len(batch)
     return Loss(value, len(batch), tokens)
 
 
@@ -176,8 +171,8 @@ def _measure(model: CrossEncoder, held_out: Sequence[Example]) -> Mapping[str, f
     loss = 0.0
     ranks = []
     for example in held_out:
-        listed = [*example.positives, *(candidate.passage for candidate in example.negatives)]
-        scores = model.logits([example.question] * len(listed), listed)[0].float()
+        passages = example.passages  # the positives first
+        scores = model.logits([example.question] * len(passages), passages)[0].float()
         best = scores[: len(example.positives)]
         others = scores[len(example.positives) :]
         ranks.append(1 + int((others >= best.max()).sum()))  # ties count against the positive

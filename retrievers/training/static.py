@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +19,17 @@ from torch.nn.functional import embedding_bag, normalize
 from indexers.index import Index
 from indexers.protocols import EncoderIdentity, PassageEncoder
 from rag.core.arrays import Float32, Int32, load_npy, save_npy
-from rag.core.errors import ConfigError
 from rag.core.log import Progress
 from rag.core.types import Passage, Query
+from rag.data.examples import Example
 from rag.runtime.model_files import folder_tokenizer
 from rag.runtime.seeds import generator
 from rag.training.card import Card
 from rag.training.distributed import World
-from rag.training.fit import Loss, Method
+from rag.training.fit import Loss, Method, Weights
 from rag.training.precision import MasterWeights
-from rag.training.run import train
 from retrievers.encoders.open import load_like, tokenizer_folder
-from retrievers.encoders.settings import STATIC, STATIC_LENGTH
+from retrievers.encoders.settings import STATIC, STATIC_LENGTH, TITLE_AND_TEXT
 from retrievers.encoders.static import StaticEncoder, flat_tokens, write_static
 from retrievers.encoders.tokenization import PassageLayout
 from retrievers.encoders.vectors import Vectors, score
@@ -46,9 +44,7 @@ from retrievers.training.validation import pool_rank
 _FITTED_PASSAGES = 200_000  # of the index, drawn at random
 _QUESTION_TOKENS = 64
 _PASSAGE_TOKENS = 256  # that are read in training
-_AT_ONCE = (
-    2048  # tokens that the teacher encodes between two steps of the progress; passages read at once
-)
+_AT_ONCE = 2048  # tokens that the teacher encodes, and passages that are read
 _STEPS = 20  # of `fit_tokens`
 _SMOOTHING = 1e-3  # a of the weights a / (a + p(t))
 _RIDGE = 1e-3  # λ of `fit_tokens`
@@ -65,7 +61,7 @@ class StaticTokenizer:
         self._questions.enable_truncation(_QUESTION_TOKENS)
         self._passages.enable_truncation(_PASSAGE_TOKENS)
         self.size: int = self._passages.get_vocab_size()
-        self._layout = PassageLayout("{title} {text}")
+        self._layout = PassageLayout(TITLE_AND_TEXT)
 
     def text_of(self, token: int) -> str:
         """The text of a token on its own."""
@@ -79,9 +75,9 @@ class StaticTokenizer:
 
     def passages(self, passages: Sequence[Passage]) -> list[Int32]:
         """Token ids of passages, in order."""
-        titles = [p.title for p in passages]
-        texts = [p.text for p in passages]
-        values, bounds = flat_tokens(self._passages, self._layout.render(titles, texts)[0])
+        titles = [passage.title for passage in passages]
+        texts, _ = self._layout.render(titles, [passage.text for passage in passages])
+        values, bounds = flat_tokens(self._passages, texts)
         return np.split(values, bounds[1:-1])
 
 
@@ -103,11 +99,9 @@ class TokenVectors(nn.Module):
     def forward(self, texts: Sequence[Int32]) -> Tensor:
         """(n, D) of n texts' token ids."""
         lengths = np.fromiter(map(len, texts), np.int64, len(texts))
-        flat = np.concatenate(texts).astype(np.int64) if len(texts) else np.zeros(0, np.int64)
+        flat = torch.from_numpy(np.concatenate([np.zeros(0, np.int64), *texts]))
         starts = torch.from_numpy(np.cumsum(lengths) - lengths)
-        return normalize(
-            embedding_bag(torch.from_numpy(flat), self.tokens, starts, mode="mean"), dim=1
-        )
+        return normalize(embedding_bag(flat, self.tokens, starts, mode="mean"), dim=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,34 +118,14 @@ class StaticBatches:
         return [self.questions[step], self.sentences[step]]
 
 
-def train_static(config: StaticTrainConfig) -> Path:
-    """Train a static encoder as `config` says, or resume the run; see `rag.training.run.train`.
+def build(config: StaticTrainConfig, index: Index, world: World) -> Method:
+    """The method of `rag train static`. sentence-transformers (StaticEmbedding) and model2vec open
+    the finished encoder too.
 
     The teacher's vectors of single tokens are fitted to its vectors of the index's passages
     (`distilled_tokens`); then in-batch training moves questions towards their passages, and
     sentences towards the passages that they were taken from.
-
-    Returns:
-        The folder of the finished encoder, `config.out / "encoder"`, which sentence-transformers
-        (StaticEmbedding) and model2vec open too.
     """
-    with Index.open(config.index) as index:
-        size = 0 if index.embeddings is None else index.embeddings.dim
-        if config.dim > size:
-            raise ConfigError(
-                f"dim is {config.dim}, and {config.index} has {size or 'no'} dimensions per passage",
-                hint="lower dim, or build the index with --retriever dense or hybrid",
-            )
-        return train(
-            config,
-            partial(build, config, index),
-            "encoder",
-            one_process="one table of vectors is trained",
-        )
-
-
-def build(config: StaticTrainConfig, index: Index, world: World) -> Method:
-    """The method of `train_static`."""
     # data
     seed = config.seed
     folder = config.out / "data"
@@ -160,62 +134,76 @@ def build(config: StaticTrainConfig, index: Index, world: World) -> Method:
     if config.corpus:
         corpus = open_corpus(config.corpus, folder)
     split = split_examples(config, folder)
-    held_out = split.held_out
     epochs = Epochs.of(config, len(split.training))
-    questions = RetrieverBatches(split.training, epochs, hard_negatives=config.hard_negatives)
     steps = len(epochs)
-    examples = Epochs(len(corpus), config.batch_size, epochs=steps, max_batches=steps, seed=seed)
-    sentences = IctBatches(corpus, np.arange(len(corpus)), examples, keep_sentence=0.1, min_words=4)
+    in_corpus = Epochs(len(corpus), config.batch_size, epochs=steps, max_batches=steps, seed=seed)
+    batches = StaticBatches(
+        RetrieverBatches(split.training, epochs, hard_negatives=config.hard_negatives),
+        IctBatches(corpus, np.arange(len(corpus)), in_corpus, keep_sentence=0.1, min_words=4),
+    )
 
     # model
     identity = index.require_dense().encoder
-    tokens, dim = StaticTokenizer(tokenizer_folder(identity.name)), config.dim
+    tokens = StaticTokenizer(tokenizer_folder(identity.name))
     start = folder / "start.npy"
     if not start.exists():
         teacher = load_like(identity)
         index.check_encoder(teacher.identity)
-        save_npy(start, distilled_tokens(teacher, index, tokens, dim=dim, seed=seed))
-    model = TokenVectors(load_npy(start, dtype=np.float32, shape=(tokens.size, dim)))
+        save_npy(start, distilled_tokens(teacher, index, tokens, dim=config.dim, seed=seed))
+    model = TokenVectors(load_npy(start, dtype=np.float32, shape=(tokens.size, config.dim)))
 
-    def measure() -> Mapping[str, float]:
-        form = EncoderIdentity(
-            config.name, "", dim, pooling=STATIC, max_length=STATIC_LENGTH, similarity="cosine"
-        )
-        encoder = StaticEncoder(
-            model.tokens.detach().numpy(), folder_tokenizer(tokens.folder), form
-        )
-        return {"average_rank": pool_rank(encoder, held_out)}
+    def export(weights: Weights) -> None:
+        write_static(config.out / "encoder", weights["tokens"].numpy(), tokens.folder)
 
     return Method(
         model,
         MasterWeights(model, config.precision),
-        StaticBatches(questions, sentences),
+        batches,
         partial(_loss, model, tokens),
-        export=lambda weights: write_static(
-            config.out / "encoder", weights["tokens"].numpy(), tokens.folder
-        ),
+        export=export,
         card=Card("retrievers.training", "static.md", {"teacher": identity.name}),
-        evaluate=measure if held_out else None,
+        evaluate=partial(_measure, config, model, tokens, split.held_out)
+        if split.held_out
+        else None,
         facts={
             "teacher": Path(identity.name).name,
             "tokens": tokens.size,
-            "dimensions": dim,
+            "dimensions": config.dim,
             "passages of the corpus": len(corpus),
-            "held-out questions": len(held_out),
+            "held-out questions": len(split.held_out),
             "training questions": len(split.training),
         },
+        makes_ahead=True,
     )
 
 
+def _measure(
+    config: StaticTrainConfig,
+    model: TokenVectors,
+    tokens: StaticTokenizer,
+    held_out: Sequence[Example],
+) -> Mapping[str, float]:
+    """{"average_rank"} of the encoder with the present vectors."""
+    form = EncoderIdentity(
+        config.name, "", config.dim, pooling=STATIC, max_length=STATIC_LENGTH, similarity="cosine"
+    )
+    vectors = model.tokens.detach().numpy()
+    encoder = StaticEncoder(vectors, folder_tokenizer(tokens.folder), form)
+    return {"average_rank": pool_rank(encoder, held_out)}
+
+
 def _loss(model: TokenVectors, tokens: StaticTokenizer, parts: Sequence[RetrieverBatch]) -> Loss:
-    values = []
+    value = torch.zeros(())
+    questions = 0
     count = 0
     for batch in parts:
-        ids = tokens.queries(batch.questions), tokens.passages(batch.passages)
-        questions, passages = (Vectors(model(side)) for side in ids)
-        values.append(in_batch_loss(score(questions, passages) / _TEMPERATURE, batch))
-        count += sum(map(len, chain(*ids)))
-    return Loss(torch.stack(values).sum(), sum(len(batch.questions) for batch in parts), count)
+        question_ids = tokens.queries(batch.questions)
+        passage_ids = tokens.passages(batch.passages)
+        scores = score(Vectors(model(question_ids)), Vectors(model(passage_ids)))
+        value = value + in_batch_loss(scores / _TEMPERATURE, batch)
+        questions += len(question_ids)
+        count += sum(map(len, question_ids)) + sum(map(len, passage_ids))
+    return Loss(value, questions, count)
 
 
 def fit_tokens(
@@ -284,9 +272,8 @@ def distilled_tokens(
     frequencies = counts / max(1, counts.sum())  # (V,) p(t)
 
     targets = index.require_dense().embeddings.rows(rows)
-    moments = (
-        targets.T.astype(np.float64) @ targets
-    )  # not centred: search compares vectors as they are
+    # Not centred: search compares vectors as they are.
+    moments = targets.T.astype(np.float64) @ targets
     axes = np.ascontiguousarray(np.linalg.eigh(moments)[1][:, ::-1][:, :dim], np.float32)
     texts = list(map(tokens.text_of, range(tokens.size)))
     alone = np.empty((len(texts), dim), np.float32)  # (V, dim)
@@ -299,9 +286,8 @@ def distilled_tokens(
     start = alone * np.asarray(_SMOOTHING / (_SMOOTHING + frequencies), np.float32)[:, None]
     aims = targets @ axes
     means = np.asarray(bags @ start, np.float32)
-    start *= np.float32(
-        (means * aims).sum() / max(float((means**2).sum()), 1e-30)
-    )  # the targets' length
+    # The length that brings the means closest to the targets.
+    start *= np.float32((means * aims).sum() / max(float((means**2).sum()), 1e-30))
     fitted = fit_tokens(bags, aims, start, _RIDGE, steps=_STEPS)
     return fitted / np.float32(np.sqrt(max(float(frequencies @ _squares(fitted, 1)), 1e-30)))
 

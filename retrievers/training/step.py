@@ -24,14 +24,14 @@ Note:
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 
-from rag.runtime.backbone import plan_batches
+from rag.runtime.backbone import by_length
 from rag.runtime.seeds import generator
 from rag.training.distributed import World
 from rag.training.fit import Loss
+from retrievers.encoders.tower import TokenIds
 from retrievers.encoders.vectors import Vectors
 from retrievers.examples.batches import RetrieverBatch
 from retrievers.training.bi_encoder import BiEncoderModel
@@ -66,47 +66,43 @@ def contrastive_step(
     Source:
         Karpukhin et al. 2020, equation 2; Gao et al. 2021 (gradient cache).
     """
-    world = World(device=model.device) if world is None else world
+    if world is None:
+        world = World(device=model.device)
     question_share = world.share(len(batch.questions))
     passage_share = world.share(len(batch.passages), "passages")
     seed = world.broadcast_object(int(torch.randint(1 << 62, (1,))))
+    encode = partial(
+        ChunkedEncoding,
+        limits=model.chunk(chunk_size),
+        keep_graphs=chunk_size is None,
+        device=world.device,
+    )
 
-    def encode(
-        tower: Callable[..., Vectors], texts: Sequence[list[int]], seed: int, first: int
-    ) -> ChunkedEncoding:
-        return ChunkedEncoding(
-            tower,
-            texts,
-            model.chunk(chunk_size),
-            keep_graphs=chunk_size is None,
-            seed=seed,
-            first=first,
-            device=world.device,
-        )
-
+    # forward
     question_ids = model.tokenizer.queries(batch.questions[question_share])
     question_tower = partial(model.question, question=True)
-    questions = encode(question_tower, question_ids, seed, question_share.start)
+    questions = encode(question_tower, question_ids, seed=seed, first=question_share.start)
+    question_leaf = _gathered(questions.vectors, world)  # (B …, D) of all processes
     texts = batch.passages[passage_share]
     passage_ids = model.tokenizer.passages(texts)
+    passages = None
     if model.fixed is None:
-        passages = encode(model.passage, passage_ids, seed ^ 1, passage_share.start)
-        passage_vectors = passages.vectors
+        passages = encode(model.passage, passage_ids, seed=seed ^ 1, first=passage_share.start)
+        passage_leaf = _gathered(passages.vectors, world)  # (P …, D)
     else:
-        passages = None
-        passage_vectors = model.fixed_vectors(texts)
-    question_leaf = _gathered(questions.vectors, world)  # (B …, D) of all processes
-    passage_leaf = _gathered(passage_vectors, world)  # (P …, D)
+        passage_leaf = _gathered(model.fixed_vectors(texts), world)
+
+    # loss
     value = loss(model.score(question_leaf, passage_leaf), batch.to(world.device))
 
     def backward(flush: Callable[[], None]) -> None:
-        learning = []
+        trained = []
         if _is_trained(model.question):
-            learning.append((questions, question_leaf))
+            trained.append((questions, question_leaf))
         if passages is not None and _is_trained(model.passage):
-            learning.append((passages, passage_leaf))
-        gradients = torch.autograd.grad(value, [leaf.values for _, leaf in learning])
-        for (side, leaf), gradient in zip(learning, gradients, strict=True):
+            trained.append((passages, passage_leaf))
+        gradients = torch.autograd.grad(value, [leaf.values for _, leaf in trained])
+        for (side, leaf), gradient in zip(trained, gradients, strict=True):
             of_process = range(side.first, side.first + len(side.vectors))
             side.backward(Vectors(gradient, leaf.lengths).take(of_process), flush)
 
@@ -153,10 +149,10 @@ class ChunkedEncoding:
 
     def __init__(
         self,
-        encode: Callable[[list[Any]], Vectors],
-        texts: Sequence[Any],
-        limits: tuple[int, int],
+        encode: Callable[[list[TokenIds]], Vectors],
+        texts: Sequence[TokenIds],
         *,
+        limits: tuple[int, int],
         keep_graphs: bool,
         seed: int,
         first: int = 0,
@@ -165,20 +161,26 @@ class ChunkedEncoding:
         self._encode = encode
         self._texts = texts
         self._device = torch.device(device)
+        self._chunks: list[_Chunk] = []
+        self._keep_graphs = keep_graphs
+        self._seed = seed
         self.first = first
-        plan = plan_batches(list(map(len, texts)), max_rows=limits[0], max_tokens=limits[1])
-        self._chunks = [
-            _Chunk(rows, int(generator(seed, first + min(rows)).integers(1 << 62))) for rows in plan
-        ]
-        keep = torch.is_grad_enabled() and (keep_graphs or len(plan) == 1)
-        parts = []
-        for chunk in self._chunks:
-            with torch.set_grad_enabled(keep):
-                vectors = self._run(chunk)
-            chunk.vectors = vectors if keep else None
-            parts.append(Vectors(vectors.values.detach(), vectors.lengths))
-        order = torch.tensor([row for chunk in self._chunks for row in chunk.rows])
-        self.vectors = Vectors.joined(parts).take(order.argsort().tolist())
+        parts, order = by_length(self._forward, list(map(len, texts)), limits)
+        self.vectors = Vectors.joined(parts).take(order)
+
+    def _forward(self, rows: list[int]) -> Vectors:
+        """Detached vectors of a chunk, whose graph is kept or will be computed again."""
+        seed = int(generator(self._seed, self.first + min(rows)).integers(1 << 62))
+        chunk = _Chunk(rows, seed)
+        self._chunks.append(chunk)
+        # The only chunk of a batch takes no more memory with its graph than a second time.
+        keep = self._keep_graphs or len(rows) == len(self._texts)
+        keep = keep and torch.is_grad_enabled()
+        with torch.set_grad_enabled(keep):
+            vectors = self._run(chunk)
+        if keep:
+            chunk.vectors = vectors
+        return Vectors(vectors.values.detach(), vectors.lengths)
 
     def backward(self, gradient: Vectors, after_chunk: Callable[[], None]) -> None:
         """Add the parameters' gradients, given the loss's gradient with respect to `vectors`."""

@@ -2,21 +2,26 @@
 pool.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from rag.core.arrays import Float32
 from rag.core.types import Query
 from rag.data.examples import Example
 from rag.metrics.ranking import average_rank
 from rag.training.distributed import World
+from retrievers.encoders.settings import TOKENS
 from retrievers.encoders.tokenization import TextTokenizer
 from retrievers.examples.batches import BatchMaker
 from retrievers.examples.data import ExampleTable
 from retrievers.training.bi_encoder import BiEncoderModel, encoder_form
+from retrievers.training.config import EncodedConfig
 from retrievers.training.losses import BatchLoss
 from retrievers.training.step import contrastive_step
 
@@ -24,26 +29,34 @@ POOL_NEGATIVES = 30
 POOL_QUESTIONS = 10_000  # as in the published average rank
 
 
-def pool_rank(encoder: Any, examples: Sequence[Example]) -> float:
+def pool_rank(encoder: PoolEncoder, examples: Sequence[Example]) -> float:
     """`average_rank` in the pool of all positives and up to 30 hard negatives of each of
     `examples`.
 
     At most 10,000 questions count, as in the published rule. With fewer the pool is smaller and the
-    rank
-    better: then the figure is not comparable with published ones.
-
-    Args:
-        encoder: has the methods of a `TextEncoder`.
+    rank better: then the figure is not comparable with published ones.
     """
     examples = examples[:POOL_QUESTIONS]
     rows: dict[tuple[str, str], int] = {}
     positives = []
     for example in examples:
-        positives.append([rows.setdefault((p.title, p.text), len(rows)) for p in example.positives])
+        contents = [(passage.title, passage.text) for passage in example.positives]
+        positives.append([rows.setdefault(content, len(rows)) for content in contents])
         for negative in example.negatives[:POOL_NEGATIVES]:
             rows.setdefault((negative.passage.title, negative.passage.text), len(rows))
     vectors = encoder.encode_passages([title for title, _ in rows], [text for _, text in rows])
-    return average_rank(encoder.encode_queries([e.query for e in examples]), vectors, positives)
+    queries = encoder.encode_queries([example.query for example in examples])
+    return average_rank(queries, vectors, positives)
+
+
+class PoolEncoder(Protocol):
+    """What `pool_rank` compares texts with: an encoder, or a model in training."""
+
+    def encode_queries(self, queries: Sequence[Query]) -> Float32:
+        """Vectors (n, D) of questions with passages."""
+
+    def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> Float32:
+        """Vectors (n, D) of passages."""
 
 
 class ModelEncoder:
@@ -53,22 +66,21 @@ class ModelEncoder:
 
     def __init__(self, model: BiEncoderModel, max_length: int) -> None:
         self.model = model
-        sides = (side.override(max_length=max_length) for side in model.settings)
-        self._question, self._passage = map(TextTokenizer, sides)
+        question, passage = model.settings
+        self._questions = TextTokenizer(question.override(max_length=max_length))
+        self._passages = TextTokenizer(passage.override(max_length=max_length))
 
     def encode_queries(self, queries: Sequence[Query]) -> Float32:
         """Vectors (n, D) of questions with passages."""
-        return self._encode(self.model.question, self._question.queries(queries), question=True)
+        return _as_array(self.model.encode_questions(self._questions.queries(queries)))
 
     def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> Float32:
         """Vectors (n, D) of passages."""
-        return self._encode(self.model.passage, self._passage.passages(titles, texts))
+        return _as_array(self.model.encode_passages(self._passages.passages(titles, texts)))
 
-    def _encode(
-        self, tower: Any, ids: Sequence[Sequence[int]], *, question: bool = False
-    ) -> Float32:
-        vectors = self.model.vectors(tower, ids, question=question).values
-        return np.asarray(vectors.float().cpu().numpy(), np.float32)
+
+def _as_array(vectors: Tensor) -> Float32:
+    return np.asarray(vectors.float().cpu().numpy(), np.float32)
 
 
 class HeldOutScores:
@@ -76,7 +88,7 @@ class HeldOutScores:
 
     def __init__(
         self,
-        config: Any,
+        config: EncodedConfig,
         held_out: Sequence[Example],
         make_batches: BatchMaker,
         loss: BatchLoss,
@@ -91,7 +103,7 @@ class HeldOutScores:
         """{"nll", "average_rank"}."""
         model.eval()
         scores = {"nll": self._loss(model)}
-        if self.judged and model.settings.passage.pooling != "tokens":
+        if self.judged and model.settings.passage.pooling != TOKENS:
             encoder = ModelEncoder(model, encoder_form(model).max_length)
             scores["average_rank"] = pool_rank(encoder, self.judged)
         model.train()
@@ -99,9 +111,9 @@ class HeldOutScores:
 
     def _loss(self, model: BiEncoderModel) -> float:
         world = World(device=model.device)
-        chunk = self.config.chunk_size
-        steps = [
-            contrastive_step(model, self.batches[number], world, chunk, loss=self.loss)
-            for number in range(len(self.batches))
-        ]
-        return sum(float(step.value) for step in steps) / len(steps)
+        total = 0.0
+        for number in range(len(self.batches)):
+            batch = self.batches[number]
+            step = contrastive_step(model, batch, world, self.config.chunk_size, loss=self.loss)
+            total += float(step.value)
+        return total / len(self.batches)

@@ -9,9 +9,9 @@ import torch
 
 from rag.core.errors import ConfigError
 from retrievers.encoders.bi_encoder import BiEncoder
+from retrievers.encoders.folders import read_settings
 from retrievers.encoders.open import load_like
-from retrievers.encoders.settings import read_settings
-from retrievers.encoders.tower import TowerModel
+from retrievers.encoders.tower import Tower
 from tests.token_towers import bi_encoder
 
 TEXTS = [
@@ -291,8 +291,8 @@ def test_training_from_tct_colbert_takes_another_form(tiny, tmp_path):
     folder = tiny.bert(tmp_path / "tct_colbert-tiny")
     settings = read_settings(folder)
     with pytest.raises(ConfigError) as caught:
-        TowerModel.load(settings)
+        Tower.load(settings)
     assert "--pooling mean" in caught.value.hint
-    assert TowerModel.load(settings.override(pooling="mean")).dim == 32
+    assert Tower.load(settings.override(pooling="mean")).dim == 32
     model = bi_encoder(folder, question_tokens=16, passage_tokens=24)
     assert model.settings.passage.pooling == "cls"

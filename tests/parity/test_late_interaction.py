@@ -17,7 +17,7 @@ from transformers import AutoTokenizer, BertConfig, BertModel
 
 from rag.core.errors import ArtifactError, ConfigError
 from retrievers.encoders.bi_encoder import BiEncoder
-from retrievers.encoders.settings import read_settings
+from retrievers.encoders.folders import read_settings
 from retrievers.encoders.vectors import Vectors, score
 from retrievers.training.bi_encoder import encoder_form, export_model
 from tests.token_towers import bi_encoder

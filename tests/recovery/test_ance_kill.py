@@ -16,7 +16,6 @@ from rag.core.types import Passage
 from rag.data.examples import Example, write_examples
 from rag.training import fit, refresh
 from rag.training.run_folder import complete_checkpoints
-from retrievers.training.ance import train_ance
 from retrievers.training.config import AnceTrainConfig
 from tests.worlds import killed_at
 
@@ -77,12 +76,12 @@ def test_killed_twice_it_takes_the_same_steps(tmp_path: Path, material: dict[str
     whole, killed = (
         AnceTrainConfig(out=tmp_path / name, **material) for name in ("whole", "killed")
     )
-    train_ance(whole)
-    killed_at(refresh, "fsync_tree", 0, train_ance, killed)
+    whole.train_model()
+    killed_at(refresh, "fsync_tree", 0, AnceTrainConfig.train_model, killed)
     assert not complete_checkpoints(killed.out)
-    killed_at(fit, "schedule_factor", 6, train_ance, killed)
+    killed_at(fit, "schedule_factor", 6, AnceTrainConfig.train_model, killed)
     assert not (killed.out / "encoder").exists()
-    train_ance(killed)
+    killed.train_model()
     assert losses(killed.out) == losses(whole.out)
     assert len({step - age for step, _, age in losses(whole.out)}) == 3
     weights = "encoder/model.safetensors"
@@ -96,8 +95,8 @@ def test_a_process_beside_the_training_mines_the_same(
     beside = AnceTrainConfig(
         out=tmp_path / "beside", refresh_device="cpu", **{**material, "max_steps": 6}
     )
-    train_ance(turn)
-    train_ance(beside)
+    turn.train_model()
+    beside.train_model()
     records = [json.loads(line) for line in (beside.out / "metrics.jsonl").read_text().splitlines()]
     assert all("mined/negatives_per_question" in record for record in records)
     mined = "refresh/step-00000000/result/negatives.npy"

@@ -175,7 +175,7 @@ def test_rounds_go_on_after_a_stop_before_any_stage(
     for home, name in (
         (rounds, "write_results"),
         (rounds, "score_examples"),
-        (distill, "train_distill"),
+        (distill, "build"),
         (rounds, "write_index"),
         (rounds, "evaluate"),
     ):
@@ -212,11 +212,11 @@ def test_what_a_round_has_trained_is_not_made_random_again(
     restart: bool, world: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reset: list[int] = []
-    train = distill.train_distill
+    build = distill.build
     monkeypatch.setattr(
         distill,
-        "train_distill",
-        lambda config: (reset.append(config.reset_layers), train(config))[1],
+        "build",
+        lambda config, world: (reset.append(config.reset_layers), build(config, world))[1],
     )
     config, training = by_reader(world, tmp_path / "run", steps=1, restart=restart)
     run_rounds(config, training.replaced(reset_layers=1))

@@ -5,7 +5,7 @@ import pytest
 from safetensors.torch import save_file
 
 from rag.core.errors import ArtifactError, ConfigError, DataError
-from retrievers.encoders.settings import read_settings
+from retrievers.encoders.folders import read_settings
 from retrievers.encoders.tokenization import TextTokenizer
 
 

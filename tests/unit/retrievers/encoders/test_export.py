@@ -10,7 +10,7 @@ from rag.training.card import render_card
 from rag.training.config import TrainConfig
 from retrievers.encoders.export import write_encoder
 from retrievers.encoders.settings import EncoderSettings
-from retrievers.encoders.tower import TowerModel
+from retrievers.encoders.tower import Tower
 from retrievers.training.config import BiEncoderConfig, DprTrainConfig
 from retrievers.training.recipe import encoder_card
 
@@ -32,7 +32,7 @@ def test_equal_weights_give_equal_bytes_and_replace_what_was_there(
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "old").write_text("old")
     settings = _settings(tiny_bert)
-    tower = TowerModel.load(settings)
+    tower = Tower.load(settings)
     folders = [write_encoder(tmp_path / name, tower, None, {}, settings) for name in "ab"]
     files = [
         {p.relative_to(f): p.read_bytes() for p in f.rglob("*") if p.is_file()} for f in folders

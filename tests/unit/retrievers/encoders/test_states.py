@@ -17,8 +17,9 @@ from tokenizers import Tokenizer
 
 from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError, with_hub_names
 from retrievers.encoders.bi_encoder import BiEncoder
+from retrievers.encoders.folders import read_settings
 from retrievers.encoders.open import load_encoder, load_like, passage_budget
-from retrievers.encoders.settings import EncoderSettings, read_settings
+from retrievers.encoders.settings import EncoderSettings
 from retrievers.encoders.static import StaticEncoder
 from retrievers.training.bi_encoder import adopt_index
 from retrievers.training.config import DprTrainConfig

@@ -24,7 +24,7 @@ from rag.training.run_folder import read_metrics
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.examples.batches import NEGATIVE, Epochs, RetrieverBatches
 from retrievers.examples.data import ExampleTable, split_examples
-from retrievers.training.ance import mine_negatives, take_up_negatives, train_ance
+from retrievers.training.ance import mine_negatives, take_up_negatives
 from retrievers.training.config import AnceTrainConfig, DprTrainConfig
 from tests.unit.retrievers.conftest import TINY, cipher_examples, losses_of, mrr_of, named
 
@@ -93,7 +93,7 @@ def ance(out: Path, warm: tuple[Path, Path, Path], **settings: Any) -> AnceTrain
 def test_mined_negatives_make_retrieval_rise(tmp_path: Path, warm: tuple[Path, Path, Path]) -> None:
     settings = {"loss": "in_batch", "hard_negatives": 2, "learning_rate": 2e-3, "epochs": 10}
     config = ance(tmp_path / "run", warm, refresh_every_steps=30, **settings)
-    finished = train_ance(config)
+    finished = config.train_model()
     assert mrr(config, finished) > mrr(config, warm[2]) + 5
     told = losses_of(config.out)
     ages = [(record["step"], record["index_age_steps"]) for record in told]
@@ -107,7 +107,7 @@ def test_validation_measures_the_loss_that_is_trained(
     """Two-way softmax of each held-out question's positive and its hardest mined passage."""
     one_each = {"kept": 1, "hard_negatives": 1, "max_steps": 1, "learning_rate": 1e-9}
     config = ance(tmp_path / "run", warm, batch_size=100, **one_each)
-    encoder = BiEncoder.load(train_ance(config), precision="fp32")
+    encoder = BiEncoder.load(config.train_model(), precision="fp32")
     split = split_examples(config, config.out / "data")
     mined = np.load(next(config.out.glob("refresh/*/result/negatives.npy")))
     mined = mined[len(split.training) :, 0]
@@ -133,7 +133,7 @@ def test_no_negatives_at_all_is_said(
     bare = cipher_file(60, negatives=0)
     config = ance(tmp_path / "run", warm, refresh_every_steps=0).replaced(train_files=(bare,))
     with pytest.raises(ConfigError, match="refresh_every_steps is 0"):
-        train_ance(config)
+        config.train_model()
 
 
 def of_words(numbers: Sequence[int]) -> list[Example]:

@@ -15,7 +15,6 @@ from rag.data.examples import Candidate, Example, write_examples
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.examples.batches import RetrieverBatch
 from retrievers.training.config import DistillTrainConfig
-from retrievers.training.distill import train_distill
 from retrievers.training.losses import kl_loss, margin_loss
 from tests.unit.retrievers.conftest import TINY, cipher_examples, falls, named
 
@@ -101,9 +100,9 @@ def test_it_learns_what_the_reader_likes(tmp_path: Path, tiny_bert: Path) -> Non
         examples[0], candidates=tuple(replace(c, target=1.0) for c in examples[0].candidates)
     )
     write_examples(tmp_path / "scored.json", [*examples, constant])
-    finished = train_distill(
-        settings(tmp_path, tiny_bert, epochs=12, validation_fraction=0.1, batch_size=24)
-    )
+    finished = settings(
+        tmp_path, tiny_bert, epochs=12, validation_fraction=0.1, batch_size=24
+    ).train_model()
     assert falls(tmp_path / "run", 0.7, over=12)
     encoder = BiEncoder.load(finished)
     right = [max(e.candidates, key=lambda c: c.target or 0.0).passage for e in examples]

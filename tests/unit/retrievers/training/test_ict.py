@@ -16,7 +16,7 @@ from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.examples.batches import Epochs
 from retrievers.examples.corpus import open_corpus
 from retrievers.training.config import IctTrainConfig
-from retrievers.training.ict import IctBatches, held_out_rows, train_ict
+from retrievers.training.ict import IctBatches, held_out_rows
 from retrievers.training.validation import pool_rank
 from tests.unit.retrievers.conftest import TINY, cipher_examples, falls, named
 
@@ -84,7 +84,7 @@ def test_retrieval_of_real_questions_rises(tmp_path: Path, tiny_bert: Path) -> N
         keep_sentence=0.0,
         **{**_SMALL, "validation_fraction": 0},
     )
-    finished = train_ict(config)
+    finished = config.train_model()
     assert falls(config.out, 0.6, over=5)
     before, after = (
         pool_rank(
@@ -123,7 +123,7 @@ def test_held_out_passages_are_scored_without_questions(tmp_path: Path, tiny_ber
         reset_layers=1,
         **{**_SMALL, "validation_fraction": 0.25},
     )
-    train_ict(config)
+    config.train_model()
     figures = json.loads((config.out / "figures.json").read_text())
     assert figures["step"] == 2
     assert figures["figures"]["nll"] > 0
@@ -132,7 +132,7 @@ def test_held_out_passages_are_scored_without_questions(tmp_path: Path, tiny_ber
 def test_what_cannot_be_learned_from_is_refused(tmp_path: Path, tiny_bert: Path) -> None:
     def run(name: str, *sources: Path, **settings: Any) -> None:
         given = {**_SMALL, "train_files": sources, "question_encoder": str(tiny_bert), **settings}
-        train_ict(IctTrainConfig(out=tmp_path / name, **given))
+        IctTrainConfig(out=tmp_path / name, **given).train_model()
 
     with pytest.raises(DataError, match="0 of 9 passages have a sentence that can be taken out"):
         run(

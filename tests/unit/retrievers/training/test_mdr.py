@@ -24,7 +24,7 @@ from retrievers.examples.hops import HopBatches, HopEpochs
 from retrievers.open import open_retriever
 from retrievers.training.bi_encoder import BiEncoderModel
 from retrievers.training.config import MdrTrainConfig
-from retrievers.training.mdr import index_step, train_mdr
+from retrievers.training.mdr import index_step
 from retrievers.training.step import contrastive_step
 from tests.token_towers import bi_encoder
 from tests.unit.retrievers.conftest import TINY, Flat, cipher_examples, falls, losses_of
@@ -99,7 +99,7 @@ def test_both_hops_are_learned_in_the_batch_and_then_against_an_index(
 
     one = mdr(tmp_path / "one", bridges, tiny_bert, epochs=12, learning_rate=3e-3)
     shares = [right_paths(index_with(tiny_bert, "raw"), bridges)]
-    index = index_with(train_mdr(one), "index")
+    index = index_with(one.train_model(), "index")
     shares.append(right_paths(index, bridges))
     two = MdrTrainConfig(
         out=tmp_path / "two",
@@ -113,7 +113,7 @@ def test_both_hops_are_learned_in_the_batch_and_then_against_an_index(
         batch_size=16,
         **_SMALL,
     )
-    train_mdr(two)
+    two.train_model()
     shares.append(
         right_paths(two.out / "index", bridges)
     )  # for the trained encoder, nothing encoded anew
@@ -126,7 +126,7 @@ def test_both_hops_are_learned_in_the_batch_and_then_against_an_index(
     assert shares[1] + 0.05 < shares[2]
 
     three = two.replaced(out=tmp_path / "three", frozen="passage", negatives="batch")
-    train_mdr(three)
+    three.train_model()
     losses = [record["loss"] for record in losses_of(three.out)]
     assert losses[-1] < losses[1]
     assert (

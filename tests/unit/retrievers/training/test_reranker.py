@@ -17,7 +17,7 @@ from rag.data.examples import Example, write_examples
 from rag.training.run_folder import read_metrics
 from retrievers.encoders.cross_encoder import CrossEncoder
 from retrievers.training.config import RerankerTrainConfig
-from retrievers.training.reranker import _step, train_reranker
+from retrievers.training.reranker import _step
 from tests.unit.retrievers.conftest import named
 
 
@@ -88,7 +88,7 @@ def kinds_file(path: Path, count: int) -> Path:
 def test_what_was_learnt_ranks_and_is_a_cross_encoder(tmp_path: Path, tiny_bert: Path) -> None:
     train = kinds_file(tmp_path / "kinds.json", 96)
     chosen = config(tmp_path / "run", train, tiny_bert, epochs=10)
-    folder = train_reranker(chosen)
+    folder = chosen.train_model()
     scores = [r for r in read_metrics(chosen.out / "metrics.jsonl") if "eval/list_mrr" in r]
     assert scores[-1]["eval/nll"] < 0.8 * np.log(4)
     assert scores[-1]["eval/list_mrr"] > 70
@@ -100,7 +100,7 @@ def test_what_was_learnt_ranks_and_is_a_cross_encoder(tmp_path: Path, tiny_bert:
     with torch.no_grad():
         np.testing.assert_allclose(again.logits(*pairs)[0], odds, atol=1e-4)
     written = (folder / "tokenizer.json").read_bytes()
-    assert train_reranker(chosen) == folder  # the command repeated
+    assert chosen.train_model() == folder  # the command repeated
     assert (folder / "tokenizer.json").read_bytes() == written
     np.testing.assert_array_equal(CrossEncoder.load(folder, precision="fp32").score(*pairs), odds)
 
@@ -159,7 +159,7 @@ def test_the_preset_raises_the_head_of_any_base(tiny: Any, tmp_path: Path, base:
         },
     )
     before = CrossEncoder.load(start, train=True, seed=chosen.seed).network.state_dict()
-    after = CrossEncoder.load(train_reranker(chosen), train=True).network.state_dict()
+    after = CrossEncoder.load(chosen.train_model(), train=True).network.state_dict()
     moved = {name for name, tensor in before.items() if (after[name] - tensor).abs().max() > 1e-5}
     assert {name for name in before if name.startswith(("classifier", "head", "score"))} <= moved
     assert {
@@ -173,7 +173,7 @@ def test_what_cannot_work_is_refused(
 ) -> None:
     train = cipher_file(20, negatives=0)
     with pytest.raises(DataError, match=r"questions 0 have hard negatives[\s\S]*rag mine"):
-        train_reranker(config(tmp_path / "run", train, tiny_bert))
+        config(tmp_path / "run", train, tiny_bert).train_model()
     for setting, message in (
         ("pooling", "unknown setting"),
         ("select_by", "=mrr is not measured here"),
@@ -183,4 +183,4 @@ def test_what_cannot_work_is_refused(
     alone = cipher_file(6, negatives=0).rename(tmp_path / "held.json")
     kinds = kinds_file(tmp_path / "kinds.json", 16)
     with pytest.raises(DataError, match=r"of 6 held-out ones 0[\s\S]*rag mine"):
-        train_reranker(config(tmp_path / "held", kinds, tiny_bert, validation_file=alone))
+        config(tmp_path / "held", kinds, tiny_bert, validation_file=alone).train_model()

@@ -19,7 +19,7 @@ from rag.data.examples import Example, write_examples
 from retrievers.encoders.open import load_encoder
 from retrievers.encoders.static import StaticEncoder
 from retrievers.training.config import StaticTrainConfig
-from retrievers.training.static import fit_tokens, train_static
+from retrievers.training.static import fit_tokens
 from tests.unit.retrievers.conftest import named
 
 
@@ -73,15 +73,15 @@ def test_it_learns_to_find_passages_of_questions_it_never_saw(
     tmp_path: Path, taught: tuple[Path, Path, list[Example]]
 ) -> None:
     index, train, _ = taught
-    untrained = train_static(
-        config(tmp_path / "before", index, train, learning_rate=1e-9, max_steps=1)
-    )
+    untrained = config(
+        tmp_path / "before", index, train, learning_rate=1e-9, max_steps=1
+    ).train_model()
     before, after = (tmp_path / name / "figures.json" for name in ("before", "run"))
     corpus = tmp_path / "more.jsonl"
     texts = (f"The river {n} rises here. In the forest {n} it ends." for n in range(40))
     corpus.write_text("".join(json.dumps({"id": text, "text": text}) + "\n" for text in texts))
     chosen = config(tmp_path / "run", index, train, corpus=(corpus,), learning_rate=0.02, epochs=20)
-    finished = train_static(chosen)
+    finished = chosen.train_model()
     ranks = [read_json(path)["figures"]["average_rank"] for path in (before, after)]
     assert ranks[1] < 0.3 * ranks[0], ranks
     assert isinstance(load_encoder(finished), StaticEncoder)
@@ -96,8 +96,8 @@ def test_what_cannot_work_is_refused(
 ) -> None:
     index, train, made = taught
     with pytest.raises(ConfigError, match=r"dim is 64, and .* has 32 dimensions"):
-        train_static(config(tmp_path / "a", index, train, dim=64))
+        config(tmp_path / "a", index, train, dim=64).train_model()
     words = BuildSettings(retriever="bm25")
     write_index(tmp_path / "bm25", [made[0].positives[0]], settings=words)
     with pytest.raises(ConfigError, match="has no dimensions per passage"):
-        train_static(config(tmp_path / "a", tmp_path / "bm25", train))
+        config(tmp_path / "a", tmp_path / "bm25", train).train_model()
