@@ -33,8 +33,10 @@ class BoundEncoder:
     """
 
     def __init__(self, encoder: BiEncoder, identity: EncoderIdentity) -> None:
-        self.identity, self.questions_sha256 = identity, encoder.identity.weights_sha256
-        self.dim, self.encode_queries = encoder.dim, encoder.encode_queries
+        self.identity = identity
+        self.questions_sha256 = encoder.identity.weights_sha256
+        self.dim = encoder.dim
+        self.encode_queries = encoder.encode_queries
 
 
 class BoundRetriever(DenseRetriever):
@@ -64,15 +66,16 @@ def open_bound(
             f"{folder} searches with its own question encoder, and {index.directory} has no vectors",
             hint="build it with `rag index … --retriever dense`, or choose --retriever bm25",
         )
-    if differences := index.encoder_identity.differences(identity):
+    differences = index.encoder_identity.differences(identity)
+    if differences:
         raise MismatchedArtifactError(
             f"{folder} was trained over passages encoded by {identity.name}, {index.directory} was built "
             f"with {index.encoder_identity.name} ({'; '.join(differences)})",
             hint="give the index of its training, or one built with its run's encoder (OUT/encoder)",
         )
-    place = folder / QUESTION_ENCODER
+    encoder_folder = folder / QUESTION_ENCODER
     encoder = BiEncoder.load(
-        place,
+        encoder_folder,
         precision=precision,
         pooling=identity.pooling,
         normalize=identity.normalize,
@@ -80,7 +83,7 @@ def open_bound(
     )
     if encoder.identity.weights_sha256 != weights:
         raise MismatchedArtifactError(
-            f"{place} is another question encoder than {folder / 'reader.json'} states",
+            f"{encoder_folder} is another question encoder than {folder / 'reader.json'} states",
             hint="copy the reader's whole folder again",
         )
     bound = cast("TextEncoder", BoundEncoder(encoder, identity))  # it encodes no passages

@@ -45,9 +45,7 @@ class DenseRetriever(Retriever):
         if not questions:
             return []
         with stage(timer, "encode_question"):
-            queries = self.encoder.encode_queries(
-                [Query(question) for question in questions]
-            )  # (B, D)
+            queries = self.encoder.encode_queries(list(map(Query, questions)))  # (B, D)
         with stage(timer, "search_dense"):
             return self.search_vectors(queries, top_k, selected)
 
@@ -86,11 +84,14 @@ class LateInteractionRetriever(Retriever):
             return []
         with stage(timer, "encode_question"):
             vectors = self.encoder.question_tokens(questions)
-            values, lengths = np.asarray(vectors.values, np.float32), np.asarray(vectors.lengths)
         with stage(timer, "search_tokens"):
-            return to_hits(
-                *self.tokens.search(values, lengths, top_k, selected=selected), self.passages
+            scores, rows = self.tokens.search(
+                np.asarray(vectors.values, np.float32),
+                np.asarray(vectors.lengths),
+                top_k,
+                selected=selected,
             )
+            return to_hits(scores, rows, self.passages)
 
 
 class SparseRetriever(Retriever):
@@ -124,30 +125,26 @@ class SparseRetriever(Retriever):
         if not questions:
             return []
         with stage(timer, "search_bm25"):
-            results = self.terms.search(questions, top_k, selected)
-            rows = np.fromiter((row for pairs in results for row, _ in pairs), dtype=np.int64)
-            ids = iter(self.passages.ids(rows))
-            return [
-                sorted(
-                    (Hit(int(row), next(ids), float(score)) for row, score in pairs),
-                    key=Hit.sort_key,
-                )
-                for pairs in results
-            ]
+            return _hits_of_pairs(self.terms.search(questions, top_k, selected), self.passages)
 
 
 def to_hits(scores: Float32, rows: Int64, passages: Passages) -> HitLists:
     """Hits from scores (B, K) and rows (B, K), leaving out rows of -1; ties are ordered by passage
     id.
     """
-    is_hit = rows >= 0  # (B, K)
-    ids = iter(passages.ids(rows[is_hit]))
-    lists = []
+    pairs = []
     for row_list, score_list in zip(rows.tolist(), scores.tolist(), strict=True):
-        hits = [
-            Hit(row, next(ids), score)
-            for row, score in zip(row_list, score_list, strict=True)
-            if row >= 0
-        ]
-        lists.append(sorted(hits, key=Hit.sort_key))
-    return lists
+        found = zip(row_list, score_list, strict=True)
+        pairs.append([(row, score) for row, score in found if row >= 0])
+    return _hits_of_pairs(pairs, passages)
+
+
+def _hits_of_pairs(lists: Sequence[Sequence[tuple[int, float]]], passages: Passages) -> HitLists:
+    """Hits of rows and scores; the ids of all lists are read together."""
+    rows = [row for pairs in lists for row, _ in pairs]
+    ids = iter(passages.ids(rows))
+    hit_lists = []
+    for pairs in lists:
+        hits = [Hit(int(row), next(ids), float(score)) for row, score in pairs]
+        hit_lists.append(sorted(hits, key=Hit.sort_key))
+    return hit_lists

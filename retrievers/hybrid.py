@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -20,9 +21,8 @@ if TYPE_CHECKING:
     from indexers.index import Index
 
 DEFAULT_DEPTH = 200
-_MATCHED = (
-    60  # first hits whose words are matched; those behind them hardly ever reach the first 20
-)
+# First hits whose words are matched; those behind them hardly ever reach the first 20.
+_MATCHED = 60
 _EMPHASIS = 1.5
 _NUMBER = r"\d+(?:\.\d+)?"
 _SPEC = re.compile(
@@ -106,11 +106,9 @@ class Fusion:
             depth: hits that every retriever was asked for; a list with fewer is complete.
             absent_scores: `Retriever.absent_score` of each retriever; if None, no score is known.
         """
-        known = [None] * len(lists) if absent_scores is None else absent_scores
-        return [
-            self._fuse_question(hit_lists, top_k, depth, known)
-            for hit_lists in zip(*lists, strict=True)
-        ]
+        known = absent_scores or [None] * len(lists)
+        questions = zip(*lists, strict=True)
+        return [self._fuse_question(hit_lists, top_k, depth, known) for hit_lists in questions]
 
     def _fuse_question(
         self,
@@ -119,30 +117,27 @@ class Fusion:
         depth: int,
         absent_scores: Sequence[float | None],
     ) -> list[Hit]:
-        flat = [hit for hits in hit_lists for hit in hits]
-        if not flat or top_k < 1:
+        distinct: dict[int, Hit] = {}
+        for hits in hit_lists:
+            for hit in hits:
+                distinct.setdefault(hit.row, hit)
+        if not distinct or top_k < 1:
             return []
-        rows = np.array([hit.row for hit in flat], np.int64)
-        _, first, distinct = np.unique(rows, return_index=True, return_inverse=True)
-        list_ends = np.cumsum([len(hits) for hits in hit_lists])
-        passages_of = np.split(distinct, list_ends[:-1])
-        totals = np.zeros(len(first))  # (U,) one per distinct passage
-        for number, (hits, absent, weight) in enumerate(
-            zip(hit_lists, absent_scores, self.weights, strict=True)
-        ):
+        columns = {row: column for column, row in enumerate(distinct)}
+        totals = np.zeros(len(distinct))  # (U,) one per distinct passage
+        for number, hits in enumerate(hit_lists):
             if hits:
                 scores = np.array([hit.score for hit in hits], np.float64)
+                absent = absent_scores[number]
                 values, floor = self._values(scores, depth, absent, is_first=number == 0)
-                column = np.full(len(first), floor)
-                column[passages_of[number]] = values
-                totals += weight * column
+                column = np.full(len(distinct), floor)
+                column[[columns[hit.row] for hit in hits]] = values
+                totals += self.weights[number] * column
         if self.method == "zscore":
             totals = _power(totals, 1 / _EMPHASIS)
-        best = np.arange(len(totals))
-        if len(totals) > top_k:  # all that tie with the last of the best are kept
-            best = np.flatnonzero(totals >= np.partition(totals, -top_k)[-top_k])
-        fused = [Hit(flat[first[i]].row, flat[first[i]].passage_id, float(totals[i])) for i in best]
-        return sorted(fused, key=Hit.sort_key)[:top_k]
+        pairs = zip(distinct.values(), totals.tolist(), strict=True)
+        fused = [Hit(hit.row, hit.passage_id, total) for hit, total in pairs]
+        return heapq.nsmallest(top_k, fused, key=Hit.sort_key)
 
     def _values(
         self, scores: Float64, depth: int, absent: float | None, *, is_first: bool
@@ -159,20 +154,22 @@ class Fusion:
         return values[: len(scores)], float(values.min())
 
     def _scaled(self, scores: Float64, *, is_first: bool) -> Float64:
-        low, high = scores.min(), scores.max()
         if self.method == "zscore":
             return _power(_standardized(scores), _EMPHASIS)
         if self.method == "std" and is_first:
             return _standardized(scores)
-        if self.method == "minmax":
-            return (scores - low) / (high - low) if high > low else np.ones_like(scores)
-        return scores
+        if self.method != "minmax":
+            return scores
+        spread = scores.max() - scores.min()
+        return (scores - scores.min()) / spread if spread > 0 else np.ones_like(scores)
 
 
 def _standardized(scores: Float64) -> Float64:
     """Scores of mean 0 and deviation 1; zeros if all are equal."""
-    deviation = scores.std() if scores.max() > scores.min() else 0.0
-    return (scores - scores.mean()) / deviation if deviation > 0 else np.zeros_like(scores)
+    deviation = scores.std()
+    if scores.max() == scores.min() or deviation == 0:
+        return np.zeros_like(scores)
+    return (scores - scores.mean()) / deviation
 
 
 def _power(values: Float64, exponent: float) -> Float64:
@@ -271,26 +268,20 @@ class HybridRetriever(Retriever):
         finally:
             wait(others)
         lists = [first, *(other.result() for other in others)]
+        wanted = top_k if self.matching is None else max(top_k, _MATCHED)
+        absent_scores = [member.absent_score for member in self.members]
         with stage(timer, "fuse"):
-            fused = self.fusion.fuse(
-                lists,
-                top_k if self.matching is None else max(top_k, _MATCHED),
-                depth=depth,
-                absent_scores=[member.absent_score for member in self.members],
-            )
+            fused = self.fusion.fuse(lists, wanted, depth=depth, absent_scores=absent_scores)
         if self.matching is None:
             return fused
         with stage(timer, "match"):
-            return [
-                self._matched(question, hits)[:top_k]
-                for question, hits in zip(questions, fused, strict=True)
-            ]
+            pairs = zip(questions, fused, strict=True)
+            return [self._match(self.matching, *pair)[:top_k] for pair in pairs]
 
-    def _matched(self, question: str, hits: Sequence[Hit]) -> list[Hit]:
-        assert self.matching is not None
+    def _match(self, scorer: PairScorer, question: str, hits: Sequence[Hit]) -> list[Hit]:
+        """The hits with the scores of their words added, best first."""
         passages = self.passages.get_many([hit.row for hit in hits])
-        added = self.matching.score([question] * len(hits), passages).tolist()
-        return sorted(
-            (replace(hit, score=hit.score + more) for hit, more in zip(hits, added, strict=True)),
-            key=Hit.sort_key,
-        )
+        added = scorer.score([question] * len(hits), passages).tolist()
+        pairs = zip(hits, added, strict=True)
+        matched = [replace(hit, score=hit.score + score) for hit, score in pairs]
+        return sorted(matched, key=Hit.sort_key)

@@ -7,6 +7,7 @@ between hops.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
@@ -103,21 +104,21 @@ class MultiHopRetriever(Retriever):
         width = max(top_k, self.beam)
         with stage(timer, "hop_1"):
             first = self._first_hop(questions, width, selected)
-        paths = [[EvidencePath((hit,), hit.score) for hit in hits] for hits in first]
-        growing = [number for number, begun in enumerate(paths) if begun]
+        paths = dict(enumerate(map(_paths_of_one, first)))
+        growing = [number for number, begun in paths.items() if begun]
         for hop in range(1, self.hops):
             if not growing:
                 break
             with stage(timer, f"hop_{hop + 1}"):
-                beams = [
-                    (number, path) for number in growing for path in paths[number][: self.beam]
-                ]
+                beams: list[tuple[int, EvidencePath]] = []
+                for number in growing:
+                    beams += [(number, path) for path in paths[number][: self.beam]]
                 longer = self._continued(questions, beams, self.beam + hop, selected)
             growing = list(longer)  # the others have no further passage in the corpus
             for number in growing:
                 paths[number] = _best(longer[number], width)
-        hits_of = [hits_of_paths(own, rest, top_k) for own, rest in zip(paths, first, strict=True)]
-        return hits_of, [own[:top_k] for own in paths]
+        hits = [hits_of_paths(paths[number], first[number], top_k) for number in paths]
+        return hits, [found[:top_k] for found in paths.values()]
 
     def over(self, index: Index) -> MultiHopRetriever:
         """See `Retriever.over`."""
@@ -127,14 +128,11 @@ class MultiHopRetriever(Retriever):
         )
 
     def _first_hop(self, questions: Sequence[str], top_k: int, selected: Selected) -> HitLists:
-        dense = self._search([Query(question) for question in questions], top_k, selected)
+        dense = self._search(list(map(Query, questions)), top_k, selected)
         if self.first is None:
             return dense
-        hits_of = self.first.search(questions, top_k, selected=selected)
-        return [
-            [replace(hit, score=by_vector.score) for hit, by_vector in zip(hits, own, strict=False)]
-            for hits, own in zip(hits_of, dense, strict=True)
-        ]
+        hit_lists = self.first.search(questions, top_k, selected=selected)
+        return [_with_scores(*pair) for pair in zip(hit_lists, dense, strict=True)]
 
     def _continued(
         self,
@@ -146,15 +144,19 @@ class MultiHopRetriever(Retriever):
         """Paths with one passage more, by the number of their question, from some of the paths so
         far.
         """
-        rows = list({hit.row for _, path in beams for hit in path.hits})
-        texts = dict(zip(rows, self.passages.get_many(rows), strict=True))
-        queries = [
-            Query(questions[number], tuple(texts[hit.row] for hit in path.hits))
-            for number, path in beams
-        ]
-        longer = dict[int, list[EvidencePath]]()
-        for (number, path), hits in zip(beams, self._search(queries, top_k, selected), strict=True):
-            if extended := _extend(path, hits, self.beam):
+        rows: set[int] = set()
+        for _, path in beams:
+            rows.update(hit.row for hit in path.hits)
+        texts = dict(zip(rows, self.passages.get_many(list(rows)), strict=True))
+        queries = []
+        for number, path in beams:
+            context = [texts[hit.row] for hit in path.hits]
+            queries.append(Query(questions[number], tuple(context)))
+        hit_lists = self._search(queries, top_k, selected)
+        longer: dict[int, list[EvidencePath]] = {}
+        for (number, path), hits in zip(beams, hit_lists, strict=True):
+            extended = _extend(path, hits, self.beam)
+            if extended:
                 longer.setdefault(number, []).extend(extended)
         return longer
 
@@ -176,15 +178,28 @@ def hits_of_paths(paths: Iterable[EvidencePath], rest: Iterable[Hit], top_k: int
         [('a', 1.0), ('b', 1.0), ('c', 0.5)]
     """
     first = list(rest)
-    standing = {hit.row: place for place, hit in enumerate(first)}
+    rank_alone = {hit.row: rank for rank, hit in enumerate(first)}
     hits: dict[int, Hit] = {}
-    for path in (*paths, *(EvidencePath((hit,), hit.score) for hit in first)):
-        for hit in sorted(path.hits, key=lambda hit: standing.get(hit.row, len(first))):
+    lowest = math.inf
+    for path in (*paths, *_paths_of_one(first)):
+        for hit in sorted(path.hits, key=lambda hit: rank_alone.get(hit.row, len(first))):
             if len(hits) == top_k:
                 return list(hits.values())
-            lowest = next(reversed(hits.values())).score if hits else path.score
-            hits.setdefault(hit.row, replace(hit, score=min(path.score, lowest)))
+            if hit.row not in hits:
+                lowest = min(path.score, lowest)
+                hits[hit.row] = replace(hit, score=lowest)
     return list(hits.values())
+
+
+def _paths_of_one(hits: Iterable[Hit]) -> list[EvidencePath]:
+    """Each hit as a path of its own."""
+    return [EvidencePath((hit,), hit.score) for hit in hits]
+
+
+def _with_scores(hits: Iterable[Hit], scored: Iterable[Hit]) -> list[Hit]:
+    """Hits with the scores of others, place by place; those without another are left out."""
+    pairs = zip(hits, scored, strict=False)
+    return [replace(hit, score=other.score) for hit, other in pairs]
 
 
 def _extend(path: EvidencePath, hits: Iterable[Hit], most: int) -> list[EvidencePath]:
@@ -197,11 +212,11 @@ def _best(paths: Sequence[EvidencePath], most: int) -> list[EvidencePath]:
     """The best paths, best first, ties by passage ids; of paths with equal passages only the best
     order.
     """
+
+    def rank(path: EvidencePath) -> tuple[float, list[str]]:
+        return -path.score, [hit.passage_id for hit in path.hits]
+
     distinct: dict[frozenset[int], EvidencePath] = {}
-    for path in sorted(
-        paths, key=lambda path: (-path.score, [hit.passage_id for hit in path.hits])
-    ):
+    for path in sorted(paths, key=rank):
         distinct.setdefault(frozenset(hit.row for hit in path.hits), path)
-        if len(distinct) == most:
-            break
-    return list(distinct.values())
+    return list(distinct.values())[:most]

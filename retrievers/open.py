@@ -61,8 +61,9 @@ def parse_kind(text: str) -> tuple[str, Config]:
 def named_kind(text: str, index: Index) -> str:
     """The kind of retriever and its options; "auto" is the first of `_AUTO` for which the index has
     all parts. Raises what `parse_kind` does."""
-    name, _ = parse_kind(text)
-    return text if name != "auto" else next(kind for kind in _AUTO if not _missing(kind, index))
+    if parse_kind(text)[0] != "auto":
+        return text
+    return next(kind for kind in _AUTO if not _missing(kind, index))
 
 
 def open_retriever(
@@ -83,15 +84,7 @@ def open_retriever(
         fusion: method of fusing several lists; `default_fusion` for the index's encoder if None.
     """
     name, options = parse_kind(named_kind(kind, index))
-    if missing := _missing(name, index):
-        enough = next(
-            (kind for kind, parts in INDEX_KINDS.items() if set(KINDS[name]) <= set(parts)), ""
-        )
-        raise ConfigError(
-            f"{name} retrieval needs a {' and a '.join(missing)} index; this one has "
-            f"{' and '.join(index.parts) or 'neither'}",
-            hint=f"build it with `rag index … {f'--retriever {enough}' if enough else '--index-type plaid'}`",
-        )
+    _refuse_missing(name, index)
     is_hybrid = name == "hybrid" or (isinstance(options, HopOptions) and options.first == "hybrid")
     if fusion is not None and not is_hybrid:
         raise ConfigError(
@@ -114,6 +107,23 @@ def open_retriever(
     dense = DenseRetriever(index.require_dense().vectors, index.passages, loaded)
     return MultiHopRetriever(
         dense, index.passages, first=first, hops=options.hops, beam=options.beam
+    )
+
+
+def _refuse_missing(kind: str, index: Index) -> None:
+    """Refuse an index that lacks a part which a kind of retriever needs."""
+    missing = _missing(kind, index)
+    if not missing:
+        return
+    option = "--index-type plaid"
+    for retriever, parts in INDEX_KINDS.items():
+        if set(KINDS[kind]) <= set(parts):
+            option = f"--retriever {retriever}"
+            break
+    raise ConfigError(
+        f"{kind} retrieval needs a {' and a '.join(missing)} index; this one has "
+        f"{' and '.join(index.parts) or 'neither'}",
+        hint=f"build it with `rag index … {option}`",
     )
 
 
@@ -149,10 +159,10 @@ def _missing(kind: str, index: Index) -> list[Part]:
     """Parts that the index lacks for a kind; a fusion with BM25 takes token vectors for dense
     ones.
     """
-    instead = "tokens" if kind == "hybrid" and "tokens" in index.parts else "dense"
-    return [
-        part for part in KINDS[kind] if (instead if part == "dense" else part) not in index.parts
-    ]
+    present = set(index.parts)
+    if kind == "hybrid" and "tokens" in present:
+        present.add("dense")
+    return [part for part in KINDS[kind] if part not in present]
 
 
 def open_encoder(

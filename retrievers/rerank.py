@@ -47,19 +47,18 @@ class LateInteraction:
         """Scores (n,) of n pairs; each text is encoded once."""
         from retrievers.encoders.vectors import max_sim
 
-        places: dict[str, list[int]] = {}
-        for place, question in enumerate(questions):
-            places.setdefault(question, []).append(place)
+        pairs_of: dict[str, list[int]] = {}
+        for pair, question in enumerate(questions):
+            pairs_of.setdefault(question, []).append(pair)
         contents = [(passage.title, passage.text) for passage in passages]
         numbers = {content: number for number, content in enumerate(dict.fromkeys(contents))}
-        queries = self.encoder.question_tokens(list(places))
-        tokens = self.encoder.passage_tokens(
-            [title for title, _ in numbers], [text for _, text in numbers]
-        )
+        queries = self.encoder.question_tokens(list(pairs_of))
+        titles = [title for title, _ in numbers]
+        tokens = self.encoder.passage_tokens(titles, [text for _, text in numbers])
         scores = np.empty(len(passages), np.float32)
-        for number, own in enumerate(places.values()):
-            listed = tokens.take([numbers[contents[place]] for place in own])
-            scores[own] = max_sim(queries.take([number]), listed)[0].numpy()
+        for number, pairs in enumerate(pairs_of.values()):
+            of_question = tokens.take([numbers[contents[pair]] for pair in pairs])
+            scores[pairs] = max_sim(queries.take([number]), of_question)[0].numpy()
         return scores
 
 
@@ -78,7 +77,8 @@ class RerankOptions(Config):
     @field_validator("fusion")
     @classmethod
     def _check_fusion(cls, value: str) -> str:
-        if (weights := len(Fusion.parse(value).weights)) != 2:
+        weights = len(Fusion.parse(value).weights)
+        if weights != 2:
             raise ValueError(
                 f"{weights} weights, expected two: the re-ranker's and the first stage's"
             )
@@ -98,11 +98,10 @@ def parse_rerank(text: str) -> tuple[str, RerankOptions]:
     name, _, stated = text.partition(",")
     if not name.strip():
         raise ConfigError(f"rerank is {text!r}", hint="give a folder; its files say what it is")
-    parts = [
-        part for part in re.split(r",(?=[^,]*=)", stated) if part
-    ]  # the value of fusion contains commas
+    # The value of fusion contains commas.
+    settings = filter(None, re.split(r",(?=[^,]*=)", stated))
     try:
-        options = load_config(RerankOptions, overrides=parse_overrides(parts))
+        options = load_config(RerankOptions, overrides=parse_overrides(list(settings)))
     except ConfigError as error:
         raise ConfigError(f"rerank {text!r}: {error}") from error
     return name, options
@@ -249,28 +248,30 @@ class RerankingRetriever(Retriever):
 
     def _rescored(self, questions: Sequence[str], lists: Sequence[Sequence[Hit]]) -> HitLists:
         """The hits of each question by the scorer's scores, best first."""
-        at_once, scores = max(1, _PAIRS_AT_ONCE // self.depth), list[Float32]()
+        at_once = max(1, _PAIRS_AT_ONCE // self.depth)
+        rescored: HitLists = []
         for start in range(0, len(lists), at_once):
+            repeated: list[str] = []
+            rows: list[int] = []
             block = lists[start : start + at_once]
-            texts = self.passages.get_many([hit.row for hits in block for hit in hits])
-            pairs = zip(questions[start : start + at_once], block, strict=True)
-            repeated = [question for question, hits in pairs for _ in hits]
-            judged = self.scorer.score(repeated, texts) if texts else np.zeros(0, np.float32)
-            scores += np.split(judged, np.cumsum([len(hits) for hits in block])[:-1])
-        return [
-            sorted(
-                (replace(h, score=float(s)) for h, s in zip(hits, own, strict=True)),
-                key=Hit.sort_key,
-            )
-            for hits, own in zip(lists, scores, strict=True)
-        ]
+            for question, hits in zip(questions[start:], block, strict=False):
+                repeated += [question] * len(hits)
+                rows += [hit.row for hit in hits]
+            scores = iter(())
+            if rows:
+                judged = self.scorer.score(repeated, self.passages.get_many(rows))
+                scores = iter(judged.tolist())
+            for hits in block:
+                judged_hits = [replace(hit, score=next(scores)) for hit in hits]
+                rescored.append(sorted(judged_hits, key=Hit.sort_key))
+        return rescored
 
     def _joined(self, best: Sequence[Hit], ranked: Sequence[Hit]) -> list[Hit]:
         """The fused hits, and behind them those that were not scored: their scores fall as the
         first stage's do; all with their places in that stage."""
-        last = ranked[self.depth - 1].score if len(ranked) > self.depth else 0.0
-        behind = [
-            replace(hit, score=best[-1].score + hit.score - last) for hit in ranked[self.depth :]
-        ]
-        places = {hit.row: FirstStage(rank, hit.score) for rank, hit in enumerate(ranked, 1)}
-        return [replace(hit, first_stage=places[hit.row]) for hit in (*best, *behind)]
+        hits = list(best)
+        for hit in ranked[self.depth :]:
+            last = ranked[self.depth - 1].score
+            hits.append(replace(hit, score=best[-1].score + hit.score - last))
+        stages = {hit.row: FirstStage(rank, hit.score) for rank, hit in enumerate(ranked, 1)}
+        return [replace(hit, first_stage=stages[hit.row]) for hit in hits]

@@ -1,16 +1,13 @@
-"""The examples of a run in two Arrow files, which are mapped: to draw batches from, and held-out ones.
+"""The examples of a run in one Arrow file, which is mapped: to draw batches from, and held-out ones.
 
-    examples.arrow   a question each, with its answers and the number of its passages
-    passages.arrow   the passages of all questions, one after the other: those of earlier hops, then
-                     the candidates with their roles and targets
-
-A batch reads roles and targets of its questions as arrays, and the texts of the passages that it
-draws alone.
+A row is a question with a list of passages: those of earlier hops, then the candidates with their
+roles and targets. A batch reads roles and targets of its questions as arrays, and the texts of the
+passages that it draws alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -35,9 +32,17 @@ _FEW = 2000  # a share of fewer questions may hold out next to nothing
 _WINDOW = 1024  # examples in memory at once
 _ROLES: tuple[Role, ...] = ("positive", "hard_negative", "negative", "retrieved")
 _TAUGHT = ("positive", "hard_negative")  # other passages are stored only with a target
-_FILES = ("examples.arrow", "passages.arrow")
 _CONTEXT = -1  # in place of a role: a passage of an earlier hop
-_EXAMPLES = pa.schema(
+_PASSAGE = pa.struct(
+    {
+        "id": pa.string(),
+        "title": pa.string(),
+        "text": pa.string(),
+        "role": pa.int8(),
+        "target": pa.float64(),
+    }
+)
+_SCHEMA = pa.schema(
     {
         "id": pa.string(),
         "question": pa.string(),
@@ -45,18 +50,9 @@ _EXAMPLES = pa.schema(
         "answer_profile": pa.string(),
         "answer_starts": pa.list_(pa.int64()),
         "target_answer": pa.string(),
-        "passages": pa.int64(),
+        "passages": pa.list_(_PASSAGE),
         "is_validation": pa.bool_(),
         "place": pa.float64(),
-    }
-)
-_PASSAGES = pa.schema(
-    {
-        "id": pa.string(),
-        "title": pa.string(),
-        "text": pa.string(),
-        "role": pa.int8(),
-        "target": pa.float64(),
     }
 )
 _UNMATCHABLE = frozenset({"yes", "no", "noanswer"})
@@ -82,61 +78,53 @@ def answer_matcher(question: Question | Example) -> AnswerMatcher:
 
 
 class _Rows:
-    """The rows of an Arrow stream, any of which are read by number; no others are touched.
+    """The rows of record batches, any of which are read by number; no others are touched."""
 
-    Args:
-        source: a mapped file or a buffer.
-    """
-
-    def __init__(self, source: Any) -> None:
-        self._table = pa.ipc.open_stream(source).read_all()
-        self._batches = self._table.to_batches()
-        sizes = [batch.num_rows for batch in self._batches]
-        self._starts = np.cumsum([0, *sizes])[:-1]
+    def __init__(self, batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> None:
+        self._batches = batches
+        self._table = pa.Table.from_batches(batches, schema)
+        self._starts = np.cumsum([0, *(batch.num_rows for batch in batches)])[:-1]
 
     def column(self, name: str) -> Any:
         """All values of a column of numbers, or of texts."""
         return self._table.column(name).to_numpy()
 
-    def take(self, rows: Int64) -> list[dict[str, Any]]:
-        """Some rows, in that order."""
-        if not len(rows):
-            return []
+    def take(self, rows: Int64, names: Sequence[str]) -> list[dict[str, Any]]:
+        """Some columns of some rows, in that order."""
         numbers = np.searchsorted(self._starts, rows, side="right") - 1
-        offsets = (rows - self._starts[numbers]).tolist()
-        pieces = [
-            self._batches[number].slice(offset, 1)
-            for number, offset in zip(numbers.tolist(), offsets, strict=True)
-        ]
-        return list(pa.Table.from_batches(pieces, self._table.schema).to_pylist())
+        offsets = rows - self._starts[numbers]
+        taken = []
+        for number, offset in zip(numbers.tolist(), offsets.tolist(), strict=True):
+            batch = self._batches[number]
+            taken.append({name: batch.column(name)[offset].as_py() for name in names})
+        return taken
 
 
 class ExampleTable:
     """Q examples by number: what training needs of them, with each passage once per role."""
 
-    def __init__(self, examples: _Rows, passages: _Rows, rows: Int64 | None = None) -> None:
-        self._examples = examples
-        self._passages = passages
-        self._counts = examples.column("passages")  # of the passages of each example
+    def __init__(self, batches: Sequence[pa.RecordBatch], rows: Int64 | None = None) -> None:
+        self._batches = batches
+        self._examples = _Rows(batches, _SCHEMA)
+        lists = [batch.column("passages") for batch in batches]
+        flat = [pa.RecordBatch.from_struct_array(passages.values) for passages in lists]
+        self._passages = _Rows(flat, pa.schema(list(_PASSAGE)))
+        counts = [np.asarray(passages.value_lengths(), np.int64) for passages in lists]
+        self._counts = np.concatenate([np.zeros(0, np.int64), *counts])
         self._starts = np.cumsum(self._counts) - self._counts
-        self._roles = passages.column("role")
-        self._targets: Float64 = passages.column("target")
+        self._roles = self._passages.column("role")
+        self._targets: Float64 = self._passages.column("target")
         self._rows = np.arange(len(self._counts)) if rows is None else rows
 
     @classmethod
     def of(cls, examples: Iterable[Example]) -> ExampleTable:
         """A table in memory."""
-        sinks = (pa.BufferOutputStream(), pa.BufferOutputStream())
-        with _Writer(*sinks, seed=0) as writer:
-            writer.add(examples)
-        examples, passages = (_Rows(sink.getvalue()) for sink in sinks)
-        return cls(examples, passages)
+        return cls(list(_record_batches(examples, seed=0)))
 
     @classmethod
-    def open(cls, folder: Path) -> ExampleTable:
-        """The table that `_Writer` wrote into a folder."""
-        examples, passages = (_Rows(pa.memory_map(str(folder / name))) for name in _FILES)
-        return cls(examples, passages)
+    def open(cls, file: Path) -> ExampleTable:
+        """The table in a file, mapped."""
+        return cls(pa.ipc.open_stream(pa.memory_map(str(file))).read_all().to_batches())
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -146,24 +134,22 @@ class ExampleTable:
             yield from self.take(np.arange(start, min(start + _WINDOW, len(self))))
 
     def of_rows(self, rows: Int64) -> ExampleTable:
-        """Some examples of the table, by their numbers in the files."""
-        return ExampleTable(self._examples, self._passages, rows)
+        """Some examples of the table, by their numbers in the file."""
+        return ExampleTable(self._batches, rows)
 
     def take(self, numbers: Int64) -> list[Example]:
         """Some of the examples, in that order."""
-        records = self._examples.take(self._rows[numbers])
-        lists = self._passages_of(numbers)
-        passages = iter(self._passages.take(np.concatenate([np.zeros(0, np.int64), *lists])))
-        return [_example(record, list(islice(passages, record["passages"]))) for record in records]
+        records = self._examples.take(self._rows[numbers], _SCHEMA.names[:7])
+        return [_example(record) for record in records]
 
     def queries(self, numbers: Int64) -> list[Query]:
         """The queries of some examples: question, and passages of earlier hops."""
-        records = self._examples.take(self._rows[numbers])
-        contexts = [rows[self._roles[rows] == _CONTEXT] for rows in self._passages_of(numbers)]
-        return [
-            Query(record["question"], tuple(self.passages(rows)))
-            for record, rows in zip(records, contexts, strict=True)
-        ]
+        records = self._examples.take(self._rows[numbers], ["question"])
+        queries = []
+        for record, rows in zip(records, self._passages_of(numbers), strict=True):
+            context = self.passages(rows[self._roles[rows] == _CONTEXT])
+            queries.append(Query(record["question"], tuple(context)))
+        return queries
 
     def rows_of(self, numbers: Int64, role: Role) -> list[Int64]:
         """Rows of each example's passages in a role, for `passages`."""
@@ -181,8 +167,8 @@ class ExampleTable:
 
     def passages(self, rows: Int64) -> list[Passage]:
         """The passages in some rows, in that order."""
-        records = self._passages.take(rows)
-        return [Passage(record["id"], record["title"], record["text"]) for record in records]
+        records = self._passages.take(rows, ["id", "title", "text"])
+        return [Passage(**record) for record in records]
 
     def _passages_of(self, numbers: Int64) -> list[Int64]:
         if not len(numbers):
@@ -191,7 +177,7 @@ class ExampleTable:
         counts = self._counts[rows]
         return np.split(ranges(self._starts[rows], counts), np.cumsum(counts)[:-1])
 
-    def where(self, name: str) -> Any:
+    def column(self, name: str) -> Any:
         """A column of the examples: "id", "place", or "is_validation"."""
         return self._examples.column(name)[self._rows]
 
@@ -202,26 +188,21 @@ class ExampleTable:
         return any(len(rows) for rows in lists)
 
 
-def _example(record: Mapping[str, Any], passages: Sequence[Mapping[str, Any]]) -> Example:
-    """An example of a row and the rows of its passages."""
+def _example(record: dict[str, Any]) -> Example:
+    """An example of a row."""
     context = []
     candidates = []
-    for row in passages:
-        passage = Passage(row["id"], row["title"], row["text"])
-        if row["role"] == _CONTEXT:
+    for row in record.pop("passages"):
+        role = row.pop("role")
+        target = row.pop("target")
+        passage = Passage(**row)
+        if role == _CONTEXT:
             context.append(passage)
         else:
-            candidates.append(Candidate(passage, _ROLES[row["role"]], target=row["target"]))
-    return Example(
-        record["id"],
-        record["question"],
-        tuple(record["answers"]),
-        tuple(candidates),
-        tuple(context),
-        record["answer_profile"],
-        tuple(record["answer_starts"]),
-        record["target_answer"],
-    )
+            candidates.append(Candidate(passage, _ROLES[role], target=target))
+    record["answers"] = tuple(record["answers"])
+    record["answer_starts"] = tuple(record["answer_starts"])
+    return Example(**record, candidates=tuple(candidates), context=tuple(context))
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,9 +241,9 @@ def split_examples(
         DataError: a file is missing or malformed, or nothing is left to train on or to validate
             with.
     """
-    table = _stored_examples(config, folder / "examples", read)
-    is_validation: Bool = table.where("is_validation").astype(bool)
-    places: Float64 = table.where("place")
+    table = _stored_examples(config, folder / "examples.arrow", read)
+    is_validation: Bool = table.column("is_validation").astype(bool)
+    places: Float64 = table.column("place")
 
     fraction = 0.0 if config.validation_file is not None else config.validation_fraction
     distinct = np.unique(places[~is_validation])
@@ -294,69 +275,47 @@ def split_examples(
 
 def _stored_examples(
     config: QuestionsConfig,
-    folder: Path,
+    file: Path,
     read: Callable[[Sequence[Path]], Iterable[Example]] | None,
 ) -> ExampleTable:
     """The table of all files, which are read if it is not there yet."""
 
     def read_all(files: Sequence[Path]) -> Iterator[Example]:
-        for file in files:
-            yield from read_examples(file, needs=config.needs)
+        for path in files:
+            yield from read_examples(path, needs=config.needs)
 
     held_out_files = () if config.validation_file is None else (config.validation_file,)
     for path in (*config.train_files, *held_out_files):
         if not path.is_file():
             raise DataError(f"{path}: no such file")
-    if not folder.is_dir():
+    if not file.is_file():
         read = read or read_all
-        with atomic_path(folder, folder=True) as temporary:
-            examples, passages = (pa.OSFile(str(temporary / name), "wb") for name in _FILES)
-            with examples, passages, _Writer(examples, passages, seed=config.seed) as writer:
-                writer.add(read(config.train_files))
-                if held_out_files:
-                    writer.add(read(held_out_files), is_validation=True)
-    return ExampleTable.open(folder)
+        with (
+            atomic_path(file) as temporary,
+            pa.OSFile(str(temporary), "wb") as sink,
+            pa.ipc.new_stream(sink, _SCHEMA) as stream,
+        ):
+            for files, is_validation in ((config.train_files, False), (held_out_files, True)):
+                examples = read(files) if files else ()
+                for batch in _record_batches(examples, config.seed, is_validation=is_validation):
+                    stream.write_batch(batch)
+    return ExampleTable.open(file)
 
 
-class _Writer:
-    """Writes examples into the two streams, and closes them at the end."""
-
-    def __init__(self, examples: Any, passages: Any, *, seed: int) -> None:
-        self._examples = pa.ipc.new_stream(examples, _EXAMPLES)
-        self._passages = pa.ipc.new_stream(passages, _PASSAGES)
-        self._seed = seed
-
-    def __enter__(self) -> _Writer:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._examples.close()
-        self._passages.close()
-
-    def add(self, examples: Iterable[Example], *, is_validation: bool = False) -> None:
-        """Write examples."""
-        remaining = iter(examples)
-        while window := list(islice(remaining, _WINDOW)):
-            passages: list[dict[str, Any]] = []
-            rows = []
-            for example in window:
-                listed = _passage_rows(example)
-                passages += listed
-                rows.append(
-                    {
-                        "id": example.id,
-                        "question": example.question,
-                        "answers": example.answers,
-                        "answer_profile": example.answer_profile,
-                        "answer_starts": example.answer_starts,
-                        "target_answer": example.target_answer,
-                        "passages": len(listed),
-                        "is_validation": is_validation,
-                        "place": place_of(example.question, self._seed),
-                    }
-                )
-            self._examples.write_batch(pa.RecordBatch.from_pylist(rows, _EXAMPLES))
-            self._passages.write_batch(pa.RecordBatch.from_pylist(passages, _PASSAGES))
+def _record_batches(
+    examples: Iterable[Example], seed: int, *, is_validation: bool = False
+) -> Iterator[pa.RecordBatch]:
+    """The rows of examples, some at a time."""
+    remaining = iter(examples)
+    while window := list(islice(remaining, _WINDOW)):
+        rows = []
+        for example in window:
+            row = {name: getattr(example, name) for name in _SCHEMA.names[:6]}
+            row["passages"] = _passage_rows(example)
+            row["is_validation"] = is_validation
+            row["place"] = place_of(example.question, seed)
+            rows.append(row)
+        yield pa.RecordBatch.from_pylist(rows, _SCHEMA)
 
 
 def _passage_rows(example: Example) -> list[dict[str, Any]]:
@@ -379,13 +338,8 @@ def _passage_rows(example: Example) -> list[dict[str, Any]]:
 
 
 def _passage_row(passage: Passage, role: int, target: float | None = None) -> dict[str, Any]:
-    return {
-        "id": passage.id,
-        "title": passage.title,
-        "text": passage.text,
-        "role": role,
-        "target": target,
-    }
+    title, text = _content(passage)
+    return {"id": passage.id, "title": title, "text": text, "role": role, "target": target}
 
 
 def _content(passage: Passage) -> tuple[str, str]:

@@ -89,7 +89,7 @@ def hop_batches(config: MdrTrainConfig, data: ExampleTable, *, once: bool = Fals
     """Batches of all hops of `config.batch_size` questions."""
     return HopBatches(
         data,
-        HopEpochs.of(config, data.where("id").tolist(), once=once),
+        HopEpochs.of(config, data.column("id").tolist(), once=once),
         hard_negatives=config.hard_negatives,
         mask_false_negatives=config.mask_false_negatives,
     )

@@ -44,12 +44,10 @@ def test_invariants(examples, batch_size, hard, seed):
         return
     for step in range(len(batches)):
         batch = batches[step]
-        check(batch, batches.examples[step].tolist(), examples, hard)
-    visited = np.concatenate([batches.examples[step] for step in range(batches.examples.per_epoch)])
+        check(batch, batches.epochs[step].tolist(), examples, hard)
+    visited = np.concatenate([batches.epochs[step] for step in range(batches.epochs.per_epoch)])
     assert (
-        len(set(visited.tolist()))
-        == len(visited)
-        == batches.examples.per_epoch * batches.batch_size
+        len(set(visited.tolist())) == len(visited) == batches.epochs.per_epoch * batches.batch_size
     )
 
 

@@ -63,7 +63,7 @@ def test_scores_equal_one_pair_at_a_time(tiny, tmp_path, outputs, monkeypatch):
         Passage("long", "", "the danube rises " * 20),
         *PASSAGES,
     ]  # two are cut
-    monkeypatch.setattr(cross_encoder, "_BATCH_ROWS", 3)
+    monkeypatch.setattr(cross_encoder, "_BATCH_LIMITS", (3, 8192))
     encoder = CrossEncoder.load(place, precision="fp32")
     scores = encoder.score(questions, passages)
     assert scores.dtype == np.float32

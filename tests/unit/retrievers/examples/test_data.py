@@ -38,7 +38,7 @@ def test_a_query_brings_its_passages_and_their_targets():
     assert data.take(np.array([1, 0])) == asked[::-1]
     batches = TargetBatches(data, Epochs(2, 2))
     batch = batches[0]
-    at = batches.examples[0].tolist().index(1)
+    at = batches.epochs[0].tolist().index(1)
     assert batch.questions[at] == Query("who", (passage(5),) * 3)
     listed = [
         {batch.passages[n]: target for n, target in enumerate(row) if target == target}
@@ -54,7 +54,11 @@ def test_a_table_holds_what_training_needs_and_each_passage_once_per_role():
     )
     unjudged = Candidate(passage(50), "retrieved")
     data = ExampleTable.of([*examples(3), replace(twice, candidates=(*twice.candidates, unjudged))])
-    assert (len(data), data.ids, data.has_negatives) == (4, ["q0", "q1", "q2", "q3"], True)
+    assert (len(data), data.column("id").tolist(), data.has_negatives) == (
+        4,
+        ["q0", "q1", "q2", "q3"],
+        True,
+    )
     for table, example in zip(data, examples(4), strict=True):
         assert (table.query, table.positives) == (example.query, example.positives)
         assert table.answers == example.answers
@@ -108,7 +112,7 @@ def test_one_of_several_positives_is_drawn_at_every_visit():
     def right(step):
         batches = RetrieverBatches(data, Epochs(2, 2, epochs=200, seed=3))
         batch = batches[step]
-        labels = batch.labels[batches.examples[step].tolist().index(0)].tolist()
+        labels = batch.labels[batches.epochs[step].tolist().index(0)].tolist()
         positive = labels.index(POSITIVE)
         golds = [passage(0), passage(1)]
         left_out = [n for n, p in enumerate(batch.passages) if p in golds and n != positive]

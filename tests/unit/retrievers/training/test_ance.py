@@ -174,7 +174,7 @@ def test_negatives_are_the_best_passages_that_are_not_right(tmp_path: Path) -> N
     batch = batches[0]
     mined = {
         int(number): sorted(batch.passages[p].id for p in np.flatnonzero(row == NEGATIVE))
-        for number, row in zip(batches.examples[0], batch.labels.numpy(), strict=True)
+        for number, row in zip(batches.epochs[0], batch.labels.numpy(), strict=True)
     }
     encoder = WordEncoder(tmp_path / "snapshot" / "encoder")
     vectors = encoder.encode_passages([""] * 40, [p.text for p in PASSAGES]).astype(np.float16)

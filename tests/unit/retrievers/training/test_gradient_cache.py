@@ -24,7 +24,7 @@ class Encoder(torch.nn.Module):
 
 
 def encode(encoder: Encoder, *, keep: bool, rows: int = 2, seed: int = 1) -> ChunkedEncoding:
-    return ChunkedEncoding(encoder, TEXTS, (rows, 1000), keep_graphs=keep, seed=seed)
+    return ChunkedEncoding(encoder, TEXTS, limits=(rows, 1000), keep_graphs=keep, seed=seed)
 
 
 def test_kept_graphs_are_computed_once_and_cached_ones_twice() -> None:

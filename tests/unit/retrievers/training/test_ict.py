@@ -56,7 +56,7 @@ def test_a_batch_depends_on_seed_and_step_alone_and_leaves_out_what_is_held_out(
     for step in (5, 0, 4, 1, 2, 3):
         one, other = batches[step], again[step]
         assert (one.questions, one.passages) == (other.questions, other.passages)
-        seen += np.setdiff1d(np.arange(24), held_out)[batches.examples[step]].tolist()
+        seen += np.setdiff1d(np.arange(24), held_out)[batches.epochs[step]].tolist()
         for question, passage in zip(one.questions, one.passages, strict=True):
             kept += question.question in passage.text
             assert question.question != "No."

@@ -160,9 +160,9 @@ def test_candidates_of_a_hop_are_all_passages_but_the_later_ones(
     """The first passage is a negative of the second hop."""
     left = {"q#0.0": "ac", "q#0.1": "abc", "r#0.0": "abc"}
     model, data = world_of(tiny_bert)
-    epochs = HopEpochs(data.ids, 2, seed=1)
+    epochs = HopEpochs(data.column("id"), 2, seed=1)
     batch = HopBatches(data, epochs, hard_negatives=0, mask_false_negatives=masks)[0]
-    row = {data.ids[e]: n for n, e in enumerate(epochs[0].tolist())}
+    row = {data.column("id")[e]: n for n, e in enumerate(epochs[0].tolist())}
     names = [passage.id for passage in batch.passages]
     counted = (batch.labels != IGNORED).numpy()
     shown = {name: "".join(sorted(np.array(names)[counted[n]])) for name, n in row.items()}
@@ -170,7 +170,12 @@ def test_candidates_of_a_hop_are_all_passages_but_the_later_ones(
     targets = {name: names[batch.labels[n].argmax()] for name, n in row.items()}
     assert targets == {"q#0.0": "a", "q#0.1": "b", "r#0.0": "c"}
     scores = (
-        model.ask([data.take(np.array([data.ids.index(name)]))[0].query for name in left])
+        model.ask(
+            [
+                data.take(np.array([data.column("id").tolist().index(name)]))[0].query
+                for name in left
+            ]
+        )
         @ model.read(PASSAGES).T
     )
     expected = 0.0
@@ -202,7 +207,7 @@ def test_what_an_index_finds_is_what_a_hop_is_told_from(tiny_bert: Path) -> None
         "r#0.0": (2, set()),
     }  # the next one, the later ones
     expected = torch.zeros(())
-    for n, name in enumerate(data.ids):
+    for n, name in enumerate(data.column("id")):
         target, later = golds[name]
         scores = queries[n] @ torch.from_numpy(vectors).T
         actual = [
