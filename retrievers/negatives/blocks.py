@@ -35,7 +35,8 @@ class BlockFolder:
     """
 
     def __init__(self, folder: Path, run: Mapping[str, Any]) -> None:
-        self.folder, self.finished = folder, 0
+        self.folder = folder
+        self.finished = 0
         clean_directory(folder)
         while self._file(self.finished, "counts.json").is_file():
             self.finished += 1
@@ -117,8 +118,8 @@ def merge_examples(mined: Iterable[Example], other: str | Path) -> Iterator[Exam
 
 
 def _key(example: Example) -> str:
-    context = (passage.text for passage in example.context)
-    return " ".join(" ".join((example.question, *context)).lower().split())
+    texts = [example.question, *(passage.text for passage in example.context)]
+    return " ".join(" ".join(texts).lower().split())
 
 
 def _union(same: Sequence[Example]) -> Example:
@@ -127,7 +128,11 @@ def _union(same: Sequence[Example]) -> Example:
     candidates: dict[tuple[str, str], Candidate] = {}
     roles: tuple[Role, ...] = ("positive", "hard_negative", "retrieved")
     for role in roles:  # best first: of its roles a passage has the first
-        for candidate in (c for example in same for c in example.of_role(role)):
-            candidates.setdefault((candidate.passage.title, candidate.passage.text), candidate)
-    answers = dict.fromkeys(answer for example in same for answer in example.answers)
+        for example in same:
+            for candidate in example.of_role(role):
+                passage = candidate.passage
+                candidates.setdefault((passage.title, passage.text), candidate)
+    answers: dict[str, None] = {}
+    for example in same:
+        answers.update(dict.fromkeys(example.answers))
     return replace(same[0], answers=tuple(answers), candidates=tuple(candidates.values()))

@@ -5,18 +5,18 @@ provenance.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from indexers.gold import GoldLookup, GoldPassages, text_key
 from indexers.index import Index
 from rag.config import load_config
+from rag.core.arrays import Float32
 from rag.core.errors import DataError
 from rag.core.files import atomic_write_json, check_target, directory_lock, sha256_file
 from rag.core.types import Hit, Passage, Query, Question
@@ -24,7 +24,6 @@ from rag.data.examples import Candidate, Example, write_examples
 from rag.data.questions import draw_sample, read_questions
 from rag.data.text import AnswerMatcher
 from retrievers.examples.data import answer_matcher
-from retrievers.first_stage import DenseRetriever
 from retrievers.negatives.blocks import BlockFolder, merge_examples
 from retrievers.negatives.settings import MiningSettings
 from retrievers.open import open_retriever
@@ -69,40 +68,39 @@ def mine(
         DataError: no question has a positive.
         MismatchedArtifactError: unfinished blocks of another run are in the way.
     """
-    chosen, target = load_config(MiningSettings, overrides=settings), Path(out)
+    mining = load_config(MiningSettings, overrides=settings)
+    target = Path(out)
     check_target(target)
     work = target.with_name(target.name + ".mining")
 
-    def read() -> Iterator[Question]:
-        listed = islice(read_questions(questions), limit)
-        return iter(listed if sample is None else draw_sample(listed, sample, chosen.seed))
+    def read() -> Iterable[Question]:
+        first = islice(read_questions(questions), limit)
+        return first if sample is None else draw_sample(first, sample, mining.seed)
 
-    total = sum(1 for _ in read())
-    with ExitStack() as stack:
-        opened = stack.enter_context(Index.open(index))
-        miner = Miner(opened, chosen, encoder=index_encoder)
-        stack.enter_context(directory_lock(work))
+    with Index.open(index) as opened, directory_lock(work):
+        miner = Miner(opened, mining, encoder=index_encoder)
         run = {
-            "settings": chosen.model_dump(mode="json"),
+            "settings": mining.model_dump(mode="json"),
             "index": opened.version,
             "questions": sha256_file(questions) if Path(questions).is_file() else str(questions),
             "limit": limit,
             "sample": sample,
         }
         blocks = BlockFolder(work, run)
-        blocks.fill(read(), miner.mine, total=total, size=BLOCK_QUESTIONS, verb="mine")
+        total = sum(1 for _ in read())
+        blocks.fill(iter(read()), miner.mine, total=total, size=BLOCK_QUESTIONS, verb="mine")
         counts = blocks.counts()
         if not counts["examples"]:
             blocks.remove()
-            listed = ", ".join(f"{name}: {count:,}" for name, count in counts.items())
+            found = ", ".join(f"{name}: {count:,}" for name, count in counts.items())
             raise DataError(
-                f"{questions}: no question has a positive passage in {index} ({listed})",
+                f"{questions}: no question has a positive passage in {index} ({found})",
                 hint="give gold passages or answers with the questions, or another corpus",
             )
-        mined = blocks.examples()
-        counts["written"] = write_examples(
-            target, mined if merge is None else merge_examples(mined, merge)
-        )
+        examples = blocks.examples()
+        if merge is not None:
+            examples = merge_examples(examples, merge)
+        counts["written"] = write_examples(target, examples)
         report = {
             "counts": dict(counts),
             **run,
@@ -119,12 +117,22 @@ class Miner:
     def __init__(
         self, index: Index, settings: MiningSettings, *, encoder: str | None = None
     ) -> None:
-        self._index, self._passages, self._settings = index, index.passages, settings
-        self._sources = ("bm25", "dense") if settings.source == "both" else (settings.source,)
-        needed = dict.fromkeys((*self._sources, *(() if settings.margin is None else ("dense",))))
-        self._retrievers = {kind: open_retriever(index, kind, encoder=encoder) for kind in needed}
-        near = self._retrievers[self._sources[0]].search
-        self._gold = GoldLookup(index.passages, index.documents, near)
+        self._index = index
+        self._passages = index.passages
+        self._settings = settings
+        self._sources = (settings.source,)
+        if settings.source == "both":
+            self._sources = ("bm25", "dense")
+        self._retrievers = {
+            source: open_retriever(index, source, encoder=encoder) for source in self._sources
+        }
+        self._encoder: TextEncoder | None = None
+        if settings.margin is not None:
+            dense = self._retrievers.get("dense")
+            dense = dense or open_retriever(index, "dense", encoder=encoder)
+            self._encoder = dense.encoder
+        search = self._retrievers[self._sources[0]].search
+        self._gold = GoldLookup(index.passages, index.documents, search)
 
     def mine(self, questions: Sequence[Question], *, counts: Counter[str]) -> list[Example]:
         """Examples of one block; questions without a positive are left out and counted.
@@ -132,40 +140,49 @@ class Miner:
         Args:
             counts: the counts of the report, to be added to.
         """
-        settings, texts = self._settings, [question.text for question in questions]
-        top_k = max(settings.rank_range[-1], _WEAK_DEPTH if settings.weak_positives else 0)
-        hits = {source: self._retrievers[source].search(texts, top_k) for source in self._sources}
-        vectors: Any = [None] * len(texts)  # (D,) of each question
-        if settings.margin is not None:
-            vectors = self._encoder.encode_queries([Query(text) for text in texts])
+        settings = self._settings
+        texts = [question.text for question in questions]
+        top_k = settings.rank_range[-1]
+        if settings.weak_positives:
+            top_k = max(top_k, _WEAK_DEPTH)
+        found = {source: self._retrievers[source].search(texts, top_k) for source in self._sources}
+        vectors: Iterable[Float32 | None] = [None] * len(texts)  # (D,) of each question
+        if self._encoder is not None:
+            vectors = self._encoder.encode_queries(list(map(Query, texts)))
         counts["questions"] += len(questions)
         examples = []
-        for number, (question, gold) in enumerate(
-            zip(questions, self._gold.find(questions), strict=True)
+        golds = self._gold.find(questions)
+        for number, (question, gold, vector) in enumerate(
+            zip(questions, golds, vectors, strict=True)
         ):
-            matcher = answer_matcher(question)
-            own = {source: lists[number] for source, lists in hits.items()}
-            ranked = [hit.row for hit in own[self._sources[0]]]
+            hits = {source: lists[number] for source, lists in found.items()}
+            ranked = [hit.row for hit in hits[self._sources[0]]]
             if gold.how == "none" and settings.weak_positives:
-                best = ranked[:_WEAK_DEPTH]
-                weak = next(
-                    (row for row in best if matcher.matches(self._passages[row].text)), None
-                )
-                gold = gold if weak is None else GoldPassages((weak,), how="weak")
+                gold = self._weak_positive(gold, question, ranked[:_WEAK_DEPTH])
             counts[f"positive {gold.how}"] += 1
             counts["gold passages outside the corpus"] += len(gold.missing)
             if gold.how == "none":
                 continue
-            right, excluded = gold.rows, gold.rows
+            positive_rows = gold.rows
             if gold.how == "document":
-                right = self._of_documents(gold.rows, ranked, matcher)
-                excluded = tuple(dict.fromkeys((*right, *gold.rows)))
-            positives = (*self._passages.get_many(right), *gold.missing)
+                positive_rows = self._of_documents(gold.rows, ranked, answer_matcher(question))
+            positives = (*self._passages.get_many(positive_rows), *gold.missing)
             example = Example.labelled(question.id, question.text, question.answers, positives)
             example = replace(example, answer_profile=question.answer_profile)
-            negatives = self._negatives(example, excluded, own, vectors[number], counts)
+            excluded = tuple(dict.fromkeys((*positive_rows, *gold.rows)))
+            negatives = self._negatives(example, excluded, hits, vector, counts)
             examples.append(replace(example, candidates=(*example.candidates, *negatives)))
         return examples
+
+    def _weak_positive(
+        self, gold: GoldPassages, question: Question, rows: Sequence[int]
+    ) -> GoldPassages:
+        """The first of these passages that holds an answer, in place of an unknown gold one."""
+        matcher = answer_matcher(question)
+        for row in rows:
+            if matcher.matches(self._passages[row].text):
+                return GoldPassages((row,), how="weak")
+        return gold
 
     def _of_documents(
         self, rows: Sequence[int], ranked: Sequence[int], matcher: AnswerMatcher
@@ -175,16 +192,15 @@ class Miner:
         """
         ranks = {row: rank for rank, row in enumerate(ranked)}
         ordered = sorted(rows, key=lambda row: ranks.get(row, len(ranks)))
-        return tuple(row for row in ordered if matcher.matches(self._passages[row].text)) or (
-            ordered[0],
-        )
+        matching = [row for row in ordered if matcher.matches(self._passages[row].text)]
+        return tuple(matching or ordered[:1])
 
     def _negatives(
         self,
         example: Example,
         rows: tuple[int, ...],
         hits: Mapping[str, Sequence[Hit]],
-        vector: Any,
+        vector: Float32 | None,
         counts: Counter[str],
     ) -> list[Candidate]:
         """The best hits that are no positives; texts are read one by one, only when needed.
@@ -192,22 +208,24 @@ class Miner:
         Args:
             rows: passages of the index that are no negatives: the positives, the first of them
                 first.
+            vector: (D,) of the question, where a margin is asked for.
         """
         settings = self._settings
         proposals = candidates_by_rank(hits, settings.rank_range)
-        if settings.margin is not None:
-            scores = self._scores(example, rows, proposals, vector)
+        if settings.margin is not None and vector is not None:
+            scores = self._vectors_of(example, rows, proposals) @ vector
             below = below_margin(proposals, scores[1:], float(scores[0]), settings.margin)
             counts["removed margin"] += len(proposals) - len(below)
             proposals = below
-        matcher = answer_matcher(example)
-        allowed = NegativeFilter(matcher, rows, [passage.text for passage in example.positives])
+        contents = [passage.text for passage in example.positives]
+        allowed = NegativeFilter(answer_matcher(example), rows, contents)
         negatives: list[Candidate] = []
         for proposal in proposals:
             if len(negatives) == settings.per_question:
                 break
             passage = self._passages[proposal.row]
-            if reason := allowed.reason(proposal.row, passage):
+            reason = allowed.reason(proposal.row, passage)
+            if reason:
                 counts[f"removed {reason}"] += 1
                 continue
             counts[f"source {proposal.source}"] += 1
@@ -220,21 +238,18 @@ class Miner:
         counts["short"] += len(negatives) < settings.per_question
         return negatives
 
-    def _scores(
-        self, example: Example, rows: Sequence[int], proposals: Sequence[Proposal], vector: Any
-    ) -> Any:
-        """The model's scores of the first positive and of n proposals, (1 + n,)."""
-        listed = [*rows[:1], *(proposal.row for proposal in proposals)]
-        vectors = self._index.require_dense().embeddings.rows(np.array(listed, np.int64))
-        if not rows:  # the positive lies outside of the corpus
-            passage = example.positives[0]
-            outside = self._encoder.encode_passages([passage.title], [passage.text])
-            vectors = np.concatenate([outside, vectors])
-        return vectors @ vector
-
-    @property
-    def _encoder(self) -> TextEncoder:
-        return cast(DenseRetriever, self._retrievers["dense"]).encoder
+    def _vectors_of(
+        self, example: Example, rows: Sequence[int], proposals: Sequence[Proposal]
+    ) -> Float32:
+        """The vectors (1 + n, D) of the first positive and of n proposals."""
+        stored = [*rows[:1], *(proposal.row for proposal in proposals)]
+        vectors = self._index.require_dense().embeddings.rows(np.array(stored, np.int64))
+        if rows:
+            return vectors
+        assert self._encoder is not None
+        positive = example.positives[0]  # which lies outside of the corpus
+        outside = self._encoder.encode_passages([positive.title], [positive.text])
+        return np.concatenate([outside, vectors])
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,11 +284,11 @@ def candidates_by_rank(
     for rank in ranks:
         for source, hits in retrieved.items():
             for hit in hits[rank - 1 : rank]:
-                present = merged.get(hit.row)
-                if present is None:
-                    merged[hit.row] = Proposal(hit.row, source, rank, hit.score)
+                if hit.row in merged:
+                    source = f"{merged[hit.row].source}+{source}"
+                    merged[hit.row] = replace(merged[hit.row], source=source)
                 else:
-                    merged[hit.row] = replace(present, source=f"{present.source}+{source}")
+                    merged[hit.row] = Proposal(hit.row, source, rank, hit.score)
     return list(merged.values())
 
 
@@ -293,7 +308,8 @@ class NegativeFilter:
         positive_rows: Collection[int],
         positive_texts: Sequence[str],
     ) -> None:
-        self._matcher, self._rows = matcher, set(positive_rows)
+        self._matcher = matcher
+        self._rows = set(positive_rows)
         self._texts = {text_key(text) for text in positive_texts}
 
     def reason(self, row: int, passage: Passage) -> str:
@@ -302,7 +318,9 @@ class NegativeFilter:
         """
         if row in self._rows or text_key(passage.text) in self._texts:
             return "gold"
-        return "answer" if self._matcher is not None and self._matcher.matches(passage.text) else ""
+        if self._matcher is not None and self._matcher.matches(passage.text):
+            return "answer"
+        return ""
 
 
 def below_margin(
