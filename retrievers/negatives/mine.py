@@ -120,7 +120,7 @@ class Miner:
         self._index = index
         self._passages = index.passages
         self._settings = settings
-        self._sources = (settings.source,)
+        self._sources: tuple[str, ...] = (settings.source,)
         if settings.source == "both":
             self._sources = ("bm25", "dense")
         self._retrievers = {
