@@ -17,36 +17,36 @@ PACKAGES = ("rag", "indexers", "retrievers", "readers", "serve")
 # folder: (ceiling, target), in tokens of code.
 # Typed metadata raised those of indexers, until both packages that share it are laid out.
 TOKENS = {
-    "rag/*.py": (10_250, 10_500),
+    "rag/*.py": (10_770, 10_500),
     "rag/adaptation": (6_620, 5_550),
     "rag/bench": (16_950, 8_000),
     "rag/cli": (9_340, 7_200),
     "rag/core": (4_480, 4_200),
-    "rag/data": (49_280, 41_000),
+    "rag/data": (49_290, 41_000),
     "rag/docs": (180, 200),
     "rag/eval": (13_540, 12_200),
     "rag/integrations": (1_280, 1_200),
     "rag/joint": (14_600, 13_000),
     "rag/metrics": (3_550, 3_600),
     "rag/rounds": (3_350, 3_050),
-    "rag/runtime": (8_340, 7_900),
+    "rag/runtime": (8_490, 7_900),
     "rag/sample": (60, 100),
     "rag/scale": (2_825, 2_700),
-    "rag/training": (9_310, 8_200),
+    "rag/training": (9_590, 8_200),
     "indexers": (32_700, 28_000),
     "readers": (46_180, 43_000),
-    "retrievers": (46_710, 41_000),
+    "retrievers": (48_420, 41_000),
     "serve": (17_750, 16_000),
-    "tests": (256_820, 200_000),
+    "tests": (263_020, 200_000),
 }
 
 # construct: (ceiling, target), per 10,000 tokens of everything outside tests.
 COUNTS = {
-    "parallel": (14.0, 3.0),
-    "conditional": (31.9, 22.0),
-    "comprehensions": (60.9, 40.0),
-    "nested": (6.0, 2.5),
-    "walrus": (4.6, 2.0),
+    "parallel": (10.4, 3.0),
+    "conditional": (28.0, 22.0),
+    "comprehensions": (54.9, 40.0),
+    "nested": (4.4, 2.5),
+    "walrus": (3.1, 2.0),
 }
 
 # what: (ceiling, target), over everything outside tests.
