@@ -27,6 +27,8 @@ _ARCHITECTURES = {  # the end of a checkpoint's architecture → the kind that r
     "ForQuestionAnswering": "extractive",
     "DPRReader": "extractive",
     "FiDT5": "generative",
+    "RagTokenForGeneration": "generative",
+    "RagSequenceForGeneration": "generative",
     "ForCausalLM": "llm",
     "LMHeadModel": "llm",
     "ForConditionalGeneration": "generative",

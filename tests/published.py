@@ -176,6 +176,38 @@ _DEBERTA = {
     "share_att_key": True,
     "type_vocab_size": 0,
 }
+_MODERNBERT = {
+    "model_type": "modernbert",
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "bos_token_id": 2,
+    "classifier_activation": "gelu",
+    "classifier_bias": False,
+    "classifier_dropout": 0.0,
+    "classifier_pooling": "mean",
+    "cls_token_id": 2,
+    "decoder_bias": True,
+    "embedding_dropout": 0.0,
+    "eos_token_id": 3,
+    "global_attn_every_n_layers": 3,
+    "global_rope_theta": 160000.0,
+    "gradient_checkpointing": False,
+    "hidden_activation": "gelu",
+    "hidden_size": 32,
+    "initializer_range": 0.3,
+    "intermediate_size": 48,
+    "layer_norm_eps": 1e-05,
+    "local_attention": 16,
+    "local_rope_theta": 10000.0,
+    "max_position_embeddings": 128,
+    "mlp_bias": False,
+    "norm_bias": False,
+    "norm_eps": 1e-05,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 4,
+    "pad_token_id": 0,
+    "sep_token_id": 3,
+}
 
 ENCODERS: dict[str, dict[str, Any]] = {
     "bert-base-uncased": {
@@ -199,6 +231,7 @@ ENCODERS: dict[str, dict[str, Any]] = {
     },
     "deberta-v3-base": _DEBERTA,
     "albert-base-v2": _ALBERT,
+    "ModernBERT-base": _MODERNBERT,
 }
 """Encoders by name."""
 
@@ -235,6 +268,50 @@ def published_dpr(folder: Path, kind: Any, **more: Any) -> Any:
     network.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return network
+
+
+def published_rag(folder: Path, kind: Any, generator: str) -> Path:
+    """A folder as of facebook/rag-token-nq: two networks, and their tokenizers in two sub-folders.
+
+    Args:
+        kind: its class, such as `transformers.RagTokenForGeneration`.
+        generator: name of a sequence-to-sequence model.
+    """
+    torch.manual_seed(0)
+    tokenizers = {
+        "question_encoder_tokenizer": tiny_tokenizer(),
+        "generator_tokenizer": t5_tokenizer()
+        if generator.startswith("t5")
+        else tiny_roberta_tokenizer(),
+    }
+    sizes = [len(tokenizer) for tokenizer in tokenizers.values()]
+    stated = {
+        "architectures": [kind.__name__],
+        "dataset": "wiki_dpr",
+        "do_deduplication": True,
+        "doc_sep": " // ",
+        "generator": {**SEQ2SEQ[generator], "prefix": " ", "vocab_size": sizes[1] + 28},
+        "index_name": "exact",
+        "is_encoder_decoder": True,
+        "max_combined_length": 60,
+        "model_type": "rag",
+        "n_docs": 2,
+        "question_encoder": {
+            **ENCODERS["bert-base-uncased"],
+            "architectures": ["DPRQuestionEncoder"],
+            "model_type": "dpr",
+            "projection_dim": 0,
+            "vocab_size": sizes[0],
+        },
+        "title_sep": " / ",
+        "vocab_size": None,
+    }
+    kind(transformers.RagConfig(**json.loads(json.dumps(stated)))).save_pretrained(folder)
+    (folder / "config.json").write_text(json.dumps(stated))
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    for name, tokenizer in tokenizers.items():
+        tokenizer.save_pretrained(folder / name)
+    return folder
 
 
 def published_t5_encoder(folder: Path) -> Path:

@@ -26,6 +26,7 @@ from rag.runtime.model_files import (
     read_config,
     refuse_own_code,
     weight_shapes,
+    whole_model,
 )
 
 if TYPE_CHECKING:
@@ -111,8 +112,10 @@ def transformers_config(folder: Path) -> PreTrainedConfig:
     """
     from transformers import AutoConfig
 
-    read_config(folder)
+    config = read_config(folder)
     with loading(f"{folder}: transformers cannot load it"):
+        if whole_model(folder)[1]:
+            return AutoConfig.for_model(**config)
         return AutoConfig.from_pretrained(folder, trust_remote_code=False)
 
 
@@ -203,11 +206,14 @@ def load_network(
     # Our own reader names what it refuses, before transformers reads the same files.
     names = weight_shapes(folder)
     config.transformers_weights = None  # a file of another name, which the identity would not cover
-    is_wrapped = any(name.startswith(_FID_BLOCK) for name in names)
+    whole, part = whole_model(folder)
+    renamed = {rf"^rag\.{part}\.": ""} if part else None
+    if any(name.startswith(_FID_BLOCK) for name in names):
+        renamed = _FID_NAMES
     network, report = auto.from_pretrained(
-        folder,
+        whole,
         config=config,
-        key_mapping=_FID_NAMES if is_wrapped else None,
+        key_mapping=renamed,
         weights_only=True,
         trust_remote_code=False,
         output_loading_info=True,

@@ -51,6 +51,7 @@ _WANTED = ("*.json", "*.jinja", "*.txt", "*.model", "*.safetensors")
 _SAFETENSORS = "model.safetensors"
 _BIN = "pytorch_model.bin"
 _BASE_PREFIXES = (
+    "rag.question_encoder.question_encoder.bert_model.",
     "ctx_encoder.bert_model.",
     "question_encoder.bert_model.",
     "span_predictor.encoder.bert_model.",
@@ -71,6 +72,8 @@ _VOCABULARIES = (
 _TOKENIZER_SETTINGS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 TOWER_SEPARATOR = " + "  # between the names of a passage and a question tower
 TOWER_NAMES = (("passage_encoder", "query_encoder"), ("ctx_encoder", "question_encoder"))
+RAG_PARTS = ("question_encoder", "generator")
+"""The models that RAG is published as, in one folder: each is named as a sub-folder of it."""
 
 
 def embedded_encoder_dir() -> Path:
@@ -118,6 +121,8 @@ def model_folder(name_or_path: str | Path | None) -> Path:
     folder = Path(name)
     if folder.is_dir():
         return folder
+    if folder.name in RAG_PARTS and (folder.parent.is_dir() or name.count("/") == 2):
+        return model_folder(folder.parent) / folder.name
     if name in EMBEDDED_ENCODER_NAMES:
         return embedded_encoder_dir()
     if name in PACKAGED:
@@ -152,6 +157,13 @@ def _download(name: str) -> Path:
     return folder
 
 
+def whole_model(folder: Path) -> tuple[Path, str]:
+    """The folder that holds a model's files, and the part of RAG's that is meant, or ""."""
+    if folder.name in RAG_PARTS and not folder.is_dir():
+        return folder.parent, folder.name
+    return folder, ""
+
+
 def tower_folders(folder: Path) -> tuple[Path, Path]:
     """Folders of passage tower and question tower: two sub-folders of `folder`, or twice `folder`
     itself.
@@ -168,8 +180,11 @@ def read_config(folder: Path) -> dict[str, Any]:
     """The folder's config.json; a missing one, or one that names no model, is an
     `ArtifactError`.
     """
-    file = folder / "config.json"
+    whole, part = whole_model(folder)
+    file = whole / "config.json"
     config = read_json(file) if file.is_file() else None
+    if part and isinstance(config, dict):
+        config = config.get(part)
     if not isinstance(config, dict) or not config.get("model_type"):
         raise ArtifactError(
             f"{folder} is no model: it has no config.json that names a model_type",
@@ -229,6 +244,7 @@ def weight_files(folder: Path) -> list[Path]:
     Raises:
         ArtifactError: there are none, or not all; weights of other programs are named.
     """
+    folder, _ = whole_model(folder)
     if (folder / DIFFERENCE_FILE).is_file():
         return [*weight_files(embedded_encoder_dir()), folder / DIFFERENCE_FILE]
     for name in (_SAFETENSORS, _BIN):
@@ -286,7 +302,8 @@ def backbone_state(folder: Path) -> dict[str, Tensor]:
     and beta. A difference is added to its base: to a matrix the product of `NAME.left` (m, r) and
     `NAME.right` (r, n), to any other tensor `NAME.whole`.
     """
-    state = read_tensors(folder)
+    part = whole_model(folder)[1]
+    state = read_tensors(folder, f"rag.{part}." if part else "")
     prefix = next(
         (p for p in _BASE_PREFIXES if any(n.startswith(f"{p}embeddings.") for n in state)), ""
     )
@@ -315,6 +332,7 @@ def read_tensors(place: Path, prefix: str = "", *, framework: str = "pt") -> dic
         ArtifactError: a file is missing or damaged, or holds something else than tensors.
     """
     tensors: dict[str, Any] = {}
+    place, _ = whole_model(place)
     for file in weight_files(place) if place.is_dir() else [place]:
         tensors |= file_tensors(file, prefix, framework=framework)
     return tensors
@@ -370,11 +388,14 @@ def transformers_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
         ArtifactError: it cannot be opened, or its vocabulary is not there: transformers makes a
             tokenizer that knows no words then.
     """
-    from transformers import AutoTokenizer
+    from transformers import AutoConfig, AutoTokenizer
 
     files = tokenizer_files(folder)
+    part = whole_model(folder)[1]
+    config = AutoConfig.for_model(**read_config(folder)) if part else None
+    folder = _tokenizer_folder(folder)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(folder, config=config, trust_remote_code=False)
     except Exception as error:  # of many kinds, some from Rust
         raise ArtifactError(
             f"{folder}: its tokenizer cannot be opened ({error})", hint=_COPY
@@ -396,12 +417,18 @@ def tokenizer_files(folder: Path) -> list[Path]:
     Raises:
         ArtifactError: there is no vocabulary.
     """
+    folder = _tokenizer_folder(folder)
     if (folder / _TOKENIZER).is_file():
         return [folder / _TOKENIZER]
     files = [folder / name for name in _VOCABULARIES if (folder / name).is_file()]
     if not files:
         raise _no_tokenizer(folder, f"{_TOKENIZER} and no vocabulary")
     return [*files, *(folder / name for name in _TOKENIZER_SETTINGS if (folder / name).is_file())]
+
+
+def _tokenizer_folder(folder: Path) -> Path:
+    whole, part = whole_model(folder)
+    return whole / f"{part}_tokenizer" if part else folder
 
 
 def _no_tokenizer(folder: Path, missing: str) -> ArtifactError:

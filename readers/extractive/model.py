@@ -31,11 +31,22 @@ if (
 ):  # transformers' networks take seconds to import, and reading on a CPU needs none of them
     from transformers import PreTrainedConfig
 
-# Architectures whose class for question answering is the encoder and one linear layer. Others do
-# more: Longformer's gives the question's tokens global attention.
+MODERNBERT = "modernbert"
+# Architectures whose class for question answering is the encoder and one linear layer, ModernBERT's
+# with `span_transform` between them. Others do more: Longformer's gives the question's tokens global
+# attention.
 SPAN_TYPES = (
     *("albert", "bart", "bert", "camembert", "convbert", "data2vec-text", "deberta", "deberta-v2"),
-    *("distilbert", "electra", "ernie", "mbart", "megatron-bert", "mobilebert", "mpnet"),
+    *(
+        "distilbert",
+        "electra",
+        "ernie",
+        "mbart",
+        "megatron-bert",
+        "mobilebert",
+        MODERNBERT,
+        "mpnet",
+    ),
     *("rembert", "roberta", "roberta-prelayernorm", "roformer", "squeezebert"),
     *("xlm-roberta", "xlm-roberta-xl"),
 )
@@ -119,6 +130,7 @@ class SpanModel(LogitsModel):
     Args:
         encoder: computes (R, L, D) hidden states.
         head: D → 2.
+        transform: D → D on each token before `head`, where the architecture has one.
         passage_head: D → 3 on [CLS]: the passage holds the answer; the answer is yes; is no. D → 1
             in DPR's.
         skim_head: D → 1 on each token of layer `skim_layer`, for training; inference may stop
@@ -130,6 +142,7 @@ class SpanModel(LogitsModel):
         encoder: nn.Module,
         head: nn.Linear,
         *,
+        transform: nn.Module | None = None,
         passage_head: nn.Linear | None = None,
         skim_head: nn.Linear | None = None,
         skim_layer: int = 0,
@@ -137,6 +150,7 @@ class SpanModel(LogitsModel):
         super().__init__()
         self.encoder = encoder
         self.qa_outputs = head
+        self.transform = transform
         self.passage_head = passage_head
         self.skim_head = skim_head
         self.skim_layer = skim_layer
@@ -150,7 +164,10 @@ class SpanModel(LogitsModel):
             ArtifactError: there is no loadable encoder.
         """
         encoder = load_backbone(model_folder(folder), train=True)
-        return cls(encoder, _drawn(encoder.config.hidden_size, 2, seed))
+        transform = span_transform(encoder.config)
+        if transform is not None:
+            _draw(transform.dense, seed + 3)
+        return cls(encoder, _drawn(encoder.config.hidden_size, 2, seed), transform=transform)
 
     def add_heads(self, *, passage: bool, skim_layer: int, seed: int) -> None:
         """Add randomly initialised heads where they are missing.
@@ -179,7 +196,8 @@ class SpanModel(LogitsModel):
         skim = None
         if head is not None:
             skim = head(output.hidden_states[self.skim_layer].float()).squeeze(-1)  # (R, L)
-        return read_out(hidden, hidden[:, 0], self.qa_outputs, self.passage_head, skim)
+        tokens = hidden if self.transform is None else self.transform(hidden)
+        return read_out(tokens, hidden[:, 0], self.qa_outputs, self.passage_head, skim)
 
     def to_compute(self, dtype: torch.dtype) -> SpanModel:
         """Move the encoder to `dtype`; heads stay fp32. Returns self."""
@@ -188,7 +206,8 @@ class SpanModel(LogitsModel):
 
 
 def load_question_answering(folder: Path, config: PreTrainedConfig) -> SpanModel:
-    """Any `AutoModelForQuestionAnswering` checkpoint whose head is one linear layer `qa_outputs`.
+    """Any `AutoModelForQuestionAnswering` checkpoint whose head is one linear layer `qa_outputs`, or
+    ModernBERT's.
 
     Raises:
         ArtifactError: if it cannot be loaded, or has another kind of head.
@@ -209,6 +228,8 @@ def load_question_answering(folder: Path, config: PreTrainedConfig) -> SpanModel
             attn_implementation=attention_for(config),
             dtype=torch.float32,
         )
+    if config.model_type == MODERNBERT:
+        return SpanModel(model.model, model.classifier, transform=model.head).eval()
     head = getattr(model, "qa_outputs", None)
     encoder = getattr(model, model.base_model_prefix, None)
     if not isinstance(head, nn.Linear) or head.out_features != 2 or encoder is None:
@@ -217,6 +238,15 @@ def load_question_answering(folder: Path, config: PreTrainedConfig) -> SpanModel
             hint="use a BERT-like question answering checkpoint",
         )
     return SpanModel(encoder, head).eval()
+
+
+def span_transform(config: PreTrainedConfig) -> Any:
+    """What stands between the encoder and the span head of an architecture; None: nothing."""
+    if config.model_type != MODERNBERT:
+        return None
+    from transformers.models.modernbert.modeling_modernbert import ModernBertPredictionHead
+
+    return ModernBertPredictionHead(config)
 
 
 def load_dpr(folder: Path, config: PreTrainedConfig) -> SpanModel:
@@ -290,7 +320,9 @@ class SpanWeights:
             encoder.pooler = None
         head = self.layer("qa_outputs") or nn.Linear(self.config.hidden_size, 2)
         more = {name: self.layer(name) for name in ("passage_head", "skim_head")}
-        model = SpanModel(encoder, head, **more, skim_layer=self.skim_layer)
+        is_transformed = any(name.startswith("transform.") for name in self.state)
+        transform = span_transform(self.config) if is_transformed else None
+        model = SpanModel(encoder, head, transform=transform, **more, skim_layer=self.skim_layer)
         try:
             model.load_state_dict(self.state, strict=True)
         except RuntimeError as error:
@@ -300,9 +332,15 @@ class SpanWeights:
 
 def _drawn(inputs: int, outputs: int, seed: int) -> nn.Linear:
     head = nn.Linear(inputs, outputs)
-    nn.init.normal_(head.weight, std=0.02, generator=torch.Generator().manual_seed(seed))
-    nn.init.zeros_(head.bias)
+    _draw(head, seed)
     return head
+
+
+def _draw(layer: nn.Linear, seed: int) -> None:
+    """Give a layer random weights."""
+    nn.init.normal_(layer.weight, std=0.02, generator=torch.Generator().manual_seed(seed))
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)
 
 
 class FastSpanModel(LogitsModel):

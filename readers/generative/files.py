@@ -1,5 +1,6 @@
 """Open a generative checkpoint, and check that it is complete and fits its tokenizer."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from rag.runtime.backbone import (
     set_dropout,
     transformers_config,
 )
-from rag.runtime.model_files import model_folder, transformers_tokenizer
+from rag.runtime.model_files import model_folder, read_config, transformers_tokenizer
 from readers.generative.causal import FRAME_TOKENS, Causal, causal_layout, causal_limit
 from readers.generative.model import Seq2Seq, answer_limit, longest_row
 from readers.generative.settings import GeneratorManifest, GeneratorSettings
@@ -64,10 +65,8 @@ def load_generator(
     model, tokenizer = _load(name_or_path, dropout, device if trains else None)
     is_causal = not model.config.is_encoder_decoder
     if manifest is None:
-        usual = GeneratorSettings().passage_tokens
-        fitting = {"passage_tokens": min(usual, longest_row(model) or usual)}
-        own: dict[str, Any] = causal_layout(tokenizer) if is_causal else fitting
-        manifest = GeneratorManifest(name=str(name_or_path), settings=GeneratorSettings(**own))
+        layout = _default_layout(model_folder(name_or_path), model, tokenizer)
+        manifest = GeneratorManifest(name=str(name_or_path), settings=GeneratorSettings(**layout))
     settings = load_config(GeneratorSettings, overrides={**dict(manifest.settings), **changes})
     check_rows(model, settings)
     model = model.to(device, dtype)
@@ -75,6 +74,41 @@ def load_generator(
         Causal(model, tokenizer, settings.prompt_end) if is_causal else Seq2Seq(model, tokenizer)
     )
     return network, manifest.model_copy(update={"settings": settings})
+
+
+def _default_layout(folder: Path, model: Any, tokenizer: Any) -> dict[str, Any]:
+    """Settings of a checkpoint that was not trained here: by its config.json, or FiD's."""
+    if not model.config.is_encoder_decoder:
+        return dict(causal_layout(tokenizer))
+    stated = read_config(folder)
+    if stated["model_type"] == "rag":
+        return _rag_layout(stated)
+    usual = GeneratorSettings().passage_tokens
+    return {"passage_tokens": min(usual, longest_row(model) or usual)}
+
+
+def _rag_layout(stated: Mapping[str, Any]) -> dict[str, Any]:
+    """How RAG's retriever of transformers lays out passages, by the config.json of a published RAG.
+
+    It gives the generator questions as the tokenizer of the question encoder, which knows no
+    capitals, writes them.
+    """
+    is_sequence = stated["architectures"] == ["RagSequenceForGeneration"]
+    prefix, title_end, text_end = (
+        str(part or "").replace("{", "{{").replace("}", "}}")
+        for part in (
+            stated["generator"].get("prefix"),
+            stated.get("title_sep", " / "),
+            stated.get("doc_sep", " // "),
+        )
+    )
+    return {
+        "mode": "rag-sequence" if is_sequence else "rag-token",
+        "template": f"{prefix}{{title}}{title_end}{{text}}{text_end}{{question}}",
+        "lower_case": True,
+        "passage_tokens": stated.get("max_combined_length", 300),
+        "max_passages": stated.get("n_docs", 5),
+    }
 
 
 def check_rows(model: PreTrainedModel, settings: GeneratorSettings) -> None:
@@ -93,6 +127,9 @@ def check_rows(model: PreTrainedModel, settings: GeneratorSettings) -> None:
 def _load(name_or_path: str | Path, dropout: float | None, train_on: str | None) -> tuple[Any, Any]:
     """The model in fp32, and its tokenizer."""
     folder = model_folder(name_or_path)
+    is_rag = read_config(folder)["model_type"] == "rag"
+    if is_rag:
+        folder = folder / "generator"
     config = transformers_config(folder)
     named = (getattr(config, "architectures", None) or [""])[0]
     is_causal = not config.is_encoder_decoder and named.endswith(("ForCausalLM", "LMHeadModel"))
@@ -113,6 +150,10 @@ def _load(name_or_path: str | Path, dropout: float | None, train_on: str | None)
         model, _ = load_network(
             kind, folder, config, attn_implementation=attention, dtype=torch.float32
         )
+    if is_rag and getattr(config, "bos_token_id", None) is not None:
+        # RAG trains on labels that begin with <s> and feeds them to the decoder as they are.
+        model.config.decoder_start_token_id = config.bos_token_id
+        model.generation_config.forced_bos_token_id = None
     embedded = model.get_input_embeddings().weight.shape[0]
     if len(tokenizer) > embedded:
         raise MismatchedArtifactError(

@@ -15,9 +15,9 @@ Source:
     2.1.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -191,8 +191,8 @@ def decode(
     """Answers of each question, best first.
 
     "token" searches with the mixture of all passages' next-token distributions. "sequence" searches
-    passage by passage; an answer has probability 0 under the passages whose beams do not contain it
-    (the paper's fast decoding).
+    passage by passage, and scores every answer that was found under all passages (the paper's
+    thorough decoding).
 
     Args:
         apart: one row per passage, question by question.
@@ -210,11 +210,15 @@ def decode(
     answers = seq2seq.search(
         apart, answer_tokens=answer_tokens, beams=beams, logits_processor=[mixture], **search
     )
-    ends = accumulate(map(len, priors), initial=0)
-    return [
-        _scored(seq2seq, apart, range(begin, end), prior, answers[begin:end], marginal)
-        for (begin, end), prior in zip(pairwise(ends), priors, strict=True)
-    ]
+    results = []
+    begin = 0
+    for prior in priors:
+        end = begin + len(prior)
+        passages = apart.rows(range(begin, end))
+        found = chain.from_iterable(answers[begin:end])
+        results.append(_rescored(seq2seq, passages, prior, found, marginal))
+        begin = end
+    return results
 
 
 class _Mixture(LogitsProcessor):
@@ -243,29 +247,20 @@ class _Mixture(LogitsProcessor):
         return only
 
 
-def _scored(
+def _rescored(
     seq2seq: Seq2Seq,
-    apart: Memory,
-    rows: Sequence[int],
+    passages: Memory,
     prior: Tensor,
-    answers: Sequence[Sequence[Sequence[int]]],
+    answers: Iterable[Sequence[int]],
     marginal: Marginal,
 ) -> list[Hypothesis]:
-    """The different answers of a question's passages, by their likelihood under those that gave
-    them.
-    """
-    beams = [{tuple(ids) for ids in mine} for mine in answers]
-    union = list(dict.fromkeys(tuple(ids) for mine in answers for ids in mine))
-    labels = seq2seq.targets(union)  # (H, T)
-    pairs = [(n, k) for n, ids in enumerate(union) for k, mine in enumerate(beams) if ids in mine]
-    number, place = torch.tensor(pairs, device=labels.device).T
-    values = seq2seq.token_log_probs(apart.rows([rows[k] for _, k in pairs]), labels[number])
-    logp = values.new_full((len(union), len(rows), labels.shape[1]), float("-inf"))
-    logp[number, place] = values
-    scores = prior.to(logp).expand(len(union), -1)
-    likelihoods = answer_log_likelihood(marginal, scores, logp).tolist()
-    weights = posterior(marginal, scores, logp, labels >= 0).tolist()
-    hypotheses = [
-        Hypothesis(ids, v, tuple(w)) for ids, v, w in zip(union, likelihoods, weights, strict=True)
-    ]
-    return sorted(hypotheses, key=lambda h: (-h.score, h.ids))
+    """The different answers to a question, by their likelihood given all of its passages (K rows)."""
+    scores = prior.float()[None]
+    hypotheses = []
+    for ids in dict.fromkeys(map(tuple, answers)):
+        labels = seq2seq.targets([ids] * len(passages))  # (K, T)
+        logp = seq2seq.token_log_probs(passages, labels)[None]  # (1, K, T)
+        likelihood = answer_log_likelihood(marginal, scores, logp)
+        weights = posterior(marginal, scores, logp, labels[:1] >= 0)
+        hypotheses.append(Hypothesis(ids, float(likelihood), tuple(weights[0].tolist())))
+    return sorted(hypotheses, key=lambda hypothesis: (-hypothesis.score, hypothesis.ids))

@@ -31,6 +31,7 @@ class GeneratorSettings(Config):
         passage_tokens: maximum input length, special tokens included; longer inputs are truncated
             at the end, as published.
         question_tokens: maximum question length; longer questions are truncated.
+        lower_case: whether questions are lower-cased, as RAG's published generators got them.
         answer_tokens: maximum answer length.
         max_passages: number of best-ranked passages that are read.
         beams: 1 is greedy; each beam gives a candidate answer.
@@ -45,6 +46,7 @@ class GeneratorSettings(Config):
     prompt_end: str = ""
     passage_tokens: int = Field(default=250, ge=8)
     question_tokens: int = Field(default=64, ge=1)
+    lower_case: bool = False
     answer_tokens: int = Field(default=50, ge=1)
     max_passages: int = Field(default=100, ge=1)
     beams: int = Field(default=1, ge=1, le=64)
@@ -84,6 +86,8 @@ def encode_rows(
     Special tokens that the template contains (such as "[SEP]") become these tokens; the tokenizer
     adds its usual special tokens around rows.
     """
+    if settings.lower_case:
+        questions = [question.lower() for question in questions]
     shortened = [_cut(tokenizer, question, settings.question_tokens) for question in questions]
     texts = [
         settings.template.format(question=question, title=passage.title, text=passage.text)

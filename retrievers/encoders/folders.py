@@ -274,8 +274,14 @@ def _guessed_prefixes(
 
 
 def _refuse_other_programs(folder: Path, config: dict[str, Any]) -> None:
-    """Refuse DPR's reader, and checkpoints of ColBERT's own code."""
+    """Refuse DPR's reader, RAG as a whole, and checkpoints of ColBERT's own code."""
     architectures = config.get("architectures") or ()
+    if config["model_type"] == "rag":
+        raise ArtifactError(
+            f"{folder} is a RAG model, of a question encoder and a generator",
+            hint="name its question encoder beside a passage encoder: "
+            f"'facebook/dpr-ctx_encoder-single-nq-base + {folder}/question_encoder'",
+        )
     if "DPRReader" in architectures:
         raise ArtifactError(
             f"{folder} is a reader and makes no vectors", hint=f"answer with it: --reader {folder}"

@@ -20,8 +20,10 @@ from transformers import (
 
 from rag.core.errors import ArtifactError
 from rag.core.types import Passage
-from readers.extractive.model import SPAN_TYPES, SpanModel, load_question_answering
+from readers.extractive.files import start_model
+from readers.extractive.model import MODERNBERT, SPAN_TYPES, SpanModel, load_question_answering
 from readers.extractive.reader import ExtractiveReader
+from readers.extractive.training.finish import export_trained
 from readers.generative.reader import GenerativeReader
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.cross_encoder import CrossEncoder
@@ -196,7 +198,11 @@ def span_difference(model_type: str) -> float:
     types[:, 6:] = 1
     has_segments = (getattr(config, "type_vocab_size", 0) or 0) > 1
     segments = {"token_type_ids": types} if has_segments else {}
-    spans = SpanModel(getattr(model, model.base_model_prefix), model.qa_outputs).eval()
+    encoder = getattr(model, model.base_model_prefix)
+    if model_type == MODERNBERT:
+        spans = SpanModel(encoder, model.classifier, transform=model.head).eval()
+    else:
+        spans = SpanModel(encoder, model.qa_outputs).eval()
     with torch.no_grad():
         expected = model(input_ids=ids, attention_mask=mask, **segments).start_logits[mask.bool()]
         found = spans.logits(ids, mask, types).start[mask.bool()]
@@ -206,6 +212,21 @@ def span_difference(model_type: str) -> float:
 @pytest.mark.parametrize("model_type", SPAN_TYPES)
 def test_spans_of_every_known_architecture_are_transformers(model_type: str) -> None:
     assert span_difference(model_type) < 1e-5
+
+
+@pytest.mark.parametrize("name", ["bert-base-uncased", "ModernBERT-base"])
+def test_transformers_opens_what_was_trained_from_an_encoder(tmp_path: Path, name: str) -> None:
+    encoder = published_encoder(tmp_path / "encoder", name)
+    model, tokenizer = start_model(str(encoder), longest=60, seed=0)
+    export_trained(tmp_path / "trained", model, model.state_dict(), tokenizer)
+    pair = tokenizer(QUESTION, PASSAGES[0].text, return_tensors="pt", return_token_type_ids=True)
+    network = AutoModelForQuestionAnswering.from_pretrained(tmp_path / "trained")
+    segments = {"token_type_ids": pair.token_type_ids} if name.startswith("bert") else {}
+    with torch.no_grad():
+        expected = network(pair.input_ids, attention_mask=pair.attention_mask, **segments)
+        found = model.eval().logits(pair.input_ids, pair.attention_mask, pair.token_type_ids)
+    torch.testing.assert_close(found.start, expected.start_logits)
+    torch.testing.assert_close(found.end, expected.end_logits)
 
 
 def test_longformer_is_refused_because_its_spans_are_computed_otherwise(tmp_path: Path) -> None:

@@ -47,6 +47,7 @@ def train(folder: Path) -> None:
 ONE = {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
 BERT = "bert-base-uncased"
 ANSWERING = of_task(BERT, "ModelForQuestionAnswering")
+MODERN = of_task("ModernBERT-base", "ModelForQuestionAnswering")
 JUDGING = of_task(BERT, "ModelForSequenceClassification", **ONE)
 
 
@@ -54,6 +55,7 @@ JUDGING = of_task(BERT, "ModelForSequenceClassification", **ONE)
     ("make", "lost", "count", "first", "load"),
     [
         (ANSWERING, "qa_outputs", 2, "qa_outputs.bias", open_reader),
+        (MODERN, "head.dense", 1, "head.dense.weight", open_reader),
         (ANSWERING, "layer.1.output", 4, "bert.encoder.layer.1.output.", open_reader),
         (dpr_reader, "span_predictor.qa_", 4, "span_predictor.qa_classifier.bias", open_reader),
         (causal_folder, "layers.1.mlp", 3, "model.layers.1.mlp.down_proj.weight", open_reader),

@@ -3,7 +3,6 @@ figures.
 """
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from rag.runtime.model_files import embedded_word_embeddings, save_tokenizer
 from rag.runtime.seeds import generator
 from readers.answers import reading_scores
 from readers.extractive.files import WORD_EMBEDDINGS, load_parts, row_scale, save_int8
-from readers.extractive.model import FastSpanModel, SpanModel
+from readers.extractive.model import MODERNBERT, FastSpanModel, SpanModel
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import ReaderManifest, ReaderSettings
 from readers.extractive.training.calibrate import tune
@@ -115,13 +114,15 @@ def export_trained(
         weights: fp32 tensors by the model's names.
     """
     encoder: Any = model.encoder
-    prefix = encoder.base_model_prefix
+    names = {"encoder": encoder.base_model_prefix}
+    if encoder.config.model_type == MODERNBERT:
+        names |= {"qa_outputs": "classifier", "transform": "head"}
     folder.mkdir(parents=True, exist_ok=True)
-    floats = {
-        re.sub(r"^encoder\.", f"{prefix}.", name): tensor.float().contiguous()
-        for name, tensor in weights.items()
-        if tensor.is_floating_point()
-    }
+    floats = {}
+    for name, tensor in weights.items():
+        module, _, rest = name.partition(".")
+        if tensor.is_floating_point():
+            floats[f"{names.get(module, module)}.{rest}"] = tensor.float().contiguous()
     with atomic_path(folder / "model.safetensors") as temporary:
         save_file(floats, temporary, metadata={"format": "pt"})
     _describe(folder, model, tokenizer)
