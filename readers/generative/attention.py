@@ -45,15 +45,15 @@ def passage_attention(seq2seq: Seq2Seq, memory: Memory) -> Tensor:
         module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **options: Any
     ) -> Any:
         if not module.is_causal:
-            scores = query[:, :, first, None].float() @ key.float().transpose(
-                -1, -2
-            )  # (R, H, 1, S)
+            # (R, H, 1, S)
+            scores = query[:, :, first, None].float() @ key.float().transpose(-1, -2)
             layers.append(scores[:, :, 0].mean(1) * module.scaling)
         return sdpa_attention_forward(module, query, key, value, mask, **options)
 
     ALL_ATTENTION_FUNCTIONS.register(_RECORDED, record)
     ALL_MASK_ATTENTION_FUNCTIONS.register(_RECORDED, sdpa_mask)
-    model, first = seq2seq.model, len(seq2seq.prefix)
+    model = seq2seq.model
+    first = len(seq2seq.prefix)
     usual = model.config._attn_implementation
     model.set_attn_implementation(_RECORDED)
     try:
@@ -70,7 +70,6 @@ def passage_attention(seq2seq: Seq2Seq, memory: Memory) -> Tensor:
     total = torch.zeros(len(memory), max(memory.counts), device=memory.mask.device)
     for scores in layers:
         total.scatter_add_(1, owner, scores * memory.mask)
-    sizes = torch.zeros_like(total).scatter_add_(
-        1, owner, memory.mask.float()
-    )  # 0 for absent passages
+    # Tokens of each passage, 0 for an absent one.
+    sizes = torch.zeros_like(total).scatter_add_(1, owner, memory.mask.float())
     return (total / len(layers) / sizes.clamp_min(1.0)).masked_fill(sizes == 0, float("-inf"))

@@ -25,6 +25,7 @@ from transformers import DynamicCache, GenerationConfig, PreTrainedModel
 from rag.core.errors import ConfigError
 from rag.runtime.model_files import chat_frame
 from readers.generative.model import Memory, Seq2Seq, first_token
+from readers.generative.settings import as_literal
 
 _BODY = "Answer the question with a few words copied from the passage.\nQuestion: {question}\n{title}: {text}"
 PLAIN_END = "\nAnswer:"
@@ -34,7 +35,7 @@ FRAME_TOKENS = 16  # room for the prompt's end
 def causal_layout(tokenizer: Any) -> dict[str, str]:
     """`template` and `prompt_end` of `GeneratorSettings` for a model that was not trained here."""
     before, after = chat_frame(tokenizer, PLAIN_END)
-    return {"template": before.replace("{", "{{").replace("}", "}}") + _BODY, "prompt_end": after}
+    return {"template": as_literal(before) + _BODY, "prompt_end": after}
 
 
 class Causal(Seq2Seq):
@@ -63,10 +64,15 @@ class Causal(Seq2Seq):
                 f"({len(tail)} tokens); expected a token id and at least one token",
                 hint="set eos_token in tokenizer_config.json, or prompt_end in reader.json",
             )
-        self.end, self.pad = end, first_token(tokenizer.pad_token_id, end) or 0
-        self.tail, self.start = tail[:-1], tail[-1]
-        self.prefix, self._most, self._silent = [], None, set[int]()
-        self.blank = "" if prompt_end[-1].isspace() else " "  # between the prompt and an answer
+        self.end = end
+        self.pad = first_token(tokenizer.pad_token_id, end) or 0
+        self.tail = tail[:-1]
+        self.start = tail[-1]
+        self.prefix = []
+        self._max_answer_tokens = None
+        self._silent = set()
+        # What stands between the prompt and an answer.
+        self.blank = "" if prompt_end[-1].isspace() else " "
         self.model.generation_config = GenerationConfig(eos_token_id=end, pad_token_id=self.pad)
 
     def _input_row(self, ids: Sequence[int]) -> Sequence[int]:
@@ -87,8 +93,9 @@ class Causal(Seq2Seq):
                 f"{type(self.model).__name__} keeps no keys and values of what it has read",
                 hint="use a model with attention in every layer",
             )
-        parts = [layer.keys for layer in cache.layers] + [layer.values for layer in cache.layers]
-        return torch.stack(parts).permute(1, 3, 0, 2, 4).flatten(2)
+        keys = [layer.keys for layer in cache.layers]
+        values = [layer.values for layer in cache.layers]
+        return torch.stack(keys + values).permute(1, 3, 0, 2, 4).flatten(2)
 
     def _forced(self, memory: Memory, inputs: Tensor) -> dict[str, Any]:
         return {"input_ids": inputs, "use_cache": True, **self._behind(memory, inputs.shape[1])}
@@ -106,7 +113,8 @@ class Causal(Seq2Seq):
 
     def _behind(self, memory: Memory, tokens: int) -> dict[str, Any]:
         """Keys and values of the prompts; mask and places of so many tokens behind each of them."""
-        cache, config = DynamicCache(), self.model.config.get_text_config()
+        cache = DynamicCache()
+        config = self.model.config.get_text_config()
         size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         split = memory.states.unflatten(2, (2 * config.num_hidden_layers, -1, size))
         keys, values = split.permute(2, 0, 3, 1, 4).chunk(2)  # (N, R, H, S, D) each

@@ -28,7 +28,7 @@ from rag.runtime.backbone import (
 from rag.runtime.model_files import model_folder, read_config, transformers_tokenizer
 from readers.generative.causal import FRAME_TOKENS, Causal, causal_layout, causal_limit
 from readers.generative.model import Seq2Seq, answer_limit, longest_row
-from readers.generative.settings import GeneratorManifest, GeneratorSettings
+from readers.generative.settings import GeneratorManifest, GeneratorSettings, as_literal
 from readers.manifest import READER_FILE, check_files, load_manifest
 
 _HINT = "give a folder of `rag train generator`, or a BART- or T5-like or causal checkpoint with its tokenizer"
@@ -94,14 +94,9 @@ def _rag_layout(stated: Mapping[str, Any]) -> dict[str, Any]:
     capitals, writes them.
     """
     is_sequence = stated["architectures"] == ["RagSequenceForGeneration"]
-    prefix, title_end, text_end = (
-        str(part or "").replace("{", "{{").replace("}", "}}")
-        for part in (
-            stated["generator"].get("prefix"),
-            stated.get("title_sep", " / "),
-            stated.get("doc_sep", " // "),
-        )
-    )
+    prefix = as_literal(stated["generator"].get("prefix") or "")
+    title_end = as_literal(stated.get("title_sep", " / "))
+    text_end = as_literal(stated.get("doc_sep", " // "))
     return {
         "mode": "rag-sequence" if is_sequence else "rag-token",
         "template": f"{prefix}{{title}}{title_end}{{text}}{text_end}{{question}}",

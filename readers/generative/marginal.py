@@ -83,7 +83,8 @@ def marginal_loss(
         return loss
     assert everything is not None
     assert spoken is not None
-    prior, is_counted = scores.log_softmax(1), spoken.to(scores.dtype)
+    prior = scores.log_softmax(1)
+    is_counted = spoken.to(scores.dtype)
     if marginal == "sequence":
         words = everything.shape[-1]
         whole = (everything.sum(3) * is_counted[:, None]).sum(2) + words * prior  # (B, K)
@@ -109,8 +110,8 @@ def posterior(marginal: Marginal, scores: Tensor, logp: Tensor, spoken: Tensor) 
     prior = scores.log_softmax(1)
     if marginal == "sequence":
         return (prior + logp.sum(2)).softmax(1)
-    each = (prior[:, :, None] + logp).softmax(1) * spoken[:, None].to(logp.dtype)  # (B, K, T)
-    return each.sum(2) / spoken.sum(1, keepdim=True).clamp_min(1)
+    shares = (prior[:, :, None] + logp).softmax(1) * spoken[:, None].to(logp.dtype)  # (B, K, T)
+    return shares.sum(2) / spoken.sum(1, keepdim=True).clamp_min(1)
 
 
 @torch.inference_mode()
@@ -163,9 +164,8 @@ def read_apart(
     if not words:
         return by_question(seq2seq.token_log_probs(apart, targets)), labels >= 0, None
     everything = seq2seq.logits(apart, targets).log_softmax(-1)
-    logp = everything.gather(2, targets.clamp_min(0)[:, :, None])[:, :, 0].masked_fill(
-        targets < 0, 0.0
-    )
+    logp = everything.gather(2, targets.clamp_min(0)[:, :, None])[:, :, 0]
+    logp = logp.masked_fill(targets < 0, 0.0)
     return by_question(logp), labels >= 0, by_question(everything)
 
 
@@ -203,7 +203,7 @@ def decode(
     Source:
         Lewis et al. 2020, "Retrieval-Augmented Generation", section 2.5.
     """
-    priors = [mine.float().log_softmax(0).to(seq2seq.device) for mine in scores]
+    priors = [of_question.float().log_softmax(0).to(seq2seq.device) for of_question in scores]
     shared = priors if marginal == "token" else [priors[0].new_zeros(1)] * len(apart)
     mixture = _Mixture(shared, seq2seq.end, 1 + len(seq2seq.prefix) + answer_tokens)
     search = {"length_penalty": 0.0} if beams > 1 else {}
@@ -229,22 +229,23 @@ class _Mixture(LogitsProcessor):
     """
 
     def __init__(self, priors: Sequence[Tensor], end: int, longest: int) -> None:
-        self._priors, self._end, self._longest = priors, end, longest
+        self._priors = priors
+        self._end = end
+        self._longest = longest
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         sizes = [len(prior) for prior in self._priors]
         groups = scores.float().log_softmax(-1).view(sum(sizes), -1, scores.shape[-1]).split(sizes)
-        mixed = torch.cat(
-            [
-                (prior[:, None, None] + logp).logsumexp(0, keepdim=True).expand_as(logp)
-                for prior, logp in zip(self._priors, groups, strict=True)
-            ]
-        ).flatten(0, 1)
+        mixtures = []
+        for prior, logp in zip(self._priors, groups, strict=True):
+            mixture = (prior[:, None, None] + logp).logsumexp(0, keepdim=True)
+            mixtures.append(mixture.expand_as(logp))
+        mixed = torch.cat(mixtures).flatten(0, 1)
         if input_ids.shape[1] < self._longest:
             return mixed
-        only = torch.full_like(mixed, float("-inf"))
-        only[:, self._end] = mixed[:, self._end]
-        return only
+        ended = torch.full_like(mixed, float("-inf"))
+        ended[:, self._end] = mixed[:, self._end]
+        return ended
 
 
 def _rescored(

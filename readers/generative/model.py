@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain
 from typing import Any
 
 import torch
@@ -42,38 +42,43 @@ class Memory:
         """The memory of rows with so many passages each, from the states (L, D) of every passage in
         turn.
         """
-        left = iter(states)
-        rows = [list(islice(left, count)) for count in counts]
-        none = states[0].new_zeros(0, states[0].shape[1])  # a row may have no passage
-        owners = [
-            torch.arange(len(row)).repeat_interleave(
-                torch.tensor(list(map(len, row)), dtype=torch.long)
-            )
-            for row in rows
-        ]
-        owner = pad_sequence(owners, batch_first=True, padding_value=-1).to(none.device)
-        joined = pad_sequence([torch.cat([none, *row]) for row in rows], batch_first=True)
-        return cls(joined, (owner >= 0).long(), owner, tuple(counts))
+        # A row may have no passage.
+        nothing = states[0].new_zeros(0, states[0].shape[1])
+        joined = []
+        owners = []
+        begin = 0
+        for count in counts:
+            passages = states[begin : begin + count]
+            lengths = torch.tensor(list(map(len, passages)), dtype=torch.long)
+            joined.append(torch.cat([nothing, *passages]))
+            owners.append(torch.arange(count).repeat_interleave(lengths))
+            begin += count
+        owner = pad_sequence(owners, batch_first=True, padding_value=-1).to(nothing.device)
+        padded = pad_sequence(joined, batch_first=True)
+        return cls(padded, (owner >= 0).long(), owner, tuple(counts))
 
     def __len__(self) -> int:
         return len(self.counts)
 
-    def rows(self, chosen: Sequence[int]) -> Memory:
+    def rows(self, numbers: Sequence[int]) -> Memory:
         """The rows with these numbers, which may repeat, without columns that are padding in all of
         them.
         """
-        index = torch.tensor(list(chosen), dtype=torch.long, device=self.mask.device)
+        index = torch.tensor(list(numbers), dtype=torch.long, device=self.mask.device)
         width = max(1, int(self.mask[index].sum(1).max()))
-        states, mask, owner = (part[index, :width] for part in (self.states, self.mask, self.owner))
-        return Memory(states, mask, owner, tuple(self.counts[i] for i in chosen))
+        return Memory(
+            self.states[index, :width],
+            self.mask[index, :width],
+            self.owner[index, :width],
+            tuple(self.counts[number] for number in numbers),
+        )
 
     def apart(self) -> Memory:
         """One row per passage."""
-        states = [
-            self.states[row][self.owner[row] == passage]
-            for row, count in enumerate(self.counts)
-            for passage in range(count)
-        ]
+        states = []
+        for row, count in enumerate(self.counts):
+            for passage in range(count):
+                states.append(self.states[row][self.owner[row] == passage])
         return Memory.of(states, [1] * len(states))
 
 
@@ -118,8 +123,11 @@ class Seq2Seq:
                 f"padding {pad} of an answer; expected three token ids",
                 hint="set decoder_start_token_id, eos_token_id and pad_token_id in config.json",
             )
-        self.start, self.end, self.pad = start, end, pad
-        self.prefix, self._most = _prefix(model), answer_limit(model)
+        self.start = start
+        self.end = end
+        self.pad = pad
+        self.prefix = _prefix(model)
+        self._max_answer_tokens = answer_limit(model)
         self._silent = {pad, start, *self.prefix}
         self.model.generation_config = GenerationConfig(
             decoder_start_token_id=start,
@@ -140,14 +148,13 @@ class Seq2Seq:
             rows: for each question the token ids of each of its passages.
             batch_tokens: tokens that are encoded at a time.
         """
-        flat = [self._input_row(ids) for passages in rows for ids in passages]
-        states = [torch.empty(0)] * len(flat)
-        for part in plan_batches(
-            list(map(len, flat)), max_rows=self.max_rows, max_tokens=batch_tokens
-        ):
-            hidden = self._states(*self.pad_rows([flat[i] for i in part]))
-            for i, own in zip(part, hidden, strict=True):
-                states[i] = own[: len(flat[i])]
+        inputs = [self._input_row(ids) for ids in chain.from_iterable(rows)]
+        lengths = list(map(len, inputs))
+        states = [torch.empty(0)] * len(inputs)
+        for batch in plan_batches(lengths, max_rows=self.max_rows, max_tokens=batch_tokens):
+            ids, mask = self.pad_rows([inputs[number] for number in batch])
+            for number, hidden in zip(batch, self._states(ids, mask), strict=True):
+                states[number] = hidden[: lengths[number]]
         return Memory.of(states, list(map(len, rows)))
 
     def _input_row(self, ids: Sequence[int]) -> Sequence[int]:
@@ -167,11 +174,13 @@ class Seq2Seq:
         self, memory: Memory, *, answer_tokens: int, beams: int = 1
     ) -> list[list[list[int]]]:
         """Token ids of `beams` answers per row, best first, without special tokens."""
-        answers = self.search(memory, answer_tokens=answer_tokens, beams=beams)
-        return [
-            [[token for token in ids if token not in self._silent] for ids in mine]
-            for mine in answers
-        ]
+        results = []
+        for answers in self.search(memory, answer_tokens=answer_tokens, beams=beams):
+            results.append([self._without_special(ids) for ids in answers])
+        return results
+
+    def _without_special(self, ids: Sequence[int]) -> list[int]:
+        return [token for token in ids if token not in self._silent]
 
     @torch.inference_mode()
     def search(
@@ -189,12 +198,11 @@ class Seq2Seq:
             "num_return_sequences": beams,
             "max_new_tokens": begin + answer_tokens,
         }
-        rows = self.model.generate(**self._inputs(memory, beams), **search)
-        answers = [
-            row[begin : [*row, self.end].index(self.end, 1)][:answer_tokens]
-            for row in rows.tolist()
-        ]
-        return [answers[b * beams : (b + 1) * beams] for b in range(len(memory))]
+        answers = []
+        for row in self.model.generate(**self._inputs(memory, beams), **search).tolist():
+            end = [*row, self.end].index(self.end, 1)
+            answers.append(row[begin:end][:answer_tokens])
+        return [answers[first : first + beams] for first in range(0, len(answers), beams)]
 
     def _inputs(self, memory: Memory, beams: int) -> dict[str, Any]:
         """What `generate` of the model starts from."""
@@ -208,7 +216,8 @@ class Seq2Seq:
 
     def decoder_inputs(self, labels: Tensor) -> Tensor:
         """(R, T) labels shifted one to the right, after the start token."""
-        moved = labels.roll(1, 1).masked_fill(labels.roll(1, 1) == -100, self.pad)
+        moved = labels.roll(1, 1)
+        moved = moved.masked_fill(moved == -100, self.pad)
         moved[:, 0] = self.start
         return moved
 
@@ -216,11 +225,12 @@ class Seq2Seq:
         """(R, T) log p(y_t | y_<t, passages) of the labels of `targets`, 0 at padding; teacher
         forcing.
         """
-        # rows of the vocabulary end to end: strided ones take a third of a denoising step longer
-        logits, flat = self.logits(memory, labels).flatten(0, 1), labels.flatten()
-        return -functional.cross_entropy(logits, flat, ignore_index=-100, reduction="none").view(
-            labels.shape
+        # Rows of the vocabulary end to end: strided ones take a third of a denoising step longer.
+        logits = self.logits(memory, labels).flatten(0, 1)
+        loss = functional.cross_entropy(
+            logits, labels.flatten(), ignore_index=-100, reduction="none"
         )
+        return -loss.view(labels.shape)
 
     def logits(self, memory: Memory, labels: Tensor) -> Tensor:
         """Logits (R, T, V) for each label, float32 at least; teacher forcing, see
@@ -239,9 +249,8 @@ class Seq2Seq:
 
     def answer_ids(self, text: str) -> list[int]:
         """Token ids of an answer, without special tokens, truncated to the decoder's positions."""
-        return list(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])[
-            : self._most
-        ]
+        ids = self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+        return list(ids)[: self._max_answer_tokens]
 
 
 def _encoded(memory: Memory) -> dict[str, Any]:
@@ -271,5 +280,8 @@ def _prefix(model: Any) -> list[int]:
 
 def first_token(*values: Any) -> int | None:
     """The first token id among the values; of a list of ends its first."""
-    ids = (value[0] if isinstance(value, list | tuple) and value else value for value in values)
-    return next((value for value in ids if isinstance(value, int)), None)
+    for value in values:
+        first = value[0] if isinstance(value, list | tuple) and value else value
+        if isinstance(first, int):
+            return first
+    return None

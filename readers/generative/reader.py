@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,30 @@ from readers.confidence import confidences
 from readers.generative.files import load_generator
 from readers.generative.marginal import Hypothesis, answer_log_likelihood, decode, read_apart
 from readers.generative.model import Memory, Seq2Seq
-from readers.generative.settings import GeneratorSettings, Marginal, encode_rows
+from readers.generative.settings import GeneratorSettings, encode_rows
 from readers.manifest import Calibration
 from readers.protocols import Reader, ReadRequest, check_requests
 from readers.ranking import Ranked, Span
 
 _DECODED_TOKENS = 65_536  # tokens of passages in one batch of the decoder
+_Generated = tuple[list[Hypothesis], float | None]  # answers, and the score of "no answer"
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """B questions that are read together.
+
+    Attributes:
+        questions: their numbers in the requests.
+        passages: of each, the numbers of its passages that are read, best first.
+        memory: the encoded passages.
+        scores: of each, the (K,) scores whose softmax is p(z|x) in the modes of RAG.
+    """
+
+    questions: list[int]
+    passages: list[list[int]]
+    memory: Memory
+    scores: list[torch.Tensor]
 
 
 class GenerativeReader(Reader):
@@ -76,28 +95,19 @@ class GenerativeReader(Reader):
     def read(self, requests: Sequence[ReadRequest], n_best: int = 5) -> list[AnswerSet]:
         """Answer each question from its passages; see `Reader.read`.
 
-        There are at most `settings.beams` answers.
+        There are at most `settings.beams` answers, with RAG-Sequence as many of each passage.
         """
         check_requests(requests, n_best)
-        marginal = self.settings.marginal
         results = [AnswerSet(request.question, (), 1.0) for request in requests]
-        for part, places, memory, priors in self._read(requests):
-            answered = (
-                self._fused(memory) if marginal is None else self._mixed(marginal, memory, priors)
-            )
-            for b, chosen, (hypotheses, null) in zip(part, places, answered, strict=True):
-                passages = requests[b].passages
-                spans: dict[str, Span] = {}  # one of each normalised text
-                for guess in sorted(hypotheses, key=lambda h: -h.score):
-                    order = chosen
-                    if guess.weights:
-                        order = [
-                            chosen[i] for i in np.argsort(-np.array(guess.weights), kind="stable")
-                        ]
-                    span = _supported(self.seq2seq.words(guess.ids), guess.score, passages, order)
-                    spans.setdefault(normalize_answer(span.text) or span.text, span)
-                ranked = Ranked(list(spans.values()), null)
-                results[b] = ranked.answer_set(requests[b], _likelihoods(ranked), n_best)
+        for batch in self._batches(requests):
+            generated = self._fused(batch) if self.settings.marginal is None else self._mixed(batch)
+            for number, numbers, (hypotheses, null) in zip(
+                batch.questions, batch.passages, generated, strict=True
+            ):
+                request = requests[number]
+                spans = self._spans(hypotheses, request.passages, numbers)
+                ranked = Ranked(spans, null)
+                results[number] = ranked.answer_set(request, _likelihoods(ranked), n_best)
         return results
 
     def log_likelihood(
@@ -107,88 +117,100 @@ class GenerativeReader(Reader):
         passage.
         """
         check_requests(requests, n_best=1)
-        marginal = self.settings.marginal
         results = [float("nan")] * len(requests)
-        for part, _, memory, priors in self._read(requests):
-            ids = [
-                self.seq2seq.answer_ids(answers[b]) for b in part
-            ]  # whole, also beyond `answer_tokens`
+        for batch in self._batches(requests):
+            # Whole answers, also those longer than `answer_tokens`.
+            ids = [self.seq2seq.answer_ids(answers[number]) for number in batch.questions]
             with torch.inference_mode():
-                if marginal is None:
-                    logp = self.seq2seq.token_log_probs(memory, self.seq2seq.targets(ids)).sum(1)
-                else:
-                    apart, _, _ = read_apart(self.seq2seq, memory.apart(), memory.counts, ids)
-                    prior = pad_sequence(priors, batch_first=True, padding_value=float("-inf")).to(
-                        apart
-                    )
-                    logp = answer_log_likelihood(marginal, prior, apart)
-            for b, value in zip(part, logp.tolist(), strict=True):
-                results[b] = value
+                values = self._answer_log_likelihood(batch, ids)
+            for number, value in zip(batch.questions, values.tolist(), strict=True):
+                results[number] = value
         return results
 
-    def _read(
-        self, requests: Sequence[ReadRequest]
-    ) -> Iterator[tuple[list[int], list[list[int]], Memory, list[torch.Tensor]]]:
-        """Parts of the questions that have passages: their numbers, which passages are read, best
-        first, the encoded passages, and the scores whose softmax is p(z|x) in the modes of RAG."""
-        settings = self.settings
-        questions = [request.question for request in requests]
-        passages = [request.passages for request in requests]
-        scores = [self.search_scores(request) for request in requests]
-        chosen = [
-            [
-                i
-                for i in np.argsort(-np.asarray(own), kind="stable").tolist()
-                if texts[i].text.strip()
-            ]
-            for texts, own in zip(passages, scores, strict=True)
-        ]
-        chosen = [places[: settings.max_passages] for places in chosen]
-        shown = [[texts[i] for i in places] for texts, places in zip(passages, chosen, strict=True)]
-        rows = encode_rows(self.seq2seq.tokenizer, settings, questions, shown)
-        sizes = [sum(map(len, own)) for own in rows]
-        numbers = [b for b, size in enumerate(sizes) if size]
-        plan = plan_batches(
-            [sizes[b] for b in numbers], max_rows=len(numbers), max_tokens=_DECODED_TOKENS
-        )
-        for part in ([numbers[place] for place in places] for places in plan):
-            with torch.inference_mode():
-                memory = self.seq2seq.encode([rows[b] for b in part], settings.batch_tokens)
-            priors = [
-                torch.tensor([scores[b][i] for i in chosen[b]]) * settings.prior_scale for b in part
-            ]
-            yield part, [chosen[b] for b in part], memory, priors
+    def _answer_log_likelihood(
+        self, batch: _Batch, answers: Sequence[Sequence[int]]
+    ) -> torch.Tensor:
+        """(B,) log p(answer | question, passages) of an answer to each question."""
+        memory = batch.memory
+        if self.settings.marginal is None:
+            return self.seq2seq.token_log_probs(memory, self.seq2seq.targets(answers)).sum(1)
+        logp, _, _ = read_apart(self.seq2seq, memory.apart(), memory.counts, answers)
+        scores = pad_sequence(batch.scores, batch_first=True, padding_value=float("-inf"))
+        return answer_log_likelihood(self.settings.marginal, scores.to(logp), logp)
 
-    def _mixed(
-        self, marginal: Marginal, memory: Memory, priors: Sequence[torch.Tensor]
-    ) -> Iterator[tuple[list[Hypothesis], float | None]]:
-        answer_tokens, beams = self.settings.answer_tokens, self.settings.beams
+    def _batches(self, requests: Sequence[ReadRequest]) -> Iterator[_Batch]:
+        """The questions that have passages, in batches, with their passages encoded."""
+        settings = self.settings
+        chosen = []
+        texts = []
+        scores = []
+        for request in requests:
+            values = self.search_scores(request)
+            passages = request.passages
+            order = np.argsort(-np.asarray(values), kind="stable").tolist()
+            numbers = [number for number in order if passages[number].text.strip()]
+            numbers = numbers[: settings.max_passages]
+            chosen.append(numbers)
+            texts.append([passages[number] for number in numbers])
+            best_scores = [values[number] for number in numbers]
+            scores.append(torch.tensor(best_scores) * settings.prior_scale)
+        questions = [request.question for request in requests]
+        rows = encode_rows(self.seq2seq.tokenizer, settings, questions, texts)
+        sizes = [sum(map(len, passages)) for passages in rows]
+        readable = [number for number, size in enumerate(sizes) if size]
+        plan = plan_batches(
+            [sizes[number] for number in readable],
+            max_rows=len(readable),
+            max_tokens=_DECODED_TOKENS,
+        )
+        for places in plan:
+            batch = [readable[place] for place in places]
+            with torch.inference_mode():
+                memory = self.seq2seq.encode([rows[b] for b in batch], settings.batch_tokens)
+            yield _Batch(batch, [chosen[b] for b in batch], memory, [scores[b] for b in batch])
+
+    def _mixed(self, batch: _Batch) -> Iterator[_Generated]:
+        """Each question's answers by RAG's marginal."""
+        settings = self.settings
+        assert settings.marginal is not None
         for hypotheses in decode(
             self.seq2seq,
-            memory.apart(),
-            priors,
-            marginal=marginal,
-            answer_tokens=answer_tokens,
-            beams=beams,
+            batch.memory.apart(),
+            batch.scores,
+            marginal=settings.marginal,
+            answer_tokens=settings.answer_tokens,
+            beams=settings.beams,
         ):
             yield [h for h in hypotheses if self.seq2seq.words(h.ids)], None
 
-    def _fused(self, memory: Memory) -> Iterator[tuple[list[Hypothesis], float | None]]:
-        """Each row's different answers, and the score of its "no answer", which is left out of
-        them.
+    def _fused(self, batch: _Batch) -> Iterator[_Generated]:
+        """Each question's different answers by Fusion-in-Decoder, and the score of its "no answer",
+        which is left out of them.
         """
         settings = self.settings
         generated = self.seq2seq.generate(
-            memory, answer_tokens=settings.answer_tokens, beams=settings.beams
+            batch.memory, answer_tokens=settings.answer_tokens, beams=settings.beams
         )
-        answers = [self._different(beams) for beams in generated]
-        null = [] if self._no_answer is None else [self._no_answer]
-        scores = self._log_probs(memory, [[*own, *null] for own in answers])
-        for own in answers:
-            hypotheses = [Hypothesis(tuple(ids), next(scores), ()) for ids in own]
-            yield hypotheses, next(scores) if null else None
+        rows: list[int] = []
+        answers: list[Sequence[int]] = []
+        for row, beams in enumerate(generated):
+            scored: list[Sequence[int]] = list(self._different(beams))
+            if self._no_answer is not None:
+                scored.append(self._no_answer)
+            rows += [row] * len(scored)
+            answers += scored
+        found: list[list[Hypothesis]] = [[] for _ in generated]
+        nulls: list[float | None] = [None] * len(generated)
+        for row, ids, score in zip(
+            rows, answers, self._log_probs(batch.memory, rows, answers), strict=True
+        ):
+            if ids is self._no_answer:
+                nulls[row] = score
+            else:
+                found[row].append(Hypothesis(tuple(ids), score, ()))
+        yield from zip(found, nulls, strict=True)
 
-    def _different(self, beams: Sequence[list[int]]) -> list[list[int]]:
+    def _different(self, beams: Sequence[list[int]]) -> Iterable[list[int]]:
         """The answers of a row's beams, one of each text, without "no answer"."""
         silent = self.settings.no_answer and normalize_answer(self.settings.no_answer)
         texts: dict[str, list[int]] = {}
@@ -196,17 +218,37 @@ class GenerativeReader(Reader):
             text = self.seq2seq.words(ids)
             if text and normalize_answer(text) != silent:
                 texts.setdefault(text, ids)
-        return list(texts.values())
+        return texts.values()
 
-    def _log_probs(self, memory: Memory, answers: Sequence[Sequence[list[int]]]) -> Iterator[float]:
-        """log p(answer | question, passages) of the answers of each row, row by row."""
-        pairs = [(row, ids) for row, own in enumerate(answers) for ids in own]
-        for begin in range(0, len(pairs), len(memory)):
-            part = pairs[begin : begin + len(memory)]
-            labels = self.seq2seq.targets([ids for _, ids in part])
+    def _log_probs(
+        self, memory: Memory, rows: Sequence[int], answers: Sequence[Sequence[int]]
+    ) -> Iterator[float]:
+        """log p(answer | question, passages) of answers to the questions of these rows."""
+        for begin in range(0, len(rows), len(memory)):
+            part = slice(begin, begin + len(memory))
+            labels = self.seq2seq.targets(answers[part])
             with torch.inference_mode():
-                logp = self.seq2seq.token_log_probs(memory.rows([row for row, _ in part]), labels)
+                logp = self.seq2seq.token_log_probs(memory.rows(rows[part]), labels)
             yield from logp.sum(1).tolist()
+
+    def _spans(
+        self, hypotheses: Sequence[Hypothesis], passages: Sequence[Passage], numbers: Sequence[int]
+    ) -> list[Span]:
+        """One answer of each normalised text, best first, with the passage that supports it.
+
+        Args:
+            numbers: of the passages that were read, best first.
+        """
+        spans: dict[str, Span] = {}
+        for hypothesis in sorted(hypotheses, key=lambda h: -h.score):
+            order = numbers
+            if hypothesis.weights:
+                by_share = np.argsort(-np.array(hypothesis.weights), kind="stable")
+                order = [numbers[place] for place in by_share]
+            text = self.seq2seq.words(hypothesis.ids)
+            span = _supported(text, hypothesis.score, passages, order)
+            spans.setdefault(normalize_answer(span.text) or span.text, span)
+        return list(spans.values())
 
 
 def _likelihoods(ranked: Ranked) -> tuple[Float64, float]:
@@ -221,6 +263,7 @@ def _supported(text: str, score: float, passages: Sequence[Passage], order: Sequ
     first.
     """
     for number in order:
-        if (place := find_span(text, passages[number].text)) is not None:
+        place = find_span(text, passages[number].text)
+        if place is not None:
             return Span(passages[number].text[slice(*place)], score, number, place)
     return Span(text, score, order[0])

@@ -57,7 +57,9 @@ class GeneratorSettings(Config):
     @property
     def marginal(self) -> Marginal | None:
         """Kind of marginalisation in the modes of RAG, else None."""
-        return {"rag-sequence": "sequence", "rag-token": "token"}.get(self.mode)  # type: ignore[return-value]
+        if self.mode == "fid":
+            return None
+        return "sequence" if self.mode == "rag-sequence" else "token"
 
     @field_validator("template")
     @classmethod
@@ -68,6 +70,16 @@ class GeneratorSettings(Config):
                 f"names {{{'}, {'.join(sorted(named))}}}, expected {{question}}, {{text}}, perhaps {{title}}"
             )
         return template
+
+
+def as_literal(text: str) -> str:
+    """A text for a template that keeps its braces.
+
+    Example:
+        >>> as_literal("a {b}")
+        'a {{b}}'
+    """
+    return text.replace("{", "{{").replace("}", "}}")
 
 
 class GeneratorManifest(Manifest):
@@ -86,19 +98,25 @@ def encode_rows(
     Special tokens that the template contains (such as "[SEP]") become these tokens; the tokenizer
     adds its usual special tokens around rows.
     """
-    if settings.lower_case:
-        questions = [question.lower() for question in questions]
-    shortened = [_cut(tokenizer, question, settings.question_tokens) for question in questions]
-    texts = [
-        settings.template.format(question=question, title=passage.title, text=passage.text)
-        for question, own in zip(shortened, passages, strict=True)
-        for passage in own
-    ]
-    if not texts:
-        return [[] for _ in questions]
-    encoded = tokenizer(texts, truncation=True, max_length=settings.passage_tokens, verbose=False)
-    flat = iter(encoded["input_ids"])
-    return [[list(next(flat)) for _ in own] for own in passages]
+    texts = []
+    for question, read in zip(questions, passages, strict=True):
+        shown = question.lower() if settings.lower_case else question
+        shown = _cut(tokenizer, shown, settings.question_tokens)
+        for passage in read:
+            texts.append(
+                settings.template.format(question=shown, title=passage.title, text=passage.text)
+            )
+    rows: list[list[int]] = []
+    if texts:
+        limit = settings.passage_tokens
+        encoded = tokenizer(texts, truncation=True, max_length=limit, verbose=False)
+        rows = list(map(list, encoded["input_ids"]))
+    results = []
+    begin = 0
+    for read in passages:
+        results.append(rows[begin : begin + len(read)])
+        begin += len(read)
+    return results
 
 
 def _cut(tokenizer: Any, question: str, tokens: int) -> str:

@@ -1,9 +1,30 @@
-"""Make a generator from an extractive reader: both sides get its layers, the decoder starts as a
+r"""Make a generator from an extractive reader: both sides get its layers, the decoder starts as a
 pointer.
+
+BART's layers are BERT's: attention, residual and norm, feed-forward, residual and norm. So the
+encoder's weights move over as they are; its first token type is added to the positions. Each
+decoder layer takes the self-attention of an encoder layer twice, as its own and as its
+cross-attention. Word embeddings are shared by both sides and the output. In the last decoder
+layer's cross-attention every head's key becomes the logit of "the answer starts here", every
+query is constant, and the values become
+
+    W = argmin_W Σ_j ‖W·h_j − (e_j − ē)‖² + λ‖W‖²
+
+of the encoder states h_j, in closed form: the map from a state to the embedding e_j of its word
+(minus the mean embedding ē). The layer's feed-forward part starts at zero. Everything is
+trained afterwards.
+
+Source:
+    Rothe, Narayan, Severyn 2020, "Leveraging Pre-trained Checkpoints for Sequence Generation
+    Tasks".
+
+Note:
+    There the cross-attention starts at random; here it starts from self-attention, which finds
+    similar tokens from the beginning. Layer norms add 1e-5 to the variance where BERT adds 1e-12.
 """
 
 from collections.abc import Sequence
-from itertools import product
+from itertools import chain, product
 from typing import Any
 
 import torch
@@ -41,21 +62,8 @@ def warm_start(
     dropout: float = 0.1,
     device: str = "cpu",
 ) -> Seq2Seq:
-    r"""A BART whose encoder is that of `reader`, and whose decoder copies from where its answers
-    start.
-
-    BART's layers are BERT's: attention, residual and norm, feed-forward, residual and norm. So the
-    encoder's weights move over as they are; its first token type is added to the positions. Each
-    decoder layer takes the self-attention of an encoder layer twice, as its own and as its
-    cross-attention. Word embeddings are shared by both sides and the output. In the last decoder
-    layer's cross-attention every head's key becomes the logit of "the answer starts here", every
-    query is constant, and the values become
-
-        W = argmin_W Σ_j ‖W·h_j − (e_j − ē)‖² + λ‖W‖²
-
-    of the encoder states h_j, in closed form: the map from a state to the embedding e_j of its word
-    (minus the mean embedding ē). The layer's feed-forward part starts at zero. Everything is
-    trained afterwards.
+    """A BART whose encoder is that of `reader`, and whose decoder copies from where its answers
+    start, see the module.
 
     Args:
         tokenizer: of `reader`; [CLS] begins an answer and [SEP] ends it.
@@ -68,15 +76,6 @@ def warm_start(
     Raises:
         ArtifactError: the encoder is not BERT's, or too few tokens to compute W.
         ConfigError: more decoder layers than the encoder has.
-
-    Source:
-        Rothe, Narayan, Severyn 2020, "Leveraging Pre-trained Checkpoints for Sequence Generation
-        Tasks".
-
-    Note:
-        There the cross-attention starts at random; here it starts from self-attention, which finds
-        similar tokens from the beginning. Layer norms add 1e-5 to the variance where BERT adds
-        1e-12.
     """
     source = reader.encoder.config
     if source.model_type != "bert":
@@ -84,22 +83,35 @@ def warm_start(
             f"a {source.model_type} encoder cannot be warm-started from, expected a bert one",
             hint="name a BERT-like reader, or a sequence-to-sequence checkpoint as model",
         )
-    layers, count = source.num_hidden_layers, decoder_layers or source.num_hidden_layers
+    layers = source.num_hidden_layers
+    count = decoder_layers or layers
     if count > layers:
         raise ConfigError(
             f"decoder_layers is {count}, expected 1 to {layers}, the encoder's layers"
         )
-    config = BartConfig(
-        vocab_size=source.vocab_size,
-        max_position_embeddings=source.max_position_embeddings,
-        d_model=source.hidden_size,
-        encoder_layers=layers,
-        decoder_layers=count,
-        **dict.fromkeys(
-            ("encoder_attention_heads", "decoder_attention_heads"), source.num_attention_heads
-        ),
-        **dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim"), source.intermediate_size),
-        activation_function=source.hidden_act,
+    config = _bart_config(source, tokenizer, count, dropout)
+    model = BartForConditionalGeneration(config).eval()
+    model.load_state_dict(_renamed(reader.encoder.state_dict(), layers, count))
+    attention = attention_for(config, device)
+    if attention is not None:
+        model.set_attn_implementation(attention)
+    seq2seq = Seq2Seq(model, tokenizer)
+    _point(seq2seq, reader.qa_outputs.weight[0], rows)
+    return seq2seq
+
+
+def _bart_config(bert: Any, tokenizer: Any, decoder_layers: int, dropout: float) -> BartConfig:
+    return BartConfig(
+        vocab_size=bert.vocab_size,
+        max_position_embeddings=bert.max_position_embeddings,
+        d_model=bert.hidden_size,
+        encoder_layers=bert.num_hidden_layers,
+        decoder_layers=decoder_layers,
+        encoder_attention_heads=bert.num_attention_heads,
+        decoder_attention_heads=bert.num_attention_heads,
+        encoder_ffn_dim=bert.intermediate_size,
+        decoder_ffn_dim=bert.intermediate_size,
+        activation_function=bert.hidden_act,
         dropout=dropout,
         attention_dropout=dropout,
         pad_token_id=tokenizer.pad_token_id,
@@ -109,39 +121,32 @@ def warm_start(
         forced_eos_token_id=None,
         tie_word_embeddings=True,
     )
-    model = BartForConditionalGeneration(config).eval()
-    model.load_state_dict(_renamed(reader.encoder.state_dict(), layers, count))
-    if (attention := attention_for(config, device)) is not None:
-        model.set_attn_implementation(attention)
-    seq2seq = Seq2Seq(model, tokenizer)
-    _point(seq2seq, reader.qa_outputs.weight[0], rows)
-    return seq2seq
 
 
 def _renamed(bert: dict[str, Tensor], layers: int, decoder_layers: int) -> dict[str, Tensor]:
-    words, places = (
-        bert["embeddings.word_embeddings.weight"],
-        bert["embeddings.position_embeddings.weight"],
-    )
-    positions = places + bert["embeddings.token_type_embeddings.weight"][0]
-    positions = torch.cat(
-        [positions.new_zeros(2, positions.shape[1]), positions]
-    )  # BART's begin at row 2
-    shared = ("model.shared", "model.encoder.embed_tokens", "model.decoder.embed_tokens", "lm_head")
-    state = {f"{name}.weight": words for name in shared}
-    state["final_logits_bias"] = words.new_zeros(1, len(words))
-    chosen = [(number + 1) * layers // decoder_layers - 1 for number in range(decoder_layers)]
-    for side, sources in (("encoder", list(range(layers))), ("decoder", chosen)):
+    """BERT's weights under BART's names."""
+    words = bert["embeddings.word_embeddings.weight"]
+    first_type = bert["embeddings.token_type_embeddings.weight"][0]
+    positions = bert["embeddings.position_embeddings.weight"] + first_type
+    # BART's positions begin at row 2.
+    positions = torch.cat([positions.new_zeros(2, positions.shape[1]), positions])
+    state = {"final_logits_bias": words.new_zeros(1, len(words))}
+    for name in ("model.shared", "model.encoder.embed_tokens", "model.decoder.embed_tokens"):
+        state[f"{name}.weight"] = words
+    state["lm_head.weight"] = words
+    origins = {"encoder": list(range(layers)), "decoder": []}
+    for number in range(decoder_layers):
+        origins["decoder"].append((number + 1) * layers // decoder_layers - 1)
+    for side, kind in product(origins, ("weight", "bias")):
+        norm = bert[f"embeddings.LayerNorm.{kind}"]
         state[f"model.{side}.embed_positions.weight"] = positions
-        for kind in ("weight", "bias"):
-            state[f"model.{side}.layernorm_embedding.{kind}"] = bert[f"embeddings.LayerNorm.{kind}"]
-            for (number, origin), (name, earlier) in product(enumerate(sources), _LAYER.items()):
-                weight = bert[f"encoder.layer.{origin}.{earlier}.{kind}"]
-                state[f"model.{side}.layers.{number}.{name}.{kind}"] = weight
-                if side == "decoder":  # its cross-attention starts as its self-attention
-                    state[
-                        f"model.decoder.layers.{number}.{name.replace('self', 'encoder')}.{kind}"
-                    ] = weight
+        state[f"model.{side}.layernorm_embedding.{kind}"] = norm
+        for (number, origin), (name, old_name) in product(enumerate(origins[side]), _LAYER.items()):
+            layer = f"model.{side}.layers.{number}"
+            weight = bert[f"encoder.layer.{origin}.{old_name}.{kind}"]
+            state[f"{layer}.{name}.{kind}"] = weight
+            if side == "decoder":  # its cross-attention starts as its self-attention
+                state[f"{layer}.{name.replace('self', 'encoder')}.{kind}"] = weight
     return state
 
 
@@ -152,7 +157,7 @@ def _point(seq2seq: Seq2Seq, start: Tensor, rows: Sequence[Sequence[int]]) -> No
     """
     words = seq2seq.model.get_input_embeddings().weight.float()  # (V, D)
     size = words.shape[1]
-    ids = torch.tensor([token for row in rows for token in row])
+    ids = torch.tensor(list(chain.from_iterable(rows)))
     if len(ids) < 4 * size:
         raise ArtifactError(
             f"{len(ids)} tokens are too few to start from, expected at least {4 * size}"

@@ -58,7 +58,9 @@ def _with_target(example: Example) -> Example | None:
     either.
     """
     stated = [example.target_answer] if example.target_answer else example.answers
-    answers = tuple(dict.fromkeys(answer.strip() for answer in stated if answer.strip()))
+    stripped = dict.fromkeys(answer.strip() for answer in stated)
+    stripped.pop("", None)
+    answers = tuple(stripped)
     if not answers or not example.candidates:
         return None
     matcher = AnswerMatcher(answers, example.answer_profile)
@@ -68,15 +70,17 @@ def _with_target(example: Example) -> Example | None:
             return None
         answers = (string,)
     retrieved = _by_text(example.of_role("retrieved"))
-    ranks = {key: rank for rank, key in enumerate(retrieved, start=1)}
+    ranks = dict(zip(retrieved, range(1, len(retrieved) + 1), strict=True))
     positives = _by_text(example.of_role("positive"))
-    others = {**retrieved, **_by_text(example.of_role("hard_negative", "negative"))}
-    listed = []
-    for key, candidate in {**positives, **others, **positives}.items():  # positives come first
+    negatives = _by_text(example.of_role("hard_negative", "negative"))
+    candidates = []
+    # Positives come first, and are listed once.
+    for key, candidate in {**positives, **retrieved, **negatives, **positives}.items():
         holds = True if key in positives else candidate.has_answer
-        holds = matcher.matches(candidate.passage.text) if holds is None else holds
-        listed.append(replace(candidate, has_answer=holds, rank=ranks.get(key)))
-    return replace(example, answers=answers, candidates=tuple(listed), answer_profile="squad")
+        if holds is None:
+            holds = matcher.matches(candidate.passage.text)
+        candidates.append(replace(candidate, has_answer=holds, rank=ranks.get(key)))
+    return replace(example, answers=answers, candidates=tuple(candidates), answer_profile="squad")
 
 
 def _by_text(candidates: Sequence[Candidate]) -> dict[tuple[str, str], Candidate]:
@@ -107,49 +111,57 @@ class GeneratorBatches:
         seq2seq: Seq2Seq,
         examples: Sequence[Example],
     ) -> None:
-        self._config, self._settings, self._seq2seq, self._examples = (
-            config,
-            settings,
-            seq2seq,
-            examples,
-        )
-        steps = [max(1, round(stage.steps * config.epochs)) for stage in config.stages]
-        self._ends = [end * config.accumulate for end in np.cumsum(steps).tolist()]
+        self._config = config
+        self._settings = settings
+        self._seq2seq = seq2seq
+        self._examples = examples
+        # The number of the batch behind the last of each stage.
+        self._ends: list[int] = []
+        total = 0
+        for stage in config.stages:
+            total += max(1, round(stage.steps * config.epochs)) * config.accumulate
+            self._ends.append(total)
 
     def __len__(self) -> int:
-        return min(int(self._ends[-1]), self._config.max_batches or int(self._ends[-1]))
+        total = self._ends[-1]
+        return min(total, self._config.max_batches or total)
 
     def __getitem__(self, number: int) -> GeneratorBatch:
         config = self._config
-        place = int(np.searchsorted(self._ends, number, side="right"))
-        stage = config.stages[place]
+        stage_number = int(np.searchsorted(self._ends, number, side="right"))
+        stage = config.stages[stage_number]
         draw = generator(config.seed, 3, number)
-        questions, passages, targets = [], [], []
-        for example in self._examples_of(number, place):
-            places, holding = choose_passages(example, stage, draw), _holding(example)
+        questions = []
+        passages = []
+        targets = []
+        for example in self._examples_of(number, stage_number):
+            chosen = choose_passages(example, stage, draw)
             answer = example.answers[int(draw.integers(len(example.answers)))]
-            if config.no_answer is not None and holding.isdisjoint(places):
+            if config.no_answer is not None and _holding(example).isdisjoint(chosen):
                 answer = config.no_answer
             questions.append(example.question)
-            passages.append([example.candidates[i].passage for i in places])
+            passages.append([example.candidates[number].passage for number in chosen])
             targets.append(self._seq2seq.answer_ids(answer)[: self._settings.answer_tokens])
         settings = self._settings.model_copy(update={"passage_tokens": stage.passage_tokens})
-        return GeneratorBatch(
-            encode_rows(self._seq2seq.tokenizer, settings, questions, passages), targets
-        )
+        rows = encode_rows(self._seq2seq.tokenizer, settings, questions, passages)
+        return GeneratorBatch(rows, targets)
 
-    def _examples_of(self, number: int, place: int) -> list[Example]:
+    def _examples_of(self, number: int, stage_number: int) -> list[Example]:
         """The examples of a batch of a stage, whose passes over the examples are permutations, end
         to end.
         """
-        size, total = self._config.stages[place].batch_size, len(self._examples)
-        begin = (number - (self._ends[place - 1] if place else 0)) * size
-        epochs = range(begin // total, (begin + size - 1) // total + 1)
-        orders = [
-            generator(self._config.seed, 2, place, epoch).permutation(total) for epoch in epochs
-        ]
-        first = begin - epochs[0] * total
-        return [self._examples[n] for n in np.concatenate(orders)[first : first + size].tolist()]
+        size = self._config.stages[stage_number].batch_size
+        total = len(self._examples)
+        stage_begin = self._ends[stage_number - 1] if stage_number else 0
+        begin = (number - stage_begin) * size
+        first_epoch = begin // total
+        orders = []
+        for epoch in range(first_epoch, (begin + size - 1) // total + 1):
+            draw = generator(self._config.seed, 2, stage_number, epoch)
+            orders.append(draw.permutation(total))
+        first = begin - first_epoch * total
+        drawn = np.concatenate(orders)[first : first + size].tolist()
+        return [self._examples[example] for example in drawn]
 
 
 def choose_passages(
@@ -168,10 +180,12 @@ def choose_passages(
         >>> choose_passages(example, sure, np.random.default_rng(0))
         [0, 2]
     """
-    numbers, holding = list(range(len(example.candidates))), _holding(example)
-    silent = [i for i in numbers if i not in holding]
-    if stage.no_answer_fraction and draw.random() < stage.no_answer_fraction and silent:
-        return silent[: stage.passages]
+    numbers = list(range(len(example.candidates)))
+    holding = _holding(example)
+    without_answer = [number for number in numbers if number not in holding]
+    is_silent = stage.no_answer_fraction > 0 and draw.random() < stage.no_answer_fraction
+    if is_silent and without_answer:
+        return without_answer[: stage.passages]
     chosen = numbers[: stage.passages]
     if stage.ensure_answer and holding.isdisjoint(chosen):
         chosen[-1] = min(holding, default=chosen[-1])

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -55,8 +56,56 @@ def train_generator(config: GeneratorTrainConfig) -> Path:
 
 def build(config: GeneratorTrainConfig, world: World) -> Method:
     """The method of `train_generator`."""
-    # data
-    examples, own = usable_examples(config.train_files), None
+    examples, held_out = _examples(config)
+    seq2seq, settings = _start(config, examples, world.device)
+    model = seq2seq.model.to(world.device)
+    _freeze(model, config.frozen)
+    merge = _adapt(model, config.lora) if config.lora else None
+    master = MasterWeights(model, config.precision)
+    if config.checkpoint_layers:
+        model.gradient_checkpointing_enable()
+    passages = []
+    for example in held_out:
+        best = best_ranked(example, config.stages[-1].passages)
+        passages.append([candidate.passage for candidate in best])
+
+    def evaluate() -> dict[str, float]:
+        model.eval()
+        reader = GenerativeReader(seq2seq, settings)
+        return reading_scores(reader, held_out[:_WATCHED], passages[:_WATCHED])
+
+    def export(weights: Weights) -> dict[str, float]:
+        final = settings.model_copy(update={"beams": config.beams})
+        if merge is not None:
+            set_weights(seq2seq, weights, torch.float32)
+            weights = merge()
+        set_weights(seq2seq, weights)
+        figures = reading_scores(GenerativeReader(seq2seq, final), held_out, passages)
+        manifest = GeneratorManifest(name=config.name, settings=final)
+        save_reader(config.out / "reader", seq2seq, weights, manifest)
+        return {**figures, "questions": float(len(held_out))}
+
+    return Method(
+        model,
+        master,
+        GeneratorBatches(config, settings, seq2seq, examples),
+        partial(batch_loss, seq2seq, batch_tokens=config.batch_tokens, world=world),
+        export,
+        reader_card(settings),
+        evaluate=evaluate,
+        facts={
+            "training questions": len(examples),
+            "held-out questions": len(held_out),
+            "parameters, in millions": round(model.num_parameters() / 1e6, 1),
+        },
+        shares=True,
+    )
+
+
+def _examples(config: GeneratorTrainConfig) -> tuple[list[Example], list[Example]]:
+    """The examples to learn from, and those held out."""
+    examples = usable_examples(config.train_files)
+    own = None
     if config.validation_file is not None:
         own = usable_examples([config.validation_file])
     examples, held_out = hold_out(
@@ -67,63 +116,24 @@ def build(config: GeneratorTrainConfig, world: World) -> Method:
             f"all questions of the training files are in {config.validation_file} too",
             hint="give other questions to learn from",
         )
-    held_out = held_out[: config.validation_questions]
+    return examples, held_out[: config.validation_questions]
 
-    # model
-    stated = ("question_tokens", "answer_tokens", "no_answer", "batch_tokens", "template")
+
+def _layout(config: GeneratorTrainConfig) -> dict[str, Any]:
+    """The fields of `GeneratorSettings` that the configuration decides."""
     layout = {
-        name: getattr(config, name) for name in stated if name != "template" or config.template
-    }
-    layout |= {
         "mode": "fid",
         "beams": 1,
+        "question_tokens": config.question_tokens,
+        "answer_tokens": config.answer_tokens,
+        "no_answer": config.no_answer,
+        "batch_tokens": config.batch_tokens,
         "passage_tokens": max(stage.passage_tokens for stage in config.stages),
         "max_passages": max(stage.passages for stage in config.stages),
     }
-    seq2seq, settings = _start(config, layout, examples, world.device)
-    batches = GeneratorBatches(config, settings, seq2seq, examples)
-    model = seq2seq.model.to(world.device)
-    _freeze(model, config.frozen)
-    merge = _adapt(model, config.lora) if config.lora else None
-    master = MasterWeights(model, config.precision)
-    if config.checkpoint_layers:
-        model.gradient_checkpointing_enable()
-    shown = [[c.passage for c in best_ranked(e, config.stages[-1].passages)] for e in held_out]
-
-    def evaluate() -> dict[str, float]:
-        model.eval()
-        return reading_scores(
-            GenerativeReader(seq2seq, settings), held_out[:_WATCHED], shown[:_WATCHED]
-        )
-
-    def export(weights: Weights) -> dict[str, float]:
-        final = settings.model_copy(update={"beams": config.beams})
-        if merge is not None:
-            set_weights(seq2seq, weights, torch.float32)
-            weights = merge()
-        set_weights(seq2seq, weights)
-        figures = reading_scores(GenerativeReader(seq2seq, final), held_out, shown)
-        manifest = GeneratorManifest(name=config.name, settings=final)
-        save_reader(config.out / "reader", seq2seq, weights, manifest)
-        return {**figures, "questions": float(len(held_out))}
-
-    facts = {
-        "training questions": len(examples),
-        "held-out questions": len(held_out),
-        "parameters, in millions": round(model.num_parameters() / 1e6, 1),
-    }
-    loss = partial(batch_loss, seq2seq, batch_tokens=config.batch_tokens, world=world)
-    return Method(
-        model,
-        master,
-        batches,
-        loss,
-        export,
-        reader_card(settings),
-        evaluate=evaluate,
-        facts=facts,
-        shares=True,
-    )
+    if config.template:
+        layout["template"] = config.template
+    return layout
 
 
 def batch_loss(seq2seq: Seq2Seq, batch: GeneratorBatch, batch_tokens: int, world: World) -> Loss:
@@ -135,22 +145,24 @@ def batch_loss(seq2seq: Seq2Seq, batch: GeneratorBatch, batch_tokens: int, world
     Raises:
         ConfigError: fewer rows than processes.
     """
-    mine = world.share(len(batch.targets), "rows")
-    rows, targets = batch.passages[mine], batch.targets[mine]
-    extra = 1 + len(seq2seq.prefix)
-    everything = sum(len(target) + extra for target in batch.targets)
+    share = world.share(len(batch.targets), "rows")
+    rows = batch.passages[share]
+    targets = batch.targets[share]
+    special = 1 + len(seq2seq.prefix)  # tokens around each target
+    all_tokens = sum(map(len, batch.targets)) + special * len(batch.targets)
     memory = seq2seq.encode(rows, batch_tokens)
-    value = -seq2seq.token_log_probs(memory, seq2seq.targets(targets)).sum() / everything
-    tokens = sum(len(ids) for passages in rows for ids in passages) + sum(map(len, targets))
+    value = -seq2seq.token_log_probs(memory, seq2seq.targets(targets)).sum() / all_tokens
+    tokens = sum(map(len, chain.from_iterable(rows))) + sum(map(len, targets))
     return Loss(value, examples=len(rows), tokens=tokens)
 
 
 def _start(
-    config: GeneratorTrainConfig, layout: dict[str, Any], examples: Sequence[Example], device: str
+    config: GeneratorTrainConfig, examples: Sequence[Example], device: str
 ) -> tuple[Seq2Seq, GeneratorSettings]:
     """The network to train, a checkpoint or one that is made from an extractive reader, and its
     settings.
     """
+    layout = _layout(config)
     if config.model is not None:
         seq2seq, manifest = load_generator(
             config.model, device=device, trains=True, dropout=config.dropout, **layout
@@ -162,21 +174,21 @@ def _start(
             )
         return seq2seq, manifest.settings
     source = config.encoder or "shipped"
-    if (loaded := load_span_model(source)) is None:
+    loaded = load_span_model(source)
+    if loaded is None:
         raise ConfigError(
             f"{source} is no extractive reader, from which a generator is made",
             hint='name a folder of `rag train reader` or "shipped", or a checkpoint with --from',
         )
-    (reader, tokenizer), settings = loaded, GeneratorSettings(**layout)
-    seen = examples[:_SEEN]
-    rows = encode_rows(
-        tokenizer, settings, [e.question for e in seen], [e.passages[:1] for e in seen]
-    )
-    first = [row for [row] in rows]
+    reader, tokenizer = loaded
+    settings = GeneratorSettings(**layout)
+    questions = [example.question for example in examples[:_SEEN]]
+    passages = [example.passages[:1] for example in examples[:_SEEN]]
+    rows = encode_rows(tokenizer, settings, questions, passages)
     seq2seq = warm_start(
         reader,
         tokenizer,
-        first,
+        list(chain.from_iterable(rows)),
         decoder_layers=config.decoder_layers,
         dropout=config.dropout,
         device=device,
@@ -202,15 +214,17 @@ def _adapt(model: Any, rank: int) -> Callable[[], dict[str, torch.Tensor]]:
 
 
 def _freeze(model: torch.nn.Module, beginnings: Sequence[str]) -> None:
-    names = [name for name, _ in model.named_parameters()]
-    for beginning in beginnings:  # whole words between dots
-        if not (chosen := [name for name in names if f"{name}.".startswith(f"{beginning}.")]):
+    parameters = dict(model.named_parameters())
+    for beginning in beginnings:
+        # Of whole words between dots.
+        names = [name for name in parameters if f"{name}.".startswith(f"{beginning}.")]
+        if not names:
             raise ConfigError(
                 f"frozen names {beginning!r}, but no parameter has such a name",
-                hint=f"for example {names[0]}",
+                hint=f"for example {next(iter(parameters))}",
             )
-        for name in chosen:
-            model.get_parameter(name).requires_grad_(False)
+        for name in names:
+            parameters[name].requires_grad_(False)
 
 
 @torch.no_grad()
