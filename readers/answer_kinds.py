@@ -1,16 +1,15 @@
-"""Kinds of answers where one span is none: lists, and sentences for yes or no.
+"""Kinds of answers where one span is none: lists, steps, and sentences for yes or no.
 
-Who asks for several things gets the whole list that the best span stands in. Who asks for yes or no
-gets the sentences that bear on it: the "yes" and "no" of the readers here are right no more often
-than guesses.
+Who asks for several things gets the whole list that the best span stands in, and who asks how to do
+something the numbered steps. Who asks for yes or no gets the sentences that bear on it: the "yes"
+and "no" of the readers here are right no more often than guesses.
 """
 
-from collections import Counter
 from dataclasses import replace
 
 import regex
 
-from rag.core.types import Answer, AnswerSet
+from rag.core.types import Answer, AnswerSet, Evidence
 from rag.data.sentences import sentence_spans
 
 _YES_NO = regex.compile(
@@ -29,6 +28,10 @@ _SEVERAL = regex.compile(
     rf"|(?:(?:in|on|of|for|from|by|with) )?(?:which|what|who) (?:(?:are|were) (?:the|{_MANY})|{_MANY})\b)",
     regex.IGNORECASE,
 )
+_HOW_TO = regex.compile(
+    r"\W*(?:\w+,? )?how (?:(?:do|can|should|must) (?:i|we|you|one)|to)\b", regex.IGNORECASE
+)
+_STEP = regex.compile(r"\s*\(?\d{1,3}[.)]\s")
 _LIST_MARKER = r"\s*(?:[•▪◦‣–*+-]|\(?\d{1,3}[.)]|\(?[a-z][.)])\s+"
 _ITEM = regex.compile(rf"{_LIST_MARKER}\S")
 
@@ -42,14 +45,22 @@ def present_spans(result: AnswerSet, n_best: int) -> AnswerSet:
     if asks_yes_no(result.question):
         return replace(result, answers=_as_sentences(result)[:n_best], kind="passage")
     answers = result.answers[:n_best]
-    if not answers or not asks_several(result.question):
+    whole = _list_of(result.question, answers[0].evidence) if answers else None
+    if whole is None:
         return replace(result, answers=answers)
-    evidence = answers[0].evidence
-    place = None if evidence.start is None else list_around(evidence.text, evidence.start)
-    if place is None:
-        return replace(result, answers=answers)
-    # The best answer stands in a list: the whole list is what was asked for.
-    return replace(result, answers=(_placed(answers[0], place), *answers[1:]), kind="list")
+    return replace(result, answers=(_placed(answers[0], whole), *answers[1:]), kind="list")
+
+
+def _list_of(question: str, evidence: Evidence) -> tuple[int, int] | None:
+    """The place of the list that answers a question, around or behind its best span."""
+    asks_how = _HOW_TO.match(question) is not None
+    if evidence.start is None or not (asks_how or asks_several(question)):
+        return None
+    place = list_around(evidence.text, evidence.start)
+    if place is None or not asks_how:
+        return place
+    lines = evidence.text[slice(*place)].split("\n")
+    return place if all(map(_STEP.match, filter(str.strip, lines))) else None
 
 
 def _placed(answer: Answer, place: tuple[int, int]) -> Answer:
@@ -63,20 +74,23 @@ def _as_sentences(result: AnswerSet) -> tuple[Answer, ...]:
     The confidence that there is an answer is divided among them, in proportion to the sum of
     confidences of the spans that begin in each.
     """
-    best: dict[tuple[str, int], Answer] = {}
-    shares: Counter[tuple[str, int]] = Counter()
+    sentences: dict[tuple[str, int], Answer] = {}
+    shares: dict[tuple[str, int], float] = {}
     for answer in result.answers:
         evidence = answer.evidence
-        if evidence.start is not None:
-            spans = sentence_spans(evidence.text)
-            sentence = next((s for s in reversed(spans) if s[0] <= evidence.start), spans[0])
-            place = (evidence.passage_id, sentence[0])
-            best.setdefault(place, _placed(answer, sentence))
-            shares[place] += answer.confidence  # type: ignore[assignment]
+        if evidence.start is None:
+            continue
+        spans = sentence_spans(evidence.text)
+        place = spans[0]
+        for span in spans:
+            if span[0] <= evidence.start:
+                place = span
+        key = (evidence.passage_id, place[0])
+        sentences.setdefault(key, _placed(answer, place))
+        shares[key] = shares.get(key, 0.0) + answer.confidence
     scale = (1.0 - result.no_answer_confidence) / (sum(shares.values()) or 1.0)
-    return tuple(
-        replace(best[place], confidence=share * scale) for place, share in shares.most_common()
-    )
+    ordered = sorted(shares, key=lambda key: -shares[key])
+    return tuple(replace(sentences[key], confidence=shares[key] * scale) for key in ordered)
 
 
 def asks_yes_no(question: str) -> bool:
@@ -111,14 +125,16 @@ def list_around(text: str, start: int) -> tuple[int, int] | None:
     """
     lines = list(regex.finditer(r"[^\n]*\S[^\n]*", text))
     is_item = [_ITEM.match(line[0]) is not None for line in lines]
-    place = next((n for n, line in enumerate(lines) if start < line.end()), len(lines))
+    place = 0
+    while place < len(lines) and lines[place].end() <= start:
+        place += 1
     if place < len(lines) and lines[place][0].rstrip().endswith(":") and not is_item[place]:
         place += 1
-    first = last = place
-    while first > 0 and last < len(lines) and is_item[first - 1]:
+    first = place
+    while first > 0 and place < len(lines) and is_item[first - 1]:
         first -= 1
+    last = first
     while last < len(lines) and is_item[last]:
         last += 1
-    return (
-        (lines[first].start(), lines[last - 1].end()) if last - first > 1 and last > place else None
-    )
+    has_entries = last - first > 1 and last > place
+    return (lines[first].start(), lines[last - 1].end()) if has_entries else None

@@ -10,13 +10,9 @@ from collections.abc import Iterable
 
 import regex
 
+from readers.words import FUNCTION_WORDS
+
 _TOKEN = regex.compile(r"[\p{L}\p{N}\p{M}_]+|[^\s\p{L}\p{N}\p{M}_]")
-_FUNCTION_WORDS = frozenset(
-    _TOKEN.findall(
-        """a an and are as at by did do does for from had has have he her his in is it its of on or she that
-        the their they this to was were which who with"""
-    )
-)
 
 
 def find_span(answer: str, text: str) -> tuple[int, int] | None:
@@ -32,18 +28,20 @@ def find_span(answer: str, text: str) -> tuple[int, int] | None:
         >>> find_span("1 , 000 sao", "1,000 São Paulo"), find_span("art", "The party began.")
         ((0, 9), None)
     """
-    sought = [_folded(token[0]) for token in _TOKEN.finditer(answer)]
-    if not sought or not _folded(text).count(sought[0]):
+    sought = list(map(_folded, _TOKEN.findall(answer)))
+    if not sought or sought[0] not in _folded(text):
         return None
     tokens = list(_TOKEN.finditer(text))
     words = [_folded(token[0]) for token in tokens]
-    spans = [
-        (tokens[at].start(), tokens[at + len(sought) - 1].end())
-        for at in range(len(words) - len(sought) + 1)
-        if words[at : at + len(sought)] == sought
-    ]
-    exact = (span for span in spans if text[slice(*span)] == answer)
-    return next(exact, spans[0] if spans else None)
+    found = None
+    for first in range(len(words) - len(sought) + 1):
+        if words[first : first + len(sought)] != sought:
+            continue
+        span = tokens[first].start(), tokens[first + len(sought) - 1].end()
+        if text[slice(*span)] == answer:
+            return span
+        found = found or span
+    return found
 
 
 def share_of_words(answer: str, texts: Iterable[str]) -> float:
@@ -54,7 +52,7 @@ def share_of_words(answer: str, texts: Iterable[str]) -> float:
         >>> share_of_words("It rises in Germany and Austria", ["It rises in Germany."])
         0.6666666666666666
     """
-    words = _words(answer) - _FUNCTION_WORDS
+    words = _words(answer) - FUNCTION_WORDS
     present = {word for text in texts for word in _words(text)}
     return len(words & present) / len(words) if words else 1.0
 
@@ -63,11 +61,11 @@ def is_function_word(text: str) -> bool:
     """Whether a text is such a word alone ("The"); in capitals it is none: "IT", "WHO", "OR" are
     names.
     """
-    return text.lower() in _FUNCTION_WORDS and (len(text) == 1 or not text.isupper())
+    return text.lower() in FUNCTION_WORDS and (len(text) == 1 or not text.isupper())
 
 
 def _words(text: str) -> set[str]:
-    return {word for token in _TOKEN.finditer(text) if (word := _folded(token[0])).isalnum()}
+    return {word for word in map(_folded, _TOKEN.findall(text)) if word.isalnum()}
 
 
 def _folded(text: str) -> str:
@@ -77,7 +75,10 @@ def _folded(text: str) -> str:
     return "".join(part for part in parts if not unicodedata.combining(part))
 
 
-_CURRENCIES, _AFTER = tuple("$€£¥"), " \n\t.,;:!?)\"'"
+_CURRENCIES = ("$", "€", "£", "¥")
+_BLANKS = " \n\t"
+_SIGNS_BEFORE = "(\"'"
+_SIGNS_AFTER = ".,;:!?)\"'"
 _LONGEST = 200  # characters before and after a span that are looked at
 _WHOLE = (
     regex.compile(  # signs that mean nothing in part: the first kind that fits at a place counts
@@ -110,15 +111,18 @@ def whole_tokens(text: str, start: int, end: int) -> tuple[int, int]:
         >>> [text[slice(*whole_tokens(text, at, at + 5))] for at in map(text.index, ("cache", "example"))]
         ['--no-cache-dir', 'help@example.org']
     """
-    before, after = text[max(0, start - 2) : start], text[end : end + 2]
-    if not (before[-1:].strip(" \n\t(\"'") or before[:1] in _CURRENCIES or after.strip(_AFTER)):
+    before = text[max(0, start - 2) : start]
+    after = text[end : end + 2]
+    is_cut_before = before[-1:].strip(_BLANKS + _SIGNS_BEFORE) or before[:1] in _CURRENCIES
+    if not is_cut_before and not after.strip(_BLANKS + _SIGNS_AFTER):
         return start, end  # the usual case, without a search
-    first = max((text.rfind(blank, 0, start) for blank in " \n\t"), default=-1) + 1
-    last = min(
-        (place for blank in " \n\t" if (place := text.find(blank, end)) >= 0), default=len(text)
-    )
-    first, last = max(first - 2, start - _LONGEST, 0), min(last, end + _LONGEST)
-    for token in _WHOLE.finditer(text, first, last):  # a price may have a blank after its sign
+    # From two characters before the last blank, as a price may have a blank after its sign.
+    first = max(text.rfind(blank, 0, start) for blank in _BLANKS) - 1
+    ends = [text.find(blank, end) for blank in _BLANKS]
+    last = min((place for place in ends if place >= 0), default=len(text))
+    first = max(first, start - _LONGEST, 0)
+    last = min(last, end + _LONGEST)
+    for token in _WHOLE.finditer(text, first, last):
         if token.start() < start < token.end():
             start = token.start()
         if token.start() < end < token.end():
@@ -135,19 +139,29 @@ def one_unit(text: str, start: int, end: int) -> tuple[int, int]:
         >>> text[slice(*one_unit(text, 2, 20))]
         'r'
     """
-    answer, of_table = text[start:end], False
-    if "\n" in answer or "|" in answer or "; " in answer:
-        first, last = text.rfind("\n", 0, start) + 1, text.find("\n", end - 1)
-        lines = text[first : last if last >= 0 else len(text)].split("\n")
-        of_table = any(_ROW.search(line) for line in lines)
-    if of_table:
+    answer = text[start:end]
+    if _is_in_table(text, start, end):
         part = _PART.search(answer)
         if part is None:
             return start, end
         cell = _NEXT_CELL.search(part[0])
-        return start + part.start(), start + (part.start() + cell.start() if cell else part.end())
+        stop = part.end() if cell is None else part.start() + cell.start()
+        return start + part.start(), start + stop
     blank = _BLANK_LINE.search(answer.rstrip()) if "\n" in answer else None
     if blank is None:
         return start, end
-    has_word = regex.search(r"\w", answer[: blank.start()])
-    return (start, start + blank.start()) if has_word else (start + blank.end(), end)
+    if regex.search(r"\w", answer[: blank.start()]):
+        return start, start + blank.start()
+    return start + blank.end(), end
+
+
+def _is_in_table(text: str, start: int, end: int) -> bool:
+    """Whether a span that may cross the border of a cell stands in lines of a table."""
+    answer = text[start:end]
+    if not any(border in answer for border in ("\n", "|", "; ")):
+        return False
+    first = text.rfind("\n", 0, start) + 1
+    last = text.find("\n", end - 1)
+    if last < 0:
+        last = len(text)
+    return any(map(_ROW.search, text[first:last].split("\n")))

@@ -8,8 +8,8 @@ import numpy as np
 
 from rag.core.arrays import Bool, Float64
 from rag.core.errors import DataError
+from readers.answer import Ranked
 from readers.manifest import Calibration
-from readers.ranking import Ranked
 
 # Of `Ranked.features`: those that tell whether the first answer is right, and whether passages hold
 # any.

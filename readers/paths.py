@@ -12,7 +12,7 @@ two the sentences with the same signs.
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 
@@ -21,11 +21,14 @@ import numpy as np
 from rag.core.arrays import Bool, Float64
 from rag.core.types import Answer, AnswerSet, Evidence, Paths, RankedPassages
 from rag.data.sentences import sentence_spans
+from readers.words import FACT_STOP_WORDS, has_phrase, words
 
-# In units of ln(1 + rank of the path), and the weight of a passage's rank by them, which tells more
-# than a
-# search's. Chosen on 291 questions of HotpotQA that no reader had learnt from.
-_LEADS_ON, _NAMED, PATH_WEIGHT = 0.6, 0.5, 6.0
+# In units of ln(1 + rank of the path). All three were chosen on 291 questions of HotpotQA that no
+# reader had learnt from.
+_LEADS_ON = 0.6
+_NAMED = 0.5
+# The weight of a passage's rank by paths, which tells more than a search's.
+PATH_WEIGHT = 6.0
 
 
 def hop_scores(question: str, retrieved: RankedPassages, paths: Paths) -> list[float]:
@@ -45,15 +48,16 @@ def hop_scores(question: str, retrieved: RankedPassages, paths: Paths) -> list[f
         >>> hop_scores("Is the Danube in Germany?", path, [path])
         [-1.1, -0.5]
     """
-    standing: dict[str, float] = {}
+    costs: dict[str, float] = {}
     for rank, path in enumerate(paths):
         for place, (_, passage) in enumerate(path, start=1):
-            standing.setdefault(passage.id, math.log1p(rank) + _LEADS_ON * (place < len(path)))
-    return [
-        -standing.get(passage.id, math.log1p(len(paths)))
-        - _NAMED * is_named(passage.title, question)
-        for _, passage in retrieved
-    ]
+            costs.setdefault(passage.id, math.log1p(rank) + _LEADS_ON * (place < len(path)))
+    on_no_path = math.log1p(len(paths))
+    scores = []
+    for _, passage in retrieved:
+        is_asked = is_named(passage.title, question)
+        scores.append(-costs.get(passage.id, on_no_path) - _NAMED * is_asked)
+    return scores
 
 
 def with_paths(answers: AnswerSet, paths: Paths) -> AnswerSet:
@@ -78,45 +82,52 @@ def with_paths(answers: AnswerSet, paths: Paths) -> AnswerSet:
         Danube ['The Danube rises in Germany.']
         Germany ['The capital of Germany is Berlin.']
     """
-    return replace(
-        answers, answers=tuple(_explained(answers.question, a, paths) for a in answers.answers)
-    )
+    explained = [_explained(answers.question, answer, paths) for answer in answers.answers]
+    return replace(answers, answers=tuple(explained))
 
 
 def _explained(question: str, answer: Answer, paths: Paths) -> Answer:
-    own = answer.evidence
-    several = (path for path in paths if len(path) > 1)
-    path = next((path for path in several if any(p.id == own.passage_id for _, p in path)), None)
+    evidence = answer.evidence
+    path = _path_through(evidence.passage_id, paths)
     if path is None:
         return answer
     spans = [sentence_spans(passage.text) for _, passage in path]
-    inputs = []
+    read = []
     for (hit, passage), sentences in zip(path, spans, strict=True):
         texts = [passage.text[start:end] for start, end in sentences]
-        read = FactPassage(passage.title, texts, hit.score)
-        if passage.id == own.passage_id:
-            at = len(passage.text) if own.start is None else own.start
-            place = next((n for n, (_, end) in enumerate(sentences) if at < end), None)
-            read = replace(read, confidence=answer.confidence, answer_sentence=place)
-        inputs.append(read)
-    chosen = {
-        (first + place, sentence)
-        for first, two in enumerate(pairwise(inputs))
-        for place, sentence in choose_facts(question, two)
-    }
+        if passage.id != evidence.passage_id:
+            read.append(FactPassage(passage.title, texts, hit.score))
+            continue
+        at = len(passage.text) if evidence.start is None else evidence.start
+        of_answer = (number for number, (_, end) in enumerate(sentences) if at < end)
+        read.append(
+            FactPassage(passage.title, texts, hit.score, answer.confidence, next(of_answer, None))
+        )
+    facts = set()
+    for first, neighbours in enumerate(pairwise(read)):
+        for place, sentence in choose_facts(question, neighbours):
+            facts.add((first + place, sentence))
     steps = []
     for number, ((hit, passage), sentences) in enumerate(zip(path, spans, strict=True)):
-        lit = tuple(span for place, span in enumerate(sentences) if (number, place) in chosen)
-        if passage.id == own.passage_id:
-            steps.append(replace(own, score=hit.score, supporting=own.supporting or lit))
+        supporting = tuple(span for place, span in enumerate(sentences) if (number, place) in facts)
+        if passage.id == evidence.passage_id:
+            supporting = evidence.supporting or supporting
+            steps.append(replace(evidence, score=hit.score, supporting=supporting))
         else:
-            steps.append(Evidence.of(passage, hit.score, supporting=lit))
+            steps.append(Evidence.of(passage, hit.score, supporting=supporting))
     return replace(answer, path=tuple(steps))
 
 
+def _path_through(passage_id: str, paths: Paths) -> RankedPassages | None:
+    """The best path of several passages with this passage among them."""
+    for path in paths:
+        if len(path) > 1 and any(passage.id == passage_id for _, passage in path):
+            return path
+    return None
+
+
 # Weights of the signs, chosen on 480 questions of HotpotQA kept for training, 20 passages each, and
-# rounded;
-# that of paths later, on 291 questions of HotpotQA that no reader was trained on.
+# rounded; that of paths later, on 291 questions of HotpotQA that no reader was trained on.
 _SCORE = 0.6  # a passage's retrieval score, scaled to 0 … 1 among the passages of the question
 _CONFIDENCE = 0.4  # the reader's confidence in its answers from the passage
 _TITLE = 0.5  # the question contains the passage's title
@@ -125,25 +136,8 @@ _COVERAGE = 3.0  # the share of the question's rare words that the two contain t
 _PATH = 0.2  # less per ln(1 + rank) of the two among the paths of a multi-hop retriever
 _SENTENCE_ANSWER = 0.45  # a sentence contains the answer; its share of rare words weighs 1
 _SENTENCE_LINK = 0.5  # a sentence contains the other passage's title
-_THRESHOLD = (
-    0.7  # from which a sentence is a supporting fact; the best sentence of a passage always is
-)
-
-
-def _words(text: str) -> list[str]:
-    return re.findall(r"\w+", text.lower())
-
-
-_STOP_WORDS = frozenset(
-    _words(
-        """
-        a after also an and are as at be been before between both by can could did do does during else first
-        for from had has have he her his how if in into is it its many more most much of on or other same she
-        some such than that the their them then there these they this to those was were what when where which
-        while who whom whose why will with would
-        """
-    )
-)
+# From which a sentence is a supporting fact; the best sentence of a passage always is.
+_THRESHOLD = 0.7
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,41 +177,56 @@ def choose_facts(
     """
     if not passages:
         return []
-    words, titles = _words(question), [_name(passage.title) for passage in passages]
-    lines = [[_words(sentence) for sentence in passage.sentences] for passage in passages]
-    sought = [word for word in dict.fromkeys(words) if word not in _STOP_WORDS]
-    bags = [{*_words(p.title), *chain(*own)} for own, p in zip(lines, passages, strict=True)]
-    present = np.array([[word in bag for word in sought] for bag in bags], bool).reshape(
-        len(bags), -1
-    )
-    # weights that sum to 1 (or 0): a word of few passages tells more
+    question_words = words(question)
+    sought = [word for word in dict.fromkeys(question_words) if word not in FACT_STOP_WORDS]
+    names = [_name(passage.title) for passage in passages]
+    sentences = []
+    bags = []
+    for passage in passages:
+        of_passage = list(map(words, passage.sentences))
+        sentences.append(of_passage)
+        bags.append({*words(passage.title), *chain.from_iterable(of_passage)})
+    present = _presence(bags, sought)  # (K, W)
+    # Weights that sum to 1 (or 0): a word of few passages tells more.
     rarity = np.maximum(np.log((len(bags) + 1) / (present.sum(0) + 0.5)), 0.0)
     rarity = rarity / (float(rarity.sum()) or 1.0)
-    mentions = [  # for each passage (S, K): whether its sentence names the title of another
-        np.array([[_within(title, line) for title in titles] for line in own], bool).reshape(
-            -1, len(titles)
-        )
-        for own in lines
-    ]
+    mentions = [_mentions(of_passage, names) for of_passage in sentences]  # (S, K) each
     pair = [0]
     if len(passages) > 1:
-        in_question = np.array([_within(title, words) for title in titles])
+        in_question = _mentions([question_words], names)[0]
         coverage = (present[:, None] | present[None, :]) @ rarity
         pair = _best_pair(passages, in_question, mentions, coverage, paths)
     facts = []
     for number, other in zip(pair, pair[::-1], strict=True):  # one passage alone is its own other
-        values = np.array(
-            [rarity[[word in line for word in sought]].sum() for line in lines[number]]
-        )
-        values[[not line for line in lines[number]]] = -np.inf  # a blank sentence keeps its number
-        if (at := passages[number].answer_sentence) is not None:
-            values[at] += _SENTENCE_ANSWER
+        presence = _presence(sentences[number], sought)
+        values = np.array([rarity[is_in].sum() for is_in in presence])
+        # A blank sentence keeps its number.
+        values[[not sentence for sentence in sentences[number]]] = -np.inf
+        answer_sentence = passages[number].answer_sentence
+        if answer_sentence is not None:
+            values[answer_sentence] += _SENTENCE_ANSWER
         if other != number:
             values += _SENTENCE_LINK * mentions[number][:, other]
         if np.isfinite(values).any():
             is_fact = (values >= _THRESHOLD) | (np.arange(len(values)) == values.argmax())
             facts += [(number, sentence) for sentence in np.nonzero(is_fact)[0].tolist()]
     return facts
+
+
+def _presence(texts: Sequence[Collection[str]], sought: Sequence[str]) -> Bool:
+    """(N, W) whether each of N texts has each word."""
+    present = np.zeros((len(texts), len(sought)), bool)
+    for row, text in enumerate(texts):
+        present[row] = [word in text for word in sought]
+    return present
+
+
+def _mentions(texts: Sequence[list[str]], names: Sequence[list[str]]) -> Bool:
+    """(N, K) whether each of N texts has each name."""
+    found = np.zeros((len(texts), len(names)), bool)
+    for row, text in enumerate(texts):
+        found[row] = [has_phrase(text, name) for name in names]
+    return found
 
 
 def _best_pair(
@@ -229,9 +238,10 @@ def _best_pair(
 ) -> list[int]:
     """Numbers of the two passages that fit best; of the best one, if all are of one document."""
     titles = np.array([passage.title for passage in passages])
-    names = np.array([own.any(axis=0) for own in mentions], bool)
+    names = np.array([of_passage.any(axis=0) for of_passage in mentions], bool)
     np.fill_diagonal(names, False)
-    scores, confidence = np.array([(p.score, p.confidence) for p in passages], np.float64).T
+    scores = np.array([passage.score for passage in passages], np.float64)
+    confidence = np.array([passage.confidence for passage in passages], np.float64)
     scaled = (scores - scores.min()) / (float(np.ptp(scores)) or 1.0)
     ranks = np.full(coverage.shape, math.log1p(len(paths)))
     for number in reversed(range(len(paths))):
@@ -244,20 +254,16 @@ def _best_pair(
     values[(titles[:, None] == titles) | np.tri(len(titles), dtype=bool)] = -np.inf
     if np.isneginf(values).all():
         return [int(np.argmax(single))]
-    return [int(n) for n in np.unravel_index(int(np.argmax(values)), values.shape)]
+    return list(map(int, np.unravel_index(int(np.argmax(values)), values.shape)))
 
 
 def _name(title: str) -> list[str]:
     """Words of a title, without what tells it from others of that name: "Mercury (planet)" →
     "mercury".
     """
-    return _words(re.sub(r"\s*\([^()]*\)$", "", title))
+    return words(re.sub(r"\s*\([^()]*\)$", "", title))
 
 
 def is_named(title: str, text: str) -> bool:
     """Whether a text contains the words of a title one after another."""
-    return _within(_name(title), _words(text))
-
-
-def _within(name: Sequence[str], words: Sequence[str]) -> bool:
-    return bool(name) and f" {' '.join(name)} " in f" {' '.join(words)} "
+    return has_phrase(words(text), _name(title))

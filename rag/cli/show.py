@@ -83,8 +83,6 @@ def format_answer_set(result: dict[str, Any], *, colour: bool) -> str:
             lines.append(f"     {dim}hop {hop}:{end} {bold}{name}{end}  {supporting}")
     reading = result.get("reading", {})
     read = f" · {reading['passages']} passages read" if reading.get("passages") else ""
-    if over := reading.get("over_limit"):
-        read += f", {over} left out by the effort's limit (--effort full reads all)"
     total_ms = result["timings_ms"].get("total", 0)
     lines.append(f"  {dim}{total_ms:.0f} ms{read} · index {result['index_version']}{end}")
     return "\n".join(lines)

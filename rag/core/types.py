@@ -309,8 +309,7 @@ class AnswerSet(Record):
         answers: best first; empty if there are none.
         no_answer_confidence: calibrated probability in [0, 1] that the passages hold no answer.
         timings_ms: wall time of each stage in milliseconds.
-        reading: counts of the reader: "passages" read, of these "dropped" before the end,
-            "token_layers".
+        reading: counts of the reader: "passages" read, and "token_layers".
         failure: why the passages could not be read; "" if they were.
         notice: why nothing was read: a filter that no passage meets, a greeting …; "" if there is
             no reason.
@@ -334,7 +333,8 @@ class AnswerSet(Record):
         """How terminal, page, chat and tools present the first answer.
 
         "none" (present "no answer") if that is likelier than not, or if the first answer is far less
-        likely than it; "likely" if the answer is likelier than not.
+        likely than it; "likely" if the answer is likelier than not. What is no short answer, a list or
+        sentences, is evidence, and "perhaps" at least.
 
         Example:
             >>> evidence = Evidence("d", "", "In Ulm.", 3, 6, 1.0)
@@ -344,9 +344,12 @@ class AnswerSet(Record):
             ('likely', 'perhaps', 'none', 'none')
         """
         confidence = self.answers[0].confidence if self.answers else 0.0
-        is_far_below = confidence < FAR_BELOW * self.no_answer_confidence
-        if self.no_answer_confidence > 0.5 or confidence <= 0 or is_far_below:
+        if confidence <= 0:
             return "none"
+        is_far_below = confidence < FAR_BELOW * self.no_answer_confidence
+        if self.no_answer_confidence > 0.5 or is_far_below:
+            # "No answer" is the probability that there is no short one.
+            return "none" if self.kind == "answer" else "perhaps"
         return "likely" if confidence >= 0.5 else "perhaps"
 
     @property

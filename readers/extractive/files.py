@@ -84,10 +84,14 @@ def load_int8(path: Path) -> dict[str, torch.Tensor]:
     Raises:
         ArtifactError: the file is missing or damaged.
     """
-    tensors = read_tensors(path)
-    codes = {name: tensor for name, tensor in tensors.items() if tensor.dtype == torch.int8}
-    scales = {name: tensors.pop(name + _SUFFIX)[:, None] for name in codes}
-    return {**tensors, **{name: matrix.float() * scales[name] for name, matrix in codes.items()}}
+    stored = read_tensors(path)
+    tensors = {}
+    for name, tensor in stored.items():
+        if tensor.dtype == torch.int8:
+            tensors[name] = tensor.float() * stored[name + _SUFFIX][:, None]
+        elif not name.endswith(_SUFFIX):
+            tensors[name] = tensor
+    return tensors
 
 
 @dataclass(frozen=True)
@@ -120,9 +124,8 @@ def load_parts(name_or_path: str | Path | None) -> ReaderParts:
     longest = position_limit(config.to_dict())
     if config.model_type == "dpr":
         model = load_dpr(source, config)
-        most = min(350, longest)
         settings = ReaderSettings(
-            final_separator=False, max_tokens=most, max_answer_tokens=10, select=True
+            final_separator=False, max_tokens=min(350, longest), max_answer_tokens=10, select=True
         )
     else:
         model = load_question_answering(source, config)
@@ -172,7 +175,8 @@ def load_span_model(source: str | None) -> tuple[SpanModel, Any] | None:
 
     None if `source` is neither "shipped" nor a folder of `rag train reader`.
     """
-    if (folder := _reader_folder(source)) is None:
+    folder = _reader_folder(source)
+    if folder is None:
         return None
     parts = load_parts(folder)
     return parts.model, parts.tokenizer
@@ -184,7 +188,8 @@ def plain_encoder(source: str | None, out: Path) -> str | None:
 
     The folder's name ends with the reader's, for model cards; it is written if it does not exist.
     """
-    if (reader := _reader_folder(source)) is None:
+    reader = _reader_folder(source)
+    if reader is None:
         return source
     rank = os.environ.get("RANK", "0")  # each process of several has its own
     name = source if source == "shipped" else Path(*reader.resolve().parts[1:][-2:])
@@ -199,23 +204,26 @@ def plain_encoder(source: str | None, out: Path) -> str | None:
 
 
 def _reader_folder(source: str | None) -> Path | None:
-    folder = SHIPPED_READER if source == "shipped" else Path(source or "")
-    return (
-        folder if source and (folder == SHIPPED_READER or (folder / READER_FILE).exists()) else None
-    )
+    if source is None:
+        return None
+    folder = SHIPPED_READER if source == "shipped" else Path(source)
+    return folder if folder == SHIPPED_READER or (folder / READER_FILE).exists() else None
 
 
 def _load_own(folder: Path) -> ReaderParts:
     manifest = load_manifest(ReaderManifest, folder)
-    files = (manifest.weights_file, manifest.ranges_file)
-    check_files(manifest.checksums, folder, *(file for file in files if file is not None))
-    ranges = None if manifest.ranges_file is None else read_tensors(folder / manifest.ranges_file)
+    ranges = None
+    needed = [manifest.weights_file]
+    if manifest.ranges_file is not None:
+        needed.append(manifest.ranges_file)
+    check_files(manifest.checksums, folder, *needed)
+    if manifest.ranges_file is not None:
+        ranges = read_tensors(folder / manifest.ranges_file)
     config, tokenizer = load_described(folder)
     state = load_int8(folder / manifest.weights_file)
     if manifest.word_embeddings is not None:
         state[WORD_EMBEDDINGS] = rounded(embedded_word_embeddings())
-    weights = SpanWeights(config, state, manifest.settings.skim_layer)
-    return ReaderParts(weights, tokenizer, manifest, ranges)
+    return ReaderParts(SpanWeights(config, state), tokenizer, manifest, ranges)
 
 
 def start_model(
@@ -226,7 +234,6 @@ def start_model(
     dropout: float = 0.0,
     freeze_word_embeddings: bool = True,
     passage_head: bool = False,
-    skim_layer: int = 0,
 ) -> tuple[SpanModel, Any]:
     """Load an encoder or a reader with the heads that training needs, and its tokenizer.
 
@@ -234,30 +241,30 @@ def start_model(
         encoder: Hugging Face name or folder; None is the embedded encoder.
         longest: tokens of the longest row.
         seed: random seed of new heads.
-        dropout, freeze_word_embeddings, skim_layer: see `ReaderTrainConfig`.
+        dropout, freeze_word_embeddings: see `ReaderTrainConfig`.
         passage_head: whether a passage logit is trained.
 
     Raises:
         ArtifactError: nothing there can be trained.
         MismatchedArtifactError: the tokenizer is not that of the encoder, or gives no offsets.
-        ConfigError: the stages or layers do not fit the encoder.
+        ConfigError: the stages do not fit the encoder.
     """
-    if (loaded := load_span_model(encoder)) is None:
+    loaded = load_span_model(encoder)
+    if loaded is not None:
+        model, tokenizer = loaded
+    else:
         folder = model_folder(encoder)
         config, tokenizer = load_described(folder)
-        is_reader = any(
-            name.endswith("ForQuestionAnswering") for name in config.architectures or ()
-        )
-        model = (
-            load_question_answering(folder, config)
-            if is_reader
-            else SpanModel.from_encoder(folder, seed)
-        )
-    else:
-        model, tokenizer = loaded
-    model.add_heads(passage=passage_head, skim_layer=skim_layer, seed=seed)
+        architectures = config.architectures or ()
+        if any(name.endswith("ForQuestionAnswering") for name in architectures):
+            model = load_question_answering(folder, config)
+        else:
+            model = SpanModel.from_encoder(folder, seed)
+    if passage_head:
+        model.add_passage_head(seed)
     network: Any = model.encoder
-    if longest > (positions := position_limit(network.config.to_dict())):
+    positions = position_limit(network.config.to_dict())
+    if longest > positions:
         raise ConfigError(
             f"rows have {longest} tokens, the encoder reads at most {positions}",
             hint="lower full_tokens and max_tokens (joint_tokens of `rag train mlm` and `realm`)",

@@ -15,7 +15,7 @@ import torch
 from rag.core.arrays import Bool, Float32, Int32, Int64
 from rag.core.errors import ArtifactError
 from rag.runtime.backbone import pad, plan_batches
-from readers.extractive.model import Logits, LogitsModel, Skim
+from readers.extractive.model import Logits, LogitsModel
 from readers.extractive.settings import ReaderSettings
 
 Tokens: TypeAlias = Int32 | Int64
@@ -63,7 +63,8 @@ class TokenizedTexts:
         for start, end in places:
             first = int(np.searchsorted(offsets[:, 1], start, side="right"))
             last = int(np.searchsorted(offsets[:, 0], end, side="left")) - 1
-            if first <= last < (len(offsets) if most is None else min(len(offsets), first + most)):
+            limit = len(offsets) if most is None else min(len(offsets), first + most)
+            if first <= last < limit:
                 yield first, last
 
 
@@ -77,25 +78,28 @@ def tokenize_texts(tokenizer: Any, texts: Sequence[str]) -> TokenizedTexts:
     """Tokenise without special tokens, equal texts once (a fast Hugging Face tokenizer: it gives
     offsets).
     """
-    numbers = {text: number for number, text in enumerate(dict.fromkeys(texts))}
-    encoded: Any = {"input_ids": [], "offset_mapping": []}
-    if texts:
-        unused = {"return_attention_mask": False, "return_token_type_ids": False}
-        encoded = tokenizer(
-            list(numbers),
-            add_special_tokens=False,
-            return_offsets_mapping=True,
-            verbose=False,
-            **unused,
+    distinct = {text: number for number, text in enumerate(dict.fromkeys(texts))}
+    if not distinct:
+        return TokenizedTexts(
+            np.zeros(0, np.int32), np.zeros((0, 2), np.int32), np.zeros(1, np.int64)
         )
-    tokens = [encoded["input_ids"][numbers[text]] for text in texts]
-    offsets = [encoded["offset_mapping"][numbers[text]] for text in texts]
-    bounds = np.cumsum([0, *map(len, tokens)], dtype=np.int64)
-    ids = np.fromiter(chain.from_iterable(tokens), np.int32, int(bounds[-1]))
-    flat = np.fromiter(
-        (o for row in offsets for pair in row for o in pair), np.int32, 2 * int(bounds[-1])
+    encoded = tokenizer(
+        list(distinct),
+        add_special_tokens=False,
+        return_offsets_mapping=True,
+        return_attention_mask=False,
+        return_token_type_ids=False,
+        verbose=False,
     )
-    return TokenizedTexts(ids, flat.reshape(-1, 2), bounds)
+    numbers = [distinct[text] for text in texts]
+    tokens = [encoded["input_ids"][number] for number in numbers]
+    offsets = [encoded["offset_mapping"][number] for number in numbers]
+    bounds = np.cumsum([0, *map(len, tokens)], dtype=np.int64)
+    count = int(bounds[-1])
+    ids = np.fromiter(chain.from_iterable(tokens), np.int32, count)
+    pairs = chain.from_iterable(offsets)
+    characters = np.fromiter(chain.from_iterable(pairs), np.int32, 2 * count)
+    return TokenizedTexts(ids, characters.reshape(-1, 2), bounds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +132,10 @@ class PairTemplate:
         first_token: int = 0,
     ) -> Row:
         """The row of these tokens of a passage; `group` and `first_token` as in `Row`."""
-        head = [*self.before, *question.tolist(), *self.between]
-        types_from = len(head) - (len(self.between) if self.types[1] != self.types[0] else 0)
+        head = [*self.before, *question.tolist()]
+        # The tokens between question and passage belong to either.
+        types_from = len(head) + (len(self.between) if self.types[1] == self.types[0] else 0)
+        head += self.between
         if title is not None:
             head += [*title.tolist(), self.separator]
         ids = np.concatenate([head, window, self.after]).astype(np.int64)
@@ -148,15 +154,21 @@ def pair_template(tokenizer: Any) -> PairTemplate:
         ArtifactError: it does not put a [CLS] first, as encoders for question answering do.
     """
     pair = tokenizer("a", "b", return_token_type_ids=True)
-    ids, types, parts = list(pair["input_ids"]), list(pair["token_type_ids"]), pair.sequence_ids(0)
-    cls, separator = tokenizer.cls_token_id, tokenizer.sep_token_id
-    if None in (cls, separator) or ids[0] != cls or parts[0] is not None or {0, 1} - {*parts}:
+    ids = list(pair["input_ids"])
+    types = list(pair["token_type_ids"])
+    parts = pair.sequence_ids(0)
+    cls = tokenizer.cls_token_id
+    separator = tokenizer.sep_token_id
+    begins_with_cls = cls is not None and ids[0] == cls and parts[0] is None
+    if separator is None or not begins_with_cls or not {0, 1} <= {*parts}:
         raise ArtifactError(
             f"{type(tokenizer).__name__} does not frame pairs as [CLS] question [SEP] text [SEP]",
             hint="use a BERT-like reader (BERT, MiniLM, RoBERTa, ELECTRA, DistilBERT, …)",
         )
-    begin, follow = parts.index(0), parts.index(1)
-    middle, end = begin + parts.count(0), follow + parts.count(1)
+    begin = parts.index(0)
+    middle = begin + parts.count(0)
+    follow = parts.index(1)
+    end = follow + parts.count(1)
     return PairTemplate(
         before=tuple(ids[:begin]),
         between=tuple(ids[middle:follow]),
@@ -201,18 +213,18 @@ def rows_of_pairs(
     Every token of a text is in at least one window; an empty text has none.
     """
     rows: list[Row] = []
-    for group, (question, passage) in enumerate(pairs):
+    for group, (question_number, passage) in enumerate(pairs):
+        question = questions.tokens(question_number)[: settings.question_tokens]
         title = titles.tokens(passage)[: settings.title_tokens] if settings.titled else None
-        head = questions.tokens(question)[: settings.question_tokens], title
-        text, room = texts.tokens(passage), settings.max_tokens - template.size(*head)
-        step = max(1, room - settings.stride_tokens)
+        text = texts.tokens(passage)
         if not len(text):
             continue
+        room = settings.max_tokens - template.size(question, title)
+        step = max(1, room - settings.stride_tokens)
         count = 1 + max(0, -(-(len(text) - room) // step))
-        rows += [
-            template.row(*head, text[first : first + room], group=group, first_token=first)
-            for first in range(0, count * step, step)
-        ]
+        for first in range(0, count * step, step):
+            window = text[first : first + room]
+            rows.append(template.row(question, title, window, group=group, first_token=first))
     return rows
 
 
@@ -227,7 +239,6 @@ class RowScores:
         relevances: (R,) float32 passage logits, zero for a network without passage selection.
         words: (R, 2) float32 scores of "yes" and "no", comparable with `spans`; -inf for networks
             without these answers.
-        skims: (R,) float32 score of the whole row by the early head; zero if it was not used.
     """
 
     spans: Float32
@@ -236,16 +247,29 @@ class RowScores:
     nulls: Float32
     relevances: Float32
     words: Float32
-    skims: Float32
 
     def take(self, numbers: Int64) -> RowScores:
         """The scores of the rows with these numbers, in this order."""
-        return RowScores(*(getattr(self, name)[numbers] for name in RowScores.__slots__))
+        return RowScores(
+            self.spans[numbers],
+            self.starts[numbers],
+            self.ends[numbers],
+            self.nulls[numbers],
+            self.relevances[numbers],
+            self.words[numbers],
+        )
 
     @classmethod
-    def joined(cls, parts: Sequence[RowScores]) -> RowScores:
-        """Concatenate the rows of all parts."""
-        return cls(*(np.concatenate([getattr(p, name) for p in parts]) for name in cls.__slots__))
+    def empty(cls, rows: int, spans: int) -> RowScores:
+        """Scores of rows that are still to be read, without any span."""
+        return cls(
+            spans=np.full((rows, spans), -np.inf, np.float32),
+            starts=np.zeros((rows, spans), np.int64),
+            ends=np.zeros((rows, spans), np.int64),
+            nulls=np.zeros(rows, np.float32),
+            relevances=np.zeros(rows, np.float32),
+            words=np.full((rows, 2), -np.inf, np.float32),
+        )
 
 
 def map_rows(
@@ -254,7 +278,6 @@ def map_rows(
     rows: Sequence[Row],
     use: Callable[[list[int], torch.Tensor, torch.Tensor, Logits], None],
     *,
-    floors: Float32 | None = None,
     device: str = "cpu",
 ) -> None:
     """Run all rows, longest first, in even batches of about `model.batch_tokens` tokens.
@@ -262,27 +285,22 @@ def map_rows(
     Args:
         use: called for each batch of r rows, in any order and possibly from several threads, with
             the rows' numbers, token ids (r, L), a mask of text tokens (r, L) bool, and the logits.
-        floors: (R,) lowest score by the early head; rows below it are dropped.
     """
 
     @torch.inference_mode()
     def run(part: list[int]) -> None:
-        ids, mask, types, text = row_tensors(template, [rows[i] for i in part])
-        skim = None
-        if floors is not None:
-            inside = text.clone()
-            inside[:, template.cls_position] = True
-            skim = Skim(inside, torch.from_numpy(floors[part]))
-        use(part, ids, text, model.logits(ids.to(device), mask.to(device), types.to(device), skim))
+        ids, mask, types, text = row_tensors(template, [rows[number] for number in part])
+        use(part, ids, text, model.logits(ids.to(device), mask.to(device), types.to(device)))
 
-    # of nearly equal size, a multiple of the workers in number: these then end at nearly the same
-    # time
+    # Of nearly equal size, a multiple of the workers in number: these then end at nearly the same
+    # time.
     lengths = [len(row.ids) for row in rows]
-    workers, run_all = (1, map) if model.pool is None else (torch.get_num_threads(), model.pool.map)
+    workers = 1 if model.pool is None else torch.get_num_threads()
     count = max(1, workers * -(-sum(lengths) // (workers * model.batch_tokens)))
     even = sum(lengths) // count + max(lengths, default=0) // 2
     plan = plan_batches(lengths, max_rows=_MAX_ROWS, max_tokens=even)
-    for _ in run_all(run, plan):
+    finished = map(run, plan) if model.pool is None else model.pool.map(run, plan)
+    for _ in finished:
         pass
 
 

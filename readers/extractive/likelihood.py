@@ -40,37 +40,43 @@ def span_log_likelihood(
         Izacard et al. 2022, "Atlas", section 2.2 (perplexity distillation), with spans for
         generated answers; Clark and Gardner 2018 for the probabilities.
     """
-    everything = reader.rows(questions, passages)
-    spans = [
-        list(
-            everything.texts.located(
-                number, answers[question].places(everything.passages[number].text)
-            )
-        )
-        for number, (question, _) in enumerate(everything.pairs)
-    ]
-    # passages without an answer need no reading: their sum is empty
-    rows = [row for row in everything.rows if spans[row.group]]
-    of_rows = np.full((len(rows), 3), -np.inf)  # answers, all starts, all ends
+    read = reader.rows(questions, passages)
+    spans = []
+    for number, (question, _) in enumerate(read.pairs):
+        places = answers[question].places(read.passages[number].text)
+        spans.append(list(read.texts.located(number, places)))
+    # Passages without an answer need no reading: their sum is empty.
+    rows = [row for row in read.rows if spans[row.group]]
+    of_answers = np.full(len(rows), -np.inf)
+    of_starts = np.full(len(rows), -np.inf)
+    of_ends = np.full(len(rows), -np.inf)
 
-    def use(part: list[int], _: torch.Tensor, text: torch.Tensor, logits: Logits) -> None:
-        allowed = text.clone()
-        allowed[:, reader.template.cls_position] = True
-        start, end = logits.start.double().cpu(), logits.end.double().cpu()
-        for side, own in ((1, start), (2, end)):
-            of_rows[part, side] = own.masked_fill(~allowed, float("-inf")).logsumexp(1).numpy()
-        for place, number in enumerate(part):
+    def enter(batch: list[int], _: torch.Tensor, text: torch.Tensor, logits: Logits) -> None:
+        unseen = ~text
+        unseen[:, reader.template.cls_position] = False
+        start = logits.start.double().cpu()
+        end = logits.end.double().cpu()
+        of_starts[batch] = start.masked_fill(unseen, float("-inf")).logsumexp(1).numpy()
+        of_ends[batch] = end.masked_fill(unseen, float("-inf")).logsumexp(1).numpy()
+        for place, number in enumerate(batch):
             row = rows[number]
-            at = torch.tensor(spans[row.group]) + row.text_from - row.first_token  # (A, 2)
-            at = at[(at[:, 0] >= row.text_from) & (at[:, 1] < row.text_to)]
-            of_rows[number, 0] = (start[place, at[:, 0]] + end[place, at[:, 1]]).logsumexp(0)
+            answer = torch.tensor(spans[row.group]) + row.text_from - row.first_token  # (A, 2)
+            # Those that this window of the passage has.
+            answer = answer[(answer[:, 0] >= row.text_from) & (answer[:, 1] < row.text_to)]
+            of_answers[number] = (start[place, answer[:, 0]] + end[place, answer[:, 1]]).logsumexp(
+                0
+            )
 
-    map_rows(reader.model, reader.template, rows, use, device=reader.device)
-    sums = np.full((len(everything.pairs), 3), -np.inf)
-    for row, values in zip(rows, of_rows, strict=True):
-        sums[row.group] = np.logaddexp(sums[row.group], values)
-    totals = np.where(np.isneginf(sums[:, 1]), 0.0, sums[:, 1] + sums[:, 2])
-    return np.split(sums[:, 0] - totals, np.cumsum([len(own) for own in passages])[:-1])
+    map_rows(reader.model, reader.template, rows, enter, device=reader.device)
+    # Windows of a passage add up.
+    groups = [row.group for row in rows]
+    sums = np.full((3, len(read.pairs)), -np.inf)
+    for total, values in zip(sums, (of_answers, of_starts, of_ends), strict=True):
+        np.logaddexp.at(total, groups, values)
+    found, starts, ends = sums
+    is_read = np.isfinite(starts)
+    found[is_read] -= starts[is_read] + ends[is_read]
+    return np.split(found, np.cumsum(list(map(len, passages)))[:-1])
 
 
 class ReaderRelevance:
@@ -84,17 +90,18 @@ class ReaderRelevance:
     """
 
     def __init__(self, reader: ExtractiveReader) -> None:
-        self.reader, self.name = reader, reader.name
+        self.reader = reader
+        self.name = reader.name
 
     def score(self, questions: Sequence[str], passages: Sequence[Passage]) -> Float32:
         """Scores (n,) float32 of n pairs; empty passages get the lowest of these scores."""
         if not questions:
             return np.zeros(0, np.float32)
-        everything, scores = self.reader.score(questions, [[passage] for passage in passages])
-        values = (
-            scores.relevances if self.reader.settings.select else scores.spans[:, 0] - scores.nulls
-        )
+        rows, scores = self.reader.score(questions, [[passage] for passage in passages])
+        values = scores.spans[:, 0] - scores.nulls
+        if self.reader.settings.select:
+            values = scores.relevances
         best = np.full(len(passages), -np.inf, np.float32)
-        np.maximum.at(best, [row.group for row in everything.rows], values)
+        np.maximum.at(best, [row.group for row in rows.rows], values)
         finite = best[np.isfinite(best)]
         return np.maximum(best, finite.min() if len(finite) else 0.0)

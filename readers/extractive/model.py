@@ -1,6 +1,4 @@
-"""The network behind a reader, any encoder with heads for spans, passages and an early layer, also
-fast.
-"""
+"""The network behind a reader, any encoder with heads for spans and passages, also fast."""
 
 from __future__ import annotations
 
@@ -26,9 +24,8 @@ from rag.runtime.fast.fast_bert import FastBert
 from rag.runtime.hardware import core_pool, precisions
 from rag.runtime.model_files import model_folder
 
-if (
-    TYPE_CHECKING
-):  # transformers' networks take seconds to import, and reading on a CPU needs none of them
+# transformers' networks take seconds to import, and reading on a CPU needs none of them.
+if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
 MODERNBERT = "modernbert"
@@ -62,23 +59,12 @@ class Logits(NamedTuple):
         relevance: (R,) "this passage holds the answer", if the network has such a head.
         words: (R, 2) "the answer is yes", "is no", on the scale of a start or end logit, if it has
             such a head.
-        skim: an early layer's "the answer is here": (R, L) in training, (R,) if called with a
-            `Skim`.
     """
 
     start: Tensor
     end: Tensor
     relevance: Tensor | None = None
     words: Tensor | None = None
-    skim: Tensor | None = None
-
-
-class Skim(NamedTuple):
-    """Selects the rows that go through the late layers: those whose early logits' log-sum-exp over
-    `inside` (R, L) bool is at least `floor` (R,) float32. The logits of the other rows are -inf."""
-
-    inside: Tensor
-    floor: Tensor
 
 
 class LogitsModel(nn.Module):
@@ -87,37 +73,28 @@ class LogitsModel(nn.Module):
 
     Attributes:
         depth: number of layers of the encoder.
-        skim_layer: the layer of the early head, after which rows can be dropped; 0: no early head.
         pool: threads that compute a batch each, of a network that would leave cores idle.
     """
 
     encoder: Any
     batch_tokens = 4096
     depth = 0
-    skim_layer = 0
     pool: ThreadPoolExecutor | None = None
 
-    def logits(
-        self, ids: Tensor, mask: Tensor, token_types: Tensor, skim: Skim | None = None
-    ) -> Logits:
-        """Logits of R rows from (R, L) int64 tensors; `skim` is for networks with an early head."""
+    def logits(self, ids: Tensor, mask: Tensor, token_types: Tensor) -> Logits:
+        """Logits of R rows from (R, L) int64 tensors."""
         logits: Logits = self(ids, mask, token_types)
         return logits
 
 
-def read_out(
-    hidden: Tensor,
-    first: Tensor,
-    spans: nn.Linear,
-    passage: nn.Linear | None,
-    skim: Tensor | None = None,
-) -> Logits:
+def read_out(hidden: Tensor, first: Tensor, spans: nn.Linear, passage: nn.Linear | None) -> Logits:
     """Apply the heads of a `SpanModel` to (…, D) hidden states of tokens and (R, D) of [CLS]."""
     start, end = spans(hidden).unbind(-1)
     if passage is None:
-        return Logits(start, end, skim=skim)
+        return Logits(start, end)
     logits = passage(first)  # (R, 3), or (R, 1)
-    return Logits(start, end, logits[:, 0], logits[:, 1:] if logits.shape[1] > 1 else None, skim)
+    words = logits[:, 1:] if logits.shape[1] > 1 else None
+    return Logits(start, end, logits[:, 0], words)
 
 
 class SpanModel(LogitsModel):
@@ -133,8 +110,6 @@ class SpanModel(LogitsModel):
         transform: D → D on each token before `head`, where the architecture has one.
         passage_head: D → 3 on [CLS]: the passage holds the answer; the answer is yes; is no. D → 1
             in DPR's.
-        skim_head: D → 1 on each token of layer `skim_layer`, for training; inference may stop
-            there.
     """
 
     def __init__(
@@ -144,16 +119,12 @@ class SpanModel(LogitsModel):
         *,
         transform: nn.Module | None = None,
         passage_head: nn.Linear | None = None,
-        skim_head: nn.Linear | None = None,
-        skim_layer: int = 0,
     ) -> None:
         super().__init__()
         self.encoder = encoder
         self.qa_outputs = head
         self.transform = transform
         self.passage_head = passage_head
-        self.skim_head = skim_head
-        self.skim_layer = skim_layer
         self.depth = int(getattr(encoder.config, "num_hidden_layers", 0))
 
     @classmethod
@@ -169,35 +140,16 @@ class SpanModel(LogitsModel):
             _draw(transform.dense, seed + 3)
         return cls(encoder, _drawn(encoder.config.hidden_size, 2, seed), transform=transform)
 
-    def add_heads(self, *, passage: bool, skim_layer: int, seed: int) -> None:
-        """Add randomly initialised heads where they are missing.
-
-        Raises:
-            ConfigError: the encoder has no such layer.
-        """
-        config: Any = self.encoder.config
-        if skim_layer > config.num_hidden_layers:
-            raise ConfigError(
-                f"skim_layer is {skim_layer}, the encoder has {config.num_hidden_layers} layers"
-            )
-        if passage and self.passage_head is None:
-            self.passage_head = _drawn(config.hidden_size, 3, seed + 1)
-        if skim_layer and self.skim_head is None:
-            self.skim_head = _drawn(config.hidden_size, 1, seed + 2)
-        self.skim_layer = skim_layer or self.skim_layer
+    def add_passage_head(self, seed: int) -> None:
+        """Add a randomly initialised head for passages, "yes" and "no", if there is none."""
+        if self.passage_head is None:
+            self.passage_head = _drawn(self.encoder.config.hidden_size, 3, seed + 1)
 
     def forward(self, ids: Tensor, mask: Tensor, token_types: Tensor) -> Logits:
         """Logits of R rows of L tokens."""
-        head = self.skim_head if self.training else None
-        output = run_backbone(
-            self.encoder, ids, mask, token_types, output_hidden_states=head is not None
-        )
-        hidden = output[0].float()  # (R, L, D)
-        skim = None
-        if head is not None:
-            skim = head(output.hidden_states[self.skim_layer].float()).squeeze(-1)  # (R, L)
+        hidden = run_backbone(self.encoder, ids, mask, token_types)[0].float()  # (R, L, D)
         tokens = hidden if self.transform is None else self.transform(hidden)
-        return read_out(tokens, hidden[:, 0], self.qa_outputs, self.passage_head, skim)
+        return read_out(tokens, hidden[:, 0], self.qa_outputs, self.passage_head)
 
     def to_compute(self, dtype: torch.dtype) -> SpanModel:
         """Move the encoder to `dtype`; heads stay fp32. Returns self."""
@@ -262,11 +214,10 @@ def load_dpr(folder: Path, config: PreTrainedConfig) -> SpanModel:
         reader, _ = load_network(DPRReader, folder, config, dtype=torch.float32)
     predictor = reader.span_predictor
     encoder = predictor.encoder.bert_model
-    stated = {
-        name: value for name, value in encoder.config.to_dict().items() if name != "model_type"
-    }
-    # its segments are not used, as in the published checkpoints' class
-    encoder.config = BertConfig.from_dict({**stated, "type_vocab_size": 1})
+    # Its segments are not used, as in the published checkpoints' class.
+    stated = {**encoder.config.to_dict(), "type_vocab_size": 1}
+    del stated["model_type"]
+    encoder.config = BertConfig.from_dict(stated)
     segments = encoder.embeddings.token_type_embeddings
     segments.weight.data = segments.weight.data[:1]
     return SpanModel(encoder, predictor.qa_outputs, passage_head=predictor.qa_classifier).eval()
@@ -280,23 +231,22 @@ class SpanWeights:
 
     config: PreTrainedConfig
     state: Mapping[str, Tensor]
-    skim_layer: int = 0
 
     @classmethod
     def of(cls, model: SpanModel) -> SpanWeights:
         """The weights of a network."""
         encoder: Any = model.encoder
-        return cls(encoder.config, model.state_dict(), model.skim_layer)
+        return cls(encoder.config, model.state_dict())
 
     @property
     def encoder(self) -> dict[str, Tensor]:
         """The encoder's weights, under its own names."""
-        start = "encoder."
-        return {
-            name.removeprefix(start): it
-            for name, it in self.state.items()
-            if name.startswith(start)
-        }
+        weights = {}
+        for name, tensor in self.state.items():
+            module, _, rest = name.partition(".")
+            if module == "encoder":
+                weights[rest] = tensor
+        return weights
 
     def layer(self, name: str) -> nn.Linear | None:
         """The linear layer of this name, if there is one."""
@@ -304,7 +254,7 @@ class SpanWeights:
         if weight is None:
             return None
         layer = nn.Linear(weight.shape[1], weight.shape[0])
-        layer.load_state_dict({part: self.state[f"{name}.{part}"] for part in ("weight", "bias")})
+        layer.load_state_dict({"weight": weight, "bias": self.state[f"{name}.bias"]})
         return layer.eval()
 
     def network(self) -> SpanModel:
@@ -319,10 +269,12 @@ class SpanWeights:
         if getattr(encoder, "pooler", None) is not None:
             encoder.pooler = None
         head = self.layer("qa_outputs") or nn.Linear(self.config.hidden_size, 2)
-        more = {name: self.layer(name) for name in ("passage_head", "skim_head")}
-        is_transformed = any(name.startswith("transform.") for name in self.state)
-        transform = span_transform(self.config) if is_transformed else None
-        model = SpanModel(encoder, head, transform=transform, **more, skim_layer=self.skim_layer)
+        model = SpanModel(
+            encoder,
+            head,
+            transform=span_transform(self.config),
+            passage_head=self.layer("passage_head"),
+        )
         try:
             model.load_state_dict(self.state, strict=True)
         except RuntimeError as error:
@@ -370,50 +322,30 @@ class FastSpanModel(LogitsModel):
         if spans is None:
             raise ArtifactError("the weights do not fit the configuration: qa_outputs is missing")
         self.encoder = _encoder(weights, precision, ranges)
-        self._heads = spans, weights.layer("passage_head")
-        self._skim_head = weights.layer("skim_head")
+        self._spans = spans
+        self._passage = weights.layer("passage_head")
         self.depth = self.encoder.depth
-        self.skim_layer = weights.skim_layer if self._skim_head is not None else 0
-        self._segmented = has_segments(weights.config)
+        self._is_segmented = has_segments(weights.config)
         self.pool = core_pool()
 
-    def logits(
-        self, ids: Tensor, mask: Tensor, token_types: Tensor, skim: Skim | None = None
-    ) -> Logits:
-        """Logits, 0 at padding, and -inf of rows that `skim` drops; rows must be padded on the
-        right.
-        """
+    def logits(self, ids: Tensor, mask: Tensor, token_types: Tensor) -> Logits:
+        """Logits, 0 at padding; rows must be padded on the right."""
         mask = mask.bool()
         lengths = mask.sum(1)  # (R,)
-        hidden = self.encoder.embed(ids, mask, token_types if self._segmented else None)  # (T, H)
-        skims, begin, fill = None, 0, 0.0
-        chosen = torch.ones(len(mask), dtype=torch.bool)
-        if skim is not None and self._skim_head is not None:
-            begin, fill = self.skim_layer, -torch.inf
-            hidden = self.encoder.layers(hidden, lengths.tolist(), 0, begin)
-            early = torch.full(mask.shape, fill)
-            early[mask] = self._skim_head(hidden).squeeze(-1)
-            skims = early.masked_fill(~skim.inside, fill).logsumexp(1)  # (R,)
-            chosen = skims >= skim.floor
-            hidden, lengths = hidden[chosen.repeat_interleave(lengths)], lengths[chosen]
-        start, end = torch.full((2, *mask.shape), fill)
-        relevance = words = None
-        if chosen.any():
-            hidden = self.encoder.layers(hidden, lengths.tolist(), begin, self.encoder.depth)
-            logits = read_out(hidden, hidden[lengths.cumsum(0) - lengths], *self._heads)
-            places = mask & chosen[:, None]
-            start[places], end[places] = logits.start, logits.end
-            if logits.relevance is not None:
-                relevance = torch.full((len(mask),), fill)
-                relevance[chosen] = logits.relevance
-            if logits.words is not None:
-                words = torch.full((len(mask), 2), fill)
-                words[chosen] = logits.words
-        return Logits(start, end, relevance, words, skims)
+        # The tokens of all rows, end to end.
+        hidden = self.encoder.embed(ids, mask, token_types if self._is_segmented else None)
+        hidden = self.encoder.layers(hidden, lengths.tolist(), 0, self.depth)  # (T, D)
+        first = hidden[lengths.cumsum(0) - lengths]
+        logits = read_out(hidden, first, self._spans, self._passage)
+        start, end = torch.zeros((2, *mask.shape))
+        start[mask] = logits.start
+        end[mask] = logits.end
+        return logits._replace(start=start, end=end)
 
 
 def _encoder(weights: SpanWeights, precision: str, ranges: Mapping[str, Tensor] | None) -> FastBert:
-    state, config = weights.encoder, weights.config
+    state = weights.encoder
+    config = weights.config
     table = precisions()
     floating = "bf16" if table.get("bf16") else "fp32"
     if precision == "auto":

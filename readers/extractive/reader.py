@@ -2,8 +2,6 @@
 
 Nine tenths of the time of an answer are spent on passages that do not change it. So a question's
 best passages are read first, in waves; if their answer is likely enough, the others are not read.
-In later waves the early head of the network, if it has one, drops unpromising passages after a few
-layers.
 """
 
 from __future__ import annotations
@@ -17,10 +15,11 @@ import numpy as np
 import torch
 
 from rag.config import load_config
-from rag.core.arrays import Bool, Float32, Int64
+from rag.core.arrays import Int64
 from rag.core.types import AnswerSet
 from rag.runtime.fast.fast_bert import FastBert
 from rag.runtime.hardware import resolve_device, resolve_precision
+from readers.answer import Ranked
 from readers.answer_kinds import asks_yes_no, present_spans
 from readers.confidence import likelihoods
 from readers.extractive.files import load_parts
@@ -35,11 +34,11 @@ from readers.extractive.layout import (
     tokenize_texts,
 )
 from readers.extractive.model import FastSpanModel, Logits, LogitsModel
-from readers.extractive.settings import EFFORTS, SIX_LAYERS, ReaderSettings
+from readers.extractive.ranking import PassageRows, QuestionRanker
+from readers.extractive.settings import EFFORTS, ReaderSettings
 from readers.manifest import Calibration
 from readers.paths import PATH_WEIGHT, hop_scores
 from readers.protocols import PassageLists, Reader, ReadRequest, ScoreLists, check_requests
-from readers.ranking import PassageRows, QuestionRanker, Ranked
 
 
 class ExtractiveReader(Reader):
@@ -73,6 +72,7 @@ class ExtractiveReader(Reader):
         self.calibration = calibration or Calibration()
         self.name = name
         self.device = device
+        self._spans_per_row = max(settings.spans_per_window, settings.table_spans)
         template = pair_template(tokenizer)
         self.template = template if settings.final_separator else replace(template, after=())
         self._continues = continuations(tokenizer)
@@ -103,10 +103,10 @@ class ExtractiveReader(Reader):
             model: LogitsModel = FastSpanModel(parts.weights, precision, parts.ranges)
         else:
             model = parts.model.to(where).to_compute(resolve_precision(precision, where))
-        stated = parts.manifest
-        settings = load_config(ReaderSettings, overrides={**dict(stated.settings), **overrides})
+        manifest = parts.manifest
+        settings = load_config(ReaderSettings, overrides={**dict(manifest.settings), **overrides})
         return cls(
-            model, parts.tokenizer, settings, stated.calibration, name=stated.name, device=where
+            model, parts.tokenizer, settings, manifest.calibration, name=manifest.name, device=where
         )
 
     def read(self, requests: Sequence[ReadRequest], n_best: int = 5) -> list[AnswerSet]:
@@ -122,35 +122,75 @@ class ExtractiveReader(Reader):
         results = [AnswerSet(request.question, (), 1.0) for request in requests]
         for has_paths, settings in ((False, self.settings), (True, of_paths)):
             numbers = [n for n, request in enumerate(requests) if request.has_paths == has_paths]
-            group = [requests[n] for n in numbers]
-            for n, result in zip(numbers, self._read(group, settings, n_best), strict=True):
-                results[n] = result
+            if not numbers:
+                continue
+            ranked = self._ranked([requests[number] for number in numbers], settings)
+            for number, candidates in zip(numbers, ranked, strict=True):
+                chances = likelihoods(candidates, self.calibration)
+                results[number] = candidates.answer_set(requests[number], chances, n_best)
         return results
 
-    def _read(
-        self, requests: Sequence[ReadRequest], settings: ReaderSettings, n_best: int
-    ) -> list[AnswerSet]:
-        if not requests:
-            return []
-        scores = [self._passage_scores(request) for request in requests]
+    def _ranked(self, requests: Sequence[ReadRequest], settings: ReaderSettings) -> list[Ranked]:
+        """The answers to each question, from as much of its passages as the effort requires."""
         # Passages behind the last wave are never read.
         most = sum(EFFORTS[settings.effort].waves) or None
-        best = [
-            np.argsort(-np.asarray(values, float), kind="stable")[:most].tolist()
-            for values in scores
-        ]
+        scores = [self._passage_scores(request) for request in requests]
+        best = []
+        for values in scores:
+            order = np.argsort(-np.asarray(values, float), kind="stable")
+            best.append(order[:most].tolist())
         questions = [request.question for request in requests]
         rows = self.rows(questions, [request.passages for request in requests], best)
-        ranked = read_waves(self, rows, scores, settings)
-        return [
-            result.answer_set(request, likelihoods(result, self.calibration), n_best)
-            for request, result in zip(requests, ranked, strict=True)
-        ]
+        return self._read_waves(rows, scores, settings)
 
     def _passage_scores(self, request: ReadRequest) -> list[float]:
         if request.has_paths:
             return hop_scores(request.question, request.ranked, request.paths)
         return self.search_scores(request)
+
+    def _read_waves(
+        self, rows: PassageRows, retrieval: ScoreLists, settings: ReaderSettings
+    ) -> list[Ranked]:
+        """The answers to each question, which is read wave by wave until one is likely enough.
+
+        Args:
+            rows: rows of all passages that may be read.
+            retrieval: for each question the retrieval scores of its passages.
+        """
+        effort = EFFORTS[settings.effort]
+        owner = rows.owners
+        ranks = retrieval_ranks(rows, retrieval)
+        rankers = [
+            QuestionRanker(rows, question, scores, settings)
+            for question, scores in enumerate(retrieval)
+        ]
+        ranked = [Ranked([], None)] * len(retrieval)
+        scores = RowScores.empty(len(rows.rows), self._spans_per_row)
+        is_read = np.zeros(len(rows.rows), bool)
+        is_open = np.ones(len(retrieval), bool)
+        # Without waves one reads everything.
+        ends = np.cumsum(effort.waves or (int(ranks.max(initial=0)) + 1,))
+        for wave, end in enumerate(ends.tolist()):
+            new = np.nonzero(is_open[owner] & ~is_read & (ranks < end))[0]
+            self._score(rows.rows, new, scores)
+            is_read[new] = True
+            # All that was read of a question is ranked anew, since its passages compete.
+            for question in np.unique(owner[new]).tolist():
+                numbers = np.nonzero(is_read & (owner == question))[0]
+                ranked[question] = rankers[question].rank(numbers, scores.take(numbers))
+            if wave + 1 == len(ends):
+                break
+            for question in np.nonzero(is_open)[0].tolist():
+                chances, _ = likelihoods(ranked[question], self.calibration)
+                # The sum is 0 without any answer: the question stays open.
+                is_open[question] = chances[:1].sum() < effort.enough[wave]
+        costs = self.model.depth * np.array([len(row.ids) for row in rows.rows], np.int64)
+        for question, candidates in enumerate(ranked):
+            numbers = np.nonzero(is_read & (owner == question))[0]
+            n_passages = len(np.unique(ranks[numbers]))
+            reading = {"passages": n_passages, "token_layers": int(costs[numbers].sum())}
+            ranked[question] = replace(candidates, reading=reading)
+        return ranked
 
     def count_candidates(self, question: str, n_best: int) -> int:
         """All candidates where they become sentences, see `present`."""
@@ -165,154 +205,82 @@ class ExtractiveReader(Reader):
     ) -> tuple[PassageRows, RowScores]:
         """Run the network over all windows of all passages; `QuestionRanker` makes answers of the
         result.
-
-        The early head, if there is one, computes its scores too, but drops nothing.
         """
-        everything = self.rows(questions, passages)
-        floors = (
-            np.full(len(everything.rows), -np.inf, np.float32) if self.model.skim_layer else None
-        )
-        return everything, self.score_rows(everything.rows, floors)
+        rows = self.rows(questions, passages)
+        scores = RowScores.empty(len(rows.rows), self._spans_per_row)
+        self._score(rows.rows, np.arange(len(rows.rows)), scores)
+        return rows, scores
 
     def rows(
         self,
         questions: Sequence[str],
         passages: PassageLists,
-        places: Sequence[Collection[int]] | None = None,
+        chosen: Sequence[Collection[int]] | None = None,
     ) -> PassageRows:
-        """All windows of all passages of each question, or of those at these places of its list."""
-        pairs = [
-            (question, place)
-            for question, own in enumerate(passages)
-            for place in range(len(own))
-            if places is None or place in places[question]
-        ]
-        listed = [passages[question][place] for question, place in pairs]
-        tokenized = tokenize_texts(self.tokenizer, questions)
-        titles = tokenize_texts(self.tokenizer, [passage.title for passage in listed])
-        texts = tokenize_texts(self.tokenizer, [passage.text for passage in listed])
-        numbered = [(question, number) for number, (question, _) in enumerate(pairs)]
-        rows = rows_of_pairs(self.template, self.settings, numbered, tokenized, titles, texts)
-        return PassageRows(questions, pairs, listed, texts, rows)
-
-    def score_rows(self, rows: Sequence[Row], floors: Float32 | None) -> RowScores:
-        """The best spans of rows, which consist of whole words, and what else the network says of
-        them.
-
-        Args:
-            floors: (R,) lowest score by the early head; rows below it are dropped and have no
-                spans.
-        """
-        settings, count = self.settings, len(rows)
-        most, cls = max(settings.spans_per_window, settings.table_spans), self.template.cls_position
-        spans, words = (
-            np.full((count, most), -np.inf, np.float32),
-            np.full((count, 2), -np.inf, np.float32),
+        """All windows of all passages of each question, or of those with the `chosen` numbers."""
+        pairs = []
+        texts = []
+        for question, of_question in enumerate(passages):
+            for number, passage in enumerate(of_question):
+                if chosen is None or number in chosen[question]:
+                    pairs.append((question, number))
+                    texts.append(passage)
+        tokenized = tokenize_texts(self.tokenizer, [passage.text for passage in texts])
+        rows = rows_of_pairs(
+            self.template,
+            self.settings,
+            [(question, number) for number, (question, _) in enumerate(pairs)],
+            tokenize_texts(self.tokenizer, questions),
+            tokenize_texts(self.tokenizer, [passage.title for passage in texts]),
+            tokenized,
         )
-        starts, ends = np.zeros((2, count, most), np.int64)
-        nulls, relevances, skims = np.zeros((3, count), np.float32)
-        glued = torch.from_numpy(self._continues)
+        return PassageRows(questions, pairs, texts, tokenized, rows)
 
-        def use(part: list[int], ids: torch.Tensor, text: torch.Tensor, logits: Logits) -> None:
-            start, end = logits.start.float().cpu(), logits.end.float().cpu()
-            inside = glued[ids] & text
-            last_of_word = ~torch.nn.functional.pad(inside[:, 1:], (0, 1))
-            allowed = text & ~inside, text & last_of_word
-            best = best_spans(start, end, *allowed, settings.max_answer_tokens, most)
-            columns = np.s_[part, : best[0].shape[1]]
-            spans[columns], starts[columns], ends[columns] = (tensor.numpy() for tensor in best)
-            nulls[part] = (start[:, cls] + end[:, cls]).numpy()
+    def _score(self, rows: Sequence[Row], numbers: Int64, scores: RowScores) -> None:
+        """Run the network over the rows with these numbers, and enter what it says of them.
+
+        The best spans of a row consist of whole words.
+        """
+        cls = self.template.cls_position
+        width = self.settings.max_answer_tokens
+        continues = torch.from_numpy(self._continues)
+
+        def enter(batch: list[int], ids: torch.Tensor, text: torch.Tensor, logits: Logits) -> None:
+            places = numbers[batch]
+            start = logits.start.float().cpu()
+            end = logits.end.float().cpu()
+            is_inside_word = continues[ids] & text
+            is_word_end = ~torch.nn.functional.pad(is_inside_word[:, 1:], (0, 1))
+            may_start = text & ~is_inside_word
+            may_end = text & is_word_end
+            spans, starts, ends = best_spans(
+                start, end, may_start, may_end, width, self._spans_per_row
+            )
+            # A short row has fewer spans.
+            columns = np.s_[places, : spans.shape[1]]
+            scores.spans[columns] = spans.numpy()
+            scores.starts[columns] = starts.numpy()
+            scores.ends[columns] = ends.numpy()
+            scores.nulls[places] = (start[:, cls] + end[:, cls]).numpy()
             if logits.relevance is not None:
-                relevances[part] = logits.relevance.float().cpu().numpy()
+                scores.relevances[places] = logits.relevance.float().cpu().numpy()
             if logits.words is not None:  # once as a start and once as an end logit
-                words[part] = 2.0 * logits.words.float().cpu().numpy()
-            if logits.skim is not None:
-                skims[part] = logits.skim.numpy()
+                scores.words[places] = 2.0 * logits.words.float().cpu().numpy()
 
-        map_rows(self.model, self.template, rows, use, floors=floors, device=self.device)
-        return RowScores(spans, starts, ends, nulls, relevances, words, skims)
-
-
-def read_waves(
-    reader: ExtractiveReader, rows: PassageRows, retrieval: ScoreLists, settings: ReaderSettings
-) -> list[Ranked]:
-    """Read passages of all questions, wave by wave, as far as the effort of the settings requires.
-
-    A question's answers are ranked after each wave that it takes part in; the last ranking is its
-    result.
-
-    Args:
-        rows: rows of all passages that may be read.
-        retrieval: for each question the retrieval scores of its passages.
-    """
-    effort, n_questions, depth = EFFORTS[settings.effort], len(rows.questions), reader.model.depth
-    drop = effort.drop if settings.skim_layer else None
-    most = None if effort.most is None else effort.most * depth // SIX_LAYERS
-    owner = rows.owners
-    ranks = retrieval_ranks(rows, retrieval)
-    lengths = np.array([len(row.ids) for row in rows.rows], np.int64)
-    waves = effort.waves or (int(ranks.max(initial=0)) + 1,)
-    ends = np.cumsum(waves)
-    layers = np.zeros(len(rows.rows), np.int64)  # layers that each row went through
-    best_skim = np.full(
-        n_questions, -np.inf, np.float32
-    )  # of the early head, of a question's best row
-    is_open, is_limited = np.ones(n_questions, bool), np.zeros(n_questions, bool)
-    rankers = [QuestionRanker(rows, n, own, settings) for n, own in enumerate(retrieval)]
-    ranked = [Ranked([], None)] * n_questions
-    parts: list[tuple[Int64, RowScores]] = []
-    for wave, end in enumerate(ends.tolist()):
-        part = np.nonzero(is_open[owner] & (ranks < end) & (ranks >= end - waves[wave]))[0]
-        if wave and most is not None:
-            spent = np.bincount(owner, lengths * layers, minlength=n_questions).astype(np.int64)
-            fits = _fits(part, owner, ranks, lengths * depth, most - spent)
-            is_limited[owner[part[~fits]]] = True
-            part, is_open = part[fits], is_open & ~is_limited
-        if wave and not len(part):
-            break
-        floors = None if drop is None else best_skim[owner[part]] - np.float32(drop)
-        scores = reader.score_rows([rows.rows[i] for i in part], floors)
-        stays = np.ones(len(part), bool) if floors is None else scores.skims >= floors
-        np.maximum.at(best_skim, owner[part], scores.skims)
-        layers[part] = np.where(stays, depth, settings.skim_layer)
-        parts.append((part[stays], scores.take(np.nonzero(stays)[0])))
-        numbers = np.concatenate([part for part, _ in parts])
-        everything = RowScores.joined([scores for _, scores in parts])
-        for question in np.unique(owner[part]).tolist():
-            mine = np.nonzero(owner[numbers] == question)[0]
-            mine = mine[np.argsort(numbers[mine])]
-            ranked[question] = rankers[question].rank(numbers[mine], everything.take(mine))
-        if wave + 1 < len(ends) and effort.enough[wave] < 1:
-            for question in np.nonzero(is_open)[0].tolist():
-                p, _ = likelihoods(ranked[question], reader.calibration)
-                is_open[question] = p[:1].sum() < effort.enough[wave]  # without any answer 0
-    for question in range(n_questions):
-        mine = (owner == question) & (ranks < ends[-1])
-        read, whole = (len(np.unique(ranks[mine & (layers >= least)])) for least in (1, depth))
-        cost = int(lengths[mine] @ layers[mine])
-        reading = {"passages": read, "dropped": read - whole, "token_layers": cost}
-        if is_limited[question]:
-            reading["over_limit"] = len(np.unique(ranks[mine])) - read
-        ranked[question] = replace(ranked[question], reading=reading)
-    return ranked
-
-
-def _fits(part: Int64, owner: Int64, ranks: Int64, cost: Int64, left: Int64) -> Bool:
-    """Whether the passage of each row of `part`, and all better ones, fit into what is `left` (Q,)
-    to its question; `cost` is that of each row of all.
-    """
-    fits = np.ones(len(part), bool)
-    for question in np.unique(owner[part]):
-        mine = np.nonzero(owner[part] == question)[0]
-        _, passage = np.unique(ranks[part[mine]], return_inverse=True)
-        fits[mine] = (np.cumsum(np.bincount(passage, cost[part[mine]])) <= left[question])[passage]
-    return fits
+        selected = [rows[number] for number in numbers]
+        map_rows(self.model, self.template, selected, enter, device=self.device)
 
 
 def retrieval_ranks(rows: PassageRows, retrieval: ScoreLists) -> Int64:
     """For each row, how many passages of its question rank before its passage by retrieval
     score.
     """
-    ranks = [np.argsort(np.argsort(-np.asarray(own, float), kind="stable")) for own in retrieval]
-    pairs = (rows.pairs[row.group] for row in rows.rows)
-    return np.array([ranks[question][place] for question, place in pairs], np.int64)
+    ranks = []
+    for scores in retrieval:
+        order = np.argsort(-np.asarray(scores, float), kind="stable")
+        ranks.append(np.argsort(order))
+    of_rows = []
+    for row in rows.rows:
+        question, number = rows.pairs[row.group]
+        of_rows.append(ranks[question][number])
+    return np.array(of_rows, np.int64)

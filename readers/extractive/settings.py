@@ -11,7 +11,6 @@ from rag.config import Config
 from readers.manifest import Manifest
 
 EffortName = Literal["full", "normal"]
-SIX_LAYERS = 6  # the network that `Effort.most` is stated for
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,22 +23,15 @@ class Effort:
             not read. Empty: one wave of all passages.
         enough: for each wave but the last, the confidence of the best answer so far at which
             reading stops.
-        drop: a passage is dropped at the early head, if there is one, if its score there is this
-            many nats below that of the question's best passage so far; None: no passage is dropped.
-        most: limit on a question's token-layers in a network of six layers, of others in
-            proportion: after the first wave, passages are read only as long as they fit, read
-                whole; None: no limit.
     """
 
     waves: tuple[int, ...] = ()
     enough: tuple[float, ...] = ()
-    drop: float | None = None
-    most: int | None = None
 
 
 EFFORTS = {
     "full": Effort(),
-    "normal": Effort(waves=(2, 2, 4), enough=(0.45, 0.05), drop=1.5, most=7000),
+    "normal": Effort(waves=(2, 2, 4), enough=(0.45, 0.05)),
 }
 """Chosen on held-out questions of the reader that ships: "normal" takes a fifth of the token-layers
 of full reading, with 96 % of its right answers."""
@@ -63,12 +55,11 @@ class ReaderSettings(Config):
         score_weight: w' in score = span score + w' · retrieval score, for readers that were trained
             together with their retriever.
         table_weight: what an answer in a table's cell gains if its row fits the question, as much
-            if its column does, and as much again if both do, see `readers.table_match`.
+            if its column does, and as much again if both do, see `readers.extractive.tables`.
         select: choose the passage by its selection logit and then a span in it (DPR), instead of
             the best span of all passages.
         answer_types: whether "yes" and "no" can be answers to questions that ask for them, for
             networks with these outputs.
-        skim_layer: layer of the network's early head; 0: it has none.
         effort: how much is read: "full" reads everything, see `EFFORTS`; passages of paths are
             always all read, as an answer often occurs in the last of them.
     """
@@ -88,14 +79,12 @@ class ReaderSettings(Config):
     table_weight: float = Field(default=0.0, ge=0)
     select: bool = False
     answer_types: bool = False
-    skim_layer: int = Field(default=0, ge=0)
     effort: EffortName = "full"
 
     @model_validator(mode="after")
     def _cross_check(self) -> ReaderSettings:
-        room = (
-            self.max_tokens - self.question_tokens - (self.title_tokens if self.titled else 0) - 6
-        )
+        title_tokens = self.title_tokens if self.titled else 0
+        room = self.max_tokens - self.question_tokens - title_tokens - 6
         if room < 8:
             raise ValueError(
                 f"max_tokens ({self.max_tokens}) leaves {room} tokens for the text beside a question of "

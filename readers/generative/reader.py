@@ -16,6 +16,7 @@ from rag.core.types import AnswerSet, Passage
 from rag.data.text import normalize_answer
 from rag.runtime.backbone import plan_batches
 from rag.runtime.hardware import resolve_device, resolve_precision
+from readers.answer import Ranked, Span
 from readers.borders import find_span
 from readers.confidence import confidences
 from readers.generative.files import load_generator
@@ -24,7 +25,6 @@ from readers.generative.model import Memory, Seq2Seq
 from readers.generative.settings import GeneratorSettings, encode_rows
 from readers.manifest import Calibration
 from readers.protocols import Reader, ReadRequest, check_requests
-from readers.ranking import Ranked, Span
 
 _DECODED_TOKENS = 65_536  # tokens of passages in one batch of the decoder
 _Generated = tuple[list[Hypothesis], float | None]  # answers, and the score of "no answer"

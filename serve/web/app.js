@@ -113,7 +113,6 @@ function showResult(result, passages) {
   show(...blocksOf(result, passages));
   const stages = Object.entries(result.timings_ms).map(([stage, value]) => `${stage.replaceAll("_", " ")} ${milliseconds(value)}`);
   const read = result.reading ? [`${result.reading.passages} passages read`] : [];
-  if (result.reading?.over_limit) read.push(`${result.reading.over_limit} more left out by the limit on reading`);
   byId("timings").textContent = [`index ${result.index_version}`, ...stages, ...read].join("  ·  ");
   announce(inShort(result));
 }

@@ -1,5 +1,7 @@
 """Every batch of a run, by step: length-bucketed, cropped around the answers, with negatives."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -34,8 +36,6 @@ class ReaderBatch:
         acceptable: (B, A) bool, False where a question has fewer than A.
         has_answer: (B,) bool; where False the acceptable "spans" are the [CLS] of every row.
         positive: (B, P) bool.
-        answer_tokens: (B, P, L) bool, those of an answer, or [CLS] of a passage that answers "yes"
-            or "no".
         labelled: (B,) bool, False for questions that are learnt from the teacher alone.
         tokens: number of tokens in the batch, without padding.
     """
@@ -49,9 +49,16 @@ class ReaderBatch:
     acceptable: torch.Tensor
     has_answer: torch.Tensor
     positive: torch.Tensor
-    answer_tokens: torch.Tensor
     labelled: torch.Tensor
     tokens: int
+
+    def to(self, device: str) -> ReaderBatch:
+        """The batch on a device."""
+        moved = {}
+        for name in self.__slots__:
+            value = getattr(self, name)
+            moved[name] = value.to(device) if isinstance(value, torch.Tensor) else value
+        return ReaderBatch(**moved)
 
 
 class _Plan(NamedTuple):
@@ -80,23 +87,26 @@ class ReaderBatches:
     """
 
     def __init__(self, examples: ReaderExamples, config: ReaderTrainConfig) -> None:
-        self.examples, self.config = examples, config
+        self.examples = examples
+        self.config = config
         self._sets = np.array([question.set for question in examples.questions])
-        self._flat = np.concatenate([question.passages for question in examples.questions])
+        # The passages of all questions.
+        self._passages = np.concatenate([question.passages for question in examples.questions])
         lengths = np.array([len(question.tokens) for question in examples.questions])
         self._question_lengths = np.minimum(lengths, config.question_tokens)
         self._title_lengths = np.minimum(examples.titles.lengths, config.title_tokens)
         nothing = np.zeros(0, np.int32)
         self._special = examples.template.size(nothing, nothing)
         around = int(self._question_lengths.max()) + config.title_tokens + self._special
-        if (shortest := min(stage.max_tokens for stage in config.stages)) <= around:
+        shortest = min(stage.max_tokens for stage in config.stages)
+        if shortest <= around:
             raise ConfigError(
                 f"max_tokens ({shortest}) leaves no room for text beside a question and a title",
                 hint="raise max_tokens or lower question_tokens and title_tokens",
             )
-        plans = [
-            plan for number, stage in enumerate(config.stages) for plan in self._plan(number, stage)
-        ]
+        plans: list[_Plan] = []
+        for number, stage in enumerate(config.stages):
+            plans += self._plan(number, stage)
         self._plans = plans[: config.max_batches]
         if not self._plans:
             raise ConfigError(
@@ -137,22 +147,22 @@ class ReaderBatches:
         """
         parts = []
         for number, training_set in enumerate(self.config.train):
-            own = np.flatnonzero(self._sets == number)
-            drawn = round(stage.epochs * self.config.epochs * training_set.weight * len(own))
+            questions = np.flatnonzero(self._sets == number)
+            drawn = round(stage.epochs * self.config.epochs * training_set.weight * len(questions))
             if drawn:
-                passes = -(-drawn // len(own))
-                parts.append(np.concatenate([draw.permutation(own) for _ in range(passes)])[:drawn])
+                passes = -(-drawn // len(questions))
+                orders = [draw.permutation(questions) for _ in range(passes)]
+                parts.append(np.concatenate(orders)[:drawn])
         return draw.permutation(np.concatenate(parts)) if parts else np.zeros(0, np.int64)
 
     def __getitem__(self, step: int) -> ReaderBatch:
         plan = self._plans[step]
         stage = self.config.stages[plan.stage]
         draw = generator(self.config.seed, 3, step)
-        rows = [
-            self._row(question, *candidate, plan.limit, draw)
-            for question in plan.questions.tolist()
-            for candidate in self._choose(question, stage, draw)
-        ]
+        rows = []
+        for question in plan.questions.tolist():
+            for place, passage in self._choose(question, stage, draw):
+                rows.append(self._row(question, place, passage, plan.limit, draw))
         return self._assemble(rows, plan.questions)
 
     def _choose(
@@ -171,7 +181,7 @@ class ReaderBatches:
         chosen += draw.permutation(negative)[: 1 + stage.negatives - len(chosen)].tolist()
         group = [(int(place), question.passages[int(place)]) for place in chosen]
         while len(group) < 1 + stage.negatives:  # too few: add passages of other questions
-            other = int(self._flat[draw.integers(len(self._flat))])
+            other = int(self._passages[draw.integers(len(self._passages))])
             if other not in question.passages or len(question.passages) == len(self.examples.texts):
                 group.append((-1, other))
         return group
@@ -179,7 +189,8 @@ class ReaderBatches:
     def _row(
         self, number: int, place: int, passage: int, limit: int, draw: np.random.Generator
     ) -> _Row:
-        data, question = self.examples, self.examples.questions[number]
+        data = self.examples
+        question = data.questions[number]
         is_positive = 0 <= place < len(question.spans)
         question_ids = question.tokens[: self.config.question_tokens]
         title = data.titles.tokens(passage)[: self.config.title_tokens]
@@ -189,63 +200,61 @@ class ReaderBatches:
         spans = spans[:1] if self.config.spans == "first" else spans
         begin = 0
         if len(text) > room:
-            lowest, highest = 0, len(text) - room
+            lowest = 0
+            highest = len(text) - room
             if spans:  # the window keeps one answer, cut if it is longer than the window
                 first, last = spans[int(draw.integers(len(spans)))]
                 last = min(last, first + room - 1)
                 spans.append((first, last))
-                lowest, highest = max(0, last - room + 1), min(first, highest)
+                lowest = max(0, last - room + 1)
+                highest = min(first, highest)
             begin = int(draw.integers(lowest, highest + 1))
         row = data.template.row(question_ids, title, text[begin : begin + room], first_token=begin)
-        inside = {
-            (first - begin + row.text_from, last - begin + row.text_from): None
-            for first, last in spans
-            if begin <= first and last - begin < row.text_to - row.text_from
-        }
-        return _Row(row, list(inside), is_positive)
+        end = begin + row.text_to - row.text_from
+        shift = row.text_from - begin
+        inside = []
+        for first, last in dict.fromkeys(spans):
+            if begin <= first and last < end:
+                inside.append((first + shift, last + shift))
+        return _Row(row, inside, is_positive)
 
     def _assemble(self, rows: Sequence[_Row], questions: Int64) -> ReaderBatch:
         types = np.array([self.examples.questions[question].type for question in questions])
-        groups, per_group = len(questions), len(rows) // len(questions)
+        groups = len(questions)
+        per_group = len(rows) // groups
         positive = torch.tensor([row.is_positive for row in rows]).view(groups, per_group)
         has_answer = positive.any(1)
         ids, mask, segments, text = row_tensors(self.examples.template, [row.row for row in rows])
         longest = ids.shape[1]
-        size = longest + (
-            2 if self.config.answer_types else 0
-        )  # "yes" and "no" stand behind the tokens
+        # "yes" and "no" stand behind the tokens.
+        size = longest + (2 if self.config.answer_types else 0)
         allowed = torch.ones(len(rows), size, dtype=torch.bool)
         allowed[:, 1:longest] = text[:, 1:]
-        answer_tokens = torch.zeros(len(rows), longest, dtype=torch.bool)
         targets: list[Spans] = [[] for _ in questions]
         for number, row in enumerate(rows):
             group, place = divmod(number, per_group)
+            spans = row.spans
             if not has_answer[group]:
                 spans = [(0, 0)]
             elif types[group] != SPAN and row.is_positive:
                 word = longest + int(types[group] == NO)
                 spans = [(word, word)]
-                answer_tokens[number, 0] = True
-            else:
-                spans = row.spans
-                for first, last in spans:
-                    answer_tokens[number, first : last + 1] = True
-            targets[group] += [(place * size + first, place * size + last) for first, last in spans]
-        flat = pad_sequence(
+            for first, last in spans:
+                targets[group].append((place * size + first, place * size + last))
+        counts = torch.tensor(list(map(len, targets)))
+        padded = pad_sequence(
             [torch.tensor(spans).long().view(-1, 2) for spans in targets], batch_first=True
-        )
+        )  # (B, A, 2)
         return ReaderBatch(
             input_ids=ids,
             attention_mask=mask,
             token_type_ids=segments,
             allowed=allowed.reshape(groups, per_group, size),
-            starts=flat[..., 0],
-            ends=flat[..., 1],
-            acceptable=torch.arange(flat.shape[1])
-            < torch.tensor([[len(spans)] for spans in targets]),
+            starts=padded[..., 0],
+            ends=padded[..., 1],
+            acceptable=torch.arange(padded.shape[1]) < counts[:, None],
             has_answer=has_answer,
             positive=positive,
-            answer_tokens=answer_tokens.view(groups, per_group, longest),
             labelled=torch.from_numpy(types != UNLABELLED),
             tokens=int(mask.sum()),
         )

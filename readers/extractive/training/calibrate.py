@@ -12,6 +12,7 @@ from rag.core.errors import DataError
 from rag.core.log import get_logger
 from rag.data.examples import Example
 from rag.metrics.calibration import measure_calibration
+from readers.answer import Ranked
 from readers.confidence import (
     ABSENT_FEATURES,
     RIGHT_FEATURES,
@@ -19,11 +20,11 @@ from readers.confidence import (
     fit_chance,
     likelihoods,
 )
+from readers.extractive.ranking import QuestionRanker
 from readers.extractive.reader import ExtractiveReader, retrieval_ranks
 from readers.extractive.settings import ReaderSettings
 from readers.extractive.training.data import SPAN, answer_type, is_right
 from readers.manifest import Calibration
-from readers.ranking import QuestionRanker, Ranked
 
 _WEIGHTS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.5, 6.0)
 _TABLE_WEIGHTS = (0.0, 1.0, 2.0, 3.0)

@@ -64,10 +64,8 @@ class TrainingSet(Config):
     @property
     def label(self) -> str:
         """Name of the set in reported figures."""
-        return (
-            self.name
-            or f"{self.questions.resolve().parent.name}/{self.questions.name.split('.')[0]}"
-        )
+        folder = self.questions.resolve().parent.name
+        return self.name or f"{folder}/{self.questions.name.split('.')[0]}"
 
 
 class ReaderStage(Config):
@@ -122,8 +120,6 @@ class ReaderTrainConfig(TrainConfig):
         encoder: Hugging Face name or folder of an encoder, or of a reader to go on from, or
             "shipped" for the reader that ships; None is the embedded `all-MiniLM-L6-v2`.
         answer_types: the network can also answer "yes" and "no", without a span.
-        skim_layer: number of the layer with an early head that predicts which passages may hold the
-            answer; 0 for no such head.
         dropout: dropout of hidden states and attention weights.
         freeze_word_embeddings: leave the word embedding matrix as it is.
         question_tokens, title_tokens: lengths that questions and titles are truncated to, in the
@@ -134,7 +130,6 @@ class ReaderTrainConfig(TrainConfig):
         normalisation: set of positions over which the softmax is taken.
         selection_weight: weight of the passage selection loss; with 0 the network has no passage
             logit.
-        skim_weight: weight of the loss of the early head, if there is one (`skim_layer`).
         teacher: folder of a larger reader of `rag train reader`, or "shipped": it reads every row
             too, and how likely it finds each span, each passage and "not here" is learnt beside the
             answers.
@@ -162,7 +157,6 @@ class ReaderTrainConfig(TrainConfig):
     name: str = "reader"
     encoder: str | None = None
     answer_types: bool = False
-    skim_layer: int = Field(default=0, ge=0)
     dropout: float = Field(default=0.0, ge=0, lt=1)
     freeze_word_embeddings: bool = True
     question_tokens: int = Field(default=64, ge=4, le=128)
@@ -170,7 +164,6 @@ class ReaderTrainConfig(TrainConfig):
     spans: SpanObjective = "first"
     normalisation: Normalisation = "shared"
     selection_weight: float = Field(default=0.0, ge=0)
-    skim_weight: float = Field(default=0.2, ge=0)
     teacher: str | None = None
     teacher_weight: float = Field(default=0.5, gt=0, le=1)
     temperature: float = Field(default=2.0, gt=0)
@@ -192,9 +185,11 @@ class ReaderTrainConfig(TrainConfig):
                 "normalisation 'passage' makes spans of different passages incomparable: it needs a "
                 "selection_weight above 0"
             )
-        labels = [part.label for part in (*self.train, *self.calibrate)]
-        if twice := sorted({label for label in labels if labels.count(label) > 1}):
-            raise ValueError(f"two sets are called {twice[0]!r}: give them names (name: …)")
+        labels: set[str] = set()
+        for part in (*self.train, *self.calibrate):
+            if part.label in labels:
+                raise ValueError(f"two sets are called {part.label!r}: give them names (name: …)")
+            labels.add(part.label)
         if self.teacher is None and not all(part.labelled for part in self.train):
             raise ValueError(
                 "a set with labelled: false is learnt from a teacher: name it as teacher"

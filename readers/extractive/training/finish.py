@@ -28,7 +28,7 @@ from readers.protocols import Reader
 
 WEIGHTS_FILE, RANGES_FILE = "weights.int8.safetensors", "ranges.safetensors"
 _PASSAGES = 2  # per question, to measure activation ranges on
-_KEPT = ("position_embeddings", "token_type_embeddings", "qa_outputs", "passage_head", "skim_head")
+_KEPT = ("position_embeddings", "token_type_embeddings", "qa_outputs", "passage_head")
 _RETRIEVED = 5  # retrieved passages that are read for a question without gold ones
 RANGE_QUESTIONS = 200  # on whose passages the ranges of activations are measured
 
@@ -56,15 +56,15 @@ def finish(
     export_trained(config.out / "trained", model, weights, tokenizer)
     sets = _serving(config, held_out)
     figures: dict[str, Any] = {}
-    with atomic_path(
-        config.out / "reader", folder=True
-    ) as folder:  # only with ranking and confidence
+    # The folder appears only with ranking and confidence.
+    with atomic_path(config.out / "reader", folder=True) as folder:
         export_int8(folder, model, weights, tokenizer, name=config.name, settings=settings)
         manifest = add_ranges(folder, learnt)
         reader = ExtractiveReader.load(folder, precision=config.precision)
         for label, examples in held_out.items():
-            if shown := draw(examples, config.validation_questions, config, 4):
-                figures[f"gold passages, held-out {label}"] = gold_scores(reader, shown)
+            validated = draw(examples, config.validation_questions, config, 4)
+            if validated:
+                figures[f"gold passages, held-out {label}"] = gold_scores(reader, validated)
         if sets:
             chosen, calibration, figures["retrieved, held-out"] = tune(reader, sets)
             changes = {"settings": chosen, "calibration": calibration}
@@ -78,12 +78,16 @@ def _serving(
     """By set, held-out questions with what a retriever found for them and nothing else."""
     sets: dict[str, Sequence[Example]] = {}
     for part in (*config.train, *config.calibrate):
-        chosen = {example.id for example in held_out.get(part.label, ())}
+        ids = {example.id for example in held_out.get(part.label, ())}
         is_learnt = part in config.train
-        if is_learnt and not (chosen and part.retrieved):
+        if is_learnt and not (ids and part.retrieved):
             continue
-        examples = read_set(part, serving=True)
-        if examples := [e for e in examples if e.candidates and (e.id in chosen or not is_learnt)]:
+        examples = []
+        for example in read_set(part, serving=True):
+            is_unseen = example.id in ids or not is_learnt
+            if example.candidates and is_unseen:
+                examples.append(example)
+        if examples:
             sets[part.label] = draw(examples, config.calibration_questions, config, 5)
     return sets
 
@@ -161,11 +165,12 @@ def export_int8(
 
 def _has_embedded_words(weights: Mapping[str, torch.Tensor]) -> bool:
     """Whether the word embeddings are the embedded encoder's, up to the rounding of int8."""
-    own = weights.get(WORD_EMBEDDINGS)
-    if own is None or own.shape != (embedded := embedded_word_embeddings()).shape:
+    trained = weights.get(WORD_EMBEDDINGS)
+    embedded = embedded_word_embeddings()
+    if trained is None or trained.shape != embedded.shape:
         return False
     step = row_scale(embedded)[:, None]
-    return bool(((own.cpu().float() - embedded).abs() <= 0.6 * step).all())
+    return bool(((trained.cpu().float() - embedded).abs() <= 0.6 * step).all())
 
 
 def _describe(folder: Path, model: SpanModel, tokenizer: Any) -> None:

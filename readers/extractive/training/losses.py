@@ -1,5 +1,4 @@
-r"""Losses of extractive readers: likelihood of the right spans, of the right passage, of the right
-region.
+r"""Losses of extractive readers: likelihood of the right spans, and of the right passage.
 
 With B questions, P passages each and S positions per passage (its tokens, and two more for "yes"
 and "no" if the network has these outputs), P_s(t) is the softmax of the start logits over the
@@ -121,18 +120,14 @@ def marginal_loss(logits: torch.Tensor, allowed: torch.Tensor, right: torch.Tens
     position.
 
     Over passages it chooses the positive ones; with one positive it is the cross-entropy of DPR's
-    passage selection. Over the tokens of all passages, with logits of an early layer, it learns
-    where the answer is: their log-sum-exp over a passage tells whether to drop it before the late
-    layers.
+    passage selection.
 
     Args:
         logits: (B, N).
         allowed, right: (B, N) bool; questions without a right position do not count.
 
     Source:
-        Karpukhin et al. 2020, equation 4; after Guan et al. 2022, "Block-Skim: Efficient Question
-        Answering for Transformer", which predicts blocks of 32 tokens from attention maps, each
-        with a separate loss.
+        Karpukhin et al. 2020, equation 4.
 
     Example:
         >>> float(marginal_loss(torch.zeros(1, 2), *torch.ones(2, 1, 2, dtype=torch.bool)))

@@ -1,6 +1,7 @@
 """Train an extractive reader: the recipe, top to bottom."""
 
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -47,18 +48,10 @@ def train_reader(config: ReaderTrainConfig) -> Path:
 
 def build(config: ReaderTrainConfig, world: World) -> Method:
     """The method of `train_reader`."""
-    # data
-    learnt: list[tuple[TrainingSet, list[Example]]] = []
-    held_out: dict[str, list[Example]] = {}
-    for part in config.train:
-        share = part.held_out if part.labelled else 0.0
-        examples, held_out[part.label] = hold_out(
-            read_set(part), share, config.seed, lambda e: e.article
-        )
-        learnt.append((part, examples))
-    shown = draw([e for _, examples in learnt for e in examples], RANGE_QUESTIONS, config, 7)
+    learnt, held_out = _split(config)
+    examples = list(chain.from_iterable(examples for _, examples in learnt))
+    for_ranges = draw(examples, RANGE_QUESTIONS, config, 7)
 
-    # networks
     passage_head = config.answer_types or config.selection_weight > 0
     model, tokenizer = start_model(
         config.encoder,
@@ -67,56 +60,75 @@ def build(config: ReaderTrainConfig, world: World) -> Method:
         dropout=config.dropout,
         freeze_word_embeddings=config.freeze_word_embeddings,
         passage_head=passage_head,
-        skim_layer=config.skim_layer,
     )
     teacher = None
     if config.teacher is not None:
-        where = {"precision": config.precision, "device": world.device}
-        teacher = Teacher.load(config.teacher, tokenizer, passage_head=passage_head, **where)
+        teacher = Teacher.load(
+            config.teacher,
+            tokenizer,
+            passage_head=passage_head,
+            precision=config.precision,
+            device=world.device,
+        )
     master = MasterWeights(model.to(world.device), config.precision)
-
-    # what the networks read
     rows = load_examples(
         learnt, tokenizer, answer_types=config.answer_types, negatives_top_k=config.negatives_top_k
     )
+    # From here on the questions are tokens.
     del learnt, examples
-    watched = draw(
-        [e for own in held_out.values() for e in own], config.validation_questions, config, 4
-    )
+    watched = list(chain.from_iterable(held_out.values()))
+    n_held_out = len(watched)
+    watched = draw(watched, config.validation_questions, config, 4)
     settings = ReaderSettings(
         max_tokens=min(384, position_limit(model.encoder.config.to_dict())),
         question_tokens=config.question_tokens,
         title_tokens=config.title_tokens,
         select=config.normalisation == "passage",
         answer_types=config.answer_types,
-        skim_layer=model.skim_layer,
         table_spans=_TABLE_SPANS,
         effort=config.effort,
     )
 
-    manifest = partial(
-        load_manifest, ReaderManifest, config.out / "reader"
-    )  # of the finished reader
-
     def evaluate() -> dict[str, float]:
-        return gold_scores(
-            ExtractiveReader(model, tokenizer, settings, device=world.device), watched
-        )
+        reader = ExtractiveReader(model, tokenizer, settings, device=world.device)
+        return gold_scores(reader, watched)
 
     def export(weights: Weights) -> dict[str, Any]:
-        return finish(config, model, weights, tokenizer, held_out, settings, shown)
+        return finish(config, model, weights, tokenizer, held_out, settings, for_ranges)
 
-    facts = {
-        "sets": ", ".join(part.label for part in config.train),
-        "training questions": len(rows),
-        "held-out questions": sum(map(len, held_out.values())),
-        "passages": len(rows.texts),
-    }
-    loss = partial(reader_loss, model, config=config, device=world.device, teacher=teacher)
-    batches = ReaderBatches(rows, config)
-    measure = evaluate if watched else None
-    card = Card("readers.extractive.training", "reader.md", {"load_manifest": manifest})
-    return Method(model, master, batches, loss, export, card, evaluate=measure, facts=facts)
+    def load_finished() -> ReaderManifest:
+        return load_manifest(ReaderManifest, config.out / "reader")
+
+    return Method(
+        model,
+        master,
+        ReaderBatches(rows, config),
+        partial(reader_loss, model, config=config, device=world.device, teacher=teacher),
+        export,
+        Card("readers.extractive.training", "reader.md", {"load_manifest": load_finished}),
+        evaluate=evaluate if watched else None,
+        facts={
+            "sets": ", ".join(part.label for part in config.train),
+            "training questions": len(rows),
+            "held-out questions": n_held_out,
+            "passages": len(rows.texts),
+        },
+    )
+
+
+def _split(
+    config: ReaderTrainConfig,
+) -> tuple[list[tuple[TrainingSet, list[Example]]], dict[str, list[Example]]]:
+    """The examples to learn from, by set, and those held out, by the name of their set."""
+    learnt = []
+    held_out = {}
+    for part in config.train:
+        share = part.held_out if part.labelled else 0.0
+        examples, held_out[part.label] = hold_out(
+            read_set(part), share, config.seed, lambda example: example.article
+        )
+        learnt.append((part, examples))
+    return learnt, held_out
 
 
 def reader_loss(
@@ -126,56 +138,62 @@ def reader_loss(
     device: str,
     teacher: Teacher | None = None,
 ) -> Loss:
-    """Forward pass and the sum of the losses of answers, passages, the early head, and a
-    teacher.
-    """
-    moved = {
-        name: getattr(batch, name).to(device) for name in ReaderBatch.__slots__ if name != "tokens"
-    }
-    output = module(moved["input_ids"], moved["attention_mask"], moved["token_type_ids"])
-    allowed, labelled, positive = moved["allowed"], moved["labelled"], moved["positive"]
-    groups, per_group, _ = allowed.shape
+    """Forward pass and the sum of the losses of answers, passages, and a teacher."""
+    batch = batch.to(device)
+    output = module(batch.input_ids, batch.attention_mask, batch.token_type_ids)
+    groups, per_group, _ = batch.allowed.shape
     start, end = _span_logits(output, groups, config.answer_types)  # (B, P, S) each
     value = start.new_zeros(())
+    labelled = batch.labelled
     if labelled.any():
-        spans = (moved[name][labelled] for name in ("allowed", "starts", "ends", "acceptable"))
-        has_answer = moved["has_answer"][labelled]
         loss = span_loss(
             start[labelled],
             end[labelled],
-            *spans,
-            has_answer=has_answer,
+            batch.allowed[labelled],
+            batch.starts[labelled],
+            batch.ends[labelled],
+            batch.acceptable[labelled],
+            has_answer=batch.has_answer[labelled],
             normalisation=config.normalisation,
         )
         value = labelled.float().mean() * loss
     if config.selection_weight:
         relevance = output.relevance.view(groups, per_group)  # (B, P)
-        selection = marginal_loss(relevance, torch.ones_like(positive), positive)
+        selection = marginal_loss(relevance, torch.ones_like(batch.positive), batch.positive)
         value = value + config.selection_weight * selection
-    if output.skim is not None and config.skim_weight:
-        skim, answer_tokens = (
-            output.skim.view(groups, -1),
-            moved["answer_tokens"].flatten(1),
-        )  # (B, P·L)
-        inside = allowed[..., : moved["answer_tokens"].shape[-1]].flatten(1)
-        value = value + config.skim_weight * marginal_loss(skim, inside, answer_tokens)
     if teacher is None:
         return Loss(value, examples=groups, tokens=batch.tokens)
-    read = teacher.logits(moved["input_ids"], moved["attention_mask"])
-    rows = groups if config.normalisation == "shared" else groups * per_group
-    places = allowed.reshape(rows, -1)
-    taught = _span_logits(read, groups, config.answer_types)
-    parts = [
-        teacher_loss(own.reshape(rows, -1), other.reshape(rows, -1), places, config.temperature) / 2
-        for own, other in zip((start, end), taught, strict=True)
-    ]
-    if config.selection_weight and read.relevance is not None:
-        other = read.relevance.view(groups, per_group)
-        selection = teacher_loss(relevance, other, torch.ones_like(positive), config.temperature)
-        parts.append(config.selection_weight * selection)
-    figures = {"answer_loss": value, "teacher_loss": torch.stack(parts).sum()}
-    value = value.lerp(figures["teacher_loss"], config.teacher_weight)
+    read = teacher.logits(batch.input_ids, batch.attention_mask)
+    of_teacher = _teacher_loss(config, batch, output, read)
+    figures = {"answer_loss": value, "teacher_loss": of_teacher}
+    value = value.lerp(of_teacher, config.teacher_weight)
     return Loss(value, examples=groups, tokens=batch.tokens, parts=figures)
+
+
+def _teacher_loss(
+    config: ReaderTrainConfig, batch: ReaderBatch, output: Logits, read: Logits
+) -> torch.Tensor:
+    """The loss of the student's `output` beside what the teacher `read`."""
+    groups, per_group, _ = batch.allowed.shape
+    rows = groups if config.normalisation == "shared" else groups * per_group
+    allowed = batch.allowed.reshape(rows, -1)
+    parts = []
+    for student, taught in zip(
+        _span_logits(output, groups, config.answer_types),
+        _span_logits(read, groups, config.answer_types),
+        strict=True,
+    ):
+        loss = teacher_loss(
+            student.reshape(rows, -1), taught.reshape(rows, -1), allowed, config.temperature
+        )
+        parts.append(loss / 2)
+    if config.selection_weight and output.relevance is not None and read.relevance is not None:
+        relevance = output.relevance.view(groups, per_group)
+        taught = read.relevance.view(groups, per_group)
+        everything = torch.ones_like(batch.positive)
+        selection = teacher_loss(relevance, taught, everything, config.temperature)
+        parts.append(config.selection_weight * selection)
+    return torch.stack(parts).sum()
 
 
 def _span_logits(output: Logits, groups: int, answer_types: bool) -> list[torch.Tensor]:

@@ -74,7 +74,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (ConfigError, "does not know the token", {"teacher": "roberta"}),
         (DataError, "no such file", {"train": ["absent.json"], "encoder": "absent"}),
         (ConfigError, "reads at most 128", {"stages": [ReaderStage(epochs=1, full_tokens=200)]}),
-        (ConfigError, "skim_layer is 5, the encoder has 2 layers", {"skim_layer": 5}),
         (ResourceError, "absent", {"encoder": "absent"}),
     ],
 )

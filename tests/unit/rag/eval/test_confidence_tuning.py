@@ -17,10 +17,10 @@ from rag.core.types import (
 )
 from rag.eval.confidence_tuning import tune_confidence
 from rag.eval.settings import EvaluationSettings
+from readers.answer import Ranked, Span
 from readers.confidence import likelihoods
 from readers.manifest import Calibration
 from readers.protocols import Reader, ReadRequest
-from readers.ranking import Ranked, Span
 
 OLD = Calibration(right=(0.0, 1.0, 0.5, 0.0, 0.0), absent=(0.2, -0.3, 0.0), temperature=2.0)
 SETTINGS = EvaluationSettings()

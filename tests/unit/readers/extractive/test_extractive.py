@@ -11,8 +11,8 @@ from transformers import PreTrainedTokenizerFast
 
 from rag.core.types import Answer, Passage
 from readers.extractive.model import SpanModel
+from readers.extractive.ranking import QuestionRanker
 from readers.extractive.reader import ExtractiveReader
-from readers.ranking import QuestionRanker
 from tests.support.reading import read_lists
 from tests.tiny_reader import SPECIAL, WORDS, tiny_tokenizer
 from tests.unit.readers.conftest import SMALL
@@ -111,7 +111,7 @@ def test_retrieval_weight_prefers_the_passage_ranked_first(reader: ExtractiveRea
 
 def test_yes_and_no_have_a_passage_but_no_place(encoder_folder: Path) -> None:
     model = SpanModel.from_encoder(encoder_folder, seed=3)
-    model.add_heads(passage=True, skim_layer=0, seed=1)
+    model.add_passage_head(seed=1)
     assert model.passage_head is not None
     with torch.no_grad():
         model.passage_head.bias.copy_(torch.tensor([0.0, -90.0, 50.0]))

@@ -11,6 +11,7 @@ import torch
 
 from rag.core.errors import ConfigError, DataError
 from rag.runtime.hardware import precisions
+from readers.answer import Span
 from readers.confidence import fit_calibration
 from readers.extractive.files import (
     WORD_EMBEDDINGS,
@@ -22,13 +23,13 @@ from readers.extractive.files import (
 )
 from readers.extractive.layout import tokenize_texts
 from readers.extractive.model import SpanModel
+from readers.extractive.ranking import distinct
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import ReaderSettings
 from readers.extractive.training.config import TrainingSet
 from readers.extractive.training.data import read_set
 from readers.extractive.training.finish import add_ranges, export_int8
 from readers.manifest import Calibration
-from readers.ranking import Span, distinct
 from tests.tiny_reader import tiny_squad, tiny_tokenizer
 
 

@@ -121,13 +121,11 @@ def test_every_answer_is_inside_its_window(batches: ReaderBatches) -> None:
             if batch.has_answer[group]:
                 assert spans_of(batch, group)[0].replace(" ", "").isdigit()
                 assert batch.positive[group].tolist() == [True] + [False] * (per_group - 1)
-                assert batch.answer_tokens[group].reshape(-1)[start]
                 seen += 1
             else:
                 assert batch.starts[group].tolist() == [p * length for p in range(per_group)]
                 assert batch.acceptable[group].all()
                 assert not batch.positive[group].any()
-                assert not batch.answer_tokens[group].any()
     assert seen > 50
 
 
@@ -148,8 +146,6 @@ def test_yes_and_no_rest_on_the_gold_passages_without_a_span(tmp_path: Path) -> 
     assert set(result) == {("57",), ("<yes>",), ("<no>",)}
     group = result[("<yes>",)]
     assert batch.positive[group].tolist() == [True, False, False]
-    assert batch.answer_tokens[group][:, 0].tolist() == [True, False, False]
-    assert not batch.answer_tokens[group][:, 1:].any()
     # a step of a two-hop question that lacks the answer teaches that it does
     spans = result[("57",)]
     assert batch.positive[spans].tolist() == [True, False, False]

@@ -8,9 +8,9 @@ import pytest
 from rag.core.errors import DataError
 from rag.core.types import Passage
 from rag.data.examples import Candidate, Example
+from readers.answer import Ranked, Span
 from readers.confidence import likelihoods
 from readers.extractive.training.calibrate import Case, fit_and_measure, weigh
-from readers.ranking import Ranked, Span
 
 
 def _case(number: int, right: bool, label: str = "", **signs: float) -> Case:

@@ -65,7 +65,7 @@ def test_span_losses_equal_their_equation(normalisation: str) -> None:
     assert float(result) == pytest.approx(brute_loss(inputs, normalisation))
 
 
-def test_selection_and_skimming_equal_their_equation() -> None:
+def test_the_choice_of_passages_equals_its_equation() -> None:
     torch.manual_seed(1)
     logits = torch.randn(3, 10, dtype=torch.float64)
     allowed = torch.rand(3, 10) < 0.8

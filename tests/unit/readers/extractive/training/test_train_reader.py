@@ -51,7 +51,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]
         "validate_every_steps": 1000,
         "answer_types": True,
         "selection_weight": 0.1,
-        "skim_layer": 1,
     }
     train_reader(ReaderTrainConfig(**values))
     return folder, values
@@ -80,12 +79,7 @@ def test_the_finished_reader_is_whole(run: tuple[Path, dict[str, Any]]) -> None:
     assert str(folder) not in card
     reader = ExtractiveReader.load(out)
     assert reader.calibration.questions > 24
-    stated = reader.settings
-    assert (stated.question_tokens, stated.title_tokens, stated.skim_layer) == (
-        32,
-        8,
-        1,
-    )  # as it was trained
+    assert (reader.settings.question_tokens, reader.settings.title_tokens) == (32, 8)
     [result] = read_lists(reader, ["how many meters has the tower 1 1?"], [PASSAGES], [[1.0, 1.0]])
     assert (result.answers[0].text, result.answers[0].evidence.passage_id) == ("57", "2")
     [nothing] = read_lists(reader, ["how many meters has the tower 1 1?"], [PASSAGES[:1]], [[1.0]])

@@ -7,7 +7,8 @@ import pytest
 from rag.core.types import Passage
 from rag.data.table_text import table_rows
 from readers.extractive.reader import ExtractiveReader
-from readers.table_match import TableMatch, content_words
+from readers.extractive.tables import TableMatch
+from readers.words import content_words
 from tests.support.reading import read_lists
 
 NAMED = "Team: Ajax; Points: 61; Coach: Ten Hag\nTeam: PSV; Points: 58; Coach: Schmidt"
@@ -20,7 +21,9 @@ LABELLED = "Ajax: Points: 61; Coach: Ten Hag\nPSV: Points: 58; Coach: Schmidt"
 
 
 def best(question: str, text: str) -> str:
-    match = TableMatch(content_words(question), {0: "No table here: none at all; none.", 1: text})
+    match = TableMatch.of_texts(
+        content_words(question), {0: "No table here: none at all; none.", 1: text}
+    )
     cells = [cell for row in table_rows(text) for cell in row.cells]
     return max(cells, key=lambda cell: match(1, cell.start, cell.end)).value
 
@@ -33,14 +36,14 @@ def test_the_cell_of_the_row_and_column_asked_for_fits_best(text: str) -> None:
 
 def test_what_is_no_cell_fits_nothing() -> None:
     text = f"The team was strong.\n\n{NAMED}\n\nPoints are what a team wins."
-    match = TableMatch(content_words("How many points has the team PSV?"), {0: text})
+    match = TableMatch.of_texts(content_words("How many points has the team PSV?"), {0: text})
     for words in ("strong", "wins", "Points: 58", "58; Coach: Schmidt\n\nPoints"):
         at = text.rindex(words)
         assert match(0, at, at + len(words)) == 0.0, words
-    assert not TableMatch(
+    assert not TableMatch.of_texts(
         content_words("How many points has PSV?"), {0: "Prose without a table: none."}
     )
-    assert not TableMatch(content_words("Why?"), {0: text})
+    assert not TableMatch.of_texts(content_words("Why?"), {0: text})
 
 
 def test_the_first_answer_keeps_its_own_score(reader: ExtractiveReader) -> None:

@@ -1,0 +1,237 @@
+"""From scored rows to each question's answers, best first, and its "no answer here" score."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rag.core.arrays import Bool, Float64, Int64
+from rag.core.types import Passage
+from rag.data.table_text import TextRow, table_rows
+from rag.data.text import normalize_answer
+from readers.answer import Ranked, Span
+from readers.answer_kinds import asks_yes_no
+from readers.borders import is_function_word, one_unit, whole_tokens
+from readers.extractive.layout import Row, RowScores, TokenizedTexts
+from readers.extractive.settings import ReaderSettings
+from readers.extractive.tables import TableMatch
+from readers.words import content_words
+
+_NEAR_WORDS = 15  # on each side of an answer
+_LARGEST_MARGIN = 20.0  # also that of a first answer without a second
+_BORDERS = ":|-–—=_ "  # between the cells of a table in plain text
+_SPANS_PER_CANDIDATE = 6  # spans that are looked at for each answer that is kept
+
+Pair = tuple[int, int]
+"""Number of the question, and of a passage in that question's list."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassageRows:
+    """The passages of a list of questions as rows for the network: windows of the pairs, the
+    passage of each pair, and the tokens of these passages' texts."""
+
+    questions: Sequence[str]
+    pairs: list[Pair]
+    passages: list[Passage]
+    texts: TokenizedTexts
+    rows: list[Row]
+
+    @property
+    def owners(self) -> Int64:
+        """(R,) for each row the number of its question."""
+        return np.array([self.pairs[row.group][0] for row in self.rows], np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class _QuestionRows:
+    """The rows of one question that were read.
+
+    Attributes:
+        passages: (R,) for each row the number of its passage in the question's list.
+        by_number: these passages.
+        scores: what the network says of the rows.
+    """
+
+    rows: Sequence[Row]
+    passages: Int64
+    by_number: Mapping[int, Passage]
+    scores: RowScores
+
+
+class QuestionRanker:
+    """Ranks the spans of one question, given by its number, from as many of its rows as were read.
+
+    Args:
+        rows: the rows of all questions.
+        retrieval: the retrieval scores of its passages.
+    """
+
+    def __init__(
+        self, rows: PassageRows, question: int, retrieval: Sequence[float], settings: ReaderSettings
+    ) -> None:
+        self._rows = rows
+        self._settings = settings
+        self._content = content_words(rows.questions[question])
+        self._is_yes_no = settings.answer_types and asks_yes_no(rows.questions[question])
+        scores = np.asarray(retrieval, np.float64)
+        by_rank = retrieval_prior(scores, settings.retrieval_weight)
+        self._prior = by_rank + settings.score_weight * scores
+        self._table_rows: dict[int, list[TextRow]] = {}
+
+    def rank(self, numbers: Int64, scores: RowScores) -> Ranked:
+        """The answers from the rows with these numbers, ascending, and the network's scores of
+        them.
+        """
+        rows = [self._rows.rows[number] for number in numbers]
+        passages = np.array([self._rows.pairs[row.group][1] for row in rows], np.int64)
+        by_number = {}
+        for number, row in zip(passages.tolist(), rows, strict=True):
+            by_number[number] = self._rows.passages[row.group]
+        read = _QuestionRows(rows, passages, by_number, scores)
+        answers = self._answers(read)
+        if not answers:
+            return Ranked([], None)
+        is_of_first = read.passages == answers[0].passage_index
+        # DPR readers were not trained to say that a passage holds no answer; of windows the least
+        # counts.
+        null = None if self._settings.select else float(scores.nulls[is_of_first].min())
+        return Ranked(answers, null, self._features(read, answers, is_of_first))
+
+    def _features(self, read: _QuestionRows, answers: Sequence[Span], is_of_first: Bool) -> Float64:
+        """See `Ranked.features`."""
+        first = answers[0]
+        lead = first.score - answers[1].score if len(answers) > 1 else _LARGEST_MARGIN
+        scores = read.scores
+        margins = (scores.spans[is_of_first, 0] - scores.nulls[is_of_first]).astype(np.float64)
+        near = read.by_number[first.passage_index].text
+        if first.place is not None:
+            start, end = first.place
+            before = near[:start].split()[-_NEAR_WORDS:]
+            behind = near[end:].split()[:_NEAR_WORDS]
+            near = " ".join([*before, first.text, *behind])
+        shared = self._content & content_words(near)
+        features = [
+            min(lead, _LARGEST_MARGIN),
+            max(margins.max(), -_LARGEST_MARGIN),
+            scores.relevances[is_of_first].max(),
+            np.log1p(len(first.text.split())),
+            len(shared) / max(1, len(self._content)),
+        ]
+        return np.array(features, np.float64)
+
+    def _answers(self, read: _QuestionRows) -> list[Span]:
+        """The different answers of the rows that were read, best first.
+
+        Cells of fitting rows and columns score more, and further spans count only in such cells. In
+        the end all scores are lowered by what the first gained: how likely it is does not grow by
+        that.
+        """
+        settings = self._settings
+        usual = settings.spans_per_window
+        tables = self._tables(read.by_number)
+        n_spans = read.scores.spans.shape[1]
+        if not tables:
+            n_spans = min(usual, n_spans)
+        values = self._values(read, n_spans)
+        row_of, rank_of = np.nonzero(np.isfinite(values))
+        best = values[row_of, rank_of]
+        order = np.lexsort((rank_of, read.passages[row_of], -best))
+        order = order[: _SPANS_PER_CANDIDATE * settings.candidates]
+        gains: dict[Span, float] = {}
+        for row, rank, score in zip(
+            row_of[order], rank_of[order].tolist(), best[order].tolist(), strict=True
+        ):
+            passage = int(read.passages[row])
+            if rank >= n_spans:
+                word = ("yes", "no")[rank - n_spans]
+                gains[Span(word, score, passage)] = 0.0
+                continue
+            start, end = read.scores.starts[row, rank], read.scores.ends[row, rank]
+            text, place = self._cut(read.rows[row], start, end)
+            gain = settings.table_weight * tables(passage, *place)
+            if gain or rank < usual:
+                gains[Span(text, score + gain, passage, place)] = gain
+        ordered = distinct(sorted(gains, key=lambda span: -span.score), settings)
+        first_gain = gains[ordered[0]] if ordered else 0.0
+        return [replace(span, score=span.score - first_gain) for span in ordered]
+
+    def _tables(self, passages: Mapping[int, Passage]) -> TableMatch:
+        """The tables of the passages that were read; the text of each is parsed once."""
+        if not self._settings.table_weight:
+            return TableMatch(self._content, {})
+        for number, passage in passages.items():
+            if number not in self._table_rows:
+                self._table_rows[number] = list(table_rows(passage.text))
+        return TableMatch(self._content, {number: self._table_rows[number] for number in passages})
+
+    def _values(self, read: _QuestionRows, n_spans: int) -> Float64:
+        """Scores (R, K) of the best spans of each row, then of "yes" and "no" if these are
+        answers.
+        """
+        passages = read.passages
+        values = read.scores.spans.astype(np.float64)[:, :n_spans]
+        if self._settings.select and len(passages):
+            # The best span of each passage scores its selection logit, its other spans less by what
+            # they lack.
+            relevance, best = np.full((2, int(passages.max()) + 1), -np.inf)
+            np.maximum.at(relevance, passages, read.scores.relevances.astype(np.float64))
+            np.maximum.at(best, passages, values[:, 0])
+            values = values - best[passages][:, None] + relevance[passages][:, None]
+        if self._is_yes_no:
+            values = np.concatenate([values, read.scores.words], axis=1)
+        return np.asarray(values + self._prior[passages][:, None], np.float64)
+
+    def _cut(self, row: Row, start: int, end: int) -> tuple[str, tuple[int, int]]:
+        """The answer from token `start` to token `end` of a row, and its place in the passage."""
+        offsets = self._rows.texts.spans(row.group)
+        shift = row.first_token - row.text_from
+        text = self._rows.passages[row.group].text
+        first, last = int(offsets[start + shift, 0]), int(offsets[end + shift, 1])
+        first, last = one_unit(text, *whole_tokens(text, first, last))
+        answer = text[first:last]
+        # SentencePiece's tokens hold the blank before a word.
+        first += len(answer) - len(answer.lstrip())
+        answer = answer.strip()
+        return answer, (first, first + len(answer))
+
+
+def retrieval_prior(scores: Float64, weight: float) -> Float64:
+    """−weight·ln(1 + rank) of passages, rank 0 for the highest retrieval score; equal scores share
+    one.
+
+    Ranks are used because BM25, cosine and fused scores have different scales.
+
+    Example:
+        >>> retrieval_prior(np.array([0.2, 0.9, 0.2]), 1.0).round(2).tolist()
+        [-0.69, -0.0, -0.69]
+    """
+    return np.asarray(-weight * np.log1p((scores > scores[:, None]).sum(axis=1)), np.float64)
+
+
+def distinct(ordered: Sequence[Span], settings: ReaderSettings) -> list[Span]:
+    """Different answers, best first, from spans that come best first; at most
+    `settings.candidates`.
+
+    A span is dropped if it has the normalised text of a better one, overlaps a better one in the
+    same passage, or is nothing but the border of a table's cell or a function word.
+    """
+    unique: dict[str, Span] = {}
+    for span in ordered:
+        key = normalize_answer(span.text) or span.text
+        if key in unique or not key.strip(_BORDERS) or is_function_word(span.text):
+            continue
+        if any(_overlap(span, better) for better in unique.values()):
+            continue
+        unique[key] = span
+        if len(unique) == settings.candidates:
+            break
+    return list(unique.values())
+
+
+def _overlap(span: Span, other: Span) -> bool:
+    if span.place is None or other.place is None or span.passage_index != other.passage_index:
+        return False
+    return span.place[0] < other.place[1] and other.place[0] < span.place[1]
