@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -54,7 +54,7 @@ class ReaderBatch:
 
     def to(self, device: str) -> ReaderBatch:
         """The batch on a device."""
-        moved = {}
+        moved: dict[str, Any] = {}
         for name in self.__slots__:
             value = getattr(self, name)
             moved[name] = value.to(device) if isinstance(value, torch.Tensor) else value
