@@ -248,17 +248,6 @@ class RowScores:
     relevances: Float32
     words: Float32
 
-    def take(self, numbers: Int64) -> RowScores:
-        """The scores of the rows with these numbers, in this order."""
-        return RowScores(
-            self.spans[numbers],
-            self.starts[numbers],
-            self.ends[numbers],
-            self.nulls[numbers],
-            self.relevances[numbers],
-            self.words[numbers],
-        )
-
     @classmethod
     def empty(cls, rows: int, spans: int) -> RowScores:
         """Scores of rows that are still to be read, without any span."""

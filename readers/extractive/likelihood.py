@@ -10,7 +10,7 @@ import torch
 from rag.core.arrays import Float32, Float64
 from rag.core.types import Passage
 from rag.data.text import AnswerMatcher
-from readers.extractive.layout import map_rows
+from readers.extractive.layout import Row, map_rows
 from readers.extractive.model import Logits
 from readers.extractive.reader import ExtractiveReader
 from readers.protocols import PassageLists
@@ -68,15 +68,20 @@ def span_log_likelihood(
             )
 
     map_rows(reader.model, reader.template, rows, enter, device=reader.device)
-    # Windows of a passage add up.
-    groups = [row.group for row in rows]
-    sums = np.full((3, len(read.pairs)), -np.inf)
-    for total, values in zip(sums, (of_answers, of_starts, of_ends), strict=True):
-        np.logaddexp.at(total, groups, values)
-    found, starts, ends = sums
+    # Windows of a passage share its softmax.
+    found, starts, ends = (
+        _summed(rows, values, len(read.pairs)) for values in (of_answers, of_starts, of_ends)
+    )
     is_read = np.isfinite(starts)
     found[is_read] -= starts[is_read] + ends[is_read]
     return np.split(found, np.cumsum(list(map(len, passages)))[:-1])
+
+
+def _summed(rows: Sequence[Row], values: Float64, count: int) -> Float64:
+    """(count,) log of the summed exponentials of the values of each passage's rows."""
+    sums = np.full(count, -np.inf)
+    np.logaddexp.at(sums, [row.group for row in rows], values)
+    return sums
 
 
 class ReaderRelevance:

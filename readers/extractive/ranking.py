@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rag.core.arrays import Bool, Float64, Int64
+from rag.core.arrays import Float64, Int64
 from rag.core.types import Passage
 from rag.data.table_text import TextRow, table_rows
 from rag.data.text import normalize_answer
@@ -47,15 +47,16 @@ class PassageRows:
 
 @dataclass(frozen=True, slots=True)
 class _QuestionRows:
-    """The rows of one question that were read.
+    """The R rows of one question that were read.
 
     Attributes:
+        numbers: (R,) their numbers among the rows of all questions.
         passages: (R,) for each row the number of its passage in the question's list.
         by_number: these passages.
-        scores: what the network says of the rows.
+        scores: what the network says of the rows of all questions.
     """
 
-    rows: Sequence[Row]
+    numbers: Int64
     passages: Int64
     by_number: Mapping[int, Passage]
     scores: RowScores
@@ -82,30 +83,33 @@ class QuestionRanker:
         self._table_rows: dict[int, list[TextRow]] = {}
 
     def rank(self, numbers: Int64, scores: RowScores) -> Ranked:
-        """The answers from the rows with these numbers, ascending, and the network's scores of
-        them.
+        """The answers from the rows with these numbers, ascending.
+
+        Args:
+            scores: what the network says of the rows of all questions.
         """
-        rows = [self._rows.rows[number] for number in numbers]
-        passages = np.array([self._rows.pairs[row.group][1] for row in rows], np.int64)
+        passages = np.zeros(len(numbers), np.int64)
         by_number = {}
-        for number, row in zip(passages.tolist(), rows, strict=True):
-            by_number[number] = self._rows.passages[row.group]
-        read = _QuestionRows(rows, passages, by_number, scores)
+        for place, number in enumerate(numbers):
+            group = self._rows.rows[number].group
+            _, passages[place] = self._rows.pairs[group]
+            by_number[int(passages[place])] = self._rows.passages[group]
+        read = _QuestionRows(numbers, passages, by_number, scores)
         answers = self._answers(read)
         if not answers:
             return Ranked([], None)
-        is_of_first = read.passages == answers[0].passage_index
+        of_first = numbers[passages == answers[0].passage_index]
         # DPR readers were not trained to say that a passage holds no answer; of windows the least
         # counts.
-        null = None if self._settings.select else float(scores.nulls[is_of_first].min())
-        return Ranked(answers, null, self._features(read, answers, is_of_first))
+        null = None if self._settings.select else float(scores.nulls[of_first].min())
+        return Ranked(answers, null, self._features(read, answers, of_first))
 
-    def _features(self, read: _QuestionRows, answers: Sequence[Span], is_of_first: Bool) -> Float64:
-        """See `Ranked.features`."""
+    def _features(self, read: _QuestionRows, answers: Sequence[Span], of_first: Int64) -> Float64:
+        """See `Ranked.features`; `of_first` are the rows of the first answer's passage."""
         first = answers[0]
         lead = first.score - answers[1].score if len(answers) > 1 else _LARGEST_MARGIN
         scores = read.scores
-        margins = (scores.spans[is_of_first, 0] - scores.nulls[is_of_first]).astype(np.float64)
+        margins = (scores.spans[of_first, 0] - scores.nulls[of_first]).astype(np.float64)
         near = read.by_number[first.passage_index].text
         if first.place is not None:
             start, end = first.place
@@ -116,7 +120,7 @@ class QuestionRanker:
         features = [
             min(lead, _LARGEST_MARGIN),
             max(margins.max(), -_LARGEST_MARGIN),
-            scores.relevances[is_of_first].max(),
+            scores.relevances[of_first].max(),
             np.log1p(len(first.text.split())),
             len(shared) / max(1, len(self._content)),
         ]
@@ -149,8 +153,10 @@ class QuestionRanker:
                 word = ("yes", "no")[rank - n_spans]
                 gains[Span(word, score, passage)] = 0.0
                 continue
-            start, end = read.scores.starts[row, rank], read.scores.ends[row, rank]
-            text, place = self._cut(read.rows[row], start, end)
+            number = read.numbers[row]
+            start = read.scores.starts[number, rank]
+            end = read.scores.ends[number, rank]
+            text, place = self._cut(self._rows.rows[number], start, end)
             gain = settings.table_weight * tables(passage, *place)
             if gain or rank < usual:
                 gains[Span(text, score + gain, passage, place)] = gain
@@ -171,17 +177,18 @@ class QuestionRanker:
         """Scores (R, K) of the best spans of each row, then of "yes" and "no" if these are
         answers.
         """
+        numbers = read.numbers
         passages = read.passages
-        values = read.scores.spans.astype(np.float64)[:, :n_spans]
+        values = read.scores.spans[numbers, :n_spans].astype(np.float64)
         if self._settings.select and len(passages):
             # The best span of each passage scores its selection logit, its other spans less by what
             # they lack.
             relevance, best = np.full((2, int(passages.max()) + 1), -np.inf)
-            np.maximum.at(relevance, passages, read.scores.relevances.astype(np.float64))
+            np.maximum.at(relevance, passages, read.scores.relevances[numbers].astype(np.float64))
             np.maximum.at(best, passages, values[:, 0])
             values = values - best[passages][:, None] + relevance[passages][:, None]
         if self._is_yes_no:
-            values = np.concatenate([values, read.scores.words], axis=1)
+            values = np.concatenate([values, read.scores.words[numbers]], axis=1)
         return np.asarray(values + self._prior[passages][:, None], np.float64)
 
     def _cut(self, row: Row, start: int, end: int) -> tuple[str, tuple[int, int]]:

@@ -177,7 +177,7 @@ class ExtractiveReader(Reader):
             # All that was read of a question is ranked anew, since its passages compete.
             for question in np.unique(owner[new]).tolist():
                 numbers = np.nonzero(is_read & (owner == question))[0]
-                ranked[question] = rankers[question].rank(numbers, scores.take(numbers))
+                ranked[question] = rankers[question].rank(numbers, scores)
             if wave + 1 == len(ends):
                 break
             for question in np.nonzero(is_open)[0].tolist():

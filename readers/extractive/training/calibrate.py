@@ -1,5 +1,6 @@
 """Choose ranking settings and fit confidences on held-out questions with retrieved passages."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
@@ -7,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rag.core.arrays import Bool, Float64
+from rag.core.arrays import Bool, Float64, Int64
 from rag.core.errors import DataError
 from rag.core.log import get_logger
 from rag.data.examples import Example
@@ -20,7 +21,8 @@ from readers.confidence import (
     fit_chance,
     likelihoods,
 )
-from readers.extractive.ranking import QuestionRanker
+from readers.extractive.layout import RowScores
+from readers.extractive.ranking import PassageRows, QuestionRanker
 from readers.extractive.reader import ExtractiveReader, retrieval_ranks
 from readers.extractive.settings import ReaderSettings
 from readers.extractive.training.data import SPAN, answer_type, is_right
@@ -30,13 +32,11 @@ _WEIGHTS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.5, 6.0)
 _TABLE_WEIGHTS = (0.0, 1.0, 2.0, 3.0)
 _DEPTHS = (2, 5)  # passages read: confidences must also hold for partial readings
 _EMPTY = 0.2  # share of a set's weight that cases without an answer in their passages get
-_PRESENTED = (
-    0.33  # the same share, when fitting whether to present "no answer"; see the note on readers
-)
-_EMPTIED, _OF = (
-    (0, 5),
-    8,
-)  # of 8 questions these two, one per half, are also read without right passages
+# The same share, when fitting whether to present "no answer"; see the note on readers.
+_PRESENTED = 0.33
+# Of 8 questions these two, one per half, are also read without right passages.
+_EMPTIED = (0, 5)
+_OF = 8
 _CHUNK = 64
 
 log = get_logger(__name__)
@@ -91,96 +91,140 @@ def tune(
     Raises:
         DataError: there are fewer than two questions.
     """
-    reading = _Reading(reader, sets)
-    best = reading.most_right(reader.settings, "retrieval_weight", _WEIGHTS)
-    best = reading.most_right(best, "table_weight", _TABLE_WEIGHTS)
-    calibration, figures = fit_and_measure(reading.cases(best))
-    return best, calibration, {**reading.exact_match(best), **figures}
+    questions = _read(reader, sets)
+    best = _most_right(questions, reader.settings, "retrieval_weight", _WEIGHTS)
+    best = _most_right(questions, best, "table_weight", _TABLE_WEIGHTS)
+    calibration, figures = fit_and_measure(_cases(questions, best))
+    return best, calibration, {**_exact_match(questions, best), **figures}
 
 
-class _Reading:
-    """The held-out questions of some sets, and the scores of all their passages, in chunks."""
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """A held-out question, and what the network says of the R rows of all its passages.
 
-    def __init__(self, reader: ExtractiveReader, sets: Mapping[str, Sequence[Example]]) -> None:
-        self.examples = [example for examples in sets.values() for example in examples]
-        self.labels = [label for label, examples in sets.items() for _ in examples]
-        self.weights = np.array(
-            [1.0 / (len(sets) * len(sets[label])) for label in self.labels]
-        )  # (Q,)
-        self.chunks = [self.examples[i : i + _CHUNK] for i in range(0, len(self.examples), _CHUNK)]
-        self.scored = [
-            reader.score([e.question for e in chunk], [e.passages for e in chunk])
-            for chunk in self.chunks
-        ]
+    Attributes:
+        weight: its share of all questions, all sets having the same.
+        number: its number in `rows`, which are those of all questions of a chunk.
+        row_numbers: (R,) its rows among these; `scores` is of all.
+        holds: (R,) whether the row's passage holds an answer.
+        ranks: (R,) how many of its passages rank before the row's.
+    """
 
-    def ranked(
+    example: Example
+    label: str
+    weight: float
+    number: int
+    rows: PassageRows
+    row_numbers: Int64
+    scores: RowScores
+    holds: Bool
+    ranks: Int64
+
+    def rank(
         self, settings: ReaderSettings, *, emptied: bool = False, depth: int | None = None
-    ) -> list[tuple[Ranked, bool]]:
-        """The answers to all questions, and whether what was read holds one: from all passages, or
-        from those without an answer, or from the best."""
-        ranked: list[tuple[Ranked, bool]] = []
-        for chunk, (rows, scores) in zip(self.chunks, self.scored, strict=True):
-            retrieval = [
-                [np.nan if c.score is None else c.score for c in e.candidates] for e in chunk
-            ]
-            pairs = [rows.pairs[row.group] for row in rows.rows]
-            holds = np.array(
-                [bool(chunk[q].candidates[place].has_answer) for q, place in pairs], bool
-            )
-            used = ~holds if emptied else np.ones(len(pairs), bool)
-            if depth is not None:
-                used &= retrieval_ranks(rows, retrieval) < depth
-            owner = rows.owners
-            for question, own in enumerate(retrieval):
-                numbers = np.nonzero((owner == question) & used)[0]
-                ranker = QuestionRanker(rows, question, own, settings)
-                ranked.append(
-                    (ranker.rank(numbers, scores.take(numbers)), bool(holds[numbers].any()))
-                )
-        return ranked
+    ) -> tuple[Ranked, bool]:
+        """The answers, and whether what was read holds one: from all passages, or from those without
+        an answer, or from the best.
+        """
+        used = ~self.holds if emptied else np.ones(len(self.holds), bool)
+        if depth is not None:
+            used &= self.ranks < depth
+        ranker = QuestionRanker(self.rows, self.number, _search_scores(self.example), settings)
+        ranked = ranker.rank(self.row_numbers[used], self.scores)
+        return ranked, bool(self.holds[used].any())
 
-    def right(self, settings: ReaderSettings) -> Float64:
-        """(Q,) 1 where the first answer is right, else 0."""
-        pairs = zip(self.ranked(settings), self.examples, strict=True)
-        return np.array(
-            [bool(r.answers) and is_right(r.answers[0].text, e) for (r, _), e in pairs], float
+    def is_right(self, settings: ReaderSettings) -> bool:
+        """Whether the first answer from all passages is right."""
+        ranked, _ = self.rank(settings)
+        return bool(ranked.answers) and is_right(ranked.answers[0].text, self.example)
+
+
+def _search_scores(example: Example) -> list[float]:
+    scores = [candidate.score for candidate in example.candidates]
+    return [np.nan if score is None else score for score in scores]
+
+
+def _read(reader: ExtractiveReader, sets: Mapping[str, Sequence[Example]]) -> list[_Question]:
+    """Read the passages of all questions."""
+    labelled = []
+    for label, examples in sets.items():
+        labelled += [(label, example) for example in examples]
+    questions = []
+    for begin in range(0, len(labelled), _CHUNK):
+        chunk = labelled[begin : begin + _CHUNK]
+        examples = [example for _, example in chunk]
+        rows, scores = reader.score(
+            [example.question for example in examples], [example.passages for example in examples]
         )
+        ranks = retrieval_ranks(rows, list(map(_search_scores, examples)))
+        owners = rows.owners
+        for number, (label, example) in enumerate(chunk):
+            row_numbers = np.nonzero(owners == number)[0]
+            holds = []
+            for row in row_numbers:
+                _, place = rows.pairs[rows.rows[row].group]
+                holds.append(bool(example.candidates[place].has_answer))
+            weight = 1.0 / (len(sets) * len(sets[label]))
+            questions.append(
+                _Question(
+                    example,
+                    label,
+                    weight,
+                    number,
+                    rows,
+                    row_numbers,
+                    scores,
+                    np.array(holds, bool),
+                    ranks[row_numbers],
+                )
+            )
+    return questions
 
-    def most_right(
-        self, settings: ReaderSettings, name: str, values: Sequence[float]
-    ) -> ReaderSettings:
-        """The settings with the value of `name` that gives most right first answers."""
-        options = [settings.model_copy(update={name: value}) for value in values]
-        shares = [float((self.weights * self.right(option)).sum()) for option in options]
-        for value, share in zip(values, shares, strict=True):
-            log.info("held-out EM %.2f  %s=%g", 100 * share, name, value)
-        return options[int(np.argmax(shares))]
 
-    def cases(self, settings: ReaderSettings) -> list[Case]:
-        """Each question read whole, without the passages that hold an answer (some), and at each
-        depth.
-        """
-        cases = []
-        for emptied, depth in ((False, None), (True, None), *((False, depth) for depth in _DEPTHS)):
-            ranked = self.ranked(settings, emptied=emptied, depth=depth)
-            for number, (each, holds) in enumerate(ranked):
-                if each.answers and (not emptied or number % _OF in _EMPTIED):
-                    example, label = self.examples[number], self.labels[number]
-                    cases.append(Case(each, example, number, label, emptied, holds, depth is None))
-        return cases
+def _most_right(
+    questions: Sequence[_Question], settings: ReaderSettings, name: str, values: Sequence[float]
+) -> ReaderSettings:
+    """The settings with the value of `name` that gives most right first answers."""
+    weights = np.array([question.weight for question in questions])
+    options = [settings.model_copy(update={name: value}) for value in values]
+    shares = []
+    for option, value in zip(options, values, strict=True):
+        right = np.array([question.is_right(option) for question in questions], float)
+        shares.append(float((weights * right).sum()))
+        log.info("held-out EM %.2f  %s=%g", 100 * shares[-1], name, value)
+    return options[int(np.argmax(shares))]
 
-    def exact_match(self, settings: ReaderSettings) -> dict[str, float]:
-        """Right first answers in per cent: the mean of the sets, and of each set if there are
-        several.
-        """
-        right, labels = self.right(settings), np.array(self.labels)
-        names = list(dict.fromkeys(self.labels))
-        figures = {"em": round(100 * float((self.weights * right).sum()), 2)}
-        if len(names) > 1:
-            figures |= {
-                f"em {name}": round(100 * float(right[labels == name].mean()), 2) for name in names
-            }
-        return figures
+
+def _cases(questions: Sequence[_Question], settings: ReaderSettings) -> list[Case]:
+    """Each question read whole, without the passages that hold an answer (some), and at each
+    depth.
+    """
+    cases = []
+    for emptied, depth in ((False, None), (True, None), *((False, depth) for depth in _DEPTHS)):
+        for number, question in enumerate(questions):
+            if emptied and number % _OF not in _EMPTIED:
+                continue
+            ranked, holds = question.rank(settings, emptied=emptied, depth=depth)
+            if ranked.answers:
+                label = question.label
+                case = Case(ranked, question.example, number, label, emptied, holds, depth is None)
+                cases.append(case)
+    return cases
+
+
+def _exact_match(questions: Sequence[_Question], settings: ReaderSettings) -> dict[str, float]:
+    """Right first answers in per cent: the mean of the sets, and of each set if there are
+    several.
+    """
+    right = np.array([question.is_right(settings) for question in questions], float)
+    weights = np.array([question.weight for question in questions])
+    labels = np.array([question.label for question in questions])
+    figures = {"em": round(100 * float((weights * right).sum()), 2)}
+    names = list(dict.fromkeys(labels.tolist()))
+    if len(names) > 1:
+        for name in names:
+            figures[f"em {name}"] = round(100 * float(right[labels == name].mean()), 2)
+    return figures
 
 
 def weigh(cases: Sequence[Case], empty: float) -> Float64:
@@ -191,15 +235,14 @@ def weigh(cases: Sequence[Case], empty: float) -> Float64:
     sets, in which the retrieved passages of 1 to 60 % of the questions hold none. A set in which
     all cases have an answer, or none has, keeps its weight.
     """
-    kinds = [(case.label, case.holds) for case in cases]
-    counts = {kind: kinds.count(kind) for kind in set(kinds)}
+    counts = Counter((case.label, case.holds) for case in cases)
     shares = {True: 1.0 - empty, False: empty}
-    return np.array(
-        [
-            (shares[holds] if (label, not holds) in counts else 1.0) / counts[label, holds]
-            for label, holds in kinds
-        ]
-    )
+    weights = []
+    for case in cases:
+        has_both = (case.label, not case.holds) in counts
+        share = shares[case.holds] if has_both else 1.0
+        weights.append(share / counts[case.label, case.holds])
+    return np.array(weights)
 
 
 def fit_and_measure(cases: Sequence[Case]) -> tuple[Calibration, dict[str, float]]:
@@ -215,26 +258,29 @@ def fit_and_measure(cases: Sequence[Case]) -> tuple[Calibration, dict[str, float
     labels = np.array([case.label for case in cases])
     names = list(dict.fromkeys(labels.tolist()))
     groups = labels if len(names) > 1 else np.array([case.number % 2 for case in cases])
-    if len(values := np.unique(groups)) < 2:
+    values = np.unique(groups)
+    if len(values) < 2:
         raise DataError(
             "fewer than two held-out questions to fit and to measure the confidence on",
             hint="raise held_out of a set, or name another in `calibrate`, both with `retrieved`: "
             "--set 'calibrate=[{questions: FILE, retrieved: FILE}]'",
         )
-    chances = np.zeros((len(cases), 2))  # that the first answer is right, and that there is none
+    right_chances = np.zeros(len(cases))  # that the first answer is right
+    no_answer_chances = np.zeros(len(cases))
     for value in values:  # a question's cases stay together
         calibration = fit(list(compress(cases, groups != value)))
-        for place in np.nonzero(groups == value)[0].tolist():
-            probabilities, none = likelihoods(cases[place].ranked, calibration)
-            chances[place] = probabilities[0], none
+        for number in np.nonzero(groups == value)[0].tolist():
+            chances, no_answer_chances[number] = likelihoods(cases[number].ranked, calibration)
+            right_chances[number] = chances[0]
     right = np.array([case.right[0] for case in cases])
     shown = np.array([case.whole and not case.emptied for case in cases])
     removed = np.array([case.whole and case.emptied for case in cases])
-    silent = chances[:, 1] > 0.5
+    silent = no_answer_chances > 0.5
     errors = {}
     for name in names:
-        mine = shown & (labels == name)
-        if (measured := measure_calibration(chances[mine, 0], right[mine])) is not None:
+        of_set = shown & (labels == name)
+        measured = measure_calibration(right_chances[of_set], right[of_set])
+        if measured is not None:
             errors[f"ece {name}"] = round(float(measured["ece"]), 4)
     figures = {
         "ece": round(float(np.mean(list(errors.values()))), 4),
@@ -258,27 +304,22 @@ def fit(cases: Sequence[Case]) -> Calibration:
         if not whole:
             return Calibration()
     widest = max(len(case.ranked.answers) for case in whole)
-    scores, correct = np.full((len(whole), widest), -np.inf), np.zeros((len(whole), widest), bool)
+    scores = np.full((len(whole), widest), -np.inf)
+    correct = np.zeros((len(whole), widest), bool)
     for row, case in enumerate(whole):
-        scores[row, : len(case.right)], correct[row, : len(case.right)] = (
-            case.ranked.scores,
-            case.right,
-        )
+        scores[row, : len(case.right)] = case.ranked.scores
+        correct[row, : len(case.right)] = case.right
     nulls = np.array([-1e4 if case.ranked.null is None else case.ranked.null for case in whole])
     fitted = fit_calibration(scores, correct, nulls, weigh(whole, _EMPTY))
     if not has_null:
         return fitted
     features = np.array([case.ranked.features for case in cases])
-    right, holds = (
-        np.array([case.right[0] for case in cases]),
-        np.array([case.holds for case in cases]),
-    )
-    fits: dict[str, Any] = {
-        "right": fit_chance(features[:, RIGHT_FEATURES], right, weigh(cases, _EMPTY))
-    }
+    right = np.array([case.right[0] for case in cases])
+    holds = np.array([case.holds for case in cases])
+    right_features = features[:, RIGHT_FEATURES]
+    fits: dict[str, Any] = {"right": fit_chance(right_features, right, weigh(cases, _EMPTY))}
     # "Yes" and "no" stand in no passage. With one class alone the fit would say "always" or
-    # "never"; the null
-    # bias then decides instead.
+    # "never"; the null bias then decides instead.
     spans = np.array([answer_type(case.example) == SPAN for case in cases])
     if holds[spans].any() and not holds[spans].all():
         weights = weigh(list(compress(cases, spans)), _PRESENTED)

@@ -1,7 +1,7 @@
 """Question sets as token arrays: which passages of a question answer it, and where."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,15 +15,26 @@ from rag.data.text import REGEX_PROFILE, AnswerMatcher, exact_match, normalize_a
 from readers.extractive.layout import PairTemplate, TokenizedTexts, pair_template, tokenize_texts
 from readers.extractive.training.config import TrainingSet
 
-SPAN, YES, NO, UNLABELLED = 0, 1, 2, 3
+# What answers a question, or that its answers are not learnt.
+SPAN = 0
+YES = 1
+NO = 2
+UNLABELLED = 3
 _MAX_SPANS = 10  # in one passage, as in DPR
 _MAX_ANSWER_TOKENS = 60
+
+TokenSpans = tuple[tuple[int, int], ...]
+"""First and last token of each answer in a text."""
+Positive = tuple[Candidate, list[tuple[int, int]]]
+"""A passage, and the places of the answers in its text."""
 
 
 def answer_type(example: Example) -> int:
     """SPAN, YES or NO."""
-    words = {normalize_answer(answer) for answer in example.answers}
-    return YES if words == {"yes"} else NO if words == {"no"} else SPAN
+    words = set(map(normalize_answer, example.answers))
+    if words == {"yes"}:
+        return YES
+    return NO if words == {"no"} else SPAN
 
 
 def is_right(text: str, example: Example) -> bool:
@@ -42,42 +53,60 @@ def read_set(part: TrainingSet, *, serving: bool = False) -> list[Example]:
     Raises:
         DataError: a file is wrong, no question is left, or `retrieved` has fewer than half of them.
     """
-    every = (_shortened(part, question) for question in read_questions(part.questions))
-    questions = [question for question in every if _is_used(question, part)]
+    questions = []
+    for question in read_questions(part.questions):
+        shortened = _shortened(part, question)
+        if _is_used(shortened, part):
+            questions.append(shortened)
     if not questions:
         where = f" where {dict(part.where)}" if part.where else ""
         raise DataError(f"{part.questions}: no question with answers{where}")
-    # results of `rag retrieve`, and files of FiD, hold their passages themselves
-    path = part.retrieved or (part.questions if "ctxs" in questions[0].meta else None)
-    retrieved: dict[str, tuple[Candidate, ...]] = {}
-    if path is not None:
-        texts = {question.text for question in questions}
-        listed = (
-            (e.question, e.of_role("retrieved")) for e in read_examples(path, needs="questions")
-        )
-        retrieved = {
-            text: candidates for text, candidates in listed if text in texts and candidates
-        }
-        if len(retrieved) < len(texts) / 2 and not serving:
-            raise DataError(
-                f"{path}: knows only {len(retrieved)} of {len(texts)} questions of {part.questions}",
-                hint="run `rag retrieve` for these questions",
-            )
-        if serving:
-            questions = [question for question in questions if question.text in retrieved]
+    retrieved = _retrieved(part, questions, may_lack=serving)
+    if serving and retrieved is not None:
+        questions = [question for question in questions if question.text in retrieved]
     examples = []
-    for q in questions:
-        shown = tuple(_candidates(q, retrieved.get(q.text, ()), serving, part.window_words))
-        example = Example(
-            q.id,
-            q.text,
-            q.answers,
-            shown,
-            answer_profile=q.answer_profile,
-            answer_starts=q.answer_starts,
+    for question in questions:
+        found = (retrieved or {}).get(question.text, ())
+        candidates = (
+            _served(question, found)
+            if serving and found
+            else _candidates(question, found, part.window_words)
         )
-        examples.append(example)
+        examples.append(
+            Example(
+                question.id,
+                question.text,
+                question.answers,
+                tuple(candidates),
+                answer_profile=question.answer_profile,
+                answer_starts=question.answer_starts,
+            )
+        )
     return examples
+
+
+def _retrieved(
+    part: TrainingSet, questions: Sequence[Question], *, may_lack: bool
+) -> dict[str, tuple[Candidate, ...]] | None:
+    """The retrieved passages of each question, by its text; None: the set has none."""
+    path = part.retrieved
+    # Results of `rag retrieve`, and files of FiD, hold their passages themselves.
+    if path is None and "ctxs" in questions[0].meta:
+        path = part.questions
+    if path is None:
+        return None
+    texts = {question.text for question in questions}
+    retrieved = {}
+    for example in read_examples(path, needs="questions"):
+        candidates = example.of_role("retrieved")
+        if example.question in texts and candidates:
+            retrieved[example.question] = candidates
+    if len(retrieved) < len(texts) / 2 and not may_lack:
+        raise DataError(
+            f"{path}: knows only {len(retrieved)} of {len(texts)} questions of {part.questions}",
+            hint="run `rag retrieve` for these questions",
+        )
+    return retrieved
 
 
 def _shortened(part: TrainingSet, question: Question) -> Question:
@@ -88,41 +117,60 @@ def _shortened(part: TrainingSet, question: Question) -> Question:
         return replace(question, answers=(), answer_starts=())
     if not part.max_answer_words or question.answer_profile == REGEX_PROFILE:
         return question
-    short = tuple(a for a in question.answers if len(a.split()) <= part.max_answer_words)
+    most = part.max_answer_words
+    short = tuple(answer for answer in question.answers if len(answer.split()) <= most)
     starts = question.answer_starts if short[:1] == question.answers[:1] else ()
     return replace(question, answers=short, answer_starts=starts)
 
 
 def _is_used(question: Question, part: TrainingSet) -> bool:
-    return (bool(question.answers) or part.unanswerable or not part.labelled) and all(
-        str(question.meta.get(field)) == value for field, value in part.where.items()
-    )
+    """Whether a question teaches something, and is of the part that the set asks for."""
+    for field, value in part.where.items():
+        if str(question.meta.get(field)) != value:
+            return False
+    return bool(question.answers) or part.unanswerable or not part.labelled
+
+
+def _matcher(question: Question) -> AnswerMatcher:
+    return AnswerMatcher(question.answers, question.answer_profile)
+
+
+def _served(question: Question, retrieved: Sequence[Candidate]) -> Iterator[Candidate]:
+    """What was retrieved for a question, and nothing else."""
+    matcher = _matcher(question)
+    for candidate in retrieved:
+        yield _judged(candidate, matcher)
+
+
+def _judged(candidate: Candidate, matcher: AnswerMatcher) -> Candidate:
+    """The candidate with whether it holds an answer."""
+    if candidate.has_answer is not None:
+        return candidate
+    return replace(candidate, has_answer=matcher.matches(candidate.passage.text))
 
 
 def _candidates(
-    question: Question, retrieved: Sequence[Candidate], serving: bool, window_words: int
+    question: Question, retrieved: Sequence[Candidate], window_words: int
 ) -> Iterator[Candidate]:
-    """Gold passages, the set's distractors and what was retrieved, each text once; the last if
-    `serving`.
+    """Gold passages, the set's distractors and what was retrieved, each text once; or the windows of
+    the gold passages.
     """
-    matcher = AnswerMatcher(question.answers, question.answer_profile)
-    if window_words and not (serving and retrieved):
+    matcher = _matcher(question)
+    if window_words:
         for item in question.gold:
             yield from _windows(question, item.passage, matcher, window_words)
         return
     seen: set[str] = set()
-    if not (serving and retrieved):
-        for item in (*question.gold, *question.context):
-            if item.passage.text.strip() and item.passage.text not in seen:
-                seen.add(item.passage.text)
-                role: Role = "positive" if item in question.gold else "hard_negative"
-                holds = matcher.matches(item.passage.text)
-                yield Candidate(item.passage, role, score=0.0, has_answer=holds)
-    for candidate in retrieved:
-        text, stated = candidate.passage.text, candidate.has_answer
-        if serving or text not in seen:
+    for item in (*question.gold, *question.context):
+        text = item.passage.text
+        if text.strip() and text not in seen:
             seen.add(text)
-            yield replace(candidate, has_answer=matcher.matches(text) if stated is None else stated)
+            role: Role = "positive" if item in question.gold else "hard_negative"
+            yield Candidate(item.passage, role, score=0.0, has_answer=matcher.matches(text))
+    for candidate in retrieved:
+        if candidate.passage.text not in seen:
+            seen.add(candidate.passage.text)
+            yield _judged(candidate, matcher)
 
 
 def _windows(
@@ -130,21 +178,21 @@ def _windows(
 ) -> Iterator[Candidate]:
     """Windows of a passage, those that share most words with the question first.
 
-    A window is longer where it would cut an answer. Where the set says which place is the answer,
-    and it is, windows with the same words elsewhere are neither right nor wrong, and left out.
+    A window is longer where it would cut an answer. If the set annotates the answer's position,
+    windows that contain the same words elsewhere are skipped.
     """
     text = passage.text
     spans = _annotated(question, text) or matcher.places(text)
     question_words = set(normalize_answer(question.text).split())
-    cut: list[Candidate] = []
+    windows: list[Candidate] = []
     for begin, end in window_bounds(text, words, spans):
         window = Passage("", passage.title, text[begin:end])
-        answers = any(begin <= start and last <= end for start, last in spans)
-        if answers or not matcher.matches(window.text):
+        holds = any(begin <= start and last <= end for start, last in spans)
+        if holds or not matcher.matches(window.text):
             shared = len(question_words & set(normalize_answer(window.text).split()))
-            role: Role = "positive" if answers else "hard_negative"
-            cut.append(Candidate(window, role, score=float(shared), has_answer=answers))
-    yield from sorted(cut, key=lambda candidate: -(candidate.score or 0.0))
+            role: Role = "positive" if holds else "hard_negative"
+            windows.append(Candidate(window, role, score=float(shared), has_answer=holds))
+    yield from sorted(windows, key=lambda candidate: -(candidate.score or 0.0))
 
 
 def window_bounds(
@@ -157,11 +205,12 @@ def window_bounds(
     first = 0
     while first < len(places):
         stop = min(first + words, len(places))
-        begin, end = places[first][0], places[stop - 1][1]
+        end = places[stop - 1][1]
         for start, last in spans:
             while start < end < last and stop < len(places):
-                end, stop = places[stop][1], stop + 1
-        yield begin, end
+                end = places[stop][1]
+                stop += 1
+        yield places[first][0], end
         first = stop
 
 
@@ -181,7 +230,7 @@ class TrainingQuestion:
     set: int
     type: int
     passages: tuple[int, ...]
-    spans: tuple[tuple[tuple[int, int], ...], ...]
+    spans: tuple[TokenSpans, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,11 +270,11 @@ def load_examples(
         DataError: no question is left.
         ArtifactError: the tokenizer does not frame pairs as [CLS] question [SEP] text [SEP].
     """
-    numbered = [
-        (number, example) for number, (_, examples) in enumerate(sets) for example in examples
-    ]
+    numbered = []
+    for number, (_, examples) in enumerate(sets):
+        numbered += [(number, example) for example in examples]
     roles = [_roles(example, answer_types, negatives_top_k) for _, example in numbered]
-    numbers: dict[tuple[str, str], int] = {}  # of the different passages
+    numbers: dict[tuple[str, str], int] = {}  # title and text of a passage → its number
     for positives, negatives in roles:
         for candidate in (*(candidate for candidate, _ in positives), *negatives):
             numbers.setdefault(_key(candidate), len(numbers))
@@ -233,25 +282,23 @@ def load_examples(
     titles = tokenize_texts(tokenizer, [title for title, _ in numbers])
     tokenized = tokenize_texts(tokenizer, [example.question for _, example in numbered])
     questions: list[TrainingQuestion] = []
-    for n, ((place, example), (positives, negatives)) in enumerate(
+    for n, ((set_number, example), (positives, negatives)) in enumerate(
         zip(numbered, roles, strict=True)
     ):
-        kind = answer_type(example) if sets[place][0].labelled else UNLABELLED
-        passages, spans = list[int](), list[tuple[tuple[int, int], ...]]()
-        for candidate, places in positives:
-            number = numbers[_key(candidate)]
-            located = tuple(texts.located(number, places, _MAX_ANSWER_TOKENS))
-            if located or kind != SPAN:
-                passages.append(number)
-                spans.append(located)
+        kind = answer_type(example) if sets[set_number][0].labelled else UNLABELLED
+        passages, spans = _positive_passages(positives, numbers, texts, needs_span=kind == SPAN)
         if spans or (negatives and not example.answers):
             passages += [numbers[_key(candidate)] for candidate in negatives]
             tokens = tokenized.tokens(n)
-            questions.append(TrainingQuestion(tokens, place, kind, tuple(passages), tuple(spans)))
+            questions.append(
+                TrainingQuestion(tokens, set_number, kind, tuple(passages), tuple(spans))
+            )
     if len(questions) < len(numbered):
         get_logger(__name__).warning(
             "%d of %d questions left out: no passage of theirs holds an answer of at most %d tokens",
-            *(len(numbered) - len(questions), len(numbered), _MAX_ANSWER_TOKENS),
+            len(numbered) - len(questions),
+            len(numbered),
+            _MAX_ANSWER_TOKENS,
         )
     if not questions:
         raise DataError(
@@ -261,41 +308,65 @@ def load_examples(
     return ReaderExamples(questions, titles, texts, pair_template(tokenizer))
 
 
+def _positive_passages(
+    positives: Sequence[Positive],
+    numbers: Mapping[tuple[str, str], int],
+    texts: TokenizedTexts,
+    *,
+    needs_span: bool,
+) -> tuple[list[int], list[TokenSpans]]:
+    """Numbers of the positive passages, and the tokens of the answers in each."""
+    passages = []
+    spans = []
+    for candidate, places in positives:
+        number = numbers[_key(candidate)]
+        located = tuple(texts.located(number, places, _MAX_ANSWER_TOKENS))
+        if located or not needs_span:
+            passages.append(number)
+            spans.append(located)
+    return passages, spans
+
+
 def _key(candidate: Candidate) -> tuple[str, str]:
     return candidate.passage.title, candidate.passage.text
 
 
 def _roles(
     example: Example, answer_types: bool, most: int
-) -> tuple[list[tuple[Candidate, list[tuple[int, int]]]], list[Candidate]]:
+) -> tuple[list[Positive], list[Candidate]]:
     """Positive passages with the places of the answers in them, and the best negatives."""
     if not example.answers:
         return [], list(example.candidates[:most])
     gold = example.of_role("positive")
     if answer_type(example) != SPAN:
+        if not answer_types:
+            return [], []
         others = [candidate for candidate in example.candidates if candidate.role != "positive"]
-        return (
-            ([(candidate, []) for candidate in gold], others[:most]) if answer_types else ([], [])
-        )
+        return [(candidate, []) for candidate in gold], others[:most]
     has_gold = any(candidate.has_answer for candidate in gold)
     matcher = AnswerMatcher(example.answers, example.answer_profile)
-    positives = []
+    positives: list[Positive] = []
+    negatives = []
     for candidate in example.candidates:
-        if candidate.has_answer and (candidate.role == "positive" or not has_gold):
-            text, is_gold = candidate.passage.text, candidate.role == "positive"
-            annotated = _annotated(example, text) if is_gold else []
-            places = [
-                *annotated,
-                *(place for place in matcher.places(text) if place not in annotated),
-            ]
-            if places:
-                positives.append((candidate, places[:_MAX_SPANS]))
-    return positives, [candidate for candidate in example.candidates if not candidate.has_answer][
-        :most
-    ]
+        if not candidate.has_answer:
+            negatives.append(candidate)
+            continue
+        is_gold = candidate.role == "positive"
+        if has_gold and not is_gold:
+            continue
+        text = candidate.passage.text
+        places = [*(_annotated(example, text) if is_gold else []), *matcher.places(text)]
+        if places:
+            positives.append((candidate, list(dict.fromkeys(places))[:_MAX_SPANS]))
+    return positives, negatives[:most]
 
 
 def _annotated(question: Question | Example, text: str) -> list[tuple[int, int]]:
     """The place that SQuAD states for the first answer, if it stands there in this text."""
-    pairs = zip(question.answers[:1], question.answer_starts[:1], strict=False)
-    return [(start, start + len(a)) for a, start in pairs if a and text.startswith(a, start)]
+    if not question.answers or not question.answer_starts:
+        return []
+    answer = question.answers[0]
+    start = question.answer_starts[0]
+    if not answer or not text.startswith(answer, start):
+        return []
+    return [(start, start + len(answer))]

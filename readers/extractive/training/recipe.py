@@ -79,15 +79,7 @@ def build(config: ReaderTrainConfig, world: World) -> Method:
     watched = list(chain.from_iterable(held_out.values()))
     n_held_out = len(watched)
     watched = draw(watched, config.validation_questions, config, 4)
-    settings = ReaderSettings(
-        max_tokens=min(384, position_limit(model.encoder.config.to_dict())),
-        question_tokens=config.question_tokens,
-        title_tokens=config.title_tokens,
-        select=config.normalisation == "passage",
-        answer_types=config.answer_types,
-        table_spans=_TABLE_SPANS,
-        effort=config.effort,
-    )
+    settings = _settings(config, position_limit(model.encoder.config.to_dict()))
 
     def evaluate() -> dict[str, float]:
         reader = ExtractiveReader(model, tokenizer, settings, device=world.device)
@@ -113,6 +105,19 @@ def build(config: ReaderTrainConfig, world: World) -> Method:
             "held-out questions": n_held_out,
             "passages": len(rows.texts),
         },
+    )
+
+
+def _settings(config: ReaderTrainConfig, positions: int) -> ReaderSettings:
+    """Settings of the finished reader, before its ranking is tuned."""
+    return ReaderSettings(
+        max_tokens=min(384, positions),
+        question_tokens=config.question_tokens,
+        title_tokens=config.title_tokens,
+        select=config.normalisation == "passage",
+        answer_types=config.answer_types,
+        table_spans=_TABLE_SPANS,
+        effort=config.effort,
     )
 
 

@@ -38,7 +38,10 @@ class Teacher:
     def __init__(
         self, model: SpanModel, pieces: Tensor, own: PairTemplate, theirs: PairTemplate
     ) -> None:
-        self.model, self.pieces, self._own, self._theirs = model.eval(), pieces, own, theirs
+        self.model = model.eval()
+        self.pieces = pieces
+        self._own = own
+        self._theirs = theirs
         self._shift = len(theirs.between) - len(own.between)
 
     @classmethod
@@ -68,31 +71,22 @@ class Teacher:
                 f"the teacher {source} has no logit of the passage",
                 hint="set answer_types=false and selection_weight=0, or take a reader trained with them",
             )
-        vocabulary = other.get_vocab()
-        special = {
-            getattr(tokenizer, f"{role}_token"): getattr(other, f"{role}_token_id")
-            for role in ("cls", "sep", "pad", "unk", "mask")
-        }
-        names = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
-        pieces = [special.get(name, vocabulary.get(name)) for name in names]
-        absent = [
-            n
-            for n, piece in zip(names, pieces, strict=True)
-            if piece is None and "[unused" not in n
-        ]
-        is_unlike = tokenizer.tokenize(_SPLIT_ALIKE) != other.tokenize(_SPLIT_ALIKE)
-        if absent or is_unlike:
-            what = (
-                f"does not know the token {absent[0]!r}"
-                if absent
-                else f"splits otherwise: {_SPLIT_ALIKE}"
-            )
+        pieces = _pieces(tokenizer, other)
+        problem = ""
+        for name, piece in pieces.items():
+            if piece is None and "[unused" not in name:
+                problem = f"does not know the token {name!r}"
+                break
+        if not problem and tokenizer.tokenize(_SPLIT_ALIKE) != other.tokenize(_SPLIT_ALIKE):
+            problem = f"splits otherwise: {_SPLIT_ALIKE}"
+        if problem:
             raise ConfigError(
-                f"the teacher {source} {what}",
+                f"the teacher {source} {problem}",
                 hint="take a teacher whose tokenizer splits texts into the student's word pieces",
             )
         model.to(device).to_compute(resolve_precision(precision, device))
-        ids = [other.unk_token_id if piece is None else piece for piece in pieces]
+        unknown = other.unk_token_id
+        ids = [unknown if piece is None else piece for piece in pieces.values()]
         pieces_of = torch.tensor(ids, device=device)
         return cls(model, pieces_of, pair_template(tokenizer), pair_template(other))
 
@@ -104,17 +98,26 @@ class Teacher:
             input_ids, attention_mask: (R, L) int64 rows of the student, padded on the right.
         """
         rows, length = input_ids.shape
-        first = (
-            (input_ids == self._own.separator).int().argmax(1, keepdim=True)
-        )  # (R, 1) end of the question
+        # (R, 1) the end of the question
+        first = (input_ids == self._own.separator).int().argmax(1, keepdim=True)
         column = torch.arange(length + self._shift, device=input_ids.device).expand(rows, -1)
         source = torch.where(column <= first, column, torch.maximum(column - self._shift, first))
-        ids, mask = self.pieces[input_ids].gather(1, source), attention_mask.gather(1, source)
+        ids = self.pieces[input_ids].gather(1, source)
+        mask = attention_mask.gather(1, source)
         low, middle, high = self._theirs.types
         second = first + (len(self._theirs.between) if middle == low else 0)
         types = torch.where((column >= second) & mask.bool(), high, low)
         read = self.model.logits(ids, mask, types)
         column = column[:, :length]
         place = torch.where(column <= first, column, column + self._shift)
-        start, end = read.start.gather(1, place), read.end.gather(1, place)
-        return read._replace(start=start, end=end)
+        return read._replace(start=read.start.gather(1, place), end=read.end.gather(1, place))
+
+
+def _pieces(tokenizer: Any, other: Any) -> dict[str, int | None]:
+    """The other tokenizer's id of each token; None where it does not know it."""
+    vocabulary = other.get_vocab()
+    for role in ("cls", "sep", "pad", "unk", "mask"):
+        name = getattr(tokenizer, f"{role}_token")
+        vocabulary[name] = getattr(other, f"{role}_token_id")
+    names = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
+    return {name: vocabulary.get(name) for name in names}
