@@ -23,10 +23,14 @@ def answer_scores(
         answers: (n,) accepted answers of each question.
         profiles: (n,) rules by which answers are compared. Patterns have no F1.
     """
-    em, f1 = zip(*map(em_and_f1, texts, answers, profiles), strict=True)
-    overlaps = [overlap for overlap in f1 if not np.isnan(overlap)] or [0.0]
-    shares = {"em": np.mean(em), "f1": np.mean(overlaps), "silent": texts.count(None) / len(texts)}
-    return {name: round(100 * float(share), 2) for name, share in shares.items()}
+    figures = np.array(list(map(em_and_f1, texts, answers, profiles)), float)  # (n, 2)
+    overlaps = figures[~np.isnan(figures[:, 1]), 1]
+    f1 = float(overlaps.mean()) if len(overlaps) else 0.0
+    return {
+        "em": round(100 * float(figures[:, 0].mean()), 2),
+        "f1": round(100 * f1, 2),
+        "silent": round(100 * texts.count(None) / len(texts), 2),
+    }
 
 
 def first_answers(reader: Reader, requests: Sequence[ReadRequest]) -> list[str | None]:
@@ -41,10 +45,10 @@ def reading_scores(
     """`answer_scores` of a reader that reads these passages of each example, all with equal
     scores.
     """
+    questions = [example.question for example in examples]
+    requests = list(map(ReadRequest.of, questions, passages))
     texts: list[str | None] = []
-    for begin in range(0, len(examples), _BATCH_SIZE):
-        batch = slice(begin, begin + _BATCH_SIZE)
-        pairs = zip(examples[batch], passages[batch], strict=True)
-        requests = [ReadRequest.of(example.question, listed) for example, listed in pairs]
-        texts += first_answers(reader, requests)
-    return answer_scores(texts, [e.answers for e in examples], [e.answer_profile for e in examples])
+    for begin in range(0, len(requests), _BATCH_SIZE):
+        texts += first_answers(reader, requests[begin : begin + _BATCH_SIZE])
+    answers = [example.answers for example in examples]
+    return answer_scores(texts, answers, [example.answer_profile for example in examples])

@@ -13,7 +13,8 @@ from readers.manifest import Calibration
 
 # Of `Ranked.features`: those that tell whether the first answer is right, and whether passages hold
 # any.
-RIGHT_FEATURES, ABSENT_FEATURES = (0, 1, 2, 3), (1, 4)
+RIGHT_FEATURES = (0, 1, 2, 3)
+ABSENT_FEATURES = (1, 4)
 _PULL = 1e-4  # keeps fitted parameters finite where the outcomes are separated perfectly
 
 

@@ -56,15 +56,12 @@ class Manifest(Config):
 
     def save(self, folder: Path) -> None:
         """Write `reader.json` into `folder`, after all other files."""
-        files = (
-            path
-            for path in sorted(folder.iterdir())
-            if path.is_file() and path.name not in _UNCHECKED
-        )
-        checksums = {path.name: sha256_file(path) for path in files}
-        atomic_write_json(
-            folder / READER_FILE, {**self.model_dump(mode="json"), "checksums": checksums}
-        )
+        checksums = {}
+        for path in sorted(folder.iterdir()):
+            if path.is_file() and path.name not in _UNCHECKED:
+                checksums[path.name] = sha256_file(path)
+        content = {**self.model_dump(mode="json"), "checksums": checksums}
+        atomic_write_json(folder / READER_FILE, content)
 
 
 ManifestT = TypeVar("ManifestT", bound=Manifest)
@@ -76,7 +73,8 @@ def read_reader_file(folder: Path) -> dict[str, Any]:
     Raises:
         ArtifactError: there is none, it cannot be read, or is not an object.
     """
-    path, hint = folder / READER_FILE, "copy the whole folder again"
+    path = folder / READER_FILE
+    hint = "copy the whole folder again"
     if not path.exists():
         raise IncompleteArtifactError(
             f"{folder} has no {READER_FILE}", hint="finish `rag train` first"
@@ -125,7 +123,8 @@ def check_files(checksums: Mapping[str, str], folder: Path, *needed: str) -> Non
             raise IncompleteArtifactError(
                 f"{folder}: {name} is missing", hint="copy the whole folder again"
             )
-        if (actual := sha256_file(folder / name)) != checksums.get(name):
+        actual = sha256_file(folder / name)
+        if actual != checksums.get(name):
             raise MismatchedArtifactError(
                 f"{folder / name} has sha256 {actual}, {READER_FILE} names {checksums.get(name, 'none')}",
                 hint="the file is damaged or belongs to another reader: copy the folder again",

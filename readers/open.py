@@ -67,13 +67,9 @@ def reader_kind(source: str | Path | None) -> str:
             hint=f"give {_EXPECTED}",
         )
     names = read_config(folder).get("architectures") or ["a model without a named architecture"]
-    kinds = [
-        kind
-        for end, kind in _ARCHITECTURES.items()
-        if any(str(name).endswith(end) for name in names)
-    ]
-    if kinds:
-        return kinds[0]
+    for end, kind in _ARCHITECTURES.items():
+        if any(str(name).endswith(end) for name in names):
+            return kind
     raise ArtifactError(
         f"{source}: no reader: found {', '.join(names)}, expected {_EXPECTED}",
         hint="a bare encoder becomes a reader by `rag train reader --from …`",
@@ -100,20 +96,22 @@ def open_reader(
         ArtifactError: there is no reader, or its files are damaged.
         ConfigError: unknown settings, or values that do not fit.
     """
-    kind, (place, options) = reader_kind(source), _split(source)
+    kind = reader_kind(source)
+    folder, options = _split(source)
     if options and kind != "llm":
         raise ConfigError(
             f"{source}: settings after # are for language models, found a reader of the kind {kind}",
             hint="leave them out; such a reader's settings stand in its reader.json",
         )
     if options:
-        source, settings = place, {**parse_overrides(options.split(",")), **settings}
+        source = folder
+        settings = {**parse_overrides(options.split(",")), **settings}
     load: Callable[..., Reader] = resolve_name(_OPENERS[kind])
     return load(source, precision=precision, device=device, **settings)
 
 
 def _split(source: str | Path | None) -> tuple[str | Path, str]:
     """A folder or name, and the settings written after it."""
-    place, mark, options = str(source or "").partition("#")
-    is_plain = not mark or Path(str(source)).exists() or place.startswith(_SCHEME)
-    return (source or "", "") if is_plain else (place, options)
+    folder, mark, options = str(source or "").partition("#")
+    is_plain = not mark or Path(str(source)).exists() or folder.startswith(_SCHEME)
+    return (source or "", "") if is_plain else (folder, options)

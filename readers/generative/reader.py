@@ -121,22 +121,20 @@ class GenerativeReader(Reader):
         for batch in self._batches(requests):
             # Whole answers, also those longer than `answer_tokens`.
             ids = [self.seq2seq.answer_ids(answers[number]) for number in batch.questions]
-            with torch.inference_mode():
-                values = self._answer_log_likelihood(batch, ids)
-            for number, value in zip(batch.questions, values.tolist(), strict=True):
-                results[number] = value
+            for number, score in zip(batch.questions, self._scores(batch, ids), strict=True):
+                results[number] = score
         return results
 
-    def _answer_log_likelihood(
-        self, batch: _Batch, answers: Sequence[Sequence[int]]
-    ) -> torch.Tensor:
-        """(B,) log p(answer | question, passages) of an answer to each question."""
+    @torch.inference_mode()
+    def _scores(self, batch: _Batch, answers: Sequence[Sequence[int]]) -> list[float]:
+        """log p(answer | question, passages) of an answer to each question."""
         memory = batch.memory
         if self.settings.marginal is None:
-            return self.seq2seq.token_log_probs(memory, self.seq2seq.targets(answers)).sum(1)
+            labels = self.seq2seq.targets(answers)
+            return self.seq2seq.token_log_probs(memory, labels).sum(1).tolist()
         logp, _, _ = read_apart(self.seq2seq, memory.apart(), memory.counts, answers)
         scores = pad_sequence(batch.scores, batch_first=True, padding_value=float("-inf"))
-        return answer_log_likelihood(self.settings.marginal, scores.to(logp), logp)
+        return answer_log_likelihood(self.settings.marginal, scores.to(logp), logp).tolist()
 
     def _batches(self, requests: Sequence[ReadRequest]) -> Iterator[_Batch]:
         """The questions that have passages, in batches, with their passages encoded."""
@@ -191,23 +189,20 @@ class GenerativeReader(Reader):
         generated = self.seq2seq.generate(
             batch.memory, answer_tokens=settings.answer_tokens, beams=settings.beams
         )
-        rows: list[int] = []
-        answers: list[Sequence[int]] = []
-        for row, beams in enumerate(generated):
-            scored: list[Sequence[int]] = list(self._different(beams))
-            if self._no_answer is not None:
-                scored.append(self._no_answer)
-            rows += [row] * len(scored)
-            answers += scored
-        found: list[list[Hypothesis]] = [[] for _ in generated]
         nulls: list[float | None] = [None] * len(generated)
+        if self._no_answer is not None:
+            nulls = self._scores(batch, [self._no_answer] * len(generated))
+        rows = []
+        answers = []
+        for row, beams in enumerate(generated):
+            for ids in self._different(beams):
+                rows.append(row)
+                answers.append(ids)
+        found: list[list[Hypothesis]] = [[] for _ in generated]
         for row, ids, score in zip(
             rows, answers, self._log_probs(batch.memory, rows, answers), strict=True
         ):
-            if ids is self._no_answer:
-                nulls[row] = score
-            else:
-                found[row].append(Hypothesis(tuple(ids), score, ()))
+            found[row].append(Hypothesis(tuple(ids), score, ()))
         yield from zip(found, nulls, strict=True)
 
     def _different(self, beams: Sequence[list[int]]) -> Iterable[list[int]]:

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from rag.config import load_config, parse_overrides
 from rag.core.errors import ConfigError, ReaderError
@@ -49,16 +49,10 @@ def endpoint_of(source: str, **settings: Any) -> Endpoint:
         ConfigError: the source names no address or no model, or a setting is wrong.
         MissingDependencyError: the package `openai` is not installed.
     """
-    base_url, _, named = source.partition(":")[2].partition("#")
-    model, *assignments = named.split(",")
-    try:
-        address = urlsplit(base_url)
-        is_address = (
-            address.scheme in ("http", "https") and bool(address.hostname) and address.port != 0
-        )
-    except ValueError:  # the port is no number, or an IPv6 address is incomplete
-        is_address = False
-    if not is_address or not model:
+    base_url, _, options = source.partition(":")[2].partition("#")
+    model, *assignments = options.split(",")
+    address = _address(base_url)
+    if address is None or not model:
         raise ConfigError(
             f"{source!r} names no language model, expected openai:BASE_URL#MODEL",
             hint="for example openai:http://localhost:11434/v1#qwen3:8b",
@@ -74,6 +68,16 @@ def endpoint_of(source: str, **settings: Any) -> Endpoint:
     return Endpoint(base_url, model, checked)
 
 
+def _address(base_url: str) -> SplitResult | None:
+    """The parts of an address over HTTP; None if it is none."""
+    try:
+        address = urlsplit(base_url)
+        is_complete = bool(address.hostname) and address.port != 0
+    except ValueError:  # the port is no number, or an IPv6 address is incomplete
+        return None
+    return address if is_complete and address.scheme in ("http", "https") else None
+
+
 class Endpoint:
     """Completes chats over HTTP by the `openai` package, which repeats failed requests."""
 
@@ -82,9 +86,8 @@ class Endpoint:
     def __init__(self, base_url: str, model: str, settings: LanguageModelSettings) -> None:
         self._openai = require("openai", extra="llm")
         self.settings = settings
-        key = os.environ.get(
-            KEY_VARIABLE, ""
-        ).strip()  # without the line break of the file it was read from
+        # Without the line break of the file that it was read from.
+        key = os.environ.get(KEY_VARIABLE, "").strip()
         if not (key.isascii() and key.isprintable()):
             raise ConfigError(
                 f"{KEY_VARIABLE} cannot stand in a header", hint="set it to the key alone"
@@ -96,7 +99,8 @@ class Endpoint:
             max_retries=settings.retries,
             timeout=self._openai.Timeout(limit_s, connect=min(limit_s, _CONNECT_S)),
         )
-        self._model, self._limit_s = model, limit_s
+        self._model = model
+        self._limit_s = limit_s
         self._more: dict[str, Any] = {"logprobs": True}
         self._takes_schemas = True
         self.name = f"{model} at {base_url}"
@@ -130,8 +134,9 @@ class Endpoint:
                 **more,
             )
             choice = reply.choices[0]
-            text, logprobs = choice.message.content, getattr(choice, "logprobs", None)
-            tokens = [float(token.logprob) for token in (logprobs and logprobs.content) or ()]
+            text = choice.message.content
+            tokens = getattr(getattr(choice, "logprobs", None), "content", None) or ()
+            log_p = sum(float(token.logprob) for token in tokens)
         except self._openai.OpenAIError as error:
             if self._more and "logprob" in str(error):  # the endpoint refuses this parameter
                 self._more = {}
@@ -144,17 +149,16 @@ class Endpoint:
             raise self._explained(error) from error
         if not isinstance(text, str):
             raise ReaderError(f"{self.name}: the reply holds no text", hint="choose a chat model")
-        return Completion(text, sum(tokens) if tokens else None)
+        return Completion(text, log_p if tokens else None)
 
     def _explained(self, error: Exception) -> ReaderError:
         """What went wrong and what to do, from an error of the package or of an odd reply."""
-        if status := getattr(error, "status_code", 0):
-            # the message of a refused key may repeat it
+        status = getattr(error, "status_code", 0)
+        if status:
+            # The message of a refused key may repeat it.
             message = "" if status in (401, 403) else f": {getattr(error, 'message', ''):.200}"
-            reason, hint = (
-                f"HTTP {status}{message}",
-                _HINTS.get(status, _LONG if status < 500 else _FAILED),
-            )
+            reason = f"HTTP {status}{message}"
+            hint = _HINTS.get(status, _LONG if status < 500 else _FAILED)
         elif isinstance(error, self._openai.APITimeoutError):
             reason = f"no reply within {self._limit_s:g} s"
             hint = f"a slow model needs more time, as in #{self._model},timeout_s={2 * self._limit_s:g}"

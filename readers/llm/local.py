@@ -48,7 +48,9 @@ class LocalModel:
     is_remote = False
 
     def __init__(self, model: Any, tokenizer: Any, name: str) -> None:
-        self.name, self._model, self._tokenizer = name, model, tokenizer
+        self.name = name
+        self._model = model
+        self._tokenizer = tokenizer
         self._window = causal_limit(model)
         ends = getattr(model.generation_config, "eos_token_id", None)
         ends = tokenizer.eos_token_id if ends is None else ends

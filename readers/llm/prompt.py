@@ -11,6 +11,7 @@ import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Literal
 
 from rag.core.errors import ReaderError
@@ -81,15 +82,13 @@ def fence_passages(question: str, passages: Sequence[Passage]) -> tuple[str, str
 
     Each passage stands between marks that nobody can guess.
     """
-    texts = [
-        f"{passage.title + ': ' if passage.title else ''}{passage.text}" for passage in passages
-    ]
     mark = secrets.token_hex(8)
-    fenced = [
-        f"<passage {mark} {n}>\n{text}\n</passage {mark} {n}>"
-        for n, text in enumerate(texts, start=1)
-    ]
-    return _FENCES.format(mark=mark), "\n".join([*fenced, "", f"Question: {question}"])
+    lines = []
+    for number, passage in enumerate(passages, start=1):
+        text = f"{passage.title}: {passage.text}" if passage.title else passage.text
+        lines.append(f"<passage {mark} {number}>\n{text}\n</passage {mark} {number}>")
+    lines += ["", f"Question: {question}"]
+    return _FENCES.format(mark=mark), "\n".join(lines)
 
 
 def prompt_messages(
@@ -124,10 +123,10 @@ def parse_reply(text: str) -> tuple[Statement, ...]:
         >>> parse_reply("I don't know."), parse_reply('{"answer": null}')
         ((), ())
     """
-    text = _THOUGHT.sub(
-        "", as_unicode(text)
-    ).strip()  # a reply cut inside an emoji ends in half a character
-    if (answer := _json_answer(text)) is not None:
+    # A reply that was cut inside an emoji ends in half a character.
+    text = _THOUGHT.sub("", as_unicode(text)).strip()
+    answer = _json_answer(text)
+    if answer is not None:
         return _short_reply(answer["answer"], answer.get("passages"))
     words = " ".join(text.replace("```", " ").replace("**", "").split())
     if not words or '"answer"' in words or re.match(r"\{|\[(?!\d{1,4}[],;])", words):
@@ -135,9 +134,11 @@ def parse_reply(text: str) -> tuple[Statement, ...]:
     if _is_refusal(_CITED.sub("", words)):
         return ()
     statements = _cited_statements(words)
-    if len(statements) == 1:  # a few words are no sentence
-        statements = [(_without_stop(statements[0][0]), statements[0][1])]
-    return tuple(statements)
+    if len(statements) != 1:
+        return tuple(statements)
+    # A few words are no sentence.
+    [(statement, numbers)] = statements
+    return ((_without_stop(statement), numbers),)
 
 
 def _json_answer(text: str) -> dict[str, Any] | None:
@@ -145,10 +146,8 @@ def _json_answer(text: str) -> dict[str, Any] | None:
     for brace in re.finditer(r"\{", text):
         try:
             value, _ = json.JSONDecoder().raw_decode(text, brace.start())
-        except (
-            ValueError,
-            RecursionError,
-        ):  # no JSON, or numbers or nesting beyond Python's limits
+        except (ValueError, RecursionError):
+            # No JSON, or numbers or nesting beyond Python's limits.
             continue
         if isinstance(value, dict) and "answer" in value:
             return value
@@ -158,7 +157,8 @@ def _json_answer(text: str) -> dict[str, Any] | None:
 def _cited_statements(words: str) -> list[Statement]:
     """The statements of a reply, each ended by its citations, or by the reply's end."""
     statements: list[Statement] = []
-    begin = prefix.end() if (prefix := _PREFIX.match(words)) else 0
+    prefix = _PREFIX.match(words)
+    begin = prefix.end() if prefix else 0
     for cited in re.finditer(rf"(?:{_CITED.pattern})+([.!?])?|\Z", words):
         statement = words[begin : cited.start()].strip('"“” ')
         numbers = tuple(dict.fromkeys(map(int, re.findall(r"\d+", cited[0]))))
@@ -185,14 +185,14 @@ def _without_stop(words: str) -> str:
     return words.rstrip(".") if words.count(".") == 1 else words
 
 
+def _is_word(value: object) -> bool:
+    return isinstance(value, str | int | float)
+
+
 def _short_reply(answer: object, passages: object) -> tuple[Statement, ...]:
-    if (
-        isinstance(answer, list)
-        and answer
-        and all(isinstance(item, str | int | float) for item in answer)
-    ):
+    if isinstance(answer, list) and answer and all(map(_is_word, answer)):
         answer = ", ".join(map(str, answer))
-    if answer is not None and not isinstance(answer, str | int | float):
+    if answer is not None and not _is_word(answer):
         raise _malformed(f'"answer" is {str(answer)[:80]!r}, expected a string or null')
     if isinstance(answer, bool):
         answer = "yes" if answer else "no"
@@ -200,7 +200,11 @@ def _short_reply(answer: object, passages: object) -> tuple[Statement, ...]:
     if _is_refusal(words):
         return ()
     cited = passages if isinstance(passages, list) else [passages]
-    numbers = [int(digits[0]) for item in cited if (digits := re.search(r"\d{1,4}", str(item)))]
+    numbers = []
+    for item in cited:
+        digits = re.search(r"\d{1,4}", str(item))
+        if digits:
+            numbers.append(int(digits[0]))
     return ((_without_stop(words), tuple(dict.fromkeys(numbers))),)
 
 
@@ -209,14 +213,11 @@ def to_result(
 ) -> AnswerSet:
     """The reply as an answer with evidence and all its citations.
 
-    A statement is supported if the passages that it cites contain it literally or half of its
-    words; "yes" and "no" if they cite one. Evidence is the first cited passage that contains the
-    answer literally, else the first cited one, if it supports the answer, else any that contains
-    it. An answer of which a statement is not supported has `is_supported` False, a `note`, and "no
-    answer" as the likelier outcome. Without any evidence there is no answer.
-
-    The confidence is the model's probability of the reply if the model returns it, otherwise 0.5.
-    Neither is calibrated.
+    Evidence is the first cited passage that contains the answer literally, else the first cited one,
+    if it supports the answer, else any that contains it. An answer of which a statement is not
+    supported has `is_supported` False, a `note`, and "no answer" as the likelier outcome. The
+    confidence is the model's probability of the reply if it returns one, else 0.5; neither is
+    calibrated.
 
     Args:
         log_p: log-probability of the reply, if the model returns it.
@@ -229,13 +230,16 @@ def to_result(
     passages = [readable[number] for number in read]
     answer = " ".join(text for text, _ in statements)
     is_quotable = answer.lower().rstrip(".") not in ("yes", "no")
-    spans = [find_span(answer, passage.text) if is_quotable else None for passage in passages]
-    named = list(dict.fromkeys(number for _, numbers in statements for number in numbers))
+    spans: list[tuple[int, int] | None] = [None] * len(passages)
+    if is_quotable:
+        spans = [find_span(answer, passage.text) for passage in passages]
+    named = list(dict.fromkeys(chain.from_iterable(numbers for _, numbers in statements)))
     cited = [number - 1 for number in named if 1 <= number <= len(passages)]
     quoting = [place for place, span in enumerate(spans) if span is not None]
-    unsupported = [
-        text for text, of in statements if not _is_supported(text, of, passages, is_quotable)
-    ]
+    unsupported = []
+    for text, numbers in statements:
+        if not _is_supported(text, numbers, passages, is_quotable):
+            unsupported.append(text)
     evidence = _first_evidence(cited, quoting, prefers_quoting=bool(unsupported))
     if evidence is None and not named and is_quotable:
         evidence = _passage_with_words(answer, passages)
@@ -243,6 +247,8 @@ def to_result(
         return AnswerSet(request.question, (), 1.0)
     notes = _citation_notes(named, len(passages))
     span = spans[evidence]
+    if span is not None:
+        answer = passages[evidence].text[slice(*span)]
     if evidence not in cited:
         stands = "its words stand" if span is None else "it stands"
         notes.append(f"{stands} in a passage that it does not cite")
@@ -250,11 +256,12 @@ def to_result(
     elif unsupported:
         what = ": " + " ".join(unsupported) if len(statements) > 1 else " it"
         notes.append(f"the passages that it cites do not say{what}")
-    probability *= _DOUBT if unsupported else 1.0
-    places = [request.evidence(number, at) for number, at in zip(read, spans, strict=True)]
+    if unsupported:
+        probability *= _DOUBT
+    places = [request.evidence(number, place) for number, place in zip(read, spans, strict=True)]
     cites_more = any(number != evidence for number in cited)
-    stated = Answer(
-        answer if span is None else passages[evidence].text[slice(*span)],
+    best = Answer(
+        answer,
         probability,
         probability,
         places[evidence],
@@ -262,8 +269,7 @@ def to_result(
         is_supported=not unsupported,
         note="; ".join(notes),
     )
-    none = 1.0 - probability if unsupported else 0.0
-    return AnswerSet(request.question, (stated,), none)
+    return AnswerSet(request.question, (best,), 1.0 - probability if unsupported else 0.0)
 
 
 def _first_evidence(
@@ -294,6 +300,9 @@ def _passage_with_words(answer: str, passages: Sequence[Passage]) -> int | None:
 def _is_supported(
     statement: str, numbers: Sequence[int], passages: Sequence[Passage], is_quotable: bool
 ) -> bool:
+    """Whether the passages that a statement cites contain it literally, or half of its words; "yes"
+    and "no" are supported by any passage.
+    """
     cited = [passages[number - 1] for number in numbers if 1 <= number <= len(passages)]
     if not cited or not is_quotable:
         return bool(cited)

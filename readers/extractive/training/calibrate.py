@@ -37,7 +37,6 @@ _PRESENTED = 0.33
 # Of 8 questions these two, one per half, are also read without right passages.
 _EMPTIED = (0, 5)
 _OF = 8
-_CHUNK = 64
 
 log = get_logger(__name__)
 
@@ -104,8 +103,6 @@ class _Question:
 
     Attributes:
         weight: its share of all questions, all sets having the same.
-        number: its number in `rows`, which are those of all questions of a chunk.
-        row_numbers: (R,) its rows among these; `scores` is of all.
         holds: (R,) whether the row's passage holds an answer.
         ranks: (R,) how many of its passages rank before the row's.
     """
@@ -113,9 +110,7 @@ class _Question:
     example: Example
     label: str
     weight: float
-    number: int
     rows: PassageRows
-    row_numbers: Int64
     scores: RowScores
     holds: Bool
     ranks: Int64
@@ -129,8 +124,8 @@ class _Question:
         used = ~self.holds if emptied else np.ones(len(self.holds), bool)
         if depth is not None:
             used &= self.ranks < depth
-        ranker = QuestionRanker(self.rows, self.number, _search_scores(self.example), settings)
-        ranked = ranker.rank(self.row_numbers[used], self.scores)
+        ranker = QuestionRanker(self.rows, 0, _search_scores(self.example), settings)
+        ranked = ranker.rank(np.nonzero(used)[0], self.scores)
         return ranked, bool(self.holds[used].any())
 
     def is_right(self, settings: ReaderSettings) -> bool:
@@ -146,38 +141,18 @@ def _search_scores(example: Example) -> list[float]:
 
 def _read(reader: ExtractiveReader, sets: Mapping[str, Sequence[Example]]) -> list[_Question]:
     """Read the passages of all questions."""
-    labelled = []
-    for label, examples in sets.items():
-        labelled += [(label, example) for example in examples]
     questions = []
-    for begin in range(0, len(labelled), _CHUNK):
-        chunk = labelled[begin : begin + _CHUNK]
-        examples = [example for _, example in chunk]
-        rows, scores = reader.score(
-            [example.question for example in examples], [example.passages for example in examples]
-        )
-        ranks = retrieval_ranks(rows, list(map(_search_scores, examples)))
-        owners = rows.owners
-        for number, (label, example) in enumerate(chunk):
-            row_numbers = np.nonzero(owners == number)[0]
+    for label, examples in sets.items():
+        weight = 1.0 / (len(sets) * len(examples))
+        for example in examples:
+            rows, scores = reader.score([example.question], [example.passages])
             holds = []
-            for row in row_numbers:
-                _, place = rows.pairs[rows.rows[row].group]
-                holds.append(bool(example.candidates[place].has_answer))
-            weight = 1.0 / (len(sets) * len(sets[label]))
-            questions.append(
-                _Question(
-                    example,
-                    label,
-                    weight,
-                    number,
-                    rows,
-                    row_numbers,
-                    scores,
-                    np.array(holds, bool),
-                    ranks[row_numbers],
-                )
-            )
+            for row in rows.rows:
+                _, number = rows.pairs[row.group]
+                holds.append(bool(example.candidates[number].has_answer))
+            ranks = retrieval_ranks(rows, [_search_scores(example)])
+            read = np.array(holds, bool)
+            questions.append(_Question(example, label, weight, rows, scores, read, ranks))
     return questions
 
 
