@@ -58,6 +58,8 @@ _CITED = re.compile(r"\s*\[(\d{1,4}(?:\s*[,;]\s*\d{1,4})*)\]")
 _PREFIX = re.compile(
     r"(?:the |short |final )*answer(?: to the question)?(?: is:?|:)\s*", re.IGNORECASE
 )
+_WORDS_ELSEWHERE = "its words stand in a passage that it does not cite"
+_QUOTE_ELSEWHERE = "it stands in a passage that it does not cite"
 _SUPPORTED_SHARE = 0.5  # a statement is supported if its passages have this share of its words
 _DOUBT = 0.2  # factor on the confidence of an unsupported answer
 
@@ -236,10 +238,9 @@ def to_result(
     named = list(dict.fromkeys(chain.from_iterable(numbers for _, numbers in statements)))
     cited = [number - 1 for number in named if 1 <= number <= len(passages)]
     quoting = [place for place, span in enumerate(spans) if span is not None]
-    unsupported = []
-    for text, numbers in statements:
-        if not _is_supported(text, numbers, passages, is_quotable):
-            unsupported.append(text)
+    unsupported = [
+        text for text, of in statements if not _is_supported(text, of, passages, is_quotable)
+    ]
     evidence = _first_evidence(cited, quoting, prefers_quoting=bool(unsupported))
     if evidence is None and not named and is_quotable:
         evidence = _passage_with_words(answer, passages)
@@ -250,8 +251,7 @@ def to_result(
     if span is not None:
         answer = passages[evidence].text[slice(*span)]
     if evidence not in cited:
-        stands = "its words stand" if span is None else "it stands"
-        notes.append(f"{stands} in a passage that it does not cite")
+        notes.append(_WORDS_ELSEWHERE if span is None else _QUOTE_ELSEWHERE)
         unsupported = []
     elif unsupported:
         what = ": " + " ".join(unsupported) if len(statements) > 1 else " it"

@@ -16,7 +16,8 @@ PACKAGES = ("rag", "indexers", "retrievers", "readers", "serve")
 
 # folder: (ceiling, target), in tokens of code.
 # Typed metadata raised those of indexers, until both packages that share it are laid out.
-# RAG's parts, two models of one folder, raised those of rag/runtime.
+# RAG's parts, two models of one folder, raised those of rag/runtime; its published form and ModernBERT
+# those of readers.
 TOKENS = {
     "rag/*.py": (10_770, 10_500),
     "rag/adaptation": (6_620, 5_550),
@@ -35,7 +36,7 @@ TOKENS = {
     "rag/scale": (2_825, 2_700),
     "rag/training": (9_590, 8_200),
     "indexers": (32_700, 28_000),
-    "readers": (46_180, 43_000),
+    "readers": (46_370, 43_600),
     "retrievers": (48_420, 41_000),
     "serve": (17_750, 16_000),
     "tests": (263_020, 200_000),

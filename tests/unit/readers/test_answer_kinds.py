@@ -1,5 +1,7 @@
 """What a reader of spans gives for questions that ask for a list, or for yes or no."""
 
+from dataclasses import replace
+
 import pytest
 
 import rag
@@ -92,3 +94,25 @@ def test_the_list_around_a_span_ends_where_its_entries_end() -> None:
         ("", ""),
     ):
         assert list_around(text, text.index(part)) is None
+
+
+@pytest.mark.parametrize(
+    ("question", "text", "kind"),
+    [
+        ("How do I start it?", STEPS, "list"),
+        ("And how can we start it?", STEPS, "list"),
+        ("What are the things that it needs?", STEPS, "list"),
+        ("How many keys does it need?", STEPS, "answer"),
+        ("How do I start it?", "You need:\n• a key\n• a name", "answer"),
+    ],
+)
+def test_what_is_found_is_shown_though_no_short_answer_is_likely(
+    question: str, text: str, kind: str
+) -> None:
+    start = text.index("a key")
+    evidence = Evidence.of(Passage("1", "", text), 1.0, (start, start + 5))
+    result = AnswerSet(question, (Answer("a key", 1.0, 0.1, evidence),), 0.65)
+    shown = present_spans(result, 3)
+    assert (shown.kind, shown.is_answered) == (kind, kind == "list")
+    sentences = present_spans(replace(result, question=YES_NO), 3)
+    assert (sentences.kind, sentences.certainty) == ("passage", "perhaps")
