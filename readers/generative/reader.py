@@ -189,7 +189,7 @@ class GenerativeReader(Reader):
         generated = self.seq2seq.generate(
             batch.memory, answer_tokens=settings.answer_tokens, beams=settings.beams
         )
-        nulls: list[float | None] = [None] * len(generated)
+        nulls: Sequence[float | None] = [None] * len(generated)
         if self._no_answer is not None:
             nulls = self._scores(batch, [self._no_answer] * len(generated))
         rows = []
