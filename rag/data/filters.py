@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import translate
-from typing import Any
-
-import pyarrow as pa
-import pyarrow.compute as pc
+from typing import TYPE_CHECKING, Any
 
 from rag.core.errors import ConfigError
 from rag.core.types import Value, as_unicode
 from rag.data.metadata import EXACT_LIMIT, FILTER_FIELDS, number_of, text_of
 
-_COMPARISONS: dict[str, Callable[..., pa.Array]] = {
-    "gte": pc.greater_equal,
-    "gt": pc.greater,
-    "lte": pc.less_equal,
-    "lt": pc.less,
-}
+_COMPARISONS = {"gte": "greater_equal", "gt": "greater", "lte": "less_equal", "lt": "less"}
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 _SIGNS = {">=": "gte", "<=": "lte", ">": "gt", "<": "lt"}
 _OPTION = re.compile(r"(?P<field>[^=<>]+)(?P<sign>>=|<=|=|>|<)(?P<value>.+)", re.DOTALL)
 _WHOLE_NUMBER = re.compile(r"[-+]?\d+", re.ASCII)
@@ -68,16 +63,20 @@ class Condition:
         Raises:
             FilterError: a bound cannot be compared with any of the values.
 
+        >>> import pyarrow as pa
         >>> values = ["2021", "2019", "new"]
         >>> numbers = pa.array(map(number_of, values))
         >>> Condition("year", bounds=(("gte", 2020),)).matches(pa.array(values), numbers).to_pylist()
         [True, False, False]
         """
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
         if not self.bounds:
             return self._equals(texts, numbers)
         matches = pa.scalar(True)
         for sign, bound in self.bounds:
-            is_within = _compare(_COMPARISONS[sign], texts, numbers, bound)
+            is_within = _compare(sign, texts, numbers, bound)
             if is_within.null_count == len(is_within) > 0:
                 value = numbers[0].as_py() if texts[0].as_py() is None else texts[0].as_py()
                 raise FilterError(
@@ -88,6 +87,9 @@ class Condition:
         return matches
 
     def _equals(self, texts: pa.Array, numbers: pa.Array) -> pa.Array:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
         wanted_texts = []
         wanted_numbers = []
         for value in self.values:
@@ -104,10 +106,11 @@ class Condition:
         )
 
 
-def _compare(
-    comparison: Callable[..., pa.Array], texts: pa.Array, numbers: pa.Array, bound: Value
-) -> pa.Array:
+def _compare(sign: str, texts: pa.Array, numbers: pa.Array, bound: Value) -> pa.Array:
     """Whether each value is within a bound; null for those that cannot be compared with it."""
+    import pyarrow.compute as pc
+
+    comparison = getattr(pc, _COMPARISONS[sign])
     number = number_of(bound)
     if number is None:
         return comparison(texts, text_of(bound))
