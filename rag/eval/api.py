@@ -15,9 +15,10 @@ from rag.core.types import Question
 from rag.data.questions import questions_from, read_questions
 from rag.eval import runner
 from rag.eval.compare import Comparison, compare_evaluations
+from rag.eval.figures import main_figures
 from rag.eval.gold import GoldResolver
 from rag.eval.report import render_report
-from rag.eval.results import Evaluation, load_evaluation, load_evaluations, main_figures
+from rag.eval.results import Evaluation, load_evaluation, load_evaluations
 from rag.eval.settings import EvaluationSettings
 from rag.eval.source import QuestionSource
 from rag.eval.systems import System, gold_system, open_results, system_of
@@ -94,6 +95,11 @@ def evaluate(
         system, depth = open_results(Path(run), None if opened is None else opened.passages.find)
         ks = tuple(k for k in settings.ks if k <= depth) or (depth,)
         settings = settings.replaced(ks=ks, read=min(settings.read, depth))
+        if opened is None and settings.profile == "kilt":
+            raise ConfigError(
+                "KILT's figures are of pages, and a run without its index names passages alone",
+                hint="give the index that was searched",
+            )
         if opened is None and ".json" not in Path(run).suffixes:  # ids alone can be judged
             stream = (replace(question, answers=()) for question in stream)
     else:
@@ -133,7 +139,7 @@ def _open_system(
     if index is not None:
         opened = index.index if isinstance(index, Pipeline) else None
         if not settings.gold or index.reader is None:
-            return system_of(index), opened
+            return system_of(index, is_checked=isinstance(index, Pipeline)), opened
         lookup = None if opened is None else opened.passages.find
         return gold_system(index.reader, lookup, index.identity), opened
     if settings.gold and reads:

@@ -11,12 +11,11 @@ import numpy as np
 
 from rag.core.arrays import Float64
 from rag.core.errors import ConfigError, MismatchedArtifactError
-from rag.eval.results import Evaluation, main_figures
+from rag.eval.figures import find_figure, main_figures
+from rag.eval.results import Evaluation
 from rag.eval.scoring import figure_columns
-from rag.eval.settings import EvaluationSettings, cut_off
+from rag.eval.settings import EvaluationSettings
 from rag.metrics.significance import PairedTest, compare_paired, holm
-
-_UNCUT = ("mrr", "RR", "AP")  # figures that look at all that was retrieved
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +81,13 @@ def _compared(figure: str, a: str, b: str, ours: Float64, theirs: Float64) -> Co
 def _shared_figures(evaluations: Sequence[Evaluation]) -> list[str]:
     """The main figures that all have, if all have retrieved the passages that a figure looks at."""
     depths = {depth_of(evaluation) for evaluation in evaluations}
-    common = set.intersection(
-        *({*each.metrics["figures"]} - {"passage_em@100"} for each in evaluations)
-    )
-    shared = [
-        name
-        for name in main_figures(dict.fromkeys(common), limit=len(common))
-        if (len(depths) == 1 if name in _UNCUT else cut_off(name) <= min(depths))
-    ]
+    common = set.intersection(*(set(each.metrics["figures"]) for each in evaluations))
+    shared = []
+    for name in main_figures(common - {"passage_em@100"}):
+        depth = find_figure(name).depth
+        is_comparable = len(depths) == 1 if depth is None else depth <= min(depths)
+        if is_comparable:
+            shared.append(name)
     if not shared:
         raise ConfigError(
             "these evaluations share no figure", hint="evaluate all with the same --ks"

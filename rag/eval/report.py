@@ -8,9 +8,9 @@ from typing import Any
 from rag.core.errors import ConfigError, MissingDependencyError
 from rag.core.optional import require
 from rag.eval.compare import compare_evaluations, depth_of
-from rag.eval.results import Evaluation, describe, main_figures, percent, with_interval
+from rag.eval.figures import find_figure, main_figures
+from rag.eval.results import Evaluation, percent, with_interval
 from rag.eval.scoring import STAGES
-from rag.eval.settings import cut_off
 
 Record = Mapping[str, Any]
 _WORST = 20  # questions shown for each system
@@ -38,12 +38,14 @@ def render_report(evaluations: Sequence[Evaluation]) -> str:
         trim_blocks=True,
     )
     environment.filters |= {"percent": percent, "with_interval": with_interval}
-    environment.globals |= {"describe": describe, "stages": STAGES}
+    environment.globals |= {"find_figure": find_figure, "stages": STAGES}
     least_depth = min(map(depth_of, evaluations))
-    figures = dict.fromkeys(
-        name for e in evaluations for name in e.metrics["figures"] if cut_off(name) <= least_depth
-    )
-    main = main_figures(figures, limit=len(figures))
+    figures: dict[str, None] = {}
+    for evaluation in evaluations:
+        for name in evaluation.metrics["figures"]:
+            if (find_figure(name).depth or 0) <= least_depth:
+                figures[name] = None
+    main = main_figures(figures)
     return environment.get_template("report.html").render(
         evaluations=evaluations,
         first=evaluations[0].metrics,

@@ -210,7 +210,7 @@ def _ask_all(
 def _distinct(questions: Iterable[Question], settings: EvaluationSettings) -> Iterator[Question]:
     seen: set[str] = set()
     for question in questions:
-        if question.answer_profile == REGEX_PROFILE and not settings.is_regex:
+        if question.answer_profile == REGEX_PROFILE != settings.profile:
             raise ConfigError(
                 f"the answers of question {question.id!r} are regular expressions, and profile "
                 f"{settings.profile} compares words",

@@ -15,6 +15,7 @@ from rag.core.errors import DataError
 from rag.core.types import AnswerSet, Passage, Paths, Question, RankedPassages
 from rag.data.sentences import Spans, align_sentences, sentence_spans
 from rag.data.text import AnswerMatcher, exact_match
+from rag.eval.figures import GROUP_FIGURES
 from rag.eval.gold import gold_facts, gold_keys, is_yes_no, needs_all
 from rag.eval.settings import EvaluationSettings
 from rag.metrics.answers import em_and_f1
@@ -31,17 +32,6 @@ STAGES = {
     "reading": "the answer stood in the passages, another was given",
     "unknown": "yes/no answer or no accepted answer: the stage cannot be determined",
 }
-GROUP_FIGURES = (
-    "em",
-    "f1",
-    "sp_f1",
-    "joint_f1",
-    "r_precision",
-    "top1",
-    "top5",
-    "top20",
-    "answered",
-)
 _MAX_GROUPS = 30
 _LATENCY_PERCENTILES = (50, 90, 95, 99)
 _STORED_TEXTS = 5  # retrieved passages per question whose text stays in its record, for the report

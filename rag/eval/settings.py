@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -10,7 +9,8 @@ from pydantic import AfterValidator, Field
 
 from rag.config import DEFAULT_SEED, Config
 from rag.core.types import MAX_TOP_K, PolicyName
-from rag.data.text import REGEX_PROFILE, Profile
+from rag.data.text import Profile
+from rag.eval.figures import find_figure
 from rag.metrics import DEFAULT_MEASURES, check_ks
 
 
@@ -54,11 +54,6 @@ class EvaluationSettings(Config):
     seed: int = Field(default=DEFAULT_SEED, ge=0)
 
     @property
-    def is_regex(self) -> bool:
-        """Whether accepted answers are patterns."""
-        return self.profile == REGEX_PROFILE
-
-    @property
     def retrieve_top_k(self) -> int:
         """Number of passages to retrieve: enough for `ks` and for the reader."""
         return max(*self.ks, self.read)
@@ -68,15 +63,5 @@ class EvaluationSettings(Config):
         """trec_eval's measures for which enough passages are retrieved: recall at 100 needs a
         hundred.
         """
-        return tuple(name for name in DEFAULT_MEASURES if cut_off(name) <= self.retrieve_top_k)
-
-
-def cut_off(figure: str) -> int:
-    """The rank that a figure looks at most down to; 0 for one that looks at all that was retrieved.
-
-    Example:
-        >>> cut_off("nDCG@10"), cut_off("top20"), cut_off("RR")
-        (10, 20, 0)
-    """
-    match = re.search(r"(?:@|^top)(\d+)$", figure)
-    return int(match[1]) if match else 0
+        depths = {name: find_figure(name).depth or 0 for name in DEFAULT_MEASURES}
+        return tuple(name for name, depth in depths.items() if depth <= self.retrieve_top_k)

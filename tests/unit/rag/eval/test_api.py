@@ -105,6 +105,9 @@ def test_results_of_another_program_are_scored_like_a_search(index: Path, tmp_pa
     assert result.figures["top1"].value == result.figures["RR"].value == 1.0
     with pytest.raises(DataError, match="no such file"):
         rag.evaluate(None, judged, run=tmp_path / "nothing.run")
+    # A run without its index does not say which page a passage is of.
+    with pytest.raises(ConfigError, match="pages"):
+        rag.evaluate(None, judged, run=tmp_path / "found.json", profile="kilt")
 
 
 def test_pipelines_and_own_retrievers_are_evaluated(index: Path, tmp_path: Path) -> None:
