@@ -61,7 +61,7 @@ from rag.core.files import (
     link_or_copy,
 )
 from rag.core.log import Progress
-from rag.core.manifest import BUILDING_DIR, MANIFEST_NAME
+from rag.core.manifest import BUILDING_DIR, MANIFEST_NAME, UPLOADS_DIR
 from rag.core.types import Passage
 
 Change = Passage | Put | DocumentEntry
@@ -69,7 +69,7 @@ Encoder = PassageEncoder | TokenEncoder
 OpenEncoder = Callable[[EncoderIdentity], Encoder]
 
 _VECTORS: tuple[StageName, ...] = ("embeddings", "tokens")
-_OWN_FILES = {MANIFEST_NAME, ".lock", BUILDING_DIR, UPDATING_DIR}
+_OWN_FILES = {MANIFEST_NAME, ".lock", BUILDING_DIR, UPDATING_DIR, UPLOADS_DIR}
 
 
 @dataclass(slots=True)

@@ -23,6 +23,7 @@ from serve.errors import ApiError, ErrorOut, add_error_handlers
 from serve.middleware import Gate, number_of_key
 from serve.routes import router
 from serve.settings import ServeSettings
+from serve.uploads import Uploads
 
 RUN_PREFIX = "rag-serve-"  # of temporary folders of servers
 _WEB = Path(__file__).parent / "web"
@@ -56,13 +57,14 @@ def create_app(
     if folder is None:
         folder = Path(own.enter_context(tempfile.TemporaryDirectory(prefix=RUN_PREFIX)))
     engine = Engine(settings, open_pipeline, folder)
+    uploads = Uploads(engine)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         engine.batcher.start()
         tasks = [
             asyncio.create_task(work)
-            for work in (engine.load(on_load_error), engine.follow_updates())
+            for work in (engine.load(on_load_error), engine.follow_updates(), uploads.run())
         ]
         if opens_first:
             await tasks[0]
@@ -89,6 +91,7 @@ def create_app(
         middleware=[Middleware(Gate, settings=settings, metrics=engine.metrics, routes=api_routes)],
     )
     app.state.engine = engine
+    app.state.uploads = uploads
     for part in _ROUTERS:
         app.include_router(part)
     app.router.routes.extend(_page_routes(settings))

@@ -1,21 +1,18 @@
 """Documents over HTTP: send, delete and list them, show their files.
 
-A change is on disk and in use when its answer comes.
-One change of an index is made at a time; while another process writes it, changes wait for its
-lock.
+A change is accepted once it is on disk, and made together with others, see `serve.uploads`.
 """
 
-import asyncio
 import json
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 from urllib.parse import quote
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Depends, Query, Request
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -34,10 +31,6 @@ from starlette.responses import (
     Response,
 )
 
-from indexers.documents import DocumentEntry
-from indexers.index_writer import WriteReport
-from rag.core.errors import ConfigError, DataError, DiskFullError, RagError, ResourceError
-from rag.core.log import get_logger
 from rag.core.types import Passage
 from rag.data.corpus import fault_of
 from rag.data.documents.pdf import number_of_page
@@ -46,21 +39,13 @@ from rag.data.formats import kind_by_name
 from rag.data.metadata import METADATA_HINT, metadata_of_fields
 from rag.data.records import Document
 from rag.pipeline import Pipeline
-from rag.updates import IndexUpdater
-from readers.protocols import check_lengths
-from serve.engine import SEE_LOG, Engine
+from serve.engine import Engine
 from serve.errors import ApiError, describe, invalid_request
 from serve.routes import AppEngine
-from serve.settings import ServeSettings
+from serve.uploads import WAIT_S, Change, DocumentOut, Uploads, Version
 
-log = get_logger(__name__)
 Body = TypeVar("Body")
 router = APIRouter()
-_updater = lru_cache(1)(
-    IndexUpdater
-)  # with an encoder of its own: another thread has the questions'
-_LOCK_WAIT_S = 30.0
-_RETRY_S = 0.5
 _MOST_LISTED = 1000
 _MOST_METADATA = 10_000  # characters as JSON: they are stored with every passage
 
@@ -69,6 +54,16 @@ _HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"}
 _TEXTS = ("markdown", "rst", "asciidoc", "org", "latex", "text", "csv", "code", "ipynb")
 Name = Annotated[str, StringConstraints(strict=True)]
 _NO_SCRIPTS = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+
+
+def _uploads(request: Request) -> Uploads:
+    uploads: Uploads = request.app.state.uploads
+    return uploads
+
+
+_Uploads = Annotated[Uploads, Depends(_uploads)]
+_Wait = Annotated[bool, Query(description="answer once the change is made and searched")]
+_ACCEPTED = {200: {"description": "With `wait=true`: the change is on disk and searched"}}
 
 
 class _Described(BaseModel):
@@ -138,16 +133,21 @@ def _check_access(engine: Engine, *, changes: bool = True) -> None:
 @router.post(
     "/v1/documents",
     tags=["documents"],
+    status_code=202,
+    responses=_ACCEPTED,
     openapi_extra={"requestBody": {"required": True, "content": _BODIES}},
 )
-async def send(request: Request, engine: AppEngine) -> Response:
+async def send(
+    request: Request, engine: AppEngine, uploads: _Uploads, wait: _Wait = False
+) -> Response:
     """Documents as JSON, or files (PDF, Office, HTML, Markdown, …) as form fields of any name.
 
     The id of a file is its name; a document takes the place of the one with its id. `metadata` are
     fields that filters can name: text, numbers, true and false, or lists of these; in a form it is
     a field with a JSON object, for all of its files. The answer comes when the documents are on
-    disk and searched. Sending the same again changes nothing. Of several files those that cannot be
-    read are named (`unreadable`), the others added; `notes` says what conversion lost.
+    disk; some seconds later they are searched, as `address` tells. With `wait=true` the answer
+    comes then. Sending the same again changes nothing. Of several files those that cannot be read
+    are named (`unreadable`), the others added; `notes` says what conversion lost.
     """
     _check_access(engine)  # before anything is read
     if request.headers.get("content-type", "").startswith("multipart/form-data"):
@@ -158,12 +158,59 @@ async def send(request: Request, engine: AppEngine) -> Response:
     problem = _problem(documents)
     if problem:
         raise invalid_request(problem, "nothing was changed")
-    version = (await _change(engine, documents, ())).version
-    stored = engine.require_ready().index.documents
-    entries = (stored.find(document.id) for document in documents)
-    shown = [_entry_json(entry) for entry in entries if entry is not None]
-    reply = {"documents": shown, "index_version": version, "total": len(stored), "next": None}
+    change = Change(documents=tuple(documents), until_s=_until(wait))
+    version = await uploads.add(change)
+    if not wait:
+        ids = [{"id": document.id} for document in documents]
+        return _accepted(version, documents=ids, **remarks)
+    version = await _made(uploads, version)
+    reply = {
+        "documents": [document.model_dump() for document in version.documents],
+        "index_version": version.index_version,
+        "total": len(engine.require_ready().index.documents),
+        "next": None,
+    }
     return JSONResponse({**reply, **remarks})
+
+
+def _until(wait: bool) -> float | None:
+    return time.time() + WAIT_S if wait else None
+
+
+def _accepted(version: Version, **reply: object) -> Response:
+    """The answer for a change that is on disk, with the address where its end is told."""
+    address = f"/v1/versions/{version.id}"
+    content = {"id": version.id, "status": version.status, "address": address, **reply}
+    return JSONResponse(content, 202, headers={"Location": address})
+
+
+async def _made(uploads: Uploads, version: Version) -> Version:
+    """The end of a change; an ApiError if it was not made."""
+    ended = await uploads.find(version.id, math.inf)
+    if ended is None:
+        raise ApiError(500, "internal_error", "the change is gone", hint="send it again")
+    if ended.error is not None:
+        raise ended.error.error()
+    return ended
+
+
+@router.get("/v1/versions/{id}", tags=["documents"], response_model_exclude_defaults=True)
+async def version(
+    id: str,
+    engine: AppEngine,
+    uploads: _Uploads,
+    wait_s: Annotated[float, Query(ge=0, le=60)] = 0.0,
+) -> Version:
+    """What became of a change that was accepted: it is waiting, made and searched, or failed.
+
+    With `wait_s`, the answer waits for the end up to so many seconds. A document that could not be
+    added stands in `failed`, with the reason. The last thousand changes are known.
+    """
+    _check_access(engine, changes=False)
+    found = await uploads.find(id, wait_s)
+    if found is None:
+        raise ApiError(404, "version_not_found", f"no change has the id {id[:100]!r}")
+    return found
 
 
 def _problem(documents: Sequence[Document]) -> str:
@@ -245,69 +292,6 @@ def validated(validate: Callable[[Any], Body], value: Any) -> Body:
         ) from None
 
 
-async def _change(
-    engine: Engine, documents: Sequence[Document], deleted: Sequence[str]
-) -> WriteReport:
-    """Make these changes and use the index that has them.
-
-    Raises:
-        ApiError: the change cannot be made, or another process writes for too long.
-    """
-    deadline = time.monotonic() + _LOCK_WAIT_S
-    try:
-        async with engine.write_lock:
-            while True:
-                try:
-                    changed = await engine.in_background(
-                        _update, engine.settings, documents, deleted
-                    )
-                    break
-                except DiskFullError:
-                    raise  # it stays full while this waits
-                except ResourceError:
-                    if time.monotonic() > deadline:
-                        raise
-                await asyncio.sleep(_RETRY_S)
-            await engine.replace()
-            return changed
-    except RagError as error:
-        raise _refusal(error) from None
-
-
-def _update(
-    settings: ServeSettings, documents: Sequence[Document], deleted: Sequence[str]
-) -> WriteReport:
-    updater = _updater(settings.index, settings.index_encoder, settings.precision)
-    try:
-        puts = updater.cut(documents)
-        check_lengths(passage for put in puts for passage in put.passages)
-    except DataError as error:
-        hint = "split the document; this index keeps each as one passage. Nothing was changed"
-        raise invalid_request(error.message, hint) from None
-    return updater.change(puts, deleted)
-
-
-def _refusal(error: RagError) -> ApiError:
-    """The answer for a change that cannot be made."""
-    if isinstance(error, DataError | ConfigError):
-        return ApiError(409, "not_possible", error.message, hint="nothing was changed")
-    log.error("documents could not be written: %s", error)
-    if isinstance(error, DiskFullError):
-        message = "the index could not be written: the server's disk is full"
-        hint = "nothing was changed; free some space on the server"
-        return ApiError(507, "disk_full", message, hint=hint)
-    if isinstance(error, ResourceError):
-        message = "the index is being written by another process, or the server lacks memory"
-        hint = "try again in a moment; nothing was changed"
-        return ApiError(503, "index_busy", message, hint=hint, headers={"Retry-After": "10"})
-    return ApiError(500, "index_unusable", "the index cannot be updated", hint=SEE_LOG)
-
-
-def _entry_json(entry: DocumentEntry) -> dict[str, Any]:
-    """A document as it is shown; `sent` if it came over HTTP."""
-    return {"id": entry.id, "passages": len(entry.rows), "sent": entry.sent}
-
-
 @router.get("/v1/documents", tags=["documents"])
 async def listing(
     engine: AppEngine,
@@ -328,21 +312,37 @@ async def listing(
     except KeyError:
         message = f"no document has the id {str(after)[:100]!r}"
         raise ApiError(404, "document_not_found", message) from None
-    shown = [_entry_json(entry) for entry in page[:limit]]
-    following = shown[-1]["id"] if len(page) > limit else None
-    reply = {"documents": shown, "index_version": pipeline.index_version, "total": len(documents)}
-    return JSONResponse({**reply, "next": following})
+    listed = page[:limit]
+    shown = [
+        DocumentOut(id=entry.id, passages=len(entry.rows), sent=entry.sent) for entry in listed
+    ]
+    reply = {
+        "documents": [document.model_dump() for document in shown],
+        "index_version": pipeline.index_version,
+        "total": len(documents),
+        "next": listed[-1].id if len(page) > limit else None,
+    }
+    return JSONResponse(reply)
 
 
-@router.delete("/v1/documents/{document_id:path}", tags=["documents"])
-async def delete(document_id: str, engine: AppEngine) -> Response:
-    """Delete a document's passages from the index; if there is no such document, `deleted` is
-    false.
+@router.delete(
+    "/v1/documents/{document_id:path}", tags=["documents"], status_code=202, responses=_ACCEPTED
+)
+async def delete(
+    document_id: str, engine: AppEngine, uploads: _Uploads, wait: _Wait = False
+) -> Response:
+    """Delete a document's passages from the index; it is accepted and made as one that is sent.
+
+    If there is no such document, `deleted` is false.
     """
     _check_access(engine)
-    report = await _change(engine, (), [document_id])
-    reply = {"deleted": report.deleted > 0, "index_version": report.version}
-    return JSONResponse({"id": document_id, **reply})
+    version = await uploads.add(Change(deleted=(document_id,), until_s=_until(wait)))
+    if not wait:
+        return _accepted(version)
+    version = await _made(uploads, version)
+    is_deleted = version.deleted[document_id]
+    reply = {"id": document_id, "deleted": is_deleted, "index_version": version.index_version}
+    return JSONResponse(reply)
 
 
 @router.get("/v1/files/{path:path}", tags=["documents"], response_class=FileResponse)

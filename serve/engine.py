@@ -95,7 +95,6 @@ class Engine:
         self.state: State = "loading"
         self.created_s = int(time.time())
         self.conversions = Conversions(folder, settings.conversions)
-        self.write_lock = asyncio.Lock()  # of changes of documents
         self._reload_lock = asyncio.Lock()
         self._reads = ThreadPoolExecutor(thread_name_prefix="rag-read")
         self._changes = ThreadPoolExecutor(2, thread_name_prefix="rag-change")  # which take long

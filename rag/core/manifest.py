@@ -15,6 +15,7 @@ from rag.core.files import atomic_write_json, read_json
 
 NEWEST_VERSION = 4  # of indexes, whose manifest has stages and settings
 BUILDING_DIR = "building"  # in an index directory: a build that is not finished
+UPLOADS_DIR = "uploads"  # in an index directory: changes of documents that a server accepted
 MANIFEST_NAME = "manifest.json"
 
 

@@ -425,7 +425,7 @@ uploadInput.addEventListener("change", async () => {
   uploadButton.disabled = true;
   tell(uploadInput.files.length === 1 ? "Adding the file …" : `Adding ${uploadInput.files.length} files …`);
   try {
-    const { documents, unreadable = [], notes = [] } = await post("v1/documents", sent);
+    const { documents, unreadable = [], notes = [] } = await post("v1/documents?wait=true", sent);
     const added = documents.map(({ id, passages }) => `${id} (${passages} ${passages === 1 ? "passage" : "passages"})`);
     tell([`Added: ${added.join(", ")}`, ...(unreadable.length ? [`Not added: ${unreadable.join("; ")}`] : []), ...notes].join(". "));
     await loadCorpus();

@@ -1,4 +1,4 @@
-"""Documents over HTTP: durable and searched before the answer, one writer at a time."""
+"""Documents over HTTP: durable before the answer, made together, one writer at a time."""
 
 import asyncio
 import errno
@@ -22,7 +22,7 @@ from rag.core.types import Passage
 from rag.data.records import CorpusOptions
 from rag.integrations.mcp import _link, create_mcp_server
 from rag.pipeline import Pipeline
-from serve import documents
+from serve import documents, uploads
 from serve.app import create_app
 from serve.chat import _source
 from serve.errors import ApiError
@@ -31,6 +31,7 @@ from tests.api.fakes import running, settings, until
 
 pytestmark = pytest.mark.anyio
 KEY = {"X-API-Key": "admin"}
+SEND = "/v1/documents?wait=true"
 DOCUMENTS = [
     Put("a", "", [Passage("a-0", "Danube", "The danube rises.")]),
     Put("b", "", [Passage("b-0", "Rhine", "The rhine ends.")]),
@@ -68,31 +69,31 @@ async def test_documents_are_searched_when_the_answer_comes(index: Path) -> None
                 {"id": "b", "text": "The elbe."},
             ]
         }
-        assert (await client.post("/v1/documents", json=sent)).status_code == 401
-        first = await client.post("/v1/documents", json=sent, headers=KEY)
+        assert (await client.post(SEND, json=sent)).status_code == 401
+        first = await client.post(SEND, json=sent, headers=KEY)
         assert first.status_code == 200, first.text
         assert first.json()["documents"][0] == {"id": "zebra", "passages": 1, "sent": True}
         assert await found("zebra") == ["zebra-0"]
         assert await found("rhine") == []
         version = first.json()["index_version"]
         assert Index.open(index, verify="deep").version == version
-        again = await client.post("/v1/documents", json=sent, headers=KEY)
+        again = await client.post(SEND, json=sent, headers=KEY)
         assert again.json()["index_version"] == version
         in_use = app.state.engine.pipeline
         await app.state.engine.replace()
         assert app.state.engine.pipeline is in_use  # this version is not opened again
         file = {"file": ("My guide.md", b"# Guide\n\nThe giraffe is tall.", "text/markdown")}
-        uploaded = await client.post("/v1/documents", files=file, headers=KEY)
+        uploaded = await client.post(SEND, files=file, headers=KEY)
         assert uploaded.json()["documents"][0]["id"] == "My guide.md", uploaded.text
         assert await found("giraffe") == ["My guide.md-0"]
         page = (await client.get("/v1/documents?limit=2", headers=KEY)).json()
         assert ([item["id"] for item in page["documents"]], page["total"]) == (["a", "b"], 4)
         rest = await client.get("/v1/documents", params={"after": page["next"]}, headers=KEY)
         assert [item["id"] for item in rest.json()["documents"]] == ["zebra", "My guide.md"]
-        deleted = (await client.delete("/v1/documents/zebra", headers=KEY)).json()
+        deleted = (await client.delete("/v1/documents/zebra?wait=true", headers=KEY)).json()
         assert deleted["deleted"]
         assert await found("zebra") == []
-        twice = (await client.delete("/v1/documents/zebra", headers=KEY)).json()
+        twice = (await client.delete("/v1/documents/zebra?wait=true", headers=KEY)).json()
         assert not twice["deleted"]
 
 
@@ -108,33 +109,31 @@ async def test_what_cannot_be_indexed_is_refused_and_changes_nothing(index: Path
             [good, good],
             [{**good, "id": ""}],
         ):
-            reply = await client.post("/v1/documents", json={"documents": documents}, headers=KEY)
+            reply = await client.post(SEND, json={"documents": documents}, headers=KEY)
             assert (reply.status_code, reply.json()["error"]["code"]) == (422, "invalid_request")
         sent = {"documents": [good, {"id": "y", "text": 3}]}
-        reply = await client.post("/v1/documents", json=sent, headers=KEY)
+        reply = await client.post(SEND, json=sent, headers=KEY)
         assert reply.json()["error"]["message"] == "documents.1.text: found a number, expected text"
         broken = ("file", ("a.pdf", b"%PDF-1.4"))
-        reply = await client.post("/v1/documents", files=[broken], headers=KEY)
+        reply = await client.post(SEND, files=[broken], headers=KEY)
         assert reply.json()["error"]["code"] == "unreadable_file"
-        both = await client.post(
-            "/v1/documents", files=[broken, ("file", ("g.md", b"A gnu."))], headers=KEY
-        )
+        both = await client.post(SEND, files=[broken, ("file", ("g.md", b"A gnu."))], headers=KEY)
         assert [document["id"] for document in both.json()["documents"]] == ["g.md"]
         assert both.json()["unreadable"][0].startswith("a.pdf: ")
         assert "notes" not in both.json()
-        old = await client.post(
-            "/v1/documents", files=[("file", ("o.txt", b"Caf\xe9 du port."))], headers=KEY
-        )
+        old = await client.post(SEND, files=[("file", ("o.txt", b"Caf\xe9 du port."))], headers=KEY)
         assert old.json()["notes"] == ["o.txt: read as Windows-1252"]
-        assert (await client.delete("/v1/documents/o.txt", headers=KEY)).status_code == 200
-        assert (await client.delete("/v1/documents/g.md", headers=KEY)).status_code == 200
-        assert (await client.post("/v1/documents", content=b"x", headers=KEY)).status_code == 415
+        assert (
+            await client.delete("/v1/documents/o.txt?wait=true", headers=KEY)
+        ).status_code == 200
+        assert (await client.delete("/v1/documents/g.md?wait=true", headers=KEY)).status_code == 200
+        assert (await client.post(SEND, content=b"x", headers=KEY)).status_code == 415
         assert (await client.get("/v1/documents?after=nothing", headers=KEY)).status_code == 404
         statuses = [
-            (await client.delete(f"/v1/documents/{id}", headers=KEY)).status_code
+            (await client.delete(f"/v1/documents/{id}?wait=true", headers=KEY)).status_code
             for id in ("nothing", "a")
         ]
-        last = await client.delete("/v1/documents/b", headers=KEY)
+        last = await client.delete("/v1/documents/b?wait=true", headers=KEY)
         assert (statuses, last.status_code, last.json()["error"]["code"]) == (
             [200, 200],
             409,
@@ -185,8 +184,8 @@ async def test_the_name_of_a_file_is_its_id_on_every_route(tmp_path: Path, name:
                 (content,) = (await mcp.read_resource(uri)).contents
                 assert content.text == "Guide\n\nThe giraffe is tall."
         sent = {"file": (name.rpartition("/")[2], b"# Guide\n\nA gnu.")}
-        assert (await client.post("/v1/documents", files=sent, headers=KEY)).status_code == 200
-        deleted = await client.delete(f"/v1/documents/{in_url}", headers=KEY)
+        assert (await client.post(SEND, files=sent, headers=KEY)).status_code == 200
+        deleted = await client.delete(f"/v1/documents/{in_url}?wait=true", headers=KEY)
         assert deleted.json()["deleted"], deleted.text
         assert deleted.json()["id"] == name
 
@@ -206,14 +205,14 @@ async def test_documents_have_metadata_that_filters_name(index: Path) -> None:
             "metadata": {"year": 2020, "tags": ["a", "b"], "by": None},
         }
         other = {"id": "y", "text": "A zebra.", "metadata": {"year": 2021}}
-        sent = await client.post("/v1/documents", json={"documents": [zebra, other]}, headers=KEY)
+        sent = await client.post(SEND, json={"documents": [zebra, other]}, headers=KEY)
         assert sent.status_code == 200, sent.text
         assert (await found(tags="b"), await found(year={"gte": 2021})) == (["z-0"], ["y-0"])
         shown = (await client.get("/v1/passages/z-0", headers=KEY)).json()
         assert shown["metadata"] == {"year": 2020, "tags": ["a", "b"]}
         front = b"---\nowner: Ann\nyear: 2019\n---\nThe zebra of Ann."
         sent = await client.post(
-            "/v1/documents",
+            SEND,
             files={"f": ("front.md", front)},
             data={"metadata": '{"year": 2018}'},
             headers=KEY,
@@ -221,11 +220,11 @@ async def test_documents_have_metadata_that_filters_name(index: Path) -> None:
         assert sent.status_code == 200, sent.text
         assert await found(owner="Ann", year=2018) == ["front.md-0"]  # what the form says wins
         changed = {"documents": [{**zebra, "metadata": {"year": 1999}}]}
-        await client.post("/v1/documents", json=changed, headers=KEY)
+        await client.post(SEND, json=changed, headers=KEY)
         assert await found(year=1999) == ["z-0"]
         file = {"file": ("a.md", b"Zebra crossing.")}
         data = {"metadata": '{"lang": "en"}'}
-        sent = await client.post("/v1/documents", files=file, data=data, headers=KEY)
+        sent = await client.post(SEND, files=file, data=data, headers=KEY)
         assert (sent.status_code, await found(lang="en")) == (200, ["a.md-0"]), sent.text
         unknown = {"question": "zebra", "filter": {"lnag": "en"}}
         reply = await client.post("/v1/retrieve", json=unknown, headers=KEY)
@@ -262,7 +261,7 @@ async def test_a_format_whose_package_is_missing_is_the_servers_fault(
     app = application(index)
     async with running(app=app) as client:
         page = ("a.html", b"<html><body><p>Text.</p></body></html>")
-        reply = await client.post("/v1/documents", files={"file": page}, headers=KEY)
+        reply = await client.post(SEND, files={"file": page}, headers=KEY)
     assert (reply.status_code, reply.json()["error"]["code"]) == (501, "missing_package")
     assert "openqa-rag[docs]" in reply.json()["error"]["hint"]
 
@@ -283,10 +282,7 @@ async def test_two_writers_lose_nothing(index: Path) -> None:
         assert is_held.wait(30)
         texts = [{"id": f"n{n}", "text": f"number{n}"} for n in range(5)]
         replies = await asyncio.gather(
-            *(
-                client.post("/v1/documents", json={"documents": [item]}, headers=KEY)
-                for item in texts
-            )
+            *(client.post(SEND, json={"documents": [item]}, headers=KEY) for item in texts)
         )
         holder.join()
         assert [reply.status_code for reply in replies] == [200] * 5
@@ -310,14 +306,14 @@ async def test_a_full_disk_is_named_at_once(
     async with running(app=application(index)) as client:
         sent = {"documents": [{"id": "new", "text": "A new document."}]}
         started = time.monotonic()
-        reply = await client.post("/v1/documents", json=sent, headers=KEY)
-        assert time.monotonic() - started < documents._LOCK_WAIT_S / 2
+        reply = await client.post(SEND, json=sent, headers=KEY)
+        assert time.monotonic() - started < uploads.WAIT_S / 2
         assert (reply.status_code, reply.json()["error"]["code"]) == (507, "disk_full")
         assert "nothing was changed" in reply.json()["error"]["hint"]
         assert str(index) not in reply.text
         assert "the disk is full: could not write" in caplog.text
         monkeypatch.undo()
-        assert (await client.post("/v1/documents", json=sent, headers=KEY)).status_code == 200
+        assert (await client.post(SEND, json=sent, headers=KEY)).status_code == 200
 
 
 async def test_the_folder_decides_about_its_documents_and_the_sender_about_those_sent(
@@ -335,9 +331,9 @@ async def test_the_folder_decides_about_its_documents_and_the_sender_about_those
 
     async with running(app=application(place)) as client:
         sent = {"documents": [{"id": name, "text": "Sent."} for name in ("sent", "sent-gone")]}
-        await client.post("/v1/documents", json=sent, headers=KEY)
+        await client.post(SEND, json=sent, headers=KEY)
         for name in ("kept.md", "gone.md", "sent-gone"):
-            reply = await client.delete(f"/v1/documents/{name}", headers=KEY)
+            reply = await client.delete(f"/v1/documents/{name}?wait=true", headers=KEY)
             assert reply.json()["deleted"] is True
         assert await listed(client) == {"sent"}
     (folder / "gone.md").unlink()  # its file, too
@@ -356,24 +352,20 @@ async def test_forms_and_names_that_cannot_be_used_are_refused(index: Path) -> N
             {"metadata": '{"a": "\\ud800"}'},
         ):
             sent = {"files": {"file": ("a.md", b"words")}, "data": data}
-            reply = await client.post("/v1/documents", headers=KEY, **sent)
+            reply = await client.post(SEND, headers=KEY, **sent)
             assert (reply.status_code, reply.json()["error"]["code"]) == (422, "invalid_request")
         for name in ("..", ".", "x" * 300 + ".txt"):
-            reply = await client.post(
-                "/v1/documents", files={"file": (name, b"hello text")}, headers=KEY
-            )
+            reply = await client.post(SEND, files={"file": (name, b"hello text")}, headers=KEY)
             assert (reply.status_code, reply.json()["error"]["code"]) == (422, "invalid_request"), (
                 name
             )
-        reply = await client.post(
-            "/v1/documents", files={"file": ('a "b".md', b"words")}, headers=KEY
-        )
+        reply = await client.post(SEND, files={"file": ('a "b".md', b"words")}, headers=KEY)
         assert reply.json()["documents"][0]["id"] == 'a "b".md'
         sent = {"documents": [{"id": "a\nb", "text": "word"}]}
-        reply = await client.post("/v1/documents", json=sent, headers=KEY)
+        reply = await client.post(SEND, json=sent, headers=KEY)
         assert "control character" in reply.json()["error"]["message"]
         many = [("file", (f"{n}.txt", b"text")) for n in range(101)]
-        reply = await client.post("/v1/documents", files=many, headers=KEY)
+        reply = await client.post(SEND, files=many, headers=KEY)
         assert reply.status_code == 400
         assert "100" in reply.json()["error"]["message"]
 
@@ -391,7 +383,7 @@ async def test_a_passage_too_long_to_read_is_refused_or_cut(tmp_path: Path, inde
         app = application(place)
         async with running(app=app) as client:
             sent = {"documents": [{"id": "long", "text": text}]}
-            reply = await client.post("/v1/documents", json=sent, headers=KEY)
+            reply = await client.post(SEND, json=sent, headers=KEY)
             assert reply.status_code == status, reply.text
     with Index.open(index) as opened_index:
         lengths = [len(passage.text) for passage in opened_index.passages.get_many(range(2, 5))]
@@ -408,8 +400,8 @@ async def test_an_index_that_may_not_be_written_says_so(
         assert (await client.get("/readyz")).json()["read_only"] == reason
         assert (await client.get("/page.json")).json()["read_only"] == reason
         for reply in (
-            await client.delete("/v1/documents/a", headers=KEY),
-            await client.post("/v1/documents", files={"file": ("a.md", b"words")}, headers=KEY),
+            await client.delete("/v1/documents/a?wait=true", headers=KEY),
+            await client.post(SEND, files={"file": ("a.md", b"words")}, headers=KEY),
         ):
             assert (reply.status_code, reply.json()["error"]["code"]) == (409, "index_read_only")
             assert reason in reply.json()["error"]["message"]

@@ -105,7 +105,7 @@ async def test_a_file_that_was_sent_gives_no_way_to_one_of_its_name(made, tmp_pa
         assert (await client.get("/v1/files/notes.md")).status_code == 401
         assert (await client.get("/v1/files/notes.md", headers=KEY)).status_code == 200
         sent = await client.post(
-            "/v1/documents", files={"f": ("later.txt", b"What I have.")}, headers=KEY
+            "/v1/documents?wait=true", files={"f": ("later.txt", b"What I have.")}, headers=KEY
         )
         assert sent.status_code == 200, sent.text
         hit = (
@@ -117,7 +117,9 @@ async def test_a_file_that_was_sent_gives_no_way_to_one_of_its_name(made, tmp_pa
         text = (
             "# Guide\n\nFirst.\n\n## Height\n\nTall.\n\n### Neck\n\nLong.\n\n## Food\n\nLeaves.\n"
         )
-        await client.post("/v1/documents", files={"f": ("guide.md", text.encode())}, headers=KEY)
+        await client.post(
+            "/v1/documents?wait=true", files={"f": ("guide.md", text.encode())}, headers=KEY
+        )
         assert (await client.get("/v1/files/guide.md", headers=KEY)).text == text
 
 

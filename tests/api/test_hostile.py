@@ -197,7 +197,7 @@ async def test_no_path_breaks_a_route(client: httpx.AsyncClient) -> None:
     requests: dict[str, Any] = {
         f"{path}: {part[:40]}": ("GET", path.format(part), {}) for path in PATHS for part in PARTS
     }
-    requests |= {part[:40]: ("DELETE", f"/v1/documents/{part}", {}) for part in PARTS}
+    requests |= {part[:40]: ("DELETE", f"/v1/documents/{part}?wait=true", {}) for part in PARTS}
     assert await outcomes(client, requests) == {}
 
 
@@ -210,7 +210,7 @@ async def test_no_document_breaks_the_index(client: httpx.AsyncClient) -> None:
             holder[field] = "<hole>"
             content = json.dumps({"documents": [document]}).replace(HOLE, value).encode()
             options = {"content": content, "headers": {"Content-Type": "application/json"}}
-            requests[f"{field}: {name}"] = ("POST", "/v1/documents", options)
+            requests[f"{field}: {name}"] = ("POST", "/v1/documents?wait=true", options)
     assert await outcomes(client, requests) == {}
     listed = (await client.get("/v1/documents")).json()["documents"]
     for document in listed:
@@ -229,7 +229,7 @@ async def test_no_file_name_breaks_an_upload(client: httpx.AsyncClient, name: by
     head = b'--%s\r\nContent-Disposition: form-data; name="file"; filename="%s"\r\n\r\n'
     body = head % (BOUNDARY.encode(), name) + b"# Title\n\nText.\r\n--hostile--\r\n"
     headers = {"Content-Type": f"multipart/form-data; boundary={BOUNDARY}"}
-    sent = ("POST", "/v1/documents", {"content": body, "headers": headers})
+    sent = ("POST", "/v1/documents?wait=true", {"content": body, "headers": headers})
     assert await outcomes(client, {repr(name): sent}) == {}
 
 

@@ -61,7 +61,9 @@ def test_workers_serve_change_and_die_together(index: Path) -> None:
 
         until(lambda: loads() == 2)
         sent = {"documents": [{"id": "elbe", "text": "The Elbe rises in the Giant Mountains."}]}
-        changed = httpx.post(f"{address}/v1/documents", json=sent, headers=KEY, timeout=60)
+        changed = httpx.post(
+            f"{address}/v1/documents?wait=true", json=sent, headers=KEY, timeout=60
+        )
         version = changed.json()["index_version"]
         until(lambda: loads() == 4)
         hits = ask_each(address, "/v1/retrieve", "Where does the Elbe rise?")
