@@ -63,7 +63,9 @@ def _uploads(request: Request) -> Uploads:
 
 _Uploads = Annotated[Uploads, Depends(_uploads)]
 _Wait = Annotated[bool, Query(description="answer once the change is made and searched")]
-_ACCEPTED = {200: {"description": "With `wait=true`: the change is on disk and searched"}}
+_ACCEPTED: dict[int | str, dict[str, Any]] = {
+    200: {"description": "With `wait=true`: the change is on disk and searched"}
+}
 
 
 class _Described(BaseModel):
