@@ -27,4 +27,6 @@ def em_and_f1(
     em = float(prediction is not None and exact_match(prediction, answers, profile))
     if profile == REGEX_PROFILE:
         return em, math.nan
-    return em, 0.0 if prediction is None else f1(prediction, answers, profile)
+    if prediction is None:
+        return em, 0.0
+    return em, f1(prediction, answers, profile)

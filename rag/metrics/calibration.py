@@ -30,13 +30,15 @@ def measure_calibration(
 
     Source: Guo et al., On Calibration of Modern Neural Networks, ICML 2017, equations 2 and 3.
     """
-    confidence, hit = np.asarray(confidences, np.float64), np.asarray(correct, np.float64)
+    confidence = np.asarray(confidences, np.float64)
+    hit = np.asarray(correct, np.float64)
     if confidence.shape != hit.shape or confidence.ndim != 1:
         raise DataError(
             f"one confidence per prediction: found shapes {confidence.shape} and {hit.shape}"
         )
     is_defined = ~np.isnan(confidence) & ~np.isnan(hit)
-    confidence, hit = confidence[is_defined], hit[is_defined]
+    confidence = confidence[is_defined]
+    hit = hit[is_defined]
     n = len(confidence)
     if n == 0:
         return None
@@ -46,15 +48,18 @@ def measure_calibration(
             hint="pass the calibrated confidence of an answer, not its score",
         )
     edges = np.linspace(0.0, 1.0, bins + 1)
-    place = np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, bins - 1)
+    bin_of = np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, bins - 1)
     rows = []
-    for index in np.unique(place):
-        inside = place == index
-        low, high = edges[index : index + 2].tolist()
-        means = {
-            "confidence": float(confidence[inside].mean()),
-            "accuracy": float(hit[inside].mean()),
-        }
-        rows.append({"low": low, "high": high, "n": int(inside.sum()), **means})
+    for index in np.unique(bin_of):
+        inside = bin_of == index
+        rows.append(
+            {
+                "low": float(edges[index]),
+                "high": float(edges[index + 1]),
+                "n": int(inside.sum()),
+                "confidence": float(confidence[inside].mean()),
+                "accuracy": float(hit[inside].mean()),
+            }
+        )
     ece = sum(abs(row["confidence"] - row["accuracy"]) * row["n"] for row in rows) / n
     return {"ece": ece, "n": n, "bins": rows}

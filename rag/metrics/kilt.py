@@ -12,11 +12,12 @@ from rag.data.text import exact_match, f1
 
 def evidence_sets(provenance: Iterable[Iterable[Mapping[str, Any]]]) -> list[frozenset[str]]:
     """Distinct non-empty sets of page ids that support an answer, of places `{wikipedia_id, …}`."""
-    sets = (
-        frozenset(str(it.get("wikipedia_id") or "").strip() for it in places)
-        for places in provenance
-    )
-    return [pages for pages in dict.fromkeys(sets) if pages]
+    sets: dict[frozenset[str], None] = {}
+    for places in provenance:
+        pages = frozenset(str(place.get("wikipedia_id") or "").strip() for place in places)
+        if pages:
+            sets[pages] = None
+    return list(sets)
 
 
 def score_pages(
@@ -32,32 +33,41 @@ def score_pages(
         >>> score_pages(["a", "x", "b"], [frozenset({"a", "b"})], [1, 2])
         {'r_precision': 0.5, 'recall@1': 0.0, 'recall@2': 1.0}
     """
-    distinct = list(dict.fromkeys(page.strip() for page in pages))
-    shares = (len(gold.intersection(distinct[: len(gold)])) / len(gold) for gold in sets)
+    pages = [page.strip() for page in pages]
+    distinct = list(dict.fromkeys(pages))
+    shares = [len(gold.intersection(distinct[: len(gold)])) / len(gold) for gold in sets]
     missing = [set(gold) for gold in sets]
-    points: list[int | None] = []  # the set that a page belongs to, by number; None for other pages
-    for page in map(str.strip, pages):
+    # The number of the set that the page of a rank belongs to; None for other pages.
+    points: list[int | None] = []
+    for page in pages:
         numbers = [number for number, rest in enumerate(missing) if page in rest]
         for number in numbers:
             missing[number].discard(page)
         points += numbers or [None]
-    last = {number: place for place, number in enumerate(points)}
-    ranking = [
-        number for place, number in enumerate(points) if number is None or place == last[number]
-    ]
-    recalls = {
-        f"recall@{k}": sum(it is not None and not missing[it] for it in ranking[:k])
-        / max(1, len(sets))
-        for k in ks
-    }
-    return {"r_precision": max(shares, default=0.0), **recalls}
+    last = {number: rank for rank, number in enumerate(points)}
+    is_complete = []
+    for rank, point in enumerate(points):
+        if point is None:
+            is_complete.append(False)
+        elif rank == last[point]:
+            is_complete.append(not missing[point])
+    scores = {"r_precision": max(shares, default=0.0)}
+    for k in ks:
+        scores[f"recall@{k}"] = sum(is_complete[:k]) / max(1, len(sets))
+    return scores
 
 
 def score_answers(answer: str, answers: Iterable[str], r_precision: float) -> dict[str, float]:
     """EM, F1 and accuracy of an answer; with "kilt_" before the name 0 unless the R-precision is
     1.
     """
-    answer, accepted = answer.strip(), {text for each in answers if (text := each.strip())}
-    right = float(answer in accepted), float(exact_match(answer, accepted, "kilt"))
-    scores = {"accuracy": right[0], "em": right[1], "f1": f1(answer, accepted, "kilt")}
-    return scores | {f"kilt_{name}": value * (r_precision == 1.0) for name, value in scores.items()}
+    answer = answer.strip()
+    accepted = {text.strip() for text in answers} - {""}
+    scores = {
+        "accuracy": float(answer in accepted),
+        "em": float(exact_match(answer, accepted, "kilt")),
+        "f1": f1(answer, accepted, "kilt"),
+    }
+    for name, value in list(scores.items()):
+        scores[f"kilt_{name}"] = value * (r_precision == 1.0)
+    return scores

@@ -3,6 +3,7 @@ official ones.
 """
 
 from collections.abc import Collection, Iterable, Sequence
+from itertools import chain
 
 from rag.core.errors import DataError
 from rag.data.text import exact_match, overlap
@@ -75,12 +76,11 @@ def path_scores(
     rank = first_true([set(path) == set(hops) for path in paths])
     scores: dict[str, float] = {}
     for k in check_ks(ks):
-        passages = {key for path in paths[:k] for key in path}
+        passages = set(chain.from_iterable(paths[:k]))
         scores[f"path_em@{k}"] = float(rank is not None and rank <= k)
         scores[f"path_cover@{k}"] = float(passages.issuperset(hops))
-        scores |= {
-            f"hop{hop}_recall@{k}": float(key in passages) for hop, key in enumerate(hops, start=1)
-        }
+        for hop, key in enumerate(hops, start=1):
+            scores[f"hop{hop}_recall@{k}"] = float(key in passages)
     return scores
 
 
@@ -108,28 +108,27 @@ def score_hotpot(
 
     Source: Yang et al., HotpotQA, EMNLP 2018, section 5.2, and its evaluation script.
     """
-    values = {f"{part}{name}": 0.0 for part in ("", "sp_", "joint_") for name in _PARTS}
+    values: dict[str, float] = {}
+    for part in ("", "sp_", "joint_"):
+        values |= dict.fromkeys([f"{part}{name}" for name in _PARTS], 0.0)
     if answer is not None:
         words = overlap(answer, gold, "hotpot")
-        exact = float(exact_match(answer, [gold], "hotpot"))
-        values |= dict(zip(_PARTS, (exact, words.f1, words.precision, words.recall), strict=True))
+        values["em"] = float(exact_match(answer, [gold], "hotpot"))
+        values["f1"] = words.f1
+        values["prec"] = words.precision
+        values["recall"] = words.recall
     if facts is not None:
-        predicted, expected = set(map(_fact, facts)), set(gold_facts)
+        predicted = set(map(_fact, facts))
+        expected = set(gold_facts)
         shared = len(predicted & expected)
-        precision, recall = shared / max(1, len(predicted)), shared / max(1, len(expected))
-        scores = (
-            float(predicted == expected),
-            _harmonic_mean(precision, recall),
-            precision,
-            recall,
-        )
-        values |= {f"sp_{name}": score for name, score in zip(_PARTS, scores, strict=True)}
+        values["sp_em"] = float(predicted == expected)
+        values["sp_prec"] = shared / max(1, len(predicted))
+        values["sp_recall"] = shared / max(1, len(expected))
+        values["sp_f1"] = _harmonic_mean(values["sp_prec"], values["sp_recall"])
     if answer is not None and facts is not None:
-        em, precision, recall = (
-            values[name] * values[f"sp_{name}"] for name in ("em", "prec", "recall")
-        )
-        joint = (em, _harmonic_mean(precision, recall), precision, recall)
-        values |= {f"joint_{name}": score for name, score in zip(_PARTS, joint, strict=True)}
+        for name in ("em", "prec", "recall"):
+            values[f"joint_{name}"] = values[name] * values[f"sp_{name}"]
+        values["joint_f1"] = _harmonic_mean(values["joint_prec"], values["joint_recall"])
     return values
 
 

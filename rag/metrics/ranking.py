@@ -13,7 +13,8 @@ from rag.core.arrays import Float64
 from rag.core.errors import ConfigError, DataError
 from rag.metrics import DEFAULT_MEASURES, check_ks
 
-_QUESTIONS = 256  # questions scored at once
+# Questions that are scored at once.
+_QUESTIONS = 256
 
 
 def first_true(flags: Sequence[bool]) -> int | None:
@@ -36,10 +37,8 @@ def rank_figures(ranks: Sequence[int | None], ks: Iterable[int]) -> dict[str, Fl
         ([1.0, 0.0, 0.0], [1.0, 1.0, 0.0], [1.0, 0.25, 0.0])
     """
     rank_of = np.array([math.inf if rank is None else rank for rank in ranks], dtype=np.float64)
-    return {
-        **{f"top{k}": (rank_of <= k).astype(np.float64) for k in check_ks(ks)},
-        "mrr": 1.0 / rank_of,
-    }
+    figures = {f"top{k}": (rank_of <= k).astype(np.float64) for k in check_ks(ks)}
+    return {**figures, "mrr": 1.0 / rank_of}
 
 
 def average_rank(
@@ -66,9 +65,9 @@ def average_rank(
     total = 0.0
     for start in range(0, len(questions), _QUESTIONS):
         scores = questions[start : start + _QUESTIONS] @ passages.T  # (b, P)
-        for row, own in enumerate(positives[start : start + _QUESTIONS]):
-            others = np.delete(scores[row], list(own))
-            gold = scores[row, own[0]]
+        for row, positive_rows in enumerate(positives[start : start + _QUESTIONS]):
+            others = np.delete(scores[row], list(positive_rows))
+            gold = scores[row, positive_rows[0]]
             equal = np.count_nonzero(others == gold)
             total += len(others) - np.count_nonzero(others < gold) - equal + equal / 2
     return float(total) / max(1, len(questions))
@@ -102,7 +101,7 @@ def trec_measures(
     judged = {
         question: grades
         for question, grades in qrels.items()
-        if any(g > 0 for g in grades.values())
+        if max(grades.values(), default=0) > 0
     }
     values = {name: dict.fromkeys(judged, 0.0) for name in parsed}
     run: dict[str, dict[str, float]] = {}
@@ -110,9 +109,8 @@ def trec_measures(
         ranking = rankings.get(question, ())
         if len(set(ranking)) != len(ranking):
             raise DataError(f"question {question!r}: a passage occurs twice in its ranking")
-        if (
-            ranking
-        ):  # scores that fall with the rank: trec_eval orders by them, and ties in its own way
+        # Scores fall with the rank: trec_eval orders by them, and ties in its own way.
+        if ranking:
             run[question] = {passage: -float(rank) for rank, passage in enumerate(ranking)}
     if run:
         names = {measure: name for name, measure in parsed.items()}

@@ -17,8 +17,10 @@ from rag.core.arrays import Float64
 from rag.core.errors import DataError
 
 _LEVEL = 0.95
-_BOOTSTRAP, _PERMUTATIONS = 2000, 9_999  # resamples of each
-_BATCH_CELLS = 2_000_000  # numbers in memory while resampling: 16 MB of float64
+_BOOTSTRAP_RESAMPLES = 2000
+_PERMUTATIONS = 9_999
+# Numbers in memory while resampling: 16 MB of float64.
+_BATCH_CELLS = 2_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +84,15 @@ def bootstrap(values: npt.ArrayLike, *, seed: int = 0) -> list[Interval]:
     intervals = []
     for column in (table[:, None] if table.ndim == 1 else table).T:
         defined = column[~np.isnan(column)]
-        n, mean = len(defined), float(defined.mean()) if len(defined) else float("nan")
+        n = len(defined)
+        mean = float(defined.mean()) if n else float("nan")
         if n and mean in (0.0, 1.0) and (defined == mean).all():
             ends = binomtest(round(mean) * n, n).proportion_ci(_LEVEL, "exact")
         elif n > 1:
             ends = resample(
                 (defined,),
                 np.mean,
-                n_resamples=_BOOTSTRAP,
+                n_resamples=_BOOTSTRAP_RESAMPLES,
                 batch=max(1, _BATCH_CELLS // n),
                 confidence_level=_LEVEL,
                 method="percentile",
@@ -115,7 +118,8 @@ def bootstrap_difference(a: npt.ArrayLike, b: npt.ArrayLike) -> Interval:
 
 def _paired(a: npt.ArrayLike, b: npt.ArrayLike) -> Float64:
     """b - a without undefined questions."""
-    first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
+    first = np.asarray(a, dtype=np.float64)
+    second = np.asarray(b, dtype=np.float64)
     if first.shape != second.shape or first.ndim != 1:
         raise DataError(
             f"a paired test needs one value per question: found {first.shape}, {second.shape}"
@@ -164,9 +168,9 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
     Source: Holm, Scandinavian Journal of Statistics 6 (1979).
     """
-    order, n = np.argsort(p_values, kind="stable"), len(p_values)
-    raised = np.asarray(p_values)[order] * np.arange(n, 0, -1)
-    adjusted = np.empty(n)
+    order = np.argsort(p_values, kind="stable")
+    raised = np.asarray(p_values)[order] * np.arange(len(p_values), 0, -1)
+    adjusted = np.empty(len(p_values))
     adjusted[order] = np.maximum.accumulate(np.minimum(raised, 1.0))
     return adjusted.tolist()
 
@@ -201,14 +205,18 @@ def compare_paired(a: npt.ArrayLike, b: npt.ArrayLike) -> PairedTest:
     """
     from scipy.stats import binomtest
 
-    first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
+    first = np.asarray(a, dtype=np.float64)
+    second = np.asarray(b, dtype=np.float64)
     difference = bootstrap_difference(first, second)
-    gained, lost = np.flatnonzero(second > first), np.flatnonzero(second < first)
+    gained = np.flatnonzero(second > first)
+    lost = np.flatnonzero(second < first)
     values = np.concatenate([first, second])
     if np.isin(values[~np.isnan(values)], (0.0, 1.0)).all():
+        test = "mcnemar"
         changed = len(gained) + len(lost)
-        test, p_value = "mcnemar", float(binomtest(len(gained), changed).pvalue) if changed else 1.0
+        p_value = float(binomtest(len(gained), changed).pvalue) if changed else 1.0
     else:
-        test, p_value = "randomisation", randomisation_test(first, second)
+        test = "randomisation"
+        p_value = randomisation_test(first, second)
     ties = difference.n - len(gained) - len(lost)
     return PairedTest(difference, p_value, test, tuple(gained.tolist()), tuple(lost.tolist()), ties)

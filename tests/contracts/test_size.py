@@ -30,7 +30,7 @@ TOKENS = {
     "rag/eval": (13_690, 12_200),
     "rag/integrations": (1_280, 1_200),
     "rag/joint": (14_600, 13_000),
-    "rag/metrics": (3_550, 3_600),
+    "rag/metrics": (3_490, 3_600),
     "rag/rounds": (3_350, 3_050),
     "rag/runtime": (8_490, 7_900),
     "rag/sample": (60, 100),
