@@ -86,18 +86,7 @@ def build_faiss(
     )
     if index_type == "flat":
         return info
-    index = _fill(preset, embeddings, seed, threads)
-    changes: dict[str, object] = {}
-    ivf = faiss.try_extract_index_ivf(index)
-    if ivf is not None:
-        changes["nlist"] = ivf.nlist
-    if isinstance(index, faiss.IndexIVFPQFastScan):
-        changes["mapped_lists"] = True
-        move_lists(index, place)
-    info = info.model_copy(update=changes)
-    with atomic_path(place / FAISS_NAME) as temporary:
-        faiss.write_index(index, str(temporary))
-    del index
+    info = _save(_fill(preset, embeddings, seed, threads), place, info)
     with faiss_threads(threads):
         info = _tune(open_faiss(place, info), embeddings, info, probes)
     reached = info.recall["100"]
@@ -130,6 +119,20 @@ def _fill(
         quantizer = faiss.extract_index_ivf(index).quantizer
         faiss.downcast_index(quantizer).hnsw.efSearch = _LISTS_EF_SEARCH
     return index
+
+
+def _save(index: faiss.Index, place: Path, info: DenseInfo) -> DenseInfo:
+    """Write a filled index; returns what is known of it now."""
+    changes: dict[str, object] = {}
+    ivf = faiss.try_extract_index_ivf(index)
+    if ivf is not None:
+        changes["nlist"] = ivf.nlist
+    if isinstance(index, faiss.IndexIVFPQFastScan):
+        changes["mapped_lists"] = True
+        move_lists(index, place)
+    with atomic_path(place / FAISS_NAME) as temporary:
+        faiss.write_index(index, str(temporary))
+    return info.model_copy(update=changes)
 
 
 def _train(index: faiss.Index, preset: Preset, sample: Float32, seed: int) -> None:

@@ -37,7 +37,9 @@ def plan(
             f"cannot plan for {n_passages} passages of {passage_bytes} bytes and vectors of {dim} numbers",
             hint="all must be at least 1",
         )
-    text_bytes, building, searched = n_passages * passage_bytes, 0.0, 0.0
+    text_bytes = n_passages * passage_bytes
+    building = 0.0
+    searched = 0.0
     parts = {"passages": text_bytes + n_passages * _PASSAGE_BYTES}
     if settings.has_dense:
         parts["embeddings"] = (

@@ -18,9 +18,13 @@ from rag.data.records import BadRecord, Document
 from serve.errors import ApiError, invalid_request, refused
 
 _MEMORY_MIB = 2048  # all conversions of the server together
-_FILE_S, _UPLOAD_S = 30.0, 60.0  # one file; all files of one upload
-_SLOT_WAIT_S, _POLL_S = 10.0, 0.05
-_MOST_OF_KEY, _MOST = 4, 16  # uploads that wait or are converted, in this process
+_FILE_S = 30.0
+_UPLOAD_S = 60.0  # all files of one upload
+_SLOT_WAIT_S = 10.0
+_POLL_S = 0.05
+# Uploads that wait or are converted, in this process.
+_MOST_OF_KEY = 4
+_MOST = 16
 _NICENESS = 10  # questions go first
 Uploaded = tuple[list[Document], dict[str, list[str]]]  # with remarks, see `Conversions.convert`
 
@@ -38,7 +42,8 @@ class Conversions:
     """
 
     def __init__(self, folder: Path, slots: int) -> None:
-        self.folder, self.slots = folder, slots
+        self.folder = folder
+        self.slots = slots
         self.uploads = Counter[str]()
         self._threads = ThreadPoolExecutor(thread_name_prefix="rag-convert")
 
@@ -92,7 +97,8 @@ class Conversions:
     async def _convert(self, files: Sequence[tuple[str, bytes]], folder: Path) -> Uploaded:
         documents: list[Document] = []
         remarks: dict[str, list[str]] = {"unreadable": [], "notes": []}
-        converter, ends = Converter(_NICENESS), time.monotonic() + _UPLOAD_S
+        converter = Converter(_NICENESS)
+        ends = time.monotonic() + _UPLOAD_S
 
         def run(path: Path, content: bytes, left_s: float) -> Document | BadRecord:
             path.parent.mkdir()

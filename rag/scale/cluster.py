@@ -99,7 +99,9 @@ def check_nodes(ray: Any, files: Sequence[Path]) -> list[dict[str, Any]]:
     nodes = sorted(
         (node for node in ray.nodes() if node["Alive"]), key=lambda node: str(node["NodeID"])
     )
-    task, usual, answering = ray.remote(_facts), {"num_cpus": 0, "max_retries": 0}, []
+    task = ray.remote(_facts)
+    usual = {"num_cpus": 0, "max_retries": 0}
+    answering = []
     looks = [
         task.options(**usual, scheduling_strategy=on_node(node["NodeID"])).remote(paths)
         for node in nodes

@@ -37,9 +37,8 @@ from rag.scale.cluster import check_nodes, connect, on_node
 _DEADLINE_S = 10.0  # of a search
 _START_TIMEOUT_S = 120.0
 _PAUSE_S = 0.1  # before a dead actor is asked again
-_RESERVED_BYTES = (
-    1 << 20
-)  # without any resource Ray lets a random node choose, which may not know a new one
+# Without any resource Ray lets a random node choose, which may not know a new one.
+_RESERVED_BYTES = 1 << 20
 
 
 class PartSearch:
@@ -52,7 +51,9 @@ class PartSearch:
     """
 
     def __init__(self, directory: Path, version: str, first: int, stop: int) -> None:
-        self._directory, self._version, self._files = directory, version, (first, stop)
+        self._directory = directory
+        self._version = version
+        self._files = (first, stop)
         self._opened: tuple[int, EmbeddingShards] | None = None
 
     def process(self) -> int:
@@ -98,9 +99,13 @@ class ShardedIndex:
     def __init__(
         self, ray: Any, index: Index, parts: Sequence[tuple[int, int]], nodes: Sequence[str]
     ) -> None:
-        self._ray, self._parts, self._nodes = ray, parts, nodes
-        self._place, self._whole = (index.directory, index.version), index.require_dense().vectors
-        self.deadline_s, self.dim = _DEADLINE_S, self._whole.dim
+        self._ray = ray
+        self._index_version = (index.directory, index.version)
+        self._parts = parts
+        self._nodes = nodes
+        self._whole = index.require_dense().vectors
+        self.deadline_s = _DEADLINE_S
+        self.dim = self._whole.dim
         self._turns = list(range(len(parts)))  # a part's actor is on the node of its turn
         self._lock = threading.Lock()
         self._actors = [self._start(number) for number in range(len(parts))]
@@ -139,7 +144,7 @@ class ShardedIndex:
         kind = self._ray.remote(PartSearch).options(
             num_cpus=0, memory=_RESERVED_BYTES, max_restarts=0, scheduling_strategy=node
         )
-        return kind.remote(*self._place, *self._parts[number])
+        return kind.remote(*self._index_version, *self._parts[number])
 
     def _ask(self, timeout_s: float, method: str, *arguments: Any) -> list[Any]:
         """What every part answers, asked again where its actor has died, until the timeout."""
@@ -154,13 +159,15 @@ class ShardedIndex:
 
         for number in range(len(self._parts)):
             ask(number)
-        while running and (now := time.monotonic()) < end:
-            for call in self._ray.wait(list(running), timeout=end - now)[0]:
+        while running and time.monotonic() < end:
+            left_s = max(0.0, end - time.monotonic())
+            for call in self._ray.wait(list(running), timeout=left_s)[0]:
                 number, actor = running.pop(call)
                 try:
                     answers[number] = self._ray.get(call)
                 except self._ray.exceptions.RayError as error:
-                    if isinstance(cause := getattr(error, "cause", None), RagError):
+                    cause = getattr(error, "cause", None)
+                    if isinstance(cause, RagError):
                         raise cause from None
                     reasons[number] = f"it died ({error})".splitlines()[0]
                     time.sleep(_PAUSE_S)
@@ -195,7 +202,8 @@ def open_sharded(directory: str | Path, address: str) -> Index:
         ResourceError: there is no cluster, or no CPU in it.
         RetrievalError: a process does not start.
     """
-    index, ray = Index.open(Path(directory).resolve()), connect(address)
+    index = Index.open(Path(directory).resolve())
+    ray = connect(address)
     try:
         embeddings = index.embeddings
         if embeddings is None or not isinstance(index.dense, FlatIndex):
@@ -212,7 +220,8 @@ def open_sharded(directory: str | Path, address: str) -> Index:
         shards = len(embeddings.layout.shards())
         count = min(len(workers), shards)
         bounds = [round(shards * number / count) for number in range(count + 1)]
-        index.dense = sharded = ShardedIndex(ray, index, list(itertools.pairwise(bounds)), workers)
+        sharded = ShardedIndex(ray, index, list(itertools.pairwise(bounds)), workers)
+        index.dense = sharded
         sharded.processes()
     except BaseException:
         index.close()
