@@ -15,7 +15,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from rag.core.errors import ConfigError, DataError, QuestionError
 from rag.core.types import MAX_TOP_K, Location, Metadata, Pages, as_unicode, page_at
 
-MAX_RECORDS, _MAX_SHOWN = 10, 100  # bad records that are named, and problems at all
+# Bad records that are named, and problems at all.
+MAX_RECORDS = 10
+_MAX_SHOWN = 100
 Kind = Literal["heading", "paragraph", "item", "row", "code"]
 
 
@@ -75,18 +77,18 @@ def rows_of(value: Any, what: str, *, hint: str = "put it in a list") -> list[An
     string, mapping, path or number is refused; `what` names the argument.
     """
     if hasattr(value, "columns"):
-        listed = getattr(value, "to_dicts", None) or getattr(value, "to_pylist", None)
-        value = listed() if listed else value.to_dict("records")
+        to_rows = getattr(value, "to_dicts", None) or getattr(value, "to_pylist", None)
+        value = to_rows() if to_rows else value.to_dict("records")
     if isinstance(value, str | bytes | Mapping | PurePath) or not isinstance(value, Iterable):
         if value is None:
             raise DataError(f"{what} is None, expected a list")
         raise DataError(f"{what} is a single {type(value).__name__}, expected a list", hint=hint)
-    return [
-        {name: _cell_or_none(cell) for name, cell in row.items()}
-        if isinstance(row, Mapping)
-        else row
-        for row in value
-    ]
+    rows = []
+    for row in value:
+        if isinstance(row, Mapping):
+            row = {name: _cell_or_none(cell) for name, cell in row.items()}
+        rows.append(row)
+    return rows
 
 
 def _cell_or_none(value: Any) -> Any:
@@ -251,11 +253,12 @@ class ReadReport:
         Files that are documents do not count in the share, and nothing is judged under 100 records
         before the end. A `hint` stands for an option that changes the share.
         """
-        bad, records = self.bad - self.unread, self.total - self.files
-        mend = "mend or replace what is listed above"
-        hint = hint or (
-            f"{mend}, or raise --max-bad-share to continue without it" if records else mend
-        )
+        bad = self.bad - self.unread
+        records = self.total - self.files
+        if not hint:
+            hint = "mend or replace what is listed above"
+            if records:
+                hint += ", or raise --max-bad-share to continue without it"
         if at_end and self.total and self.bad == self.total:
             raise DataError(f"no usable record: {self.faults()}", hint=hint)
         if (at_end or self.total >= 100) and bad > max_bad_share * records:
@@ -265,5 +268,7 @@ class ReadReport:
 
 def first_lines(lines: Sequence[str]) -> list[str]:
     """The first lines, and how many more there are."""
-    more = [f"… and {len(lines) - _MAX_SHOWN:,} more"] if len(lines) > _MAX_SHOWN else []
-    return [*lines[:_MAX_SHOWN], *more]
+    first = list(lines[:_MAX_SHOWN])
+    if len(lines) > _MAX_SHOWN:
+        first.append(f"… and {len(lines) - _MAX_SHOWN:,} more")
+    return first

@@ -24,12 +24,14 @@ NO_TITLES: TitleHashes = np.zeros(0, np.uint64)
 
 WORDS = regex.compile(r"[\p{L}\p{M}\p{N}]+(?:['’\-.][\p{L}\p{M}\p{N}]+)*")
 _MONTH = "(?:January|February|March|April|May|June|July|August|September|October|November|December)"
-_DAY, _YEAR = r"\d{1,2}(?:st|nd|rd|th)?", r"(?:1\d{3}|20\d{2})"
+_DAY = r"\d{1,2}(?:st|nd|rd|th)?"
+_YEAR = r"(?:1\d{3}|20\d{2})"
 _DATES = regex.compile(
     rf"\b(?:{_DAY}\s+(?:of\s+)?{_MONTH}(?:,?\s+{_YEAR})?|{_MONTH}\s+{_DAY}\b(?:,?\s+{_YEAR})?|{_MONTH},?\s+{_YEAR}"
     rf"|{_YEAR}s?)\b(?![,.]\d)"
 )
-_INITIAL, _NAME = r"\p{Lu}\.", r"\p{Lu}[\p{L}\p{M}\p{N}'’\-]+"
+_INITIAL = r"\p{Lu}\."
+_NAME = r"\p{Lu}[\p{L}\p{M}\p{N}'’\-]+"
 _LINK = r"(?:(?:of|the|de|la|le|du|des|da|di|del|von|van|der|den|al|bin|ibn)\s+){1,2}"
 _NAMES = regex.compile(rf"(?:{_INITIAL}|{_NAME})(?:\s+(?:{_LINK})?(?:{_INITIAL}|{_NAME}))*")
 _PAREN = regex.compile(r"\s*\([^)]*\)$")
@@ -44,10 +46,9 @@ def find_dates(sentence: str) -> CharSpans:
 
 def title_hashes(passages: Iterable[Passage]) -> TitleHashes:
     """Sorted 8-byte hashes of a corpus's different titles."""
-    titles = (title for title, _ in groupby(passage.title for passage in passages) if title)
-    return np.unique(
-        np.fromiter((_title_hash(_PAREN.sub("", title)) for title in titles), np.uint64)
-    )
+    titles = groupby(passage.title for passage in passages)
+    hashes = (_title_hash(_PAREN.sub("", title)) for title, _ in titles if title)
+    return np.unique(np.fromiter(hashes, np.uint64))
 
 
 def find_names(sentence: str, titles: TitleHashes = NO_TITLES) -> CharSpans:
@@ -66,21 +67,21 @@ def find_names(sentence: str, titles: TitleHashes = NO_TITLES) -> CharSpans:
     for match in _NAMES.finditer(sentence):
         start, end = match.span()
         is_first = start == begin
-        while (word := WORDS.match(sentence, start, end)) and word[0] in STARTERS:
-            following = WORDS.search(sentence, word.end(), end)
-            start = end if following is None else following.start()
+        word = WORDS.match(sentence, start, end)
+        while word and word[0] in STARTERS:
+            word = WORDS.search(sentence, word.end(), end)
+            start = word.start() if word else end
         name = sentence[start:end]
-        if len(name) > 2 and (
-            not is_first or start > begin or " " in name or _is_title(name, titles)
-        ):
+        is_sure = not is_first or start > begin or " " in name
+        if len(name) > 2 and (is_sure or _is_title(name, titles)):
             spans.append((start, end))
     return spans
 
 
 def _is_title(name: str, titles: TitleHashes) -> bool:
     hashed = _title_hash(name)
-    place = np.searchsorted(titles, hashed)
-    return hashed in titles[place : place + 1]
+    position = np.searchsorted(titles, hashed)
+    return hashed in titles[position : position + 1]
 
 
 def _title_hash(title: str) -> np.uint64:

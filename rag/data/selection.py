@@ -47,7 +47,8 @@ def hold_out(
         texts = sorted(
             {group(item) for item in items}, key=lambda text: (place_of(text, seed), text)
         )
-        number, fifth = int(count), len(texts) // 5
+        number = int(count)
+        fifth = len(texts) // 5
         if 0 < count < 1:
             number = max(round(count * len(texts)), least_held_out(len(texts)))
         elif fifth and number > len(texts) // 2:
