@@ -73,9 +73,17 @@ def compare_evaluations(
 
 def _compared(figure: str, a: str, b: str, ours: Float64, theirs: Float64) -> Comparison:
     """One comparison; its `p_holm` is not corrected yet."""
-    both, result = ~np.isnan(ours) & ~np.isnan(theirs), compare_paired(ours, theirs)
-    means = float(ours[both].mean()), float(theirs[both].mean())
-    return Comparison(figure, a, b, *means, result, result.p_value)
+    both = ~np.isnan(ours) & ~np.isnan(theirs)
+    result = compare_paired(ours, theirs)
+    return Comparison(
+        figure,
+        a,
+        b,
+        float(ours[both].mean()),
+        float(theirs[both].mean()),
+        result,
+        result.p_value,
+    )
 
 
 def _shared_figures(evaluations: Sequence[Evaluation]) -> list[str]:
@@ -111,9 +119,11 @@ def _aligned(evaluation: Evaluation, first: Evaluation) -> dict[str, Float64]:
                 hint="evaluate both on the same questions with the same profile",
             )
     expected = {record["id"]: _content(record) for record in first.records()}
-    contents, scores = dict[str, tuple[int, int | None]](), dict[str, Any]()
+    contents: dict[str, tuple[int, int | None]] = {}
+    scores: dict[str, Any] = {}
     for record in evaluation.records():
-        contents[record["id"]], scores[record["id"]] = _content(record), record["scores"]
+        contents[record["id"]] = _content(record)
+        scores[record["id"]] = record["scores"]
     odd = sorted({*contents} ^ {*expected})  # asked of one system alone
     if not odd:
         odd = [key for key in expected if _differ(contents[key], expected[key])]

@@ -30,8 +30,9 @@ from readers.extractive.reader import ExtractiveReader
 from readers.manifest import Calibration
 
 _FOLDS = 5
-_LEAST = 10
-_SURE = 20.0  # logit of a confidence of 1
+_MIN_QUESTIONS = 10
+# The logit of a confidence of 1.
+_MAX_LOGIT = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +79,16 @@ def tune_confidence(
             hint="train it with held-out or `calibrate` questions",
         )
     questions = [each for each in questions if each.answers or each.meta.get("verdict") != "wrong"]
-    if len(questions) < _LEAST:
+    if len(questions) < _MIN_QUESTIONS:
         raise DataError(
-            f"{len(questions)} questions, expected at least {_LEAST}",
+            f"{len(questions)} questions, expected at least {_MIN_QUESTIONS}",
             hint="about 50 give a useful fit, a fifth of them without an answer in the corpus",
         )
     logits, truth = _ask(system_of(system), questions, settings)
-    (first, none), (right, empty) = logits.T, truth.T
-    fold, crossed = np.arange(len(questions)) % _FOLDS, np.zeros(len(questions))
+    first, none = logits.T
+    right, empty = truth.T
+    fold = np.arange(len(questions)) % _FOLDS
+    crossed = np.zeros(len(questions))
     for held_out in range(_FOLDS):
         shift, slope = fit_shift(first[fold != held_out], right[fold != held_out])
         crossed[fold == held_out] = shift + slope * first[fold == held_out]
@@ -151,12 +154,14 @@ def _ask(
                 matcher = AnswerMatcher(question.answers, question.answer_profile)
                 passages = [passage for _, passage in outcome.result.passages]
                 holds = any(matcher.matches(passage.text) for passage in passages)
-                text, chances = "", (0.0, 1.0)
+                text = ""
+                chances = (0.0, 1.0)
                 if answers.answers:
                     best = answers.answers[0]
-                    text, chances = best.text, (best.confidence, answers.no_answer_confidence)
+                    text = best.text
+                    chances = (best.confidence, answers.no_answer_confidence)
                 is_right = exact_match(text, question.answers, question.answer_profile)
-                logits.append(np.clip(logit(chances), -_SURE, _SURE))
+                logits.append(np.clip(logit(chances), -_MAX_LOGIT, _MAX_LOGIT))
                 truth.append((holds and is_right, not holds))
             progress.update(len(part))
     return np.array(logits, dtype=float), np.array(truth, dtype=bool)

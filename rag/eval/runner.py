@@ -48,7 +48,8 @@ from rag.policies import open_policy
 FORMAT_VERSION = 1
 METRICS_NAME = "metrics.json"
 RECORDS_NAME = "per_question.jsonl"
-_PART_NAME, _STATE_NAME = "per_question.jsonl.part", "state.json"
+_PART_NAME = "per_question.jsonl.part"
+_STATE_NAME = "state.json"
 _STAGES = ("total", "retrieve", "read")
 N_BEST = 5
 """Answers per question that are kept and judged."""

@@ -83,7 +83,8 @@ def _paths_json(question: Question, paths: Paths) -> dict[str, Any]:
 
 
 def _as_example(question: Question, hits: RankedPassages) -> Example:
-    answers, profile = question.answers, question.answer_profile
+    answers = question.answers
+    profile = question.answer_profile
     matcher = AnswerMatcher(answers, profile) if answers else None
     candidates = (
         Candidate(

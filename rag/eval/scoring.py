@@ -98,14 +98,17 @@ def _record(
     outcome: QuestionOutcome, measured: Mapping[str, float | None], settings: EvaluationSettings
 ) -> dict[str, Any]:
     """The JSON-ready record of a question."""
-    question, answers = outcome.question, outcome.answers
-    text, support = _first_text(answers, settings), None
+    question = outcome.question
+    answers = outcome.answers
+    text = _first_text(answers, settings)
+    support = None
     if settings.profile == "hotpot" and answers is not None:
         read = outcome.retrieved[: settings.read]
         support = [list(fact) for fact in find_facts(question, answers, read, outcome.paths)]
     matcher = AnswerMatcher(question.answers, settings.profile)
     flags = [matcher.matches(passage.text) for _, passage in outcome.retrieved]
-    first_rank, is_in_reach = first_true(flags), any(flags[: settings.read])
+    first_rank = first_true(flags)
+    is_in_reach = any(flags[: settings.read])
     is_findable = bool(question.answers) and not is_yes_no(question)
     scores = _answer_scores(outcome, text, support, settings)
     if is_findable and not settings.gold:
@@ -167,7 +170,8 @@ def _answer_scores(
     settings: EvaluationSettings,
 ) -> dict[str, float]:
     """The figures of the answers to a question; NaN where undefined."""
-    question, answers = outcome.question, outcome.answers
+    question = outcome.question
+    answers = outcome.answers
     scores: dict[str, float] = {}
     if answers is not None:
         is_empty = (
@@ -360,8 +364,10 @@ def summarise(records: Iterable[Mapping[str, Any]], settings: EvaluationSettings
         "groups" (of each field, by size: value, "n", "figures"), "latency_ms", "reading".
     """
     scores: list[Mapping[str, float | None]] = []
-    confidence, ranks = list[float](), list[float]()
-    stages, reading = Counter[str](), Counter[str]()
+    confidence: list[float] = []
+    ranks: list[float] = []
+    stages = Counter[str]()
+    reading = Counter[str]()
     latency: dict[str, list[float]] = {}
     groups: dict[str, dict[str, list[int]]] = {}  # field → value → rows of its questions
     deepest = 0
@@ -378,7 +384,8 @@ def summarise(records: Iterable[Mapping[str, Any]], settings: EvaluationSettings
         for name, value in record.get("groups", {}).items():
             groups.setdefault(name, {}).setdefault(value, []).append(row)
         reading.update(record.get("reading", {}))
-    n, columns = len(scores), figure_columns(scores)
+    n = len(scores)
+    columns = figure_columns(scores)
     return {
         "n": n,
         "figures": _intervals(columns, settings),

@@ -61,7 +61,8 @@ class QuestionSource:
             name = str(path).partition(":")[2]
             marked = split or guess_split(name.rpartition(":")[2].rpartition("/")[2])
             return cls(name, str(path), marked)
-        file, files = Path(path), question_files(path)
+        file = Path(path)
+        files = question_files(path)
         digests = [sha256_file(part) for part in files]
         digest = digests[0] if len(digests) == 1 else fingerprint(digests)
         return cls(_set_name(file), str(path), split or guess_split(files[-1]), digest)
