@@ -6,6 +6,7 @@ Kinds: "h1", "h2", "p", "li", "code" with a text, and "table" with a list of row
 
 import html
 import io
+import re
 import textwrap
 import zipfile
 from collections.abc import Callable, Sequence
@@ -115,6 +116,17 @@ def workbook(sheets: dict[str, Sequence[Sequence[Any]]]) -> bytes:
         for row in rows:
             sheet.append(list(row))
     return saved(book)
+
+
+def with_prefix(data: bytes) -> bytes:
+    """A workbook whose sheets have a prefix before the names of their elements."""
+    with zipfile.ZipFile(io.BytesIO(data)) as source:
+        files = {name: source.read(name) for name in source.namelist()}
+    for name in files:
+        if name.startswith("xl/worksheets/sheet"):
+            named = re.sub(rb"(</?)(?=\w)", rb"\1x:", files[name])
+            files[name] = named.replace(b" xmlns=", b" xmlns:x=")
+    return archive(files)
 
 
 def opened(data: bytes) -> Any:

@@ -1,146 +1,215 @@
 """EPUB books and OpenDocument texts: ZIP archives of XML, which is read as HTML."""
 
 import posixpath
+from collections import Counter
+from collections.abc import Iterator
 from html import escape
 from itertools import groupby
 from urllib.parse import unquote
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
+from zipfile import ZipFile
 
 from rag.data.documents import html
-from rag.data.documents.blocks import Piece, Unreadable, first_heading, stated_title
+from rag.data.documents.blocks import (
+    Content,
+    Piece,
+    Unreadable,
+    first_heading,
+    not_read,
+    stated_title,
+)
 from rag.data.documents.kinds import open_archive
+from rag.data.documents.numerals import numeral
 from rag.data.documents.plain import decode
 
-_TEXT, _TABLE, _DRAW, _OFFICE, _STYLE = (
-    f"{{urn:oasis:names:tc:opendocument:xmlns:{part}:1.0}}"
-    for part in ("text", "table", "drawing", "office", "style")
-)
-_NOT_READ = (  # deletions that are still marked, generated lists, comments, what others cover
+_NAMESPACE = "{{urn:oasis:names:tc:opendocument:xmlns:{}:1.0}}"
+_TEXT = _NAMESPACE.format("text")
+_TABLE = _NAMESPACE.format("table")
+_DRAW = _NAMESPACE.format("drawing")
+_OFFICE = _NAMESPACE.format("office")
+_STYLE = _NAMESPACE.format("style")
+_COMMENT = f"{_OFFICE}annotation"
+# Deletions that are still marked, generated lists, comments, what others cover.
+_NOT_READ = (
     f"{_TEXT}tracked-changes",
     f"{_TEXT}table-of-content",
     f"{_TEXT}alphabetical-index",
     f"{_TEXT}illustration-index",
     f"{_TEXT}table-index",
-    f"{_OFFICE}annotation",
     f"{_TABLE}covered-table-cell",
+    _COMMENT,
 )
-_ORDERED = f"{_TEXT}ordered-list"  # what numbered lists are called here
-_NAMES = {  # in HTML
-    f"{_TEXT}list": "ul",
-    _ORDERED: "ol",
-    f"{_TEXT}list-item": "li",
+_LIST = f"{_TEXT}list"
+_LIST_ITEM = f"{_TEXT}list-item"
+_TABLE_CELL = f"{_TABLE}table-cell"
+_HTML_NAMES = {
+    _LIST: "ul",
+    _LIST_ITEM: "li",
     f"{_TABLE}table": "table",
     f"{_TABLE}table-header-rows": "thead",
     f"{_TABLE}table-rows": "tbody",
     f"{_TABLE}table-row": "tr",
-    f"{_TABLE}table-cell": "td",
+    _TABLE_CELL: "td",
 }
-_SPANS = {f"{_TABLE}number-rows-spanned": "rowspan", f"{_TABLE}number-columns-spanned": "colspan"}
-_BELOW = (f"{_TEXT}note", f"{_DRAW}frame", f"{_DRAW}custom-shape")  # in a paragraph, read after it
-_CODE = ("code", "preformatted", "source")
+# What stands in a paragraph, and is read after it.
+_READ_BELOW = (f"{_TEXT}note", f"{_DRAW}frame", f"{_DRAW}custom-shape")
+_CODE_STYLES = ("code", "preformatted", "source")
 _MAX_BLANKS = 1000
 
 
-def book(data: bytes) -> tuple[str, list[Piece]]:
-    """Title and pieces of a book: its chapters in reading order, without the table of contents."""
+def book(data: bytes) -> Content:
+    """An EPUB book: its chapters in reading order, without the table of contents."""
+    pieces: list[Piece] = []
     with open_archive(data) as archive:
-        root = ElementTree.fromstring(archive.read("META-INF/container.xml")).find(".//{*}rootfile")
-        place = root.attrib["full-path"] if root is not None else ""
-        package = ElementTree.fromstring(archive.read(place))
-        title = package.find(".//{*}title")
-        pieces: list[Piece] = []
-        items = {
-            item.attrib.get("id"): item.attrib
-            for item in package.iterfind(".//{*}manifest/{*}item")
-        }
-        for reference in package.iterfind(".//{*}spine/{*}itemref"):
-            item = items.get(reference.attrib.get("idref"), {})
-            name = posixpath.normpath(
-                posixpath.join(posixpath.dirname(place), unquote(item.get("href", "")))
-            )
-            if name in archive.namelist() and "nav" not in item.get("properties", "").split():
-                pieces += html.page(decode(archive.read(name))[0])[1]
-        return "" if title is None else stated_title("".join(title.itertext())), pieces
+        container = ElementTree.fromstring(archive.read("META-INF/container.xml"))
+        root_file = container.find(".//{*}rootfile")
+        package_path = "" if root_file is None else root_file.attrib["full-path"]
+        package = ElementTree.fromstring(archive.read(package_path))
+        for path in _chapters(package, posixpath.dirname(package_path)):
+            if path in archive.namelist():
+                source, _ = decode(archive.read(path))
+                pieces += html.page(source).pieces
+    title = package.find(".//{*}title")
+    return Content("" if title is None else stated_title("".join(title.itertext())), pieces)
 
 
-def text(data: bytes) -> tuple[str, list[Piece]]:
-    """Title and pieces of an ODT file; footnotes and text boxes stand below their paragraph."""
+def _chapters(package: Element, folder: str) -> Iterator[str]:
+    """The paths of the chapters of a book, in reading order."""
+    items = {item.get("id"): item for item in package.iterfind(".//{*}manifest/{*}item")}
+    for reference in package.iterfind(".//{*}spine/{*}itemref"):
+        item = items.get(reference.get("idref"))
+        if item is not None and "nav" not in item.get("properties", "").split():
+            yield posixpath.normpath(posixpath.join(folder, unquote(item.get("href", ""))))
+
+
+def text(data: bytes) -> Content:
+    """An OpenDocument text; footnotes and text boxes stand below their paragraph."""
     with open_archive(data) as archive:
-        names = ("META-INF/manifest.xml", "meta.xml", "content.xml")
-        has = archive.namelist()
-        manifest, meta, text = (archive.read(name) if name in has else b"<none/>" for name in names)
-        common = archive.read("styles.xml") if "styles.xml" in has else b"<none/>"
-    if b"encryption-data" in manifest:
-        raise Unreadable("encrypted", "save a copy without a password")
-    content = ElementTree.fromstring(text)
+        if b"encryption-data" in _member(archive, "META-INF/manifest.xml"):
+            raise Unreadable("encrypted", "save a copy without a password")
+        content, styles, meta = (
+            ElementTree.fromstring(_member(archive, name))
+            for name in ("content.xml", "styles.xml", "meta.xml")
+        )
     body = content.find(f"{_OFFICE}body/{_OFFICE}text")
     if body is None:
         raise Unreadable("broken file", "open and save it again", "it has no text")
-    styles = content.iter(f"{_STYLE}style")
-    bases = {it.get(f"{_STYLE}name", ""): it.get(f"{_STYLE}parent-style-name", "") for it in styles}
-    numbered = set[tuple[str, int]]()
-    for root in (ElementTree.fromstring(common), content):
-        numbered |= _numbered_levels(root)
-    _mark_numbered(body, numbered, "", 0)
-    pieces = list[Piece]()
-    for kind, group in groupby(html.pieces_of(_block(body, bases)), lambda piece: piece.kind):
-        members = list(group)  # each line of code is a paragraph
-        pieces += [Piece(kind, "\n".join(it.text for it in members))] if kind == "code" else members
-    title = ElementTree.fromstring(meta).findtext(".//{*}title", "")
-    return stated_title(title) or first_heading(pieces), pieces
+    pieces: list[Piece] = []
+    source = _OpenDocument(content, styles).block(body)
+    for kind, group in groupby(html.pieces_of(source), lambda piece: piece.kind):
+        if kind == "code":
+            # Each line of code is a paragraph.
+            pieces.append(Piece(kind, "\n".join(line.text for line in group)))
+        else:
+            pieces += group
+    title = stated_title(meta.findtext(".//{*}title", ""))
+    return Content(title or first_heading(pieces), pieces, not_read(_beside_text(body, styles)))
 
 
-def _numbered_levels(root: Element) -> set[tuple[str, int]]:
-    """Names of list styles, and their levels that have numbers or letters."""
-    return {
-        (style.get(f"{_STYLE}name", ""), int(level.get(f"{_TEXT}level", "1")))
-        for style in root.iter(f"{_TEXT}list-style")
-        for level in style.iter(f"{_TEXT}list-level-style-number")
-        if level.get(f"{_STYLE}num-format")
-    }
+def _member(archive: ZipFile, name: str) -> bytes:
+    return archive.read(name) if name in archive.namelist() else b"<none/>"
 
 
-def _mark_numbered(
-    element: Element, numbered: set[tuple[str, int]], style: str, level: int
-) -> None:
-    if element.tag == f"{_TEXT}list":
-        style = element.get(f"{_TEXT}style-name", style)
-        level += 1
-        if (style, level) in numbered:
-            element.tag = _ORDERED
-    for child in element:
-        _mark_numbered(child, numbered, style, level)
+def _beside_text(body: Element, styles: Element) -> Counter[str]:
+    counts = Counter[str]()
+    for part in styles.iterfind(f".//{_STYLE}master-page/*"):
+        # Many hold the number of the page alone.
+        counts["headers and footers"] += any(map(str.isalpha, "".join(part.itertext())))
+    counts["comments"] = len(list(body.iter(_COMMENT)))
+    for frame in body.iter(f"{_DRAW}frame"):
+        has_alt_text = any(frame.findtext(f"{{*}}{name}") for name in ("title", "desc"))
+        counts["alt texts"] += has_alt_text
+    return counts
 
 
-def _block(element: Element, bases: dict[str, str]) -> str:
-    tag = element.tag
-    if tag in _NOT_READ:
-        return ""
-    if tag in (f"{_TEXT}p", f"{_TEXT}h"):
+class _OpenDocument:
+    """Writes the parts of an OpenDocument text as HTML, and counts its lists."""
+
+    def __init__(self, content: Element, styles: Element) -> None:
+        # The style that each style is based on.
+        self._bases: dict[str, str] = {}
+        for style in content.iter(f"{_STYLE}style"):
+            parent = style.get(f"{_STYLE}parent-style-name", "")
+            self._bases[style.get(f"{_STYLE}name", "")] = parent
+        # How the levels of each list style are numbered.
+        self._levels: dict[tuple[str, int], Element] = {}
+        for root in (styles, content):
+            for list_style in root.iter(f"{_TEXT}list-style"):
+                name = list_style.get(f"{_STYLE}name", "")
+                for level in list_style.iter(f"{_TEXT}list-level-style-number"):
+                    self._levels[name, int(level.get(f"{_TEXT}level", "1"))] = level
+        self._counts = Counter[tuple[str, int]]()
+
+    def block(self, element: Element, list_style: str = "", level: int = 0) -> str:
+        """An element that is no part of a line.
+
+        Args:
+            list_style: the style of the lists that it stands in.
+            level: the number of these lists.
+        """
+        tag = element.tag
+        if tag in _NOT_READ:
+            return ""
+        if tag in (f"{_TEXT}p", f"{_TEXT}h"):
+            return self._paragraph(element)
+        name = _HTML_NAMES.get(tag, "div")
+        attributes = ""
+        if tag == _LIST:
+            list_style = element.get(f"{_TEXT}style-name", list_style)
+            level += 1
+            if element.get(f"{_TEXT}continue-numbering") != "true":
+                self._counts.pop((list_style, level), None)
+        elif tag == _LIST_ITEM:
+            attributes = self._mark(element, list_style, level)
+        elif name == "table":
+            attributes = f" {html.MAY_BE_LAYOUT}"
+        elif tag == _TABLE_CELL:
+            for side, span in (("rows", "rowspan"), ("columns", "colspan")):
+                value = element.get(f"{_TABLE}number-{side}-spanned", "1")
+                attributes += f' {span}="{escape(value)}"'
+        inside = "".join(self.block(child, list_style, level) for child in element)
+        return f"<{name}{attributes}>{inside}</{name}>"
+
+    def _mark(self, item: Element, list_style: str, level: int) -> str:
+        """The attribute with the number of an entry; "" in a list without numbers."""
+        numbering = self._levels.get((list_style, level))
+        if numbering is None or not numbering.get(f"{_STYLE}num-format"):
+            return ""
+        key = list_style, level
+        first = int(numbering.get(f"{_TEXT}start-value", "1"))
+        following = self._counts.get(key, first - 1) + 1
+        self._counts[key] = int(item.get(f"{_TEXT}start-value", following))
+        n_levels = int(numbering.get(f"{_TEXT}display-levels", "1"))
+        numerals = []
+        for above in range(max(level - n_levels + 1, 1), level + 1):
+            kind = self._levels.get((list_style, above), numbering).get(f"{_STYLE}num-format", "1")
+            numerals.append(numeral(self._counts.get((list_style, above), 1), kind))
+        prefix = numbering.get(f"{_STYLE}num-prefix", "")
+        suffix = numbering.get(f"{_STYLE}num-suffix", "" if prefix else ".")
+        mark = f"{prefix}{'.'.join(numerals)}{suffix}".strip()
+        return f' {html.MARK}="{escape(mark)} "'
+
+    def _paragraph(self, element: Element) -> str:
         style = element.get(f"{_TEXT}style-name", "")
-        styles = f"{style} {bases.get(style, '')}".lower()
-        name = "pre" if any(word in styles for word in _CODE) else "p"
-        if tag == f"{_TEXT}h" or "title" in styles.split():
+        styles = f"{style} {self._bases.get(style, '')}".lower()
+        name = "p"
+        if element.tag == f"{_TEXT}h" or "title" in styles.split():
             name = f"h{min(int(element.get(f'{_TEXT}outline-level', '1')), 6)}"
-        below = list[Element]()
+        elif any(word in styles for word in _CODE_STYLES):
+            name = "pre"
+        below: list[Element] = []
         line = _inline(element, below)
-        return f"<{name}>{line}</{name}>" + "".join(_block(child, bases) for child in below)
-    name = _NAMES.get(tag, "div")
-    marks = [f' {mark}="{escape(element.get(key, "1"))}"' for key, mark in _SPANS.items()]
-    attributes = "".join(marks) if name == "td" else ""
-    if name == "table":
-        attributes = f" {html.MAY_BE_LAYOUT}"
-    return f"<{name}{attributes}>{''.join(_block(child, bases) for child in element)}</{name}>"
+        return f"<{name}>{line}</{name}>" + "".join(map(self.block, below))
 
 
 def _inline(element: Element, below: list[Element]) -> str:
     """The text of a paragraph; what is read after it is added to `below`."""
-    count = min(int(element.get(f"{_TEXT}c", "1")), _MAX_BLANKS)
-    blanks = {f"{_TEXT}s": " " * count, f"{_TEXT}tab": "\t", f"{_TEXT}line-break": "\n"}
+    n_blanks = min(int(element.get(f"{_TEXT}c", "1")), _MAX_BLANKS)
+    blanks = {f"{_TEXT}s": " " * n_blanks, f"{_TEXT}tab": "\t", f"{_TEXT}line-break": "\n"}
     parts = [blanks.get(element.tag, ""), escape(element.text or "")]
     for child in element:
-        if child.tag in _BELOW:
+        if child.tag in _READ_BELOW:
             below.append(child)
         elif child.tag not in _NOT_READ:
             parts.append(_inline(child, below))

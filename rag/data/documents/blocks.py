@@ -5,16 +5,25 @@ from __future__ import annotations
 import re
 import textwrap
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from rag.core.errors import DataError
+from rag.core.types import Metadata
 from rag.data.records import Block, Document, Kind
 
-MAX_CHARS = 20_000_000  # of a document's text
-BULLET = "• "  # begins an entry of a list without numbers
-PAGE_BREAK = "\f"  # in the text of a piece: its next page begins here
+MAX_CHARS = 20_000_000
+"""Limit of a document's text."""
 
+BULLET = "• "
+"""Begins an entry of a list without numbers."""
+
+PAGE_BREAK = "\f"
+"""In the text of a piece: its next page begins here."""
+
+# Kinds whose blocks follow each other line by line.
+_LINES = ("item", "row")
 # Characters without a shape: controls, zero-width marks, soft hyphens, halves of surrogates.
 _INVISIBLE = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\u00ad\u200b\u2060\ufeff\ufffe\ud800-\udfff]"
@@ -46,21 +55,48 @@ class Piece:
     pages: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What a converter reads of a file.
+
+    Attributes:
+        title: the title that the file states, otherwise its first heading where headings tell what
+            a file is about; "" without one.
+        notes: remarks for the user, such as what the converter does not read.
+        fields: the front matter of a file, except its title.
+    """
+
+    title: str
+    pieces: Sequence[Piece]
+    notes: Sequence[str] = ()
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+
 class Unreadable(DataError):
-    """A file that cannot be converted: why, in one of a few fixed phrases, and what its owner can
-    do.
+    """A file that cannot be converted.
+
+    Args:
+        reason: why, in one of a few fixed phrases.
+        remedy: what the owner of the file can do.
     """
 
     def __init__(self, reason: str, remedy: str, detail: str = "") -> None:
         super().__init__(f"{reason}: {detail}" if detail else reason, hint=remedy)
-        self.reason, self.remedy, self.detail = reason, remedy, detail
+        self.reason = reason
+        self.remedy = remedy
+        self.detail = detail
 
 
-def assemble(title: str, pieces: Iterable[Piece], notes: Iterable[str] = ()) -> Document:
+def assemble(
+    title: str, pieces: Iterable[Piece], notes: Iterable[str] = (), metadata: Metadata = ()
+) -> Document:
     r"""Clean the pieces and join them into one text.
 
     Each row of a table and each entry of a list is one line; other blocks are separated by an empty
     line.
+
+    Raises:
+        Unreadable: there is no text in the pieces.
 
     Example:
         >>> assemble("T", [Piece("heading", "One", 1), Piece("item", "• a"), Piece("item", "• b\n c")]).text
@@ -69,26 +105,35 @@ def assemble(title: str, pieces: Iterable[Piece], notes: Iterable[str] = ()) -> 
     parts: list[str] = []
     blocks: list[Block] = []
     pages: list[tuple[int, str]] = []
-    at = 0
+    last_page = ""
+    start = 0
     for piece in pieces:
         text = clean_lines(piece.text) if piece.kind == "code" else clean(piece.text)
         if not text:
             continue
         if blocks:
-            alike = piece.kind == blocks[-1].kind and piece.kind in ("item", "row")
-            parts.append("\n" if alike else "\n\n")
-            at += len(parts[-1])
+            is_next_line = piece.kind in _LINES and piece.kind == blocks[-1].kind
+            separator = "\n" if is_next_line else "\n\n"
+            parts.append(separator)
+            start += len(separator)
         parts.append(text)
-        blocks.append(Block(piece.kind, at, at + len(text), piece.level))
-        begins = [0, *_after_breaks(piece.text, text)]
-        for begin, label in zip(begins, piece.pages or ("",), strict=False):
-            if label != (pages[-1][1] if pages else ""):
-                pages.append((at + begin, label))
-        at += len(text)
+        blocks.append(Block(piece.kind, start, start + len(text), piece.level))
+        page_starts = [0, *_after_breaks(piece.text, text)]
+        for page_start, page in zip(page_starts, piece.pages or ("",), strict=False):
+            if page != last_page:
+                pages.append((start + page_start, page))
+                last_page = page
+        start += len(text)
     if not blocks:
         raise Unreadable("empty", "nothing to do: there is no text in it")
     return Document(
-        "", clean(title), "".join(parts), tuple(blocks), tuple(pages), notes=tuple(notes)
+        "",
+        clean(title),
+        "".join(parts),
+        tuple(blocks),
+        tuple(pages),
+        metadata=metadata,
+        notes=tuple(notes),
     )
 
 
@@ -104,15 +149,15 @@ def first_heading(pieces: Iterable[Piece]) -> str:
     return next((piece.text for piece in pieces if piece.kind == "heading"), "")
 
 
-def not_read(counts: Mapping[str, int]) -> tuple[str, ...]:
+def not_read(counts: Mapping[str, int]) -> list[str]:
     """A note about what a file holds beside its text and no converter reads.
 
     Example:
         >>> not_read({"comments": 2, "alt texts": 0})
-        ('not read: comments: 2',)
+        ['not read: comments: 2']
     """
     parts = [f"{what}: {count:,}" for what, count in counts.items() if count]
-    return (f"not read: {', '.join(parts)}",) if parts else ()
+    return [f"not read: {', '.join(parts)}"] if parts else []
 
 
 def stated_title(title: str) -> str:

@@ -2,13 +2,16 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, takewhile
 
 from rag.data.documents.blocks import Piece, Unreadable, clean
 from rag.data.table_text import quoted
 
-MAX_NAME_CHARS = 80  # of one column's name
-_MAX_PLACES = 2_000_000  # of a table
+MAX_NAME_CHARS = 80
+"""Limit of the name of a column."""
+
+# Limit of the places of a table.
+_MAX_PLACES = 2_000_000
 
 
 @dataclass(slots=True, eq=False)
@@ -27,15 +30,19 @@ class Cell:
     is_heading: bool = False
 
 
-# The same cell stands at every place that it covers.
 Row = Sequence[Cell]
 Grid = Sequence[Row]
+"""Rows of the same length; a cell stands at every place that it covers."""
 
 EMPTY = Cell()
+"""Stands where no cell is."""
 
 
 def filled(rows: Sequence[Sequence[Cell]]) -> list[list[Cell]]:
     """Put every cell at all places that it covers, as HTML does; other places are empty.
+
+    Raises:
+        Unreadable: the table has too many places.
 
     Example:
         >>> rows = [[Cell("Red", row_span=2), Cell("Ann")], [Cell("Bob")]]
@@ -51,10 +58,11 @@ def filled(rows: Sequence[Sequence[Cell]]) -> list[list[Cell]]:
             while column < len(line) and line[column] is not EMPTY:
                 column += 1
             end = column + cell.column_span
-            n_places += cell.column_span * min(cell.row_span, len(rows) - number)
+            covered_lines = grid[number : number + cell.row_span]
+            n_places += cell.column_span * len(covered_lines)
             if n_places > _MAX_PLACES:
                 raise Unreadable("too long", "split it", f"a table of over {_MAX_PLACES:,} cells")
-            for covered in grid[number : number + cell.row_span]:
+            for covered in covered_lines:
                 covered += [EMPTY] * (end - len(covered))
                 for place in range(column, end):
                     if covered[place] is EMPTY:
@@ -105,11 +113,12 @@ def table(grid: Grid) -> Iterator[Piece]:
     width = max(map(len, rows), default=0)
     has_marked_title = False
     while len(rows) > 1 and width > 2 and _is_title(rows[0]):
-        yield Piece("paragraph", texts_of(rows[0])[0])
-        has_marked_title = _is_marked(rows[0])
-        rows = rows[1:]
-    # where a title is marked as a heading, others would be, too
-    n_headings = 0 if has_marked_title and not _is_marked(rows[0]) else _n_headings(rows)
+        title, *rows = rows
+        yield Piece("paragraph", texts_of(title)[0])
+        has_marked_title = _is_marked(title)
+    # Where a title is marked as a heading, others would be, too.
+    is_without_headings = has_marked_title and not _is_marked(rows[0])
+    n_headings = 0 if is_without_headings else _n_headings(rows)
     yield from lines(rows[:n_headings], rows[n_headings:])
 
 
@@ -120,9 +129,7 @@ def _is_title(row: Row) -> bool:
 
 
 def _n_headings(rows: Grid) -> int:
-    n_marked = 0
-    while n_marked < len(rows) and _is_marked(rows[n_marked]):
-        n_marked += 1
+    n_marked = len(list(takewhile(_is_marked, rows)))
     if 0 < n_marked < len(rows):
         while n_marked < len(rows) - 1 and _reaches(rows[n_marked - 1], rows[n_marked]):
             n_marked += 1
@@ -162,10 +169,11 @@ def _goes_on(upper: Row, lower: Row) -> bool:
     are_values = bool(numbers) and not are_counted(numbers)
     if not parted or size(upper) < 2 or are_values:
         return _reaches(upper, lower)
-    return all(
-        above is below or not above.text or not below.text or above in parted
-        for above, below in zip(upper, lower, strict=True)
-    )
+    for cell, cell_below in zip(upper, lower, strict=True):
+        ends_here = cell is not cell_below and cell.text and cell_below.text
+        if ends_here and cell not in parted:
+            return False
+    return True
 
 
 def _spread(upper: Row, lower: Row) -> list[Cell]:
@@ -173,20 +181,21 @@ def _spread(upper: Row, lower: Row) -> list[Cell]:
     are not merged but meant to be.
     """
     row = list(upper)
-    if any(cell.column_span > 1 for cell in upper):
+    if max(cell.column_span for cell in upper) > 1:
         return row
     for column in range(1, len(row)):
         left = row[column - 1]
-        is_meant = left.text and left is not lower[column - 1] and lower[column - 1].text
-        if not row[column].text and lower[column].text and is_meant:
+        is_empty_above_text = not row[column].text and lower[column].text
+        is_left_meant = left.text and left is not lower[column - 1] and lower[column - 1].text
+        if is_empty_above_text and is_left_meant:
             row[column] = left
     return row
 
 
 def column_names(headings: Grid) -> list[str]:
     """The name of each column: the different texts above it."""
-    spread = [_spread(upper, lower) for upper, lower in pairwise(headings)]
-    columns = zip(*spread, *headings[-1:])
+    spread = [*map(_spread, headings, headings[1:]), *headings[-1:]]
+    columns = zip(*spread, strict=True)
     return [" ".join(dict.fromkeys(texts_of(column))) for column in columns]
 
 
@@ -203,20 +212,21 @@ def lines(headings: Grid, body: Grid) -> Iterator[Piece]:
     """
     names = [name.rstrip(":") for name in column_names(headings)]
     are_named = any(names)
-    first_named = next((column for column, name in enumerate(names) if name), 0)
+    n_unnamed = len(list(takewhile(lambda name: not name, names)))
     group = ""
     for row, following in pairwise([*body, ()]):
         if are_named and _is_group(row):
-            is_label = bool(following) and not _is_group(following)
-            group = row[0].text if is_label else ""
-            if not is_label:
+            group = ""
+            if following and not _is_group(following):
+                group = row[0].text
+            else:
                 yield Piece("row", row[0].text)
             continue
-        n_labels = first_named if are_named else _n_headings_before(row)
-        if not texts_of(row[n_labels:]):
+        n_labels = n_unnamed if are_named else _n_headings_before(row)
+        if not size(row[n_labels:]):
             n_labels = 0
-        labels = texts_of(row[:n_labels])
-        label = ", ".join(dict.fromkeys(filter(None, [group, *labels])))
+        labels = filter(None, [group, *texts_of(row[:n_labels])])
+        label = ", ".join(dict.fromkeys(labels))
         text = _line(names[n_labels:], row[n_labels:], has_label=bool(label))
         if text:
             yield Piece("row", f"{quoted(label.rstrip(':'))}: {text}" if label else text)
@@ -229,12 +239,12 @@ def _is_group(row: Row) -> bool:
 
 def _n_headings_before(row: Row) -> int:
     """Number of first cells that are marked as headings, if others follow."""
-    are_values = [not cell.is_heading for cell in row]
-    return are_values.index(True) if True in are_values else 0
+    n_headings = len(list(takewhile(lambda cell: cell.is_heading, row)))
+    return n_headings if n_headings < len(row) else 0
 
 
 def _line(names: Sequence[str], row: Row, *, has_label: bool) -> str:
-    shown: list[str] = []
+    parts: list[str] = []
     before: tuple[str, Cell] | None = None
     for column, cell in enumerate(row):
         name = names[column] if column < len(names) else ""
@@ -242,12 +252,12 @@ def _line(names: Sequence[str], row: Row, *, has_label: bool) -> str:
             continue
         before = (name, cell)
         if name and name != cell.text:
-            shown.append(f"{quoted(name)}: {quoted(cell.text)}")
+            parts.append(f"{quoted(name)}: {quoted(cell.text)}")
         else:
-            shown.append(quoted(cell.text, is_named=has_label))
-    if len(shown) == 1 and not has_label and not any(names):
+            parts.append(quoted(cell.text, is_named=has_label))
+    if len(parts) == 1 and not has_label and not any(names):
         return texts_of(row)[0]
-    return "; ".join(shown)
+    return "; ".join(parts)
 
 
 def is_header(row: Sequence[str], labels: Sequence[str]) -> bool:
@@ -264,26 +274,29 @@ def is_header(row: Sequence[str], labels: Sequence[str]) -> bool:
         False
     """
     names = list(filter(None, row))
-    numbers = list(filter(is_number, names))
     if not names or not labels or max(map(len, names)) > MAX_NAME_CHARS:
         return False
     has_corner = not row[0] and all(labels)
     if 2 * len(names) <= len(row) - has_corner:
         return False
-    if names[0].endswith(":") and not names[-1].endswith(":"):  # "Name:" beside the name itself
+    # "Name:" beside the name itself.
+    if names[0].endswith(":") and not names[-1].endswith(":"):
         return False
-    if numbers and not (are_counted(numbers) and (has_corner or not is_number(names[0]))):
+    numbers = list(filter(is_number, names))
+    begins_with_number = is_number(names[0]) and not has_corner
+    if numbers and (begins_with_number or not are_counted(numbers)):
         return False
     return 2 * len(set(names)) > len(names)
 
 
 def are_counted(numbers: Sequence[str]) -> bool:
     """Whether they are at least two years, or whole numbers in equal steps."""
-    if len(numbers) < 2 or not all(number.isdecimal() for number in numbers):
+    if len(numbers) < 2 or not all(map(str.isdecimal, numbers)):
         return False
     values = list(map(int, numbers))
-    steps = {b - a for a, b in pairwise(values)}
-    return 0 not in steps and (len(steps) == 1 or all(1500 <= value <= 2200 for value in values))
+    steps = {after - before for before, after in pairwise(values)}
+    are_years = min(values) >= 1500 and max(values) <= 2200
+    return 0 not in steps and (len(steps) == 1 or are_years)
 
 
 def is_number(text: str) -> bool:

@@ -6,38 +6,43 @@ from typing import Any
 
 from rag.core.optional import require
 from rag.data.documents import grid
-from rag.data.documents.blocks import BULLET, Kind, Piece, clean, first_heading, stated_title
+from rag.data.documents.blocks import (
+    BULLET,
+    Content,
+    Kind,
+    Piece,
+    clean,
+    first_heading,
+    stated_title,
+)
 
 _HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
-_SKIPPED = frozenset(
-    (
-        "script",
-        "style",
-        "noscript",
-        "template",
-        "svg",
-        "math",
-        "iframe",
-        "object",
-        "canvas",
-        "audio",
-        "video",
-        "button",
-        "input",
-        "select",
-        "textarea",
-        "option",
-        "head",
-        "title",
-        "img",
-        "map",
-        "dialog",
-        "rp",
-        "rt",
-        "-comment",
-        "!doctype",
-    )
-)
+_SKIPPED = {
+    "script",
+    "style",
+    "noscript",
+    "template",
+    "svg",
+    "math",
+    "iframe",
+    "object",
+    "canvas",
+    "audio",
+    "video",
+    "button",
+    "input",
+    "select",
+    "textarea",
+    "option",
+    "head",
+    "title",
+    "img",
+    "map",
+    "dialog",
+    "rp",
+    "rt",
+    "!doctype",
+}
 _NAVIGATION_TAGS = ("nav", "footer", "aside", "menu")
 _NAVIGATION_ROLES = (
     "navigation",
@@ -56,61 +61,85 @@ _NAVIGATION_NAMES = re.compile(
 _ANCHORS = re.compile(
     r"(^|\s)(header-?link|anchor(-?link)?|permalink|self-?link|copiable-link|footnote-?ref|link-target)(\s|$)"
 )
-_BLOCKS = frozenset(
-    (
-        "p",
-        "div",
-        "section",
-        "article",
-        "main",
-        "body",
-        "html",
-        "blockquote",
-        "figure",
-        "figcaption",
-        "details",
-        "summary",
-        "address",
-        "center",
-        "fieldset",
-        "form",
-        "hr",
-        "header",
-        "hgroup",
-        "caption",
-        "legend",
-        "td",
-        "th",
-        "pre",
-        "table",
-        "ul",
-        "ol",
-        "menu",
-        "dl",
-        *_HEADINGS,
-    )
-)
-_LAYOUT = "table table, td h1, td h2, td h3, td pre, td ul li ul"  # parts of a table that is none
-_MAX_TABLES = 50  # in each other
-_MAX_ROW_SPAN, _MAX_COLUMN_SPAN = 65_534, 100  # HTML's limit, and less than its limit of 1000
-_MAIN_SHARE = 0.3  # of a page's letters: the main part has more
-_MIN_CONTENTS = 5  # links that make a list a table of contents
-MAY_BE_LAYOUT = "data-layout"  # marks a table of another format that may be layout
+_BLOCKS = {
+    "p",
+    "div",
+    "section",
+    "article",
+    "main",
+    "body",
+    "html",
+    "blockquote",
+    "figure",
+    "figcaption",
+    "details",
+    "summary",
+    "address",
+    "center",
+    "fieldset",
+    "form",
+    "hr",
+    "header",
+    "hgroup",
+    "caption",
+    "legend",
+    "td",
+    "th",
+    "pre",
+    "table",
+    "ul",
+    "ol",
+    "menu",
+    "dl",
+    *_HEADINGS,
+}
+# What is found in a table that only lays out a page.
+_LAYOUT = "table table, td h1, td h2, td h3, td pre, td ul li ul"
+# Of tables in each other.
+_MAX_DEPTH = 50
+# The first is HTML's limit, the second less than its limit of 1000.
+_MAX_ROW_SPAN = 65_534
+_MAX_COLUMN_SPAN = 100
+# The main part of a page has more of its letters.
+_MAIN_SHARE = 0.3
+# A menu or a table of contents has at least so many links, and this share of its letters in them.
+_MIN_LINKS = 5
+_LINKED_SHARE = 0.85
+# A part that is named as navigation has more text than this, or headings, to be read.
+_MIN_LETTERS = 40
+_MAX_LINKED_SHARE = 0.4
+MAY_BE_LAYOUT = "data-layout"
+"""Marks a table of another format that may be layout."""
+
+MARK = "data-mark"
+"""What an entry of a list of another format begins with, in place of a bullet or a number."""
+
 _VOID = "area|base|br|col|embed|hr|img|input|link|meta|source|track|wbr"
+# A whole element of XHTML, which would never end in HTML.
 _CLOSED = re.compile(rf"<(?!(?:{_VOID})\b)([a-z][\w.:-]*)((?:\s[^<>]*)?)/>", re.IGNORECASE)
 
 
-def page(text: str) -> tuple[str, list[Piece]]:
-    """Title and pieces of a whole page, or of its main part if that is marked and has text."""
-    text = _CLOSED.sub(r"<\1\2></\1>", text)  # a whole element of XHTML; to HTML it would never end
-    tree = require("selectolax.lexbor", "docs").LexborHTMLParser(text)
+def page(text: str) -> Content:
+    """A whole page, or its main part if that is marked and has text."""
+    tree = _parsed(_CLOSED.sub(r"<\1\2></\1>", text))
     title_node = tree.css_first("title")
     title = "" if title_node is None else stated_title(title_node.text())
-    whole = _walk(tree.body)
-    least = _MAIN_SHARE * _n_letters(whole)
-    parts = map(_walk, [*tree.css("main, [role=main]"), *tree.css("article")[:1]])
-    pieces = next((part for part in parts if _n_letters(part) > least), whole)
-    return title or first_heading(pieces), pieces
+    pieces = _main_part(tree)
+    return Content(title or first_heading(pieces), pieces)
+
+
+def _parsed(text: str) -> Any:
+    return require("selectolax.lexbor", "docs").LexborHTMLParser(text)
+
+
+def _main_part(tree: Any) -> list[Piece]:
+    whole_page = _pieces(tree.body, is_page=True)
+    least = _MAIN_SHARE * _n_letters(whole_page)
+    for root in (*tree.css("main, [role=main]"), *tree.css("article")[:1]):
+        pieces = _pieces(root, is_page=True)
+        if _n_letters(pieces) > least:
+            return pieces
+    return whole_page
 
 
 def _n_letters(pieces: Iterable[Piece]) -> int:
@@ -121,36 +150,36 @@ def pieces_of(text: str) -> list[Piece]:
     """Pieces of HTML that a renderer wrote: its tables hold data, and its lists of links are
     text.
     """
-    return _walk(require("selectolax.lexbor", "docs").LexborHTMLParser(text).body, is_page=False)
+    return _pieces(_parsed(text).body, is_page=False)
 
 
-def pandoc_page(text: str, *, has_title: bool) -> tuple[str, list[Piece]]:
-    """Title and pieces of a page that pandoc wrote; with `has_title` its title is the first
-    heading, too.
-    """
-    tree = require("selectolax.lexbor", "docs").LexborHTMLParser(text)
-    title = tree.css_first("#title-block-header .title")
-    name = clean(title.text()) if title is not None else ""
+def pandoc_page(text: str, *, has_title: bool) -> Content:
+    """A page that pandoc wrote; with `has_title` its title is the first heading, too."""
+    tree = _parsed(text)
+    title_node = tree.css_first("#title-block-header .title")
+    title = "" if title_node is None else clean(title_node.text())
     for part in tree.css("#title-block-header"):
         part.decompose()
-    pieces = [Piece("heading", name, 1)] if name and has_title else []
-    pieces += _walk(tree.body, is_page=False)
-    return name or first_heading(pieces), pieces
+    pieces = _pieces(tree.body, is_page=False)
+    if title and has_title:
+        pieces.insert(0, Piece("heading", title, 1))
+    return Content(title or first_heading(pieces), pieces)
 
 
 def close_elements(text: str) -> str:
     """HTML that stands in another format, with every element closed; its tables may be layout."""
-    body = require("selectolax.lexbor", "docs").LexborHTMLParser(text).body
-    for table in body.css("table") if body is not None else ():
+    body = _parsed(text).body
+    if body is None:
+        return ""
+    for table in body.css("table"):
         table.attrs[MAY_BE_LAYOUT] = ""
-    return (
-        "" if body is None else "".join(child.html or "" for child in body.iter(include_text=True))
-    )
+    return "".join(child.html or "" for child in body.iter(include_text=True))
 
 
-def _walk(root: Any, is_page: bool = True) -> list[Piece]:
+def _pieces(root: Any, *, is_page: bool) -> list[Piece]:
     walk = _Walk(is_page)
-    if root is not None:  # the body of a frameset
+    # A page of frames has no body.
+    if root is not None:
         walk.visit_children(root)
     walk.flush()
     return walk.pieces
@@ -159,12 +188,14 @@ def _walk(root: Any, is_page: bool = True) -> list[Piece]:
 class _Walk:
     """Collects inline text until a block begins or ends, and makes a piece of it then."""
 
-    def __init__(self, is_page: bool = True) -> None:
+    def __init__(self, is_page: bool) -> None:
         self.pieces: list[Piece] = []
-        self._is_page, self._tables = is_page, 0
+        self._is_page = is_page
         self._inline: list[str] = []
-        self._mark = ""  # what the next entry of a list begins with
-        self._depth = 0  # of lists
+        # What the next entry of a list begins with.
+        self._mark = ""
+        self._list_depth = 0
+        self._layout_depth = 0
 
     def flush(self, kind: Kind | None = None, level: int = 0) -> None:
         """End the block that is open."""
@@ -172,10 +203,10 @@ class _Walk:
         self._inline.clear()
         if not text:
             return
-        mark, self._mark = self._mark, ""
-        self.pieces.append(
-            Piece(kind or ("item" if self._depth else "paragraph"), mark + text, level)
-        )
+        if kind is None:
+            kind = "item" if self._list_depth else "paragraph"
+        self.pieces.append(Piece(kind, self._mark + text, level))
+        self._mark = ""
 
     def visit_children(self, node: Any) -> None:
         for child in node.iter(include_text=True):
@@ -185,12 +216,19 @@ class _Walk:
         tag = node.tag
         if tag == "-text":
             self._inline.append(node.text_content or "")
+        # Comments begin with a hyphen, too.
         if tag in _SKIPPED or tag.startswith("-") or _is_hidden(node):
             return
-        if tag in _BLOCKS:
+        is_block = tag in _BLOCKS
+        if is_block:
             self.flush()
+        self._visit_element(node, tag)
+        if is_block:
+            self.flush()
+
+    def _visit_element(self, node: Any, tag: str) -> None:
         if tag in _HEADINGS:
-            # some sites put the whole heading into a link to itself
+            # Some sites put the whole heading into a link to itself.
             self._inline.append(_inline_text(node) or node.text(deep=True))
             self.flush("heading", int(tag[1]))
         elif tag == "pre":
@@ -200,132 +238,148 @@ class _Walk:
         elif tag == "table":
             self._table(node)
         elif tag in ("ul", "ol", "menu"):
-            self._list(node, ordered=tag == "ol")
+            self._list(node)
         elif tag == "dl":
             self._definitions(node)
         elif tag == "br":
             self._inline.append(" ")
         else:
             self.visit_children(node)
-        if tag in _BLOCKS:
-            self.flush()
 
-    def _list(self, node: Any, *, ordered: bool) -> None:
+    def _list(self, node: Any) -> None:
         if self._is_page and _is_contents(node):
             return
-        self._depth += 1
-        number = (
-            int(start)
-            if ordered and (start := node.attributes.get("start") or "").isdecimal()
-            else 1
-        )
+        self._list_depth += 1
+        is_ordered = node.tag == "ol"
+        number = _whole_number(node, "start", 1)
         for child in node.iter():
-            if child.tag == "li" and not _is_hidden(child):
-                self._mark = f"{number}. " if ordered else BULLET
+            if child.tag != "li":
+                self.visit(child)
+            elif not _is_hidden(child):
+                mark = f"{number}. " if is_ordered else BULLET
+                self._mark = child.attributes.get(MARK) or mark
                 number += 1
                 self.visit_children(child)
                 self.flush()
                 self._mark = ""
-            elif child.tag != "li":
-                self.visit(child)
         self.flush()
-        self._depth -= 1
+        self._list_depth -= 1
 
     def _definitions(self, node: Any) -> None:
         """A term and the first block of its definition are one entry."""
-        self._depth += 1
+        self._list_depth += 1
         for child in node.iter():
             if child.tag == "dt":
-                self._mark = f"{self._mark.removesuffix(': ')}, " if self._mark else ""
-                self._mark += f"{_inline_text(child)}: "
+                earlier_terms = self._mark.removesuffix(": ")
+                separator = ", " if earlier_terms else ""
+                self._mark = f"{earlier_terms}{separator}{_inline_text(child)}: "
             elif child.tag == "dd":
                 self.visit_children(child)
                 self.flush()
-                self._term_alone()
-            else:  # HTML allows groups
+                self._end_term()
+            else:
+                # HTML allows groups.
                 self.visit(child)
-        self._term_alone()
-        self._depth -= 1
+        self._end_term()
+        self._list_depth -= 1
 
-    def _term_alone(self) -> None:
-        if term := self._mark.removesuffix(": "):
+    def _end_term(self) -> None:
+        """A term without a definition is an entry."""
+        term = self._mark.removesuffix(": ")
+        if term:
             self.pieces.append(Piece("item", term))
         self._mark = ""
 
     def _table(self, node: Any) -> None:
-        rows = [
-            row for part in node.iter() for row in part.iter() if row.tag == "tr"
-        ]  # of head, body, foot
-        cells = [[cell for cell in row.iter() if cell.tag in ("td", "th")] for row in rows]
-        width = max(map(len, cells), default=0)
+        rows = _table_rows(node)
+        width = max(map(len, rows), default=0)
         may_be_layout = self._is_page or MAY_BE_LAYOUT in node.attributes
-        if not width or (may_be_layout and (width < 2 or node.css_first(_LAYOUT) is not None)):
-            self._tables += 1
-            if self._tables > _MAX_TABLES:  # each would be searched again for each around it
+        is_layout = may_be_layout and (width < 2 or node.css_first(_LAYOUT) is not None)
+        if not width or is_layout:
+            self._layout_depth += 1
+            # Each table is searched again for each around it.
+            if self._layout_depth > _MAX_DEPTH:
                 raise RecursionError
             self.visit_children(node)
-            self._tables -= 1
+            self._layout_depth -= 1
             return
-        if (caption := node.css_first("caption")) is not None:
+        caption = node.css_first("caption")
+        if caption is not None:
             self._inline.append(_inline_text(caption))
             self.flush()
-        self.pieces += grid.table(grid.filled([list(map(_cell, row)) for row in cells]))
+        cells = [list(map(_cell, row)) for row in rows]
+        self.pieces += grid.table(grid.filled(cells))
+
+
+def _table_rows(table: Any) -> list[list[Any]]:
+    """The cells of each row of the head, the body and the foot of a table."""
+    rows = []
+    for part in table.iter():
+        for row in part.iter():
+            if row.tag == "tr":
+                rows.append([cell for cell in row.iter() if cell.tag in ("td", "th")])
+    return rows
 
 
 def _cell(node: Any) -> grid.Cell:
-    rows = _span(node, "rowspan", _MAX_ROW_SPAN)
-    columns = _span(node, "colspan", _MAX_COLUMN_SPAN)
-    is_heading = node.tag == "th" or node.parent.parent.tag == "thead"
-    return grid.Cell(_inline_text(node), rows, columns, is_heading)
+    return grid.Cell(
+        _inline_text(node),
+        row_span=min(max(_whole_number(node, "rowspan", 1), 1), _MAX_ROW_SPAN),
+        column_span=min(max(_whole_number(node, "colspan", 1), 1), _MAX_COLUMN_SPAN),
+        is_heading=node.tag == "th" or node.parent.parent.tag == "thead",
+    )
 
 
-def _span(node: Any, name: str, most: int) -> int:
-    value = node.attributes.get(name) or ""
-    return min(max(int(value), 1), most) if value.isdecimal() else 1
+def _whole_number(node: Any, attribute: str, default: int) -> int:
+    value = node.attributes.get(attribute) or ""
+    return int(value) if value.isdecimal() else default
 
 
 def _inline_text(node: Any) -> str:
-    walk = _Walk()
-    walk.visit_children(node)
-    walk.flush()
-    return " ".join(clean(piece.text.removeprefix(BULLET)) for piece in walk.pieces)
+    pieces = _pieces(node, is_page=True)
+    return " ".join(clean(piece.text.removeprefix(BULLET)) for piece in pieces)
 
 
 def _is_hidden(node: Any) -> bool:
     """Whether people do not see it, or see it on every page."""
+    tag = node.tag
     attributes = node.attributes
-    if not attributes and node.tag not in (*_NAVIGATION_TAGS, "header", "sup"):
+    if not attributes and tag not in (*_NAVIGATION_TAGS, "header", "sup"):
         return False
     if "hidden" in attributes or attributes.get("aria-hidden") == "true":
         return True
-    classes, mark = attributes.get("class") or "", attributes.get("id") or ""
-    # a heading's id is often its own words: <h2 id="pagination">
-    names = (classes if node.tag in _HEADINGS else f"{classes} {mark}").strip().lower()
-    if node.tag in ("a", "span") and _ANCHORS.search(names):
+    names = attributes.get("class") or ""
+    # A heading's id is often its own words: <h2 id="pagination">.
+    if tag not in _HEADINGS:
+        names = f"{names} {attributes.get('id') or ''}"
+    names = names.strip().lower()
+    if tag in ("a", "span") and _ANCHORS.search(names):
         return True
-    if node.tag == "sup":
+    if tag == "sup":
         return node.css_first("a[href^='#']") is not None
-    if attributes.get("role") in _NAVIGATION_ROLES or node.tag in _NAVIGATION_TAGS:
+    if tag in _NAVIGATION_TAGS or attributes.get("role") in _NAVIGATION_ROLES:
         return True
-    named = node.tag == "header" or (bool(names) and _NAVIGATION_NAMES.search(names) is not None)
-    if not named or node.tag in ("body", "html", "main", "article"):
+    may_be_navigation = tag == "header" or _NAVIGATION_NAMES.search(names) is not None
+    if not may_be_navigation or tag in ("body", "html", "main", "article"):
         return False
-    may_be_section = node.tag in ("header", "section") or "header" in names
+    may_be_section = tag in ("header", "section") or "header" in names
     is_section = may_be_section and node.css_first(", ".join(_HEADINGS)) is not None
-    return _is_links(node, least=0 if is_section else 40)
+    return _is_links(node, least=0 if is_section else _MIN_LETTERS)
 
 
 def _is_contents(node: Any) -> bool:
     """Whether a list is one of links within the site: a menu, or a table of contents."""
-    links = [
-        link
-        for link in node.css("a[href]")
-        if not (link.attributes["href"] or "").startswith("http")
-    ]
-    linked = sum(len("".join(link.text(deep=True).split())) for link in links)
-    return len(links) >= _MIN_CONTENTS and linked > 0.85 * len(
-        "".join(node.text(deep=True).split())
-    )
+    n_links = 0
+    n_linked = 0
+    for link in node.css("a[href]"):
+        if not (link.attributes["href"] or "").startswith("http"):
+            n_links += 1
+            n_linked += _n_visible(link)
+    return n_links >= _MIN_LINKS and n_linked > _LINKED_SHARE * _n_visible(node)
+
+
+def _n_visible(node: Any) -> int:
+    return len("".join(node.text(deep=True).split()))
 
 
 def _is_links(node: Any, least: int) -> bool:
@@ -334,6 +388,6 @@ def _is_links(node: Any, least: int) -> bool:
     """
     if node.css_first("h1") is not None:
         return False
-    letters = len(clean(node.text(deep=True)))
-    linked = sum(len(clean(link.text(deep=True))) for link in node.css("a"))
-    return letters < least or linked > 0.4 * letters
+    n_letters = len(clean(node.text(deep=True)))
+    n_linked = sum(len(clean(link.text(deep=True))) for link in node.css("a"))
+    return n_letters < least or n_linked > _MAX_LINKED_SHARE * n_letters

@@ -7,37 +7,42 @@ import zipfile
 from rag.data.documents.blocks import Unreadable
 from rag.data.formats import is_text, kind_by_name
 
-_MAX_UNPACKED = 2_000_000_000  # bytes of all files of an archive (DOCX, PPTX, XLSX, EPUB) together
+# Bytes of all files of an archive (DOCX, PPTX, XLSX, EPUB, ODT) together.
+_MAX_UNPACKED = 2_000_000_000
+_HEAD_BYTES = 4096
 _GET_AGAIN = "get a whole copy of it"
-_BINARY = ("pdf", "docx", "pptx", "xlsx", "epub", "odt")
 _SAVE = "save it as DOCX, PPTX, XLSX, PDF, EML or TXT"
-_MEMBERS = (
-    ("word/document.xml", "docx"),
-    ("ppt/presentation.xml", "pptx"),
-    ("xl/workbook.xml", "xlsx"),
-    ("META-INF/container.xml", "epub"),
-)
-_ODT = (
-    "application/vnd.oasis.opendocument.text",
-    "application/vnd.oasis.opendocument.text-template",
-)
-_MAN = re.compile(rb"^\.(?:TH|Dt)[ \t]", re.MULTILINE)  # begins a manual page
-_OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"  # old Office files, and new ones with a password
+_BINARY = ("pdf", "docx", "pptx", "xlsx", "epub", "odt")
+_KIND_OF_MEMBER = {
+    "word/document.xml": "docx",
+    "ppt/presentation.xml": "pptx",
+    "xl/workbook.xml": "xlsx",
+    "META-INF/container.xml": "epub",
+}
+_OPEN_DOCUMENT_TEXT = "application/vnd.oasis.opendocument.text"
+# Begins old Office files, and new ones with a password.
+_OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
+_MANUAL_PAGE = re.compile(rb"^\.(?:TH|Dt)[ \t]", re.MULTILINE)
+_MAILBOX = re.compile(rb"From \S+.*\d{4}\r?\n[\w-]+:")
 _HTML = re.compile(
     rb"\s*(?:<\?xml[^>]*>\s*)?(?:<!--(?:(?!-->).)*-->\s*)*<(?:!doctype\s+html|html|head|body)\b",
-    re.I | re.S,
+    re.IGNORECASE | re.DOTALL,
 )
 
 
 def kind_of(data: bytes, name: str) -> str:
-    """Format of a document by its content, otherwise by its name, otherwise text."""
-    named = kind_by_name(name)
+    """The kind of a document by its content, otherwise by its name, otherwise text.
+
+    Raises:
+        Unreadable: it is empty, encrypted, of a kind that is not read, or not what its name says.
+    """
+    by_name = kind_by_name(name)
+    is_named_binary = by_name in _BINARY
     if not data.strip():
-        what_to_do = _GET_AGAIN if named in _BINARY else "nothing to do: there is no text in it"
-        raise Unreadable("empty", what_to_do, f"{len(data)} bytes")
-    if b"%PDF-" in data[:1024] and (
-        named in (None, *_BINARY) or data.lstrip().startswith(b"%PDF-")
-    ):
+        remedy = _GET_AGAIN if is_named_binary else "nothing to do: there is no text in it"
+        raise Unreadable("empty", remedy, f"{len(data)} bytes")
+    may_have_preamble = by_name is None or is_named_binary
+    if data.lstrip().startswith(b"%PDF-") or (may_have_preamble and b"%PDF-" in data[:1024]):
         return "pdf"
     if data.startswith(b"PK") and zipfile.is_zipfile(io.BytesIO(data)):
         return _kind_of_archive(data)
@@ -47,32 +52,33 @@ def kind_of(data: bytes, name: str) -> str:
         raise Unreadable("old Office format", _SAVE)
     if data.startswith(b"{\\rtf"):
         return "rtf"
-    if named in (None, "text", "man", "unread", *_BINARY) and _HTML.match(data[:4096]):
+    head = data[:_HEAD_BYTES]
+    is_said_by_name = by_name not in (None, "text", "man", "unread", *_BINARY)
+    if not is_said_by_name and _HTML.match(head):
         return "html"
-    if named in _BINARY:
-        what_to_do = "name it .txt, or as what it is" if is_text(data[:4096]) else _GET_AGAIN
-        raise Unreadable("broken file", what_to_do, f"its content is not {named.upper()}")
-    if named is None and re.match(rb"From \S+.*\d{4}\r?\n[\w-]+:", data[:1024]):
-        return "mbox"
-    if named == "unread":
+    if is_named_binary:
+        remedy = "name it .txt, or as what it is" if is_text(head) else _GET_AGAIN
+        raise Unreadable("broken file", remedy, f"its content is not {str(by_name).upper()}")
+    if by_name == "unread":
         raise Unreadable("format not read", _SAVE)
-    if named in (None, "text", "man"):
-        return "man" if _MAN.search(data[: 1 << 16]) else "text"
-    return named
+    if by_name is None and _MAILBOX.match(data[:1024]):
+        return "mbox"
+    if by_name is None or by_name in ("text", "man"):
+        return "man" if _MANUAL_PAGE.search(data[: 1 << 16]) else "text"
+    return by_name
 
 
 def _kind_of_archive(data: bytes) -> str:
     with open_archive(data) as archive:
-        members = set(archive.namelist())
-        declared = (
-            archive.read("mimetype").decode("latin-1").strip() if "mimetype" in members else ""
-        )
-    if declared in _ODT:
-        return "odt"
-    kind = next((kind for member, kind in _MEMBERS if member in members), None)
-    if kind is None:
-        raise Unreadable("format not read", f"{_SAVE}, or unpack it", "an archive, not a document")
-    return kind
+        members = archive.namelist()
+        if "mimetype" in members:
+            declared = archive.read("mimetype").decode("latin-1").strip()
+            if declared.removesuffix("-template") == _OPEN_DOCUMENT_TEXT:
+                return "odt"
+    for member, kind in _KIND_OF_MEMBER.items():
+        if member in members:
+            return kind
+    raise Unreadable("format not read", f"{_SAVE}, or unpack it", "an archive, not a document")
 
 
 def open_archive(data: bytes) -> zipfile.ZipFile:

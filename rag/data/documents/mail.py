@@ -12,83 +12,102 @@ from mimetypes import guess_extension
 
 from rag.core.errors import RagError
 from rag.data.documents import html
-from rag.data.documents.blocks import Piece, Unreadable, clean
+from rag.data.documents.blocks import Content, Piece, Unreadable, clean
 from rag.data.documents.plain import decode, text
 
-_SHOWN = ("From", "To", "Cc", "Date")
-# the line before each message: sender, time, year
+_HEADERS = ("From", "To", "Cc", "Date")
+# The line before each message of a mailbox: sender, time, year.
 _SEPARATOR = re.compile(rb"(?:\A|(?<=\n\n)|(?<=\n\r\n))From [^\n]*\d\d:\d\d[^\n]*\d{4}[^\n]*\n")
 
-# converts an attachment, by its bytes and file name, into pieces and notes
-Attached = Callable[[bytes, str], tuple[list[Piece], Iterable[str]]]
+ReadAttachment = Callable[[bytes, str], Content]
+"""Converts an attachment, by its bytes and file name."""
 
 
-def message(data: bytes, attached: Attached) -> tuple[str, list[Piece], list[str]]:
-    """Title, pieces, and notes on attachments that are not read; the title is the subject."""
-    parsed = email.message_from_bytes(data, policy=email.policy.default)
+def message(data: bytes, read_attachment: ReadAttachment) -> Content:
+    """A message, with notes on attachments that are not read; the title is the subject."""
+    parsed = _parsed(data)
     if not parsed.keys():
         raise Unreadable("broken file", "save the message again", "it has no header of an e-mail")
-    notes = list[str]()
-    return _header(parsed, "Subject"), _pieces(parsed, attached, 1, notes), notes
+    reader = _MailReader(read_attachment)
+    return Content(_header(parsed, "Subject"), reader.pieces(parsed, 1), reader.notes)
 
 
-def mailbox(data: bytes, attached: Attached) -> tuple[str, list[Piece], list[str]]:
-    """Title, pieces and notes of an mbox file: each message is a section with its subject as
-    heading.
-    """
-    pieces, notes = list[Piece](), list[str]()
-    for part in _SEPARATOR.split(data):
-        content = email.message_from_bytes(part, policy=email.policy.default)
-        if content.keys():
-            pieces += _section(content, attached, 1, notes, "Message")
+def mailbox(data: bytes, read_attachment: ReadAttachment) -> Content:
+    """An mbox file: each message is a section with its subject as heading."""
+    reader = _MailReader(read_attachment)
+    pieces: list[Piece] = []
+    for part in map(_parsed, _SEPARATOR.split(data)):
+        if part.keys():
+            pieces += reader.section(part, 1, "Message")
     if not pieces:
         raise Unreadable("broken file", "export the mailbox again", "no message in it has a header")
-    return "", pieces, notes
+    return Content("", pieces, reader.notes)
 
 
-def _section(
-    parsed: MIMEPart, attached: Attached, level: int, notes: list[str], name: str
-) -> list[Piece]:
-    """A message among others, under its subject; one that is damaged does not cost the others."""
-    heading = Piece("heading", _header(parsed, "Subject") or name, level)
-    try:
-        return [heading, *_pieces(parsed, attached, level + 1, notes)]
-    except (RagError, MemoryError):
-        raise
-    except Exception as error:
-        reason = "nested too deeply" if isinstance(error, RecursionError) else type(error).__name__
-        notes.append(f"message {heading.text!r}: not read ({reason})")
+def _parsed(data: bytes) -> MIMEPart:
+    return email.message_from_bytes(data, policy=email.policy.default)
+
+
+class _MailReader:
+    """Reads messages, and notes what it does not read of them."""
+
+    def __init__(self, read_attachment: ReadAttachment) -> None:
+        self._read_attachment = read_attachment
+        self.notes: list[str] = []
+
+    def section(self, parsed: MIMEPart, level: int, name: str) -> list[Piece]:
+        """A message among others, under its subject; one that is damaged does not cost the
+        others.
+        """
+        heading = Piece("heading", _header(parsed, "Subject") or name, level)
+        try:
+            return [heading, *self.pieces(parsed, level + 1)]
+        except (RagError, MemoryError):
+            raise
+        except RecursionError:
+            reason = "nested too deeply"
+        except Exception as error:
+            reason = type(error).__name__
+        self.notes.append(f"message {heading.text!r}: not read ({reason})")
         return [heading]
 
+    def pieces(self, parsed: MIMEPart, level: int) -> list[Piece]:
+        """The headers, the text and the attachments of a message.
 
-def _pieces(parsed: MIMEPart, attached: Attached, level: int, notes: list[str]) -> list[Piece]:
-    shown = ((name, _header(parsed, name)) for name in _SHOWN)
-    head = "; ".join(f"{name}: {value}" for name, value in shown if value)
-    pieces = [Piece("paragraph", head)]
-    body = parsed.get_body(("plain", "html"))
-    if body is not None:
-        content = _text(body)
-        read = html.page(content)[1] if body.get_content_subtype() == "html" else text(content)[1]
-        pieces += _below(read, level - 1)
-    is_attachment = body is None and not parsed.is_multipart()  # such as a PDF that was sent alone
-    for part in [parsed] if is_attachment else parsed.iter_attachments():
-        if part.get_content_type() == "message/rfc822":
-            pieces += _section(part.get_content(), attached, level, notes, "Attached message")
-        elif not part.is_multipart():
-            name = (
-                part.get_filename() or f"attachment{guess_extension(part.get_content_type()) or ''}"
-            )
-            try:
-                read, lost = attached(_bytes(part), name)
-            except Unreadable as error:
-                read, lost = [], [f"not read ({error.reason})"]
-            pieces += [Piece("heading", name, level), *_below(read, level)]
-            notes += [f"attachment {name}: {note}" for note in lost]
-    return pieces
+        Args:
+            level: level of the headings above attachments.
+        """
+        values = {name: _header(parsed, name) for name in _HEADERS}
+        headers = "; ".join(f"{name}: {value}" for name, value in values.items() if value)
+        pieces = [Piece("paragraph", headers)]
+        body = parsed.get_body(("plain", "html"))
+        attachments = parsed.iter_attachments()
+        if body is not None:
+            read = html.page if body.get_content_subtype() == "html" else text
+            pieces += _below(read(_text(body)).pieces, level - 1)
+        elif not parsed.is_multipart():
+            # Such as a PDF that was sent alone.
+            attachments = iter([parsed])
+        for part in attachments:
+            if part.get_content_type() == "message/rfc822":
+                pieces += self.section(part.get_content(), level, "Attached message")
+            elif not part.is_multipart():
+                pieces += self._attachment(part, level)
+        return pieces
+
+    def _attachment(self, part: MIMEPart, level: int) -> list[Piece]:
+        extension = guess_extension(part.get_content_type()) or ""
+        name = part.get_filename() or f"attachment{extension}"
+        try:
+            content = self._read_attachment(_bytes(part), name)
+        except Unreadable as error:
+            content = Content("", [], [f"not read ({error.reason})"])
+        self.notes += [f"attachment {name}: {note}" for note in content.notes]
+        return [Piece("heading", name, level), *_below(content.pieces, level)]
 
 
 def _below(pieces: Iterable[Piece], levels: int) -> list[Piece]:
-    """Pieces of a message or a file whose headings stand below one of this level."""
+    """Pieces of a message or a file whose headings stand below a heading of this level."""
     return [
         replace(piece, level=piece.level + levels) if piece.level else piece for piece in pieces
     ]

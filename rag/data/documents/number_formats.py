@@ -6,14 +6,19 @@ from decimal import ROUND_HALF_UP, Context, Decimal
 
 _LITERAL = r'"[^"]*"|\\.|_.|\*.|\[[^\]]*\]'
 _TOKEN = re.compile(rf"{_LITERAL}|General|[0#?][0#?.,]*|\.[0#?]+|.")
-_DATE_TOKEN = re.compile(rf"{_LITERAL}|AM/PM|y+|m+|d+|h+|s+|.", re.IGNORECASE)
-_END = re.compile(r';(?=(?:[^"]*"[^"]*")*[^"]*$)')  # of a section, outside of quotes
+_DATE_TOKEN = re.compile(rf"\[(?:h+|m+|s+)\]|{_LITERAL}|AM/PM|y+|m+|d+|h+|s+|.", re.IGNORECASE)
+# Of a section, outside of quotes.
+_END = re.compile(r';(?=(?:[^"]*"[^"]*")*[^"]*$)')
 _PATTERN = re.compile(r"\.?[0#?]")
+_CONDITION = re.compile(r"\[[<>=]")
 _TIME = re.compile(r"[\s_]*h.*", re.IGNORECASE)
-_LARGEST = 1e21  # that is written with all its digits
-_DIGITS = Context(prec=80)  # enough for it with all decimals that a format may have
-_LOCAL = ("general", "mm-dd-yy", "m/d/yy h:mm")  # dates that each country writes in its way
-_DATE_CODES = {
+# The least number that is not written with all its digits.
+_TOO_LARGE = 1e21
+# Enough digits for any smaller number with all decimals that a format may have.
+_DIGITS = Context(prec=80)
+# Dates that each country writes in its way.
+_LOCAL = ("general", "mm-dd-yy", "m/d/yy h:mm")
+_DIRECTIVES = {
     "y": "%y",
     "yyyy": "%Y",
     "m": "%m",
@@ -26,6 +31,7 @@ _DATE_CODES = {
     "s": "%S",
     "am/pm": "%p",
 }
+_SECONDS_OF_UNIT = {"h": 3600, "m": 60, "s": 1}
 
 
 def shown(value: object, number_format: str = "General") -> str:
@@ -39,52 +45,62 @@ def shown(value: object, number_format: str = "General") -> str:
         ('25.6%', '1,234.50 €', '(3)')
         >>> shown(datetime.datetime(2024, 5, 31), "d mmmm yyyy")
         '31 May 2024'
+        >>> shown(datetime.timedelta(hours=26, minutes=30), "[h]:mm")
+        '26:30'
     """
     if value is None:
         return ""
     if isinstance(value, bool):
         return str(value).upper()
+    if isinstance(value, int | float):
+        return _number(value, number_format)
+    section = _END.split(number_format)[0]
     if isinstance(value, datetime.date):
-        return _date(value, _END.split(number_format)[0])
+        return _date(value, section)
+    if isinstance(value, datetime.timedelta):
+        return _duration(value, section)
     if isinstance(value, datetime.time):
         return value.isoformat().removesuffix(":00")
-    if isinstance(value, (int, float)):
-        return _number(value, number_format)
     return str(value)
 
 
 def _number(value: float, number_format: str) -> str:
-    usual = f"{value:.12g}" if isinstance(value, float) else str(value)
+    general = f"{value:.12g}" if isinstance(value, float) else str(value)
     sections = _END.split(number_format)
-    place = 1 if value < 0 and len(sections) > 1 else 0
-    if value == 0 and len(sections) > 2:
-        place = 2
-    if not sections[place]:
+    section = sections[0]
+    has_own_sign = value < 0 and len(sections) > 1
+    if has_own_sign:
+        section = sections[1]
+    elif value == 0 and len(sections) > 2:
+        section = sections[2]
+    if not section:
         return ""
-    tokens = _TOKEN.findall(sections[place])
+    tokens = _TOKEN.findall(section)
     patterns = [token for token in tokens if token == "General" or _PATTERN.match(token)]
-    has_condition = any(re.match(r"\[[<>=]", token) for token in tokens)
-    if len(patterns) != 1 or has_condition or abs(value) >= _LARGEST:
-        return usual
+    has_condition = any(map(_CONDITION.match, tokens))
+    if len(patterns) != 1 or has_condition or abs(value) >= _TOO_LARGE:
+        return general
     amount = abs(Decimal(repr(value)))
     if "%" in tokens:
         amount = amount.scaleb(2)
-    parts = list[str]()
+    parts: list[str] = []
     for token in tokens:
-        if token == patterns[0]:
-            parts.append(usual.lstrip("-") if token == "General" else _digits(amount, token))
+        if token == "General":
+            parts.append(general.lstrip("-"))
+        elif token == patterns[0]:
+            parts.append(_digits(amount, token))
         else:
             parts.append(_literal(token))
     text = "".join(parts).strip()
-    is_negative = value < 0 and place == 0 and re.search("[1-9]", text) is not None
+    is_negative = value < 0 and not has_own_sign and re.search("[1-9]", text) is not None
     return f"-{text}" if is_negative else text
 
 
 def _literal(token: str) -> str:
     """The text of a part of a format that is neither digits nor a part of a date."""
-    if token[0] == "[":
-        return token[2:-1].partition("-")[0] if token[1:2] == "$" else ""
-    if token[0] in "_*":
+    if token.startswith("[$"):
+        return token[2:-1].partition("-")[0]
+    if token[0] in "[_*":
         return ""
     return token.strip('"') if token[0] == '"' else token[-1]
 
@@ -101,30 +117,53 @@ def _digits(amount: Decimal, pattern: str) -> str:
     return f"{left}.{right}" if right else left
 
 
-def _date(value: datetime.date, number_format: str) -> str:
+def _date(value: datetime.date, section: str) -> str:
     if not isinstance(value, datetime.datetime):
         value = datetime.datetime.combine(value, datetime.time())
-    if number_format.lower() in _LOCAL:
+    if section.lower() in _LOCAL:
         return value.isoformat(sep=" ", timespec="minutes").removesuffix(" 00:00")
     if value.time() == datetime.time():
-        number_format = _TIME.sub("", number_format)
-    tokens = [
-        token.lower() if token[0] not in '"\\' else token
-        for token in _DATE_TOKEN.findall(number_format)
-    ]
-    codes = [token if token in _DATE_CODES or token[0] in "ymdhs" else "" for token in tokens]
-    parts = list[str]()
-    before = ""
-    for number, (token, code) in enumerate(zip(tokens, codes, strict=True)):
-        following = next(filter(None, codes[number + 1 :]), "")
-        if not code:
+        section = _TIME.sub("", section)
+    tokens = _DATE_TOKEN.findall(section)
+    units = [token.lower() for token in tokens if _is_unit(token)]
+    neighbours = ["", *units, ""]
+    n_before = 0
+    parts: list[str] = []
+    for token in tokens:
+        if not _is_unit(token):
             parts.append(_literal(token))
             continue
-        is_minute = code in ("m", "mm") and (before[:1] == "h" or following[:1] == "s")
-        directive = "%M" if is_minute else _DATE_CODES.get(code) or _DATE_CODES[code[0]]
-        if directive == "%H" and "am/pm" in codes:
-            directive = "%I"
-        text = value.strftime(directive)
-        parts.append(text.lstrip("0") or "0" if len(code) == 1 and code != "y" else text)
-        before = code
+        unit = units[n_before]
+        is_minute = neighbours[n_before].startswith("h") or neighbours[n_before + 2].startswith("s")
+        n_before += 1
+        if unit in ("m", "mm") and is_minute:
+            text = value.strftime("%M")
+        elif unit == "mmmmm":
+            text = value.strftime("%B")[0]
+        elif unit[0] == "h" and "am/pm" in units:
+            text = value.strftime("%I")
+        else:
+            text = value.strftime(_DIRECTIVES.get(unit) or _DIRECTIVES[unit[0]])
+        if len(unit) == 1 and unit != "y":
+            text = text.lstrip("0") or "0"
+        parts.append(text)
+    return "".join(parts).strip()
+
+
+def _is_unit(token: str) -> bool:
+    return token[0] in "ymdhsYMDHS" or token.lower() == "am/pm"
+
+
+def _duration(value: datetime.timedelta, section: str) -> str:
+    """Hours, minutes and seconds, of which the first may be more than a day or an hour has."""
+    remaining_s = round(abs(value).total_seconds())
+    parts = ["-" if value < datetime.timedelta() else ""]
+    for token in _DATE_TOKEN.findall(section):
+        unit = token.strip("[]").lower()
+        unit_s = _SECONDS_OF_UNIT.get(unit[:1])
+        if unit_s is None:
+            parts.append(_literal(token))
+        else:
+            amount, remaining_s = divmod(remaining_s, unit_s)
+            parts.append(str(amount).zfill(len(unit)))
     return "".join(parts).strip()

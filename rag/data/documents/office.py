@@ -4,81 +4,230 @@ slides.
 
 import io
 import re
-import string
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 from rag.core.optional import require
 from rag.data.documents import grid
-from rag.data.documents.blocks import BULLET, Piece, clean, first_heading, not_read, stated_title
+from rag.data.documents.blocks import (
+    BULLET,
+    Content,
+    Piece,
+    clean,
+    first_heading,
+    not_read,
+    stated_title,
+)
+from rag.data.documents.numerals import numeral
 
 _W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _RELATED = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
 _FALLBACK = "{http://schemas.openxmlformats.org/markup-compatibility/2006}Fallback"
-_Notes = Mapping[tuple[str, str], str]  # by the tag and the id of what refers to them
-_FOOTERS = (13, 15, 16)  # date, footer and number, which are the same on every slide
-_MAX_ROMAN = 4000
-_ROMAN = tuple(
-    zip(
-        (1000, 900, 500, 400, 100, 90, 50, 40, 10, 9, 5, 4, 1),
-        ["m", "cm", "d", "cd", "c", "xc", "l", "xl", "x", "ix", "v", "iv", "i"],
-        strict=True,
-    )
-)
+_NOTE_KINDS = ("footnote", "endnote")
+# Form fields, cover pages, …
+_CONTAINERS = (f"{_W}sdt", f"{_W}sdtContent", f"{_W}customXml")
+_TEXT_OF = {
+    f"{_W}tab": "\t",
+    f"{_W}noBreakHyphen": "-",
+    f"{_W}br": "\n",
+    f"{_W}cr": "\n",
+}
 _HEADING = re.compile(r"heading (\d)", re.IGNORECASE)
+_CODE_STYLES = ("html preformatted", "plain text", "preformatted text")
+# Styles may be based on each other in a circle.
+_MAX_BASES = 10
+# Kinds of numbers in lists, as `numeral` calls them.
+_NUMERALS = {"lowerLetter": "a", "upperLetter": "A", "lowerRoman": "i", "upperRoman": "I"}
+# Date, footer and number, which are the same on every slide.
+_FOOTERS = (13, 15, 16)
+
+
+def word(data: bytes) -> Content:
+    """A DOCX file, with insertions and without deletions that are still marked.
+
+    Notes stand below the paragraph that refers to them. Word stores no pages; pieces have none.
+    """
+    reader = _WordReader(require("docx", "docs").Document(io.BytesIO(data)))
+    pieces = list(reader.blocks(reader.body))
+    title = stated_title(str(reader.document.core_properties.title))
+    return Content(title or first_heading(pieces), pieces, not_read(reader.beside_text()))
+
+
+class _WordReader:
+    """Reads the body of a DOCX file."""
+
+    def __init__(self, document: Any) -> None:
+        self.document = document
+        self.body = document.element.body
+        self._numbering = _Numbering(self._related("numbering"))
+        # By the tag and the id of what refers to them.
+        self._notes: dict[tuple[str, str], str] = {}
+        for kind in _NOTE_KINDS:
+            for note in self._related(f"{kind}s").findall(f"{_W}{kind}"):
+                self._notes[f"{_W}{kind}Reference", note.get(f"{_W}id")] = _joined(note)
+
+    def _related(self, kind: str) -> Any:
+        """The root of another part of the file, an empty element if there is none."""
+        parse = require("docx.oxml", "docs").parse_xml
+        try:
+            return parse(self.document.part.part_related_by(f"{_RELATED}/{kind}").blob)
+        except KeyError:
+            return parse("<none/>")
+
+    def beside_text(self) -> dict[str, int]:
+        """What the file holds beside its text."""
+        parse = require("docx.oxml", "docs").parse_xml
+        n_headers = 0
+        n_comments = len(self._related("comments").findall(f"{_W}comment"))
+        for relation in self.document.part.rels.values():
+            if relation.reltype in (f"{_RELATED}/header", f"{_RELATED}/footer"):
+                n_headers += bool(_text(parse(relation.target_part.blob)).strip())
+        return {
+            "headers and footers": n_headers,
+            "comments": n_comments,
+            "alt texts": _count_alt_texts(self.body),
+        }
+
+    def blocks(self, parent: Any) -> Iterator[Piece]:
+        """The pieces of the paragraphs and tables below an element."""
+        for child in parent:
+            if child.tag == f"{_W}p":
+                yield self._paragraph(child)
+                for reference in child.iter(f"{_W}footnoteReference", f"{_W}endnoteReference"):
+                    note = self._notes.get((reference.tag, reference.get(f"{_W}id")), "")
+                    yield Piece("paragraph", note)
+            elif child.tag == f"{_W}tbl":
+                yield from self._table(child)
+            elif child.tag in _CONTAINERS:
+                gallery = child.find(f"{_W}sdtPr/*/{_W}docPartGallery")
+                if gallery is None or gallery.get(f"{_W}val") != "Table of Contents":
+                    yield from self.blocks(child)
+
+    def _paragraph(self, element: Any) -> Piece:
+        styles = self._styles(element)
+        names = [str(style.name_val or "") for style in styles]
+        headings = filter(_HEADING.match, names)
+        name = next(headings, next(filter(None, names), ""))
+        text = _text(element)
+        heading = _HEADING.match(name)
+        name = name.lower()
+        if heading:
+            return Piece("heading", text, int(heading[1]))
+        if name == "title":
+            return Piece("heading", text, 1)
+        if re.match(r"toc \d", name):
+            return Piece("paragraph", "")
+        numbering = element.find(f"{_W}pPr/{_W}numPr")
+        if text.strip() and (numbering is not None or name.startswith("list")):
+            for style in styles:
+                if numbering is None:
+                    numbering = style.find(f"{_W}pPr/{_W}numPr")
+            return Piece("item", self._numbering.mark(numbering) + text)
+        is_code = "code" in name or name in _CODE_STYLES
+        return Piece("code" if is_code else "paragraph", text)
+
+    def _styles(self, element: Any) -> list[Any]:
+        """A paragraph's style, and those that it is based on."""
+        styles: list[Any] = []
+        style = None
+        if element.style:
+            style = self.document.styles.element.get_by_id(element.style)
+        while style is not None and len(styles) < _MAX_BASES:
+            styles.append(style)
+            style = style.base_style
+        return styles
+
+    def _table(self, element: Any) -> Iterator[Piece]:
+        rows: list[list[grid.Cell]] = []
+        # The last cell that begins in each column.
+        above: dict[int, grid.Cell] = {}
+        for row in element.iter(f"{_W}tr"):
+            # The text of a table within a cell is that of the cell.
+            if next(row.iterancestors(f"{_W}tbl")) is not element:
+                continue
+            is_heading = row.find(f"{_W}trPr/{_W}tblHeader") is not None
+            column = int(_value(row.find(f"{_W}trPr"), "gridBefore", "0"))
+            cells = [grid.Cell() for _ in range(column)]
+            for node in row.iter(f"{_W}tc"):
+                if next(node.iterancestors(f"{_W}tr")) is not row:
+                    continue
+                properties = node.find(f"{_W}tcPr")
+                n_columns = max(int(_value(properties, "gridSpan", "1")), 1)
+                if column in above and _continues_above(properties):
+                    above[column].row_span += 1
+                else:
+                    cell = grid.Cell(_joined(node), 1, n_columns, is_heading)
+                    above[column] = cell
+                    cells.append(cell)
+                column += n_columns
+            rows.append(cells)
+        filled = grid.filled(rows)
+        if filled and len(filled[0]) > 1:
+            yield from grid.table(filled)
+            return
+        for node in element.iter(f"{_W}tc"):
+            yield from self.blocks(node)
+
+
+def _continues_above(properties: Any) -> bool:
+    """Whether a cell is merged with the cell above it."""
+    merge = None if properties is None else properties.find(f"{_W}vMerge")
+    return merge is not None and merge.get(f"{_W}val", "continue") == "continue"
 
 
 class _Numbering:
     """Counts the numbered paragraphs of a DOCX file, and gives each its number as Word shows it."""
 
-    def __init__(self, document: Any) -> None:
-        self._levels: dict[str, dict[int, Any]] = {}  # by the id of a definition
-        self._lists: dict[str, tuple[str, dict[int, int]]] = {}  # definition, and own starts
-        self._counts = defaultdict[str, dict[int, int]](dict)  # of definitions, which lists share
+    def __init__(self, root: Any) -> None:
+        # The levels of each definition, by its id.
+        self._levels: dict[str, dict[int, Any]] = {}
+        # The definition of each list, and the starts that the list states.
+        self._lists: dict[str, tuple[str, dict[int, int]]] = {}
+        # Of definitions, which lists share.
+        self._counts: defaultdict[str, dict[int, int]] = defaultdict(dict)
         self._begun = set[str]()
-        try:
-            part = document.part.part_related_by(f"{_RELATED}/numbering")
-        except KeyError:
-            return
-        root = require("docx.oxml", "docs").parse_xml(part.blob)
         for definition in root.findall(f"{_W}abstractNum"):
-            levels = {
-                int(level.get(f"{_W}ilvl")): level for level in definition.findall(f"{_W}lvl")
-            }
+            levels = {_level(level): level for level in definition.findall(f"{_W}lvl")}
             self._levels[definition.get(f"{_W}abstractNumId")] = levels
         for entry in root.findall(f"{_W}num"):
-            starts = {
-                int(override.get(f"{_W}ilvl")): int(_value(override, "startOverride", "1"))
-                for override in entry.findall(f"{_W}lvlOverride")
-                if override.find(f"{_W}startOverride") is not None
-            }
+            starts: dict[int, int] = {}
+            for override in entry.findall(f"{_W}lvlOverride"):
+                if override.find(f"{_W}startOverride") is not None:
+                    starts[_level(override)] = int(_value(override, "startOverride", "1"))
             self._lists[entry.get(f"{_W}numId")] = (_value(entry, "abstractNumId"), starts)
 
     def mark(self, properties: Any) -> str:
         """What the next paragraph with these properties (`numPr`) begins with."""
-        number, level = _value(properties, "numId"), int(_value(properties, "ilvl", "0"))
-        definition, starts = self._lists.get(number, ("", {}))
+        list_id = _value(properties, "numId")
+        level = int(_value(properties, "ilvl", "0"))
+        definition, starts = self._lists.get(list_id, ("", {}))
         levels = self._levels.get(definition, {})
         template = _value(levels.get(level), "lvlText")
         if _value(levels.get(level), "numFmt", "bullet") in ("bullet", "none") or not template:
             return BULLET
         counts = self._counts[definition]
-        if number not in self._begun:  # a list with starts of its own begins again
-            self._begun.add(number)
-            for begun in starts:
-                counts.pop(begun, None)
+        if list_id not in self._begun:
+            self._begun.add(list_id)
+            # A list that states its starts begins again.
+            for restarted in starts:
+                counts.pop(restarted, None)
         start = starts.get(level, int(_value(levels[level], "start", "1")))
         counts[level] = counts.get(level, start - 1) + 1
         for deeper in [other for other in counts if other > level]:
             del counts[deeper]
 
-        def shown(match: re.Match[str]) -> str:
+        def number(match: re.Match[str]) -> str:
             above = int(match[1]) - 1
-            return _numeral(counts.get(above, 1), _value(levels.get(above), "numFmt"))
+            kind = _value(levels.get(above), "numFmt")
+            return numeral(counts.get(above, 1), _NUMERALS.get(kind, ""))
 
-        return re.sub(r"%(\d)", shown, template) + " "
+        return re.sub(r"%(\d)", number, template) + " "
+
+
+def _level(element: Any) -> int:
+    return int(element.get(f"{_W}ilvl"))
 
 
 def _value(element: Any, name: str, default: str = "") -> str:
@@ -87,43 +236,19 @@ def _value(element: Any, name: str, default: str = "") -> str:
     return default if child is None else child.get(f"{_W}val", default)
 
 
-def _numeral(number: int, kind: str) -> str:
-    """A number of a list as letters, Roman numerals or digits."""
-    text = str(number)
-    if kind.endswith("Letter") and number > 0:
-        text = string.ascii_lowercase[(number - 1) % 26] * ((number - 1) // 26 + 1)
-    elif kind.endswith("Roman") and 0 < number < _MAX_ROMAN:
-        text = ""
-        for value, sign in _ROMAN:
-            text += sign * (number // value)
-            number %= value
-    return text.upper() if kind.startswith("upper") else text
+def _text(element: Any) -> str:
+    parts: list[str] = []
+    for node in element.iter(f"{_W}t", *_TEXT_OF):
+        ancestors = {ancestor.tag for ancestor in node.iterancestors()}
+        if ancestors.isdisjoint((_FALLBACK, f"{_W}moveFrom")):
+            parts.append(_TEXT_OF.get(node.tag) or node.text or "")
+    return "".join(parts)
 
 
-def word(data: bytes) -> tuple[str, list[Piece], tuple[str, ...]]:
-    """Title, pieces and notes of a DOCX file, with insertions and without deletions that are still
-    marked.
-
-    Notes stand below the paragraph that refers to them. Word stores no pages; pieces have none.
-    """
-    document = require("docx", "docs").Document(io.BytesIO(data))
-    body = document.element.body
-    pieces = list(_blocks(body, document, _notes(document), _Numbering(document)))
-    title = stated_title(str(document.core_properties.title)) or first_heading(pieces)
-    return title, pieces, not_read(_beside_text(document, body))
-
-
-def _beside_text(document: Any, body: Any) -> dict[str, int]:
-    counts = {"headers and footers": 0, "comments": 0}
-    parse = require("docx.oxml", "docs").parse_xml
-    for relation in document.part.rels.values():
-        kind = relation.reltype.removeprefix(f"{_RELATED}/")
-        if kind in ("header", "footer"):
-            root = parse(relation.target_part.blob)
-            counts["headers and footers"] += bool(_text(root).strip())
-        elif kind == "comments":
-            counts["comments"] += len(parse(relation.target_part.blob).findall(f"{_W}comment"))
-    return {**counts, "alt texts": _count_alt_texts(body)}
+def _joined(element: Any) -> str:
+    """The paragraphs of a note or a cell as one."""
+    paragraphs = (clean(_text(paragraph)) for paragraph in element.iter(f"{_W}p"))
+    return " ".join(filter(None, paragraphs))
 
 
 def _count_alt_texts(root: Any) -> int:
@@ -131,177 +256,57 @@ def _count_alt_texts(root: Any) -> int:
     return len({*filter(None, described)})
 
 
-def _notes(document: Any) -> _Notes:
-    parse = require("docx.oxml", "docs").parse_xml
-    notes = {}
-    for kind in ("footnote", "endnote"):
-        try:
-            part = document.part.part_related_by(f"{_RELATED}/{kind}s")
-        except KeyError:
-            continue
-        for note in parse(part.blob).findall(f"{_W}{kind}"):
-            lines = [clean(_text(paragraph)) for paragraph in note.iter(f"{_W}p")]
-            notes[f"{_W}{kind}Reference", note.get(f"{_W}id")] = " ".join(filter(None, lines))
-    return notes
-
-
-def _blocks(parent: Any, document: Any, notes: _Notes, numbering: _Numbering) -> Iterator[Piece]:
-    for child in parent:
-        if child.tag == f"{_W}p":
-            yield _paragraph(child, document, numbering)
-            for reference in child.iter(f"{_W}footnoteReference", f"{_W}endnoteReference"):
-                yield Piece("paragraph", notes.get((reference.tag, reference.get(f"{_W}id")), ""))
-        elif child.tag == f"{_W}tbl":
-            yield from _table(child, document, notes, numbering)
-        elif child.tag in (
-            f"{_W}sdt",
-            f"{_W}sdtContent",
-            f"{_W}customXml",
-        ):  # form fields, cover pages, …
-            gallery = child.find(f"{_W}sdtPr/*/{_W}docPartGallery")
-            if gallery is None or gallery.get(f"{_W}val") != "Table of Contents":
-                yield from _blocks(child, document, notes, numbering)
-
-
-def _paragraph(element: Any, document: Any, numbering: _Numbering) -> Piece:
-    style = _style(element, document)
-    text = _text(element)
-    if (match := _HEADING.match(style)) or style.lower() == "title":
-        return Piece("heading", text, int(match[1]) if match else 1)
-    if re.match(r"toc \d", style, re.IGNORECASE):
-        return Piece("paragraph", "")
-    own = element.find(f"{_W}pPr/{_W}numPr")
-    is_item = own is not None or style.lower().startswith("list")
-    if is_item and text.strip():
-        properties = _style_numbering(element, document) if own is None else own
-        return Piece("item", numbering.mark(properties) + text)
-    if "code" in style.lower() or style.lower() in (
-        "html preformatted",
-        "plain text",
-        "preformatted text",
-    ):
-        return Piece("code", text)
-    return Piece("paragraph", text)
-
-
-def _style(element: Any, document: Any) -> str:
-    """Name of a paragraph's style, or of the heading that the style is based on."""
-    style = document.styles.element.get_by_id(element.style) if element.style else None
-    names = list[str]()
-    while style is not None and len(names) < 10:
-        names.append(str(style.name_val or ""))
-        style = style.base_style
-    return next(filter(_HEADING.match, names), next(filter(None, names), ""))
-
-
-def _style_numbering(element: Any, document: Any) -> Any:
-    """The numbering that a paragraph's style states, or a style that it is based on."""
-    style = document.styles.element.get_by_id(element.style) if element.style else None
-    for _ in range(10):
-        if style is None:
-            break
-        if (properties := style.find(f"{_W}pPr/{_W}numPr")) is not None:
-            return properties
-        style = style.base_style
-    return None
-
-
-def _text(element: Any) -> str:
-    parts = []
-    for node in element.iter(f"{_W}t", f"{_W}tab", f"{_W}br", f"{_W}cr", f"{_W}noBreakHyphen"):
-        if any(above.tag in (_FALLBACK, f"{_W}moveFrom") for above in node.iterancestors()):
-            continue
-        tag = node.tag.removeprefix(_W)
-        parts.append(
-            node.text or "" if tag == "t" else {"tab": "\t", "noBreakHyphen": "-"}.get(tag, "\n")
-        )
-    return "".join(parts)
-
-
-def _table(element: Any, document: Any, notes: _Notes, numbering: _Numbering) -> Iterator[Piece]:
-    rows = list[list[grid.Cell]]()
-    above: dict[int, grid.Cell] = {}  # the last cell that begins in each column
-    for row in element.iter(f"{_W}tr"):
-        if next(row.iterancestors(f"{_W}tbl")) is not element:
-            continue  # of a table within a cell, whose text that cell has
-        is_heading = row.find(f"{_W}trPr/{_W}tblHeader") is not None
-        skipped = row.find(f"{_W}trPr/{_W}gridBefore")
-        column = 0 if skipped is None else int(skipped.get(f"{_W}val"))
-        cells = [grid.Cell() for _ in range(column)]
-        for node in row.iter(f"{_W}tc"):
-            if next(node.iterancestors(f"{_W}tr")) is not row:
-                continue
-            cell = _cell(node, is_heading)
-            merge = node.find(f"{_W}tcPr/{_W}vMerge")
-            goes_on = merge is not None and merge.get(f"{_W}val", "continue") == "continue"
-            if goes_on and column in above:
-                above[column].row_span += 1
-            else:
-                above[column] = cell
-                cells.append(cell)
-            column += cell.column_span
-        rows.append(cells)
-    filled = grid.filled(rows)
-    if not filled or len(filled[0]) < 2:
-        for row in element.iter(f"{_W}tc"):
-            yield from _blocks(row, document, notes, numbering)
-    else:
-        yield from grid.table(filled)
-
-
-def _cell(node: Any, is_heading: bool) -> grid.Cell:
-    span = node.find(f"{_W}tcPr/{_W}gridSpan")
-    lines = [clean(_text(paragraph)) for paragraph in node.iter(f"{_W}p")]
-    columns = int(span.get(f"{_W}val")) if span is not None else 1
-    text = " ".join(filter(None, lines))
-    return grid.Cell(text, column_span=max(columns, 1), is_heading=is_heading)
-
-
-def slides(data: bytes) -> tuple[str, list[Piece], tuple[str, ...]]:
-    """Title, pieces and notes of a PPTX file: a slide's title is its heading, its number the page;
-    the speaker's notes follow.
+def slides(data: bytes) -> Content:
+    """A PPTX file: a slide's title is its heading, its number the page; the speaker's notes
+    follow.
     """
     show = require("pptx", "docs").Presentation(io.BytesIO(data))
     pieces: list[Piece] = []
     beside = Counter[str]()
     for number, slide in enumerate(show.slides, start=1):
-        title = slide.shapes.title
         relations = slide.part.rels.values()
-        beside["comments"] += sum(it.reltype.endswith("/comments") for it in relations)
+        beside["comments"] += sum(part.reltype.endswith("/comments") for part in relations)
         beside["alt texts"] += _count_alt_texts(slide.element)
+        body = list(_slide_body(slide))
+        title = slide.shapes.title
         name = clean(title.text_frame.text) if title is not None else ""
-        body: list[Piece] = []
-        for shape in slide.shapes:
-            if title is None or shape.shape_id != title.shape_id:
-                body += _shape(shape)
-        if slide.has_notes_slide and slide.notes_slide.notes_text_frame is not None:
-            notes = slide.notes_slide.notes_text_frame.text.split("\n")
-            body += [Piece("paragraph", line) for line in notes]
         if name or any(piece.text.strip() for piece in body):
             heading = Piece("heading", name or f"Slide {number}", 1)
             pieces += [replace(piece, pages=(str(number),)) for piece in (heading, *body)]
-    title = stated_title(str(show.core_properties.title)) or first_heading(pieces)
-    return title, pieces, not_read(beside)
+    title = stated_title(str(show.core_properties.title))
+    return Content(title or first_heading(pieces), pieces, not_read(beside))
+
+
+def _slide_body(slide: Any) -> Iterator[Piece]:
+    title = slide.shapes.title
+    for shape in slide.shapes:
+        if title is None or shape.shape_id != title.shape_id:
+            yield from _shape(shape)
+    if slide.has_notes_slide and slide.notes_slide.notes_text_frame is not None:
+        for line in slide.notes_slide.notes_text_frame.text.split("\n"):
+            yield Piece("paragraph", line)
 
 
 def _shape(shape: Any) -> Iterator[Piece]:
-    if hasattr(shape, "shapes"):  # a group; `shape_type` raises for shapes without a geometry
+    # The kind of a shape cannot be asked for: `shape_type` raises for shapes without a geometry.
+    if hasattr(shape, "shapes"):
         for inner in shape.shapes:
             yield from _shape(inner)
     elif getattr(shape, "has_table", False):
-        rows = [
-            [_slide_cell(cell) for cell in row.cells if not cell.is_spanned]
-            for row in shape.table.rows
-        ]
+        rows = []
+        for row in shape.table.rows:
+            rows.append([_slide_cell(cell) for cell in row.cells if not cell.is_spanned])
         yield from grid.table(grid.filled(rows))
-    elif shape.has_text_frame and not (
-        shape.is_placeholder and int(shape.placeholder_format.type or 0) in _FOOTERS
-    ):
-        lines = [it.text for it in shape.text_frame.paragraphs if it.text.strip()]
-        is_list = len(lines) > 1
+    elif shape.has_text_frame and not _is_footer(shape):
+        lines = [paragraph.text for paragraph in shape.text_frame.paragraphs]
+        lines = list(filter(str.strip, lines))
         for line in lines:
-            yield Piece("item", BULLET + line) if is_list else Piece("paragraph", line)
+            yield Piece("item", BULLET + line) if len(lines) > 1 else Piece("paragraph", line)
 
 
 def _slide_cell(cell: Any) -> grid.Cell:
     return grid.Cell(clean(cell.text), cell.span_height, cell.span_width)
+
+
+def _is_footer(shape: Any) -> bool:
+    return shape.is_placeholder and int(shape.placeholder_format.type or 0) in _FOOTERS

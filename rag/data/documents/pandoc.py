@@ -10,51 +10,73 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
-from rag.data.documents import html
-from rag.data.documents.blocks import Piece, Unreadable
+from rag.data.documents import html, plain
+from rag.data.documents.blocks import Content, Unreadable
 
 _TIMEOUT_S = 60
 _VERSION_TIMEOUT_S = 5
-_LEAST_VERSION = (3, 1)  # older ones lose text of manual pages and AsciiDoc; some have no sandbox
-FORMATS = ("rtf", "latex", "man", "org", "asciidoc", "ipynb")
+# Older versions lose text of manual pages and AsciiDoc, and some have no sandbox.
+_LEAST_VERSION = (3, 1)
 REMEDY = (
     "install pandoc 3.1 or later (`pip install pypandoc_binary`), or save it as DOCX, PDF or HTML"
 )
-_MACRO = re.compile(
-    rb"^\.de1? .*?^\.\.$", re.MULTILINE | re.DOTALL
-)  # a definition, in manual pages
-_BSD = re.compile(rb"^\.Dd ", re.MULTILINE)  # a manual page in the macros of BSD
+_MACRO_DEFINITION = re.compile(rb"^\.de1? .*?^\.\.$", re.MULTILINE | re.DOTALL)
+_BSD_PAGE = re.compile(rb"^\.Dd ", re.MULTILINE)
 _BSD_HEADING = re.compile(rb"^\.S[hs](?= )", re.MULTILINE)
 _INCLUDE = re.compile(rb"^include::.*$", re.MULTILINE)
 _UNDERLINED = re.compile(rb"(?:\A|(?<=\n\n)|(?<=\]\n))(\w.*)\n([-=~^+])\2{2,}$", re.MULTILINE)
-_LEVELS = b"=-~^+"  # of AsciiDoc's underlined headings, which pandoc does not know
+# What underlines the headings of AsciiDoc, by level; pandoc does not know these headings.
+_UNDERLINES = b"=-~^+"
+_LATEX_HEADING = re.compile(r"^\\(?:part|chapter|(?:sub)*section)\*?\{(.*)\}\s*$", re.MULTILINE)
 
 
-def read(data: bytes, kind: str) -> tuple[str, list[Piece]]:
-    """Title and pieces of a document of one of `FORMATS`; nothing that it names is opened or
-    executed.
+def read(data: bytes, kind: str) -> Content:
+    """Read a document of a kind that pandoc knows; nothing that it names is opened or executed.
+
+    Args:
+        kind: "rtf", "latex", "man", "org", "asciidoc" or "ipynb".
     """
     program = find_pandoc(f"it reads {kind.upper()} files")
     if kind == "man":
-        if _BSD.search(data):
-            with suppress(
-                Unreadable
-            ):  # a strict reader; that of the others drops what BSD's macros hold
-                return _run(program, "mdoc", data)
-        data = _BSD_HEADING.sub(lambda macro: macro[0].upper(), _MACRO.sub(b"", data))
-        if b"\\{" not in data:  # pandoc stops at the end of what has not begun
-            data = data.replace(b"\n.\\}\n", b"\n")
+        return _read_manual_page(program, data)
     if kind == "asciidoc":
         data = _UNDERLINED.sub(_on_one_line, _INCLUDE.sub(b"", data))
     return _run(program, kind, data)
 
 
-def _run(program: str, source: str, data: bytes) -> tuple[str, list[Piece]]:
+def latex(source: str) -> Content:
+    """Read LaTeX; as plain text with headings where pandoc does not understand it."""
+    try:
+        return read(source.encode(), "latex")
+    except Unreadable as error:
+        if error.reason != "broken file":
+            raise
+        marked = _LATEX_HEADING.sub(lambda line: f"\n\n{line[1]}\n{'=' * len(line[1])}\n\n", source)
+        return replace(plain.text(marked), notes=[f"read as plain text ({error.detail})"])
+
+
+def _read_manual_page(program: str, data: bytes) -> Content:
+    if _BSD_PAGE.search(data):
+        # The reader of other manual pages drops what BSD's macros hold, but this one is strict.
+        with suppress(Unreadable):
+            return _run(program, "mdoc", data)
+    data = _MACRO_DEFINITION.sub(b"", data)
+    data = _BSD_HEADING.sub(lambda macro: macro[0].upper(), data)
+    if b"\\{" not in data:
+        # Pandoc stops at the end of what has not begun.
+        data = data.replace(b"\n.\\}\n", b"\n")
+    return _run(program, "man", data)
+
+
+def _run(program: str, source: str, data: bytes) -> Content:
     command = [program, "--sandbox", "--standalone", f"--from={source}", "--to=html", "--wrap=none"]
     command.append("--ipynb-output=none")
-    if source == "asciidoc":  # whose title is the first heading, "=", above those of "=="
+    is_asciidoc = source == "asciidoc"
+    if is_asciidoc:
+        # The title is the first heading, "=", above those of "==".
         command.append("--shift-heading-level-by=1")
     try:
         done = subprocess.run(
@@ -68,19 +90,18 @@ def _run(program: str, source: str, data: bytes) -> tuple[str, list[Piece]]:
         raise Unreadable("takes too long", "split it", f"more than {_TIMEOUT_S} s") from error
     if done.returncode:
         reason = " ".join(done.stderr.decode("utf-8", "replace").split())
-        raise Unreadable(
-            "broken file", "save it as DOCX, PDF or HTML", f"pandoc: {reason[:120].rstrip('.')}"
-        )
-    title, pieces = html.pandoc_page(
-        done.stdout.decode("utf-8", "replace"), has_title=source == "asciidoc"
-    )
-    return title.lower() if source in ("man", "mdoc") and title.isupper() else title, pieces
+        detail = f"pandoc: {reason[:120].rstrip('.')}"
+        raise Unreadable("broken file", "save it as DOCX, PDF or HTML", detail)
+    content = html.pandoc_page(done.stdout.decode("utf-8", "replace"), has_title=is_asciidoc)
+    if source in ("man", "mdoc") and content.title.isupper():
+        return replace(content, title=content.title.lower())
+    return content
 
 
 def _on_one_line(heading: re.Match[bytes]) -> bytes:
     text, sign = heading.group(1, 2)
     is_underline = abs(len(heading[0]) - 1 - 2 * len(text)) <= 2
-    return b"=" * (1 + _LEVELS.index(sign)) + b" " + text if is_underline else heading[0]
+    return b"=" * (1 + _UNDERLINES.index(sign)) + b" " + text if is_underline else heading[0]
 
 
 def find_pandoc(use: str = "") -> str:
@@ -119,7 +140,8 @@ def _version_of(program: str) -> tuple[int, ...]:
         stated = subprocess.run(
             [program, "--version"], capture_output=True, timeout=_VERSION_TIMEOUT_S, check=True
         ).stdout
-        if version := re.match(rb"pandoc(?:\.exe)? (\d+(?:\.\d+)*)", stated):
+        version = re.match(rb"pandoc(?:\.exe)? (\d+(?:\.\d+)*)", stated)
+        if version:
             return tuple(map(int, version[1].split(b".")))
     return ()
 

@@ -22,7 +22,7 @@ from typing import Any
 from rag.core.errors import MissingDependencyError
 from rag.core.optional import require
 from rag.data.documents import grid
-from rag.data.documents.blocks import PAGE_BREAK, Piece, Unreadable, clean, stated_title
+from rag.data.documents.blocks import PAGE_BREAK, Content, Piece, Unreadable, clean, stated_title
 from rag.data.documents.pdf_tables import Rule, Word, find_tables, words_of
 
 _HYPHENS = "\x02\ufffe"  # what PDFium writes for a hyphen at the end of a line
@@ -71,7 +71,7 @@ class _Line:
     table: grid.Grid = ()  # a table is one line
 
 
-def pdf(data: bytes) -> tuple[str, list[Piece], tuple[str, ...]]:
+def pdf(data: bytes) -> Content:
     """Title, pieces and notes of a PDF."""
     library = require("pypdfium2", "docs")
     try:
@@ -113,7 +113,7 @@ def pdf(data: bytes) -> tuple[str, list[Piece], tuple[str, ...]]:
         notes.append(f"{n_broken} of {count} pages are damaged")
     if not title or _TITLE_JUNK.search(title):
         title = _title_by_size(lines)
-    return title, list(_pieces(lines, labels)), tuple(notes)
+    return Content(title, list(_pieces(lines, labels)), notes)
 
 
 def number_of_page(path: Path, label: str) -> int:

@@ -22,7 +22,9 @@ from rag.data.metadata import metadata_of_fields
 from rag.data.records import BadRecord, Block, Document
 
 CONVERTER = (sys.executable, "-m", "rag.data.documents.convert")
-_LOOK_AHEAD = 8  # documents of each process that may be finished before they are yielded
+_MAX_PROCESSES = 8
+# Documents of each process that may be finished before they are yielded.
+_LOOK_AHEAD = 8
 _UNWRITABLE = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 
 
@@ -40,8 +42,10 @@ def file_id(name: str) -> str:
 
 
 def document_from(line: bytes, name: str) -> Document | BadRecord:
-    """What a converting process wrote about a file of this name: its document, or why it cannot be
-    read.
+    """What a converting process wrote about a file of this name.
+
+    Returns:
+        The document, or why the file cannot be read.
 
     Raises:
         MissingDependencyError: a converter needs a package that is not installed.
@@ -51,17 +55,14 @@ def document_from(line: bytes, name: str) -> Document | BadRecord:
         raise MissingDependencyError(f"{name}: {reply['missing']}", hint=reply["hint"])
     if "reason" in reply:
         return BadRecord(**reply)
-    blocks = tuple(Block(*block) for block in reply["blocks"])
-    pages = tuple((int(start), str(label)) for start, label in reply["pages"])
-    shown = as_unicode(name)
-    title = reply["title"] or PurePath(strip_compression(shown)).stem
+    path = as_unicode(name)
     return Document(
-        file_id(name),
-        title,
-        reply["text"],
-        blocks,
-        pages,
-        shown,
+        id=file_id(name),
+        title=reply["title"] or PurePath(strip_compression(path)).stem,
+        text=reply["text"],
+        blocks=tuple(Block(*block) for block in reply["blocks"]),
+        pages=tuple((start, label) for start, label in reply["pages"]),
+        path=path,
         metadata=metadata_of_fields(dict(reply["metadata"])),
         notes=tuple(reply["notes"]),
     )
@@ -70,34 +71,36 @@ def document_from(line: bytes, name: str) -> Document | BadRecord:
 def convert_files(
     files: Sequence[tuple[str, str]], *, timeout_s: float = 60.0
 ) -> Iterator[Document | BadRecord]:
-    """Convert files, given by path and name, in order; the result for one that cannot be read is
-    why.
+    """Convert files, given by path and name, in order; a file that cannot be read is a bad
+    record.
     """
-    n_processes = min(os.cpu_count() or 1, 8)
-    workers = [Converter() for _ in range(n_processes)]
-    idle, rest = deque(workers), iter(files)
+    n_processes = min(os.cpu_count() or 1, _MAX_PROCESSES)
+    converters = [Converter() for _ in range(n_processes)]
+    # There is a converter for each thread.
+    idle = deque(converters)
 
-    def run(file: tuple[str, str]) -> Document | BadRecord:
-        worker = idle.popleft()  # there are as many as threads
+    def convert(file: tuple[str, str]) -> Document | BadRecord:
+        converter = idle.popleft()
         try:
-            return worker.convert(*file, timeout_s)
+            return converter.convert(*file, timeout_s)
         finally:
-            idle.append(worker)
+            idle.append(converter)
 
+    remaining = iter(files)
     executor = ThreadPoolExecutor(n_processes, thread_name_prefix="documents")
     try:
         with Progress(len(files), "files", "read") as progress:
-            waiting = deque(
-                executor.submit(run, file) for file in islice(rest, _LOOK_AHEAD * n_processes)
-            )
+            first = islice(remaining, _LOOK_AHEAD * n_processes)
+            waiting = deque(executor.submit(convert, file) for file in first)
             while waiting:
                 yield waiting.popleft().result()
                 progress.update()
-                waiting.extend(executor.submit(run, file) for file in islice(rest, 1))
+                for file in islice(remaining, 1):
+                    waiting.append(executor.submit(convert, file))
     finally:
         executor.shutdown(wait=False, cancel_futures=True)
-        for worker in workers:
-            worker.close()
+        for converter in converters:
+            converter.close()
 
 
 class Converter:
@@ -112,19 +115,12 @@ class Converter:
     ) -> Document | BadRecord:
         """Send one request and wait for its reply; see `convert_files`."""
         if self._process is None or self._process.poll() is not None:
-            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-            self._process = Popen(
-                CONVERTER, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, env=environment
-            )
-            if self._niceness:
-                os.setpriority(os.PRIO_PROCESS, self._process.pid, self._niceness)
-        process: Any = self._process  # its pipes are open
+            self._process = self._start()
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        request = {"path": os.path.abspath(path), "timeout_s": timeout_s, "memory_mib": memory_mib}
         try:
-            request = {
-                "path": os.path.abspath(path),
-                "timeout_s": timeout_s,
-                "memory_mib": memory_mib,
-            }
             process.stdin.write(json.dumps(request).encode() + b"\n")
             process.stdin.flush()
             line = process.stdout.readline()
@@ -132,12 +128,19 @@ class Converter:
             line = b""
         if line.endswith(b"\n"):
             return document_from(line, name)
-        if (code := process.wait()) == -signal.SIGALRM:
+        code = process.wait()
+        if code == -signal.SIGALRM:
             remedy = "split it, or give it more time (--document-timeout)"
             return BadRecord("takes too long", f"more than {timeout_s:g} s; {remedy}")
-        return BadRecord(
-            "broken file", f"its converter ended with code {code}; open and save it again"
-        )
+        detail = f"its converter ended with code {code}; open and save it again"
+        return BadRecord("broken file", detail)
+
+    def _start(self) -> Popen[bytes]:
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        process = Popen(CONVERTER, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, env=environment)
+        if self._niceness:
+            os.setpriority(os.PRIO_PROCESS, process.pid, self._niceness)
+        return process
 
     def close(self) -> None:
         """End the process for good."""

@@ -5,11 +5,11 @@ executed.
 import re
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 from rag.core.optional import require
 from rag.data.documents import html
-from rag.data.documents.blocks import Piece, clean, first_heading
+from rag.data.documents.blocks import Content, clean, first_heading
 
 _DIRECTIVES = re.compile(
     r"^[ \t]*\.\.[ \t]+(?:\|[^|\n]+\|[ \t]+)?([A-Za-z][\w:+.-]*)::", re.MULTILINE
@@ -56,7 +56,7 @@ _SINCE = {
     "versionchanged": "Changed in version",
     "deprecated": "Deprecated since",
 }
-_ADMONITIONS = [
+_ADMONITIONS = (
     "note",
     "warning",
     "tip",
@@ -66,7 +66,7 @@ _ADMONITIONS = [
     "caution",
     "danger",
     "error",
-]
+)
 _HIDDEN = (
     "comment",
     "substitution_definition",
@@ -100,69 +100,70 @@ _SETTINGS = {
 }
 
 
-def rst(text: str) -> tuple[str, list[Piece]]:
-    """Title and pieces; the title is the first heading."""
-    _register(text)
+def rst(source: str) -> Content:
+    """A document of reStructuredText; its title is the first heading."""
+    _register_unknown(source)
     core = require("docutils.core", "docs")
-    tree = core.publish_doctree(text, settings_overrides=_SETTINGS)
+    tree = core.publish_doctree(source, settings_overrides=_SETTINGS)
     _simplify(tree)
-    pieces = html.pieces_of(
-        core.publish_from_doctree(tree, writer="html4", settings_overrides=_SETTINGS)
-    )
-    return first_heading(pieces), pieces
+    page = core.publish_from_doctree(tree, writer="html4", settings_overrides=_SETTINGS)
+    pieces = html.pieces_of(page)
+    return Content(first_heading(pieces), pieces)
 
 
-def _register(text: str) -> None:
+def _register_unknown(source: str) -> None:
     """Make docutils keep the text of roles and directives that it does not know: Sphinx's, or
     anybody's.
     """
     parsers = require("docutils.parsers.rst", "docs")
-    directives, roles, english = parsers.directives, parsers.roles, parsers.languages.en
-    options = defaultdict(
-        lambda: str, {"class": str}
-    )  # any option, as text; docutils wants it not empty
-    fields = {
-        "run": _run_directive,
-        "has_content": True,
-        "optional_arguments": 1,
-        "option_spec": options,
-    }
-    directive = type(
-        "AnyDirective", (parsers.Directive,), {**fields, "final_argument_whitespace": True}
-    )
-    for name in set(_DIRECTIVES.findall(text)):
-        if name not in english.directives or name in (*_DROPPED, *_CODE):  # Sphinx has more options
-            directives.register_directive(name, directive)
-    for name in set(_ROLES.findall(text)) - english.roles.keys():
-        roles.register_local_role(name, _role)
+    english = parsers.languages.en
+
+    class AnyDirective(parsers.Directive):  # type: ignore[name-defined]
+        has_content = True
+        optional_arguments = 1
+        final_argument_whitespace = True
+        # Any option, as text; docutils wants a mapping that is not empty.
+        option_spec: ClassVar[Any] = defaultdict(lambda: str, {"class": str})
+
+        def run(self) -> list[Any]:
+            return _run_directive(self)
+
+    # Sphinx has more options for some directives that docutils knows.
+    known = english.directives.keys() - {*_DROPPED, *_CODE}
+    for name in {*_DIRECTIVES.findall(source)} - known:
+        parsers.directives.register_directive(name, AnyDirective)
+    for name in {*_ROLES.findall(source)} - english.roles.keys():
+        parsers.roles.register_local_role(name, _role)
 
 
 def _role(name: str, raw: str, text: str, *_: Any, **__: Any) -> tuple[list[Any], list[Any]]:
     """The visible text of a reference: its words, or the last part of a dotted name after "~"."""
     nodes = require("docutils.nodes", "docs")
     text = nodes.unescape(text)
-    if target := _TARGET.match(text):
+    target = _TARGET.match(text)
+    if target:
         text = target[1]
     elif text.startswith("~"):
         text = text.rpartition(".")[2].removeprefix("~")
     return [nodes.inline(raw, text.removeprefix("!"))], []
 
 
-def _run_directive(self: Any) -> list[Any]:
+def _run_directive(directive: Any) -> list[Any]:
     """What a directive that docutils does not know holds, after its argument."""
     nodes = require("docutils.nodes", "docs")
-    if self.name in _DROPPED:
+    if directive.name in _DROPPED:
         return []
-    if self.name in _CODE:
-        source = "\n".join(self.content)
+    if directive.name in _CODE:
+        source = "\n".join(directive.content)
         return [nodes.literal_block(source, source)]
-    inline, _ = self.state.inline_text(" ".join(" ".join(self.arguments).split()), self.lineno)
+    argument = " ".join(" ".join(directive.arguments).split())
+    inline, _ = directive.state.inline_text(argument, directive.lineno)
     words = "".join(node.astext() for node in inline)
     body = nodes.container()
-    self.state.nested_parse(self.content, self.content_offset, body)
-    if self.name in _SINCE:
-        version, _, why = words.partition(" ")
-        words = f"{_SINCE[self.name]} {version}" + (f": {why}" if why else "")
+    directive.state.nested_parse(directive.content, directive.content_offset, body)
+    if directive.name in _SINCE:
+        version, _, reason = words.partition(" ")
+        words = f"{_SINCE[directive.name]} {version}: {reason}".removesuffix(": ")
     return _led(f"{words}: " if words else "", body.children)
 
 
@@ -181,30 +182,39 @@ def _simplify(tree: Any) -> None:
     """Make of a document's tree what the renderer writes as headings, paragraphs, lists, code and
     tables.
     """
-    nodes = require("docutils.nodes", "docs")
     for node in list(tree.findall()):
-        name, parent = node.tagname, node.parent
+        parent = node.parent
+        # A node that was replaced has its old parent.
         if parent is None or node not in parent.children:
             continue
-        if name in _HIDDEN:
-            parent.remove(node)
-        elif name in _ADMONITIONS:
-            parent.replace(node, _led(f"{name.capitalize()}: ", node.children))
-        elif name in ("footnote", "citation"):
-            label, *body = node.children or [nodes.label()]
-            parent.replace(node, _led(f"[{label.astext()}] ", body))
-        elif (
-            name == "system_message"
-        ):  # a directive that docutils refuses: what stands below its options
-            refused = "\n".join(part.astext() for part in node.findall(nodes.literal_block))
-            parent.replace(node, nodes.literal_block("", refused.partition("\n\n")[2]))
-        elif name in ("field_list", "option_list"):
-            items = []
-            for *heads, body in (item.children for item in node.children):
-                term = nodes.term("", clean(", ".join(head.astext() for head in heads)))
-                items.append(
-                    nodes.definition_list_item("", term, nodes.definition("", *body.children))
-                )
-            parent.replace(node, nodes.definition_list("", *items))
-        elif hasattr(node, "attributes"):  # a section called "footer" is none
+        replacement = _replacement(node)
+        if replacement is not None:
+            parent.replace(node, replacement)
+        elif hasattr(node, "attributes"):
+            # A section called "footer" is none.
             node.attributes.update(ids=[], names=[], classes=[], backrefs=[])
+
+
+def _replacement(node: Any) -> list[Any] | None:
+    """What stands in place of a node; None if it stays."""
+    nodes = require("docutils.nodes", "docs")
+    name = node.tagname
+    if name in _HIDDEN:
+        return []
+    if name in _ADMONITIONS:
+        return _led(f"{name.capitalize()}: ", node.children)
+    if name in ("footnote", "citation"):
+        label, *body = node.children or [nodes.label()]
+        return _led(f"[{label.astext()}] ", body)
+    if name == "system_message":
+        # A directive that docutils refuses: what stands below its options.
+        refused = "\n".join(part.astext() for part in node.findall(nodes.literal_block))
+        return [nodes.literal_block("", refused.partition("\n\n")[2])]
+    if name in ("field_list", "option_list"):
+        items = []
+        for *heads, body in (item.children for item in node.children):
+            term = nodes.term("", clean(", ".join(head.astext() for head in heads)))
+            definition = nodes.definition("", *body.children)
+            items.append(nodes.definition_list_item("", term, definition))
+        return [nodes.definition_list("", *items)]
+    return None

@@ -10,9 +10,18 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, pairwise
+from typing import Any
 
 from rag.core.optional import require
-from rag.data.documents.blocks import MAX_CHARS, Piece, Unreadable, clean, not_read, stated_title
+from rag.data.documents.blocks import (
+    MAX_CHARS,
+    Content,
+    Piece,
+    Unreadable,
+    clean,
+    not_read,
+    stated_title,
+)
 from rag.data.documents.grid import (
     EMPTY,
     MAX_NAME_CHARS,
@@ -30,14 +39,20 @@ from rag.data.documents.number_formats import shown
 from rag.data.table_text import quoted
 
 _DELIMITERS = ",;\t|"
-_MERGED = re.compile(rb'<mergeCell [^>]*ref="([A-Z]{1,3})(\d+):([A-Z]{1,3})(\d+)"')
-_COMMENTS = re.compile(r"xl/(?:comments/)?comment[^/]*\.xml")
+# Rows by which a header or a delimiter is judged.
+_SAMPLE = 20
+_SAMPLE_CHARS = 20_000
+# Share of the rows of a CSV file that may have another length; with more, it has several tables.
+_MAX_UNUSUAL = 0.2
 _MAX_MERGED_COLUMNS = 100
-_MAX_UNUSUAL = 0.2  # of the rows of a table; with more there are several tables
-_SAMPLE = 20  # rows by which a header or a delimiter is judged
-
-# a formula whose cell has no value, or an empty one
+_PREFIX = re.compile(rb"<(\w+:)(?:worksheet|comments)\b")
+_MERGED = re.compile(rb'<mergeCell [^>]*ref="([A-Z]{1,3}\d+:[A-Z]{1,3}\d+)"')
+_COMMENTS = re.compile(r"xl/(?:comments/)?comment[^/]*\.xml")
+# A formula whose cell has no value, or an empty one.
 _WITHOUT_VALUE = re.compile(rb"<f\b[^>]*(?:/>|>[^<]*</f>)\s*(?:<v\s*/>|<v>\s*</v>)?\s*</c>")
+
+# The cells of a row by their columns.
+_SparseRow = dict[int, Cell]
 
 
 def sheet(cells: Iterable[Row]) -> Iterator[Piece]:
@@ -53,30 +68,37 @@ def sheet(cells: Iterable[Row]) -> Iterator[Piece]:
         >>> [(piece.kind, piece.text) for piece in sheet(of_texts(cells))]
         [('heading', 'Rooms of 2024'), ('row', 'Week: 2; Room: 37'), ('row', 'Week: 3; Room: 38; Who: Ann')]
     """
-    blocks = [
-        list(block) for is_filled, block in groupby(cells, lambda row: size(row) > 0) if is_filled
-    ]
+    blocks = [list(rows) for is_filled, rows in groupby(cells, _is_filled) if is_filled]
+    labels = Counter(_label(block[0]) for block in blocks)
+    labels.pop("", None)
     widest = max((size(row) for block in blocks for row in block), default=0)
     narrow = min(2, widest - 1)
-    labels = Counter(label for block in blocks if (label := _label(block[0])))
     level = 2
     headings: Grid = ()
     for block, following in pairwise([*blocks, []]):
         is_record = labels[_label(block[0])] > 1
-        found = None if is_record and narrow < 2 else _headings_at(block, following, narrow)
+        found = None
+        if not is_record or narrow >= 2:
+            found = _headings_at(block, following, narrow)
         if headings and found is None and not is_record and size(block[0]) > narrow:
             yield from lines(headings, block)
             continue
-        at, end = found or (None, None)
-        is_title = _is_title(block, at, following, narrow)
-        if is_record or is_title:
+        first, end = found or (len(block), len(block))
+        n_titles = int(is_record or _is_title(block, first, following, narrow))
+        if n_titles:
             yield Piece("heading", _text(block[0]), 2 if is_record else level)
-            level = 3 if is_record else level
-        for row in block[is_record or is_title : at]:  # which no header names
+        if is_record:
+            level = 3
+        # What no header names.
+        for row in block[n_titles:first]:
             yield Piece("paragraph" if size(row) == 1 else "row", _text(row))
-        headings = () if at is None else block[at:end]
+        headings = block[first:end]
         if headings:
             yield from lines(headings, block[end:])
+
+
+def _is_filled(row: Row) -> bool:
+    return size(row) > 0
 
 
 def _label(row: Row) -> str:
@@ -87,10 +109,10 @@ def _label(row: Row) -> str:
 
 
 def _text(row: Row) -> str:
-    label = _label(row)
     texts = texts_of(row)
     if len(texts) == 1:
         return texts[0]
+    label = _label(row)
     return f"{quoted(label)}: {quoted(texts[1])}" if label else "; ".join(map(quoted, texts))
 
 
@@ -102,144 +124,166 @@ def _headings_at(
     They begin at its first row that is not narrow, or twice as wide as all above it, or whose
     cells are parted in the next row.
     """
-    above = narrow
-    for at, row in enumerate(block):
-        rows = [*block[at : at + 1 + _SAMPLE]]
+    widest_above = narrow
+    for number, row in enumerate(block):
+        rows = list(block[number : number + 1 + _SAMPLE])
         if len(rows) == 1:
             rows += following[:_SAMPLE]
         n_cells = size(row)
-        is_wide = n_cells > narrow and (above == narrow or n_cells >= 2 * above)
-        depth = guessed_headings(_without_empty_columns(rows)) if is_wide or n_cells == 2 else 0
+        is_wider = widest_above == narrow or n_cells >= 2 * widest_above
+        is_wide = n_cells > narrow and is_wider
+        depth = 0
+        if is_wide or n_cells == 2:
+            depth = guessed_headings(_without_empty_columns(rows))
         if depth > 1 or (depth and is_wide):
-            return at, at + depth
-        above = max(above, n_cells)
+            return number, number + depth
+        widest_above = max(widest_above, n_cells)
     return None
 
 
-def _without_empty_columns(rows: Sequence[Row]) -> list[list[Cell]]:
+def _without_empty_columns(rows: Sequence[Row]) -> list[Row]:
     width = max(map(len, rows))
     padded = [[*row, *[EMPTY] * (width - len(row))] for row in rows]
-    columns = [column for column in zip(*padded, strict=True) if any(cell.text for cell in column)]
-    return [list(row) for row in zip(*columns, strict=True)]
+    columns = filter(_is_filled, zip(*padded, strict=True))
+    return list(zip(*columns, strict=True))
 
 
-def _is_title(block: Sequence[Row], at: int | None, following: Sequence[Row], narrow: int) -> bool:
-    """Whether the first row stands above a table, alone or by itself in its block, and is short."""
+def _is_title(block: Sequence[Row], first: int, following: Sequence[Row], narrow: int) -> bool:
+    """Whether the first row stands above a table, alone or by itself in its block, and is short.
+
+    Args:
+        first: number of the first row of headings in the block; the block's length without any.
+    """
     n_cells = size(block[0])
     if len(_text(block[0])) > MAX_NAME_CHARS or n_cells > narrow:
         return False
-    if n_cells == 1 and at:
+    if n_cells == 1 and 0 < first < len(block):
         return True
     found = _headings_at(following, (), narrow) if len(block) == 1 else None
     return found is not None and found[0] == 0
 
 
-def csv_table(text: str) -> tuple[str, list[Piece], tuple[str, ...]]:
-    """Title ("") and tables of a CSV file, and a note about rows of other lengths.
-
-    Its delimiter splits the first lines most evenly.
-    """
-    csv.field_size_limit(sys.maxsize)  # of the whole process: never lower than others need
-    sample = text[:20_000].splitlines()[:_SAMPLE]
-    counts = {mark: [line.count(mark) for line in sample if line.strip()] for mark in _DELIMITERS}
-    likely = [mark for mark, n in counts.items() if n and min(n) > 0 and min(n) == max(n)]
-    best = max(likely or _DELIMITERS, key=lambda mark: sum(counts[mark]))
-    rows = list(csv.reader(io.StringIO(text, newline=""), delimiter=best))
-    lengths = Counter(len(row) for row in rows if row)
+def csv_table(text: str) -> Content:
+    """The tables of a CSV file, and a note about rows of other lengths."""
+    # The limit is that of the whole process: never lower than others need.
+    csv.field_size_limit(sys.maxsize)
+    rows = list(csv.reader(io.StringIO(text, newline=""), delimiter=_delimiter(text)))
+    lengths = Counter(map(len, filter(None, rows)))
     if not lengths:
-        return "", [], ()
+        return Content("", [])
     usual, n_usual = lengths.most_common(1)[0]
     n_others = lengths.total() - n_usual
-    notes = list[str]()
+    notes: list[str] = []
     if 0 < n_others <= _MAX_UNUSUAL * lengths.total():
-        first = next(number for number, row in enumerate(rows, 1) if row and len(row) != usual)
-        notes.append(
-            f"rows with another number of cells than {usual}: {n_others:,}, the first is row {first}"
-        )
-    return "", list(sheet(of_texts(rows))), tuple(notes)
+        first = next(number for number, row in enumerate(rows, 1) if len(row) not in (0, usual))
+        counted = f"rows with another number of cells than {usual}: {n_others:,}"
+        notes.append(f"{counted}, the first is row {first}")
+    return Content("", list(sheet(of_texts(rows))), notes)
 
 
-def workbook(data: bytes) -> tuple[str, list[Piece], tuple[str, ...]]:
-    """Title and pieces of an XLSX file, each sheet a section, and notes about what is not
-    read and formulas without a value.
+def _delimiter(text: str) -> str:
+    """What splits the first lines most evenly, and into most parts."""
+    sample = list(filter(str.strip, text[:_SAMPLE_CHARS].splitlines()[:_SAMPLE]))
+
+    def rank(mark: str) -> tuple[bool, int]:
+        counts = [line.count(mark) for line in sample]
+        is_even = len({*counts}) == 1 and counts[0] > 0
+        return is_even, sum(counts)
+
+    return max(_DELIMITERS, key=rank)
+
+
+def workbook(data: bytes) -> Content:
+    """An XLSX file, each sheet a section, and notes about what is not read and formulas without a
+    value.
     """
     book = require("openpyxl", "docs").load_workbook(
         io.BytesIO(data), read_only=True, data_only=True
     )
-    pieces, notes = list[Piece](), list[str]()
+    pieces: list[Piece] = []
+    notes: list[str] = []
     hidden = [page.title for page in book.worksheets if page.sheet_state != "visible"]
     if hidden:
         notes.append(f"hidden sheets are not read: {', '.join(map(repr, hidden))}")
-    comments = (name for name in book._archive.namelist() if _COMMENTS.match(name))
-    notes += not_read(
-        {"cell comments": sum(book._archive.read(it).count(b"<comment ") for it in comments)}
-    )
+    n_comments = 0
+    for name in filter(_COMMENTS.match, book._archive.namelist()):
+        n_comments += _source(book, name).count(b"<comment ")
+    notes += not_read({"cell comments": n_comments})
     for page in book.worksheets:
-        if page.sheet_state != "visible":
+        if page.title in hidden:
             continue
-        page.reset_dimensions()  # some programs write wrong ones, and rows would be cut by them
-        source = book._archive.read(page._worksheet_path)
-        rows = (
-            {
-                column: Cell(text)
-                for column, cell in enumerate(row, start=1)
-                if cell.value is not None and (text := clean(shown(cell.value, cell.number_format)))
-            }
-            for row in page.iter_rows()
-        )
-        if content := list(sheet(_dense(_merged(rows, source)))):
+        # Some programs write wrong dimensions, and rows would be cut by them.
+        page.reset_dimensions()
+        source = _source(book, page._worksheet_path)
+        rows = _merged(map(_cells, page.iter_rows()), source)
+        content = list(sheet(_dense(rows)))
+        if content:
             pieces += [Piece("heading", page.title, 1), *content]
-        if missing := len(_WITHOUT_VALUE.findall(source)):
+        n_missing = len(_WITHOUT_VALUE.findall(source))
+        if n_missing:
+            counted = f"formulas without a stored value: {n_missing:,}"
             remedy = "open and save it in a spreadsheet program"
-            notes.append(
-                f"sheet {page.title!r}: formulas without a stored value: {missing:,}; {remedy}"
-            )
-    return stated_title(book.properties.title or ""), pieces, tuple(notes)
+            notes.append(f"sheet {page.title!r}: {counted}; {remedy}")
+    return Content(stated_title(book.properties.title or ""), pieces, notes)
 
 
-def _merged(rows: Iterable[dict[int, Cell]], source: bytes) -> Iterator[dict[int, Cell]]:
-    """Rows of cells by columns in which merged cells stand at all places that they cover; in rows
-    without another cell only where they begin.
+def _source(book: Any, member: str) -> bytes:
+    """The XML of a part of a workbook, without a prefix before the names of its elements."""
+    source: bytes = book._archive.read(member)
+    prefix = _PREFIX.search(source[:2048])
+    if prefix:
+        for bracket in (b"<", b"</"):
+            source = source.replace(bracket + prefix[1], bracket)
+    return source
+
+
+def _cells(row: Iterable[Any]) -> _SparseRow:
+    cells: _SparseRow = {}
+    for column, cell in enumerate(row, start=1):
+        if cell.value is not None:
+            text = clean(shown(cell.value, cell.number_format))
+            if text:
+                cells[column] = Cell(text)
+    return cells
+
+
+def _merged(rows: Iterable[_SparseRow], source: bytes) -> Iterator[_SparseRow]:
+    """Rows in which merged cells stand at all places that they cover; in rows without another cell
+    only where they begin.
     """
-    ranges = defaultdict[int, list[tuple[int, int, int]]](list)
+    boundaries = require("openpyxl.utils.cell", "docs").range_boundaries
+    ranges_from: defaultdict[int, list[tuple[int, int, int]]] = defaultdict(list)
     for match in _MERGED.finditer(source):
-        left, right = (_column_number(letters) for letters in match.group(1, 3))
-        first, last = int(match[2]), int(match[4])
-        ranges[first].append((left, min(right, left + _MAX_MERGED_COLUMNS), last))
-    reaching = list[tuple[int, int, int, Cell]]()
+        left, first_row, right, last_row = boundaries(match[1].decode())
+        right = min(right, left + _MAX_MERGED_COLUMNS)
+        ranges_from[first_row].append((left, right, last_row))
+    reaching: list[tuple[range, int, Cell]] = []
     for number, row in enumerate(rows, start=1):
-        reaching = [entry for entry in reaching if entry[2] >= number]
-        for left, right, last in ranges[number]:
+        reaching = [entry for entry in reaching if entry[1] >= number]
+        for left, right, last_row in ranges_from[number]:
             if left in row:
                 row[left].column_span = right - left + 1
-                reaching.append((left, right, last, row[left]))
+                reaching.append((range(left, right + 1), last_row, row[left]))
         if row:
-            for left, right, _, cell in reaching:
-                for column in range(left, right + 1):
-                    row[column] = cell
+            for columns, _, cell in reaching:
+                row.update(dict.fromkeys(columns, cell))
         yield row
-
-
-def _column_number(letters: bytes) -> int:
-    """The number of a column by its letters, 1 for "A"."""
-    number = 0
-    for letter in letters:
-        number = 26 * number + letter - ord("A") + 1
-    return number
 
 
 def _dense(rows: Iterable[Mapping[int, Cell]]) -> list[list[Cell]]:
     """Rows of filled cells by columns, without those that no row fills, and one empty row for
     many.
     """
-    filled, chars = list[Mapping[int, Cell]](), 0
+    filled: list[Mapping[int, Cell]] = []
+    columns = set[int]()
+    n_chars = 0
     for row in rows:
         if row or (filled and filled[-1]):
             filled.append(row)
-            chars += sum(len(cell.text) for cell in row.values())
-        if chars > MAX_CHARS:
-            break
-    used = sorted({column for row in filled for column in row})
-    if max(chars, len(used) * len(filled)) > MAX_CHARS:
-        raise Unreadable("too long", "split it", f"more than {MAX_CHARS:,} cells or characters")
+            columns.update(row)
+            n_chars += sum(len(cell.text) for cell in row.values())
+        if max(n_chars, len(columns) * len(filled)) > MAX_CHARS:
+            detail = f"more than {MAX_CHARS:,} cells or characters"
+            raise Unreadable("too long", "split it", detail)
+    used = sorted(columns)
     return [[row.get(column, EMPTY) for column in used] for row in filled]

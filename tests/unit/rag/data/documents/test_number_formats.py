@@ -50,7 +50,11 @@ ACCOUNTING = '_-* #,##0.00\\ "€"_-;\\-* #,##0.00\\ "€"_-;_-* "-"??\\ "€"_-
         (MOMENT, "[$-409]mmmm d, yyyy;@", "May 3, 2024"),
         (datetime.datetime(2024, 5, 1), "yyyy-mm-dd h:mm:ss", "2024-05-01"),
         (datetime.date(2024, 5, 1), "mmm yyyy", "May 2024"),
+        (datetime.date(2024, 5, 1), "mmmmm yy", "M 24"),
         (datetime.time(9, 30), "h:mm", "09:30"),
+        (datetime.timedelta(hours=26, minutes=30), "[h]:mm", "26:30"),
+        (datetime.timedelta(minutes=90), '[mm]:ss "min"', "90:00 min"),
+        (datetime.timedelta(hours=-2), "[hh]:mm:ss", "-02:00:00"),
         ("n/a", "0.00", "n/a"),
     ],
 )
@@ -58,7 +62,8 @@ def test_values_are_what_the_sheet_shows(value: object, number_format: str, expe
     assert shown(value, number_format) == expected
 
 
-def test_a_workbook_keeps_its_formats_and_fills_merged_cells() -> None:
+@pytest.mark.parametrize("has_prefix", [False, True])
+def test_a_workbook_keeps_its_formats_and_fills_merged_cells(has_prefix: bool) -> None:
     rows = [
         ["Report of the sales", None, None, None],
         ["Team", "Sales", None, "Share"],
@@ -73,7 +78,8 @@ def test_a_workbook_keeps_its_formats_and_fills_merged_cells() -> None:
     for number in (4, 5):
         sheet.cell(number, 2).number_format = '#,##0.00 "€"'
         sheet.cell(number, 4).number_format = "0.0 %"
-    assert of(make.saved(book), "a.xlsx") == [
+    data = make.with_prefix(make.saved(book)) if has_prefix else make.saved(book)
+    assert of(data, "a.xlsx") == [
         ("heading", "Sales"),
         ("heading", "Report of the sales"),
         ("row", "Team: Red; Sales 2024: 1,234.50 €; Sales 2025: 2000; Share: 25.6 %"),

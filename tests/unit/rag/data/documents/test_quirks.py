@@ -149,16 +149,55 @@ def test_a_style_of_word_can_hold_the_numbering() -> None:
     assert text == "1. Step.\n2. Step.\n• Step.\n3. Step."
 
 
-def test_numbered_lists_of_opendocument_stay_numbered() -> None:
+@pytest.mark.parametrize(
+    ("level_styles", "attributes", "marks"),
+    [
+        (('style:num-format="1"', ""), "", ["1.", "•", "2."]),
+        (
+            ('style:num-format="A" style:num-prefix="(" style:num-suffix=")" text:start-value="3"',)
+            * 2,
+            "",
+            ["(C)", "(C)", "(D)"],
+        ),
+        (
+            (
+                'style:num-format="I" style:num-suffix=":"',
+                'style:num-format="a" text:display-levels="2"',
+            ),
+            'text:start-value="4"',
+            ["IV:", "IV.a.", "V:"],
+        ),
+    ],
+)
+def test_numbered_lists_of_opendocument_stay_numbered(
+    level_styles: tuple[str, str], attributes: str, marks: list[str]
+) -> None:
+    levels = "".join(
+        f'<text:list-level-style-number text:level="{level}" {style}/>'
+        for level, style in enumerate(level_styles, start=1)
+    )
+    styles = f'<text:list-style style:name="L1">{levels}</text:list-style>'
+    item = "<text:list-item {}><text:p>Step.</text:p>{}</text:list-item>"
+    inner = f"<text:list>{item.format('', '')}</text:list>"
+    body = f"{item.format(attributes, inner)}{item.format('', '')}"
+    text = convert(
+        make.odf(f'<text:list text:style-name="L1">{body}</text:list>', styles), "a.odt"
+    ).text
+    assert text.split("\n") == [f"{mark} Step." for mark in marks]
+
+
+def test_a_list_of_opendocument_goes_on_where_it_says_so() -> None:
     styles = (
         '<text:list-style style:name="L1"><text:list-level-style-number text:level="1"'
-        ' style:num-format="1"/><text:list-level-style-bullet text:level="2"/></text:list-style>'
+        ' style:num-format="1"/></text:list-style>'
     )
-    item = "<text:list-item><text:p>Step.</text:p>{}</text:list-item>"
-    inner = f"<text:list>{item.format('')}</text:list>"
-    body = f'<text:list text:style-name="L1">{item.format(inner)}{item.format("")}</text:list>'
-    text = convert(make.odf(body, styles), "a.odt").text
-    assert text == "1. Step.\n• Step.\n2. Step."
+    entry = "<text:list-item><text:p>Step.</text:p></text:list-item>"
+    lists = [
+        f'<text:list text:style-name="L1" {attribute}>{entry}</text:list><text:p>Text.</text:p>'
+        for attribute in ("", 'text:continue-numbering="true"', "")
+    ]
+    text = convert(make.odf("".join(lists), styles), "a.odt").text
+    assert text.replace("\n\nText.", "").split("\n\n") == ["1. Step.", "2. Step.", "1. Step."]
 
 
 def test_what_stands_beside_the_text_is_named() -> None:
@@ -182,6 +221,13 @@ def test_what_stands_beside_the_text_is_named() -> None:
     book.create_sheet("Costs").sheet_state = "hidden"
     noted = convert(make.saved(book), "a.xlsx").notes
     assert noted == ("hidden sheets are not read: 'Costs'", "not read: cell comments: 1")
+    headers = "<style:header><text:p>Firm</text:p></style:header><style:footer>7</style:footer>"
+    body = """<text:p>Text.<office:annotation><text:p>Really?</text:p></office:annotation>
+      <draw:frame><desc>The gate</desc></draw:frame></text:p>"""
+    names = "".join(f' xmlns:{prefix}="{make.ODF}:{prefix}:1.0"' for prefix in ("style", "text"))
+    master = f"<x{names}><style:master-page>{headers}</style:master-page></x>"
+    noted = convert(make.odf(body, **{"styles.xml": master.encode()}), "a.odt").notes
+    assert noted == ("not read: headers and footers: 1, comments: 1, alt texts: 1",)
 
 
 @pytest.mark.parametrize(

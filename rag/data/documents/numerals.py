@@ -1,0 +1,42 @@
+"""Numbers of lists as letters, Roman numerals or digits."""
+
+import string
+
+_MAX_ROMAN = 3999
+_ROMAN_SIGNS = {
+    "m": 1000,
+    "cm": 900,
+    "d": 500,
+    "cd": 400,
+    "c": 100,
+    "xc": 90,
+    "l": 50,
+    "xl": 40,
+    "x": 10,
+    "ix": 9,
+    "v": 5,
+    "iv": 4,
+    "i": 1,
+}
+
+
+def numeral(number: int, kind: str) -> str:
+    """A number of a list as people read it.
+
+    Args:
+        kind: "a" or "A" for letters, "i" or "I" for Roman numerals; others are digits.
+
+    Example:
+        >>> numeral(3, "a"), numeral(28, "A"), numeral(14, "i"), numeral(7, "1")
+        ('c', 'BB', 'xiv', '7')
+    """
+    text = str(number)
+    if kind in ("a", "A") and number > 0:
+        n_repeats, letter = divmod(number - 1, len(string.ascii_lowercase))
+        text = string.ascii_lowercase[letter] * (n_repeats + 1)
+    elif kind in ("i", "I") and 0 < number <= _MAX_ROMAN:
+        text = ""
+        for sign, value in _ROMAN_SIGNS.items():
+            text += sign * (number // value)
+            number %= value
+    return text.upper() if kind in ("A", "I") else text
