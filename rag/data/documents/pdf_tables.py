@@ -10,19 +10,30 @@ from typing import NamedTuple
 
 from rag.data.documents.grid import Cell, Grid, is_number, size
 
-_TOLERANCE = 3.0  # points by which ruled lines may miss each other
-_MAX_RULES = 1000  # of a page; a drawing has more
-_MIN_GAP = 0.9  # between columns, in font sizes
-_MIN_COLUMNS = 3  # of a table without ruled lines: text with a gap is often none
+# Points by which ruled lines may miss each other, and texts of a column differ in their place.
+_TOLERANCE = 3.0
+# Of a page; a drawing has more.
+_MAX_RULES = 1000
+# Between columns, in font sizes.
+_MIN_GAP = 0.9
+# Of a table without ruled lines: text with a gap is often none.
+_MIN_COLUMNS = 3
 _MIN_ROWS = 3
-_MIN_ALIGNED = 0.6  # of the texts of a column
-_MIN_FILLED = 0.6  # of its cells
-_MAX_WORDS = 3.5  # of a cell without ruled lines, on average: columns of prose have more
-_MAX_LINES = 2  # in all cells of a ruled row: more are rows without a line between them
-_MAX_CELL_WORDS = 150  # of a cell between ruled lines: a page in boxes has more
-_SIZES_DIFFER = 1.5  # points: a heading between two tables has another size
-_MAX_STEP = 3.0  # from a row to the next, in font sizes
-_SMALL_STEP = 0.85  # of the usual step, within a cell of several lines
+# Shares of the texts of a column, and of all cells.
+_MIN_ALIGNED = 0.6
+_MIN_FILLED = 0.6
+# Of a cell without ruled lines, on average: columns of prose have more.
+_MAX_WORDS = 3.5
+# In all cells of a ruled row: more are rows without a line between them.
+_MAX_LINES = 2
+# Of a cell between ruled lines: a page in boxes has more.
+_MAX_CELL_WORDS = 150
+# Points: a heading between two tables has another size.
+_SIZES_DIFFER = 1.5
+# From a row to the next, in font sizes.
+_MAX_STEP = 3.0
+# Part of the usual step, within a cell of several lines.
+_SMALL_STEP = 0.85
 
 
 class Word(NamedTuple):
@@ -68,19 +79,23 @@ def find_tables(
     taken = words_of(tables)
     tables += _gapped_tables([word for word in words if word not in taken])
     taken = words_of(tables)
-    cut = {word.line for word in words if word not in taken}
-    # a line that goes on outside of a table shows that it is a drawing
-    return [table for table in tables if cut.isdisjoint(word.line for word in table.words)]
+    lines_outside = {word.line for word in words if word not in taken}
+    # A line that goes on outside of a table shows that it is a drawing.
+    return [table for table in tables if lines_outside.isdisjoint(_lines_of(table))]
 
 
 def words_of(tables: Iterable[PageTable]) -> frozenset[Word]:
     """The words that stand in tables."""
-    return frozenset[Word]().union(*(table.words for table in tables))
+    return frozenset(chain.from_iterable(table.words for table in tables))
+
+
+def _lines_of(table: PageTable) -> set[int]:
+    return {word.line for word in table.words}
 
 
 def _joined(rules: Iterable[Rule]) -> list[Rule]:
     """Ruled lines at about the same place that touch each other, as one."""
-    joined = list[Rule]()
+    joined: list[Rule] = []
     for rule in sorted(rules):
         for number, other in enumerate(joined):
             is_near = abs(other.at - rule.at) <= _TOLERANCE
@@ -118,10 +133,8 @@ def _crossing(
         for other in others - found:
             if rule.covers(other.at) and other.covers(rule.at):
                 found.add(other)
-                is_column = found is columns
-                waiting.append(
-                    (other, horizontal, rows) if is_column else (other, vertical, columns)
-                )
+                crossed = (horizontal, rows) if found is columns else (vertical, columns)
+                waiting.append((other, *crossed))
     return rows, columns
 
 
@@ -130,53 +143,70 @@ def _between(words: Sequence[Word], horizontal: set[Rule], vertical: set[Rule]) 
     not ruled.
     """
     lefts = _places(vertical, horizontal)
-    tops = [-place for place in reversed(_places(horizontal, vertical))]  # from the top down
+    # From the top down.
+    tops = [-place for place in reversed(_places(horizontal, vertical))]
     if min(len(lefts), len(tops)) < 3:
         return None
-    owner: dict[tuple[int, int], Cell] = {}
-    for row, column in product(range(len(tops) - 1), range(len(lefts) - 1)):
-        if (row, column) in owner:
-            continue
-        height = -(tops[row] + tops[row + 1]) / 2
-        middle = (lefts[column] + lefts[column + 1]) / 2
-        right = column + 1
-        while right < len(lefts) - 1 and not _is_ruled(vertical, lefts[right], height):
-            right += 1
-        below = row + 1
-        while below < len(tops) - 1 and not _is_ruled(horizontal, -tops[below], middle):
-            below += 1
-        cell = Cell(row_span=below - row, column_span=right - column)
-        owner.update(dict.fromkeys(product(range(row, below), range(column, right)), cell))
-    inside = list[Word]()
-    heights = defaultdict[Cell, Counter[int]](Counter)
+    grid = _cells_between(lefts, tops, horizontal, vertical)
+    inside: list[Word] = []
+    heights: defaultdict[Cell, Counter[int]] = defaultdict(Counter)
     for word in words:
-        center = (word.left + word.right) / 2
-        place = bisect_right(tops, -word.middle) - 1, bisect_right(lefts, center) - 1
-        if place in owner:
-            cell = owner[place]
-            cell.text = f"{cell.text} {word.text}".strip()
+        row = bisect_right(tops, -word.middle) - 1
+        column = bisect_right(lefts, (word.left + word.right) / 2) - 1
+        if 0 <= row < len(grid) and 0 <= column < len(grid[row]):
+            cell = grid[row][column]
+            _append(cell, word.text)
             heights[cell][round(word.middle)] += 1
             inside.append(word)
-    is_drawing = len(heights) < max(4, len({*owner.values()}) / 2)
+    n_cells = len(set(chain.from_iterable(grid)))
+    is_drawing = len(heights) < max(4, n_cells / 2)
     if is_drawing or max(map(Counter.total, heights.values())) > _MAX_CELL_WORDS:
         return None
-    grid = list[list[Cell]]()
-    for row in range(len(tops) - 1):
-        grid.append([owner[row, column] for column in range(len(lefts) - 1)])
-        n_lines = [len(heights[cell]) for cell in grid[-1] if cell.text]
+    for cells in grid:
+        n_lines = [len(heights[cell]) for cell in cells if cell.text]
         if len(n_lines) > 1 and min(n_lines) > _MAX_LINES:
             return None
     return PageTable(frozenset(inside), grid)
 
 
+def _cells_between(
+    lefts: Sequence[float], tops: Sequence[float], horizontal: set[Rule], vertical: set[Rule]
+) -> list[list[Cell]]:
+    """A cell for each place between ruled lines, the same where no line parts them."""
+    n_rows = len(tops) - 1
+    n_columns = len(lefts) - 1
+    cells: dict[tuple[int, int], Cell] = {}
+    for row, column in product(range(n_rows), range(n_columns)):
+        if (row, column) in cells:
+            continue
+        height = -(tops[row] + tops[row + 1]) / 2
+        middle = (lefts[column] + lefts[column + 1]) / 2
+        right = column + 1
+        while right < n_columns and not _is_ruled(vertical, lefts[right], height):
+            right += 1
+        below = row + 1
+        while below < n_rows and not _is_ruled(horizontal, -tops[below], middle):
+            below += 1
+        cell = Cell(row_span=below - row, column_span=right - column)
+        cells.update(dict.fromkeys(product(range(row, below), range(column, right)), cell))
+    grid: list[list[Cell]] = []
+    for row in range(n_rows):
+        grid.append([cells[row, column] for column in range(n_columns)])
+    return grid
+
+
+def _append(cell: Cell, text: str) -> None:
+    cell.text = f"{cell.text} {text}".strip()
+
+
 def _places(rules: set[Rule], crossing: set[Rule]) -> list[float]:
     """The places of ruled lines and of the ends of those that cross them, ascending."""
-    values = [rule.at for rule in rules]
-    values += [min(rule.begin for rule in crossing), max(rule.end for rule in crossing)]
-    places = list[float]()
-    for value in sorted(values):
-        if not places or value - places[-1] > _TOLERANCE:
-            places.append(value)
+    begin = min(rule.begin for rule in crossing)
+    end = max(rule.end for rule in crossing)
+    places: list[float] = []
+    for place in sorted([begin, end, *(rule.at for rule in rules)]):
+        if not places or place - places[-1] > _TOLERANCE:
+            places.append(place)
     return places
 
 
@@ -196,84 +226,90 @@ class _Segment(NamedTuple):
         return " ".join(word.text for word in self.words)
 
 
-_Line = list[_Segment]
+_Row = list[_Segment]
+_Extent = tuple[float, float]
 
 
 def _gapped_tables(words: Sequence[Word]) -> Iterator[PageTable]:
-    run = list[_Line]()
-    for line in [*_lines(words), []]:
-        if run and not (line and _goes_on(run[-1], line)):
+    run: list[_Row] = []
+    for row in [*_rows(words), []]:
+        if run and not (row and _goes_on(run[-1], row)):
             table = _of_run(run)
             if table is not None:
                 yield table
             run = []
-        if line:
-            run.append(line)
+        if row:
+            run.append(row)
 
 
-def _lines(words: Sequence[Word]) -> list[_Line]:
+def _rows(words: Sequence[Word]) -> list[_Row]:
     """The words of a page by their height, parted at gaps."""
-    lines = list[list[Word]]()
+    rows: list[list[Word]] = []
     for word in sorted(words, key=lambda word: -word.middle):
-        if not lines or lines[-1][0].middle - word.middle > 0.5 * word.size:
-            lines.append([])
-        lines[-1].append(word)
-    return [_segments(sorted(line, key=lambda word: word.left)) for line in lines]
+        if not rows or rows[-1][0].middle - word.middle > 0.5 * word.size:
+            rows.append([])
+        rows[-1].append(word)
+    return list(map(_segments, rows))
 
 
-def _segments(words: Sequence[Word]) -> _Line:
-    groups = [[words[0]]]
-    for before, word in pairwise(words):
-        if word.left - before.right > _MIN_GAP * word.size:
-            groups.append([])
-        groups[-1].append(word)
-    return [_Segment(tuple(group), group[0].left, group[-1].right) for group in groups]
+def _segments(row: Iterable[Word]) -> _Row:
+    first, *others = sorted(row, key=lambda word: word.left)
+    segments = [_Segment((first,), first.left, first.right)]
+    for word in others:
+        words, left, right = segments[-1]
+        if word.left - right > _MIN_GAP * word.size:
+            segments.append(_Segment((word,), word.left, word.right))
+        else:
+            segments[-1] = _Segment((*words, word), left, word.right)
+    return segments
 
 
-def _goes_on(upper: _Line, lower: _Line) -> bool:
-    """Whether two lines may be of the same table: near, and both of short texts."""
-    size = min(upper[0].words[0].size, lower[0].words[0].size)
-    is_near = _step(upper, lower) <= _MAX_STEP * size
-    is_alike = max(upper[0].words[0].size, lower[0].words[0].size) < size + _SIZES_DIFFER
+def _goes_on(upper: _Row, lower: _Row) -> bool:
+    """Whether two rows may be of the same table: near, and both of short texts."""
+    smaller, larger = sorted([upper[0].words[0].size, lower[0].words[0].size])
+    is_near = _step(upper, lower) <= _MAX_STEP * smaller
+    is_alike = larger < smaller + _SIZES_DIFFER
     return is_near and is_alike and _is_short(upper) and _is_short(lower)
 
 
-def _is_short(line: _Line) -> bool:
-    return sum(len(segment.words) for segment in line) <= _MAX_WORDS * max(len(line), 2)
+def _is_short(row: _Row) -> bool:
+    return _n_words(row) <= _MAX_WORDS * max(len(row), 2)
 
 
-def _of_run(run: list[_Line]) -> PageTable | None:
-    """The table in lines that are near each other; None if their texts do not stand in columns."""
+def _n_words(segments: Iterable[_Segment]) -> int:
+    return sum(len(segment.words) for segment in segments)
+
+
+def _of_run(run: list[_Row]) -> PageTable | None:
+    """The table in rows that are near each other; None if their texts do not stand in columns."""
     counts = Counter(map(len, run))
     n_columns = max(counts, key=lambda count: (count >= _MIN_COLUMNS, counts[count], count))
-    full = [line for line in run if len(line) == n_columns]
+    full = [row for row in run if len(row) == n_columns]
     if n_columns < _MIN_COLUMNS or len(full) < _MIN_ROWS:
         return None
-    if not all(map(_is_aligned, zip(*full, strict=True))):
+    columns = list(zip(*full, strict=True))
+    if not all(map(_is_aligned, columns)) or _n_words(columns[0]) > _MAX_WORDS * len(full):
         return None
-    columns = [_extent(column) for column in zip(*full, strict=True)]
-    are_apart = all(left[1] < right[0] for left, right in pairwise(columns))
-    n_label_words = sum(len(line[0].words) for line in full)
-    if not are_apart or n_label_words > _MAX_WORDS * len(full):
+    extents = list(map(_extent, columns))
+    if any(left[1] >= right[0] for left, right in pairwise(extents)):
         return None
     steps = [_step(*pair) for pair in pairwise(run) if min(map(len, pair)) >= _MIN_COLUMNS]
-    small = _SMALL_STEP * median(steps or [0.0])
-    lines = _within(run, columns, small)
-    rows = list[list[Cell]]()
-    for number, line in enumerate(lines):
-        cells = _cells(line, columns)
-        is_near = bool(rows) and _step(lines[number - 1], line) < small
-        if is_near and len(line) < n_columns and _is_below(rows[-1], cells):
-            for above, cell in dict.fromkeys(zip(rows[-1], cells, strict=True)):
-                above.text = f"{above.text} {cell.text}".strip()
+    small_step = _SMALL_STEP * median(steps or [0.0])
+    rows = _within(run, extents[0][1], small_step)
+    grid: list[list[Cell]] = []
+    for number, row in enumerate(rows):
+        cells = _cells(row, extents)
+        is_near = number > 0 and _step(rows[number - 1], row) < small_step
+        if is_near and len(row) < n_columns and _is_below(grid[-1], cells):
+            for above, cell in dict.fromkeys(zip(grid[-1], cells, strict=True)):
+                _append(above, cell.text)
         else:
-            rows.append(cells)
-    n_filled = sum(map(size, rows))
-    if len(rows) < _MIN_ROWS or n_filled < _MIN_FILLED * n_columns * len(rows):
+            grid.append(cells)
+    if len(grid) < _MIN_ROWS or sum(map(size, grid)) < _MIN_FILLED * n_columns * len(grid):
         return None
-    words = chain.from_iterable(segment.words for segment in chain.from_iterable(lines))
-    _repeat_labels(rows)
-    return PageTable(frozenset(words), rows)
+    _repeat_labels(grid)
+    words = chain.from_iterable(segment.words for segment in chain.from_iterable(rows))
+    return PageTable(frozenset(words), grid)
 
 
 def _is_aligned(segments: Sequence[_Segment]) -> bool:
@@ -288,47 +324,51 @@ def _is_aligned(segments: Sequence[_Segment]) -> bool:
     return False
 
 
-def _extent(segments: Iterable[_Segment]) -> tuple[float, float]:
+def _extent(segments: Iterable[_Segment]) -> _Extent:
     """From where to where they reach."""
     _, lefts, rights = zip(*segments, strict=True)
     return min(lefts), max(rights)
 
 
-def _step(upper: _Line, lower: _Line) -> float:
+def _step(upper: _Row, lower: _Row) -> float:
     return upper[0].words[0].middle - lower[0].words[0].middle
 
 
-def _within(run: list[_Line], columns: Sequence[tuple[float, float]], small: float) -> list[_Line]:
-    """The lines of the table: from the first wide one, or headings of several columns above it, to
+def _within(run: list[_Row], label_end: float, small_step: float) -> list[_Row]:
+    """The rows of the table: from the first wide one, or headings of several columns above it, to
     the last wide one, or what goes on below, by a small step.
     """
-    wide = [number for number, line in enumerate(run) if len(line) >= _MIN_COLUMNS]
+    wide = [number for number, row in enumerate(run) if len(row) >= _MIN_COLUMNS]
     first = wide[0]
     last = wide[-1]
-    label_end = columns[0][1]
-    while first > 0 and all(segment.left > label_end for segment in run[first - 1]):
+    while first > 0 and _is_beside(run[first - 1], label_end):
         first -= 1
     while last + 1 < len(run):
-        is_value = all(segment.left > label_end for segment in run[last + 1])
-        if not is_value and _step(run[last], run[last + 1]) >= small:
+        is_near = _step(run[last], run[last + 1]) < small_step
+        if not is_near and not _is_beside(run[last + 1], label_end):
             break
         last += 1
     return run[first : last + 1]
 
 
-def _cells(line: _Line, columns: Sequence[tuple[float, float]]) -> list[Cell]:
+def _is_beside(row: _Row, label_end: float) -> bool:
+    """Whether a row has nothing in the column of labels."""
+    return row[0].left > label_end
+
+
+def _cells(row: _Row, extents: Sequence[_Extent]) -> list[Cell]:
     """A cell for each column, the same for those that a text stands across."""
-    cells = [Cell() for _ in columns]
-    between = [(left[1] + right[0]) / 2 for left, right in pairwise(columns)]
-    for segment in line:
-        crossed = list[int]()
-        for number, (left, right) in enumerate(columns):
+    cells = [Cell() for _ in extents]
+    between = [(left[1] + right[0]) / 2 for left, right in pairwise(extents)]
+    for segment in row:
+        crossed: list[int] = []
+        for number, (left, right) in enumerate(extents):
             if segment.left < right and segment.right > left:
                 crossed.append(number)
         nearest = bisect_right(between, (segment.left + segment.right) / 2)
         first, *others = crossed or [nearest]
         cell = cells[first]
-        cell.text = f"{cell.text} {segment.text}".strip()
+        _append(cell, segment.text)
         for column in others:
             cell.column_span += 1
             cells[column] = cell
@@ -336,11 +376,11 @@ def _cells(line: _Line, columns: Sequence[tuple[float, float]]) -> list[Cell]:
 
 
 def _is_below(above: Sequence[Cell], cells: Sequence[Cell]) -> bool:
-    """Whether every text of a line stands below one that it may go on."""
-    return not any(
-        lower.text and (not upper.text or is_number(lower.text))
-        for upper, lower in zip(above, cells, strict=True)
-    )
+    """Whether every text of a row stands below one that it may go on."""
+    for upper, lower in zip(above, cells, strict=True):
+        if lower.text and (not upper.text or is_number(lower.text)):
+            return False
+    return True
 
 
 def _repeat_labels(rows: Sequence[list[Cell]]) -> None:
