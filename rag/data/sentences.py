@@ -54,9 +54,8 @@ def split_sentences(text: str) -> list[str]:
             if match.end() < len(line) and _ends_sentence(line, start, match):
                 sentences.append(line[start : match.end()].strip())
                 start = match.end()
-        if rest := line[start:].strip():
-            sentences.append(rest)
-    return sentences
+        sentences.append(line[start:].strip())
+    return list(filter(None, sentences))
 
 
 def _ends_sentence(line: str, start: int, match: re.Match[str]) -> bool:
@@ -64,22 +63,21 @@ def _ends_sentence(line: str, start: int, match: re.Match[str]) -> bool:
     if mark[0] in "。！？":
         return True
     following = _NEXT.match(line, match.end())
-    if following is None or following.group(1).islower():
+    if following is None or following[1].islower():
         return False
     if mark[0] != "." or mark.startswith(".."):
         return True
     last_word = _LAST_WORD.search(line, max(start, match.start() - 30), match.start())
-    word = last_word.group() if last_word else ""
+    word = last_word[0] if last_word else ""
     lowered = word.lower()
-    is_initial = bool(word) and all(
-        len(part) == 1 and part.isupper() for part in word.split(".")
-    )  # J., J.R.
+    # J. or J.R.
+    is_initial = all(len(part) == 1 and part.isupper() for part in word.split("."))
     if lowered in _BEFORE_NUMBERS and not is_initial:
-        return not following.group(1).isdigit()
+        return not following[1].isdigit()
     if lowered not in _ABBREVIATIONS and not is_initial:
         return True
     next_word = _NEXT_WORD.match(line, match.end())
-    return lowered in _MAY_END and next_word is not None and next_word.group() in STARTERS
+    return lowered in _MAY_END and next_word is not None and next_word[0] in STARTERS
 
 
 def align_sentences(text: str, sentences: Sequence[str]) -> Spans | None:
@@ -93,15 +91,15 @@ def align_sentences(text: str, sentences: Sequence[str]) -> Spans | None:
         >>> align_sentences("One. Two.", ["One.", " ", " Two."]), align_sentences("One. Two.", ["One."])
         (((0, 4), (4, 4), (5, 9)), None)
     """
-    spans, position = [], 0
-    for sentence in sentences:
-        bare = sentence.strip()
-        start = text.find(bare, position) if bare else position
-        if start < 0 or text[position:start].strip():
+    spans: list[tuple[int, int]] = []
+    end = 0
+    for sentence in map(str.strip, sentences):
+        start = text.find(sentence, end) if sentence else end
+        if start < 0 or text[end:start].strip():
             return None
-        position = start + len(bare)
-        spans.append((start, position))
-    return None if text[position:].strip() else tuple(spans)
+        end = start + len(sentence)
+        spans.append((start, end))
+    return None if text[end:].strip() else tuple(spans)
 
 
 def sentence_spans(text: str) -> Spans:

@@ -13,11 +13,23 @@ from rag.data.records import Block, CorpusOptions, Document
 from rag.data.sentences import sentence_spans
 from rag.data.table_text import cell_spans, row_label
 
-_LONGEST_WORD, _PART = 200, 20  # characters; a longer word is cut into parts
 PATH_SEPARATOR = " › "
-_TITLE_SHARE = 0.35  # of the budget, that the path of headings may take
+"""Stands between the headings in the title of a section."""
+
+MAX_SECTION_TOKENS = 512
+"""The length of sections unless the options state another, for encoders that read longer texts.
+
+A passage is what a reader reads and what people are shown: of a longer one, a vector tells less.
+"""
+
+# Text without spaces: a longer word is cut into parts.
+_MAX_WORD_CHARS = 200
+_WORD_PART_CHARS = 20
+# Of the tokens of a passage, that the path of headings may take.
+_TITLE_SHARE = 0.35
 _MAX_HEADING_CHARS = 120
-_JOINED = ("item", "row")  # blocks that are one list or one table together
+# Kinds of blocks that are one list or one table together.
+_JOINED = ("item", "row")
 
 CountTokens = Callable[[str], int]
 
@@ -57,16 +69,19 @@ def split_documents(
 
 def _cut(
     document: Document, options: CorpusOptions, count_tokens: CountTokens
-) -> Iterable[tuple[str, str, Location | None]]:
+) -> Iterator[tuple[str, str, Location | None]]:
     """Title, text and location of each passage."""
-    title, text = document.title, document.text
+    text = document.text
     if document.blocks and options.split in ("auto", "sections"):
-        spans = sections(document, options.max_tokens, count_tokens)
-        return ((path, text[start:end], place) for path, start, end, place in spans)
-    if options.split == "none":
-        return [(title, text, document.location(0, len(text)) if document.path else None)]
-    location = Location(document.path) if document.path else None
-    return ((title, block, location) for block in word_blocks(text, options.words))
+        for title, start, end, location in sections(document, options.max_tokens, count_tokens):
+            yield title, text[start:end], location
+    elif options.split == "none":
+        whole = document.location(0, len(text)) if document.path else None
+        yield document.title, text, whole
+    else:
+        file = Location(document.path) if document.path else None
+        for block in word_blocks(text, options.words):
+            yield document.title, block, file
 
 
 def word_blocks(text: str, size: int = 100) -> list[str]:
@@ -76,16 +91,15 @@ def word_blocks(text: str, size: int = 100) -> list[str]:
     than one block stays short. Text without spaces has no words: of more than 200 characters every
     20 count as one.
     """
-    words = list[str]()
+    words: list[str] = []
     for word in text.split():
-        step = _PART if len(word) > _LONGEST_WORD else len(word)
+        step = _WORD_PART_CHARS if len(word) > _MAX_WORD_CHARS else len(word)
         words += [word[start : start + step] for start in range(0, len(word), step)]
         words[-1] += " "
-    if len(words) > size and (missing := -len(words) % size):
-        words += words[:missing]
-    return [
-        "".join(words[start : start + size]).rstrip(" ") for start in range(0, len(words), size)
-    ]
+    if len(words) > size:
+        words += words[: -len(words) % size]
+    starts = range(0, len(words), size)
+    return ["".join(words[start : start + size]).rstrip(" ") for start in starts]
 
 
 class _Part(NamedTuple):
@@ -112,7 +126,8 @@ def sections(
     the headings above. Lists, tables and code stay whole where they fit; longer ones are cut
     between entries, rows or lines, long paragraphs between sentences.
     """
-    path: list[tuple[int, str]] = []  # level and text of the headings above
+    # Level and text of the headings above.
+    path: list[tuple[int, str]] = []
     body: list[Block] = []
     for block, following in itertools.zip_longest(document.blocks, document.blocks[1:]):
         body.append(block)
@@ -120,15 +135,16 @@ def sections(
         is_last = following is None or following.kind == "heading"
         if is_heading:
             path = [entry for entry in path if entry[0] < block.level]
-            # a heading with nothing below it is all that its section says
+            # A heading with nothing below it is all that its section says.
             is_last = is_last and (following is None or following.level <= block.level)
         if is_last:
             headings = [text for _, text in path]
             title = _title(document.title, headings, int(_TITLE_SHARE * max_tokens), count)
             budget = max(max_tokens - count(title), max_tokens // 2)
-            for parts in _packed(document.text, body, budget, count):
-                start, end = parts[0].start, parts[-1].end
-                path_to_row = f"{title}{parts[0].label}".removeprefix(PATH_SEPARATOR)
+            for group in _Cutter(document.text, budget, count).groups(body):
+                start = group[0].start
+                end = group[-1].end
+                path_to_row = f"{title}{group[0].label}".removeprefix(PATH_SEPARATOR)
                 yield path_to_row, start, end, document.location(start, end, headings)
         if is_heading:
             path.append((block.level, document.text_of(block)))
@@ -142,104 +158,127 @@ def _title(title: str, headings: Sequence[str], budget: int, count: CountTokens)
     for heading in headings:
         if heading.casefold() not in path[-1].casefold():
             path.append(heading)
-    path = [
-        part if len(part) <= _MAX_HEADING_CHARS else f"{part[:_MAX_HEADING_CHARS]}…"
-        for part in path
-        if part
-    ]
+    path = [_shortened(part) for part in path if part]
     while len(path) > 2 and count(PATH_SEPARATOR.join(path)) > budget:
         del path[1]
     return PATH_SEPARATOR.join(path)
 
 
-def _packed(
-    text: str, body: Sequence[Block], budget: int, count: CountTokens
-) -> Iterator[list[_Part]]:
-    """Groups of parts, each within the budget; a part that is over it by itself is a group."""
-    group: list[_Part] = []
-    used = 0
-    runs = itertools.groupby(body, key=lambda block: block.kind if block.kind in _JOINED else block)
-    for kind, run in runs:
-        is_table = kind == "row"
-        whole = [
-            _Part(block.start, block.end, count(text[block.start : block.end])) for block in run
-        ]
-        size = sum(part.tokens for part in whole)
-        is_full = used + size > budget >= size
-        if group and (is_full or group[-1].label):
-            last = group[-1]  # "The options are:" goes with the options
-            is_lead = (
-                text[last.start : last.end].rstrip().endswith(":") and last.tokens <= budget - size
-            )
-            yield group[:-1] if is_lead else group
-            group, used = ([last], last.tokens) if is_lead else ([], 0)
-        cut = _cut_rows if is_table else _cut_parts
-        for part in whole if size <= budget else cut(text, whole, budget, count):
-            if group and (used + part.tokens > budget or part.label != group[-1].label):
+def _shortened(heading: str) -> str:
+    if len(heading) <= _MAX_HEADING_CHARS:
+        return heading
+    return f"{heading[:_MAX_HEADING_CHARS]}…"
+
+
+class _Cutter:
+    """Cuts the blocks of a section into parts within a budget of tokens."""
+
+    def __init__(self, text: str, budget: int, count: CountTokens) -> None:
+        self._text = text
+        self._budget = budget
+        self._count = count
+
+    def groups(self, body: Iterable[Block]) -> Iterator[list[_Part]]:
+        """Groups of parts, each within the budget; a part that is over it by itself is a group."""
+        group: list[_Part] = []
+        for kind, run in itertools.groupby(body, key=_run_of):
+            whole = [self._part(block.start, block.end) for block in run]
+            size = _tokens(whole)
+            is_full = _tokens(group) + size > self._budget >= size
+            if group and (is_full or group[-1].label):
+                # "The options are:" goes with the options.
+                lead: list[_Part] = []
+                if len(group) > 1 and self._leads(group[-1], size):
+                    lead = [group.pop()]
                 yield group
-                group, used = [], 0
-            group.append(part)
-            used += part.tokens
-    if group:
-        yield group
+                group = lead
+            if size > self._budget:
+                cut = self._cut_row if kind == "row" else self._cut_part
+                whole = list(itertools.chain.from_iterable(map(cut, whole)))
+            for part in whole:
+                is_over = _tokens(group) + part.tokens > self._budget
+                if group and (is_over or part.label != group[-1].label):
+                    yield group
+                    group = []
+                group.append(part)
+        if group:
+            yield group
 
+    def _part(self, start: int, end: int, label: str = "") -> _Part:
+        return _Part(start, end, self._count(self._text[start:end]), label)
 
-def _cut_parts(
-    text: str, parts: Sequence[_Part], budget: int, count: CountTokens
-) -> Iterator[_Part]:
-    """Parts within the budget: lines of code, cells of a row, sentences, in the end words."""
-    for part in parts:
+    def _leads(self, part: _Part, size: int) -> bool:
+        """Whether a part introduces what follows it, and fits before it."""
+        text = self._text[part.start : part.end].rstrip()
+        return text.endswith(":") and part.tokens <= self._budget - size
+
+    def _cut_part(self, part: _Part, budget: int = 0) -> Iterator[_Part]:
+        """Parts within a budget: lines of code, cells of a row, sentences, in the end words."""
+        budget = budget or self._budget
         if part.tokens <= budget:
             yield part
-            continue
-        piece = text[part.start : part.end]
-        if "\n" in piece:
-            spans = [match.span() for match in re.finditer(r"[^\n]+", piece)]
-        elif len(spans := list(sentence_spans(piece))) == 1:
-            spans = [match.span() for match in re.finditer(r"[^;]*;+|[^;]+$", piece)]
-        if len(spans) == 1:
-            spans = [match.span() for match in re.finditer(r"\S{1,100}", piece)]
-        smaller = (_Part(part.start + a, part.start + b, count(piece[a:b])) for a, b in spans)
+            return
+        spans = _smaller_spans(self._text[part.start : part.end])
+        smaller = (self._part(part.start + start, part.start + end) for start, end in spans)
         for start, end, *_ in _merged(smaller, budget):
-            span = _Part(start, end, count(text[start:end]))
-            is_done = span.tokens <= budget or len(spans) == 1
-            yield from [span] if is_done else _cut_parts(text, [span], budget, count)
+            piece = self._part(start, end)
+            if len(spans) == 1:
+                yield piece
+            else:
+                yield from self._cut_part(piece, budget)
 
-
-def _cut_rows(text: str, rows: Sequence[_Part], budget: int, count: CountTokens) -> Iterator[_Part]:
-    """Rows, and cells of rows that are over the budget, each with what names its row."""
-    for row in rows:
-        if row.tokens <= budget:
+    def _cut_row(self, row: _Part) -> Iterator[_Part]:
+        """A row, or cells of a row that is over the budget, each with what names its row."""
+        if row.tokens <= self._budget:
             yield row
-            continue
-        line = text[row.start : row.end]
-        label = _short(row_label(line), budget, count)
-        rest = budget - count(label)
-        begins = [start for start, _ in cell_spans(line)]
-        ends = [start - 1 for start in begins[1:]] + [len(line)]  # with the separator
-        spans = zip(begins, ends, strict=True)
-        cells = (_Part(row.start + a, row.start + b, count(line[a:b])) for a, b in spans)
-        for number, cell in enumerate(_merged(cells, rest)):
-            name = label if number else ""
-            if cell.tokens <= rest:
-                yield cell._replace(label=name)
+            return
+        line = self._text[row.start : row.end]
+        label = self._label(row_label(line))
+        budget = self._budget - self._count(label)
+        starts = [row.start + start for start, _ in cell_spans(line)]
+        # With the separator.
+        ends = [start - 1 for start in starts[1:]] + [row.end]
+        cells = map(self._part, starts, ends)
+        for number, cell in enumerate(_merged(cells, budget)):
+            first_label = label if number else ""
+            if cell.tokens <= budget:
+                yield cell._replace(label=first_label)
                 continue
-            column = text[cell.start : cell.end].partition(": ")[0]
+            column = self._text[cell.start : cell.end].partition(": ")[0]
             names = dict.fromkeys([label.removeprefix(PATH_SEPARATOR), column])
-            within = _short("; ".join(filter(None, names)), budget, count)
-            parts = _cut_parts(text, [cell], budget - count(within), count)
+            label_within = self._label("; ".join(filter(None, names)))
+            parts = self._cut_part(cell, self._budget - self._count(label_within))
             for place, part in enumerate(parts):
-                yield part._replace(label=within if place else name)
+                yield part._replace(label=label_within if place else first_label)
+
+    def _label(self, names: str) -> str:
+        """What names a row as the last part of a path, "" where that takes half of the budget."""
+        label = f"{PATH_SEPARATOR}{names}"
+        return label if names and self._count(label) <= self._budget // 2 else ""
 
 
-def _short(label: str, budget: int, count: CountTokens) -> str:
-    """A label as the last part of a path, "" where that takes half of the budget."""
-    path = f"{PATH_SEPARATOR}{label}"
-    return path if label and count(path) <= budget // 2 else ""
+def _run_of(block: Block) -> object:
+    """What blocks have in common that stay together: the kind of a list or a table."""
+    return block.kind if block.kind in _JOINED else block
+
+
+def _tokens(parts: Iterable[_Part]) -> int:
+    return sum(part.tokens for part in parts)
+
+
+def _smaller_spans(text: str) -> list[tuple[int, int]]:
+    """The lines of a text, or else its sentences, what stands between semicolons, or its words."""
+    if "\n" in text:
+        return [match.span() for match in re.finditer(r"[^\n]+", text)]
+    spans = list(sentence_spans(text))
+    for pattern in (r"[^;]*;+|[^;]+$", r"\S{1,100}"):
+        if len(spans) == 1:
+            spans = [match.span() for match in re.finditer(pattern, text)]
+    return spans
 
 
 def _merged(parts: Iterable[_Part], budget: int) -> list[_Part]:
-    merged = list[_Part]()
+    merged: list[_Part] = []
     for part in parts:
         if merged and merged[-1].tokens + part.tokens <= budget:
             first = merged.pop()

@@ -7,20 +7,20 @@ A name or a value in which ": ", "; " or "|" occurs is quoted: “a; b”.
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, repeat, starmap, zip_longest
 
 _RULE = re.compile(r"[\s|:+=-]*")
-NO_NAME = re.compile(  # a unit or a remark, which tells no column from another
+# A unit or a remark, which tells no column from another.
+NO_NAME = re.compile(
     r"(?:\(?(?:in )?(?:thousands?|millions?|billions?)\b.*|[\W\d_]{0,3}|\W*[$€£¥]\w{0,3}\W*|notes?)",
     re.IGNORECASE,
 )
 _YEAR = re.compile(r"(?:FY ?)?(?:19|20)\d\d\W{0,3}\w?\W?")
 _NUMBER = re.compile(r"[^A-Za-z]*\d[^A-Za-z]*")
-_NAMED = (
-    0.6  # of the cells of a row have a column's name, at least: a passage may begin inside a row
-)
-_LONGEST = 60  # characters of the column's name and of the value, in a row of one cell
-
-
+# Share of the cells of a row that have a column's name: a passage may begin inside a row.
+_MIN_NAMED = 0.6
+# Of the column's name and of the value, in a row of one cell.
+_MAX_CHARS = 60
 _SEPARATOR = re.compile(r"[:;] |\|")
 _CELL_END = re.compile(r"; |\|")
 _QUOTED = re.compile(r"(?:^|(?<=[:;] ))“[^“”]*”(?=$|[:;] )")
@@ -88,28 +88,27 @@ def table_rows(text: str) -> Iterator[TextRow]:
         [('Ajax', '61')]
     """
     header: list[str] = []
-    below = False  # whether a row of the table has been seen
+    is_below_header = False
     start = 0
     for line in text.split("\n"):
         masked = _masked(line)
         if "|" not in masked:
-            header, below = [], False
+            header = []
+            is_below_header = False
             yield from _named(line, masked, start)
         elif not _RULE.fullmatch(line):
             cells = _split(line, start, "|")
+            # Bars at both ends part nothing.
             if line.strip()[0] == "|" and line.strip()[-1] == "|" and len(cells) > 3:
                 cells = cells[1:-1]
             names = [name for name, _ in cells]
-            if not below and _is_header(names) and not (header and names[0]):
-                header = [
-                    _lower(header, names, column) for column in range(max(len(header), len(names)))
-                ]
+            goes_on = not header or not names[0]
+            if not is_below_header and goes_on and _is_header(names):
+                header = list(starmap(_lower, zip_longest(header, names, fillvalue="")))
             else:
-                below = True
-                columns = [*header, *[""] * len(cells)]
-                row = tuple(
-                    TextCell(name, *cell) for name, cell in zip(columns, cells, strict=False)
-                )
+                is_below_header = True
+                columns = chain(header, repeat(""))
+                row = tuple(TextCell(next(columns), *cell) for cell in cells)
                 yield TextRow(start, line, "", row, named=False)
         start += len(line) + 1
 
@@ -131,7 +130,7 @@ def row_label(line: str) -> str:
         return ""
     start, end = cell_spans(line)[0]
     label = row.label or line[start:end]
-    return label if len(label) <= _LONGEST else ""
+    return label if len(label) <= _MAX_CHARS else ""
 
 
 def _masked(line: str) -> str:
@@ -146,20 +145,21 @@ def _named(line: str, masked: str, start: int) -> Iterator[TextRow]:
     if ": " not in masked:
         return
     label = ""
-    cells = list[TextCell]()
+    cells: list[TextCell] = []
     for part, place in _split(masked, 0, "; "):
         column, mark, value = part.rpartition(": ")
         if not cells:
             above, _, column = column.rpartition(": ")
             label = _unquoted(line[place : place + len(above)])
         begin = place + len(part) - len(value)
-        name = _unquoted(line[begin - len(mark) - len(column) : begin - len(mark)])
+        name_end = begin - len(mark)
+        name = _unquoted(line[name_end - len(column) : name_end])
         text = _unquoted(line[begin : begin + len(value)])
         is_quoted = len(text) < len(value)
         cells.append(TextCell(name, text, start + begin + is_quoted))
-    if sum(bool(cell.column and cell.value) for cell in cells) < _NAMED * len(cells):
-        return
-    if len(cells) == 1 and max(len(cells[0].column), len(cells[0].value)) > _LONGEST:
+    n_named = sum(bool(cell.column and cell.value) for cell in cells)
+    longest = max(len(cells[0].column), len(cells[0].value))
+    if n_named < _MIN_NAMED * len(cells) or (len(cells) == 1 and longest > _MAX_CHARS):
         return
     yield TextRow(start, line, label, tuple(cells), named=True)
 
@@ -170,21 +170,22 @@ def _unquoted(text: str) -> str:
 
 def _is_header(names: Sequence[str]) -> bool:
     """Whether a row has names, and no number but years, behind its first cell."""
-    values = [name for name in names[1:] if name]
-    return bool(values) and all(
-        _YEAR.fullmatch(name) or not _NUMBER.fullmatch(name) for name in values
-    )
+    values = list(filter(None, names[1:]))
+    for value in values:
+        if _NUMBER.fullmatch(value) and not _YEAR.fullmatch(value):
+            return False
+    return bool(values)
 
 
-def _lower(upper: Sequence[str], names: Sequence[str], column: int) -> str:
+def _lower(above: str, name: str) -> str:
     """Of a header of two rows the lower name, unless it is only a unit."""
-    above, own = (row[column] if column < len(row) else "" for row in (upper, names))
-    return above if not own or (above and NO_NAME.fullmatch(own)) else own
+    is_unit = above != "" and NO_NAME.fullmatch(name) is not None
+    return above if is_unit or not name else name
 
 
 def _split(line: str, start: int, by: str) -> list[tuple[str, int]]:
     """The parts of a line without the blanks around them, and their places in the text."""
-    placed = []
+    placed: list[tuple[str, int]] = []
     for part in line.split(by):
         placed.append((part.strip(), start + len(part) - len(part.lstrip())))
         start += len(part) + len(by)
