@@ -24,7 +24,7 @@ from rag.data.documents.read import file_id
 from rag.data.files.sources import Source, find_sources
 from rag.data.formats import DOCUMENTS
 from rag.data.records import CorpusOptions, Document, ReadReport
-from rag.data.split import CountTokens, split_documents
+from rag.data.split import MAX_SECTION_TOKENS, CountTokens, split_documents
 from retrievers.encoders.open import load_like, passage_budget
 
 # Passages; whether a smaller file is half of a corpus matters to nobody.
@@ -37,7 +37,8 @@ class Cutter:
     """How an index reads its documents and cuts them into passages.
 
     Args:
-        stated: fields of `CorpusOptions`; without `max_tokens`, the budget decides it.
+        stated: fields of `CorpusOptions`; without `max_tokens`, the budget decides it, and
+            `MAX_SECTION_TOKENS`.
         open_budget: opens what `passage_budget` returns for the encoder.
 
     Attributes:
@@ -57,7 +58,8 @@ class Cutter:
         """All options."""
         if "max_tokens" in self.reading.model_fields_set:
             return self.reading
-        return self.reading.model_copy(update={"max_tokens": self._budget[0]})
+        longest = min(self._budget[0], MAX_SECTION_TOKENS)
+        return self.reading.model_copy(update={"max_tokens": longest})
 
     def __call__(self, document: Document) -> list[Passage]:
         """The passages of a document."""

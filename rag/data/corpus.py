@@ -28,7 +28,8 @@ from rag.data.records import (
     rows_of,
 )
 
-_MAX_CHARS = 4_000_000  # a longer document is rarely one
+# A longer input is almost always the wrong file.
+_MAX_CHARS = 4_000_000
 _log = get_logger(__name__)
 
 
@@ -70,9 +71,8 @@ def read_documents(
     sources = find_sources(
         paths, format, report, text_field=options.text_field or "", exclude=options.exclude
     )
-    return (
-        document for _, document in read_sources(sources, options, report) if document is not None
-    )
+    read = read_sources(sources, options, report)
+    return (document for _, document in read if document is not None)
 
 
 def read_sources(
@@ -89,45 +89,51 @@ def read_sources(
     for line in first_lines(report.ignored):
         _log.warning("not read: %s", line)
     seen = set[str]()
-    for is_file, group in itertools.groupby(sources, key=lambda source: source.format == DOCUMENTS):
+    for is_file, group in itertools.groupby(sources, key=_is_file):
         if is_file:
             yield from _read_files(list(group), options, report, seen, is_stored)
         else:
             yield from _read_records(group, options, report, seen)
     report.check(options.max_bad_share, at_end=True)
-    for line in first_lines(
-        report.problems
-    ):  # each by itself: whoever watches files is told of it once
+    # Each by itself: whoever watches files is told of it once.
+    for line in first_lines(report.problems):
         _log.warning("%s", line)
-    if report.bad - report.unread > MAX_RECORDS:  # more than are named
+    has_more_than_named = report.bad - report.unread > MAX_RECORDS
+    if has_more_than_named:
         _log.warning("%s", report.counts())
+
+
+def _is_file(source: Source) -> bool:
+    return source.format == DOCUMENTS
 
 
 def _read_records(
     sources: Iterable[Source], options: CorpusOptions, report: ReadReport, seen: set[str]
 ) -> Iterator[tuple[Source, Document]]:
     for source in sources:
-        before = report.total
+        n_before = report.total
         fields = DocumentFields(options, source.name)
-        rows = read_rows(source.path, fields.columns, format=source.format)
         if is_named(source.path):
             rows = named_documents(source.path)
+        else:
+            rows = read_rows(source.path, fields.columns, format=source.format)
         for place, number, row in rows:
             paragraphs = squad_paragraphs(row)
             for record in [row] if paragraphs is None else paragraphs:
-                item = fields.document(record, number)
-                if isinstance(item, Document):
-                    item = fault_of(item, seen) or item
-                if isinstance(item, BadRecord):
-                    report.add_bad(place, item)
-                    report.check(options.max_bad_share, at_end=False)
-                else:
-                    report.total += 1
-                    yield source, item
+                document = fields.document(record, number)
+                if isinstance(document, Document):
+                    fault = fault_of(document, seen)
+                    if fault is None:
+                        report.total += 1
+                        yield source, document
+                        continue
+                    document = fault
+                report.add_bad(place, document)
+                report.check(options.max_bad_share, at_end=False)
         fields.check()
         if fields.layout and fields.layout not in report.notes:
             report.notes.append(fields.layout)
-        if report.total == before:
+        if report.total == n_before:
             report.add_bad(source.path, BadRecord("no records in it"))
 
 
@@ -138,41 +144,46 @@ def _read_files(
     seen: set[str],
     is_stored: Callable[[Source], bool],
 ) -> Iterator[tuple[Source, Document | None]]:
-    stored = list(map(is_stored, files))
-    changed = [
-        (file.path, file.name) for file, is_same in zip(files, stored, strict=True) if not is_same
-    ]
+    stored = set(filter(is_stored, files))
+    changed = [(file.path, file.name) for file in files if file not in stored]
     converted = convert_files(changed, timeout_s=options.document_timeout)
-    for file, is_same in zip(files, stored, strict=True):
-        id, item = file_id(file.name), None if is_same else next(converted)
-        if not isinstance(item, BadRecord) and id in seen:
-            item = BadRecord("duplicate id", f"{id!r}; name each folder once")
-        if isinstance(item, BadRecord):
-            report.add_bad(file.path, item, is_file=True)
+    for file in files:
+        document = None if file in stored else next(converted)
+        id = file_id(file.name)
+        if not isinstance(document, BadRecord) and id in seen:
+            document = BadRecord("duplicate id", f"{id!r}; name each folder once")
+        if isinstance(document, BadRecord):
+            report.add_bad(file.path, document, is_file=True)
             continue
         seen.add(id)
         report.total += 1
         report.files += 1
-        report.problems += [f"{file.path}: {note}" for note in (item.notes if item else ())]
-        yield file, item
-    next(converted, None)  # ends the converting processes
+        if document is not None:
+            report.problems += [f"{file.path}: {note}" for note in document.notes]
+        yield file, document
+    # Ends the converting processes.
+    next(converted, None)
 
 
 def fault_of(document: Document, seen: set[str]) -> BadRecord | None:
-    """Why a document cannot be used, or None; a usable one has its id remembered."""
-    id, title, text = document.id, document.title, document.text
+    """Why a document cannot be used, or None.
+
+    Args:
+        seen: ids of the usable documents, to which that of this one is added.
+    """
+    id = document.id
+    text = document.text
     if not id:
         return BadRecord("missing field", "the id is empty")
     if not text or text.isspace():
         return BadRecord("empty text", f"id {id!r}")
     if len(text) > _MAX_CHARS:
-        return BadRecord(
-            "document too long", f"id {id!r} has {len(text):,} characters, limit {_MAX_CHARS:,}"
-        )
-    if any("\x00" in value or as_unicode(value) != value for value in (id, title, text)):
-        return BadRecord(
-            "not valid Unicode", f"id {id!r}: save the file as UTF-8, without NUL characters"
-        )
+        size = f"{len(text):,} characters, limit {_MAX_CHARS:,}"
+        return BadRecord("document too long", f"id {id!r} has {size}")
+    for value in (id, document.title, text):
+        if "\x00" in value or as_unicode(value) != value:
+            remedy = "save the file as UTF-8, without NUL characters"
+            return BadRecord("not valid Unicode", f"id {id!r}: {remedy}")
     if id in seen:
         return BadRecord("duplicate id", repr(id))
     seen.add(id)
@@ -196,24 +207,25 @@ def passages_of(texts: Any) -> list[Passage]:
     if not rows:
         raise DataError("no texts were given", hint="pass at least one string or Passage")
     fields = DocumentFields(CorpusOptions(), "row")
-    passages = list[Passage]()
+    passages: list[Passage] = []
     for number, row in enumerate(rows):
-        if isinstance(row, str):
-            row = Passage(str(number), "", row)
-        elif not isinstance(row, Passage):
-            document = fields.document(row, number)
-            if isinstance(document, BadRecord):
-                raise DataError(f"text {number}: {document.reason}, {document.detail}")
-            try:
-                metadata = metadata_of_fields(row.get("metadata") or {})
-            except ValueError as error:
-                raise DataError(
-                    f"text {number}: its metadata: {error}", hint=METADATA_HINT
-                ) from None
-            row = Passage(document.id, document.title, document.text, metadata=metadata)
-        if not row.text.strip():
+        passage = row if isinstance(row, Passage) else _passage_of(row, number, fields)
+        if not passage.text.strip():
             raise DataError(f"text {number} is empty", hint="leave it out")
-        passages.append(row)
+        passages.append(passage)
     if fields.layout:
         _log.info("%s", fields.layout)
     return passages
+
+
+def _passage_of(row: Any, number: int, fields: DocumentFields) -> Passage:
+    if isinstance(row, str):
+        return Passage(str(number), "", row)
+    document = fields.document(row, number)
+    if isinstance(document, BadRecord):
+        raise DataError(f"text {number}: {document.reason}, {document.detail}")
+    try:
+        metadata = metadata_of_fields(row.get("metadata") or {})
+    except ValueError as error:
+        raise DataError(f"text {number}: its metadata: {error}", hint=METADATA_HINT) from None
+    return Passage(document.id, document.title, document.text, metadata=metadata)

@@ -90,7 +90,7 @@ def exact_match(prediction: str, answers: Iterable[str], profile: Profile = "squ
         True
     """
     if profile == REGEX_PROFILE:
-        return any(pattern.search(prediction) for pattern in filter(None, map(_compiled, answers)))
+        return any(pattern.search(prediction) for pattern in _patterns(answers))
     normalized = normalize_answer(prediction, profile)
     return any(normalized == normalize_answer(answer, profile) for answer in answers)
 
@@ -110,21 +110,20 @@ def overlap(prediction: str, answer: str, profile: Profile = "squad") -> Overlap
         >>> overlap("New York City", "New York", "hotpot").f1
         0.8
     """
-    predicted, expected = normalize_answer(prediction, profile), normalize_answer(answer, profile)
-    if (
-        profile == "hotpot"
-        and predicted != expected
-        and not _HOTPOT_WORDS.isdisjoint((predicted, expected))
-    ):
+    predicted = normalize_answer(prediction, profile)
+    expected = normalize_answer(answer, profile)
+    if profile == "hotpot" and predicted != expected and {predicted, expected} & _HOTPOT_WORDS:
         return Overlap()
-    predicted_tokens, expected_tokens = predicted.split(), expected.split()
+    predicted_tokens = predicted.split()
+    expected_tokens = expected.split()
     if profile == "squad2" and not (predicted_tokens and expected_tokens):
         same = float(predicted_tokens == expected_tokens)
         return Overlap(same, same, same)
-    shared = (Counter(predicted_tokens) & Counter(expected_tokens)).total()
-    if not shared:
+    n_shared = (Counter(predicted_tokens) & Counter(expected_tokens)).total()
+    if not n_shared:
         return Overlap()
-    precision, recall = shared / len(predicted_tokens), shared / len(expected_tokens)
+    precision = n_shared / len(predicted_tokens)
+    recall = n_shared / len(expected_tokens)
     return Overlap(2 * precision * recall / (precision + recall), precision, recall)
 
 
@@ -160,21 +159,22 @@ class AnswerMatcher:
                 f"profile {profile!r} compares no answers", hint=f"use one of {PROFILES}"
             )
         self.profile = profile
-        self._patterns: tuple[regex.Pattern[str], ...] = ()
-        self._needles: tuple[
-            tuple[str, str], ...
-        ] = ()  # (what to find, a cheap necessary condition)
+        self._patterns: list[regex.Pattern[str]] = []
+        # What to find, by its fold of the longest word: a cheap necessary condition.
+        self._needles: dict[str, str] = {}
         if profile == REGEX_PROFILE:
-            self._patterns = tuple(filter(None, (_compiled(nfd(answer)) for answer in answers)))
-        elif profile == "kilt":
-            normalized = (normalize_answer(answer, "kilt") for answer in answers)
-            self._needles = tuple(
-                (needle, needle) for needle in dict.fromkeys(normalized) if needle
-            )
-        else:
-            texts = (" ".join(simple_tokenize(nfd(answer))).lower() for answer in answers)
-            needles = filter(None, dict.fromkeys(texts))
-            self._needles = tuple((f" {it} ", _fold(max(it.split(" "), key=len))) for it in needles)
+            self._patterns = _patterns(map(nfd, answers))
+            return
+        for answer in answers:
+            if profile == "kilt":
+                needle = normalize_answer(answer, "kilt")
+                condition = needle
+            else:
+                words = " ".join(simple_tokenize(nfd(answer))).lower().split(" ")
+                needle = f" {' '.join(words)} "
+                condition = _fold(max(words, key=len))
+            if condition:
+                self._needles[needle] = condition
 
     def matches(self, text: str) -> bool:
         """Whether `text` (a passage without its title) contains an answer."""
@@ -183,10 +183,10 @@ class AnswerMatcher:
             return any(pattern.search(text) for pattern in self._patterns)
         if self.profile == "kilt":
             text = normalize_answer(text, "kilt")
-            return any(needle in text for needle, _ in self._needles)
+            return any(needle in text for needle in self._needles)
         text = nfd(text)
         folded = _fold(text.lower()) if self._needles else ""
-        candidates = [needle for needle, condition in self._needles if condition in folded]
+        candidates = [needle for needle, part in self._needles.items() if part in folded]
         if not candidates:
             return False
         # Tokens hold no spaces, so a run of tokens is a substring of the tokens joined by spaces.
@@ -203,21 +203,19 @@ class AnswerMatcher:
             >>> AnswerMatcher(["new york", "York"]).places("New York is new.")
             [(0, 8), (4, 8)]
         """
+        places: list[tuple[int, int]] = []
         if self.profile == REGEX_PROFILE:
-            places = [
-                match.span() for pattern in self._patterns for match in pattern.finditer(text)
-            ]
-            return [(start, end) for start, end in places if end > start]
-        tokens = [
-            (_fold(nfd(match.group()).lower()), *match.span()) for match in _TOKEN.finditer(text)
-        ]
-        words = [word for word, _, _ in tokens]
-        places = []
-        for needle, _ in self._needles:
-            answer = [_fold(word) for word in needle.split()]
-            for at in range(len(words) - len(answer) + 1):
-                if words[at] == answer[0] and words[at : at + len(answer)] == answer:
-                    places.append((tokens[at][1], tokens[at + len(answer) - 1][2]))
+            for pattern in self._patterns:
+                places += [match.span() for match in pattern.finditer(text) if match[0]]
+            return places
+        matches = list(_TOKEN.finditer(text))
+        words = [_fold(nfd(match[0]).lower()) for match in matches]
+        for needle in self._needles:
+            answer = list(map(_fold, needle.split()))
+            for first in range(len(words) - len(answer) + 1):
+                end = first + len(answer)
+                if words[first] == answer[0] and words[first:end] == answer:
+                    places.append((matches[first].start(), matches[end - 1].end()))
         return sorted(places)
 
 
@@ -226,6 +224,11 @@ def _fold(lowered: str) -> str:
     it.
     """
     return lowered if lowered.isascii() else lowered.replace("ς", "σ")
+
+
+def _patterns(answers: Iterable[str]) -> list[regex.Pattern[str]]:
+    """The expressions that compile."""
+    return list(filter(None, map(_compiled, answers)))
 
 
 @lru_cache(maxsize=4096)
@@ -244,5 +247,7 @@ def most_matched(matcher: AnswerMatcher, texts: Iterable[str]) -> str:
 
     Source: Lewis et al. 2020, "Retrieval-Augmented Generation", appendix D (CuratedTREC's targets).
     """
-    strings = Counter(text[slice(*place)] for text in texts for place in matcher.places(text))
-    return strings.most_common(1)[0][0] if strings else ""
+    counts = Counter[str]()
+    for text in texts:
+        counts.update(text[start:end] for start, end in matcher.places(text))
+    return max(counts, key=lambda string: counts[string], default="")
