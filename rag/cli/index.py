@@ -21,7 +21,7 @@ _FROM_BUILD = options_from(build, panel="Data")
 _BUILDING = {
     **some(_FROM_BUILD, "format", "encoder", "reuse", "ray", "overwrite"),
     **options_of(EncoderOptions, panel="Models"),
-    **some(options_of(CorpusOptions, panel="Data"), without=("max_tokens",)),
+    **options_of(CorpusOptions, panel="Data"),
     **some(OPENING, "precision"),
     **some(
         options_of(BuildSettings, panel="Index", retriever="hybrid"),

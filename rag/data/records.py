@@ -53,7 +53,8 @@ class CorpusOptions(BaseModel):
             "none" keeps each document as one passage; "auto" is "sections" for files, else
             "words100".
         words: words per passage, for --split words100.
-        max_tokens: most tokens of title and text of a passage, for sections.
+        max_tokens: most tokens of title and text of a passage, for --split sections; by default what
+            the encoder reads, at most 512.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
