@@ -16,6 +16,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -207,11 +208,11 @@ def _unknown_id(tokenizer: Any) -> int:
 
 def _flat(encodings: Sequence[Any], skipped: int = -1) -> tuple[Int32, Int64]:
     """Token ids of texts end to end but for the `skipped` one, and where each begins and ends."""
-    texts = [np.asarray(encoding.ids, np.int32) for encoding in encodings]
+    texts = [encoding.ids for encoding in encodings]
     if skipped >= 0:
-        texts = [ids[ids != skipped] for ids in texts]
+        texts = [[token for token in ids if token != skipped] for ids in texts]
     bounds = np.append(0, np.cumsum(list(map(len, texts)), dtype=np.int64))
-    return np.concatenate([np.zeros(0, np.int32), *texts]), bounds
+    return np.fromiter(chain.from_iterable(texts), np.int32, int(bounds[-1])), bounds
 
 
 def unit_rows(vectors: Float32) -> Float32:
