@@ -77,6 +77,8 @@ def mine(
         first = islice(read_questions(questions), limit)
         return first if sample is None else draw_sample(first, sample, mining.seed)
 
+    # A wrong file of questions is named before the index and its encoder are loaded.
+    total = sum(1 for _ in read())
     with Index.open(index) as opened, directory_lock(work):
         miner = Miner(opened, mining, encoder=index_encoder)
         run = {
@@ -87,7 +89,6 @@ def mine(
             "sample": sample,
         }
         blocks = BlockFolder(work, run)
-        total = sum(1 for _ in read())
         blocks.fill(iter(read()), miner.mine, total=total, size=BLOCK_QUESTIONS, verb="mine")
         counts = blocks.counts()
         if not counts["examples"]:

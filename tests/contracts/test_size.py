@@ -16,15 +16,16 @@ PACKAGES = ("rag", "indexers", "retrievers", "readers", "serve")
 
 # folder: (ceiling, target), in tokens of code.
 # Typed metadata raised those of indexers, until both packages that share it are laid out.
+# The converters of documents grew while they were laid out (rag/data).
 # RAG's parts, two models of one folder, raised those of rag/runtime; its published form and ModernBERT
 # those of readers.
 TOKENS = {
-    "rag/*.py": (10_770, 10_500),
+    "rag/*.py": (10_780, 10_500),
     "rag/adaptation": (6_620, 5_550),
     "rag/bench": (16_950, 8_000),
     "rag/cli": (9_340, 7_200),
     "rag/core": (4_480, 4_200),
-    "rag/data": (49_290, 41_000),
+    "rag/data": (50_110, 41_000),
     "rag/docs": (180, 200),
     # One table of figures, and the refusal of runs whose pages nothing names.
     "rag/eval": (13_670, 12_200),
@@ -32,7 +33,7 @@ TOKENS = {
     "rag/joint": (14_600, 13_000),
     "rag/metrics": (3_490, 3_600),
     "rag/rounds": (3_350, 3_050),
-    "rag/runtime": (8_490, 7_900),
+    "rag/runtime": (8_740, 7_900),
     "rag/sample": (60, 100),
     "rag/scale": (2_825, 2_700),
     "rag/training": (9_590, 8_200),
@@ -40,22 +41,22 @@ TOKENS = {
     "readers": (46_370, 43_600),
     "retrievers": (48_420, 41_000),
     "serve": (19_548, 16_000),
-    "tests": (263_020, 200_000),
+    "tests": (266_640, 200_000),
 }
 
 # construct: (ceiling, target), per 10,000 tokens of everything outside tests.
 COUNTS = {
-    "parallel": (10.4, 3.0),
-    "conditional": (28.0, 22.0),
-    "comprehensions": (54.9, 40.0),
-    "nested": (4.4, 2.5),
-    "walrus": (3.1, 2.0),
+    "parallel": (4.9, 3.0),
+    "conditional": (25.9, 22.0),
+    "comprehensions": (47.3, 40.0),
+    "nested": (2.5, 2.5),
+    "walrus": (1.4, 2.0),
 }
 
 # what: (ceiling, target), over everything outside tests.
-LONG_FUNCTIONS = (20, 12)
-ANY_PARAMETERS_PERCENT = (8.3, 3.0)
-ANY_RESULTS = (97, 15)
+LONG_FUNCTIONS = (14, 12)
+ANY_PARAMETERS_PERCENT = (6.9, 3.0)
+ANY_RESULTS = (88, 15)
 FORMAT_SKIPS = 10
 
 
