@@ -3,13 +3,12 @@
 import json
 import random
 import time
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
-from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from indexers.index import Index
 from rag.adaptation.drafts import (
@@ -39,6 +38,8 @@ from readers.protocols import ReadRequest
 
 log = get_logger(__name__)
 
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 Answers = Literal["writer", "rules"]
 
 _TOP_K = 20  # passages among which a search must find those that a question was written for
@@ -241,24 +242,43 @@ def _replies(
         ReaderError: three tasks in a row have no reply, or the last ones.
     """
     failures: list[ReaderError] = []  # since the last reply
-    at_once = model.settings.parallel
-    with ThreadPoolExecutor(at_once) as pool:
-        while block := list(islice(tasks, at_once)):
-            wait_while(pause)
-            asked = [pool.submit(_ask, model, task) for task in block]
-            for task, request in zip(block, asked, strict=True):
-                try:
-                    reply = request.result()
-                except ReaderError as error:
-                    failures.append(error)
-                    if len(failures) == _FAILURES:
-                        raise
-                    log.warning("a question could not be written: %s", error.message)
-                else:
-                    failures.clear()
-                    yield task, reply
+
+    def ask(task: Task) -> str:
+        wait_while(pause)
+        messages = draft_messages(task.passages, task.kind, task.made)
+        return model.complete(messages, _REPLY_TOKENS, SCHEMA).text
+
+    for task, request in map_ahead(ask, tasks, model.settings.parallel):
+        try:
+            reply = request.result()
+        except ReaderError as error:
+            failures.append(error)
+            if len(failures) == _FAILURES:
+                raise
+            log.warning("a question could not be written: %s", error.message)
+        else:
+            failures.clear()
+            yield task, reply
     if failures:
         raise failures[-1]
+
+
+def map_ahead(
+    function: Callable[[Item], Result], items: Iterable[Item], at_once: int
+) -> Iterator[tuple[Item, Future[Result]]]:
+    """Each item with the call of the function, in their order; so many calls run in threads.
+
+    Example:
+        >>> [(item, call.result()) for item, call in map_ahead(len, ["a", "bcd"], at_once=2)]
+        [('a', 1), ('bcd', 3)]
+    """
+    running: deque[tuple[Item, Future[Result]]] = deque()
+    with ThreadPoolExecutor(at_once) as pool:
+        for item in items:
+            running.append((item, pool.submit(function, item)))
+            if len(running) == at_once:
+                yield running.popleft()
+        yield from running
 
 
 def wait_while(pause: str | Path | None) -> float:
@@ -267,11 +287,6 @@ def wait_while(pause: str | Path | None) -> float:
     while pause is not None and Path(pause).exists():
         time.sleep(_PAUSE_S)
     return time.monotonic() - began
-
-
-def _ask(model: Endpoint, task: Task) -> str:
-    messages = draft_messages(task.passages, task.kind, task.made)
-    return model.complete(messages, _REPLY_TOKENS, SCHEMA).text
 
 
 def _judge(pipeline: Pipeline, writer: str, task: Task, reply: str) -> tuple[dict[str, Any], str]:

@@ -19,6 +19,8 @@ Note:
     over both ends. Answers may also be regular expressions.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
