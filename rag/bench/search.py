@@ -102,7 +102,7 @@ def compare_searches(
             searchers[name] = open_dense(folder, embeddings, info)
             sizes = [file.stat().st_size for file in folder.iterdir() if file.is_file()]
             report.rows[name] = {
-                "recall": info.recall,
+                **{f"recall@{k}": recall for k, recall in info.recall.items()},
                 "effort": str(info.effort),
                 "over-fetch": str(info.over_fetch),
                 "built in s": build_s,

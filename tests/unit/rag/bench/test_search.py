@@ -2,7 +2,7 @@ from pathlib import Path
 
 import numpy as np
 
-from indexers.index_writer import PROBES_NAME
+from indexers.probes import PROBES_NAME
 from rag.bench.search import compare_searches
 from tests.vectors import store_vectors
 
@@ -12,12 +12,10 @@ def test_index_types_are_compared_with_exact_search_and_with_faiss_alone(tmp_pat
     vectors = draw.standard_normal((400, 16)).astype(np.float32)
     shards = store_vectors(tmp_path, vectors)
     np.save(tmp_path / PROBES_NAME, vectors[:20] + 0.1)
-    queries = draw.standard_normal((40, 16)).astype(np.float32)
-    report = compare_searches({}, shards, queries, ("SQ8", "ivf"), (1, 4), 2)
+    report = compare_searches(shards, ("SQ8", "ivf"), (1, 4), 2)
     assert list(report.rows) == ["FAISS IndexFlatIP", "flat", "SQ8", "ivf"]
     row = report.rows["SQ8"]
-    assert row["recall@100"].value > 0.95
-    assert row["recall@100"].n == 40
+    assert row["recall@100"] > 0.95
     assert row["MB on disk"] > 400 * 16 / 1e6
     for figures in report.rows.values():
         assert figures["ms, batch 4"] > 0
