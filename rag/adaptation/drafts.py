@@ -229,10 +229,8 @@ def copied_share(question: str, passages: Sequence[Passage]) -> float:
         known.update(words)
         if runs & _runs(words):
             return 1.0
-    counted = []
-    for word in _WORD.findall(question):
-        if word.isalpha() and word.islower() and word not in free:
-            counted.append(word in known)
+    plain = [word for word in _WORD.findall(question) if word.isalpha() and word.islower()]
+    counted = [word in known for word in plain if word not in free]
     return sum(counted) / max(1, len(counted))
 
 
@@ -242,8 +240,8 @@ def _words(text: str) -> list[str]:
 
 def _runs(words: Sequence[str]) -> set[tuple[str, ...]]:
     """All runs of so many words that such a run is copied."""
-    last = len(words) - _COPIED_RUN
-    return {tuple(words[first : first + _COPIED_RUN]) for first in range(last + 1)}
+    starts = range(len(words) - _COPIED_RUN + 1)
+    return {tuple(words[start : start + _COPIED_RUN]) for start in starts}
 
 
 def agrees(reading: AnswerSet, answer: str) -> bool:

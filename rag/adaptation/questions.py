@@ -242,10 +242,11 @@ def _answers_in(sentence: str) -> list[tuple[str, tuple[int, int]]]:
     """
     codes = [word.span() for word in _WORD.finditer(sentence) if _CODE_IN_PROSE.match(word[0])]
     numbers = [number.span() for number in _NUMBER.finditer(sentence)]
-    names = []
-    for start, end in find_names(sentence):
-        if sentence[start:end].split()[0].lower() not in _ACTS | _LEANS:
-            names.append((start, end))
+    names = [
+        (start, end)
+        for start, end in find_names(sentence)
+        if sentence[start:end].split()[0].lower() not in _ACTS | _LEANS
+    ]
     kinds = {"identifier": codes, "date": find_dates(sentence), "number": numbers, "name": names}
     answers: list[tuple[str, tuple[int, int]]] = []
     for kind, spans in kinds.items():
@@ -328,13 +329,11 @@ def _ask_headings(passage: Passage, draw: random.Random) -> Iterator[MadeQuestio
     for line in _LINE.finditer(passage.text):
         if not line[0].strip():
             continue
-        below = [span for span in spans if span[0] >= line.start()]
-        if below:
-            start, end = below[0]
-            text = _of_heading(heading, passage.text[start:end])
-            if text:
-                answer = passage.text[start:end].rstrip(".")
-                yield MadeQuestion("heading", text, answer, start)
+        start, end = next((span for span in spans if span[0] >= line.start()), (0, 0))
+        sentence = passage.text[start:end]
+        text = _of_heading(heading, sentence)
+        if text:
+            yield MadeQuestion("heading", text, sentence.rstrip("."), start)
         heading = line[0].strip(" #*")
 
 
@@ -342,9 +341,8 @@ def _of_heading(heading: str, sentence: str) -> str:
     """The question that a heading asks of the sentence below it; "" if they are none."""
     words = heading.split()
     is_heading = 2 <= len(words) <= 8 and heading[0].isupper() and heading[-1].isalnum()
-    is_whole = sentence[:1].isupper() and sentence.endswith(".")
-    is_prose = is_whole and _SHORT <= len(sentence.split()) <= _LONG
-    if not is_heading or not is_prose or "|" in heading + sentence:
+    is_whole = sentence[:1].isupper() and sentence.endswith(".") and "|" not in heading + sentence
+    if not is_heading or not is_whole or not _SHORT <= len(sentence.split()) <= _LONG:
         return ""
     act = words[0].lower()
     return f"How do I {act} {' '.join(words[1:])}?" if act in _ACTS else heading

@@ -39,7 +39,6 @@ from readers.protocols import ReadRequest
 log = get_logger(__name__)
 
 Item = TypeVar("Item")
-Result = TypeVar("Result")
 Answers = Literal["writer", "rules"]
 
 _TOP_K = 20  # passages among which a search must find those that a question was written for
@@ -154,8 +153,9 @@ def write_questions(
         seen = {record["id"] for record in (*kept.records, *rejected.records)}
         tasks = (task for task in _tasks(pipeline, indexes, answers, seed) if task.id not in seen)
         replies = _replies(model, tasks, pause)
-        progress = Progress(count, "questions", "write", initial=len(kept.records))
-        stack.enter_context(progress)
+        progress = stack.enter_context(
+            Progress(count, "questions", "write", initial=len(kept.records))
+        )
         while len(kept.records) < count:
             task, reply = next(replies, (None, ""))
             if task is None:
@@ -199,9 +199,11 @@ def _tasks(
         draw = random.Random(f"{seed}:{passage.id}")
         is_held_out = number == 1
         if answers == "rules":
-            clumsy = _to_say_better(passage, draw)
-            if clumsy is not None:
-                yield Task((passage,), KIND_OF_RULE[clumsy.kind], is_held_out, clumsy)
+            for made in make_questions(passage, draw):
+                # A heading alone is too little to say in other words.
+                if made.kind != "heading" or made.text.startswith("How"):
+                    yield Task((passage,), KIND_OF_RULE[made.kind], is_held_out, made)
+                    break
         elif is_held_out or draw.random() >= _COMPARED:
             yield Task((passage,), draw.choice(kinds_of(passage.text)), is_held_out)
         else:
@@ -210,24 +212,11 @@ def _tasks(
                 yield Task((passage, other), "comparison")
 
 
-def _to_say_better(passage: Passage, draw: random.Random) -> MadeQuestion | None:
-    """The first question of the rules that is more than a heading, which is too little to say in
-    other words.
-    """
-    for made in make_questions(passage, draw):
-        if made.kind != "heading" or made.text.startswith("How"):
-            return made
-    return None
-
-
 def _to_compare(pipeline: Pipeline, passage: Passage) -> Passage | None:
     """The best passage beside this one that a search with its title and beginning finds."""
     words = f"{passage.title} {passage.text}".split()
     hits = pipeline.retrieve(" ".join(words[:_LEAST_WORDS]), 2)
-    for _, other in hits:
-        if other.id != passage.id:
-            return other
-    return None
+    return next((other for _, other in hits if other.id != passage.id), None)
 
 
 def _replies(
@@ -261,15 +250,15 @@ def _replies(
 
 
 def map_ahead(
-    function: Callable[[Item], Result], items: Iterable[Item], at_once: int
-) -> Iterator[tuple[Item, Future[Result]]]:
+    function: Callable[[Item], str], items: Iterable[Item], at_once: int
+) -> Iterator[tuple[Item, Future[str]]]:
     """Each item with the call of the function, in their order; so many calls run in threads.
 
     Example:
-        >>> [(item, call.result()) for item, call in map_ahead(len, ["a", "bcd"], at_once=2)]
-        [('a', 1), ('bcd', 3)]
+        >>> [(item, call.result()) for item, call in map_ahead(hex, [7, 8], at_once=2)]
+        [(7, '0x7'), (8, '0x8')]
     """
-    running: deque[tuple[Item, Future[Result]]] = deque()
+    running: deque[tuple[Item, Future[str]]] = deque()
     with ThreadPoolExecutor(at_once) as pool:
         for item in items:
             running.append((item, pool.submit(function, item)))
