@@ -21,7 +21,8 @@ from rag.runtime.seeds import generator
 from retrievers.training.bi_encoder import adopt_index
 from retrievers.training.config import DprTrainConfig
 
-QUESTIONS, SETTINGS = "questions.json", "adapt.json"
+QUESTIONS = "questions.json"
+SETTINGS = "adapt.json"
 LEAST_QUESTIONS = 50  # a training on fewer says nothing
 _TOP_K = 4  # passages retrieved for each; those without the answer are hard negatives
 _AT_ONCE = 64  # questions that are searched for
@@ -58,31 +59,33 @@ def adapt(
     """
     if questions < LEAST_QUESTIONS:
         raise ConfigError(f"questions is {questions}, expected at least {LEAST_QUESTIONS}")
-    file = Path(out) / QUESTIONS
-    settings = {**(training or {}), "out": Path(out), "train_files": (file,)}
-    chosen = read_config(DprTrainConfig, config or "retriever-adapt", settings)
+    out = Path(out)
+    file = out / QUESTIONS
+    settings = {**(training or {}), "out": out, "train_files": (file,)}
+    recipe = read_config(DprTrainConfig, config or "retriever-adapt", settings)
     with Pipeline.open(index, reader=False) as pipeline:
         opened = pipeline.index
         if opened.encoder_identity is not None:
-            adopted = adopt_index(
-                chosen.replaced(index=Path(index)), opened
-            )  # named in its errors alone
-            most = min(chosen.passage_tokens, adopted.passage_tokens)
-            chosen = adopted.replaced(index=chosen.index, passage_tokens=most)
+            # The index is named in errors alone.
+            adopted = adopt_index(recipe.replaced(index=Path(index)), opened)
+            passage_tokens = min(recipe.passage_tokens, adopted.passage_tokens)
+            recipe = adopted.replaced(index=recipe.index, passage_tokens=passage_tokens)
         run = {"questions": questions, "seed": seed, "index": opened.version}
         hint = "choose another --out, or repeat the command that started the run"
-        claim(file.with_name(SETTINGS), run, "an adaptation with other settings", hint=hint)
+        claim(out / SETTINGS, run, "an adaptation with other settings", hint=hint)
         if not file.exists():
             made = _questions_of(opened, questions, seed)
             write_examples(file, _with_negatives(pipeline, made))
-    return chosen.train_model()
+    return recipe.train_model()
 
 
 def _questions_of(index: Index, count: int, seed: int) -> list[tuple[Passage, MadeQuestion]]:
     """Questions from passages in random order, each wording once."""
-    passages, made = index.passages, dict[str, tuple[Passage, MadeQuestion]]()
+    passages = index.passages
+    made: dict[str, tuple[Passage, MadeQuestion]] = {}
     order = generator(seed, 1).permutation(len(passages))[: _LOOKED_AT * count]
-    for passage in map(passages.__getitem__, order.tolist()):
+    for row in order.tolist():
+        passage = passages[row]
         for question in make_questions(passage, random.Random(f"{seed}:{passage.id}")):
             made.setdefault(question.text, (passage, question))
         if len(made) >= count:
@@ -105,10 +108,10 @@ def _with_negatives(
         hits = pipeline.retrieve_many([question.text for _, question in block], _TOP_K)
         for (passage, question), pairs in zip(block, hits, strict=True):
             matcher = AnswerMatcher([question.answer])
-            others = [
-                Candidate(other, "hard_negative", rank=rank, score=round(hit.score, 5))
-                for rank, (hit, other) in enumerate(pairs, start=1)
-                if other.id != passage.id and not matcher.matches(other.text)
-            ]
+            others = []
+            for rank, (hit, other) in enumerate(pairs, start=1):
+                if other.id != passage.id and not matcher.matches(other.text):
+                    score = round(hit.score, 5)
+                    others.append(Candidate(other, "hard_negative", rank=rank, score=score))
             name = f"{passage.id}:{question.start}:{question.kind}"
             yield Example.labelled(name, question.text, [question.answer], [passage], others)

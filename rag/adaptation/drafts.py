@@ -139,19 +139,20 @@ def draft_messages(
             around its answer are shown.
     """
     messages = [{"role": "system", "content": _TASK}]
-    for shown, wish, answer, question in _EXAMPLES:
+    for text, wish, answer, question in _EXAMPLES:
         reply = Draft(answer=answer, question=question).model_dump_json()
-        messages.append({"role": "user", "content": f"{shown}\n\n{wish}"})
+        messages.append({"role": "user", "content": f"{text}\n\n{wish}"})
         messages.append({"role": "assistant", "content": reply})
+    request = ""
     if made is None:
-        texts = [f"{passage.title}\n{passage.text[:_LONGEST_PASSAGE]}" for passage in passages]
-        wish = f"Ask for {_WISHES[kind]}."
+        for passage in passages:
+            request += f"{passage.title}\n{passage.text[:_LONGEST_PASSAGE]}\n\n"
+        request += f"Ask for {_WISHES[kind]}."
     else:
         lines = lines_around(passages[0].text, made.start, made.answer)
-        texts = [f"{passages[0].title}\n{lines}"]
-        wish = f"Say in better words: {made.text} ({made.answer})"
-    shown = "\n\n".join(texts)
-    return [*messages, {"role": "user", "content": f"{shown}\n\n{wish}"}]
+        request = f"{passages[0].title}\n{lines}\n\n"
+        request += f"Say in better words: {made.text} ({made.answer})"
+    return [*messages, {"role": "user", "content": request}]
 
 
 def lines_around(text: str, start: int, answer: str) -> str:
@@ -219,17 +220,28 @@ def copied_share(question: str, passages: Sequence[Passage]) -> float:
         >>> copied_share("How heavy is the coypu that weighs so little?", [passage])
         0.3333333333333333
     """
-    titles = {word.lower() for passage in passages for word in _WORD.findall(passage.title)}
-    texts = [" ".join(_WORD.findall(passage.text.lower())) for passage in passages]
-    known = {word for text in texts for word in text.split()}
-    words = _WORD.findall(question)
-    lowered = [word.lower() for word in words]
-    runs = (lowered[at : at + _COPIED_RUN] for at in range(len(lowered) - _COPIED_RUN + 1))
-    if any(f" {' '.join(run)} " in f" {text} " for run in runs for text in texts):
-        return 1.0
-    free = _COMMON | titles
-    counted = [word for word in words if word.isalpha() and word.islower() and word not in free]
-    return sum(word in known for word in counted) / max(1, len(counted))
+    free = set(_COMMON)
+    known: set[str] = set()
+    runs = _runs(_words(question))
+    for passage in passages:
+        free.update(_words(passage.title))
+        words = _words(passage.text)
+        known.update(words)
+        if runs & _runs(words):
+            return 1.0
+    plain = [word for word in _WORD.findall(question) if word.isalpha() and word.islower()]
+    counted = [word in known for word in plain if word not in free]
+    return sum(counted) / max(1, len(counted))
+
+
+def _words(text: str) -> list[str]:
+    return _WORD.findall(text.lower())
+
+
+def _runs(words: Sequence[str]) -> set[tuple[str, ...]]:
+    """All runs of so many words that such a run is copied."""
+    starts = range(len(words) - _COPIED_RUN + 1)
+    return {tuple(words[start : start + _COPIED_RUN]) for start in starts}
 
 
 def agrees(reading: AnswerSet, answer: str) -> bool:

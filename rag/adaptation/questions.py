@@ -16,7 +16,8 @@ from rag.data.table_text import NO_NAME, table_rows
 _NUMBER = re.compile(
     r"(?<![\w.,-])[$€£]?\d+(?:[.,]\d+)*(?:\s?%| (?:per ?cent|(?:thousand|million|billion)))?(?![\w-])"
 )
-# on what stands before, or are no names: alone such a sentence or term asks for nothing
+# Words that refer back ("this", "then") or are no names: a sentence or a term that begins with such a
+# word makes no sense alone.
 _LEANS = word_set(
     """
     it this that these those he she they his her its their we our i you your such here there then thus however
@@ -53,10 +54,12 @@ _ACTS = word_set(
 _LINE = re.compile(r"[^\n]+")
 _WORD = re.compile(r"(?<![^\s(\"'`])[\w/~.-](?:[^\s()\"'`,;:]|[:=,](?=\w))*[\w/]")
 _IDENTIFIER = re.compile(r"-{1,2}\w|[/~]\S|\w*[a-z][A-Z]|\w+[._=-]\w|[A-Z_]{3,}\b")
-_CODE = re.compile(
+_CODE_IN_PROSE = re.compile(
     r"-{1,2}[a-zA-Z]|[/~]/?\.?\w|[\w./]*(?:[a-z][A-Z]|_)\w|\w{2,}[.=]\w{2,}"
-)  # in prose
-_SHORT, _LONG = 6, 40  # words of a sentence that becomes a question
+)
+# Words of a sentence that becomes a question.
+_SHORT = 6
+_LONG = 40
 
 _TIME = re.compile(
     r"(?:19|20)\d\d|(?:January|February|March|April|May|June|July|August|September|October"
@@ -70,13 +73,15 @@ _AT_TIME = (
     "{0} {1}",
 )
 _OF = ("What is the {1} of {0}?", "What {1} does {0} have?", "What is the {1} for {0}?", "{0} {1}")
-_LONGEST_LABEL, _LONGEST_VALUE = 14, 8  # words of a table's cells
+# Words of a table's cells.
+_LONGEST_LABEL = 14
+_LONGEST_VALUE = 8
 
 _SETTING = re.compile(r"(?=.*[A-Za-z]{2})[\w.-]*[._A-Z=-][\w.=-]*")
 _DEFAULT = re.compile(r"[Dd]efault(?: value)?(?:s to| is|:) (?:the )?[\"'(]?([^\s;\"')]*[\w/%])")
 _NO_DEFAULT = word_set("to not a an on the that determined used set taken usually")
 _ABBREVIATION = re.compile(r"((?:[A-Z][\w-]+ ){2,5})\(([A-Z]{2,6})\)")
-# {0} is what is asked about, {1} the command or document
+# {0} is what is asked about, {1} the command or document.
 _MEANING = {
     "option": (
         "What does {0} do in {1}?",
@@ -145,17 +150,21 @@ def make_questions(passage: Passage, draw: random.Random, most: int = 6) -> list
         >>> [(question.text, question.answer) for question in make_questions(passage, random.Random(0))]
         [('What The Danube rises in?', 'Black Forest')]
     """
-    makers = (_ask_tables, _ask_sentences, _ask_definitions, _ask_lists, _ask_headings)
-    made = (question for maker in makers for question in maker(passage, draw))
-    distinct = list({each.text: each for each in made if _is_clear(each, passage.text)}.values())
-    return draw.sample(distinct, most) if len(distinct) > most else distinct
+    made: dict[str, MadeQuestion] = {}  # by its text
+    for maker in (_ask_tables, _ask_sentences, _ask_definitions, _ask_lists, _ask_headings):
+        for question in maker(passage, draw):
+            if _is_clear(question, passage.text):
+                made[question.text] = question
+    questions = list(made.values())
+    return draw.sample(questions, most) if len(questions) > most else questions
 
 
 def _is_clear(made: MadeQuestion, text: str) -> bool:
     """Whether the answer stands in the passage once, at its place, and neither is in the other."""
+    answers = re.findall(rf"(?<!\w){re.escape(made.answer)}(?!\w)", text)
     return (
-        text.startswith(made.answer, made.start)
-        and len(re.findall(rf"(?<!\w){re.escape(made.answer)}(?!\w)", text)) == 1
+        len(answers) == 1
+        and text.startswith(made.answer, made.start)
         and "](" not in made.text
         and 2 <= len(made.text.split()) <= _LONG
         and made.answer.lower() not in made.text.lower()
@@ -166,26 +175,30 @@ def _ask_tables(passage: Passage, draw: random.Random) -> Iterator[MadeQuestion]
     """Cells whose row has a label (its first cell, or what stands before its first "column: value")
     and whose column has a name; the later parts of a long table, without its header, give none."""
     for line in table_rows(passage.text):
-        if line.named and (
-            len(line.cells) == 1 or not all(cell.column and cell.value for cell in line.cells)
-        ):
-            continue
-        label, cells = (
-            (line.label, line.cells) if line.label else (line.cells[0].value, line.cells[1:])
-        )
+        cells = line.cells
+        label = line.label
+        if line.named:
+            is_whole = all(cell.column and cell.value for cell in cells)
+            if len(cells) == 1 or not is_whole:
+                continue
+        if not label:
+            label = cells[0].value
+            cells = cells[1:]
         row = _last_level(label)
-        is_label = (
-            any(map(str.isalpha, row)) and len(row) > 1 and len(row.split()) <= _LONGEST_LABEL
-        )
-        for cell in cells if is_label else ():
-            column, value = _last_level(cell.column), cell.value
-            is_value = any(map(str.isalnum, value)) and len(value.split()) <= _LONGEST_VALUE
-            if is_value and column and not NO_NAME.fullmatch(column):
-                if _TIME.search(column):
-                    text = draw.choice(_AT_TIME).format(_uncapitalised(row), column)
-                else:
-                    text = draw.choice(_OF).format(_uncapitalised(row), _uncapitalised(column))
-                yield MadeQuestion("table", text, value, cell.start)
+        if len(row) < 2 or len(row.split()) > _LONGEST_LABEL or not re.search(r"[^\W\d_]", row):
+            continue
+        for cell in cells:
+            column = _last_level(cell.column)
+            is_value = (
+                re.search(r"[^\W_]", cell.value) and len(cell.value.split()) <= _LONGEST_VALUE
+            )
+            if not is_value or not column or NO_NAME.fullmatch(column):
+                continue
+            if _TIME.search(column):
+                text = draw.choice(_AT_TIME).format(_uncapitalised(row), column)
+            else:
+                text = draw.choice(_OF).format(_uncapitalised(row), _uncapitalised(column))
+            yield MadeQuestion("table", text, cell.value, cell.start)
 
 
 def _last_level(name: str) -> str:
@@ -205,52 +218,61 @@ def _sentences(text: str) -> Iterator[tuple[str, int]]:
     for start, end in sentence_spans(text):
         sentence = text[start:end]
         words = sentence.split()
-        is_whole = (
-            sentence[-1] in ".!" and sentence[0].isupper() and not re.search(r"\||; ", sentence)
-        )
-        if is_whole and _SHORT <= len(words) <= _LONG and words[0].lower().strip(",") not in _LEANS:
+        if not _SHORT <= len(words) <= _LONG:
+            continue
+        is_whole = sentence[-1] in ".!" and sentence[0].isupper()
+        is_row = re.search(r"\||; ", sentence)
+        leans = words[0].lower().strip(",") in _LEANS
+        if is_whole and not is_row and not leans:
             yield sentence, start
 
 
 def _ask_sentences(passage: Passage, draw: random.Random) -> Iterator[MadeQuestion]:
     for sentence, at in _sentences(passage.text):
-        names = find_names(sentence)
-        kinds = {  # what belongs to an earlier kind is not of a later one
-            "identifier": [
-                word.span() for word in _WORD.finditer(sentence) if _CODE.match(word[0])
-            ],
-            "date": find_dates(sentence),
-            "number": [number.span() for number in _NUMBER.finditer(sentence)],
-            "name": [
-                (a, b) for a, b in names if sentence[a:b].split()[0].lower() not in _ACTS | _LEANS
-            ],
-        }
-        spans: list[tuple[tuple[int, int], str]] = []
-        for kind, places in kinds.items():
-            taken = [span for span, _ in spans]
-            spans += [
-                ((a, b), kind)
-                for a, b in places
-                if all(a >= end or start >= b for start, end in taken)
-            ]
-        if spans:
-            (start, end), kind = spans[draw.randrange(len(spans))]
+        answers = _answers_in(sentence)
+        if answers:
+            kind, (start, end) = answers[draw.randrange(len(answers))]
             text = _with_wh_word(sentence[:start], sentence[start:end], sentence[end:], kind)
             yield MadeQuestion("sentence", text, sentence[start:end], at + start)
 
 
+def _answers_in(sentence: str) -> list[tuple[str, tuple[int, int]]]:
+    """What a sentence can be asked for, by kind; what is of an earlier kind is not of a later
+    one.
+    """
+    codes = [word.span() for word in _WORD.finditer(sentence) if _CODE_IN_PROSE.match(word[0])]
+    numbers = [number.span() for number in _NUMBER.finditer(sentence)]
+    names = [
+        (start, end)
+        for start, end in find_names(sentence)
+        if sentence[start:end].split()[0].lower() not in _ACTS | _LEANS
+    ]
+    kinds = {"identifier": codes, "date": find_dates(sentence), "number": numbers, "name": names}
+    answers: list[tuple[str, tuple[int, int]]] = []
+    for kind, spans in kinds.items():
+        earlier = [span for _, span in answers]
+        for start, end in spans:
+            if all(start >= stop or begin >= end for begin, stop in earlier):
+                answers.append((kind, (start, end)))
+    return answers
+
+
 def _with_wh_word(before: str, answer: str, after: str, kind: str) -> str:
     """The sentence as a question: the wh-word, then what stands around the answer."""
-    before, after = before.strip(), after.rstrip(" .!")
+    before = before.strip()
+    after = after.rstrip(" .!")
+    noun = _NOUN.match(after)
     if kind == "date":
-        word, before = "When", _BEFORE_DATE.sub("", before)
+        word = "When"
+        before = _BEFORE_DATE.sub("", before)
     elif kind != "number":
         before = _ARTICLE.sub("", before)
         word = "What" if before else "Who or what"
     elif "%" in answer or "cent" in answer:
         word = "What percentage"
-    elif noun := _NOUN.match(after):
-        word, after = f"How many {noun[1]}", after[noun.end() :]
+    elif noun:
+        word = f"How many {noun[1]}"
+        after = after[noun.end() :]
     else:
         word = "How much"
     return re.sub(r"\s+", " ", f"{word} {before} {after}").replace(" ,", ",").strip(" ,") + "?"
@@ -259,12 +281,14 @@ def _with_wh_word(before: str, answer: str, after: str, kind: str) -> str:
 def _ask_definitions(passage: Passage, draw: random.Random) -> Iterator[MadeQuestion]:
     for sentence, at in _sentences(passage.text):
         match = _DEFINITION.fullmatch(sentence.rstrip(".!"))
-        answer = _first_sentence(match["text"]) if match else ""
-        if match and answer and match["term"].split()[0].lower() not in _LEANS:
+        if match is None or match["term"].split()[0].lower() in _LEANS:
+            continue
+        answer = _first_sentence(match["text"])
+        if answer:
             text = draw.choice(_WHAT).format(match["term"])
             yield MadeQuestion("definition", text, answer, at + match.start("text"))
-    for text, answer, place in _ask_term("", passage.text, passage.text, "", draw):
-        yield MadeQuestion("definition", text, answer, place)
+    for text, answer, start in _ask_term("", passage.text, passage.text, "", draw):
+        yield MadeQuestion("definition", text, answer, start)
 
 
 def _ask_lists(passage: Passage, draw: random.Random) -> Iterator[MadeQuestion]:
@@ -273,68 +297,80 @@ def _ask_lists(passage: Passage, draw: random.Random) -> Iterator[MadeQuestion]:
         match = _ITEM.fullmatch(line[0])
         if not match or "|" in line[0] or re.search(r"; [^;]{1,80}: ", line[0]):
             continue
-        term, text, at = match["term"], match["text"], line.start()
-        made = (
-            list(_ask_term(term, text, line[0], subject, draw)) if _IDENTIFIER.match(term) else []
-        )
-        for question, answer, place in made:
-            yield MadeQuestion("list", question, answer, at + place)
+        term = match["term"]
+        text = match["text"]
+        at = line.start()
+        made = []
+        if _IDENTIFIER.match(term):
+            made = list(_ask_term(term, text, line[0], subject, draw))
+        for question, answer, start in made:
+            yield MadeQuestion("list", question, answer, at + start)
         words = term.split()
         is_name = len(words) <= 5 and term[0].isupper() and words[0].lower() not in _LEANS
         if made or not is_name:
             continue
         if len(text.split()) <= 6:
             value = text.strip(" .;,")
-            yield MadeQuestion(
-                "list", draw.choice(_VALUE).format(term), value, at + line[0].rindex(value)
-            )
-        elif answer := _first_sentence(text):
-            yield MadeQuestion(
-                "list", draw.choice(_WHAT).format(term), answer, at + match.start("text")
-            )
+            question = draw.choice(_VALUE).format(term)
+            yield MadeQuestion("list", question, value, at + line[0].rindex(value))
+            continue
+        answer = _first_sentence(text)
+        if answer:
+            question = draw.choice(_WHAT).format(term)
+            yield MadeQuestion("list", question, answer, at + match.start("text"))
 
 
 def _ask_headings(passage: Passage, draw: random.Random) -> Iterator[MadeQuestion]:
     """The first sentence below the passage's heading: its title's last part, or short lines before
     prose.
     """
-    lines = [
-        (line[0].strip(" #*"), line.start())
-        for line in _LINE.finditer(passage.text)
-        if line[0].strip()
-    ]
-    sentences = [(passage.text[start:end], start) for start, end in sentence_spans(passage.text)]
-    headings = [passage.title.split(" › ")[-1], *(line for line, _ in lines)]
-    for heading, (_, at) in zip(headings, lines, strict=False):
-        words = heading.split()
-        sentence, start = next((below for below in sentences if below[1] >= at), ("", 0))
-        is_heading = 2 <= len(words) <= 8 and heading[0].isupper() and heading[-1].isalnum()
-        is_prose = (
-            _SHORT <= len(sentence.split()) <= _LONG
-            and sentence[0].isupper()
-            and sentence[-1] == "."
-        )
-        if is_heading and is_prose and "|" not in heading + sentence:
-            act = words[0].lower()
-            text = f"How do I {act} {' '.join(words[1:])}?" if act in _ACTS else heading
+    spans = list(sentence_spans(passage.text))
+    heading = passage.title.split(" › ")[-1]
+    for line in _LINE.finditer(passage.text):
+        if not line[0].strip():
+            continue
+        start, end = next((span for span in spans if span[0] >= line.start()), (0, 0))
+        sentence = passage.text[start:end]
+        text = _of_heading(heading, sentence)
+        if text:
             yield MadeQuestion("heading", text, sentence.rstrip("."), start)
+        heading = line[0].strip(" #*")
+
+
+def _of_heading(heading: str, sentence: str) -> str:
+    """The question that a heading asks of the sentence below it; "" if they are none."""
+    words = heading.split()
+    is_heading = 2 <= len(words) <= 8 and heading[0].isupper() and heading[-1].isalnum()
+    is_whole = sentence[:1].isupper() and sentence.endswith(".") and "|" not in heading + sentence
+    if not is_heading or not is_whole or not _SHORT <= len(sentence.split()) <= _LONG:
+        return ""
+    act = words[0].lower()
+    return f"How do I {act} {' '.join(words[1:])}?" if act in _ACTS else heading
 
 
 def _ask_term(
     term: str, text: str, shown: str, subject: str, draw: random.Random
 ) -> Iterator[tuple[str, str, int]]:
-    """Questions about a term of a list (an option with its forms, a file, a setting; "" for a
-    paragraph) and the text that explains it, with answers and their places in `shown`, which ends
-    with the text."""
+    """Questions about a term of a list and the text that explains it, with answers and their places.
+
+    Args:
+        term: an option with its forms, a file, a setting; "" for a paragraph.
+        shown: what the places are in; it ends with the text.
+    """
     offset = len(shown) - len(text)
     for match in _ABBREVIATION.finditer(text):
-        if "".join(word[0] for word in match[1].split()).upper() == match[2]:
+        initials = "".join(word[0] for word in match[1].split())
+        if initials.upper() == match[2]:
             question = draw.choice(_STANDS_FOR).format(match[2])
             yield question, match[1].strip(), offset + match.start()
     forms = re.findall(r"(?:^|[\s,|])(--?[\w][\w-]*)", term)
-    kind = "option" if forms else "file" if term.startswith(("/", "~")) else "setting"
-    is_term = forms or kind == "file" or _SETTING.fullmatch(term)
-    name = max(forms, key=len) if forms else re.sub(r"=.*$", "", term)
+    if forms:
+        kind = "option"
+        name = max(forms, key=len)
+    else:
+        kind = "file" if term.startswith(("/", "~")) else "setting"
+        name = re.sub(r"=.*$", "", term)
+    is_term = kind != "setting" or _SETTING.fullmatch(term)
     if not is_term or not text or len(term) > 60 or len(name) < 2 or name not in shown:
         return
     default = _DEFAULT.search(text)
@@ -358,8 +394,9 @@ def _as_people_say(sentence: str, draw: random.Random) -> str:
     """A description as somebody would ask for it: without its capital, often without a few
     words.
     """
-    first, *others = sentence.split()
-    words = [first.lower() if first[1:].islower() else first, *others]
+    words = sentence.split()
+    if words[0][1:].islower():
+        words[0] = words[0].lower()
     if len(words) > 6 and draw.random() < 0.5:
         words = [word for word in words if draw.random() > 0.15]
     return " ".join(words)

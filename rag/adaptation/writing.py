@@ -3,13 +3,12 @@
 import json
 import random
 import time
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
-from itertools import islice
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from indexers.index import Index
 from rag.adaptation.drafts import (
@@ -39,6 +38,7 @@ from readers.protocols import ReadRequest
 
 log = get_logger(__name__)
 
+Item = TypeVar("Item")
 Answers = Literal["writer", "rules"]
 
 _TOP_K = 20  # passages among which a search must find those that a question was written for
@@ -124,80 +124,70 @@ def write_questions(
         ReaderError: the model server is gone, or replies with something else than a chat.
         MismatchedArtifactError: `out` was begun with other settings.
     """
-    check_target(out)
+    target = Path(out)
+    check_target(target)
     if count < 1:
         raise ConfigError(f"count is {count}, expected at least 1")
     model = endpoint_of(writer)
+    folder = target.with_name(f"{target.name}.writing")
+    claimed = folder / "settings.json"
+    hint = "choose another --out, or repeat the command that began it"
+    if target.exists() and not claimed.exists():
+        raise ConfigError(f"{target} exists, and `rag questions` has not begun it", hint=hint)
     with ExitStack() as stack:
         pipeline = stack.enter_context(Pipeline.open(index, reader=reader))
-        opened = [pipeline.index]
+        indexes = [pipeline.index]
         if held_out is not None:
-            opened.append(stack.enter_context(Index.open(held_out)))
-        run: dict[str, Any] = {"writer": model.name, "answers": answers, "seed": seed}
-        run["indexes"] = [each.version for each in opened]
-        run["second_look"] = pipeline.identity["reader"]
-        kept, rejected = stack.enter_context(_journals(Path(out), run))
+            indexes.append(stack.enter_context(Index.open(held_out)))
+        settings = {
+            "writer": model.name,
+            "answers": answers,
+            "seed": seed,
+            "indexes": [opened.version for opened in indexes],
+            "second_look": pipeline.identity["reader"],
+        }
+        stack.enter_context(directory_lock(folder))
+        claim(claimed, settings, "questions of other settings", hint=hint)
+        kept = stack.enter_context(closing(Journal(target)))
+        rejected = stack.enter_context(closing(Journal(folder / "rejected.jsonl")))
         seen = {record["id"] for record in (*kept.records, *rejected.records)}
-        tasks = (task for task in _tasks(pipeline, opened, answers, seed) if task.id not in seen)
-        if len(kept.records) < count:
-            _fill(pipeline, _replies(model, tasks, pause), kept, rejected, model.name, count)
+        tasks = (task for task in _tasks(pipeline, indexes, answers, seed) if task.id not in seen)
+        replies = _replies(model, tasks, pause)
+        progress = stack.enter_context(
+            Progress(count, "questions", "write", initial=len(kept.records))
+        )
+        while len(kept.records) < count:
+            task, reply = next(replies, (None, ""))
+            if task is None:
+                break
+            record, reason = _judge(pipeline, model.name, task, reply)
+            if reason:
+                rejected.append({**record, "reason": reason})
+            else:
+                kept.append(record)
+                progress.update()
     if not kept.records and not rejected.records:
-        what = f"no passage has {_LEAST_WORDS} words"
-        hint = "index documents with more text"
-        if answers == "rules":
-            what += " of which the rules make a question"
-            hint += ", or let the model choose what to ask for (--answers writer)"
-        raise DataError(f"{index}: {what}", hint=hint)
+        raise _nothing_to_ask(index, answers)
     reasons = Counter(str(record["reason"]) for record in rejected.records)
     return {"kept": len(kept.records), **dict(reasons.most_common())}
 
 
-def _fill(
-    pipeline: Pipeline,
-    replies: Iterator[tuple[Task, str]],
-    kept: Journal,
-    rejected: Journal,
-    writer: str,
-    count: int,
-) -> None:
-    """Judge replies until so many questions are kept."""
-    with Progress(count, "questions", "write", initial=len(kept.records)) as progress:
-        for task, reply in replies:
-            record, reason = _judge(pipeline, writer, task, reply)
-            if reason:
-                rejected.append({**record, "reason": reason})
-                continue
-            kept.append(record)
-            progress.update()
-            if len(kept.records) == count:
-                break
-
-
-@contextmanager
-def _journals(target: Path, run: Mapping[str, Any]) -> Iterator[tuple[Journal, Journal]]:
-    """What is kept and what is rejected, if the file was begun with the same settings."""
-    folder = target.with_name(f"{target.name}.writing")
-    settings = folder / "settings.json"
-    hint = "choose another --out, or repeat the command that began it"
-    if target.exists() and not settings.exists():
-        raise ConfigError(f"{target} exists, and `rag questions` has not begun it", hint=hint)
-    with directory_lock(folder):
-        claim(settings, run, "questions of other settings", hint=hint)
-        with (
-            closing(Journal(target)) as kept,
-            closing(Journal(folder / "rejected.jsonl")) as rejected,
-        ):
-            yield kept, rejected
+def _nothing_to_ask(index: str | Path, answers: Answers) -> DataError:
+    what = f"no passage has {_LEAST_WORDS} words"
+    hint = "index documents with more text"
+    if answers == "rules":
+        what += " of which the rules make a question"
+        hint += ", or let the model choose what to ask for (--answers writer)"
+    return DataError(f"{index}: {what}", hint=hint)
 
 
 def _tasks(
     pipeline: Pipeline, indexes: Sequence[Index], answers: Answers, seed: int
 ) -> Iterator[Task]:
     """What may be asked, in random order; each passage is used once."""
-    orders = [
-        generator(seed, number).permutation(len(opened.passages)).tolist()
-        for number, opened in enumerate(indexes)
-    ]
+    orders = []
+    for number, index in enumerate(indexes):
+        orders.append(generator(seed, number).permutation(len(index.passages)).tolist())
     sources = random.Random(f"{seed}:sources")
     while any(orders):
         number = int(len(orders) > 1 and sources.random() < _HELD_OUT)
@@ -209,14 +199,11 @@ def _tasks(
         draw = random.Random(f"{seed}:{passage.id}")
         is_held_out = number == 1
         if answers == "rules":
-            # A heading alone is too little to say in other words.
-            clumsy = [
-                made
-                for made in make_questions(passage, draw)
-                if made.kind != "heading" or made.text.startswith("How")
-            ]
-            for made in clumsy[:1]:
-                yield Task((passage,), KIND_OF_RULE[made.kind], is_held_out, made)
+            for made in make_questions(passage, draw):
+                # A heading alone is too little to say in other words.
+                if made.kind != "heading" or made.text.startswith("How"):
+                    yield Task((passage,), KIND_OF_RULE[made.kind], is_held_out, made)
+                    break
         elif is_held_out or draw.random() >= _COMPARED:
             yield Task((passage,), draw.choice(kinds_of(passage.text)), is_held_out)
         else:
@@ -241,24 +228,43 @@ def _replies(
         ReaderError: three tasks in a row have no reply, or the last ones.
     """
     failures: list[ReaderError] = []  # since the last reply
-    at_once = model.settings.parallel
-    with ThreadPoolExecutor(at_once) as pool:
-        while block := list(islice(tasks, at_once)):
-            wait_while(pause)
-            asked = [pool.submit(_ask, model, task) for task in block]
-            for task, request in zip(block, asked, strict=True):
-                try:
-                    reply = request.result()
-                except ReaderError as error:
-                    failures.append(error)
-                    if len(failures) == _FAILURES:
-                        raise
-                    log.warning("a question could not be written: %s", error.message)
-                else:
-                    failures.clear()
-                    yield task, reply
+
+    def ask(task: Task) -> str:
+        wait_while(pause)
+        messages = draft_messages(task.passages, task.kind, task.made)
+        return model.complete(messages, _REPLY_TOKENS, SCHEMA).text
+
+    for task, request in map_ahead(ask, tasks, model.settings.parallel):
+        try:
+            reply = request.result()
+        except ReaderError as error:
+            failures.append(error)
+            if len(failures) == _FAILURES:
+                raise
+            log.warning("a question could not be written: %s", error.message)
+        else:
+            failures.clear()
+            yield task, reply
     if failures:
         raise failures[-1]
+
+
+def map_ahead(
+    function: Callable[[Item], str], items: Iterable[Item], at_once: int
+) -> Iterator[tuple[Item, Future[str]]]:
+    """Each item with the call of the function, in their order; so many calls run in threads.
+
+    Example:
+        >>> [(item, call.result()) for item, call in map_ahead(hex, [7, 8], at_once=2)]
+        [(7, '0x7'), (8, '0x8')]
+    """
+    running: deque[tuple[Item, Future[str]]] = deque()
+    with ThreadPoolExecutor(at_once) as pool:
+        for item in items:
+            running.append((item, pool.submit(function, item)))
+            if len(running) == at_once:
+                yield running.popleft()
+        yield from running
 
 
 def wait_while(pause: str | Path | None) -> float:
@@ -269,27 +275,24 @@ def wait_while(pause: str | Path | None) -> float:
     return time.monotonic() - began
 
 
-def _ask(model: Endpoint, task: Task) -> str:
-    messages = draft_messages(task.passages, task.kind, task.made)
-    return model.complete(messages, _REPLY_TOKENS, SCHEMA).text
-
-
 def _judge(pipeline: Pipeline, writer: str, task: Task, reply: str) -> tuple[dict[str, Any], str]:
     """The record of a question, and why it is rejected; "" if it is kept."""
+    record: dict[str, Any] = {"id": task.id}
     draft = parse_draft(reply)
     if draft is None:
-        return {"id": task.id, "reply": reply}, "no JSON with question and answer"
+        return {**record, "reply": reply}, "no JSON with question and answer"
     placed = place_answer(draft, task.passages)
     if placed is None:
-        return {"id": task.id, **draft.model_dump()}, "answer not in the passage"
+        return {**record, **draft.model_dump()}, "answer not in the passage"
+    record |= {"question": placed.question, "writer": writer}
     ids = [passage.id for passage in task.passages]
-    record: dict[str, Any] = {"id": task.id, "question": placed.question, "writer": writer}
     if task.is_held_out:
         made_from = {"answer": placed.answer, "passages": ids}
         record |= {"kind": "unanswerable", "is_impossible": True, "made_from": made_from}
     else:
         record |= {"kind": task.kind, "answers": [placed.answer], "gold_passage_ids": ids}
-    reason = fault_of(placed, task.passages) or _second_look(pipeline, task, placed)
+    reason = fault_of(placed, task.passages)
+    reason = reason or _second_look(pipeline, task, placed)
     return record, reason or _search(pipeline, task, placed)
 
 
@@ -302,10 +305,10 @@ def _second_look(pipeline: Pipeline, task: Task, draft: Draft) -> str:
 
 def _search(pipeline: Pipeline, task: Task, draft: Draft) -> str:
     """Whether a search finds the passages; of held out documents, whether it finds no answer."""
-    found = [passage for _, passage in pipeline.retrieve(draft.question, _TOP_K)]
-    if task.is_held_out:
-        matcher = AnswerMatcher([draft.answer])
-        is_answered = any(matcher.matches(passage.text) for passage in found)
-        return "answered without the held out document" if is_answered else ""
-    wanted = {passage.id for passage in task.passages}
-    return "" if wanted <= {passage.id for passage in found} else "not found by a search"
+    missing = {passage.id for passage in task.passages}
+    matcher = AnswerMatcher([draft.answer])
+    for _, passage in pipeline.retrieve(draft.question, _TOP_K):
+        missing.discard(passage.id)
+        if task.is_held_out and matcher.matches(passage.text):
+            return "answered without the held out document"
+    return "" if task.is_held_out or not missing else "not found by a search"

@@ -6,10 +6,9 @@ import hashlib
 import json
 import random
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -58,30 +57,31 @@ def run_codes_benchmark(
     from rag.commands import index as build
     from retrievers.open import open_retriever
 
-    report = Report("codes", {"half": half, "encoder": encoder})
     files = folder / "files"
     questions = [question for question in make_codes(files) if question.half == half]
     texts = [question.text for question in questions]
-    place = folder / Path(encoder).name
-    build(files, place, encoder=encoder)
+    built = folder / Path(encoder).name
+    build(files, built, encoder=encoder)
     is_first: dict[str, list[bool]] = {}
-    with Index.open(place) as index:
-        passages = [_words(f"{passage.title} {passage.text}") for passage in index.passages]
+    with Index.open(built) as index:
         for kind in ("bm25", "dense", "hybrid"):
-            found = open_retriever(index, kind).search(texts, 1)
-            is_first[kind] = [
-                any(_words(question.record) <= passages[hit.row] for hit in hits)
-                for question, hits in zip(questions, found, strict=True)
-            ]
+            is_first[kind] = []
+            results = open_retriever(index, kind).search(texts, 1)
+            for question, hits in zip(questions, results, strict=True):
+                words = set[str]()
+                for hit in hits:
+                    passage = index.passages[hit.row]
+                    words = _words(f"{passage.title} {passage.text}")
+                is_first[kind].append(_words(question.record) <= words)
     by_bm25 = np.array(is_first["bm25"])
-    rows = []
-    for kind, values in is_first.items():
-        right = np.array(values, float)
-        figures = {"first": bootstrap(right)[0], "where_bm25": bootstrap(right[by_bm25])[0]}
-        report.figures[kind] = figures
-        rows.append((kind, *(f"{figure.times(100):.1f}" for figure in figures.values())))
     title = f"right passage first, per cent of {len(questions)} questions"
-    report.add_table(title, ("retriever", "all", f"{by_bm25.sum()} that BM25 finds"), rows)
+    report = Report("codes", {"half": half, "encoder": encoder}, title)
+    for kind, flags in is_first.items():
+        right = np.array(flags, float)
+        report.rows[kind] = {
+            "all": bootstrap(right)[0].times(100),
+            f"{by_bm25.sum()} that BM25 finds": bootstrap(right[by_bm25])[0].times(100),
+        }
     return report
 
 
@@ -97,28 +97,20 @@ def make_codes(folder: Path, *, seed: int = 0) -> list[CodeQuestion]:
     described = json.loads(RECORDS.read_text(encoding="utf-8"))
     draw = random.Random(seed)
     questions = []
+    words = described["words"]
     for kind in described["kinds"]:
-        records = dict(_records(kind, described["words"], draw))
-        text = kind["head"] + "".join(records.values())
-        atomic_write_text(folder / kind["file"], text)
+        records: dict[str, str] = {}  # by key
+        while len(records) < kind["count"]:
+            key = _filled(kind["key"], words, draw)
+            if key not in records:
+                records[key] = _filled(kind["record"], {**words, "key": [key]}, draw)
+        atomic_write_text(folder / kind["file"], kind["head"] + "".join(records.values()))
         for number, key in enumerate(draw.sample(sorted(records), PER_KIND)):
             wording = kind["wordings"][number % len(kind["wordings"])]
-            question = wording.replace("{key}", key)
             name = f"{kind['kind']}-{number:03d}"
+            question = wording.replace("{key}", key)
             questions.append(CodeQuestion(name, question, kind["kind"], records[key]))
     return questions
-
-
-def _records(
-    kind: dict[str, Any], words: dict[str, list[str]], draw: random.Random
-) -> Iterator[tuple[str, str]]:
-    """Keys and records of a kind, in which every key is drawn once."""
-    keys = set[str]()
-    while len(keys) < kind["count"]:
-        key = _filled(kind["key"], words, draw)
-        if key not in keys:
-            keys.add(key)
-            yield key, _filled(kind["record"], {**words, "key": [key]}, draw)
 
 
 def _filled(pattern: str, words: dict[str, list[str]], draw: random.Random) -> str:

@@ -4,10 +4,10 @@ import gc
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from rag.core.arrays import Float64
 from rag.core.errors import ConfigError, DataError
 from rag.metrics.significance import Interval
 
@@ -26,15 +26,26 @@ def ratio(a: Sequence[float], b: Sequence[float]) -> Interval:
     return interval_of(lambda x, y, axis: np.median(x, axis) / np.median(y, axis), a, b)
 
 
+def ratio_of_means(a: Sequence[float], b: Sequence[float]) -> Interval:
+    """mean(a) / mean(b) with a bootstrap interval; entry i of both belongs to question i."""
+    return interval_of(lambda x, y, axis: x.mean(axis) / y.mean(axis), a, b)
+
+
+def percentile(values: Sequence[float], percent: float) -> Interval:
+    """A percentile with its bootstrap interval over the values."""
+    return interval_of(lambda x, axis: np.percentile(x, percent, axis), values, resamples=1000)
+
+
 def interval_of(
-    statistic: Callable[..., Any], *samples: Sequence[float], resamples: int = 2000
+    statistic: Callable[..., Float64], *samples: Sequence[float], resamples: int = 2000
 ) -> Interval:
     """`statistic(*samples, axis=-1)` with its 95 % percentile bootstrap interval; entries stay
     together.
     """
     from scipy.stats import bootstrap
 
-    value, n = float(statistic(*map(np.asarray, samples), axis=-1)), len(samples[0])
+    value = float(statistic(*map(np.asarray, samples), axis=-1))
+    n = len(samples[0])
     if n == 1:
         return Interval(value, value, value, n)
     resampled = bootstrap(
@@ -51,7 +62,7 @@ def interval_of(
 
 
 def time_interleaved(
-    contestants: Mapping[str, Callable[[], Any]],
+    contestants: Mapping[str, Callable[[], object]],
     *,
     rounds: int,
     warm_up: int = 1,
@@ -75,9 +86,9 @@ def time_interleaved(
     for _ in range(warm_up):
         for run in contestants.values():
             run()
-    seconds: dict[str, list[float]] = {name: [] for name in contestants}
-    for number in range(rounds):
-        names = list(contestants) if number % 2 == 0 else list(contestants)[::-1]
+    names = list(contestants)
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+    for _ in range(rounds):
         for name in names:
             gc.collect()
             gc.disable()
@@ -87,6 +98,7 @@ def time_interleaved(
                 seconds[name].append(time.perf_counter() - started)
             finally:
                 gc.enable()
+        names.reverse()
     return seconds
 
 
@@ -104,10 +116,9 @@ def question_texts(path: str | Path, *, limit: int | None = None) -> list[str]:
     """
     from rag.data.questions import draw_sample, read_questions
 
-    questions = read_questions(path)
-    texts = [
-        question.text for question in (draw_sample(questions, limit, 0) if limit else questions)
-    ]
-    if not texts:
+    questions = list(read_questions(path))
+    if limit:
+        questions = draw_sample(questions, limit, 0)
+    if not questions:
         raise DataError(f"{path}: no questions found")
-    return texts
+    return [question.text for question in questions]

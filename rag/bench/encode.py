@@ -3,16 +3,15 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any
 
 import numpy as np
 
-from rag.bench.common import Timings, ratio, time_interleaved
+from rag.bench.common import ratio, time_interleaved
 from rag.bench.report import Report
 from rag.core.optional import require
 from rag.core.types import Passage
 
-_CONTESTANTS = ("ours bf16", "ours fp32", "peer bf16", "peer fp32")
+_PEERS = ("peer fp32", "peer bf16")
 
 
 def run_encode_benchmark(
@@ -48,14 +47,10 @@ def run_encode_benchmark(
     from rag.runtime.hardware import precisions, resolve_device
 
     device = resolve_device(device)
-    has_bf16 = "bf16" in precisions(device)
-    chosen = [name for name in _CONTESTANTS if has_bf16 or not name.endswith("bf16")]
-    documents, options = (
-        read_documents(corpus, format=format),
-        CorpusOptions.model_validate({"split": split}),
-    )
+    options = CorpusOptions.model_validate({"split": split})
+    documents = read_documents(corpus, format=format)
     passages = list(islice(split_documents(documents, options), n))
-    settings = {
+    settings: dict[str, object] = {
         "corpus": corpus,
         "passages": len(passages),
         "split": split,
@@ -64,80 +59,68 @@ def run_encode_benchmark(
         "rounds": rounds,
         "device": device,
     }
-    report = Report("encode", settings)
-    runs, max_length = _runs(passages, encoder, batch_size, chosen, device)
+    title = "encoding, median of rounds [over rounds]; peer is sentence-transformers"
+    report = Report("encode", settings, title)
+    precision_names = ["fp32"]
+    if "bf16" in precisions(device):
+        precision_names.insert(0, "bf16")
+    else:
+        report.notes.append(f"{device} has no bf16 arithmetic: fp32 alone was measured")
+    runs: dict[str, Callable[[], object]] = {}
+    max_length = 0
+    for name in precision_names:
+        run, max_length = _ours(passages, encoder, batch_size, device, name)
+        runs[f"ours {name}"] = run
+    for name in precision_names:
+        runs[f"peer {name}"] = _peer(passages, encoder, batch_size, device, name, max_length)
     report.notes.append(
         f"at most {batch_size} texts per batch and {max_length} tokens per text for all"
     )
     timings = time_interleaved(runs, rounds=rounds, warm_up=0)
-    _add_speeds(report, timings, len(passages))
-    report.figures["passages_per_s"] = {
-        name: len(passages) / float(np.median(timings[name])) for name in runs
-    }
-    for peer in ("peer fp32", "peer bf16"):
-        if "ours bf16" in runs and peer in runs:
-            report.figures[f"ours bf16 / {peer}"] = ratio(
-                timings[peer], timings["ours bf16"]
-            ).to_json()
-    if not has_bf16:
-        report.notes.append(f"{device} has no bf16 arithmetic: fp32 alone was measured")
+    for name, seconds in timings.items():
+        report.rows[name] = {"passages/s": len(passages) / float(np.median(seconds))}
+        for peer in _PEERS:
+            if peer in timings:
+                report.rows[name][f"× {peer}"] = ratio(timings[peer], seconds)
     return report
 
 
-def _runs(
+def _ours(
+    passages: Sequence[Passage], encoder: str | None, batch_size: int, device: str, precision: str
+) -> tuple[Callable[[], object], int]:
+    """The timed function of this system, warmed up, and its token limit."""
+    from retrievers.encoders.bi_encoder import BiEncoder
+
+    titles = [passage.title for passage in passages]
+    texts = [passage.text for passage in passages]
+    ours = BiEncoder.load(
+        encoder,
+        device=device,
+        precision=precision,
+        layout="{title} {text}",
+        batch_size=batch_size,
+    )
+    ours.encode_passages(titles[:batch_size], texts[:batch_size])
+    return partial(ours.encode_passages, titles, texts), ours.identity.max_length
+
+
+def _peer(
     passages: Sequence[Passage],
     encoder: str | None,
     batch_size: int,
-    contestants: Sequence[str],
     device: str,
-) -> tuple[dict[str, Callable[[], Any]], int]:
-    """The timed function of each contestant, warmed up on a few passages; and the token limit of
-    all.
-    """
+    precision: str,
+    max_length: int,
+) -> Callable[[], object]:
+    """The timed function of sentence-transformers, warmed up."""
     from rag.runtime.model_files import model_folder
-    from retrievers.encoders.bi_encoder import BiEncoder
 
-    titles, texts = [p.title for p in passages], [p.text for p in passages]
-    joined = [f"{p.title} {p.text}" if p.title else p.text for p in passages]
-    runs: dict[str, Callable[[], Any]] = {}
-    max_length = 0
-    for name in contestants:
-        side, _, precision = name.partition(" ")
-        if side == "ours":
-            ours = BiEncoder.load(
-                encoder,
-                device=device,
-                precision=precision,
-                layout="{title} {text}",
-                batch_size=batch_size,
-            )
-            max_length = ours.identity.max_length
-            ours.encode_passages(titles[:batch_size], texts[:batch_size])
-            runs[name] = partial(ours.encode_passages, titles, texts)
-        else:
-            library = require("sentence_transformers", extra="bench")
-            peer = library.SentenceTransformer(str(model_folder(encoder)), device=device)
-            max_length = max_length or peer.max_seq_length
-            peer.max_seq_length = max_length
-            if precision == "bf16":
-                peer = peer.bfloat16()
-            peer.encode(joined[:batch_size], batch_size=batch_size, show_progress_bar=False)
-            runs[name] = partial(
-                peer.encode, joined, batch_size=batch_size, show_progress_bar=False
-            )
-    return runs, max_length
-
-
-def _add_speeds(report: Report, timings: Timings, n: int) -> None:
-    reference = "peer fp32" if "peer fp32" in timings else next(iter(timings))
-    peers = list(dict.fromkeys(name for name in (reference, "peer bf16") if name in timings))
-    rows = [
-        (
-            name,
-            f"{n / np.median(timings[name]):,.1f}",
-            *(f"{ratio(timings[peer], timings[name]):.2f}" for peer in peers),
-        )
-        for name in timings
-    ]
-    title = "encoding, median of rounds [95 % bootstrap interval over rounds]; peer is sentence-transformers"
-    report.add_table(title, ("encoder", "passages/s", *(f"× {peer}" for peer in peers)), rows)
+    library = require("sentence_transformers", extra="bench")
+    peer = library.SentenceTransformer(str(model_folder(encoder)), device=device)
+    peer.max_seq_length = max_length
+    if precision == "bf16":
+        peer = peer.bfloat16()
+    texts = [f"{passage.title} {passage.text}".lstrip() for passage in passages]
+    encode = partial(peer.encode, batch_size=batch_size, show_progress_bar=False)
+    encode(texts[:batch_size])
+    return partial(encode, texts)

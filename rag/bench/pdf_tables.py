@@ -8,11 +8,11 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
-from operator import itemgetter
-from statistics import mean
+from operator import attrgetter
+from statistics import mean, median
 
 from rag.bench.table_files import MadeTable, PdfPage, pdf, spots, wrapped
 from rag.data.documents.convert import convert
@@ -58,29 +58,28 @@ def made_pdfs(seed: str = "1") -> Iterator[MadePdf]:
 def _made(kind: str, draw: random.Random) -> MadePdf:
     page = PdfPage()
     y = page.prose(50, 800, [_phrase(draw, 3).capitalize()], size=16)
+    tables: list[MadeTable] = []
     if kind == "prose in two columns":
         for left in (50, 310):
             page.prose(left, y - 10, wrapped(_sentences(draw, 60), 46))
-        return MadePdf(kind, pdf([page]), ())
-    if kind == "unruled, beside prose":
+    elif kind == "unruled, beside prose":
         page.prose(50, y - 10, wrapped(_sentences(draw, 50), 46))
-        made = _table(kind, draw)
-        page.table(310, y - 60, made, is_ruled=False)
-        return MadePdf(kind, pdf([page]), (made,))
-    y = page.prose(50, y - 8, wrapped(_sentences(draw, 6), 90))
-    tables = [_table(kind, draw) for _ in range(3 if "several" in kind else 1)]
-    for made in tables:
-        y = page.prose(50, y - 12, [f"{_phrase(draw, 2).capitalize()}:"])
+        tables.append(_table(kind, draw))
+        page.table(310, y - 60, tables[0], is_ruled=False)
+    else:
+        y = page.prose(50, y - 8, wrapped(_sentences(draw, 6), 90))
+        tables += [_table(kind, draw) for _ in range(3 if "several" in kind else 1)]
         most = 14 if "wrapped" in kind else 30
-        y = page.table(50, y - 6, made, is_ruled="unruled" not in kind, most=most)
-        y = page.prose(50, y - 14, wrapped(_sentences(draw, 4), 90))
+        for made in tables:
+            y = page.prose(50, y - 12, [f"{_phrase(draw, 2).capitalize()}:"])
+            y = page.table(50, y - 6, made, is_ruled="unruled" not in kind, most=most)
+            y = page.prose(50, y - 14, wrapped(_sentences(draw, 4), 90))
     return MadePdf(kind, pdf([page]), tuple(tables))
 
 
 def _table(kind: str, draw: random.Random) -> MadeTable:
     n_columns = draw.randrange(3, 6)
-    names = _phrase(draw, n_columns).title().split()
-    headings: list[tuple[str, ...]] = [(name,) for name in names]
+    headings: list[tuple[str, ...]] = list(zip(_phrase(draw, n_columns).title().split()))
     if "two levels" in kind:
         headings += [("Change", "Day"), ("Change", "Year")]
     if "wrapped" in kind:
@@ -100,8 +99,7 @@ def _phrase(draw: random.Random, n_words: int) -> str:
 
 
 def _sentences(draw: random.Random, count: int) -> str:
-    texts = (_phrase(draw, draw.randrange(5, 12)).capitalize() for _ in range(count))
-    return " ".join(f"{text}." for text in texts)
+    return " ".join(f"{_phrase(draw, draw.randrange(5, 12)).capitalize()}." for _ in range(count))
 
 
 def expected_text(made: MadeTable) -> str:
@@ -124,33 +122,34 @@ def cells_of(text: str) -> Counter[tuple[str, str, str]]:
     return cells
 
 
-def _shares(pdfs: Sequence[MadePdf]) -> Iterator[tuple[str, float, int]]:
-    """The kind, the share of its cells that are read right, and rows that are none, per file."""
-    for made in pdfs:
-        converted = convert(made.data, "a.pdf")
-        found = [block for block in converted.blocks if block.kind == "row"]
-        given = cells_of("\n".join(converted.text_of(block) for block in found))
-        expected = cells_of("\n".join(map(expected_text, made.tables)))
-        n_right = (given & expected).total()
-        yield made.kind, n_right / max(expected.total(), 1), (given - expected).total()
+def share_read(made: MadePdf) -> tuple[float, int]:
+    """The share of a file's cells that are read right, and how many are read that it has not."""
+    converted = convert(made.data, "a.pdf")
+    rows = [converted.text_of(block) for block in converted.blocks if block.kind == "row"]
+    found = cells_of("\n".join(rows))
+    expected = cells_of("\n".join(map(expected_text, made.tables)))
+    share = (found & expected).total() / max(expected.total(), 1)
+    return share, (found - expected).total()
 
 
 def main() -> None:
     """Print the shares by kind, and the time per page."""
     pdfs = list(made_pdfs(*sys.argv[1:]))
-    results = list(_shares(pdfs))
-    for kind, of_kind in groupby(results, key=itemgetter(0)):
-        _, of_files, n_wrong = zip(*of_kind, strict=True)
-        print(f"{kind}: {mean(of_files):.1%} of the cells are right, {sum(n_wrong)} read are none")
-    shares = [share for made, (_, share, _) in zip(pdfs, results, strict=True) if made.tables]
+    shares = []
+    for kind, of_kind in groupby(pdfs, key=attrgetter("kind")):
+        results = [(made, *share_read(made)) for made in of_kind]
+        shares += [share for made, share, _ in results if made.tables]
+        right = mean(share for _, share, _ in results)
+        wrong = sum(n_wrong for _, _, n_wrong in results)
+        print(f"{kind}: {right:.1%} of the cells are right, {wrong} read are none")
     print("all:", bootstrap(shares))
-    rounds = list[float]()
+    rounds = []
     for _ in range(5):
         start = time.perf_counter()
         for made in pdfs:
             convert(made.data, "a.pdf")
         rounds.append(1000 * (time.perf_counter() - start) / len(pdfs))
-    print(f"{sorted(rounds)[2]:.1f} ms a page")
+    print(f"{median(rounds):.1f} ms a page")
 
 
 if __name__ == "__main__":

@@ -3,47 +3,90 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rag.bench.common import interval_of
-from rag.bench.load import latency_interval
-from rag.bench.report import Report
+from rag.bench.common import percentile, ratio_of_means
+from rag.bench.report import Figure, Report
 from rag.core.log import Progress
-from rag.core.types import Question
+from rag.core.types import AnswerSet, Question
 from rag.data.text import exact_match
-from rag.metrics.significance import Interval, bootstrap
+from rag.metrics.significance import bootstrap
 
 if TYPE_CHECKING:
     from rag.core.types import RankedPassages
-
-    _Read = Callable[[Sequence[str], Sequence[RankedPassages]], list[tuple[str, int | None]]]
+    from readers.protocols import Reader
 
 
 @dataclass(slots=True)
 class _Contestant:
-    """A reader, and its measurements.
+    """A reader, and its measurements of each question.
 
     Attributes:
-        read: questions with their passages → the answer of each, and its token-layers if they are
-            counted.
-        costs: token-layers of each question read alone.
-        alone_s, batched_s: seconds per question, read alone and in a batch.
-        alone_cpu_s: processor time per question read alone, of all threads.
-        right: whether each answer matched.
+        alone_s, alone_cpu_s, token_layers, right: read alone: time, processor time of all threads,
+            cost, whether the answer matched.
+        batched_s: time per question, read in a batch.
     """
 
-    read: _Read
-    costs: list[float] = field(default_factory=list)
+    reader: Reader
     alone_s: list[float] = field(default_factory=list)
-    batched_s: list[float] = field(default_factory=list)
     alone_cpu_s: list[float] = field(default_factory=list)
-    right: list[bool] = field(default_factory=list)
+    token_layers: list[float] = field(default_factory=list)
+    right: list[float] = field(default_factory=list)
+    batched_s: list[float] = field(default_factory=list)
+
+    def read(
+        self, questions: Sequence[Question], ranked: Sequence[RankedPassages], *, batched: bool
+    ) -> None:
+        """Read a question alone, or a batch, and note what it took."""
+        started = time.perf_counter()
+        cpu_before = time.process_time()
+        answers = self.answer(questions, ranked)
+        seconds = time.perf_counter() - started
+        if batched:
+            self.batched_s += [seconds / len(questions)] * len(questions)
+            return
+        self.alone_s.append(seconds)
+        self.alone_cpu_s.append(time.process_time() - cpu_before)
+        [question] = questions
+        [result] = answers
+        best = result.answers[0].text if result.answers else ""
+        self.right.append(exact_match(best, question.answers, question.answer_profile))
+        if "token_layers" in result.reading:
+            self.token_layers.append(result.reading["token_layers"])
+
+    def answer(
+        self, questions: Sequence[Question], ranked: Sequence[RankedPassages]
+    ) -> list[AnswerSet]:
+        """The best answer to each question."""
+        from readers.protocols import ReadRequest
+
+        texts = [question.text for question in questions]
+        return self.reader.read(list(map(ReadRequest, texts, ranked)), n_best=1)
+
+    def figures(self, first: str, base: _Contestant) -> dict[str, Figure]:
+        """A row of the table, beside the contestant called `first`."""
+        row: dict[str, Figure] = {
+            "ms a question": 1000 * float(np.mean(self.alone_s)),
+            "95 %": 1000 * float(np.quantile(self.alone_s, 0.95)),
+            "median processor ms": percentile(self.alone_cpu_s, 50).times(1000),
+            f"processor / {first}": ratio_of_means(self.alone_cpu_s, base.alone_cpu_s),
+            f"× {first}": ratio_of_means(base.alone_s, self.alone_s),
+            "EM": bootstrap(self.right)[0].times(100),
+        }
+        if self.token_layers:
+            share = np.mean(self.token_layers) / np.mean(base.token_layers)
+            row["token-layers, %"] = 100 * float(share)
+        if self.batched_s:
+            row["ms in batches"] = 1000 * float(np.mean(self.batched_s))
+            gain = np.mean(base.batched_s) / np.mean(self.batched_s)
+            row[f"× {first} in batches"] = float(gain)
+        return row
 
 
 def run_read_benchmark(
@@ -76,12 +119,16 @@ def run_read_benchmark(
     """
     from rag.data.questions import draw_sample, read_questions
     from rag.pipeline import Pipeline
+    from readers.open import open_reader
 
     drawn = draw_sample(read_questions(questions), sample, 0)
-    pipeline = Pipeline.open(index, retriever=retriever, reader=False)
-    ranked = pipeline.retrieve_many([question.text for question in drawn], top_k)
-    pipeline.close()
-    settings = {
+    with Pipeline.open(index, retriever=retriever, reader=False) as pipeline:
+        ranked = pipeline.retrieve_many([question.text for question in drawn], top_k)
+    contestants: dict[str, _Contestant] = {}
+    for effort, name in product(efforts, precision):
+        label = effort if len(precision) == 1 else f"{effort}, {name}"
+        contestants[label] = _Contestant(open_reader(reader, precision=name, effort=effort))
+    settings: dict[str, object] = {
         "index": index,
         "questions": questions,
         "sample": len(drawn),
@@ -90,113 +137,31 @@ def run_read_benchmark(
         "retriever": retriever,
         "batch_size": batch_size,
     }
-    report = Report("read", settings)
-    contestants = {
-        ", ".join([effort, each][: len(precision)]): _Contestant(_ours(reader, each, effort))
-        for effort, each in product(efforts, precision)
-    }
-    _measure(contestants, drawn, ranked, batch_size)
-    _fill(report, contestants, next(iter(contestants)))
+    _measure(list(contestants.values()), drawn, ranked, batch_size)
+    report = Report("read", settings, "reading [over questions]")
+    first, base = next(iter(contestants.items()))
+    for label, contestant in contestants.items():
+        report.rows[label] = contestant.figures(first, base)
     return report
 
 
-def _ours(source: str | None, precision: str, effort: str) -> _Read:
-    from readers.open import open_reader
-    from readers.protocols import ReadRequest
-
-    opened = open_reader(source, precision=precision, effort=effort)
-
-    def read(
-        questions: Sequence[str], ranked: Sequence[RankedPassages]
-    ) -> list[tuple[str, int | None]]:
-        results = opened.read(list(map(ReadRequest, questions, ranked)), n_best=1)
-        return [
-            (result.answers[0].text if result.answers else "", result.reading.get("token_layers"))
-            for result in results
-        ]
-
-    return read
-
-
 def _measure(
-    contestants: dict[str, _Contestant],
-    drawn: Sequence[Question],
+    contestants: list[_Contestant],
+    questions: Sequence[Question],
     ranked: Sequence[RankedPassages],
     batch_size: int,
 ) -> None:
     """Contestants take turns question by question, then batch by batch, every second time in
     reverse.
     """
-    for contestant in contestants.values():  # warm up
-        contestant.read([drawn[0].text], ranked[:1])
+    for contestant in contestants:  # warm up
+        contestant.answer(questions[:1], ranked[:1])
     sizes = sorted({1, batch_size})
-    with Progress(len(sizes) * len(drawn), "questions", "read") as progress:
+    with Progress(len(sizes) * len(questions), "questions", "read") as progress:
         for size in sizes:
-            for turn, begin in enumerate(range(0, len(drawn), size)):
-                part, hits = drawn[begin : begin + size], ranked[begin : begin + size]
-                for contestant in list(contestants.values())[:: 1 if turn % 2 == 0 else -1]:
-                    started, cpu_before = time.perf_counter(), time.process_time()
-                    answers = contestant.read([question.text for question in part], hits)
-                    seconds = (time.perf_counter() - started) / len(part)
-                    cpu_s = time.process_time() - cpu_before
-                    if size == 1:
-                        [(answer, cost)] = answers
-                        contestant.right.append(
-                            exact_match(answer, part[0].answers, part[0].answer_profile)
-                        )
-                        contestant.costs += [] if cost is None else [cost]
-                        contestant.alone_s.append(seconds)
-                        contestant.alone_cpu_s.append(cpu_s)
-                    else:
-                        contestant.batched_s += [seconds] * len(part)
+            for begin in range(0, len(questions), size):
+                part = questions[begin : begin + size]
+                for contestant in contestants:
+                    contestant.read(part, ranked[begin : begin + size], batched=size > 1)
+                contestants.reverse()
                 progress.update(len(part))
-
-
-def _fill(report: Report, contestants: dict[str, _Contestant], first: str) -> None:
-    base = contestants[first]
-    columns, rows = list[str](), list[list[str]]()
-    for name, own in contestants.items():
-        p50, p95 = (1000 * float(np.quantile(own.alone_s, q)) for q in (0.5, 0.95))
-        faster, em = (
-            _mean_ratio(base.alone_s, own.alone_s),
-            bootstrap(np.array(own.right, float))[0],
-        )
-        cpu = latency_interval(own.alone_cpu_s, 50)
-        cpu_share = _mean_ratio(own.alone_cpu_s, base.alone_cpu_s)
-        share = float(np.mean(own.costs) / np.mean(base.costs)) if own.costs else None
-        batched_ms = 1000 * float(np.mean(own.batched_s)) if own.batched_s else None
-        batched = float(np.mean(base.batched_s) / np.mean(own.batched_s)) if own.batched_s else None
-        figures: dict[str, Any] = {
-            "ms": 1000 * float(np.mean(own.alone_s)),
-            "p50_ms": p50,
-            "p95_ms": p95,
-            "cpu_p50_s": cpu,
-            "cpu_share": cpu_share,
-            "batched_ms": batched_ms,
-            "faster": faster,
-            "em": em,
-            "batched_faster": batched,
-            "token_layers": share,
-        }
-        cells = [
-            ("effort", name),
-            ("ms a question", f"{figures['ms']:.0f}"),
-            ("p95", f"{p95:.0f}"),
-            ("in batches", "–" if batched_ms is None else f"{batched_ms:.0f}"),
-            ("median processor ms", f"{cpu.times(1000):.0f}"),
-            (f"/ {first}", f"{cpu_share:.2f}"),
-            (f"× {first}", f"{faster:.2f}"),
-            ("in batches", "–" if batched is None else f"{batched:.2f}"),
-            ("token-layers", "–" if share is None else f"{100 * share:.0f} %"),
-            ("EM", f"{em.times(100):.1f}"),
-        ]
-        report.figures[name] = figures
-        rows.append([text for _, text in cells])
-        columns = [column for column, _ in cells]
-    title = "reading [95 % bootstrap interval over questions]"
-    report.add_table(title, columns, rows)
-
-
-def _mean_ratio(a: Sequence[float], b: Sequence[float]) -> Interval:
-    """Ratio of the mean seconds of the same questions."""
-    return interval_of(lambda x, y, axis: x.mean(axis) / y.mean(axis), a, b)

@@ -7,6 +7,7 @@ Writes `passages.jsonl` for `rag index --split none` and `questions.jsonl` for `
 """
 
 import argparse
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,45 +17,41 @@ from readers.extractive.training.data import window_bounds
 Record = dict[str, Any]
 
 
-def cut(records: list[Record], words: int) -> tuple[list[Record], list[Record]]:
+def cut(records: Iterable[Record], words: int) -> tuple[list[Record], list[Record]]:
     """The windows of all contexts, each text once, and the questions with the windows that hold an
     answer.
 
     No border depends on where an answer stands, so that a question may have no window that holds
-    one whole.
+    an answer whole.
     """
-    passages = dict[str, Record]()
-    bounds = dict[str, list[tuple[int, int]]]()
-    for record in records:
-        if (context := record["context"]) in bounds:
-            continue
-        bounds[context] = list(window_bounds(context, words, []))
-        for place, (begin, end) in enumerate(bounds[context]):
-            text, name = context[begin:end], f"{len(bounds) - 1}-{place}"
-            passages.setdefault(text, {"id": name, "title": record["title"], "text": text})
+    passages: dict[str, Record] = {}
+    bounds_of: dict[str, list[tuple[int, int]]] = {}
     questions = []
     for record in records:
-        spans = [(a["start"], a["start"] + len(a["text"])) for a in record["answers"]]
-        gold = [
-            passages[record["context"][begin:end]]["id"]
-            for begin, end in bounds[record["context"]]
-            if any(begin <= first and last <= end for first, last in spans)
-        ]
-        answers = [a["text"] for a in record["answers"]]
-        questions.append(
-            {
-                "id": record["id"],
-                "question": record["question"],
-                "answers": answers,
-                "gold_passage_ids": gold,
-            }
-        )
+        context = record["context"]
+        if context not in bounds_of:
+            bounds_of[context] = list(window_bounds(context, words, []))
+            for number, (begin, end) in enumerate(bounds_of[context]):
+                passage = {"id": f"{len(bounds_of) - 1}-{number}", "title": record["title"]}
+                text = context[begin:end]
+                passages.setdefault(text, {**passage, "text": text})
+        gold = []
+        for begin, end in bounds_of[context]:
+            if any(_stands_within(answer, begin, end) for answer in record["answers"]):
+                gold.append(passages[context[begin:end]]["id"])
+        question = {"id": record["id"], "question": record["question"]}
+        question["answers"] = [answer["text"] for answer in record["answers"]]
+        questions.append({**question, "gold_passage_ids": gold})
     return list(passages.values()), questions
+
+
+def _stands_within(answer: Record, begin: int, end: int) -> bool:
+    return begin <= answer["start"] and answer["start"] + len(answer["text"]) <= end
 
 
 def main(file: Path, out: Path, *, words: int) -> None:
     """Write both files."""
-    passages, questions = cut(list(json_records(file)), words)
+    passages, questions = cut(json_records(file), words)
     out.mkdir(parents=True, exist_ok=True)
     write_json_lines(out / "passages.jsonl", passages)
     write_json_lines(out / "questions.jsonl", questions)

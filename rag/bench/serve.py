@@ -1,15 +1,32 @@
 """Asking over HTTP: latency alone and with many clients, throughput, batching."""
 
+from __future__ import annotations
+
+import threading
+import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
+from http.client import HTTPConnection, HTTPException
+from itertools import chain, product
 from pathlib import Path
 
-from rag.bench.common import check_counts, question_texts, ratio, time_interleaved
-from rag.bench.load import LoadResult, latency_interval, run_load
+from rag.bench.common import check_counts, percentile, question_texts, ratio, time_interleaved
 from rag.bench.report import Report
-from rag.bench.server_process import ServerProcess
-from rag.core.errors import ConfigError
+from rag.bench.server_process import ServerProcess, post_json
+from rag.core.errors import ConfigError, RagError
 from rag.core.log import Progress
+
+
+@dataclass(frozen=True, slots=True)
+class LoadResult:
+    """Seconds of every request, in the order of their questions, and from the first to the last
+    answer.
+    """
+
+    latencies_s: list[float]
+    wall_s: float
 
 
 def run_serve_benchmark(
@@ -45,9 +62,7 @@ def run_serve_benchmark(
             hint=f"use --requests {3 * max(clients) * max(rounds, 1)} or more",
         )
     texts = question_texts(questions)
-    named = {"--retriever": retriever, "--precision": precision, "--reader": reader}
-    arguments = [word for name, value in named.items() if value for word in (name, value)]
-    settings = {
+    settings: dict[str, object] = {
         "index": index,
         "questions": questions,
         "requests": requests,
@@ -57,10 +72,12 @@ def run_serve_benchmark(
         "reader": reader or "shipped",
         "precision": precision,
     }
-    report = Report("serve", settings)
-    runs: dict[tuple[str, int], list[LoadResult]] = {
-        (name, count): [] for count in clients for name in ("batching", "one by one")
-    }
+    title = "latency [over requests] and throughput"
+    report = Report("serve", settings, title)
+    arguments = ["--retriever", retriever, "--precision", precision]
+    if reader:
+        arguments += ["--reader", reader]
+    results: dict[tuple[int, str], list[LoadResult]] = {}
     with (
         ServerProcess(index, arguments=arguments) as batching,
         ServerProcess(index, arguments=arguments, settings={"batch_max_size": 1}) as single,
@@ -68,52 +85,81 @@ def run_serve_benchmark(
     ):
         servers = {"batching": batching, "one by one": single}
 
-        def load(server: ServerProcess, count: int, requests: int, first: int = 0) -> LoadResult:
-            place = server.host, server.port
-            return run_load(
-                *place, texts, clients=count, requests=requests, top_k=top_k, first=first
+        def load(count: int, name: str) -> None:
+            before = results[count, name]
+            result = run_load(
+                servers[name],
+                texts,
+                clients=count,
+                requests=per_round,
+                top_k=top_k,
+                first=len(before) * per_round,
             )
-
-        def run(name: str, count: int) -> None:
-            done = runs[name, count]
-            done.append(load(servers[name], count, per_round, len(done) * per_round))
+            before.append(result)
             progress.update(per_round)
 
-        for server in servers.values():
-            load(server, max(clients), 2 * max(clients))  # warm up
-        time_interleaved({f"{key}": partial(run, *key) for key in runs}, rounds=rounds, warm_up=0)
-        report.figures["start_s"] = batching.ready_after_s
-    _fill(report, runs, clients)
+        for server in servers.values():  # warm up
+            most = max(clients)
+            run_load(server, texts, clients=most, requests=2 * most, top_k=top_k)
+        runs = {}
+        for count, name in product(clients, servers):
+            results[count, name] = []
+            runs[f"{count}, {name}"] = partial(load, count, name)
+        time_interleaved(runs, rounds=rounds, warm_up=0)
+    for (count, name), loads in results.items():
+        latencies = list(chain.from_iterable(load.latencies_s for load in loads))
+        walls = [load.wall_s for load in loads]
+        alone = [load.wall_s for load in results[count, "one by one"]]
+        report.rows[f"{count} clients, {name}"] = {
+            "p50 ms": percentile(latencies, 50).times(1000),
+            "p95 ms": percentile(latencies, 95).times(1000),
+            "requests/s": len(latencies) / sum(walls),
+            "throughput / one by one": ratio(alone, walls),
+        }
     return report
 
 
-def _fill(
-    report: Report, runs: dict[tuple[str, int], list[LoadResult]], clients: Sequence[int]
-) -> None:
-    rows, figures = [], {}
-    for (name, count), results in sorted(runs.items(), key=lambda item: (item[0][1], item[0][0])):
-        every = [latency_s for result in results for latency_s in result.latencies_s]
-        joined = LoadResult(every, sum(result.wall_s for result in results))
-        p50, p95 = (latency_interval(joined.latencies_s, percent) for percent in (50, 95))
-        label = f"{count} client{'s' if count > 1 else ''}, {name}"
-        latencies = [f"{figure.times(1000):.0f}" for figure in (p50, p95)]
-        rows.append(
-            (label, *latencies, f"{joined.requests_per_s:.2f}", str(len(joined.latencies_s)))
-        )
-        figures[label] = {
-            "clients": count,
-            "server": name,
-            "p50_s": p50,
-            "p95_s": p95,
-            "requests": len(joined.latencies_s),
-            "requests_per_s": joined.requests_per_s,
-        }
-    title = "latency and throughput [95 % bootstrap interval over requests]"
-    report.add_table(title, ("", "p50 ms", "p95 ms", "requests/s", "requests"), rows)
-    most = max(clients)
-    gain = ratio(
-        [r.wall_s for r in runs["one by one", most]], [r.wall_s for r in runs["batching", most]]
-    )
-    report.figures |= {"loads": figures, "batching_gain": gain}
-    row = (f"{most} clients, batching / one by one", f"{gain:.2f}")
-    report.add_table("batching", ("", "throughput ratio"), [row])
+def run_load(
+    server: ServerProcess,
+    questions: Sequence[str],
+    *,
+    clients: int,
+    requests: int,
+    top_k: int,
+    first: int = 0,
+) -> LoadResult:
+    """Send `requests` questions from `clients` threads; each client has a connection of its own and
+    sends the next question after its answer.
+
+    Args:
+        questions: sent in turn, beginning with number `first`, so that repeated runs ask different
+            ones; used again from the start if they run out.
+        top_k: passages read for each question.
+
+    Raises:
+        RagError: a request failed.
+    """
+    client = threading.local()
+    connections: list[HTTPConnection] = []
+
+    def connect() -> None:
+        client.connection = HTTPConnection(server.host, server.port, timeout=300)
+        connections.append(client.connection)
+
+    def ask(number: int) -> float:
+        question = questions[(first + number) % len(questions)]
+        began = time.perf_counter()
+        post_json(client.connection, "/v1/ask", {"question": question, "top_k": top_k})
+        return time.perf_counter() - began
+
+    began = time.perf_counter()
+    pool = ThreadPoolExecutor(min(clients, requests), initializer=connect)
+    try:
+        latencies_s = list(pool.map(ask, range(requests)))
+    except (RagError, OSError, HTTPException, ValueError) as error:
+        raise RagError(f"a request failed: {error}", hint="look at the server's log") from error
+    finally:
+        pool.shutdown(cancel_futures=True)
+        for connection in connections:
+            connection.close()
+    return LoadResult(latencies_s, time.perf_counter() - began)

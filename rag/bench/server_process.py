@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
 import http.client
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from rag.core.errors import DataError, ResourceError
 
-_LISTENING, _START_TIMEOUT_S = "listening on ", 300.0
+_ADDRESS = re.compile(r"^listening on \w+://([\w.-]+):(\d+)", re.MULTILINE)
+_START_TIMEOUT_S = 300.0
+_STOP_TIMEOUT_S = 60.0
+_LOG_TAIL = 1500  # characters of the log in an error
 
 
 class ServerProcess:
@@ -29,12 +31,15 @@ class ServerProcess:
         port: to listen on; 0 is a free one.
         settings: RAG_SERVE_… settings by their name in lower case, for example `batch_max_size`.
 
+    Attributes:
+        process, host, port: known from the beginning of the `with` block on.
+
     Raises:
         ResourceError: the server ended or was not ready in time; the message has the end of its
             log.
     """
 
-    process: subprocess.Popen[str]  # from `__enter__` on
+    process: subprocess.Popen[bytes]
 
     def __init__(
         self,
@@ -46,77 +51,61 @@ class ServerProcess:
     ) -> None:
         serve = (sys.executable, "-m", "rag.cli.main", "serve")
         self._command = [*serve, "--index", str(index_dir), "--port", str(port), *arguments]
-        variables = {
-            f"RAG_SERVE_{name.upper()}": str(value) for name, value in (settings or {}).items()
-        }
-        self._environment = {**os.environ, **variables}
-        self.host, self.port = "127.0.0.1", 0
-        self.ready_after_s = 0.0
+        self._environment = dict(os.environ)
+        for name, value in (settings or {}).items():
+            self._environment[f"RAG_SERVE_{name.upper()}"] = str(value)
+        self.host = "127.0.0.1"
+        self.port = 0
 
     def __enter__(self) -> ServerProcess:
-        self._log = tempfile.TemporaryFile(mode="w+", encoding="utf-8", errors="replace")
-        started = time.monotonic()
-        self.process = subprocess.Popen(
-            self._command,
-            env=self._environment,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            text=True,
-        )
+        self._folder = tempfile.TemporaryDirectory(prefix="rag-server-")
+        output = Path(self._folder.name) / "output"
+        log = Path(self._folder.name) / "log"
+        with output.open("wb") as stdout, log.open("wb") as stderr:
+            self.process = subprocess.Popen(
+                self._command, env=self._environment, stdout=stdout, stderr=stderr
+            )
+        deadline = time.monotonic() + _START_TIMEOUT_S
         try:
-            self._read_address(started + _START_TIMEOUT_S)
-            self._wait_ready(started + _START_TIMEOUT_S)
+            while not self._is_ready(output):
+                code = self.process.poll()
+                if code is not None or time.monotonic() > deadline:
+                    state = "is not ready" if code is None else f"ended with code {code}"
+                    tail = log.read_text("utf-8", errors="replace")[-_LOG_TAIL:].strip()
+                    raise ResourceError(
+                        f"the server {state}; the end of its log: {tail or 'empty'}"
+                    )
+                time.sleep(0.1)
         except BaseException:
             self.__exit__()
             raise
-        self.ready_after_s = time.monotonic() - started
         return self
 
-    def _read_address(self, deadline: float) -> None:
-        assert self.process.stdout is not None
-        stdout, is_up = self.process.stdout, threading.Event()
-
-        def read() -> None:
-            for line in stdout:  # goes on reading, so that the pipe never fills up
-                if line.startswith(_LISTENING):
-                    address = urlsplit(line[len(_LISTENING) :].strip())
-                    self.host, self.port = address.hostname or "127.0.0.1", address.port or 0
-                    is_up.set()
-
-        threading.Thread(target=read, daemon=True).start()
-        while not is_up.wait(0.05):
-            self._check_alive(deadline)
-
-    def _wait_ready(self, deadline: float) -> None:
-        while True:
-            self._check_alive(deadline)
-            connection = http.client.HTTPConnection(self.host, self.port, timeout=5)
-            with contextlib.closing(connection), contextlib.suppress(OSError):
+    def _is_ready(self, output: Path) -> bool:
+        address = _ADDRESS.search(output.read_text("utf-8", errors="replace"))
+        if address is None:
+            return False
+        self.host = address[1]
+        self.port = int(address[2])
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=5)
+        with closing(connection):
+            try:
                 connection.request("GET", "/readyz")
-                if connection.getresponse().status == 200:
-                    return
-            time.sleep(0.1)
-
-    def _check_alive(self, deadline: float) -> None:
-        if self.process.poll() is None and time.monotonic() < deadline:
-            return
-        code = self.process.poll()
-        self._log.seek(0)
-        tail = self._log.read()[-1500:].strip()
-        state = "is not ready" if code is None else f"ended with code {code}"
-        raise ResourceError(f"the server {state}; the end of its log: {tail or 'empty'}")
+                return connection.getresponse().status == 200
+            except OSError:
+                return False
 
     def __exit__(self, *raised: object) -> None:
-        with self._log, self.process:
+        with self._folder, self.process:
             self.process.terminate()
             try:
-                self.process.wait(timeout=60)
+                self.process.wait(timeout=_STOP_TIMEOUT_S)
             except subprocess.TimeoutExpired:
                 self.process.kill()
 
 
 def post_json(
-    connection: http.client.HTTPConnection, path: str, body: Mapping[str, Any]
+    connection: http.client.HTTPConnection, path: str, body: Mapping[str, object]
 ) -> dict[str, Any]:
     """Send JSON over a kept connection and read the JSON that comes back.
 

@@ -4,10 +4,12 @@ import csv
 import html
 import io
 import re
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import groupby, takewhile
+from itertools import accumulate, groupby, takewhile
+from operator import sub
 from typing import Any
 
 from rag.core.optional import require
@@ -69,15 +71,14 @@ def spots(table: MadeTable) -> list[_Spot]:
         level = len(names) - 1
         found.append(_Spot(level, column, depth - level, 1, names[-1]))
     for column in range(len(table.headings)):
-        texts = [row[column] for row in table.rows]
         is_merged = column < table.n_labels - 1
-        row = 0
-        for text, group in groupby(texts):
+        row = depth
+        for text, group in groupby(cells[column] for cells in table.rows):
             n_equal = len(list(group))
-            heights = [n_equal] if is_merged else [1] * n_equal
-            for height in heights:
-                found.append(_Spot(depth + row, column, height, 1, text))
-                row += height
+            height = n_equal if is_merged else 1
+            for first in range(row, row + n_equal, height):
+                found.append(_Spot(first, column, height, 1, text))
+            row += n_equal
     return sorted(found, key=lambda spot: (spot.row, spot.column))
 
 
@@ -87,24 +88,24 @@ def _begins_with(upper: tuple[str, ...], names: tuple[str, ...]) -> bool:
 
 def html_table(table: MadeTable) -> str:
     """A table of HTML with its spans."""
-    lines = list[str]()
+    lines = ""
     for row, group in groupby(spots(table), key=lambda spot: spot.row):
-        cells = list[str]()
+        cells = ""
         for spot in group:
-            tag = (
-                "th" if spot.text and (row < table.depth or spot.column < table.n_labels) else "td"
-            )
+            is_heading = row < table.depth or spot.column < table.n_labels
+            tag = "th" if spot.text and is_heading else "td"
             spans = f' rowspan="{spot.n_rows}"' * (spot.n_rows > 1)
             spans += f' colspan="{spot.n_columns}"' * (spot.n_columns > 1)
-            cells.append(f"<{tag}{spans}>{html.escape(spot.text)}</{tag}>")
-        lines.append(f"<tr>{''.join(cells)}</tr>")
-    return f"<table>{''.join(lines)}</table>"
+            cells += f"<{tag}{spans}>{html.escape(spot.text)}</{tag}>"
+        lines += f"<tr>{cells}</tr>"
+    return f"<table>{lines}</table>"
 
 
 def html_page(title: str, prose: str, tables: Sequence[MadeTable]) -> bytes:
     """A page with a section for each table."""
-    parts = [f"<h2>{html.escape(table.title)}</h2>{html_table(table)}" for table in tables]
-    body = f"<h1>{html.escape(title)}</h1><p>{html.escape(prose)}</p>{''.join(parts)}"
+    body = f"<h1>{html.escape(title)}</h1><p>{html.escape(prose)}</p>"
+    for table in tables:
+        body += f"<h2>{html.escape(table.title)}</h2>{html_table(table)}"
     return f"<!doctype html><html><body>{body}</body></html>".encode()
 
 
@@ -116,9 +117,12 @@ def markdown(title: str, prose: str, tables: Sequence[MadeTable]) -> bytes:
         if table.depth > 1 or table.n_labels > 1:
             parts.append(html_table(table))
             continue
-        rows = [[names[0] for names in table.headings], *table.rows]
-        lines = ["| " + " | ".join(text.replace("|", "\\|") for text in row) + " |" for row in rows]
-        parts.append("\n".join([lines[0], "|---" * len(table.headings) + "|", *lines[1:]]))
+        lines = []
+        for row in ([name for (name,) in table.headings], *table.rows):
+            cells = [text.replace("|", "\\|") for text in row]
+            lines.append(f"| {' | '.join(cells)} |")
+        lines.insert(1, "|---" * len(table.headings) + "|")
+        parts.append("\n".join(lines))
     return "\n\n".join(parts).encode()
 
 
@@ -170,12 +174,12 @@ def _value(text: str) -> tuple[Any, str]:
 def csv_file(title: str, prose: str, tables: Sequence[MadeTable]) -> bytes:
     """The first table; a merged heading stands above the first of its columns."""
     table = tables[0]
-    buffer = io.StringIO()
     rows = [[""] * len(table.headings) for _ in range(table.depth)]
     for spot in spots(table):
         if spot.row < table.depth:  # a heading of one level beside others stands in the lowest
-            row = spot.row if spot.n_columns > 1 else spot.row + spot.n_rows - 1
+            row = spot.row if spot.n_columns > 1 else table.depth - 1
             rows[row][spot.column] = spot.text
+    buffer = io.StringIO()
     csv.writer(buffer, delimiter=";").writerows([*rows, *table.rows])
     return buffer.getvalue().encode()
 
@@ -209,12 +213,7 @@ def _saved(document: Any) -> bytes:
 
 def wrapped(text: str, width: int) -> list[str]:
     """The lines of a text that have at most so many characters where words allow it."""
-    lines = [""]
-    for word_ in text.split():
-        if lines[-1] and len(lines[-1]) + 1 + len(word_) > width:
-            lines.append("")
-        lines[-1] = f"{lines[-1]} {word_}".strip()
-    return lines
+    return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False) or [""]
 
 
 class PdfPage:
@@ -250,37 +249,35 @@ class PdfPage:
         gap: float = 10.0,
     ) -> float:
         """Draw a table; numbers stand at the right, texts are wrapped after `most` characters."""
-        cells = spots(table)
-        lines = {spot: wrapped(spot.text, most) for spot in cells}
+        lines = {spot: wrapped(spot.text, most) for spot in spots(table)}
         widths = [0.0] * len(table.headings)
-        heights = [0] * (table.depth + len(table.rows))
-        for spot in cells:
+        n_lines = [1] * (table.depth + len(table.rows))
+        for spot, of_cell in lines.items():
             if spot.n_columns == 1:
-                width = max(map(text_width, lines[spot])) + 2 * _PADDING + gap * (not is_ruled)
+                width = max(map(text_width, of_cell)) + 2 * _PADDING + gap * (not is_ruled)
                 widths[spot.column] = max(widths[spot.column], width)
             if spot.n_rows == 1:
-                heights[spot.row] = max(heights[spot.row], len(lines[spot]))
-        lefts = [x + sum(widths[:column]) for column in range(len(widths) + 1)]
-        tops = [y - sum(_height(n) for n in heights[:row]) for row in range(len(heights) + 1)]
-        for spot in cells:
+                n_lines[spot.row] = max(n_lines[spot.row], len(of_cell))
+        lefts = list(accumulate(widths, initial=x))
+        heights = [_LINE_HEIGHT * count + _PADDING for count in n_lines]
+        tops = list(accumulate(heights, sub, initial=y))
+        for spot, of_cell in lines.items():
             left = lefts[spot.column]
             right = lefts[spot.column + spot.n_columns]
             top = tops[spot.row]
             bottom = tops[spot.row + spot.n_rows]
-            for number, line in enumerate(lines[spot]):
-                is_right = spot.row >= table.depth and _NUMBER.match(spot.text) is not None
-                begin = right - _PADDING - text_width(line) if is_right else left + _PADDING
-                self.text(begin, top - _LINE_HEIGHT * (number + 1) + 1, line)
+            is_number = spot.row >= table.depth and _NUMBER.match(spot.text) is not None
+            for number, line in enumerate(of_cell, start=1):
+                begin = left + _PADDING
+                if is_number:
+                    begin = right - _PADDING - text_width(line)
+                self.text(begin, top - _LINE_HEIGHT * number + 1, line)
             if is_ruled:
                 self.rule(left, bottom, right, bottom)
                 self.rule(left, top, right, top)
                 self.rule(left, bottom, left, top)
                 self.rule(right, bottom, right, top)
         return tops[-1]
-
-
-def _height(n_lines: int) -> float:
-    return max(n_lines, 1) * _LINE_HEIGHT + _PADDING
 
 
 def text_width(text: str) -> float:

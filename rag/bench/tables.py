@@ -4,7 +4,6 @@
 half of them held out by document: look at the mistakes of the other half alone.
 """
 
-import json
 import random
 import re
 import sys
@@ -15,11 +14,12 @@ from pathlib import Path
 
 from rag.bench.table_files import FILES, MadeTable
 from rag.core.types import Passage
+from rag.data.files.rows import write_json_lines
 from rag.data.table_text import table_rows
 from rag.data.text import exact_match
 
 _SYLLABLES = ["bar", "ven", "tol", "kir", "dan", "mos", "fel", "gra", "lun", "per", "sol", "tri"]
-_FIRST = [
+_FIRST_NAMES = [
     "Ann",
     "Bob",
     "Cleo",
@@ -61,6 +61,10 @@ class TableQuestion:
     labels: tuple[str, ...]
 
 
+_MakeCell = Callable[[random.Random, int], str]
+"""Makes the cell of a column in a row, by number."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Topic:
     """A kind of table: headings, the makers of its cells, and a question for each column of values.
@@ -71,19 +75,15 @@ class _Topic:
     title: str
     headings: tuple[tuple[str, ...], ...]
     n_labels: int
-    columns: tuple[Callable[[random.Random, int], str], ...]
+    columns: tuple[_MakeCell, ...]
     questions: tuple[str, ...]
 
 
-def _amount(least: int, most: int, unit: str = "", decimals: int = 0) -> Callable[..., str]:
-    def made(draw: random.Random, _: int) -> str:
-        number = f"{draw.uniform(least, most):,.{decimals}f}"
-        return f"{number} {unit}".strip()
-
-    return made
+def _amount(least: int, most: int, unit: str = "", decimals: int = 0) -> _MakeCell:
+    return lambda draw, _: f"{draw.uniform(least, most):,.{decimals}f} {unit}".strip()
 
 
-def _one_of(*texts: str) -> Callable[..., str]:
+def _one_of(*texts: str) -> _MakeCell:
     return lambda draw, _: draw.choice(texts)
 
 
@@ -96,19 +96,16 @@ def _code(draw: random.Random, _: int) -> str:
 
 
 def _person(draw: random.Random, _: int) -> str:
-    return f"{draw.choice(_FIRST)} {_name(draw)}"
+    return f"{draw.choice(_FIRST_NAMES)} {_name(draw)}"
 
 
 def _date(draw: random.Random, _: int) -> str:
     return f"{draw.randrange(1, 28)} {draw.choice(['March', 'June', 'October'])} {draw.randrange(2019, 2026)}"
 
 
-def _group(*texts: str) -> Callable[..., str]:
-    return lambda draw, row: texts[row // 2 % len(texts)]
-
-
-def _in_turn(*texts: str) -> Callable[..., str]:
-    return lambda draw, row: texts[row % len(texts)]
+def _in_turn(*texts: str, rows: int = 1) -> _MakeCell:
+    """The texts in turn, each in so many rows."""
+    return lambda _, row: texts[row // rows % len(texts)]
 
 
 _SALES = _amount(1000, 9999, "€")
@@ -149,7 +146,7 @@ _TOPICS = (
         (("Team",), ("Member",), ("Role",), ("Office",), ("Phone",)),
         2,
         (
-            _group("Red", "Blue", "Green"),
+            _in_turn("Red", "Blue", "Green", rows=2),
             _person,
             _one_of("lead", "developer", "tester", "writer"),
             _name,
@@ -188,7 +185,7 @@ _TOPICS = (
         (("Hall",), ("Machine",), ("Technician",), ("Last check",), ("Remark",)),
         2,
         (
-            _group("Hall 1", "Hall 2", "Hall 3"),
+            _in_turn("Hall 1", "Hall 2", "Hall 3", rows=2),
             _code,
             _person,
             _date,
@@ -201,7 +198,7 @@ _TOPICS = (
         (("",), ("",), ("Rate", "Day"), ("Rate", "Night"), ("Places",)),
         2,
         (
-            _group("Coast", "Hills", "Plain"),
+            _in_turn("Coast", "Hills", "Plain", rows=2),
             _name,
             _amount(2, 9, "€", 2),
             _amount(1, 5, "€", 2),
@@ -231,21 +228,21 @@ _TOPICS = (
 def make(folder: Path, seed: str = "1") -> list[TableQuestion]:
     """Write the documents into a folder; returns the questions about them."""
     folder.mkdir(parents=True, exist_ok=True)
-    questions = list[TableQuestion]()
-    for place, kind in enumerate(FILES):
+    questions: list[TableQuestion] = []
+    for first, kind in enumerate(FILES):
         for number in range(4):
             draw = random.Random(f"{seed} {kind} {number}")
-            topics = [_TOPICS[(2 * number + place + shift) % len(_TOPICS)] for shift in (0, 1)]
+            topics = [_TOPICS[(2 * number + first + shift) % len(_TOPICS)] for shift in (0, 1)]
             tables = [_table(topic, draw) for topic in topics]
             name = f"{_name(draw)}.{kind}"
             prose = _PROSE.format(name=_person(draw, 0), place=_name(draw))
             content = FILES[kind](Path(name).stem, prose, tables)
             (folder / name).write_bytes(content)
-            asked = list(zip(topics, tables, strict=True))[: 1 if kind == "csv" else 2]
-            drawn = list[TableQuestion]()
+            n_asked = 1 if kind == "csv" else 2  # such a file holds the first table alone
+            drawn: list[TableQuestion] = []
             while len(drawn) < _N_QUESTIONS:
-                topic, table = asked[len(drawn) % len(asked)]
-                question = _question(topic, table, draw, name, number % 2 == 1)
+                place = len(drawn) % n_asked
+                question = _question(topics[place], tables[place], draw, name, number % 2 == 1)
                 if question not in drawn:
                     drawn.append(question)
             questions += drawn
@@ -253,7 +250,9 @@ def make(folder: Path, seed: str = "1") -> list[TableQuestion]:
 
 
 def _table(topic: _Topic, draw: random.Random) -> MadeTable:
-    rows = [[make_cell(draw, row) for make_cell in topic.columns] for row in range(_N_ROWS)]
+    rows = []
+    for row in range(_N_ROWS):
+        rows.append([make_cell(draw, row) for make_cell in topic.columns])
     return MadeTable(topic.title, topic.headings, topic.n_labels, rows)
 
 
@@ -261,16 +260,11 @@ def _question(
     topic: _Topic, table: MadeTable, draw: random.Random, name: str, is_held_out: bool
 ) -> TableQuestion:
     row = draw.choice(table.rows)
-    column = draw.randrange(len(topic.questions))
-    place = topic.n_labels + column
-    return TableQuestion(
-        topic.questions[column].format(row=row[topic.n_labels - 1], company=Path(name).stem),
-        row[place],
-        name,
-        is_held_out,
-        topic.headings[place],
-        tuple(row[: topic.n_labels]),
-    )
+    number = draw.randrange(len(topic.questions))
+    column = topic.n_labels + number
+    text = topic.questions[number].format(row=row[topic.n_labels - 1], company=Path(name).stem)
+    labels = tuple(row[: topic.n_labels])
+    return TableQuestion(text, row[column], name, is_held_out, topic.headings[column], labels)
 
 
 def stands_under_headings(passage: Passage, question: TableQuestion) -> bool:
@@ -294,9 +288,10 @@ def _words(text: str) -> frozenset[str]:
 
 def is_right(answer: str, question: TableQuestion) -> bool:
     """Whether an answer is the cell's text, with or without its unit."""
-    number, _, unit = question.answer.rpartition(" ")
-    has_unit = re.match(r"\d", number) is not None and not unit[-1:].isdigit()
-    accepted = [question.answer, number] if has_unit else [question.answer]
+    accepted = [question.answer]
+    with_unit = re.fullmatch(r"(\d.*) \D+", question.answer)
+    if with_unit:
+        accepted.append(with_unit[1])
     return bool(exact_match(answer, accepted))
 
 
@@ -305,39 +300,39 @@ def measure(index: Path, questions: Sequence[TableQuestion]) -> Iterator[dict[st
     from rag.pipeline import Pipeline
 
     with Pipeline.open(index) as pipeline:
-        answered = pipeline.ask_many([question.question for question in questions])
+        results = pipeline.ask_many([question.question for question in questions])
         passages = list(pipeline.index.passages)
-    for question, result in zip(questions, answered, strict=True):
-        of_document = [it for it in passages if it.id.startswith(f"{question.document}-")]
-        answer = result.answers[0] if result.answers else None
+    for question, result in zip(questions, results, strict=True):
+        of_document = [
+            passage for passage in passages if passage.id.startswith(f"{question.document}-")
+        ]
+        answer = result.answers[0].text if result.answers else ""
         yield {
             **asdict(question),
-            "is_read": any(stands_under_headings(it, question) for it in of_document),
-            "is_right": answer is not None and is_right(answer.text, question),
-            "given": answer.text if answer else "",
+            "is_read": any(stands_under_headings(passage, question) for passage in of_document),
+            "is_right": bool(answer) and is_right(answer, question),
+            "given": answer,
         }
 
 
 def main() -> None:
     """Make, index, ask, and print shares by format and half."""
-    folder = Path(sys.argv[1])
-    questions = make(folder / "documents", sys.argv[2] if len(sys.argv) > 2 else "1")
     from rag.commands import index
 
+    folder = Path(sys.argv[1])
+    questions = make(folder / "documents", *sys.argv[2:3])
     index([str(folder / "documents")], folder / "index")
     results = list(measure(folder / "index", questions))
-    (folder / "results.jsonl").write_text("".join(json.dumps(it) + "\n" for it in results))
-    for half in (False, True):
-        counts = Counter[tuple[str, str]]()
-        for result in results:
-            if result["is_held_out"] is not half:
-                continue
-            for kind in (str(result["document"]).rpartition(".")[2], "all"):
-                counts[kind, "questions"] += 1
-                counts[kind, "read"] += bool(result["is_read"])
-                counts[kind, "right"] += bool(result["is_right"])
-        for (kind, figure), count in sorted(counts.items()):
-            print("held out" if half else "seen", kind, figure, count)
+    write_json_lines(folder / "results.jsonl", results)
+    counts = Counter[tuple[str, str, str]]()
+    for result in results:
+        half = "held out" if result["is_held_out"] else "seen"
+        for kind in (Path(str(result["document"])).suffix.removeprefix("."), "all"):
+            counts[half, kind, "questions"] += 1
+            counts[half, kind, "read"] += bool(result["is_read"])
+            counts[half, kind, "right"] += bool(result["is_right"])
+    for labels, count in sorted(counts.items()):
+        print(*labels, count)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,19 @@ if TYPE_CHECKING:
 DocumentSide = Literal["frozen", "reencode"]
 
 
-class JointTrainConfig(RefreshedConfig, BiEncoderConfig, QuestionsConfig):
+class LiveIndexConfig(RefreshedConfig, BiEncoderConfig):
+    """Settings of recipes that retrieve from an index while its encoder trains on.
+
+    Attributes:
+        document_side: "frozen" trains the question side alone, over a fixed index; "reencode"
+            trains both sides, and rebuilds the index every `refresh_every_steps` steps.
+    """
+
+    index: Path
+    document_side: DocumentSide = "reencode"
+
+
+class JointTrainConfig(LiveIndexConfig, QuestionsConfig):
     """Configuration of training a retriever and a generator together.
 
     Attributes:
@@ -45,7 +57,6 @@ class JointTrainConfig(RefreshedConfig, BiEncoderConfig, QuestionsConfig):
     needs: ClassVar[Needed] = "questions"
     measured: ClassVar[tuple[str, ...]] = ("em", "f1", "nll", "mrr", "top1", "top5", "top20")
 
-    index: Path
     document_side: DocumentSide = "frozen"
     top_k: int = Field(default=5, ge=1)
     over_retrieve: int = Field(default=0, ge=0)
@@ -97,7 +108,7 @@ class RagTrainConfig(JointTrainConfig):
 
     def train_model(self, *, encode: EncodesCorpus | None = None) -> Path:
         """See `train_rag`."""
-        from rag.joint.together import train_rag
+        from rag.joint.rag import train_rag
 
         return train_rag(self, encode=encode)
 
@@ -118,7 +129,7 @@ class EmdrTrainConfig(JointTrainConfig):
 
     def train_model(self, *, encode: EncodesCorpus | None = None) -> Path:
         """See `train_emdr2`."""
-        from rag.joint.together import train_emdr2
+        from rag.joint.rag import train_emdr2
 
         return train_emdr2(self, encode=encode)
 
@@ -182,7 +193,7 @@ class MaskedTrainConfig(TrainConfig):
             "span" copies the masked words out of the passage with an extractive reader
             (`rag.joint.span_filler`): it reads after minutes of training, and passages without the
             words do no harm.
-        guess: for "span": probability of the words beside a passage that does not hold them.
+        guess: for "span": ε, the probability of the masked words given a passage without them.
         reader: Hugging Face name or folder; None is the embedded `all-MiniLM-L6-v2`, with a fresh
             head. For "span" it may be a reader.
         sentence_tokens: maximum length of a sentence; longer ones are truncated.
@@ -221,7 +232,7 @@ class MlmTrainConfig(MaskedTrainConfig, CorpusConfig, HeldOutConfig):
         return train_mlm(self)
 
 
-class RealmTrainConfig(RefreshedConfig, BiEncoderConfig, MaskedTrainConfig, CorpusConfig):
+class RealmTrainConfig(LiveIndexConfig, MaskedTrainConfig, CorpusConfig):
     """Settings of `rag train realm`.
 
     Attributes:
@@ -242,12 +253,10 @@ class RealmTrainConfig(RefreshedConfig, BiEncoderConfig, MaskedTrainConfig, Corp
     recipe: ClassVar[str] = "realm"
     measured: ClassVar[tuple[str, ...]] = ()
 
-    index: Path
     train_files: tuple[Path, ...] = ()
     documents: int = Field(default=8, ge=2)
     null_document: bool = True
     answered_within: int = Field(default=0, ge=0, le=100)
-    document_side: DocumentSide = "reencode"
     train_reader: bool = True
     batch_size: int = Field(default=16, ge=1)
     question_tokens: int = Field(default=96, ge=4, le=4096)

@@ -13,8 +13,9 @@ Source:
     equations 4 to 7.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -23,8 +24,22 @@ from readers.generative.marginal import marginal_loss, posterior, read_apart
 from readers.generative.model import Memory, Seq2Seq
 from readers.generative.settings import Marginal
 
-Rows = Sequence[Sequence[Sequence[int]]]
-"""For each question the token ids of each of its passages, as the reader reads them."""
+
+@dataclass(frozen=True, slots=True)
+class AnswerBatch:
+    """B questions with their passages and answers, as a generator reads them.
+
+    Attributes:
+        seq2seq: the generator.
+        rows: for each question the token ids of each of its passages, at least one passage.
+        answers: token ids of each question's answer, without special tokens.
+        batch_tokens: tokens of passages that are encoded at a time.
+    """
+
+    seq2seq: Seq2Seq
+    rows: Sequence[Sequence[Sequence[int]]]
+    answers: Sequence[Sequence[int]]
+    batch_tokens: int = 8192
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +48,7 @@ class JointLoss:
 
     Attributes:
         reader: what the reader minimises; for RAG the whole loss.
-        retriever: what the retriever minimises; for RAG 0, it learns from `reader`.
+        retriever: what the retriever minimises; for RAG 0, because it learns from `reader`.
         weights: (B, K) how much each passage contributes to the answer, as this loss measures it;
             detached.
     """
@@ -43,30 +58,28 @@ class JointLoss:
     weights: Tensor
 
 
+Objective = Callable[[Tensor, AnswerBatch], JointLoss]
+"""Scores (B, K) of the passages and the batch → the loss."""
+
+
 def rag_loss(
-    marginal: Marginal,
-    seq2seq: Seq2Seq,
-    rows: Rows,
-    answers: Sequence[Sequence[int]],
-    scores: Tensor,
-    *,
-    smoothing: float = 0.0,
-    batch_tokens: int = 8192,
+    scores: Tensor, batch: AnswerBatch, *, marginal: Marginal, smoothing: float = 0.0
 ) -> JointLoss:
     """RAG: −log p(y|x), differentiable in the generator and, through the scores, in the retriever.
 
     Args:
-        marginal: over sequences or tokens, see `readers.generative.marginal`.
-        seq2seq: the generator.
-        rows: at least one passage per question.
-        answers: token ids of each question's answer, without special tokens.
         scores: (B, K) of the passages, whose softmax is p(z|x); −inf behind a question's last one.
+        batch: what the generator reads and is to say.
+        marginal: over sequences or tokens, see `readers.generative.marginal`.
         smoothing: ε of label smoothing.
-        batch_tokens: tokens of passages that are encoded at a time.
     """
-    apart = seq2seq.encode([[ids] for passages in rows for ids in passages], batch_tokens)
-    counts = [len(passages) for passages in rows]
-    logp, spoken, everything = read_apart(seq2seq, apart, counts, answers, words=smoothing > 0)
+    seq2seq = batch.seq2seq
+    counts = list(map(len, batch.rows))
+    passages = [[ids] for ids in chain.from_iterable(batch.rows)]
+    apart = seq2seq.encode(passages, batch.batch_tokens)
+    logp, spoken, everything = read_apart(
+        seq2seq, apart, counts, batch.answers, words=smoothing > 0
+    )
     loss = marginal_loss(
         marginal, scores, logp, smoothing=smoothing, everything=everything, spoken=spoken
     )
@@ -74,28 +87,21 @@ def rag_loss(
     return JointLoss(loss.sum(), loss.new_zeros(()), weights)
 
 
-def emdr2_loss(
-    marginal: Marginal,
-    seq2seq: Seq2Seq,
-    rows: Rows,
-    answers: Sequence[Sequence[int]],
-    scores: Tensor,
-    *,
-    batch_tokens: int = 8192,
-) -> JointLoss:
+def emdr2_loss(scores: Tensor, batch: AnswerBatch, *, marginal: Marginal) -> JointLoss:
     """EMDR²: the reader fuses the passages, the retriever learns how useful each is alone.
 
     Args:
+        scores, batch: as for `rag_loss`.
         marginal: per whole answer ("sequence"), as in the paper, or per token, as in its code.
-        seq2seq, rows, answers, scores, batch_tokens: as for `rag_loss`.
     """
-    memory = seq2seq.encode(rows, batch_tokens)
-    reader = -seq2seq.token_log_probs(memory, seq2seq.targets(answers)).sum()
+    seq2seq = batch.seq2seq
+    memory = seq2seq.encode(batch.rows, batch.batch_tokens)
+    reader = -seq2seq.token_log_probs(memory, seq2seq.targets(batch.answers)).sum()
     fixed = Memory(memory.states.detach(), memory.mask, memory.owner, memory.counts)
     was_training = seq2seq.model.training
     seq2seq.model.eval()  # the signal is read without dropout
     with torch.no_grad():
-        logp, spoken, _ = read_apart(seq2seq, fixed.apart(), memory.counts, answers)
+        logp, spoken, _ = read_apart(seq2seq, fixed.apart(), memory.counts, batch.answers)
     seq2seq.model.train(was_training)
     weights = posterior(marginal, scores, logp, spoken).detach()
     return JointLoss(reader, marginal_loss(marginal, scores, logp).sum(), weights)

@@ -13,14 +13,17 @@ Source:
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from rag.data.salient import title_hashes
 from rag.joint.config import MlmTrainConfig
-from rag.joint.masked import Filled, Filler, MaskedSentence, SentenceBatches
+from rag.joint.fillers import Filled, Filler
+from rag.joint.sentences import MaskedSentence, SentenceBatches
 from rag.joint.span_filler import open_filler
 from rag.training.card import Card
 from rag.training.distributed import World
@@ -60,14 +63,13 @@ def build(config: MlmTrainConfig, world: World) -> Method:
 
     # data
     store = open_corpus(config.train_files, config.out / "data", config.split)
-    titles = title_hashes(store)
     held_rows = held_out_rows(config, len(store), config.seed)
     rows = np.setdiff1d(np.arange(len(store)), held_rows)
     draw = partial(
         SentenceBatches,
         store,
         reader.tokenizer,
-        titles,
+        title_hashes(store),
         min_words=config.min_words,
         sentence_tokens=config.sentence_tokens,
         recurring=True,
@@ -75,9 +77,10 @@ def build(config: MlmTrainConfig, world: World) -> Method:
     batches = draw(rows=rows, examples=Epochs.of(config, len(rows)))
     held_out: list[MaskedSentence] = []
     if len(held_rows):
-        once = Epochs(len(held_rows), min(_AT_ONCE, len(held_rows)), seed=config.seed)
-        watched = draw(rows=held_rows, examples=once)
-        held_out = [sentence for number in range(len(watched)) for sentence in watched[number]]
+        batch_size = min(_AT_ONCE, len(held_rows))
+        drawn = draw(rows=held_rows, examples=Epochs(len(held_rows), batch_size, seed=config.seed))
+        for number in range(len(drawn)):
+            held_out += drawn[number]
     return Method(
         model=reader,
         master=master,
@@ -94,7 +97,7 @@ def masked_loss(reader: Filler, sentences: Sequence[MaskedSentence]) -> Loss:
     """−log p of the masked words: the mean over words, then over sentences and the texts beside
     them.
     """
-    filled, tokens = _log_likelihood(reader, sentences)
+    filled, tokens = _word_means(reader, sentences)
     figures = _figures(filled.logp.detach())
     return Loss(-filled.objective.mean(), len(sentences), tokens, parts=figures)
 
@@ -104,33 +107,34 @@ def held_out_figures(reader: Filler, sentences: Sequence[MaskedSentence]) -> dic
     alone; `utility_after`, the same of the passage that follows.
     """
     reader.eval()
+    parts = []
     with torch.no_grad():
-        parts = [sentences[n : n + _AT_ONCE] for n in range(0, len(sentences), _AT_ONCE)]
-        logp = torch.cat([_log_likelihood(reader, part)[0].logp for part in parts])
+        for begin in range(0, len(sentences), _AT_ONCE):
+            filled, _ = _word_means(reader, sentences[begin : begin + _AT_ONCE])
+            parts.append(filled.logp)
     reader.train()
-    return {name: round(value, 4) for name, value in _figures(logp).items()}
+    figures = _figures(torch.cat(parts))
+    return {name: round(value, 4) for name, value in figures.items()}
 
 
-def _figures(logp: torch.Tensor) -> dict[str, float]:
+def _figures(logp: Tensor) -> dict[str, float]:
     alone, rest, after = logp.mean(0).tolist()
     return {"nll": -rest, "utility": rest - alone, "utility_after": after - alone}
 
 
-def _log_likelihood(reader: Filler, sentences: Sequence[MaskedSentence]) -> tuple[Filled, int]:
+def _word_means(reader: Filler, sentences: Sequence[MaskedSentence]) -> tuple[Filled, int]:
     """Means (B, 3) over masked words, alone, beside the rest, beside what follows; number of tokens
     read.
     """
     rests = reader.tokens([sentence.rest for sentence in sentences])
-    others = reader.tokens([sentence.after for sentence in sentences])
-    alone = reader.read(
-        sentences, [[[]] for _ in sentences]
-    )  # apart from the others: such rows are short
-    beside = reader.read(sentences, list(zip(rests, others, strict=True)))
-    counts = torch.tensor(
-        [len(sentence.places) for sentence in sentences], device=alone.logp.device
-    )
-    read = sum(3 * len(sentence.ids) for sentence in sentences) + sum(map(len, (*rests, *others)))
-    means = (
-        torch.cat(pair, 1).sum(2) / counts[:, None] for pair in zip(alone, beside, strict=True)
-    )
-    return Filled(*means), read
+    following = reader.tokens([sentence.after for sentence in sentences])
+    # Sentences alone are read apart from the others: such rows are short.
+    alone = reader.read(sentences, [[[]]] * len(sentences))
+    beside = reader.read(sentences, list(zip(rests, following, strict=True)))
+    counts = torch.tensor([len(sentence.places) for sentence in sentences])[:, None]
+    counts = counts.to(alone.logp.device)
+    logp = torch.cat([alone.logp, beside.logp], 1).sum(2) / counts
+    objective = torch.cat([alone.objective, beside.objective], 1).sum(2) / counts
+    n_tokens = sum(3 * len(sentence.ids) for sentence in sentences)
+    n_tokens += sum(map(len, chain(rests, following)))
+    return Filled(logp, objective), n_tokens

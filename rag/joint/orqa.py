@@ -19,24 +19,26 @@ Note:
     over both ends. Answers may also be regular expressions.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from indexers.index import Index
-from rag.core.arrays import Bool, Int64
+from rag.core.arrays import Int64
 from rag.core.types import Query, Question
 from rag.data.selection import check_usable
-from rag.data.text import exact_match
 from rag.joint.config import OrqaTrainConfig
-from rag.joint.finding import LiveIndex
-from rag.joint.questions import JUDGED, answer_rank, questions_of, retrieval_figures
+from rag.joint.finders import LearningFinder
+from rag.joint.live_index import LiveIndex
+from rag.joint.questions import answer_figures, holding_answers, questions_of
 from rag.runtime.model_files import position_limit
 from rag.runtime.seeds import generator
 from rag.training.distributed import World
@@ -46,9 +48,9 @@ from rag.training.run import train
 from readers.answers import first_answers
 from readers.extractive.files import start_model
 from readers.extractive.layout import (
+    Row,
     pair_template,
     row_tensors,
-    rows_of_pairs,
     span_scores,
     tokenize_texts,
 )
@@ -58,11 +60,13 @@ from readers.extractive.settings import ReaderSettings
 from readers.extractive.training.finish import export_int8
 from readers.extractive.training.losses import marginal_loss
 from readers.manifest import Calibration
-from readers.protocols import ReadRequest
 from retrievers.examples.batches import Epochs
 from retrievers.examples.data import answer_matcher
 from retrievers.training.bi_encoder import BiEncoderModel, adopt_index, load_model, score_rows
 from retrievers.training.recipe import encoder_card, export_frozen, frozen_form
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 _SAMPLE = 500  # training questions looked up before training
 _NEVER = -1000.0  # null bias of a reader that was never shown passages without an answer
@@ -70,7 +74,7 @@ _NEVER = -1000.0  # null bias of a reader that was never shown passages without 
 
 def early_loss(retrieval: Tensor, answered: Tensor) -> Tensor:
     """−log of the share of P(p|q) on passages that hold an answer; a mean over questions that have
-    one.
+    such passages.
 
     Args:
         retrieval: (B, C) S(q, p), −inf where there are fewer passages.
@@ -85,7 +89,7 @@ def early_loss(retrieval: Tensor, answered: Tensor) -> Tensor:
 
 
 def full_loss(retrieval: Tensor, start: Tensor, end: Tensor, text: Tensor, right: Tensor) -> Tensor:
-    """−log of the share of P(p, s|q) on right spans; a mean over questions that have one.
+    """−log of the share of P(p, s|q) on right spans; a mean over questions that have any.
 
     Args:
         retrieval: (B, K) S(q, p), −inf where there are fewer passages.
@@ -112,15 +116,11 @@ def train_orqa(config: OrqaTrainConfig) -> Path:
     """
     with Index.open(config.index) as index:
         adopted = adopt_index(config, index, same_encoder=True)
-        return train(
-            adopted,
-            partial(build, adopted, index),
-            "encoder",
-            one_process="only questions are encoded",
-        )
+        recipe = partial(build, adopted, index=index)
+        return train(adopted, recipe, "encoder", one_process="only questions are encoded")
 
 
-def build(config: OrqaTrainConfig, index: Index, world: World) -> Method:
+def build(config: OrqaTrainConfig, world: World, *, index: Index) -> Method:
     """The method of `train_orqa`."""
     # model
     retriever = load_model(config, world.device, freeze_passages=True)
@@ -133,11 +133,17 @@ def build(config: OrqaTrainConfig, index: Index, world: World) -> Method:
     )
     module = nn.ModuleDict({"retriever": retriever, "reader": reader.to(world.device)})
     master = MasterWeights(module, config.precision)
+    settings = ReaderSettings(
+        max_tokens=min(config.reader_tokens, position_limit(reader.encoder.config.to_dict())),
+        question_tokens=config.reader_question_tokens,
+        title_tokens=config.title_tokens,
+        max_answer_tokens=config.max_answer_tokens,
+        score_weight=retriever.scale,
+    )
 
     # data
     questions, held_out = questions_of(config)
-    tokens = retriever.tokenizer.queries([Query(question.text) for question in questions])
-    task = _Task(config, retriever, reader, tokenizer, index, questions, tokens)
+    task = OrqaTask(config, retriever, reader, tokenizer, settings, index, questions)
     share = task.answered_share()
 
     def export(weights: Weights) -> None:
@@ -150,7 +156,7 @@ def build(config: OrqaTrainConfig, index: Index, world: World) -> Method:
             part(weights, "reader"),
             tokenizer,
             name=f"{config.name}-reader",
-            settings=task.settings,
+            settings=settings,
             calibration=Calibration(null_bias=_NEVER),
             retriever={"kind": "dense", "encoder": encoder},
         )
@@ -172,114 +178,99 @@ def build(config: OrqaTrainConfig, index: Index, world: World) -> Method:
     )
 
 
-class _Task:
-    """Questions over the index: what a step minimises, and what is measured."""
+@dataclass
+class OrqaTask:
+    """Questions over the index: what a step minimises, and what is measured.
 
-    def __init__(
-        self,
-        config: OrqaTrainConfig,
-        retriever: BiEncoderModel,
-        reader: SpanModel,
-        tokenizer: Any,
-        index: Index,
-        questions: Sequence[Question],
-        tokens: Sequence[Sequence[int]],
-    ) -> None:
-        self.config, self.retriever, self.reader, self.tokenizer = (
-            config,
-            retriever,
-            reader,
-            tokenizer,
-        )
-        self.index, self.live_index, self.questions, self.tokens = (
-            index,
-            LiveIndex(index),
-            questions,
-            tokens,
-        )
-        limit = position_limit(reader.encoder.config.to_dict())
-        self.settings = ReaderSettings(
-            max_tokens=min(config.reader_tokens, limit),
-            question_tokens=config.reader_question_tokens,
-            title_tokens=config.title_tokens,
-            max_answer_tokens=config.max_answer_tokens,
-            score_weight=retriever.scale,
-        )
-        self._template = pair_template(tokenizer)
+    Attributes:
+        settings: how the finished reader reads, and how it reads in training.
+        questions: the training questions.
+    """
 
-    def loss(self, chosen: Int64) -> Loss:
-        """Both losses of some questions."""
-        ids = [self.tokens[number] for number in chosen.tolist()]
+    config: OrqaTrainConfig
+    retriever: BiEncoderModel
+    reader: SpanModel
+    tokenizer: PreTrainedTokenizerBase
+    settings: ReaderSettings
+    index: Index
+    questions: Sequence[Question]
+
+    def __post_init__(self) -> None:
+        self._template = pair_template(self.tokenizer)
+        self._live_index = LiveIndex(self.index)
+        self._finder = LearningFinder(
+            self.retriever, self.index, self._live_index, top_k=self.config.read
+        )
+
+    def loss(self, numbers: Int64) -> Loss:
+        """Both losses of the training questions with these numbers."""
+        questions = [self.questions[number] for number in numbers.tolist()]
+        ids = self.retriever.tokenizer.queries([Query(question.text) for question in questions])
         vectors = self.retriever.encode_questions(ids)  # (B, D)
-        rows = self.live_index.search(vectors, self.config.early)  # (B, C)
+        rows = self._live_index.search(vectors, self.config.early)  # (B, C)
         retrieval = score_rows(self.retriever, self.index, vectors, rows)  # (B, C)
-        answered = np.stack(
-            [self.answered(n, row) for n, row in zip(chosen.tolist(), rows, strict=True)]
-        )
-        early = early_loss(retrieval, torch.from_numpy(answered).to(retrieval.device))
-        first = rows[:, : self.config.read]
-        full, read_right, tokens = self._reader_loss(
-            chosen, first, retrieval[:, : self.config.read]
-        )
-        return Loss(
-            early + full,
-            examples=len(chosen),
-            tokens=tokens + sum(map(len, ids)),
-            parts={
-                "early": early,
-                "full": full,
-                "found": float(answered.any(1).mean()),
-                "read": read_right,
-            },
-        )
+        answered = self._answered(questions, rows)
+        early = early_loss(retrieval, answered.to(retrieval.device))
 
-    def answered(self, number: int, rows: Int64) -> Bool:
-        """(C,) which passages hold an answer of training question `number`; −1 holds none."""
-        there = np.flatnonzero(rows >= 0)
-        answered = np.zeros(len(rows), bool)
-        question = self.questions[number]
-        matcher = answer_matcher(question)
-        passages = self.index.passages.get_many(rows[there])
-        answered[there] = [matcher.matches(passage.text) for passage in passages]
-        return answered
+        count = self.config.read
+        full, share_right, n_tokens = self._reader_loss(
+            questions, rows[:, :count], retrieval[:, :count]
+        )
+        found = answered.any(1).float().mean()
+        parts = {"early": early, "full": full, "found": found, "read": share_right}
+        return Loss(early + full, len(questions), n_tokens + sum(map(len, ids)), parts=parts)
+
+    def _answered(self, questions: Sequence[Question], rows: Int64) -> Tensor:
+        """(B, C) bool, which passages hold an answer of their question; row −1 holds none."""
+        found = (self.index.passages.get_many(row[row >= 0]) for row in rows)
+        return holding_answers(questions, found, rows.shape)
 
     def _reader_loss(
-        self, chosen: Int64, rows: Int64, retrieval: Tensor
-    ) -> tuple[Tensor, float, int]:
-        """The reader's loss, the share of questions with a right span, and how many tokens it
-        took.
+        self, questions: Sequence[Question], rows: Int64, retrieval: Tensor
+    ) -> tuple[Tensor, Tensor, int]:
+        """The reader's loss over passages of the index, the share of questions with a right span,
+        and how many tokens it took.
+
+        Of a long passage the reader reads its beginning.
+
+        Args:
+            rows, retrieval: (B, K) the passages and their scores.
         """
-        shape = rows.shape  # (B, K)
-        unique, inverse = np.unique(np.maximum(rows, 0), return_inverse=True)
-        passages = self.index.passages.get_many(unique)
-        questions = tokenize_texts(
-            self.tokenizer, [self.questions[number].text for number in chosen.tolist()]
-        )
+        distinct, inverse = np.unique(np.maximum(rows, 0), return_inverse=True)
+        numbers = inverse.reshape(rows.shape)
+        passages = self.index.passages.get_many(distinct)
+        heads = tokenize_texts(self.tokenizer, [question.text for question in questions])
         titles = tokenize_texts(self.tokenizer, [passage.title for passage in passages])
         texts = tokenize_texts(self.tokenizer, [passage.text for passage in passages])
-        pairs = [(place // shape[1], int(u)) for place, u in enumerate(inverse.reshape(-1))]
-        windows = rows_of_pairs(self._template, self.settings, pairs, questions, titles, texts)
-        first = {row.group: row for row in reversed(windows)}  # of a long passage its first window
-        empty = replace(windows[0], text_from=0, text_to=0)  # for texts without a token
-        chosen_rows = [first.get(group, empty) for group in range(len(pairs))]
-        ids, mask, types, text = row_tensors(self._template, chosen_rows)
         longest = self.config.max_answer_tokens
-        right = torch.zeros(*ids.shape, longest, dtype=torch.bool)  # (B·K, L, W)
-        for group, (place, number) in enumerate(pairs):
-            row, question = chosen_rows[group], self.questions[int(chosen[place])]
+        read: list[Row] = []
+        spans: list[tuple[int, int, int]] = []  # row, first token, length − 1
+        for b, question in enumerate(questions):
             matcher = answer_matcher(question)
-            for begin, last in texts.located(
-                number, matcher.places(passages[number].text), longest
-            ):
-                if row.text_from + last < row.text_to:
-                    right[group, row.text_from + begin, last - begin] = True
+            head = heads.tokens(b)[: self.settings.question_tokens]
+            for number in numbers[b].tolist():
+                title = titles.tokens(number)[: self.settings.title_tokens]
+                room = self.settings.max_tokens - self._template.size(head, title)
+                window = texts.tokens(number)[:room]
+                row = self._template.row(head, title, window)
+                places = matcher.places(passages[number].text)
+                for first, last in texts.located(number, places, longest):
+                    if last < len(window):
+                        spans.append((len(read), row.text_from + first, last - first))
+                read.append(row)
+        ids, mask, types, text = row_tensors(self._template, read)
+        right = torch.zeros(*ids.shape, longest, dtype=torch.bool)  # (B·K, L, W)
+        if spans:
+            right[tuple(torch.tensor(spans).T)] = True
         device = retrieval.device
         logits = self.reader(ids.to(device), mask.to(device), types.to(device))
-        start, end = (values.unflatten(0, shape) for values in (logits.start, logits.end))
-        text, right = text.unflatten(0, shape).to(device), right.unflatten(0, shape).to(device)
+        start = logits.start.unflatten(0, rows.shape)  # (B, K, L)
+        end = logits.end.unflatten(0, rows.shape)
+        text = text.unflatten(0, rows.shape).to(device)
+        right = right.unflatten(0, rows.shape).to(device)
         right &= retrieval.isfinite()[:, :, None, None]
-        value = full_loss(retrieval, start, end, text, right)
-        return value, float(right.flatten(1).any(1).float().mean()), int(mask.sum())
+        share_right = right.flatten(1).any(1).float().mean()
+        return full_loss(retrieval, start, end, text, right), share_right, int(mask.sum())
 
     @torch.no_grad()
     def answered_share(self) -> float:
@@ -289,37 +280,23 @@ class _Task:
             DataError: none has.
         """
         count = min(_SAMPLE, len(self.questions))
-        sample = generator(self.config.seed, 41).choice(len(self.questions), count, replace=False)
+        numbers = generator(self.config.seed, 41).choice(len(self.questions), count, replace=False)
+        sample = [self.questions[number] for number in numbers.tolist()]
         self.retriever.eval()
-        vectors = self.retriever.encode_questions([self.tokens[int(n)] for n in sample])
+        vectors = self._finder.vectors(sample)
         self.retriever.train()
-        rows = self.live_index.search(vectors, self.config.early)
-        usable = sum(self.answered(int(n), row).any() for n, row in zip(sample, rows, strict=True))
+        rows = self._live_index.search(vectors, self.config.early)
+        usable = int(self._answered(sample, rows).any(1).sum())
         what = f"training questions have an answer among their first {self.config.early} passages"
         hint = "check that the answers are of this corpus, or start from a better retriever: `rag train ict`"
-        return check_usable(int(usable), count, what, hint=hint)
+        return check_usable(usable, count, what, hint=hint)
 
-    @torch.no_grad()
     def measure(self, questions: Sequence[Question]) -> dict[str, float]:
         """Exact match and retrieval of held-out questions, in percent."""
-        retriever = self.retriever.eval()
-        vectors = retriever.ask([Query(question.text) for question in questions])
-        k = self.config.read
-        rows = self.live_index.search(vectors, max(JUDGED, k))
-        scores = score_rows(retriever, self.index, vectors, rows) / retriever.scale
-        passages = self.live_index.passages_of(rows)
-        first = [listed[:JUDGED] for listed in passages]
-        figures = retrieval_figures(list(map(answer_rank, questions, first)))
+        self.retriever.eval()
+        requests, figures = self._finder.judge(questions, self.config.batch_size)
         reader = ExtractiveReader(
-            self.reader.eval(), self.tokenizer, self.settings, device=retriever.device
+            self.reader.eval(), self.tokenizer, self.settings, device=self.retriever.device
         )
-        requests = []
-        for question, listed, row in zip(questions, passages, scores.tolist(), strict=True):
-            best = listed[:k]
-            requests.append(ReadRequest.of(question.text, best, row[: len(best)]))
-        answers = first_answers(reader, requests)
-        right = sum(
-            text is not None and exact_match(text, question.answers, question.answer_profile)
-            for question, text in zip(questions, answers, strict=True)
-        )
-        return {"em": 100.0 * right / len(questions), **figures}
+        texts = first_answers(reader, requests)
+        return {"em": answer_figures(questions, texts)["em"], **figures}

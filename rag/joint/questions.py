@@ -1,14 +1,19 @@
-"""Training and held-out questions with answers, for recipes that need no gold passages."""
+"""Questions with answers, for recipes that need no gold passages, and figures of held-out ones."""
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from operator import attrgetter
 from pathlib import Path
+
+import torch
+from torch import Tensor
 
 from rag.core.errors import DataError
 from rag.core.types import Passage, Question
 from rag.data.questions import draw_sample, read_questions
 from rag.data.selection import hold_out
 from rag.metrics.ranking import first_true, rank_figures
+from readers.answers import answer_scores
 from retrievers.examples.data import answer_matcher
 from retrievers.training.config import QuestionsConfig
 
@@ -23,14 +28,17 @@ def questions_of(config: QuestionsConfig) -> tuple[list[Question], list[Question
         config: names the files and the number of questions.
 
     Raises:
-        DataError: none is left to learn from.
+        DataError: no question is left to learn from.
     """
-    questions = [question for path in config.train_files for question in answered(path)]
-    validation = None if config.validation_file is None else answered(config.validation_file)
-    share, seed = config.validation_fraction, config.seed
-    train, held_out = hold_out(questions, share, seed, attrgetter("text"), validation)
-    if count := config.train_questions:
-        train = draw_sample(train, count, seed)
+    questions = list(chain.from_iterable(map(answered, config.train_files)))
+    separate = None
+    if config.validation_file is not None:
+        separate = answered(config.validation_file)
+    train, held_out = hold_out(
+        questions, config.validation_fraction, config.seed, attrgetter("text"), separate
+    )
+    if config.train_questions:
+        train = draw_sample(train, config.train_questions, config.seed)
     if not train:
         raise DataError(f"{config.train_files[0]}: no question with answers is left for training")
     return train, held_out[: config.validation_questions]
@@ -43,9 +51,7 @@ def answered(path: str | Path) -> list[Question]:
         DataError: none has.
     """
     questions = list(read_questions(path))
-    with_answers = [
-        question for question in questions if any(answer.strip() for answer in question.answers)
-    ]
+    with_answers = [question for question in questions if "".join(question.answers).strip()]
     if not with_answers:
         raise DataError(
             f"{path}: none of its {len(questions):,} questions has answers",
@@ -55,7 +61,7 @@ def answered(path: str | Path) -> list[Question]:
 
 
 def answer_rank(question: Question, passages: Iterable[Passage]) -> int | None:
-    """Place, from 1, of the first passage that holds an answer."""
+    """Rank, from 1, of the first passage that holds an answer."""
     matcher = answer_matcher(question)
     return first_true([matcher.matches(passage.text) for passage in passages])
 
@@ -65,9 +71,43 @@ def retrieval_figures(ranks: Sequence[int | None]) -> dict[str, float]:
 
     Example:
         >>> retrieval_figures([1, 4, None, 2])
-        {'mrr': 43.75, 'top1': 25.0, 'top5': 75.0, 'top20': 75.0}
+        {'top1': 25.0, 'top5': 75.0, 'top20': 75.0, 'mrr': 43.75}
     """
     figures = rank_figures(ranks, _TOP_KS)
+    count = max(1, len(ranks))
+    return {name: 100.0 * float(values.sum()) / count for name, values in figures.items()}
+
+
+def holding_answers(
+    questions: Sequence[Question], passages: Iterable[Sequence[Passage]], shape: Sequence[int]
+) -> Tensor:
+    """(B, K) bool of this shape: which passages hold an answer of their question; False in places
+    behind the last passage.
+    """
+    holds = torch.zeros(*shape, dtype=torch.bool)
+    for row, question, found in zip(holds, questions, passages, strict=True):
+        matcher = answer_matcher(question)
+        row[: len(found)] = torch.tensor([matcher.matches(passage.text) for passage in found])
+    return holds
+
+
+def gold_sums(prior: Tensor, posterior: Tensor, holds: Tensor) -> dict[str, Tensor]:
+    """Sums over B questions for the log: "found" (a passage holds the answer), "p_gold" (the prior
+    of passages that hold it), "posterior_gold" (what the reader makes of it).
+
+    Args:
+        prior, posterior: (B, K) probabilities of the passages.
+        holds: (B, K) bool, which passages hold the answer.
+    """
     return {
-        name: 100.0 * float(figures[name].sum()) / max(1, len(ranks)) for name in ("mrr", *figures)
+        "found": holds.any(1).sum(),
+        "p_gold": (prior * holds).sum(),
+        "posterior_gold": (posterior * holds).sum(),
     }
+
+
+def answer_figures(questions: Sequence[Question], texts: Sequence[str | None]) -> dict[str, float]:
+    """`readers.answers.answer_scores` of the best answer to each question."""
+    accepted = [question.answers for question in questions]
+    profiles = [question.answer_profile for question in questions]
+    return answer_scores(texts, accepted, profiles)

@@ -3,23 +3,28 @@ a masked language model."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import functional
 
-from rag.core.arrays import Int64
+from rag.core.arrays import Bool, Int64
 from rag.core.errors import ConfigError
 from rag.joint.config import MaskedTrainConfig
-from rag.joint.masked import Filled, Filler, MaskedReader, MaskedSentence, TokenLists
+from rag.joint.fillers import Filled, Filler, MaskedReader, TokenLists
+from rag.joint.sentences import MaskedSentence
 from rag.runtime.model_files import embedded_encoder_dir
 from readers.extractive.files import SHIPPED_READER, start_model
 from readers.extractive.layout import Row, continuations, row_tensors
 from readers.extractive.model import SpanModel
 from readers.extractive.training.finish import export_trained
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 
 class SpanFiller(Filler):
@@ -40,14 +45,19 @@ class SpanFiller(Filler):
         place of words); Clark and Gardner 2018 (the probabilities).
     """
 
-    def __init__(self, model: SpanModel, tokenizer: Any, *, max_tokens: int, guess: float) -> None:
+    model: SpanModel
+
+    def __init__(
+        self, model: SpanModel, tokenizer: PreTrainedTokenizerBase, *, max_tokens: int, guess: float
+    ) -> None:
         if tokenizer.mask_token_id is None:
             raise ConfigError(
                 f"{type(tokenizer).__name__} has no mask token",
                 hint="use a BERT-like reader or encoder",
             )
         super().__init__(model, tokenizer, max_tokens=max_tokens)
-        self._log_guess, self._log_copy = float(np.log(guess)), float(np.log1p(-guess))
+        self._log_guess = float(np.log(guess))
+        self._log_copy = float(np.log1p(-guess))
         self._continues = continuations(tokenizer)
 
     @classmethod
@@ -95,92 +105,83 @@ class SpanFiller(Filler):
         Args:
             learning: read the passages without the words too, for the objective.
         """
-        readings = list(self._readings(sentences, passages, learning))
-        device, shape = next(self.parameters()).device, (len(sentences), len(passages[0]))
-        longest = max(len(sentence.places) for sentence in sentences)
-        copied = torch.full(shape, -torch.inf, device=device)
-        objective = torch.zeros(shape, device=device)
-        if readings:
-            b = torch.tensor([reading.sentence for reading in readings], device=device)
-            k = torch.tensor([reading.passage for reading in readings], device=device)
-            holds = torch.tensor([len(reading.first) > 0 for reading in readings], device=device)
-            right, absent = self._spans(readings)
-            copied = copied.index_put((b, k), torch.where(holds, right, -torch.inf))
-            objective = objective.index_put((b, k), torch.where(holds, right, absent))
+        pairs: list[tuple[MaskedSentence, Sequence[int]]] = []
+        for sentence, listed in zip(sentences, passages, strict=True):
+            pairs += [(sentence, passage) for passage in listed]
+        rows: list[Row] = []
+        numbers: list[int] = []  # of the pairs that are read
+        spans: list[tuple[int, int, int]] = []  # row, first and last token
+        for number, (sentence, passage) in enumerate(pairs):
+            row = self._row(sentence, passage)
+            tokens = row.ids[row.text_from : row.text_to]
+            starts = _occurrences(tokens, sentence.targets, self._continues)
+            if len(starts) or (learning and len(tokens)):
+                for first in (starts + row.text_from).tolist():
+                    spans.append((len(rows), first, first + len(sentence.targets) - 1))
+                rows.append(row)
+                numbers.append(number)
+        device = self.device
+        copied = torch.full((len(pairs),), -torch.inf, device=device)
+        objective = torch.zeros(len(pairs), device=device)
+        if rows:
+            right, absent = self._log_probabilities(rows, spans)
+            read = torch.tensor(numbers, device=device)
+            copied = copied.index_put((read,), right)
+            objective = objective.index_put((read,), torch.where(right.isfinite(), right, absent))
         logp = torch.logaddexp(copied + self._log_copy, torch.full_like(copied, self._log_guess))
-        pad = (0, longest - 1)  # the values stand at the first of T places
-        return Filled(*(nn.functional.pad(values[..., None], pad) for values in (logp, objective)))
+        longest = max(len(sentence.places) for sentence in sentences)
+        shape = (len(sentences), -1, 1)
+        # The values stand at the first of T masks, 0 at the others.
+        pad = (0, longest - 1)
+        return Filled(
+            functional.pad(logp.view(shape), pad), functional.pad(objective.view(shape), pad)
+        )
 
-    def _readings(
-        self, sentences: Sequence[MaskedSentence], passages: TokenLists, learning: bool
-    ) -> Iterator[_Reading]:
-        for b, (sentence, listed) in enumerate(zip(sentences, passages, strict=True)):
-            room = max(0, self._max_tokens - self._mark.size(sentence.ids))
-            for k, passage in enumerate(listed):
-                tokens = np.array(passage[:room], np.int64)
-                starts = _places(tokens, sentence.targets, self._continues)
-                if len(starts) or (learning and len(tokens)):
-                    row = self._mark.row(sentence.ids, None, tokens)
-                    first = starts + row.text_from
-                    yield _Reading(b, k, row, first, first + len(sentence.targets) - 1)
+    def _log_probabilities(
+        self, rows: Sequence[Row], spans: Sequence[tuple[int, int, int]]
+    ) -> tuple[Tensor, Tensor]:
+        """(R,) log-probability of the right spans, −inf where there are none, and of "not here".
 
-    def _spans(self, readings: Sequence[_Reading]) -> tuple[Tensor, Tensor]:
-        """(R,) log-probability of the right spans, of no use where there are none, and of "not
-        here".
+        Args:
+            spans: row, first and last token of each right span.
         """
-        device = next(self.parameters()).device
-        ids, mask, types, text = row_tensors(self._mark, [reading.row for reading in readings])
-        text[:, self._mark.cls_position] = True
-        logits = self.model(ids.to(device), mask.to(device), types.to(device))
+        device = self.device
+        cls = self._template.cls_position
+        ids, mask, types, text = row_tensors(self._template, rows)
+        text[:, cls] = True
         outside = ~text.to(device)
-        start, end = (
-            values.float().masked_fill(outside, -torch.inf).log_softmax(-1)
-            for values in (logits.start, logits.end)
-        )
-        owners = np.repeat(np.arange(len(readings)), [len(reading.first) for reading in readings])
-        places = (
-            owners,
-            np.concatenate([r.first for r in readings]),
-            np.concatenate([r.last for r in readings]),
-        )
-        owner, first, last = (torch.from_numpy(part).to(device) for part in places)
-        span = (start[owner, first] + end[owner, last]).exp()
-        right = span.new_zeros(len(readings)).index_add(0, owner, span).clamp_min(1e-30).log()
-        cls = self._mark.cls_position
+        logits = self.model(ids.to(device), mask.to(device), types.to(device))
+        start = logits.start.float().masked_fill(outside, -torch.inf).log_softmax(-1)
+        end = logits.end.float().masked_fill(outside, -torch.inf).log_softmax(-1)
+        owner, first, last = torch.tensor(spans, device=device).view(-1, 3).long().T
+        is_right = torch.zeros(len(rows), dtype=torch.bool, device=device)
+        is_right[owner] = True
+        share = (start[owner, first] + end[owner, last]).exp()
+        right = share.new_zeros(len(rows)).index_add(0, owner, share).clamp_min(1e-30).log()
+        right = right.masked_fill(~is_right, -torch.inf)
         return right, start[:, cls] + end[:, cls]
 
 
-class _Reading(NamedTuple):
-    """A row to read, the numbers of its sentence and its passage, and where the words stand in the
-    row.
-    """
-
-    sentence: int
-    passage: int
-    row: Row
-    first: Int64
-    last: Int64
-
-
-def _places(tokens: Int64, span: Int64, continues: Any) -> Int64:
+def _occurrences(tokens: Int64, span: Int64, continues: Bool) -> Int64:
     """Where `span` begins in `tokens`, as whole words.
 
     Example:
-        >>> _places(np.array([5, 7, 8, 7, 8, 9]), np.array([7, 8]), np.arange(10) == 9)
+        >>> _occurrences(np.array([5, 7, 8, 7, 8, 9]), np.array([7, 8]), np.arange(10) == 9)
         array([1])
     """
     count = len(tokens) - len(span) + 1
     if count < 1:
         return np.zeros(0, np.int64)
-    same = np.lib.stride_tricks.sliding_window_view(tokens, len(span)) == span
+    is_same = np.lib.stride_tricks.sliding_window_view(tokens, len(span)) == span
     after = np.append(tokens, -1)[len(span) :][:count]
-    whole = (after < 0) | ~continues[after]
-    return np.flatnonzero(same.all(1) & whole)
+    ends_word = (after < 0) | ~continues[after]
+    return np.flatnonzero(is_same.all(1) & ends_word)
 
 
 def open_filler(config: MaskedTrainConfig, device: str = "cpu", *, fresh: bool = False) -> Filler:
     """What fills in masked words, as `config.fills` says; for `fresh` see `MaskedReader.load`."""
-    tokens, dropout = config.joint_tokens, config.mlm_dropout
+    tokens = config.joint_tokens
+    dropout = config.mlm_dropout
     if config.fills == "span":
         return SpanFiller.load(
             config.reader,

@@ -18,7 +18,7 @@ from transformers import (
 )
 from transformers.models.dpr import DPRConfig
 
-from rag.joint.losses import emdr2_loss, rag_loss
+from rag.joint.losses import AnswerBatch, emdr2_loss, rag_loss
 from readers.generative.marginal import answer_log_likelihood, marginal_loss, posterior
 from readers.generative.model import Seq2Seq
 from retrievers.training.bi_encoder import listed_scores
@@ -94,9 +94,9 @@ def test_rag_is_the_sum_over_passages_and_so_are_all_its_gradients(
 ) -> None:
     ours = seq2seq(kind)
     q, d = sides()
-    actual = rag_loss(
-        marginal, ours, ROWS, ANSWERS, listed_scores(q, d, PLACES, 0.5), smoothing=smoothing
-    )
+    batch = AnswerBatch(ours, ROWS, ANSWERS)
+    scores = listed_scores(q, d, PLACES, 0.5)
+    actual = rag_loss(scores, batch, marginal=marginal, smoothing=smoothing)
     expected = written_out(marginal, ours.model, q, d, smoothing, fixed=False)
     assert float(actual.reader.detach()) == pytest.approx(float(expected.detach()), rel=1e-9)
     for mine, theirs in zip(
@@ -178,7 +178,8 @@ def test_the_losses_are_those_of_transformers(
         reduce_loss=True,
         n_docs=2,
     ).loss
-    actual = rag_loss(marginal, ours, rows, answers, scores, smoothing=epsilon)
+    batch = AnswerBatch(ours, rows, answers)
+    actual = rag_loss(scores, batch, marginal=marginal, smoothing=epsilon)
     assert float(actual.reader.detach()) == pytest.approx(float(expected.detach()), rel=1e-9)
 
 
@@ -186,7 +187,8 @@ def test_the_losses_are_those_of_transformers(
 def test_emdr2_teaches_the_retriever_through_a_reader_that_stands_still(marginal: Any) -> None:
     ours = seq2seq("t5")
     q, d = sides()
-    actual = emdr2_loss(marginal, ours, ROWS, ANSWERS, listed_scores(q, d, PLACES, 0.5))
+    scores = listed_scores(q, d, PLACES, 0.5)
+    actual = emdr2_loss(scores, AnswerBatch(ours, ROWS, ANSWERS), marginal=marginal)
     expected = written_out(marginal, ours.model, q, d, 0.0, fixed=True)
     assert float(actual.retriever.detach()) == pytest.approx(float(expected.detach()), rel=1e-9)
     mine, theirs = (gradients(value, ours.model, q, d) for value in (actual.retriever, expected))

@@ -8,7 +8,7 @@ import torch
 
 from rag.config import load_config
 from rag.joint.config import RagTrainConfig
-from rag.joint.together import train_rag
+from rag.joint.rag import train_rag
 from rag.training.distributed import World
 from rag.training.run_folder import read_metrics
 from tests.tiny_joint import joint_world

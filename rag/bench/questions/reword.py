@@ -1,9 +1,10 @@
 """Reword human questions with a language model, and keep those that still ask for the same.
 
-`python -m rag.bench.questions.reword write DATA RAW --writer openai:URL#MODEL` asks the model, a
-question at a time, and goes on where a killed run stopped. `python -m rag.bench.questions.reword
-keep DATA RAW KEPT` looks at what was written: the shipped reader must find the known answer in the
-known passage, and the question's vector must stay near while its words change.
+`python -m rag.bench.questions.reword write DATA RAW --writer openai:URL#MODEL` asks the model, with
+`--concurrency` requests at a time, and goes on where a killed run stopped. `python -m
+rag.bench.questions.reword keep DATA RAW KEPT` looks at what was written: the shipped reader must
+find the known answer in the known passage, and the question's vector must stay near while its words
+change.
 """
 
 import argparse
@@ -14,7 +15,7 @@ import random
 import re
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from itertools import chain, zip_longest
 from pathlib import Path
@@ -23,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rag.adaptation.drafts import agrees, lines_around
-from rag.adaptation.writing import Journal, wait_while
+from rag.adaptation.writing import Journal, map_ahead, wait_while
 from rag.core.files import atomic_write_text, records_of_journal
 from rag.core.log import Progress
 from rag.core.types import Passage, Query
@@ -90,17 +91,14 @@ class Original(NamedTuple):
 
 def originals(data: Path) -> Iterator[Original]:
     """The questions of the sets, one of each in turn, in a random order that is always the same."""
-    sets: list[Iterable[Original]] = [
-        _of_reading(data / "reading" / name / "train.jsonl.gz", name) for name in READING_SETS
-    ]
-    sets.append(_of_squad(data / "squad" / "train-v1.1.json.gz"))
-    sets.append(_of_nq(data / "nq" / "train.jsonl.gz"))
-    shuffled = []
+    sets: list[list[Original]] = []
+    for name in READING_SETS:
+        sets.append(list(_of_reading(data / "reading" / name / "train.jsonl.gz", name)))
+    sets.append(list(_of_squad(data / "squad" / "train-v1.1.json.gz")))
+    sets.append(list(_of_nq(data / "nq" / "train.jsonl.gz")))
     for number, questions in enumerate(sets):
-        listed = list(questions)
-        random.Random(f"{SEED}:{number}").shuffle(listed)
-        shuffled.append(listed)
-    for original in chain.from_iterable(zip_longest(*shuffled)):
+        random.Random(f"{SEED}:{number}").shuffle(questions)
+    for original in chain.from_iterable(zip_longest(*sets)):
         if original is None or len(original.answer.split()) not in _ANSWER_WORDS:
             continue
         if len(original.question.split()) in _QUESTION_WORDS:
@@ -116,14 +114,14 @@ def _of_reading(file: Path, name: str) -> Iterator[Original]:
 
 
 def _of_squad(file: Path) -> Iterator[Original]:
-    articles = json.loads(gzip.decompress(file.read_bytes()))["data"]
-    for paragraph in chain.from_iterable(article["paragraphs"] for article in articles):
-        passage = Passage("", "", paragraph["context"])
-        for item in paragraph["qas"]:
-            answer = item["answers"][0]
-            text = answer["text"]
-            start = answer["answer_start"]
-            yield Original(item["id"], "squad", item["question"], text, start, passage)
+    for article in json.loads(gzip.decompress(file.read_bytes()))["data"]:
+        for paragraph in article["paragraphs"]:
+            passage = Passage("", "", paragraph["context"])
+            for item in paragraph["qas"]:
+                answer = item["answers"][0]
+                text = answer["text"]
+                start = answer["answer_start"]
+                yield Original(item["id"], "squad", item["question"], text, start, passage)
 
 
 def _of_nq(file: Path) -> Iterator[Original]:
@@ -132,10 +130,11 @@ def _of_nq(file: Path) -> Iterator[Original]:
         gold = row["positive_ctxs"][0]
         passage = Passage("", gold["title"], gold["text"])
         digest = hashlib.sha256(row["question"].encode()).hexdigest()[:16]
-        standing = [answer for answer in row["answers"] if answer in gold["text"]]
-        for answer in standing[:1]:
-            start = gold["text"].find(answer)
-            yield Original(f"nq-{digest}", "nq", row["question"], answer, start, passage)
+        for answer in row["answers"]:
+            start = passage.text.find(answer)
+            if start >= 0:
+                yield Original(f"nq-{digest}", "nq", row["question"], answer, start, passage)
+                break
 
 
 def _rows(file: Path) -> Iterator[Mapping[str, Any]]:
@@ -158,20 +157,38 @@ def _request(lines: str, question: str, answer: str) -> str:
     return f"Passage: {lines}\nQuestion: {question}\nAnswer: {answer}"
 
 
-def write(data: Path, raw: Path, model: Endpoint, pause: Path | None, minutes: float) -> int:
-    """Reword questions until the minutes, pauses apart, are over; returns how many there are now."""
+def write(
+    data: Path,
+    raw: Path,
+    model: Endpoint,
+    *,
+    pause: Path | None = None,
+    minutes: float,
+    concurrency: int = 1,
+) -> int:
+    """Reword questions until the minutes, pauses apart, are over; returns how many there are now.
+
+    Records are written in the order of the questions, whichever is reworded first, so a killed run
+    leaves no gap.
+    """
     with closing(Journal(raw)) as journal:
         done = {record["id"] for record in journal.records}
-        until = time.monotonic() + 60 * minutes
-        with Progress(None, "questions", "reword", initial=len(done)) as progress:
+
+        def unwritten() -> Iterator[Original]:
+            until = time.monotonic() + 60 * minutes
             for original in originals(data):
-                if original.id in done:
-                    continue
-                until += wait_while(pause)
-                if time.monotonic() > until:
-                    break
-                reply = model.complete(messages(original), _REPLY_TOKENS).text
-                question = reply.strip().partition("\n")[0]
+                if original.id not in done:
+                    until += wait_while(pause)
+                    if time.monotonic() > until:
+                        return
+                    yield original
+
+        def ask(original: Original) -> str:
+            return model.complete(messages(original), _REPLY_TOKENS).text
+
+        with Progress(None, "questions", "reword", initial=len(done)) as progress:
+            for original, reply in map_ahead(ask, unwritten(), concurrency):
+                question = reply.result().strip().partition("\n")[0]
                 journal.append({"id": original.id, "set": original.set, "question": question})
                 progress.update()
         return len(journal.records)
@@ -187,10 +204,11 @@ def keep(data: Path, raw: Path, kept: Path) -> Counter[str]:
     texts = [str(written[original.id]["question"]) for original in before]
     encoder = load_encoder()
     vectors = encoder.encode_queries([Query(original.question) for original in before])
-    nearness = np.einsum("nd,nd->n", vectors, encoder.encode_queries(list(map(Query, texts))))
+    reworded = encoder.encode_queries(list(map(Query, texts)))
+    nearness = np.einsum("nd,nd->n", vectors, reworded)
     reader = open_reader(None)
     counts = Counter[str]()
-    lines = []
+    lines = ""
     for original, text, near in zip(before, texts, nearness.tolist(), strict=True):
         reason = fault_of_rewording(original, text, near)
         if not reason:
@@ -198,8 +216,8 @@ def keep(data: Path, raw: Path, kept: Path) -> Counter[str]:
             reason = "" if agrees(answers, original.answer) else "the reader finds another answer"
         counts[f"{original.set}: {reason or 'kept'}"] += 1
         if not reason:
-            lines.append(json.dumps(written[original.id], ensure_ascii=False) + "\n")
-    atomic_write_text(kept, "".join(lines))
+            lines += json.dumps(written[original.id], ensure_ascii=False) + "\n"
+    atomic_write_text(kept, lines)
     return counts
 
 
@@ -232,10 +250,18 @@ def main() -> None:
     parser.add_argument("--writer", help="only of `write`: openai:BASE_URL#MODEL")
     parser.add_argument("--pause", type=Path, help="while this file exists, nothing is sent")
     parser.add_argument("--minutes", type=float, default=20)
+    parser.add_argument("--concurrency", type=int, default=1, help="requests in flight")
     given = parser.parse_args()
     if given.step == "write" and given.writer:
-        model = endpoint_of(given.writer)
-        print(f"{write(given.data, given.raw, model, given.pause, given.minutes):,} reworded")
+        count = write(
+            given.data,
+            given.raw,
+            endpoint_of(given.writer),
+            pause=given.pause,
+            minutes=given.minutes,
+            concurrency=given.concurrency,
+        )
+        print(f"{count:,} reworded")
     elif given.step == "keep" and given.kept:
         for reason, count in sorted(keep(given.data, given.raw, given.kept).items()):
             print(f"{count:,} {reason}")

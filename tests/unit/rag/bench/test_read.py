@@ -25,19 +25,20 @@ def test_efforts_are_compared_on_the_same_questions(tmp_path: Path) -> None:
     (tmp_path / "q.jsonl").write_text("\n".join(map(json.dumps, lines)))
     given = tmp_path / "index", tmp_path / "q.jsonl"
     report = run_read_benchmark(*given, efforts=("full", "normal"), sample=3, top_k=8, batch_size=2)
-    full, normal = report.figures["full"], report.figures["normal"]
-    assert full["em"].value == normal["em"].value == pytest.approx(2 / 3)
-    assert full["token_layers"] == full["faster"].value == 1.0
-    assert 0 < normal["token_layers"] < 0.6
-    assert normal["ms"] > 0
-    assert normal["batched_ms"] > 0
-    assert "token-layers" in report.to_text()
+    full = report.rows["full"]
+    normal = report.rows["normal"]
+    assert full["EM"].value == normal["EM"].value == pytest.approx(200 / 3)
+    assert full["× full"].value == full["token-layers, %"] / 100 == 1
+    assert 0 < normal["token-layers, %"] < 60
+    assert normal["ms a question"] > 0
+    assert normal["ms in batches"] > 0
+    assert normal["EM"].n == 3
 
     given_numbers = {"sample": 3, "top_k": 8, "batch_size": 1, "precision": ("fp32", "auto")}
     report = run_read_benchmark(*given, efforts=("normal",), **given_numbers)
-    assert list(report.figures) == ["normal, fp32", "normal, auto"]
-    assert report.figures["normal, fp32"]["cpu_share"].value == 1.0
-    assert report.figures["normal, auto"]["cpu_p50_s"].value > 0
+    assert list(report.rows) == ["normal, fp32", "normal, auto"]
+    assert report.rows["normal, fp32"]["processor / normal, fp32"].value == 1
+    assert report.rows["normal, auto"]["median processor ms"].value > 0
 
     with pytest.raises(ConfigError, match="frantic"):
         run_read_benchmark(*given, efforts=("frantic",), sample=1)

@@ -69,18 +69,22 @@ def test_each_set_gives_its_questions_with_the_place_of_the_answer(data: Path) -
     assert taken[-1].answer == "2,850 kilometers"
 
 
-def test_a_run_goes_on_behind_what_is_written(data: Path, server: Server, tmp_path: Path) -> None:
+@pytest.mark.parametrize("concurrency", [1, 3])
+def test_a_run_goes_on_behind_what_is_written(
+    data: Path, server: Server, tmp_path: Path, concurrency: int
+) -> None:
     server.replies = [chat("Which wood is its source in?\nI hope that helps.")]
     raw = tmp_path / "raw.jsonl"
     model = endpoint_of(server.source)
-    assert write(data, raw, model, None, minutes=-1) == 0
-    assert write(data, raw, model, None, minutes=5) == 6
-    assert write(data, raw, model, None, minutes=5) == 6
+    assert write(data, raw, model, minutes=-1) == 0
+    assert write(data, raw, model, minutes=5, concurrency=concurrency) == 6
+    assert write(data, raw, model, minutes=5) == 6
     assert len(server.requests) == 6
     starts = {json.dumps(body["messages"][:-1]) for body in server.requests}
     assert len(starts) == 1
     rows = [json.loads(line) for line in raw.read_text().splitlines()]
     assert {row["question"] for row in rows} == {"Which wood is its source in?"}
+    assert [row["id"] for row in rows] == [original.id for original in originals(data)]
 
 
 @pytest.mark.parametrize(

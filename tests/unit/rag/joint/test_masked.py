@@ -10,7 +10,8 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from rag.core.types import Passage
 from rag.data.salient import NO_TITLES
-from rag.joint.masked import MaskedReader, MaskedSentence, SentenceBatches
+from rag.joint.fillers import MaskedReader
+from rag.joint.sentences import MaskedSentence, SentenceBatches
 from retrievers.examples.batches import Epochs
 from retrievers.examples.corpus import open_corpus
 from tests.conftest import TinyModels

@@ -12,8 +12,9 @@ import torch
 from rag.core.files import read_json
 from rag.data.salient import NO_TITLES
 from rag.joint.config import MlmTrainConfig
-from rag.joint.masked import MaskedReader, SentenceBatches
+from rag.joint.fillers import MaskedReader
 from rag.joint.mlm import held_out_figures, masked_loss, train_mlm
+from rag.joint.sentences import SentenceBatches
 from rag.training.run_folder import read_metrics
 from retrievers.examples.batches import Epochs
 from retrievers.examples.corpus import open_corpus

@@ -18,7 +18,7 @@ from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.types import Passage
 from rag.eval.api import evaluate
 from rag.joint.config import EmdrTrainConfig, RagTrainConfig
-from rag.joint.together import train_emdr2, train_rag
+from rag.joint.rag import train_emdr2, train_rag
 from rag.pipeline import Pipeline
 from rag.training.run_folder import read_metrics
 from readers.manifest import READER_FILE

@@ -16,10 +16,11 @@ from indexers.settings import BuildSettings
 from rag.core.errors import ConfigError, DataError
 from rag.core.types import Passage, Query
 from rag.data.salient import NO_TITLES
-from rag.joint import realm
 from rag.joint.config import RealmTrainConfig
-from rag.joint.masked import MaskedReader, MaskedSentence, SentenceBatches
+from rag.joint.fillers import MaskedReader
+from rag.joint.live_index import LiveIndex
 from rag.joint.realm import RealmTask, train_realm
+from rag.joint.sentences import MaskedSentence, SentenceBatches
 from rag.training.distributed import World
 from rag.training.run_folder import read_metrics
 from retrievers.encoders.bi_encoder import BiEncoder
@@ -109,6 +110,12 @@ def world(tmp_path_factory: pytest.TempPathFactory, tiny: TinyModels) -> Path:
     return make_world(tmp_path_factory.mktemp("realm"), tiny)
 
 
+def task_over(index: Index, config: RealmTrainConfig) -> RealmTask:
+    config = adopt_index(config, index, same_encoder=True)
+    reader = MaskedReader.load(str(config.reader), max_tokens=60, dropout=0.0)
+    return RealmTask(config, load_model(config, "cpu"), reader, index, LiveIndex(index), World())
+
+
 def sentences(world: Path, out: Path) -> SentenceBatches:
     store = open_corpus([world / "sentences.jsonl"], out, "none")
     return SentenceBatches(
@@ -125,62 +132,52 @@ def test_what_is_read_with_a_sentence(world: Path, tmp_path: Path) -> None:
     """Its own passage and copies are left out, the null document is first; the model as it is
     scores them.
     """
-    passages = [
-        Passage(str(n), "", text)
-        for n, text in enumerate(
-            ["Who  wrote e f\nin Danube ?", "the river e f", "the river e f", "in the black forest"]
-        )
-    ]
+    texts = ["Who  wrote e f\nin Danube ?", "the river e f", "the river e f", "in the black forest"]
+    passages = [Passage(str(n), "", text) for n, text in enumerate(texts)]
     encoder = BiEncoder.load(world / "encoder", **READ)
     write_index(tmp_path / "index", passages, encoder=encoder, settings=BuildSettings(probes=4))
+    masked = MaskedSentence(
+        "Who wrote e f in Danube?",
+        "Who wrote e f in [MASK]?",
+        np.array([7, 4]),
+        np.array([1]),
+        np.array([9]),
+    )
     with Index.open(tmp_path / "index") as index:
-        config = adopt_index(settings(world, index=tmp_path / "index"), index)
-        retriever = realm.load_model(config, "cpu")
-        reader = MaskedReader.load(world / "mlm", max_tokens=60)
-        task = RealmTask(config, retriever, reader, realm.LiveIndex(index), realm.World())
-        one = MaskedSentence(
-            "Who wrote e f in Danube?",
-            "Who wrote e f in [MASK]?",
-            np.array([7, 4]),
-            np.array([1]),
-            np.array([9]),
-        )
-        scores, rows, listed = task.retrieve([one])
-        assert listed[0] == ("", "")
-        assert {text for _, text in listed[1:]} == {"the river e f", "in the black forest"}
+        task = task_over(index, settings(world, index=tmp_path / "index"))
+        retriever = task.retriever
+        scores, [read] = task.retrieve([masked])
+        assert read[0] == read[3] == ""
+        assert set(read[1:3]) == {"the river e f", "in the black forest"}
         assert scores[0, 3] == float("-inf")
-        query = encoder.encode_questions([one.query])[0]
-        vectors = encoder.encode_passages([""] * 3, [text for _, text in listed])
+        query = encoder.encode_questions([masked.query])[0]
+        vectors = encoder.encode_passages([""] * 3, read[:3])
         expected = (vectors @ query) * retriever.scale
-        np.testing.assert_allclose(scores[0, :3].detach().numpy(), expected[rows[0, :3]], atol=1e-4)
-        gradients = torch.autograd.grad(
-            scores[0, 1], [p for p in retriever.parameters() if p.ndim > 1][:1]
-        )
-        assert gradients[0].abs().sum() > 0
-        telling = replace(one, words="black forest")
-        loss = task.loss(
-            [telling, one]
-        )  # nothing is masked in the second, so that every passage has it
+        np.testing.assert_allclose(scores[0, :3].detach().numpy(), expected, atol=1e-4)
+        weights = [p for p in retriever.parameters() if p.ndim > 1][:1]
+        assert torch.autograd.grad(scores[0, 1], weights)[0].abs().sum() > 0
+
+        # nothing is masked in the second sentence, so that every passage has it
+        loss = task.loss([replace(masked, words="black forest"), masked])
         assert loss.examples == 2
-        [place] = [n for n in (1, 2) if listed[rows[0, n]][1] == "in the black forest"]
-        texts = reader.tokens([listed[row][1] for row in rows[0]])
-        likelihoods = reader([one], [texts])[0].sum(1)
+        place = read.index("in the black forest")
+        likelihoods = task.reader([masked], [task.reader.tokens(read)])[0].sum(1)
         for name, weights in (("p_gold", scores[0]), ("posterior_gold", scores[0] + likelihoods)):
-            shares = weights.softmax(0)
+            shares = weights.detach().softmax(0)
             target = float(shares[place] + shares[1:].sum()) / 2
-            assert loss.parts[name] == pytest.approx(target, abs=1e-4)
+            assert float(loss.parts[name]) == pytest.approx(target, abs=1e-4)
         assert loss.parts["found"] == 1
-        assert task.loss([replace(one, words="black river")]).parts["found"] == 0
+        assert task.loss([replace(masked, words="black river")]).parts["found"] == 0
+
         task.config = task.config.replaced(null_document=False)
-        assert task.retrieve([one])[0][0, 0] == float("-inf")
-        assert torch.isfinite(task.loss([one]).value)
-        everywhere = replace(
-            one, text="e f"
-        )  # it stands in every passage that is close enough to be read
-        alone, rows, _ = task.retrieve([replace(one, text="")])
-        assert rows.tolist() == [[0] * 4]
+        assert task.retrieve([masked])[0][0, 0] == float("-inf")
+        assert torch.isfinite(task.loss([masked]).value)
+        alone, read_alone = task.retrieve([replace(masked, text="")])  # it stands in every passage
+        assert read_alone == [[""] * 4]
         assert alone[0].isfinite().tolist() == [True, False, False, False]
-        assert torch.isfinite(task.loss([one, everywhere, replace(one, text="")]).value)
+        everywhere = replace(masked, text="e f")
+        batch = [masked, everywhere, replace(masked, text="")]
+        assert torch.isfinite(task.loss(batch).value)
 
 
 def test_the_retriever_is_asked_with_its_own_masks(
@@ -219,7 +216,8 @@ def test_filling_in_teaches_to_find_and_the_index_follows(
         documents=13,
     )
     result: list[list[list[int]]] = []
-    search, steps = realm.LiveIndex.search, iter(range(10_000))
+    search = LiveIndex.search
+    steps = iter(range(10_000))
 
     def compared(live: Any, questions: torch.Tensor, top_k: int) -> Any:
         rows = search(live, questions, top_k)
@@ -239,7 +237,7 @@ def test_filling_in_teaches_to_find_and_the_index_follows(
     monkeypatch.setattr(
         RealmTask, "__init__", lambda self, *a, **k: (init(self, *a, **k), tasks.append(self))[0]
     )
-    monkeypatch.setattr(realm.LiveIndex, "search", compared)
+    monkeypatch.setattr(LiveIndex, "search", compared)
     finished = train_realm(config)
     assert len(result) == 3
     assert all(actual == expected for expected, actual in result)
@@ -266,24 +264,22 @@ def test_filling_in_teaches_to_find_and_the_index_follows(
 
 
 def test_sentences_that_no_passage_fills_in_can_be_left_out(world: Path, tmp_path: Path) -> None:
-    config = settings(world, out=tmp_path / "run", answered_within=3, batch_size=2)
     with Index.open(world / "index") as index:
-        retriever = load_model(adopt_index(config, index, same_encoder=True), "cpu")
-        reader = MaskedReader.load(world / "mlm", max_tokens=60, dropout=0.0)
-        task = RealmTask(config, retriever, reader, realm.LiveIndex(index), World())
+        config = settings(world, out=tmp_path / "run", answered_within=3, batch_size=2)
+        task = task_over(index, config)
         batches = sentences(world, tmp_path)
         batch = [sentence for number in range(3) for sentence in batches[number]]
-        vectors = retriever.ask([Query(sentence.query) for sentence in batch])
-        texts = [passage.text for passage in index.passages]
-        scores = vectors @ retriever.read([Passage("", "", text) for text in texts]).T
+        vectors = task.retriever.ask([Query(sentence.query) for sentence in batch])
+        passages = list(index.passages)
+        scores = vectors @ task.retriever.read(passages).T
         expected = [
             sentence
             for sentence, best in zip(batch, scores.topk(3).indices.tolist(), strict=True)
-            if any(sentence.words in texts[row] for row in best)
+            if any(sentence.words in passages[row].text for row in best)
         ]
         assert 2 < len(expected) < len(batch)
         filtered = task.loss(batch)
-        task.config = config.replaced(answered_within=0)
+        task.config = task.config.replaced(answered_within=0)
         plain = task.loss(expected[:2])
     assert filtered.examples == 2
     assert filtered.parts["answered"] == pytest.approx(len(expected) / len(batch))

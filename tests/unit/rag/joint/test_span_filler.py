@@ -16,9 +16,9 @@ from indexers.index_writer import write_index
 from indexers.settings import BuildSettings
 from rag.core.types import Passage
 from rag.joint.config import MlmTrainConfig, RealmTrainConfig
-from rag.joint.masked import MaskedSentence
 from rag.joint.mlm import train_mlm
 from rag.joint.realm import train_realm
+from rag.joint.sentences import MaskedSentence
 from rag.joint.span_filler import SpanFiller
 from rag.training.run_folder import read_metrics
 from retrievers.encoders.bi_encoder import BiEncoder

@@ -1,0 +1,172 @@
+"""Retrieval of passages while a generator learns from them: by a bi-encoder that is trained too,
+over an index that is refreshed meanwhile, or by a fixed retriever.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from indexers.index import Index
+from rag.core.arrays import Int64
+from rag.core.types import Hit, Passage, Query, Question
+from rag.data.selection import check_usable
+from rag.joint.live_index import LiveIndex
+from rag.joint.questions import JUDGED, answer_rank, retrieval_figures
+from readers.protocols import ReadRequest
+from retrievers.protocols import HitLists, Retriever
+from retrievers.training.bi_encoder import BiEncoderModel, score_rows
+
+
+class Retrieved(NamedTuple):
+    """Passages of B questions, best first by the index, and their scores (B, K), −inf behind the
+    last.
+    """
+
+    passages: list[list[Passage]]
+    scores: Tensor
+
+
+class Finder(ABC):
+    """Finds the passages that a reader reads.
+
+    Attributes:
+        scale: factor on the scores, so that their softmax is p(z|x): one over the temperature.
+    """
+
+    scale: float
+
+    @abstractmethod
+    def find(self, questions: Sequence[Question]) -> Retrieved:
+        """Passages of each question and their scores, which include `scale`."""
+
+    @abstractmethod
+    def best(self, questions: Sequence[Question], count: int) -> list[list[Passage]]:
+        """The first `count` passages of each question, best first."""
+
+    @torch.no_grad()
+    def judge(
+        self, questions: Sequence[Question], batch_size: int
+    ) -> tuple[list[ReadRequest], dict[str, float]]:
+        """What a reader is asked about held-out questions, and the figures of their retrieval."""
+        ranks: list[int | None] = []
+        requests = []
+        for begin in range(0, len(questions), batch_size):
+            part = questions[begin : begin + batch_size]
+            ranks += map(answer_rank, part, self.best(part, JUDGED))
+            found = self.find(part)
+            # A reader multiplies scores by its scale itself.
+            scores = (found.scores / self.scale).tolist()
+            for question, passages, row in zip(part, found.passages, scores, strict=True):
+                requests.append(ReadRequest.of(question.text, passages, row[: len(passages)]))
+        return requests, retrieval_figures(ranks)
+
+
+class LearningFinder(Finder):
+    """A bi-encoder in training, over the live index.
+
+    Args:
+        index: gives the vectors of the passages that score them.
+        top_k: passages per question.
+        over_retrieve: passages taken from the index, of which the `top_k` best by the model as it
+            is are found; 0 takes `top_k`.
+        encode: score with passage vectors of the model as it is, with gradient, in place of those
+            of `index`.
+    """
+
+    def __init__(
+        self,
+        retriever: BiEncoderModel,
+        index: Index,
+        live_index: LiveIndex,
+        *,
+        top_k: int,
+        over_retrieve: int = 0,
+        encode: bool = False,
+    ) -> None:
+        self._retriever = retriever
+        self._index = index
+        self._live_index = live_index
+        self._top_k = top_k
+        self._over_retrieve = over_retrieve
+        self._encode = encode
+        self.scale = retriever.scale
+
+    def find(self, questions: Sequence[Question]) -> Retrieved:
+        """Passages and their scores, with gradient."""
+        vectors = self.vectors(questions)
+        rows = self._live_index.search(vectors, self._over_retrieve or self._top_k)
+        if self._over_retrieve:
+            with torch.no_grad():
+                fresh = self._scores(vectors, rows, encode=True)
+            best = fresh.topk(min(self._top_k, rows.shape[1]), dim=1).indices
+            rows = np.take_along_axis(rows, best.cpu().numpy(), axis=1)
+        scores = self._scores(vectors, rows, encode=self._encode)
+        return Retrieved(self._live_index.passages_of(rows), scores)
+
+    @torch.no_grad()
+    def best(self, questions: Sequence[Question], count: int) -> list[list[Passage]]:
+        """The first `count` passages of each question, best first."""
+        rows = self._live_index.search(self.vectors(questions), count)
+        return self._live_index.passages_of(rows)
+
+    def vectors(self, questions: Sequence[Question]) -> Tensor:
+        """(B, D) vectors of questions, with gradient."""
+        return self._retriever.ask([Query(question.text) for question in questions])
+
+    def _scores(self, vectors: Tensor, rows: Int64, *, encode: bool) -> Tensor:
+        return score_rows(self._retriever, self._index, vectors, rows, encode=encode)
+
+
+class FixedFinder(Finder):
+    """Any fixed retriever: its scores times `scale` are the logits of p(z|x), without gradient.
+
+    Source:
+        Lewis et al. 2020, "Retrieval-Augmented Generation for Knowledge-Intensive NLP Tasks",
+        section 4.5.
+    """
+
+    def __init__(
+        self, retriever: Retriever, index: Index, top_k: int, scale: float, device: str
+    ) -> None:
+        self._retriever = retriever
+        self._passages = index.passages
+        self._top_k = top_k
+        self._device = device
+        self.scale = scale
+
+    def answerable(self, questions: Sequence[Question]) -> list[Question]:
+        """The questions for which a passage is retrieved; the others are counted in a warning.
+
+        Raises:
+            DataError: there is none.
+        """
+        if not questions:
+            return []
+        results = self._search(questions, 1)
+        usable = [question for question, hits in zip(questions, results, strict=True) if hits]
+        what = "questions have a passage that is retrieved for them"
+        hint = "check that index and questions are of one language"
+        check_usable(len(usable), len(questions), what, few=1.0, hint=hint)
+        return usable
+
+    def find(self, questions: Sequence[Question]) -> Retrieved:
+        """Passages and their scores; at least one passage must be retrieved for every question."""
+        results = self._search(questions, self._top_k)
+        scores = torch.full((len(questions), self._top_k), float("-inf"))
+        for row, hits in zip(scores, results, strict=True):
+            row[: len(hits)] = torch.tensor([hit.score for hit in hits]) * self.scale
+        return Retrieved(list(map(self._stored, results)), scores.to(self._device))
+
+    def best(self, questions: Sequence[Question], count: int) -> list[list[Passage]]:
+        """The first `count` passages of each question, best first."""
+        return list(map(self._stored, self._search(questions, count)))
+
+    def _search(self, questions: Sequence[Question], count: int) -> HitLists:
+        return self._retriever.search([question.text for question in questions], count)
+
+    def _stored(self, hits: Sequence[Hit]) -> list[Passage]:
+        return self._passages.get_many(np.array([hit.row for hit in hits], np.int64))
