@@ -17,18 +17,19 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 from pydantic import BaseModel
 
 from indexers.settings import BuildSettings, IndexKind
-from rag.config import load_config
+from rag.config import Setting, load_config
 from rag.core.errors import ConfigError
 from rag.core.files import check_target
 from rag.data.filters import Filter, parse_filter
 from rag.data.formats import CorpusFormat
 from rag.data.records import CorpusOptions, ReadReport
-from rag.options import IndexOptions, OpenOptions, RoundsOptions, Setting, UpdateOptions
+from rag.options import IndexOptions, OpenOptions, UpdateOptions
 from retrievers.encoders.options import EncoderOptions
 
 if TYPE_CHECKING:
     from indexers.index_writer import WriteReport
     from indexers.protocols import PassageEncoder
+    from rag.rounds.config import RoundsOptions
 
 Inputs = str | Path | Sequence[str | Path]
 """Files, folders, "hf:owner/name" or "irds:name", or "sample"."""

@@ -17,6 +17,9 @@ from pydantic_core import ErrorDetails
 
 from rag.core.errors import ConfigError, did_you_mean
 
+Setting = str | int | float | bool | Path | None | Sequence["Setting"] | Mapping[str, "Setting"]
+"""A value of a configuration, as a file or a command line states it."""
+
 ConfigT = TypeVar("ConfigT", bound=BaseModel)
 
 RECIPE_KEY = "recipe"

@@ -5,7 +5,6 @@ Each class has the fields of the configuration that it names, which explains and
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypedDict
 
@@ -14,13 +13,9 @@ if TYPE_CHECKING:
     from rag.core.types import PolicyName
     from rag.data.formats import CorpusFormat
     from rag.data.text import Profile
-    from rag.rounds.config import SignalName
     from readers.protocols import Reader
     from retrievers.hybrid import Fusion
     from retrievers.protocols import Retriever, TextEncoder
-
-Setting = str | int | float | bool | Path | None | Sequence["Setting"] | Mapping[str, "Setting"]
-"""A value of a configuration, as a file or a command line states it."""
 
 
 class OpenOptions(TypedDict, total=False):
@@ -114,18 +109,3 @@ class MiningOptions(TypedDict, total=False):
     margin: float | None
     weak_positives: bool
     seed: int
-
-
-class RoundsOptions(TypedDict, total=False):
-    """Fields of `rag.rounds.config.RoundsConfig` that `rag.train_rounds` does not name."""
-
-    held_out: str | None
-    validation_fraction: float
-    retriever: str
-    top_k: int
-    rounds: int
-    restart: bool
-    reader: str | None
-    signal: SignalName
-    positives: str
-    negatives: int

@@ -10,12 +10,11 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from rag.config import ConfigT, load_config
+from rag.config import ConfigT, Setting, load_config
 from rag.core.errors import ConfigError, DataError, did_you_mean
 from rag.core.files import fingerprint
 from rag.core.manifest import read_manifest
 from rag.data.files.named import is_named
-from rag.options import Setting
 from rag.training.config import ENTRY_POINTS, TrainConfig
 
 if TYPE_CHECKING:

@@ -149,13 +149,11 @@ def option(name: str, kind: object, default: object, help: Parameter) -> inspect
         name,
         inspect.Parameter.KEYWORD_ONLY,
         default=default,
-        annotation=Annotated[
-            taken if default is not None else taken | None, help, spelled, reading
-        ],
+        annotation=Annotated[taken | None if default is None else taken, help, spelled, reading],
     )
 
 
-def _kind_on_the_line(kind: object) -> tuple[object, Parameter]:
+def _kind_on_the_line(kind: object) -> tuple[Any, Parameter]:
     """The type that the command line reads for a setting, and how it reads it."""
     while get_origin(kind) is Annotated:
         kind = get_args(kind)[0]

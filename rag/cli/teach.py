@@ -24,8 +24,8 @@ from rag.config import DEFAULT_SEED, load_config, parse_overrides
 from rag.core.errors import ConfigError
 from rag.eval.settings import EvaluationSettings
 from rag.opening import Precision
-from rag.options import MiningOptions, OpenOptions, RoundsOptions
-from rag.rounds.config import RoundsConfig, SignalName
+from rag.options import MiningOptions, OpenOptions
+from rag.rounds.config import RoundsConfig, RoundsOptions, SignalName
 from retrievers.negatives.settings import MiningSettings
 
 Recipe = Literal["distill", "colbert"]

@@ -3,6 +3,7 @@
 import inspect
 import os
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from cyclopts import App, Parameter
 
@@ -17,9 +18,8 @@ from rag.cli.options import (
     without,
 )
 from rag.cli.show import say
-from rag.config import parse_overrides
+from rag.config import Setting, parse_overrides
 from rag.core.errors import ConfigError
-from rag.options import Setting
 from rag.recipes import RECIPES, read_config, recipe_class
 
 _ABOUT = "Train models, one subcommand per recipe; one of your own: rag train FILE.py:Class …"
@@ -134,9 +134,11 @@ def recipe_command(name: str) -> Callable[..., None]:
 
         is_first = os.environ.get("RANK", "0") == "0"
         setup_logging("INFO" if is_first else "WARNING")
-        ray = given.pop("ray", None)
+        ray: Any = given.pop("ray", None)
         if name == "reader":
-            given |= _reader_sets(given.pop("train", ()), given.pop("negatives", ()))
+            questions: Any = given.pop("train", ())
+            negatives: Any = given.pop("negatives", ())
+            given |= _reader_sets(questions, negatives)
         given["out"] = str(out)
         checked = read_config(recipe, config, {**given, **parse_overrides(set_ or [])})
         with encoding_at(ray) as encoding:
