@@ -11,38 +11,43 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from itertools import islice
-from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
-from annotated_types import Ge
+from pydantic import BaseModel
 
 from indexers.settings import BuildSettings, IndexKind
-from rag.config import load_config
+from rag.config import Setting, load_config
 from rag.core.errors import ConfigError
 from rag.core.files import check_target
 from rag.data.filters import Filter, parse_filter
 from rag.data.formats import CorpusFormat
 from rag.data.records import CorpusOptions, ReadReport
+from rag.options import IndexOptions, OpenOptions, UpdateOptions
 from retrievers.encoders.options import EncoderOptions
 
 if TYPE_CHECKING:
     from indexers.index_writer import WriteReport
+    from indexers.protocols import PassageEncoder
+    from rag.rounds.config import RoundsOptions
+
+Inputs = str | Path | Sequence[str | Path]
+"""Files, folders, "hf:owner/name" or "irds:name", or "sample"."""
 
 
 def index(
-    corpus: str | Path | Sequence[str | Path],
+    corpus: Inputs,
     out: str | Path,
     *,
     retriever: IndexKind = "hybrid",
-    encoder: Any = None,
+    encoder: str | Path | PassageEncoder | None = None,
     precision: str = "auto",
     reuse: str | Path | None = None,
     overwrite: bool = False,
     ray: str | None = None,
     format: Literal["auto", CorpusFormat] = "auto",
     report: ReadReport | None = None,
-    **settings: Any,
+    **settings: Unpack[IndexOptions],
 ) -> Path:
     """Build an index from a corpus, or continue a build that was interrupted.
 
@@ -54,7 +59,7 @@ def index(
             minilm-qa. In Python also an object, see `indexers.protocols.PassageEncoder`.
         precision: number format in which it computes.
         reuse: an earlier index of this encoder: only passages that it lacks are encoded.
-        overwrite: delete what is in --out first.
+        overwrite: delete what is in `out` first.
         ray: address of a Ray cluster that encodes the passages (HOST:PORT, or auto).
         format: format of the corpus; auto looks at names and first bytes.
         report: counts what was read, bad records included.
@@ -78,12 +83,12 @@ def index(
 
     report = ReadReport() if report is None else report
     inputs, is_sample = resolve_corpus(corpus)
-    reading = {name: settings.pop(name) for name in CorpusOptions.model_fields if name in settings}
+    given: dict[str, object] = {"retriever": retriever, **settings}
+    reading = _fields_of(CorpusOptions, given)
     if is_sample and reading.get("split", "auto") == "auto":
         reading["split"] = "none"
-    given = {name: settings.pop(name) for name in EncoderOptions.model_fields if name in settings}
-    stated = load_config(EncoderOptions, overrides=given).stated
-    build = load_config(BuildSettings, overrides={"retriever": retriever, **settings})
+    stated = load_config(EncoderOptions, overrides=_fields_of(EncoderOptions, given)).stated
+    build = load_config(BuildSettings, overrides=given)
     is_named = encoder is None or isinstance(encoder, str | Path)
     if stated and not is_named:
         raise ConfigError(
@@ -92,15 +97,26 @@ def index(
         )
     if ray is not None and (reuse or not build.has_dense or not is_named):
         raise ConfigError(
-            "--ray encodes one vector per passage by an encoder that every node can load, and reuses none",
-            hint="name a folder on a shared disk, without --reuse; BM25 and token vectors are built here",
+            "{ray} encodes one vector per passage by an encoder that every node can load, and "
+            "reuses none",
+            hint="name a folder on a shared disk, without {reuse}; BM25 and token vectors are "
+            "built here",
+            arguments=("ray", "reuse"),
         )
     if reuse and not build.has_dense:
-        raise ConfigError("--reuse takes over one vector per passage, and this build makes none")
+        raise ConfigError(
+            "{reuse} takes over one vector per passage, and this build makes none",
+            hint="leave it out, or build an index with such vectors",
+            arguments=("reuse",),
+        )
     if reuse and Path(out).resolve() == Path(reuse).resolve():
-        raise ConfigError(f"--reuse and --out are both {out}", hint="build into a new directory")
+        raise ConfigError(
+            f"{{reuse}} and {{out}} are both {out}",
+            hint="build into a new directory",
+            arguments=("reuse", "out"),
+        )
     # An encoder of one's own is measured by the embedded one.
-    measured = encoder if is_named else None
+    measured = encoder if isinstance(encoder, str | Path) else None
     cutter = Cutter(reading, partial(passage_budget, measured, **stated))
     documents = Corpus(inputs, format, cutter, report)
     loaded = None
@@ -123,7 +139,13 @@ def index(
     return written.directory
 
 
-def resolve_corpus(corpus: str | Path | Sequence[str | Path]) -> tuple[list[str], bool]:
+def _fields_of(kind: type[BaseModel], settings: dict[str, object]) -> dict[str, object]:
+    """Take the fields of one configuration out of the settings of several."""
+    names = [name for name in kind.model_fields if name in settings]
+    return {name: settings.pop(name) for name in names}
+
+
+def resolve_corpus(corpus: Inputs) -> tuple[list[str], bool]:
     """The inputs, and whether they are the sample corpus, for which the word "sample" stands."""
     inputs = [str(item) for item in ([corpus] if isinstance(corpus, str | Path) else corpus)]
     if inputs == ["sample"] and not Path("sample").exists():
@@ -135,11 +157,11 @@ def resolve_corpus(corpus: str | Path | Sequence[str | Path]) -> tuple[list[str]
 
 def update(
     index: str | Path,
-    corpus: str | Path | Sequence[str | Path],
+    corpus: Inputs,
     *,
-    encoder: Any = None,
+    encoder: str | Path | PassageEncoder | None = None,
     precision: str = "auto",
-    **options: Any,
+    **options: Unpack[UpdateOptions],
 ) -> WriteReport:
     """Bring an index up to date with its corpus as it is now; only new passages are encoded.
 
@@ -161,10 +183,10 @@ def retrieve(
     questions: str | Path,
     out: str | Path,
     *,
-    top_k: Annotated[int, Ge(1)] = 100,
-    limit: Annotated[int, Ge(1)] | None = None,
-    filter: Mapping[str, Any] | Filter | None = None,
-    **opening: Any,
+    top_k: int = 100,
+    limit: int | None = None,
+    filter: Mapping[str, Setting] | Filter | None = None,
+    **opening: Unpack[OpenOptions],
 ) -> int:
     """Search for all questions of a file, and write what is retrieved.
 
@@ -183,15 +205,18 @@ def retrieve(
     from rag.pipeline import Pipeline
 
     target = Path(out)
-    extension_of(target)  # refused before anything is opened
+    # Refused before anything is opened.
+    extension_of(target)
     check_target(target)
-    if limit is not None and (not isinstance(limit, Integral) or limit < 1):
-        raise ConfigError(f"limit is {limit!r}, expected at least 1, or None for all questions")
-    chosen = parse_filter(filter)
-    listed = list(islice(read_questions(questions), limit))
+    if limit is not None and (not isinstance(limit, int) or limit < 1):
+        raise ConfigError(
+            f"limit is {limit!r}, expected at least 1", hint="None takes all questions"
+        )
+    conditions = parse_filter(filter)
+    asked = list(islice(read_questions(questions), limit))
     with Pipeline.open(index, reads=False, **opening) as pipeline:
-        write_results(pipeline, listed, target, top_k, filter=chosen)
-    return len(listed)
+        write_results(pipeline, asked, target, top_k, filter=conditions)
+    return len(asked)
 
 
 def train_rounds(
@@ -201,8 +226,8 @@ def train_rounds(
     out: str | Path,
     *,
     config: str | Path | None = None,
-    training: Mapping[str, Any] | None = None,
-    **settings: Any,
+    training: Mapping[str, Setting] | None = None,
+    **settings: Unpack[RoundsOptions],
 ) -> list[dict[str, Any]]:
     """Train a retriever in rounds of searching, labelling and training: the function of `rag
     rounds`.
@@ -224,15 +249,14 @@ def train_rounds(
     """
     from rag.recipes import read_config, recipe_class
     from rag.rounds.config import RoundsConfig
-
-    place = Path(out)
-    # each round sets its own training files
-    paths = {"out": str(place), "train_files": [str(place / "round-1")]}
-    trained = read_config(
-        recipe_class(recipe), config or f"{recipe}-small", {**(training or {}), **paths}
-    )
-    named = {"method": recipe, "out": place, "index": index, "questions": str(questions)}
-    checked = read_config(RoundsConfig, None, {**settings, **named})
     from rag.rounds.rounds import run_rounds
+    from retrievers.training.config import BiEncoderConfig
 
-    return run_rounds(checked, trained)
+    folder = Path(out)
+    kind = recipe_class(recipe)
+    assert issubclass(kind, BiEncoderConfig)
+    # Each round sets its own training files.
+    paths = {"out": str(folder), "train_files": [str(folder / "round-1")]}
+    trained = read_config(kind, config or f"{recipe}-small", {**(training or {}), **paths})
+    named = {"method": recipe, "out": folder, "index": index, "questions": str(questions)}
+    return run_rounds(read_config(RoundsConfig, None, {**settings, **named}), trained)

@@ -13,17 +13,21 @@ from typing import Any, ClassVar, Self, TypeVar, get_origin
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic_core import ErrorDetails
 
 from rag.core.errors import ConfigError, did_you_mean
+
+Setting = str | int | float | bool | Path | None | Sequence["Setting"] | Mapping[str, "Setting"]
+"""A value of a configuration, as a file or a command line states it."""
 
 ConfigT = TypeVar("ConfigT", bound=BaseModel)
 
 RECIPE_KEY = "recipe"
-# at the end of the place of a problem, where a setting may be of several kinds
+# Ends the location of a problem where a setting may be of several kinds.
 _KIND_OF_VALUE = re.compile(
     r"int|float|str|bool|(constrained-|literal\[|function-|tuple\[|list\[).*"
 )
-DEFAULT_SEED = 13  # of every command
+DEFAULT_SEED = 13
 
 
 class Config(BaseModel):
@@ -53,13 +57,12 @@ class Config(BaseModel):
         """A single file or name where several may be given."""
         if not isinstance(settings, Mapping):
             return settings
-        several = {
-            n for n, field in cls.model_fields.items() if get_origin(field.annotation) is tuple
-        }
-        return {
-            k: (v,) if k in several and isinstance(v, str | Path) else v
-            for k, v in settings.items()
-        }
+        given = dict(settings)
+        for name, field in cls.model_fields.items():
+            value = given.get(name)
+            if get_origin(field.annotation) is tuple and isinstance(value, str | Path):
+                given[name] = (value,)
+        return given
 
     def replaced(self, **settings: Any) -> Self:
         """A copy with other values, which are checked (pydantic.ValidationError)."""
@@ -87,8 +90,10 @@ def parse_overrides(assignments: Sequence[str]) -> dict[str, Any]:
     for assignment in assignments:
         key, equals, value = assignment.partition("=")
         if not equals or not key or key in settings:
-            hint = "for example --set learning_rate=2e-5"
-            raise ConfigError(f"--set {assignment!r}: expected key=value, each key once", hint=hint)
+            raise ConfigError(
+                f"{assignment!r} is no setting, expected key=value, each key once",
+                hint="for example learning_rate=2e-5",
+            )
         settings[key] = parse_scalar(value)
     return settings
 
@@ -107,14 +112,15 @@ def parse_scalar(text: str) -> Any:
 
 def _read_source(source: str | Path) -> dict[str, Any]:
     path = Path(source)
-    if not path.is_file() and str(source) not in (names := preset_names()):
+    names = [] if path.is_file() else preset_names()
+    if not path.is_file() and str(source) not in names:
         hint = did_you_mean(source, names, f"presets: {', '.join(names) or 'none'}")
         raise ConfigError(f"no configuration file and no preset named {str(source)!r}", hint=hint)
-    place = path if path.is_file() else files("rag.presets").joinpath(f"{source}.yaml")
+    file = path if path.is_file() else files("rag.presets").joinpath(f"{source}.yaml")
     try:
-        text = place.read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8")
         data = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
-    except (ValueError, yaml.YAMLError) as error:  # of UTF-8, JSON or YAML
+    except (ValueError, yaml.YAMLError) as error:
         raise ConfigError(f"{source}: not readable as YAML or JSON in UTF-8: {error}") from error
     if not isinstance(data, dict | None):
         raise ConfigError(f"{source}: expected a mapping of settings, found {type(data).__name__}")
@@ -125,15 +131,13 @@ def load_config(
     kind: type[ConfigT],
     source: str | Path | None = None,
     *,
-    overrides: Mapping[str, Any] | None = None,
-    flags: Mapping[str, str] | None = None,
+    overrides: Mapping[str, object] | None = None,
 ) -> ConfigT:
     """Read and check a configuration.
 
     Args:
         source: a YAML or JSON file, the name of a preset, or None for the defaults.
         overrides: values that win over those of `source`.
-        flags: the command line's options for settings, for messages.
 
     Raises:
         ConfigError: lists every wrong key (with the nearest right one) and every wrong value; or
@@ -149,43 +153,49 @@ def load_config(
             f"{source} is a configuration of {stated!r}, expected one of {recipe!r}",
             hint=f"{presets}; `rag train {stated}` takes this one",
         )
-    chosen = overrides or {}
     try:
-        return kind.model_validate({**settings, **chosen})
+        return kind.model_validate({**settings, **(overrides or {})})
     except ValidationError as error:
-        lines = dict[str, str]()  # what is wrong, and what each allowed kind of value expects
-        for issue in error.errors():
-            is_of_source = (
-                not chosen.keys() & issue["loc"][:1] and settings.keys() & issue["loc"][:1]
-            )
-            what, problem = _explain(kind, issue, flags or {})
-            what = f"{source}: {what}" if is_of_source else what
-            lines[what] = f"{lines[what]}, or {problem}" if what in lines else problem
-        hint = ""
-        if recipe and any(issue["type"] == "missing" for issue in error.errors()):
-            hint = f"`rag train {recipe} --help` says what each setting is"
-            if named and source is None:
-                hint = f"--config gives what else is needed; {presets}"
-        raise ConfigError("; ".join(map("".join, lines.items())), hint=hint) from error
+        issues = error.errors()
+    missing = [str(issue["loc"][0]) for issue in issues if issue["type"] == "missing"]
+    # What is wrong, and what each kind of value that is allowed there expects.
+    expected = dict[str, str]()
+    for issue in issues:
+        what, problem = _explain(kind, issue)
+        setting = issue["loc"][:1]
+        if settings.keys() & setting and not (overrides or {}).keys() & setting:
+            what = f"{source}: {what}"
+        expected[what] = f"{expected[what]}, or {problem}" if what in expected else problem
+    hint = ""
+    if recipe and missing:
+        hint = f"`rag train {recipe} --help` says what each setting is"
+        if named and source is None:
+            hint = f"{{config}} gives what else is needed; {presets}"
+    raise ConfigError(
+        "; ".join(what + problem for what, problem in expected.items()),
+        hint=hint,
+        arguments=(*missing, "config"),
+    )
 
 
-def _explain(kind: type[BaseModel], issue: Any, flags: Mapping[str, str]) -> tuple[str, str]:
+def _explain(kind: type[BaseModel], issue: ErrorDetails) -> tuple[str, str]:
     """The setting with its value, and the problem."""
-    parts, value = [str(part) for part in issue["loc"]], issue.get("input")
+    parts = [str(part) for part in issue["loc"]]
+    value = issue.get("input")
     if parts and _KIND_OF_VALUE.fullmatch(parts[-1]):
         parts.pop()
     path = ".".join(parts)
     if issue["type"] == "missing":
-        return flags.get(path, f"{path} (--set {path}=…)"), " is not given"
+        return f"{{{path}}}", " is not given"
     if issue["type"] == "extra_forbidden":
-        hint = did_you_mean(
-            issue["loc"][-1], kind.model_fields, "there are " + ", ".join(kind.model_fields)
-        )
+        names = kind.model_fields
+        hint = did_you_mean(issue["loc"][-1], names, "there are " + ", ".join(names))
         return f"unknown setting {path!r}", f"; {hint}"
     problem = re.sub(
         "^Input should be (.+?)(, unable to .+|, got .+)?$", r"expected \1", issue["msg"]
     )
     problem = problem.removeprefix("Value error, ")
-    if isinstance(value, Mapping | Config):  # settings that do not go together
+    # Settings that do not go together.
+    if isinstance(value, Mapping | Config):
         return (f"{path}: ", problem) if path else (problem, "")
     return f"{path} = {value!r:.80}: ", problem

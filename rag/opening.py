@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from readers.protocols import Reader
     from retrievers.protocols import Retriever
 
+Precision = Literal["auto", "fp32", "bf16"]
 _OWN = "its own question encoder"
 
 
@@ -58,7 +59,7 @@ class OpenSettings(BaseModel):
     index_encoder: Any = None
     reader: Any = None
     effort: Literal["full", "normal"] | None = None
-    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    precision: Precision = "auto"
 
     @field_validator("retriever", "fusion", "rerank", mode="before")
     @classmethod

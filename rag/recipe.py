@@ -54,31 +54,22 @@ __all__ = [
     "part",
     "train",
 ]
-_HOMES = {
-    **dict.fromkeys(("IGNORED", "NEGATIVE", "OTHER", "POSITIVE"), "retrievers.examples.batches"),
-    "BiEncoderConfig": "retrievers.training.config",
-    "Card": "rag.training.card",
-    "ContrastiveConfig": "retrievers.training.config",
-    "CorpusConfig": "retrievers.training.config",
-    "Epochs": "retrievers.examples.batches",
-    "FitHooks": "rag.training.fit",
-    "Loss": "rag.training.fit",
-    "MasterWeights": "rag.training.precision",
-    "Method": "rag.training.fit",
-    "TrainConfig": "rag.training.config",
-    "Weights": "rag.training.fit",
-    "World": "rag.training.distributed",
-    "encoder_card": "retrievers.training.recipe",
-    "encoder_form": "retrievers.training.bi_encoder",
-    "export_model": "retrievers.training.bi_encoder",
-    "generator": "rag.runtime.seeds",
-    "learn_from_examples": "retrievers.training.recipe",
-    "load_model": "retrievers.training.bi_encoder",
-    "mask_token": "retrievers.encoders.tokenization",
-    "open_corpus": "retrievers.examples.corpus",
-    "part": "rag.training.precision",
-    "train": "rag.training.run",
+_NAMES = {
+    "rag.runtime.seeds": ("generator",),
+    "rag.training.card": ("Card",),
+    "rag.training.config": ("TrainConfig",),
+    "rag.training.distributed": ("World",),
+    "rag.training.fit": ("FitHooks", "Loss", "Method", "Weights"),
+    "rag.training.precision": ("MasterWeights", "part"),
+    "rag.training.run": ("train",),
+    "retrievers.encoders.tokenization": ("mask_token",),
+    "retrievers.examples.batches": ("IGNORED", "NEGATIVE", "OTHER", "POSITIVE", "Epochs"),
+    "retrievers.examples.corpus": ("open_corpus",),
+    "retrievers.training.bi_encoder": ("encoder_form", "export_model", "load_model"),
+    "retrievers.training.config": ("BiEncoderConfig", "ContrastiveConfig", "CorpusConfig"),
+    "retrievers.training.recipe": ("encoder_card", "learn_from_examples"),
 }
+_HOMES = {name: module for module, names in _NAMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:

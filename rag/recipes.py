@@ -1,21 +1,27 @@
 """Every training recipe by name: a class that states its settings and trains with them."""
 
+from __future__ import annotations
+
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
-from rag.config import ConfigT, load_config
+from rag.config import ConfigT, Setting, load_config
 from rag.core.errors import ConfigError, DataError, did_you_mean
 from rag.core.files import fingerprint
 from rag.core.manifest import read_manifest
 from rag.data.files.named import is_named
-from rag.training.config import ENTRY_POINTS
+from rag.training.config import ENTRY_POINTS, TrainConfig
 
-RECIPES = {  # name → module of its class, summary; in the order of the help
+if TYPE_CHECKING:
+    from indexers.protocols import EncodesCorpus
+
+# Recipe: module of its class, summary.
+RECIPES = {
     "dpr": (
         "retrievers.training.config",
         "A dense retriever with in-batch and hard negatives (DPR).",
@@ -65,8 +71,8 @@ RECIPES = {  # name → module of its class, summary; in the order of the help
 _INPUTS = frozenset({"train_files", "validation_file", "index", "questions", "retrieved"})
 
 
-def recipe_class(name: str) -> Any:
-    """The class of a recipe: a `TrainConfig` with a method `train_model`, which returns a folder.
+def recipe_class(name: str) -> type[TrainConfig]:
+    """The class of a recipe, whose method `train_model` returns a folder.
 
     Args:
         name: one of `RECIPES`, an entry point of the group "openqa_rag.recipes" of an installed
@@ -76,40 +82,46 @@ def recipe_class(name: str) -> Any:
         ConfigError: there is no such recipe.
     """
     if name in RECIPES:
-        classes = vars(import_module(RECIPES[name][0])).values()
-        return next(each for each in classes if getattr(each, "recipe", None) == name)
+        for member in vars(import_module(RECIPES[name][0])).values():
+            if getattr(member, "recipe", None) == name:
+                return cast("type[TrainConfig]", member)
     file, _, attribute = name.rpartition(":")
     if file.endswith(".py"):
         return _class_of_file(Path(file), attribute)
     for point in entry_points(group=ENTRY_POINTS, name=name):
-        return point.load()
+        return cast("type[TrainConfig]", point.load())
     hint = did_you_mean(name, RECIPES, f"recipes: {', '.join(RECIPES)}; or FILE.py:Class")
     raise ConfigError(f"there is no recipe {name!r}", hint=hint)
 
 
-def _class_of_file(file: Path, attribute: str) -> Any:
+def _class_of_file(file: Path, attribute: str) -> type[TrainConfig]:
     name = f"recipe_{file.stem}_{fingerprint(str(file.resolve()))[:8]}"
     if name not in sys.modules:
-        if not file.is_file():
+        spec = spec_from_file_location(name, file) if file.is_file() else None
+        if spec is None or spec.loader is None:
             raise ConfigError(
-                f"{file}: no such file", hint="give a recipe of one's own as FILE.py:Class"
+                f"{file}: no such file", hint="give a recipe of your own as FILE.py:Class"
             )
-        spec: Any = spec_from_file_location(name, file)
-        sys.modules[name] = module = module_from_spec(spec)
+        module = module_from_spec(spec)
+        sys.modules[name] = module
         try:
             spec.loader.exec_module(module)
         except BaseException:
-            del sys.modules[name]  # or a second try would find half a module
+            # A second try would find half a module.
+            del sys.modules[name]
             raise
     recipe = getattr(sys.modules[name], attribute, None)
     if not hasattr(recipe, "recipe"):
-        hint = "derive a class from `rag.recipe.TrainConfig` with a name `recipe` and a method `train_model`"
-        raise ConfigError(f"{file} has no recipe {attribute!r}", hint=hint)
-    return recipe
+        raise ConfigError(
+            f"{file} has no recipe {attribute!r}",
+            hint="derive a class from `rag.recipe.TrainConfig` with a name `recipe` and a method "
+            "`train_model`",
+        )
+    return cast("type[TrainConfig]", recipe)
 
 
 def train(
-    recipe: str, out: str | Path, *, config: str | Path | None = None, **settings: Any
+    recipe: str, out: str | Path, *, config: str | Path | None = None, **settings: Setting
 ) -> Path:
     """Train with a recipe, or resume the run that `out` holds.
 
@@ -130,29 +142,33 @@ def train(
     return run(read_config(recipe_class(recipe), config, {"out": str(out), **settings}))
 
 
-def run(config: Any, **encoding: Any) -> Path:
+def run(config: TrainConfig, **encoding: EncodesCorpus) -> Path:
     """Train with a checked configuration, as `train` and the command line do; the finished model's
     folder.
 
     Args:
         encoding: `encode=`, what encodes the corpus at a refresh; for recipes that have one.
     """
-    if config.recipe == "reranker":  # which may start from the encoder of a reader
+    # A re-ranker may start from the encoder of a reader.
+    if config.recipe == "reranker":
         from rag.training.run_folder import refuse_other_content
         from readers.extractive.files import plain_encoder
+        from retrievers.training.config import RerankerTrainConfig
 
-        refuse_other_content(config.out)  # before the encoder is written into it
-        config = config.replaced(
-            question_encoder=plain_encoder(config.question_encoder, config.out)
-        )
-    return Path(config.train_model(**encoding))
+        assert isinstance(config, RerankerTrainConfig)
+        # Refused before the encoder is written into it.
+        refuse_other_content(config.out)
+        encoder = plain_encoder(config.question_encoder, config.out)
+        config = config.replaced(question_encoder=encoder)
+    # Only some recipes encode a corpus.
+    train_model: Callable[..., Path] = config.train_model
+    return train_model(**encoding)
 
 
 def read_config(
     kind: type[ConfigT],
     source: str | Path | None,
-    overrides: Mapping[str, Any],
-    flags: Mapping[str, str] | None = None,
+    overrides: Mapping[str, object],
 ) -> ConfigT:
     """A recipe's configuration from file, options and overrides, see `load_config`.
 
@@ -161,39 +177,44 @@ def read_config(
     Raises:
         ConfigError: it cannot be read or is not valid, names a file twice, or selects on a test
             set.
-        DataError: a file does not exist; the hint has the name of setting or option.
+        DataError: a file does not exist; the hint names the setting.
         ArtifactError: there is no index in the folder that is named as one.
     """
     from rag.eval.source import check_selection_split
 
-    config = load_config(kind, source, overrides=overrides, flags=flags)
-    if (validation := getattr(config, "validation_file", None)) is not None:
+    config = load_config(kind, source, overrides=overrides)
+    validation = getattr(config, "validation_file", None)
+    if validation is not None:
         check_selection_split(validation)
     settings = config.model_dump()
     out = settings.pop("out", None)
-    files = [value for name, value in _named_in(settings) if name in ("train_files", "corpus")]
-    if twice := [file for file in files if files.count(file) > 1]:
-        raise ConfigError(f"{twice[0]} is given twice", hint="name each file once")
-    for name, value in _named_in(settings):
-        path, flag = Path(value), (flags or {}).get(name, name)
+    inputs = list(_inputs(settings))
+    files = [value for name, value in inputs if name in ("train_files", "corpus")]
+    repeated = [file for file in files if files.count(file) > 1]
+    if repeated:
+        raise ConfigError(f"{repeated[0]} is given twice", hint="name each file once")
+    for name, value in inputs:
+        path = Path(value)
         if is_named(path) or (out is not None and path.is_relative_to(out)):
             continue
         if not path.exists():
-            raise DataError(f"{path}: no such file", hint=f"{flag} names it: check the path")
+            raise DataError(
+                f"{path}: no such file",
+                hint=f"{{{name}}} names it: check the path",
+                arguments=(name,),
+            )
         if name == "index":
             read_manifest(path)
     return config
 
 
-def _named_in(settings: Any, name: str = "") -> Iterator[tuple[str, str | Path]]:
+def _inputs(settings: object, name: str = "") -> Iterator[tuple[str, str | Path]]:
     """Setting and value of all input files and indexes."""
-    if isinstance(settings, Mapping | list | tuple):
-        pairs = (
-            settings.items()
-            if isinstance(settings, Mapping)
-            else ((name, value) for value in settings)
-        )
-        for key, value in pairs:
-            yield from _named_in(value, str(key))
+    if isinstance(settings, Mapping):
+        for key, value in settings.items():
+            yield from _inputs(value, str(key))
+    elif isinstance(settings, list | tuple):
+        for value in settings:
+            yield from _inputs(value, name)
     elif isinstance(settings, Path) or (isinstance(settings, str) and name in _INPUTS):
         yield name, settings

@@ -1,6 +1,8 @@
 """Benchmarks: each prints a table with the hardware it ran on, and can write its figures as JSON.
 
-Arguments that several benchmarks share, unless documented otherwise:
+Several benchmarks share arguments, which each may document otherwise.
+
+Args:
     precision: auto, fp32 or bf16.
     index: Directory written by `rag index`.
     retriever: auto, dense, bm25 or hybrid.

@@ -3,34 +3,43 @@
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Unpack
 
-import typer
-from annotated_types import Ge, Le
+from cyclopts import Parameter
+from cyclopts.types import PositiveInt
+from cyclopts.validators import Number
 
-from rag.cli.options import OPENING, Count, options_from, some
-from rag.cli.show import format_answer_set
-from rag.commands import retrieve as search
+from rag.cli.options import (
+    OPENING,
+    AsJson,
+    Filter,
+    Index,
+    Limit,
+    Out,
+    Questions,
+    Read,
+    with_options,
+    without,
+)
+from rag.cli.show import format_answer_set, say
 from rag.core.types import PolicyName
+from rag.options import OpenOptions
 
-_SERVED = {name: (kind, None) for name, (kind, _) in OPENING.items()}  # None: what RAG_SERVE_… says
-_RETRIEVING = {
-    **some(options_from(search), "index", "questions", "out", "top_k", "limit"),
-    **some(OPENING, without=("effort",)),
-}
-Port = Annotated[int, Ge(0), Le(65535)]
+Port = Annotated[int, Parameter(validator=Number(gte=0, lte=65535))]
 
 
+@with_options(OPENING)
 def ask(
     questions: list[str],
     /,
-    index: str,
-    read: Count = 20,
-    filter: list[str] | None = None,
-    n_best: Count = 3,
+    *,
+    index: Index,
+    read: Read = 20,
+    filter: Filter = None,
+    n_best: PositiveInt = 3,
     policy: PolicyName = "once",
-    as_json: bool = False,
-    **opening: Annotated[Any, OPENING],
+    as_json: AsJson = False,
+    **opening: Unpack[OpenOptions],
 ) -> None:
     """Ask a question; prints answers with title, highlighted evidence and confidence.
 
@@ -43,44 +52,59 @@ def ask(
     from rag.data.filters import parse_options
     from rag.data.records import check_questions
 
-    check_questions(questions, read, n_best)  # before models are loaded
-    chosen = parse_options(filter or ())
+    # Refused before models are loaded.
+    check_questions(questions, read, n_best)
+    conditions = parse_options(filter or ())
     from rag.pipeline import Pipeline
     from rag.policies import open_policy
 
     pipeline = Pipeline.open(index, **opening)
-    chosen_policy = open_policy(policy, pipeline.reader)
-    colour = sys.stdout.isatty()
-    for question in questions:  # one by one: each is shown at once, with its own time
+    opened = open_policy(policy, pipeline.reader)
+    # Each question by itself: its answer is shown at once, with its own time.
+    for question in questions:
         answers = pipeline.ask(
-            question, top_k=read, n_best=n_best, filter=chosen, policy=chosen_policy
+            question, top_k=read, n_best=n_best, filter=conditions, policy=opened
         )
         result = answers.to_json()
-        line = (
-            json.dumps(result, ensure_ascii=False)
-            if as_json
-            else format_answer_set(result, colour=colour)
-        )
-        typer.echo(line)
+        line = json.dumps(result, ensure_ascii=False)
+        say(line if as_json else format_answer_set(result, colour=sys.stdout.isatty()))
 
 
-def retrieve(filter: list[str] | None = None, **options: Annotated[Any, _RETRIEVING]) -> None:
+@with_options(without(OPENING, "effort"))
+def retrieve(
+    *,
+    index: Index,
+    questions: Questions,
+    out: Out,
+    top_k: PositiveInt = 100,
+    limit: Limit = None,
+    filter: Filter = None,
+    **opening: Unpack[OpenOptions],
+) -> None:
     """Search for many questions; writes DPR's results JSON, a TREC run, or MDR's paths, by
     extension.
+
+    Args:
+        out: *.json: DPR results; *.run or *.trec: a TREC run; *.jsonl: paths of multi-hop search.
+        top_k: Hits per question.
     """
+    from rag.commands import retrieve as search
     from rag.data.filters import parse_options
 
-    count = search(filter=parse_options(filter or ()), **options)
-    typer.echo(f"{count:,} questions × top {options['top_k']} → {options['out']}")
+    conditions = parse_options(filter or ())
+    count = search(index, questions, out, top_k=top_k, limit=limit, filter=conditions, **opening)
+    say(f"{count:,} questions × top {top_k} → {out}")
 
 
+@with_options(OPENING)
 def serve(
-    index: Path | None = None,
+    *,
+    index: Annotated[Path | None, Parameter(alias="-i")] = None,
     host: str | None = None,
     port: Port | None = None,
-    workers: Count | None = None,
+    workers: PositiveInt | None = None,
     ray: str | None = None,
-    **opening: Annotated[Any, _SERVED],
+    **opening: Unpack[OpenOptions],
 ) -> None:
     """Answer over HTTP. Variables set the rest (`rag docs serving`).
 
@@ -101,18 +125,21 @@ def serve(
     from serve.run import leave, run_server
     from serve.settings import load_settings
 
-    own = {"index": index, "host": host, "port": port, "workers": workers, "ray": ray, **opening}
-    run_server(load_settings(**{name: value for name, value in own.items() if value is not None}))
+    stated = {"index": index, "host": host, "port": port, "workers": workers, "ray": ray}
+    given = {name: value for name, value in stated.items() if value is not None}
+    run_server(load_settings(**given, **opening))
     leave()
 
 
+@with_options(OPENING)
 def mcp(
-    index: str,
-    top_k: Annotated[int, Ge(1), Le(100)] = 10,
+    *,
+    index: Index,
+    top_k: Annotated[int, Parameter(validator=Number(gte=1, lte=100))] = 10,
     http: bool = False,
     host: str = "127.0.0.1",
     port: Port = 8001,
-    **opening: Annotated[Any, OPENING],
+    **opening: Unpack[OpenOptions],
 ) -> None:
     """Serve an index to MCP clients, over standard input and output or HTTP.
 
@@ -127,14 +154,13 @@ def mcp(
 
     server = create_mcp_server(Pipeline.open(index, **opening), top_k=top_k)
     if not http:
-        typer.echo(
+        say(
             "serving MCP over standard input and output; an MCP client starts this command",
             err=True,
         )
         server.run("stdio")
         return
     if host not in ("127.0.0.1", "localhost", "::1"):
-        typer.echo(f"anyone who reaches {host}:{port} may ask: there are no keys here", err=True)
-    typer.echo(f"serving MCP at http://{host}:{port}/mcp", err=True)
-    sys.stderr.flush()
+        say(f"anyone who reaches {host}:{port} may ask: there are no keys here", err=True)
+    say(f"serving MCP at http://{host}:{port}/mcp", err=True)
     server.run("streamable-http", host=host, port=port)

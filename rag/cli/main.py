@@ -1,18 +1,22 @@
-"""Entry point of `rag`: registers the commands, maps errors to exit codes."""
+"""Entry point of `rag`: the commands, and what their errors look like."""
 
-import importlib
 import os
 import sys
 import traceback
-from typing import Annotated, Any
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 
-import typer
+from cyclopts import App, CycloptsError, Group, Parameter
 
 from rag import __version__
-from rag.cli.lazy import check_name, group_of
 from rag.core.errors import RagError, ResourceError
 
-_COMMANDS = {  # name → module, panel of the help, summary
+_ABOUT = (
+    "Open-domain question answering that retrieves: index a corpus, ask with evidence, train, "
+    "evaluate."
+)
+# Command: module, panel of the help, summary.
+COMMANDS = {
     "index": (
         "index",
         "Build",
@@ -54,50 +58,68 @@ _COMMANDS = {  # name → module, panel of the help, summary
     "doctor": ("look", "Measure", "Check versions, hardware, Java, and what is missing."),
     "docs": ("look", "Learn", "List the guides, or print one of them."),
 }
-_REMOVED = {  # command → what to use instead
-    "convert": "`rag retrieve` writes TREC runs and DPR's JSON",
-    "import": "--encoder and --from open a model by its folder or name; `rag train` writes whole weights",
-    "split": "`rag index` takes several corpora at once, and cuts each by --split",
-}
-_LOGGED = ("mine", "score", "adapt", "questions", "rounds")  # what they do is logged
+# Commands that log what they do.
+_LOGGED = ("mine", "score", "adapt", "questions", "rounds")
+_UNEXPECTED = 70
+_BROKEN_PIPE = 141
 
 
-def load_command(name: str) -> Any:
-    """The command, or the group of commands, of this name; imports its module."""
-    check_name(name, _COMMANDS, _REMOVED)
-    module = importlib.import_module(f"rag.cli.{_COMMANDS[name][0]}")
-    if hasattr(module, "app"):
-        group: Any = typer.main.get_command(module.app)
-        group.name = name
-        return group
-    from rag.cli.options import command_of
+def make_app(words: Sequence[str] = ()) -> App:
+    """The command line with all commands, of which the one that the words call is imported."""
+    app = App(
+        name="rag",
+        help=_ABOUT,
+        version=f"rag {__version__}",
+        help_flags=("--help", "-h"),
+        version_flags="--version",
+        help_format="plaintext",
+        default_parameter=Parameter(allow_repeating=False, negative=()),
+        result_action="return_value",
+    )
+    summaries = {name: (panel, about) for name, (_, panel, about) in COMMANDS.items()}
 
-    return command_of(name, getattr(module, name))
+    def load(name: str) -> Callable[..., None] | App:
+        module = import_module(f"rag.cli.{COMMANDS[name][0]}")
+        if name in ("train", "bench"):
+            group: App = module.make_app(words[1:])
+            return group
+        command: Callable[..., None] = getattr(module, name)
+        return command
 
-
-app = group_of(
-    "Open-domain question answering that retrieves: index a corpus, ask with evidence, train, evaluate.",
-    {name: entry[1:] for name, entry in _COMMANDS.items()},
-    load_command,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-
-
-def _print_version(is_set: bool) -> None:
-    if is_set:
-        typer.echo(f"rag {__version__}")
-        raise typer.Exit
+    add_commands(app, summaries, load, words)
+    return app
 
 
-@app.callback()
-def _root(
-    version: Annotated[
-        bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
-    ] = False,
+def add_commands(
+    app: App,
+    summaries: Mapping[str, tuple[str, str]],
+    load: Callable[[str], Callable[..., None] | App],
+    words: Sequence[str],
 ) -> None:
-    """See `group_of`."""
+    """Add the commands of a group; only the one that is called is loaded, so that help is fast.
+
+    Args:
+        summaries: name → panel of the help, and summary.
+        load: name → the command.
+        words: the command line after the group's name.
+    """
+    called = words[0] if words else ""
+    panels: dict[str, Group] = {}
+    for name, (panel, about) in summaries.items():
+        group = panels.setdefault(panel, Group(panel, sort_key=len(panels)))
+        if name != called:
+            app.command(_not_loaded, name=name, group=group, help=about)
+            continue
+        command = load(name)
+        if isinstance(command, App):
+            command.group = group
+            app.command(command)
+        else:
+            app.command(command, name=name, group=group)
+
+
+def _not_loaded() -> None:
+    """Stands for a command that is not the one that is called."""
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -113,33 +135,56 @@ def main(arguments: list[str] | None = None) -> None:
 
         setup_logging("INFO")
     if not sys.stderr.isatty():
-        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # in a log file they are clutter
+        # In a log file they are clutter.
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    app: App | None = None
     try:
-        app(args=words, prog_name="rag")
+        app = make_app(words)
+        app(words or ["--help"], exit_on_error=False, print_error=False)
+        sys.stdout.flush()
     except BrokenPipeError:
         sys.stderr.close()
-        sys.exit(141)
+        sys.exit(_BROKEN_PIPE)
     except Exception as error:
         if debug:
             traceback.print_exc()
-        message, code = _explain(error)
-        typer.echo(message, err=True)
+        message, code = _explain(error, _spelling(app, words))
+        print(message, file=sys.stderr)
         sys.exit(code)
 
 
-def _explain(error: Exception) -> tuple[str, int]:
+def _spelling(app: App | None, words: Sequence[str]) -> Callable[[str], str]:
+    """How the called command spells an argument of the function that it calls."""
+    options: dict[str, str] = {}
+    if app is not None:
+        _, called, _ = app.parse_commands(list(words))
+        if called[-1].default_command is not None:
+            arguments = called[-1].assemble_argument_collection()
+            options = {argument.field_info.name: argument.name for argument in arguments}
+
+    def spell(name: str) -> str:
+        if name not in options and "set_" in options:
+            return f"--set {name}=…"
+        return options.get(name, f"--{name.replace('_', '-')}")
+
+    return spell
+
+
+def _explain(error: Exception, spell: Callable[[str], str]) -> tuple[str, int]:
     """What is said of an error, and the exit code."""
+    if isinstance(error, CycloptsError):
+        error.verbose = False
+        return f"error: {error}", 2
     if isinstance(error, RagError):
-        return f"error: {error}", error.exit_code
+        return f"error: {error.spelled(spell)}", error.exit_code
     if isinstance(error, MemoryError):
         return "error: out of memory\n  → try a smaller --index-type, see `rag docs indexing`", 6
     if isinstance(error, OSError) and error.filename:
         hint = "check the path, what lies there and its permissions; --debug shows what needed it"
-        return (
-            f"error: {error.filename}: {str(error.strerror).lower()}\n  → {hint}",
-            ResourceError.exit_code,
-        )
-    return f"unexpected error: {type(error).__name__}: {error}\n  → add --debug to see where", 70
+        found = f"error: {error.filename}: {str(error.strerror).lower()}\n  → {hint}"
+        return found, ResourceError.exit_code
+    found = f"unexpected error: {type(error).__name__}: {error}\n  → add --debug to see where"
+    return found, _UNEXPECTED
 
 
 if __name__ == "__main__":

@@ -1,31 +1,46 @@
 """`rag evaluate` and `rag compare`: figures with intervals, and tests between systems."""
 
+from __future__ import annotations
+
 import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, Unpack
 
-import typer
-from annotated_types import Ge
+from cyclopts import Parameter
+from cyclopts.types import NonNegativeInt
 
-from rag.cli.lazy import resumable
-from rag.cli.options import OPENING, options_of, some
+from rag.cli.index import resumable
+from rag.cli.options import (
+    OPENING,
+    Out,
+    Questions,
+    options_of,
+    with_options,
+    without,
+)
+from rag.cli.show import say
+from rag.core.errors import ConfigError
 from rag.eval.settings import EvaluationSettings
+from rag.options import EvaluationOptions
 
-_OPTIONS = {**some(options_of(EvaluationSettings, panel="Figures"), without=("read",)), **OPENING}
+if TYPE_CHECKING:
+    from indexers.settings import IndexKind
+    from rag.eval.compare import Comparison
 
 
+@with_options(without(options_of(EvaluationSettings, panel="Figures"), "read"), OPENING)
 def evaluate(
     *,
-    index: str | None = None,
-    questions: str | None = None,
+    index: Annotated[str | None, Parameter(alias="-i")] = None,
+    questions: Questions | None = None,
     dataset: str | None = None,
     split: Literal["train", "dev", "test"] | None = None,
     run: str | None = None,
-    read: Annotated[int, Ge(0)] = 20,
-    out: Path,
-    **options: Annotated[Any, _OPTIONS],
+    read: Annotated[NonNegativeInt, Parameter(alias="--top-k")] = 20,
+    out: Out,
+    **options: Unpack[EvaluationOptions],
 ) -> None:
     """Evaluate an index and a reader on a question set.
 
@@ -33,33 +48,54 @@ def evaluate(
         index: Directory written by `rag index`; --gold needs none.
         dataset: irds:NAME, such as irds:beir/scifact/test: its corpus is indexed where that is
             missing (in --index, or beside --out), and its questions are searched for.
+        split: Split of a data set, if the file name does not contain it, such as dev.
         run: Score these search results instead: a TREC run, or DPR's JSON.
         read: Passages the reader sees; 0 evaluates retrieval only.
         out: Result folder; an unfinished one is continued.
     """
-    from rag.core.errors import ConfigError
     from rag.eval import api
 
     if (questions is None) is (dataset is None):
-        raise ConfigError("give --questions, or --dataset and no --questions")
+        raise ConfigError(
+            "give {questions}, or {dataset} and no {questions}",
+            hint="{dataset} names a corpus with its questions",
+            arguments=("questions", "dataset"),
+        )
     if dataset is not None:
         from rag.commands import index as build
         from rag.data.files.named import corpus_of
 
-        kind: Any = str(options["retriever"]).partition(":")[0]
-        kind = kind if kind in ("bm25", "dense") else "hybrid"
-        index = str(
-            build(corpus_of(dataset), index or f"{out}.index", retriever=kind, split="none")
-        )
-        questions, read = dataset, 0
-    options |= {"read": max(read, 1), "reads": read > 0, "split": split, "run": run}
-    options["command"] = shlex.join(["rag", *sys.argv[1:]])
+        searched = str(options.get("retriever", "auto")).partition(":")[0]
+        kinds: dict[str, IndexKind] = {"bm25": "bm25", "dense": "dense"}
+        kind = kinds.get(searched, "hybrid")
+        corpus = corpus_of(dataset)
+        index = str(build(corpus, index or f"{out}.index", retriever=kind, split="none"))
+        questions = dataset
+        read = 0
+    command = shlex.join(["rag", *sys.argv[1:]])
     with resumable():
-        typer.echo(str(api.evaluate(index, questions, out, **options)))
-    typer.echo(f"figures, records, predictions and {api.REPORT_NAME} → {out}")
+        evaluation = api.evaluate(
+            index,
+            questions,
+            out,
+            run=run,
+            reads=read > 0,
+            read=max(read, 1),
+            split=split,
+            command=command,
+            **options,
+        )
+    say(evaluation)
+    say(f"figures, records, predictions and {api.REPORT_NAME} → {out}")
 
 
-def compare(results: list[Path], /, all_pairs: bool = False, report: Path | None = None) -> None:
+def compare(
+    results: list[Path],
+    /,
+    *,
+    all_pairs: bool = False,
+    report: Path | None = None,
+) -> None:
     """Compare systems: paired tests, Holm's correction, wins, ties and losses.
 
     Args:
@@ -69,19 +105,24 @@ def compare(results: list[Path], /, all_pairs: bool = False, report: Path | None
     """
     from rag.eval.api import compare as run
 
-    typer.echo(_comparison_table(run(results, all_pairs=all_pairs, report=report)))
+    say(_comparison_table(run(results, all_pairs=all_pairs, report=report)))
 
 
-def _comparison_table(compared: Sequence[Any]) -> str:
+def _comparison_table(compared: Sequence[Comparison]) -> str:
     from rag.core.log import text_table
 
     columns = ["figure", "A", "B", "A", "B", "B-A", "p", "p Holm", "won/tied/lost"]
     rows = []
     for row in compared:
-        test, a, b = row.result, 100 * row.value_a, 100 * row.value_b
-        p_values = ("<0.0001" if p < 0.0001 else f"{p:.4f}" for p in (test.p_value, row.p_holm))
+        test = row.result
+        a = 100 * row.value_a
+        b = 100 * row.value_b
         counts = f"{len(test.gained)}/{test.ties}/{len(test.lost)}"
-        rows.append(
-            [row.figure, row.a, row.b, f"{a:.2f}", f"{b:.2f}", f"{b - a:+.2f}", *p_values, counts]
-        )
+        values = [f"{a:.2f}", f"{b:.2f}", f"{b - a:+.2f}"]
+        p_values = [_p_value(test.p_value), _p_value(row.p_holm)]
+        rows.append([row.figure, row.a, row.b, *values, *p_values, counts])
     return "\n".join(text_table(columns, rows))
+
+
+def _p_value(p: float) -> str:
+    return "<0.0001" if p < 0.0001 else f"{p:.4f}"

@@ -1,235 +1,197 @@
-"""Commands made of functions and settings: parameters and fields are options, docstrings are help.
+"""Settings as options of commands: what a command takes beside the parameters that it states.
 
-Positional-only parameters are arguments of the command; `**more: Annotated[Any, options]` are
-options that the function passes on. Bounds are those of `annotated_types`.
+The fields of a configuration become options whose help is the docstring of its class, so that a
+setting is explained once. A command gets those that were given; the configuration checks them.
 """
 
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    ParamSpec,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+)
 
-import typer
-from annotated_types import Ge, Le
+from cyclopts import Parameter, Token
+from cyclopts.types import PositiveInt
+from docstring_parser.google import parse
 from pydantic import BaseModel
 
-from rag.cli.lazy import command_with
 from rag.config import parse_scalar
 from rag.opening import OpenSettings
 
-Options = dict[str, tuple[Any, Any]]  # by name: annotation and default
-DATA, SEARCH, READING, TRAINING, OUTPUT = (
-    "Data",
-    "Search",
-    "Reading",
-    "Training",
-    "Output",
-)  # help's panels
-Count = Annotated[int, Ge(1)]
-Share = Annotated[float, Ge(0), Le(1)]
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+Options = dict[str, inspect.Parameter]
 
-# Parameters that several commands have: help ("" where each says it itself), and how they are
-# spelled.
-_SHARED: dict[str, tuple[str, dict[str, Any]]] = {
-    "index": ("Directory written by `rag index`.", {"flags": ("--index", "-i")}),
-    "questions": (
-        "JSONL, CSV, SQuAD, NQ, DPR, HotpotQA …, or hf:owner/name[[:config]:split], irds:name.",
-        {"flags": ("--questions", "-q")},
+_ALIASES = {"index": "-i", "questions": "-q", "out": "-o"}
+_SIMPLE = (bool, int, float, str, Path)
+
+# An option that may be given several times.
+REPEATABLE = Parameter(allow_repeating=True)
+# Parameters that several commands state.
+Index = Annotated[str, Parameter(alias="-i", help="Directory written by `rag index`.")]
+Questions = Annotated[
+    str,
+    Parameter(
+        alias="-q",
+        help="JSONL, CSV, SQuAD, NQ, DPR, HotpotQA …, or hf:owner/name[[:config]:split], "
+        "irds:name.",
     ),
-    "split": ("Split of a data set, if the file name does not contain it, such as dev.", {}),
-    "limit": ("Use only this number of questions, from the beginning.", {}),
-    "sample": ("A random sample of so many.", {}),
-    "passages": ("", {"flags": ("--passages", "-n")}),
-    "examples": ("", {"flags": ("--examples", "-e")}),
-    "read": ("Passages to read for each question.", {"flags": ("--read", "--top-k")}),
-    "filter": (
-        "Only passages with FIELD=VALUE, such as path=guide/*, document=ID, or a metadata field, also with "
-        ">= and <=. May be given several times.",
-        {"flags": ("--filter",)},
+]
+Filter = Annotated[
+    list[str] | None,
+    REPEATABLE,
+    Parameter(
+        help="Only passages with FIELD=VALUE, such as path=guide/*, document=ID, or a metadata "
+        "field, also with >= and <=. May be given several times.",
     ),
-    "retriever": ("", {"metavar": "auto|dense|colbert|bm25|hybrid|multihop[:…]"}),
-    "effort": ("", {"metavar": "full|normal"}),
-    "ray": ("Encode on the Ray cluster at this address (HOST:PORT, or auto).", {}),
-    "config": ("YAML or JSON file, or the name of a preset.", {}),
-    "set_": ("Any setting as key=value; wins over --config.", {"flags": ("--set",)}),
-    "threads": ("CPU threads; default: all cores.", {}),
-    "out": ("", {"flags": ("--out", "-o")}),
-    "as_json": ("Print JSON.", {"flags": ("--json",)}),
-}
-_PANELS = {  # of parameters that have one of their own, whatever their command's is
-    **dict.fromkeys(("index", "questions", "format", "split", "limit", "sample", "examples"), DATA),
-    **dict.fromkeys(("train", "dataset", "run", "corpus", "regex"), DATA),
-    **dict.fromkeys(("filter", "top_k", "batch_size"), SEARCH),
-    **dict.fromkeys(("read", "reader", "effort", "signal", "gold"), READING),
-    **dict.fromkeys(("out", "merge", "overwrite", "n_best", "report", "as_json"), OUTPUT),
-    **dict.fromkeys(("update", "watch", "max_deleted_share"), "Updates"),
-    **dict.fromkeys(("encoder", "precision"), "Models"),
-}
-_LISTS = (Sequence[int], tuple[int, ...], Sequence[str], tuple[str, ...])
+]
+Read = Annotated[
+    PositiveInt,
+    Parameter(alias="--top-k", help="Passages to read for each question."),
+]
+Limit = Annotated[
+    PositiveInt | None,
+    Parameter(help="Use only this number of questions, from the beginning."),
+]
+Preset = Annotated[str | None, Parameter(help="YAML or JSON file, or the name of a preset.")]
+Assignments = Annotated[
+    list[str] | None,
+    REPEATABLE,
+    Parameter(name="--set", help="Any setting as key=value; wins over --config."),
+]
+Out = Annotated[Path, Parameter(alias="-o")]
+AsJson = Annotated[bool, Parameter(name="--json")]
 
 
-def _split(text: str) -> tuple[Any, ...]:
-    return tuple(parse_scalar(f"[{text}]"))
+def with_options(
+    *groups: Options,
+) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
+    """Decorate a command whose `**settings` are these options."""
 
+    def decorate(command: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+        signature = inspect.signature(command)
+        parameters = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        for options in groups:
+            parameters += options.values()
+        command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        return command
 
-def command_of(name: str, function: Callable[..., None]) -> Any:
-    """A command made of a function."""
-    parameters = inspect.signature(function).parameters.values()
-
-    def run(**values: Any) -> None:
-        arguments = [values.pop(it.name) for it in parameters if it.kind is it.POSITIONAL_ONLY]
-        function(*arguments, **values)
-
-    about = (inspect.getdoc(function) or "").partition("\n\nArgs:\n")[0]
-    return command_with(name, options_from(function), run, help=about)
-
-
-def options_from(
-    function: Callable[..., Any], helps: Mapping[str, str] | None = None, panel: str = "Settings"
-) -> Options:
-    """The parameters of a function as options.
-
-    Args:
-        helps: of parameters that its docstring does not explain.
-    """
-    helps, options = {**(helps or {}), **documented(function)}, Options()
-    hints = get_type_hints(function, include_extras=True)
-    for it in inspect.signature(function).parameters.values():
-        if it.kind is it.VAR_KEYWORD:
-            options |= getattr(hints[it.name], "__metadata__", [{}])[0]
-        else:
-            kind, help, is_argument = (
-                hints[it.name],
-                helps.get(it.name, ""),
-                it.kind is it.POSITIONAL_ONLY,
-            )
-            options[it.name] = make_option(
-                it.name, kind, it.default, help, panel, is_argument=is_argument
-            )
-    return options
+    return decorate
 
 
 def options_of(
     settings: type[BaseModel],
     *names: str,
     panel: str = "Settings",
-    flags: Mapping[str, Sequence[str]] | None = None,
-    is_partial: bool = False,
-    **defaults: Any,
+    flags: Mapping[str, str] | None = None,
+    **defaults: object,
 ) -> Options:
-    """Fields of a configuration as options, explained by its docstring or that of the class which
-    it extends.
-
-    Choices and bounds are those of the fields, defaults too unless given; all else is checked by
-    the class.
+    """Fields of a configuration as options; any may be left out, since a file can state it.
 
     Args:
         names: fields; all by default.
+        panel: the part of the help that lists them.
         flags: how some are spelled.
-        is_partial: all may be left out, because a file can state them.
+        defaults: defaults that are not those of the class.
     """
-    helps, options = dict[str, str](), Options()
+    explained = dict[str, str]()
     for base in reversed(settings.__mro__):
-        helps |= documented(base)
+        if issubclass(base, BaseModel) and base is not BaseModel:
+            explained |= documented(base)
+    options = Options()
     for name in names or settings.model_fields:
-        field, help = settings.model_fields[name], helps.get(name, "")
-        kind: Any = field.annotation
-        default = defaults.get(name, field.default)
-        if is_partial:
-            default = None if field.is_required() else field.get_default(call_default_factory=True)
-            if isinstance(default, int | float) or (isinstance(default, str) and default):
-                help += f" Default: {default}."
-            kind, default = kind | None if kind is not Any else kind, None
-        kind, spellings = Annotated[kind, None, *field.metadata], (flags or {}).get(name, ())
-        options[name] = make_option(
-            name, kind, default, help, panel, spellings, is_partial=is_partial
-        )
+        field = settings.model_fields[name]
+        default = None
+        if not field.is_required():
+            default = defaults.get(name, field.get_default(call_default_factory=True))
+        help = Parameter(help=explained.get(name), group=panel, name=(flags or {}).get(name))
+        options[name] = option(name, field.annotation, default, help)
     return options
 
 
-def make_option(
-    name: str,
-    kind: Any,
-    default: Any,
-    help: str = "",
-    panel: str = "Settings",
-    flags: Sequence[str] = (),
-    *,
-    is_argument: bool = False,
-    is_partial: bool = False,
-) -> tuple[Any, Any]:
-    """Annotation and default of an option, or of an argument, for a value of this kind.
+def without(options: Options, *names: str) -> Options:
+    """All options but these."""
+    return {name: option for name, option in options.items() if name not in names}
 
-    Numbers, choices and files are typer's; lists of words or numbers have commas; all else is read
-    as YAML.
+
+def options_from(function: Callable[..., object], shared: Mapping[str, str]) -> Options:
+    """Parameters of a function as options.
+
+    Args:
+        shared: help of parameters that its docstring does not explain.
     """
-    usual_help, shared = _SHARED.get(name, ("", {}))
-    help, extra = help or usual_help, {**_bounds(kind), **shared}
-    usual_flags = extra.pop("flags", ())
-    flags = flags or usual_flags
-    shown = get_type_hints(type("", (), {"__annotations__": {name: kind}}))[
-        name
-    ]  # without its `Annotated`
-    kinds = get_args(shown) if get_origin(shown) in (Union, UnionType) else (shown,)
-    inner, *others = [it for it in kinds if it is not NoneType]
-    flag = f"--{name.replace('_', '-')}"
-    if inner in _LISTS and not is_partial:
-        extra |= {"parser": _split, "metavar": "A,B,…"}
-        shown, default = str, ",".join(map(str, default))
-    elif (
-        get_origin(inner) is tuple and get_args(inner)[0] is Path and not others
-    ):  # given once or more often
-        shown, panel = list[str] | None, DATA
-    elif inner is Any:  # a name here; in Python also an object
-        shown = str | None
-    elif {inner, *others} == {str, Path}:
-        shown = str
-    elif others or not (
-        inner in (int, float, str, bool, Path) or get_origin(inner) in (Literal, list)
-    ):
-        shown, extra = str | None, {**extra, "parser": parse_scalar, "metavar": "YAML"}
-    elif inner is Path and is_partial:
-        shown, panel = str | None, DATA
-    elif get_origin(inner) is Literal:  # typer shows the choices
-        extra.pop("metavar", None)
-    elif inner is bool and not flags:  # what is on by default can be switched off
-        flags = (flag,) if default is False else (f"{flag}/--no{flag[1:]}",)
-    if is_argument:
-        return Annotated[shown, typer.Argument(help=help, **extra)], default
-    panel = panel if is_partial else _PANELS.get(name, panel)
-    return Annotated[
-        shown, typer.Option(*flags, help=help, rich_help_panel=panel, **extra)
-    ], default
+    explained = {**shared, **documented(function)}
+    options = Options()
+    for name, parameter in inspect.signature(function, eval_str=True).parameters.items():
+        help = Parameter(help=explained.get(name))
+        options[name] = option(name, parameter.annotation, parameter.default, help)
+    return options
 
 
-def _bounds(kind: Any) -> dict[str, Any]:
-    """Lowest and highest value, both included, where there are such."""
-    names, bounds = {"ge": "min", "le": "max"}, dict[str, Any]()
-    for rule in getattr(kind, "__metadata__", ()):
-        bounds |= {names[it]: getattr(rule, it) for it in names if hasattr(rule, it)}
-    for inner in get_args(kind):
-        bounds |= _bounds(inner)
-    return bounds
+def option(name: str, kind: object, default: object, help: Parameter) -> inspect.Parameter:
+    """A keyword of a command."""
+    taken, reading = _kind_on_the_line(kind)
+    spelled = Parameter(alias=_ALIASES.get(name))
+    if taken in (bool, bool | None) and default is not False:
+        # What is on, or decided elsewhere, can be switched off.
+        spelled = Parameter(negative=f"--no-{name.replace('_', '-')}")
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=default,
+        annotation=Annotated[taken | None if default is None else taken, help, spelled, reading],
+    )
 
 
-def some(options: Options, *names: str, without: tuple[str, ...] = ()) -> Options:
-    """Some of the options, or all but some."""
-    return {name: options[name] for name in names or options if name not in without}
+def _kind_on_the_line(kind: object) -> tuple[Any, Parameter]:
+    """The type that the command line reads for a setting, and how it reads it."""
+    while get_origin(kind) is Annotated:
+        kind = get_args(kind)[0]
+    members = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    kinds = [member for member in members if member is not type(None)]
+    if all(member in _SIMPLE or get_origin(member) is Literal for member in kinds):
+        return kind, Parameter()
+    # Where Python also takes an object, the command line takes its name.
+    if kinds == [Any] or str in kinds:
+        return str | None, Parameter()
+    origin = get_origin(kinds[0])
+    item = get_args(kinds[0])[:1]
+    if origin is list or (origin is tuple and item == (Path,)):
+        return list[str] | None, REPEATABLE
+    if origin in (tuple, Sequence) and item[0] in (int, str):
+        return Any, Parameter(converter=_read_list, n_tokens=1, metavar="A,B,…")
+    return Any, Parameter(converter=_read_scalar, n_tokens=1, metavar="YAML")
 
 
-def documented(thing: Any) -> dict[str, str]:
-    """The docstring's explanation of each argument or attribute, as sentences; values keep their
-    case.
+def _read_list(kind: object, tokens: Sequence[Token]) -> tuple[object, ...]:
+    return tuple(parse_scalar(f"[{tokens[0].value}]"))
+
+
+def _read_scalar(kind: object, tokens: Sequence[Token]) -> object:
+    return parse_scalar(tokens[0].value)
+
+
+def documented(thing: object) -> dict[str, str]:
+    """The docstring's explanation of each argument or attribute, as sentences; a word in capitals
+    or with signs keeps its case.
     """
-    entry = r"^    (\w+(?:, \w+)*): (.+(?:\n {8}.+)*)"  # several names may share an explanation
-    items = re.findall(entry, inspect.getdoc(thing) or "", re.MULTILINE)
-    return {
-        name: re.sub(r"^[a-z]+ ", lambda word: word[0].capitalize(), " ".join(text.split()))
-        for names, text in items
-        for name in names.split(", ")
-    }
+    explained = dict[str, str]()
+    for entry in parse(inspect.getdoc(thing) or "").params:
+        text = " ".join((entry.description or "").split())
+        sentence = re.sub(r"^[a-z]+ ", lambda word: word[0].capitalize(), text)
+        explained |= dict.fromkeys(entry.arg_name.split(", "), sentence)
+    return explained
 
 
-OPENING = options_of(OpenSettings, panel=SEARCH)  # what `Pipeline.open` takes
+OPENING = options_of(OpenSettings, panel="Search")
+"""What `Pipeline.open` takes."""

@@ -1,6 +1,7 @@
-"""Format answers for a terminal."""
+"""Print, and format answers for a terminal."""
 
 import re
+import sys
 from typing import Any
 
 from rag.core.types import Location
@@ -11,6 +12,11 @@ _CONTROLS = {code: "\ufffd" for code in (*range(32), *range(127, 160)) if chr(co
 _CONTROLS[ord("\r")] = " "  # of Windows' line ends
 _CONTEXT = 160  # characters before and after a span
 _BOLD, _DIM, _MARK, _END = "\x1b[1m", "\x1b[2m", "\x1b[1;30;43m", "\x1b[0m"
+
+
+def say(text: object, *, err: bool = False) -> None:
+    """Print at once, also where the output is a pipe or a file."""
+    print(text, file=sys.stderr if err else sys.stdout, flush=True)
 
 
 def highlight(text: str, start: int | None, end: int | None, *, colour: bool) -> str:

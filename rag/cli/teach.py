@@ -1,43 +1,68 @@
 """What teaches beside `rag train`: mining, scores, rounds, adaptation, confidence."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal, Unpack
 
-import typer
+from cyclopts import Parameter
+from cyclopts.types import PositiveInt
 
-from rag.cli.options import DATA, OPENING, Count, options_from, options_of, some
-from rag.commands import train_rounds
+from rag.cli.options import (
+    OPENING,
+    Assignments,
+    Index,
+    Limit,
+    Out,
+    Preset,
+    Questions,
+    Read,
+    options_of,
+    with_options,
+    without,
+)
+from rag.cli.show import say
 from rag.config import DEFAULT_SEED, load_config, parse_overrides
+from rag.core.errors import ConfigError
 from rag.eval.settings import EvaluationSettings
-from rag.rounds.config import RoundsConfig, SignalName
+from rag.opening import Precision
+from rag.options import MiningOptions, OpenOptions
+from rag.rounds.config import RoundsConfig, RoundsOptions, SignalName
 from retrievers.negatives.settings import MiningSettings
 
-_DRAWN = options_of(EvaluationSettings, "limit", "sample", "seed", panel=DATA)
-_MINING = {
-    **some(OPENING, "index_encoder"),
-    **options_of(MiningSettings, panel="Selection"),
-    **some(_DRAWN, "limit", "sample"),
-}
-_ROUNDS = {
-    **some(options_from(train_rounds), "recipe", "index", "questions", "config", "out"),
-    **some(
-        options_of(RoundsConfig, panel="Rounds"), without=("out", "index", "questions", "method")
-    ),
-}
-_READ_BY = {
+Recipe = Literal["distill", "colbert"]
+_ROUNDS = without(
+    options_of(RoundsConfig, panel="Rounds"),
+    "out",
+    "index",
+    "questions",
+    "method",
+)
+# Settings of rounds that only one recipe reads.
+_READ_BY: dict[str, Recipe] = {
     "reader": "distill",
     "signal": "distill",
     "positives": "colbert",
     "negatives": "colbert",
 }
+Sample = Annotated[PositiveInt | None, Parameter(help="A random sample of so many.")]
 
 
+class _MineOptions(MiningOptions, total=False):
+    index_encoder: str
+
+
+@with_options(
+    {"index_encoder": OPENING["index_encoder"]},
+    options_of(MiningSettings, panel="Selection"),
+)
 def mine(
-    index: str,
-    questions: str,
-    out: Path,
+    *,
+    index: Index,
+    questions: Questions,
+    out: Out,
     merge: Path | None = None,
-    **settings: Annotated[Any, _MINING],
+    limit: Limit = None,
+    sample: Sample = None,
+    **settings: Unpack[_MineOptions],
 ) -> None:
     """Mine hard negatives; needs questions with gold passages, or with answers alone.
 
@@ -49,19 +74,19 @@ def mine(
     """
     from retrievers.negatives.mine import mine as run
 
-    report = run(index, questions, out, merge=merge, **settings)
-    typer.echo(", ".join(f"{name} {count:,}" for name, count in sorted(report["counts"].items())))
-    typer.echo(
-        f"→ {out}\ntrain: rag train dpr --config dpr-small --index {index} --train {out} --out run"
-    )
+    report = run(index, questions, out, merge=merge, limit=limit, sample=sample, **settings)
+    counts = sorted(report["counts"].items())
+    say(", ".join(f"{name} {count:,}" for name, count in counts))
+    say(f"→ {out}\ntrain: rag train dpr --config dpr-small --index {index} --train {out} --out run")
 
 
 def score(
-    examples: Path,
-    out: Path,
+    *,
+    examples: Annotated[Path, Parameter(alias="-e")],
+    out: Out,
     signal: SignalName = "span-likelihood",
     reader: str | None = None,
-    **models: Annotated[Any, some(OPENING, "precision")],
+    precision: Precision = "auto",
 ) -> None:
     """Score each question's passages with a reader; `rag train distill` learns from the scores.
 
@@ -73,43 +98,69 @@ def score(
         signal: attention (generative readers); likelihood (these and language models);
             span-likelihood (extractive); relevance (cross-encoder).
         reader: Reader or cross-encoder; default: the reader in the package.
+        precision: Number format in which it computes.
     """
     from rag.rounds.examples import open_judge, score_examples
 
-    report = score_examples(examples, out, open_judge(reader, signal, **models))
+    report = score_examples(examples, out, open_judge(reader, signal, precision=precision))
     counts = ", ".join(f"{name} {count:,}" for name, count in report["counts"].items())
-    typer.echo(f"{signal} of {report['reader']['name']}: {counts}")
-    typer.echo(
-        f"→ {out}\ntrain with it: rag train distill --config distill-small --train {out} --out run"
-    )
+    say(f"{signal} of {report['reader']['name']}: {counts}")
+    say(f"→ {out}\ntrain with it: rag train distill --config distill-small --train {out} --out run")
 
 
-def rounds(set_: list[str] | None = None, **settings: Annotated[Any, _ROUNDS]) -> None:
+@with_options(_ROUNDS)
+def rounds(
+    *,
+    recipe: Recipe,
+    index: Index,
+    questions: Questions,
+    out: Out,
+    config: Preset = None,
+    set_: Assignments = None,
+    **settings: Unpack[RoundsOptions],
+) -> None:
     """Teach a retriever in rounds of searching, labelling and training.
 
     Questions and answers are enough. --config and --set are those of `rag train distill` or
     `colbert`. A killed run goes on behind what is finished when the same command is given again.
-    """
-    from rag.core.errors import ConfigError
 
-    recipe, out = settings["recipe"], Path(settings["out"])
-    for name, method in _READ_BY.items():
-        if method != recipe and settings[name] != _ROUNDS[name][1]:
-            raise ConfigError(f"--{name} is not read with --recipe {recipe}")
-    for row in train_rounds(training=parse_overrides(set_ or []), **settings):
+    Args:
+        recipe: distill: a dense retriever learns a reader's scores (DKRR and its kin); colbert: a
+            ColBERT model learns which passages hold an answer.
+        out: Folder of the run; an unfinished one is resumed.
+    """
+    from rag.commands import train_rounds
+
+    for name, reading in _READ_BY.items():
+        if name in settings and reading != recipe:
+            raise ConfigError(
+                f"{{{name}}} is not read by the recipe {recipe}",
+                hint=f"leave it out, or choose {reading}",
+                arguments=(name,),
+            )
+    rows = train_rounds(
+        recipe,
+        index,
+        questions,
+        out,
+        config=config,
+        training=parse_overrides(set_ or []),
+        **settings,
+    )
+    for row in rows:
         parts = [f"{name} {figure:.1f}" for name, figure in row["figures"].items()]
         parts += [f"{name}: {fact}" for name, fact in row["facts"].items()]
-        typer.echo(f"round {row['round']}: {', '.join(parts)}")
-    typer.echo(f"→ {out / 'rounds.json'} names the best round's encoder")
+        say(f"round {row['round']}: {', '.join(parts)}")
+    say(f"→ {out / 'rounds.json'} names the best round's encoder")
 
 
 def adapt(
     *,
-    index: str,
-    config: str | None = None,
-    set_: list[str] | None = None,
-    out: Path,
-    questions: Count = 2000,
+    index: Index,
+    config: Preset = None,
+    set_: Assignments = None,
+    out: Out,
+    questions: PositiveInt = 2000,
     seed: int = DEFAULT_SEED,
 ) -> None:
     """Adapt an index's encoder to its corpus without labelled questions.
@@ -118,7 +169,6 @@ def adapt(
     A killed run goes on where it stopped when the same command is given again.
 
     Args:
-        config: Settings of the training, a file or preset; default: retriever-adapt.
         out: Folder of the run; an unfinished one is resumed.
         questions: Number of questions that are made, at least 50.
         seed: Random seed of passages, questions and their wording.
@@ -127,16 +177,16 @@ def adapt(
 
     training = parse_overrides(set_ or [])
     finished = run(index, out, config=config, training=training, questions=questions, seed=seed)
-    typer.echo(f"questions → {out / 'questions.json'}")
-    typer.echo(f"encoder → {finished}\nuse it: rag index … --encoder {finished}")
+    say(f"questions → {out / 'questions.json'}")
+    say(f"encoder → {finished}\nuse it: rag index … --encoder {finished}")
 
 
 def questions(
     *,
-    index: str,
+    index: Index,
     writer: str,
-    out: Path,
-    count: Count = 200,
+    out: Out,
+    count: PositiveInt = 200,
     answers: Literal["writer", "rules"] = "writer",
     held_out: str | None = None,
     reader: str | None = None,
@@ -176,20 +226,25 @@ def questions(
         seed=seed,
     )
     kept, *rejected = figures.items()
-    typer.echo(f"{kept[1]:,} questions kept")
+    say(f"{kept[1]:,} questions kept")
     for reason, number in rejected:
-        typer.echo(f"{number:,} rejected: {reason}")
-    typer.echo(f"→ {out}\nuse it: rag evaluate --index {index} --questions {out} --out results")
+        say(f"{number:,} rejected: {reason}")
+    say(f"→ {out}\nuse it: rag evaluate --index {index} --questions {out} --out results")
 
 
+@with_options(OPENING)
 def tune(
     what: Literal["confidence"],
     /,
-    index: str,
-    questions: str,
-    out: Path,
-    read: Count = 20,
-    **settings: Annotated[Any, {**_DRAWN, **OPENING}],
+    *,
+    index: Index,
+    questions: Questions,
+    out: Out,
+    read: Read = 20,
+    limit: Limit = None,
+    sample: Sample = None,
+    seed: int = DEFAULT_SEED,
+    **opening: Unpack[OpenOptions],
 ) -> None:
     """Fit the reader's confidence to a corpus, from about 50 questions, some of which it does not
     answer.
@@ -197,21 +252,15 @@ def tune(
     Args:
         what: What is fitted.
         out: Folder for the reader with its new confidence.
+        seed: Random seed of the sample.
     """
     from rag.eval.confidence_tuning import fit_confidence
 
-    drawn = load_config(
-        EvaluationSettings, overrides={n: settings.pop(n) for n in _DRAWN} | {"read": read}
-    )
-    tuning = fit_confidence(index, questions, out, settings=drawn, **settings)
-    typer.echo(
-        f"{tuning.n:,} questions, {tuning.unanswerable:,} without an answer in what was retrieved"
-    )
-    typer.echo(
-        f"ECE before {tuning.ece_before:.3f}, after (cross-validated) {tuning.ece_after:.3f}"
-    )
+    drawn = {"limit": limit, "sample": sample, "seed": seed, "read": read}
+    evaluation = load_config(EvaluationSettings, overrides=drawn)
+    tuning = fit_confidence(index, questions, out, settings=evaluation, **opening)
+    say(f"{tuning.n:,} questions, {tuning.unanswerable:,} without an answer in what was retrieved")
+    say(f"ECE before {tuning.ece_before:.3f}, after (cross-validated) {tuning.ece_after:.3f}")
     if not tuning.unanswerable:
-        typer.echo(
-            '"no answer" stays as it was: give questions too that the documents do not answer'
-        )
-    typer.echo(f"reader → {out}\nuse it: --reader {out}")
+        say('"no answer" stays as it was: give questions too that the documents do not answer')
+    say(f"reader → {out}\nuse it: --reader {out}")

@@ -1,147 +1,170 @@
-"""`rag train`: a subcommand per recipe, whose options are the settings of the recipe's
-configuration.
-"""
+"""`rag train`: a subcommand per recipe, whose options are the settings of the recipe."""
 
+import inspect
 import os
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import typer
+from cyclopts import App, Parameter
 
-from rag.cli.lazy import command_with, group_of
-from rag.cli.options import DATA, TRAINING, Count, options_from, options_of, some
-from rag.config import parse_overrides
+from rag.cli.main import add_commands
+from rag.cli.options import (
+    Assignments,
+    Out,
+    Preset,
+    option,
+    options_of,
+    with_options,
+    without,
+)
+from rag.cli.show import say
+from rag.config import Setting, parse_overrides
 from rag.core.errors import ConfigError
-from rag.recipes import RECIPES
+from rag.recipes import RECIPES, read_config, recipe_class
 
-_PANELS = {
-    "readers": "Readers",
-    "rag": "Retriever and reader together",
-}  # of a recipe, by its package
-_ENTRIES = {
-    name: (_PANELS.get(place.partition(".")[0], "Retrievers"), about)
-    for name, (place, about) in RECIPES.items()
+_ABOUT = "Train models, one subcommand per recipe; one of your own: rag train FILE.py:Class …"
+# Panel of a recipe in the help, by its package.
+_PANELS = {"readers": "Readers", "rag": "Retriever and reader together"}
+# How settings are spelled that are not spelled as they are named.
+_FLAGS = {
+    "train_files": "--train",
+    "validation_file": "--validation",
+    "question_encoder": "--from",
+    "refresh_every_steps": "--refresh-every",
 }
-_FLAGS = {  # setting → its spellings; others are spelled as they are named
-    "train_files": ("--train",),
-    "validation_file": ("--validation",),
-    "index": ("--index", "-i"),
-    "question_encoder": ("--from",),
-    "refresh_every_steps": ("--refresh-every",),
-}
-_INDEX_ENCODER: dict[str, tuple[str, ...]] = {"question_encoder": ("--index-encoder",)}
-_CORPUS: dict[str, tuple[str, ...]] = {"train_files": ("--corpus", "--train")}
-_FLAGS_OF: dict[str, dict[str, tuple[str, ...]]] = {
-    "ict": _CORPUS,
-    "reader": {"encoder": ("--from",)},
-    "generator": {"model": ("--from",), "encoder": ("--warm-start",)},
-    "orqa": _INDEX_ENCODER,
-    "mlm": {**_CORPUS, "reader": ("--from",)},
+_INDEX_ENCODER = {"question_encoder": "--index-encoder"}
+_CORPUS = {"train_files": "--corpus"}
+_FLAGS_OF: dict[str, dict[str, str]] = {
+    "ict": {**_CORPUS},
+    "reader": {"encoder": "--from"},
+    "generator": {"model": "--from", "encoder": "--warm-start"},
+    "orqa": {**_INDEX_ENCODER},
+    "mlm": {**_CORPUS, "reader": "--from"},
     "realm": {**_CORPUS, **_INDEX_ENCODER},
-    "rag": _INDEX_ENCODER,
-    "emdr2": _INDEX_ENCODER,
+    "rag": {**_INDEX_ENCODER},
+    "emdr2": {**_INDEX_ENCODER},
 }
-# what a finished model is called, and the command that uses it; {1}: the run's index, {2}: the run
+# What a finished model is called, and the command that uses it.
+_USES_READER = "reader → {model}\nuse it: rag ask … --index {index} --reader {model}"
 _USES = {
-    "static": "encoder → {0}\nuse it: rag index … --encoder {0}",
-    "colbert": "encoder → {0}\nuse it: rag index … --encoder {0} --index-type plaid",
-    "reranker": "cross-encoder → {0}\nuse it: rag ask … --rerank {0}",
-    "mlm": "masked language model → {0}\nuse it: rag train realm … --reader {0}",
-    "orqa": "reader → {2}/reader\nuse it: rag ask … --index {1} --retriever dense --reader {2}/reader",
-    **dict.fromkeys(
-        ("reader", "generator", "rag", "emdr2"),
-        "reader → {0}\nuse it: rag ask … --index {1} --reader {0}",
-    ),
+    "static": "encoder → {model}\nuse it: rag index … --encoder {model}",
+    "colbert": "encoder → {model}\nuse it: rag index … --encoder {model} --index-type plaid",
+    "reranker": "cross-encoder → {model}\nuse it: rag ask … --rerank {model}",
+    "mlm": "masked language model → {model}\nuse it: rag train realm … --reader {model}",
+    "orqa": "reader → {run}/reader\n"
+    "use it: rag ask … --index {index} --retriever dense --reader {run}/reader",
+    **dict.fromkeys(("reader", "generator", "rag", "emdr2"), _USES_READER),
 }
-_ENCODER = "encoder → {0}\nuse it: rag index … --encoder {0}"
-_WITH_INDEX = (
-    "encoder → {0}\nuse it: rag ask … --index {1}  (its passages are encoded with this encoder)"
+_USES_ENCODER = "encoder → {model}\nuse it: rag index … --encoder {model}"
+_USES_INDEX = (
+    "encoder → {model}\n"
+    "use it: rag ask … --index {index}  (its passages are encoded with this encoder)"
 )
 _RESUMED = (
-    "Ctrl-C or a crash loses at most a few minutes: the same command resumes from the last checkpoint. "
-    "With several GPUs: torchrun --nproc-per-node N -m rag.cli.main train …"
+    "Ctrl-C or a crash loses at most a few minutes: the same command resumes from the last "
+    "checkpoint. With several GPUs: torchrun --nproc-per-node N -m rag.cli.main train …"
 )
-_REFRESHED = ("ance", "realm", "rag", "emdr2")  # recipes that encode a corpus while they train
-
-
-def _common(
-    *,
-    train: list[str] | None = None,
-    negatives: list[str] | None = None,
-    config: str | None = None,
-    set_: list[str] | None = None,
-    threads: Count | None = None,
-    ray: str | None = None,
-    out: Path,
-) -> None:
-    """Options of recipes that are no settings of them.
-
-    Args:
-        train: Questions with answers, of any format; may be given several times.
-        negatives: Results of `rag retrieve` for the questions of the --train in the same place:
-            hard negatives, and positives where there are no gold passages.
-        out: Folder of the run; an unfinished one is resumed.
-    """
-
-
-def recipe_command(name: str) -> Any:
-    """The command of a recipe: an option for each setting of its configuration."""
-    from rag.recipes import recipe_class
-
-    recipe, spelled = recipe_class(name), {**_FLAGS, **_FLAGS_OF.get(name, {})}
-    options = options_of(recipe, panel=TRAINING, flags=spelled, is_partial=True)
-    options = dict(
-        sorted(options.items(), key=lambda it: it[1][0].__metadata__[0].rich_help_panel != DATA)
+# Recipes that encode a corpus while they train.
+_REFRESHED = ("ance", "realm", "rag", "emdr2")
+_OF_REFRESHES = {
+    "ray": option(
+        "ray",
+        str,
+        None,
+        Parameter(help="Encode on the Ray cluster at this address (HOST:PORT, or auto)."),
     )
-    more = {"reader": ("train", "negatives"), **dict.fromkeys(_REFRESHED, ("ray",))}.get(name, ())
-    options |= some(options_from(_common), *more, "config", "set_", "threads", "out")
-    flags = {each: spelled.get(each, (f"--{each.replace('_', '-')}",))[0] for each in options}
+}
+_OF_READERS = {
+    "train": option(
+        "train",
+        list[str],
+        None,
+        Parameter(help="Questions with answers, of any format; may be given several times."),
+    ),
+    "negatives": option(
+        "negatives",
+        list[str],
+        None,
+        Parameter(
+            help="Results of `rag retrieve` for the questions of the --train in the same place: "
+            "hard negatives, and positives where there are no gold passages."
+        ),
+    ),
+}
 
-    def run(
-        config: str | None, set_: list[str] | None, ray: str | None = None, **values: Any
+
+def make_app(words: Sequence[str]) -> App:
+    """The group with all recipes, of which the one that the words call is imported."""
+    app = App(name="train", help=_ABOUT)
+    summaries = {}
+    for name, (module, about) in RECIPES.items():
+        summaries[name] = (_PANELS.get(module.partition(".")[0], "Retrievers"), about)
+    called = words[0] if words else "-"
+    if not called.startswith("-") and called not in RECIPES:
+        summaries[called] = ("Your own", called)
+    add_commands(app, summaries, recipe_command, words)
+    return app
+
+
+def recipe_command(name: str) -> Callable[..., None]:
+    """The command of a recipe: an option for each setting of its configuration."""
+    recipe = recipe_class(name)
+    settings = options_of(recipe, panel="Training", flags={**_FLAGS, **_FLAGS_OF.get(name, {})})
+    if name == "reader":
+        settings |= _OF_READERS
+    if name in _REFRESHED:
+        settings |= _OF_REFRESHES
+
+    @with_options(without(settings, "out"))
+    def command(
+        *,
+        config: Preset = None,
+        set_: Assignments = None,
+        out: Out,
+        **given: Setting,
     ) -> None:
+        """Train.
+
+        Args:
+            out: Folder of the run; an unfinished one is resumed.
+        """
         from rag.core.log import setup_logging
-        from rag.recipes import read_config
-        from rag.recipes import run as train
+        from rag.recipes import run
         from rag.scale.encoding import encoding_at
 
         is_first = os.environ.get("RANK", "0") == "0"
         setup_logging("INFO" if is_first else "WARNING")
+        ray: Any = given.pop("ray", None)
         if name == "reader":
-            values["train"] = _reader_sets(values["train"], values.pop("negatives"))
-        settings = {key: value for key, value in values.items() if value not in (None, [])}
-        checked = read_config(recipe, config, settings | parse_overrides(set_ or []), flags)
+            questions: Any = given.pop("train", ())
+            negatives: Any = given.pop("negatives", ())
+            given |= _reader_sets(questions, negatives)
+        given["out"] = str(out)
+        checked = read_config(recipe, config, {**given, **parse_overrides(set_ or [])})
         with encoding_at(ray) as encoding:
-            finished = train(checked, **encoding)
+            model = run(checked, **encoding)
         if is_first:
-            index = checked.out / "index"
-            use = _USES.get(name, _WITH_INDEX if index.is_dir() else _ENCODER)
-            typer.echo(use.format(finished, index if index.is_dir() else "…", checked.out))
+            index = out / "index"
+            use = _USES.get(name, _USES_INDEX if index.is_dir() else _USES_ENCODER)
+            say(use.format(model=model, index=index if index.is_dir() else "…", run=out))
 
-    return command_with(
-        name, options, run, help=f"{RECIPES.get(name, ('', name))[1]}\n\n{_RESUMED}"
-    )
+    about = RECIPES[name][1] if name in RECIPES else inspect.getdoc(recipe) or name
+    arguments = (inspect.getdoc(command) or "").partition("\n\n")[2]
+    command.__doc__ = "\n\n".join((about, _RESUMED, arguments))
+    return command
 
 
-def _reader_sets(
-    questions: Sequence[str] | None, negatives: Sequence[str] | None
-) -> list[dict[str, str]]:
+def _reader_sets(questions: Sequence[str], negatives: Sequence[str]) -> dict[str, Setting]:
     """The question sets of an extractive reader, each with the results of a search for it, if
     given.
     """
-    sets = [{"questions": path} for path in questions or ()]
-    for number, path in enumerate(negatives or ()):
-        if number == len(sets):
-            hint = "give at most one for each, in their order"
-            raise ConfigError("more --negatives than --train", hint=hint)
-        sets[number]["retrieved"] = path
-    return sets
-
-
-app = group_of(
-    "Train models, one subcommand per recipe; one of your own: rag train FILE.py:Class …",
-    _ENTRIES,
-    recipe_command,
-    add_completion=False,
-)
+    if len(negatives) > len(questions):
+        raise ConfigError(
+            "more {negatives} than {train}",
+            hint="give at most one for each, in their order",
+            arguments=("negatives", "train"),
+        )
+    sets = [{"questions": path} for path in questions]
+    for entry, path in zip(sets, negatives, strict=False):
+        entry["retrieved"] = path
+    return {"train": sets} if sets else {}

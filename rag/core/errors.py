@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 # A model's folder in the cache of the Hugging Face hub.
 _SNAPSHOT = re.compile(r"[^\s'\"(]*/models--([^/\s]+?)--([^/\s]+)/snapshots/[0-9a-f]+")
@@ -27,28 +27,49 @@ def did_you_mean(name: object, names: Iterable[str], otherwise: str) -> str:
 class RagError(Exception):
     """Base of all errors that are meant to be read by a user.
 
-    Message and hint name options as commands do (`--out`); in Python the argument has the same name
-    (`out`).
+    Message and hint name arguments in braces ("choose another {out}"), which each front end spells
+    as its users write them: `out=` in Python, `--out` on the command line.
 
     Args:
         message: what was found and what was expected.
         hint: what to do about it; printed on a line of its own.
+        arguments: the arguments that message and hint name.
 
     Example:
-        >>> print(RagError("index/ has no manifest.json", hint="run `rag index` again"))
-        index/ has no manifest.json
-          → run `rag index` again
+        >>> error = RagError("x/ is no index", hint="choose another {out}", arguments=["out"])
+        >>> print(error)
+        x/ is no index
+          → choose another out=
+        >>> print(error.spelled("--{}".format))
+        x/ is no index
+          → choose another --out
     """
 
     exit_code = 1
 
-    def __init__(self, message: str, *, hint: str = "") -> None:
-        self.message = with_hub_names(message)
+    def __init__(self, message: str, *, hint: str = "", arguments: Sequence[str] = ()) -> None:
+        self._template = (with_hub_names(message), hint)
+        self.arguments = tuple(arguments)
+        self.message, self.hint = self._spelled("{}=".format)
         super().__init__(self.message)
-        self.hint = hint
 
     def __str__(self) -> str:
-        return f"{self.message}\n  → {self.hint}" if self.hint else self.message
+        return _joined(self.message, self.hint)
+
+    def spelled(self, spell: Callable[[str], str]) -> str:
+        """The text for a front end that spells an argument's name so."""
+        return _joined(*self._spelled(spell))
+
+    def _spelled(self, spell: Callable[[str], str]) -> tuple[str, str]:
+        message, hint = self._template
+        for name in self.arguments:
+            message = message.replace(f"{{{name}}}", spell(name))
+            hint = hint.replace(f"{{{name}}}", spell(name))
+        return message, hint
+
+
+def _joined(message: str, hint: str) -> str:
+    return f"{message}\n  → {hint}" if hint else message
 
 
 class ConfigError(RagError):

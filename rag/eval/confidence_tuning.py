@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from scipy.special import expit, logit
@@ -23,6 +23,7 @@ from rag.eval.settings import EvaluationSettings
 from rag.eval.source import check_selection_split
 from rag.eval.systems import AnswersQuestions, System, system_of
 from rag.metrics.calibration import measure_calibration
+from rag.options import OpenOptions
 from rag.pipeline import Pipeline
 from readers.confidence import fit_shift
 from readers.extractive.files import save_calibrated
@@ -109,30 +110,32 @@ def fit_confidence(
     questions: str,
     out: Path,
     *,
-    reader: str | None = None,
     settings: EvaluationSettings,
-    **opening: Any,
+    **opening: Unpack[OpenOptions],
 ) -> ConfidenceTuning:
     """Fit the confidence of an extractive reader to a corpus and write the reader with it into
     `out`.
 
     Raises:
-        ConfigError: the questions are a test set, `reader` is not extractive, or `out` is not for
-            it.
+        ConfigError: the questions are a test set, the reader is not a folder of an extractive one,
+            or `out` is not for it.
     """
     check_target(out, folder=True, is_new=True)
     check_selection_split(questions)
     drawn = list(islice(read_questions(questions), settings.limit))
     if settings.sample is not None:
         drawn = draw_sample(drawn, settings.sample, settings.seed)
-    pipeline = Pipeline.open(index, reader=reader, **opening)
-    if not isinstance(pipeline.reader, ExtractiveReader):
+    reader = opening.get("reader")
+    pipeline = Pipeline.open(index, **opening)
+    is_folder = reader is None or isinstance(reader, str | Path)
+    if not is_folder or not isinstance(pipeline.reader, ExtractiveReader):
         raise ConfigError(
             f"{reader} is a {type(pipeline.reader).__name__}, expected an extractive reader",
-            hint="leave --reader out, or give a folder of `rag train reader`",
+            hint="leave {reader} out, or give a folder of `rag train reader`",
+            arguments=("reader",),
         )
     tuning = tune_confidence(pipeline, drawn, pipeline.reader.calibration, settings)
-    save_calibrated(reader, out, tuning.calibration)
+    save_calibrated(str(reader) if reader else None, out, tuning.calibration)
     return tuning
 
 

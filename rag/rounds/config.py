@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, TypedDict
 
 from pydantic import Field
 
@@ -47,3 +47,18 @@ class RoundsConfig(GuidanceSettings):
     restart: bool = False
     reader: str | None = None
     signal: SignalName = "span-likelihood"
+
+
+class RoundsOptions(TypedDict, total=False):
+    """Fields of `RoundsConfig` that `rag.train_rounds` does not name."""
+
+    held_out: str | None
+    validation_fraction: float
+    retriever: str
+    top_k: int
+    rounds: int
+    restart: bool
+    reader: str | None
+    signal: SignalName
+    positives: str
+    negatives: int

@@ -20,43 +20,44 @@ PACKAGES = ("rag", "indexers", "retrievers", "readers", "serve")
 # RAG's parts, two models of one folder, raised those of rag/runtime; its published form and ModernBERT
 # those of readers.
 TOKENS = {
-    "rag/*.py": (10_780, 10_500),
+    "rag/*.py": (11_470, 10_500),
     "rag/adaptation": (6_620, 5_550),
     "rag/bench": (15_250, 8_000),
-    "rag/cli": (9_340, 7_200),
-    "rag/core": (4_480, 4_200),
+    "rag/cli": (8_800, 7_200),
+    # Errors name arguments, and each front end spells them; keywords of calls are typed.
+    "rag/core": (4_640, 4_200),
     "rag/data": (50_110, 41_000),
     "rag/docs": (180, 200),
     # One table of figures, and the refusal of runs whose pages nothing names.
-    "rag/eval": (13_670, 12_200),
+    "rag/eval": (13_705, 12_200),
     "rag/integrations": (1_280, 1_200),
     "rag/joint": (14_360, 13_000),
     "rag/metrics": (3_490, 3_600),
-    "rag/rounds": (3_350, 3_050),
+    "rag/rounds": (3_395, 3_050),
     "rag/runtime": (8_740, 7_900),
     "rag/sample": (60, 100),
     "rag/scale": (2_825, 2_700),
     "rag/training": (9_590, 8_200),
     "indexers": (32_700, 28_000),
     "readers": (46_370, 43_600),
-    "retrievers": (48_420, 41_000),
+    "retrievers": (48_440, 41_000),
     "serve": (19_548, 16_000),
     "tests": (266_640, 200_000),
 }
 
 # construct: (ceiling, target), per 10,000 tokens of everything outside tests.
 COUNTS = {
-    "parallel": (4.9, 3.0),
-    "conditional": (25.9, 22.0),
-    "comprehensions": (47.3, 40.0),
-    "nested": (2.5, 2.5),
-    "walrus": (1.4, 2.0),
+    "parallel": (2.5, 3.0),
+    "conditional": (24.9, 22.0),
+    "comprehensions": (43.4, 40.0),
+    "nested": (1.5, 2.5),
+    "walrus": (1.0, 2.0),
 }
 
 # what: (ceiling, target), over everything outside tests.
-LONG_FUNCTIONS = (14, 12)
-ANY_PARAMETERS_PERCENT = (6.9, 3.0)
-ANY_RESULTS = (88, 15)
+LONG_FUNCTIONS = (16, 12)
+ANY_PARAMETERS_PERCENT = (4.9, 3.0)
+ANY_RESULTS = (76, 15)
 FORMAT_SKIPS = 10
 
 

@@ -84,7 +84,7 @@ def test_defaults_file_and_overrides_in_that_order(tmp_path: Path) -> None:
         (_Training, "", ["novalue"], "expected key=value"),
         (_Training, "", ["=3"], "expected key=value"),
         (_Training, "", ["seed=1", "seed=2"], "each key once"),
-        (_Needs, "", [], r"corpus \(--set corpus=…\) is not given"),
+        (_Needs, "", [], r"corpus= is not given"),
     ],
 )
 def test_wrong_settings_are_explained(

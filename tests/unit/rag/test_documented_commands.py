@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from cyclopts import App, CycloptsError, MissingArgumentError
 from pydantic import ValidationError
 
-from rag.cli.main import _COMMANDS
+from rag.cli.main import COMMANDS
 from rag.config import parse_overrides, preset_names
 from rag.core.errors import ConfigError
 from rag.recipes import recipe_class
@@ -71,7 +72,7 @@ def check(shown: Shown) -> None:
             out.
     """
     name, *words = shown.words
-    if name not in _COMMANDS:
+    if name not in COMMANDS:
         raise ValueError(f"there is no command {name!r}")
     commands, recipe = subcommands(name), ""
     if "" in commands:
@@ -100,27 +101,21 @@ def check(shown: Shown) -> None:
         _check_settings(recipe, assignments)
 
 
-def _parsed(command: Any, words: list[str], *, is_whole: bool) -> dict[str, Any]:
-    context = command.context_class(command, info_name=command.name)
+def _parsed(command: App, words: list[str], *, is_whole: bool) -> dict[str, Any]:
     try:
-        if is_whole:
-            return dict(command.make_context(command.name, list(words)).params)
-        given, extra, _ = command.make_parser(context).parse_args(list(words))
-        if extra:
-            raise ValueError(f"{extra} is too much")
-        named = {param.name: param for param in command.get_params(context)}
-        values = {
-            name: value for name, value in given.items() if isinstance(value, str | list | tuple)
-        }
-        return {
-            name: named[name].process_value(context, value)
-            for name, value in values.items()
-            if value
-        }
-    except Exception as error:
-        if hasattr(error, "format_message"):  # of the vendored click, which has no public address
-            raise ValueError(error.format_message()) from error
-        raise
+        _, bound, _ = command.parse_args(words, exit_on_error=False, print_error=False)
+    except MissingArgumentError as error:
+        missing = error.argument
+        flag = missing.name if missing is not None else ""
+        if is_whole or missing is None or flag in words:
+            raise ValueError(str(error)) from error
+        # A fragment may leave out what a command needs.
+        value = next(iter(missing.get_choices() or ()), "1")
+        added = [flag, value] if flag.startswith("-") else [value]
+        return _parsed(command, [*words, *added], is_whole=False)
+    except CycloptsError as error:
+        raise ValueError(str(error)) from error
+    return dict(bound.arguments)
 
 
 def _check_settings(recipe: str, assignments: list[str]) -> None:
@@ -151,13 +146,9 @@ def test_commands_of_the_documents_are_taken(path: Path) -> None:
 
 
 def _all_options() -> set[str]:
-    commands = [command for name in _COMMANDS for command in subcommands(name).values()]
-    return {
-        flag
-        for item in commands
-        for param in item.params
-        for flag in (*param.opts, *param.secondary_opts)
-    }
+    commands = [command for name in COMMANDS for command in subcommands(name).values()]
+    arguments = [each for item in commands for each in item.assemble_argument_collection()]
+    return {flag for argument in arguments for flag in (*argument.names, *argument.negatives)}
 
 
 def test_options_in_running_text_exist() -> None:

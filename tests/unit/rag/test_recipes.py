@@ -86,12 +86,12 @@ def test_wrong_settings_of_every_recipe_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_or_index_is_named_with_its_parameter(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"nope\.json: no such file\n.*train_files names it"):
+    with pytest.raises(DataError, match=r"nope\.json") as caught:
         rag.train("dpr", tmp_path / "run", train_files=["nope.json"])
+    assert caught.value.arguments == ("train_files",)
     later = {"out": tmp_path / "run", "train_files": [tmp_path / "run" / "round-1"]}
     read_config(recipe_class("dpr"), None, {**later, "validation_file": "hf:owner/name:dev"})
-    with pytest.raises(DataError, match=r"other: no such file\n.*--index names it"):
-        read_config(
-            recipe_class("dpr"), None, {**later, "index": tmp_path / "other"}, {"index": "--index"}
-        )
+    with pytest.raises(DataError) as caught:
+        read_config(recipe_class("dpr"), None, {**later, "index": tmp_path / "other"})
+    assert caught.value.arguments == ("index",)
     assert not (tmp_path / "run").exists()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import rag
-from rag.cli.main import _COMMANDS
+from rag.cli.main import COMMANDS
 
 ROOT = Path(__file__).parents[3]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -40,7 +40,7 @@ def test_public_names_are_pinned() -> None:
 
 
 def test_commands_are_pinned() -> None:
-    assert sorted(_COMMANDS) == [
+    assert sorted(COMMANDS) == [
         "adapt",
         "ask",
         "bench",

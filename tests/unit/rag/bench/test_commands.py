@@ -1,18 +1,15 @@
 import pytest
-from typer.testing import CliRunner
 
-from rag.cli.bench import app
-from tests.commands import exit_code
+from tests.commands import exit_code, run_command
 
 NAMES = ("encode", "search", "codes", "serve", "read")
 
 
 def test_every_benchmark_is_a_command_with_help() -> None:
-    runner = CliRunner()
-    listing = runner.invoke(app, ["--help"]).output
+    listing = run_command(["bench", "--help"]).output
     for name in NAMES:
         assert name in listing
-        assert runner.invoke(app, [name, "--help"]).exit_code == 0
+        assert run_command(["bench", name, "--help"]).exit_code == 0
 
 
 @pytest.mark.parametrize(

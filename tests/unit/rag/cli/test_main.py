@@ -17,101 +17,50 @@ def _run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str,
 
 
 @pytest.mark.parametrize(
-    ("arguments", "exit_code", "words"),
+    ("arguments", "exit_code", "named"),
     [
         ("ask Who? --index nowhere", 4, "nowhere: no such directory"),
         ("ask Who? --index nowhere --top-k 3", 4, "nowhere: no such directory"),
-        ("ask 'Who?' ' ' --index nowhere", 3, "question 1 is empty"),
-        ("ask Who? caf\udce9? --index nowhere", 3, "question 1 is not valid Unicode"),
-        ("inspect nowhere", 4, "no such directory"),
-        (
-            "index nowhere.jsonl --out x --retriever bm25",
-            3,
-            "nowhere.jsonl: no such file or folder\n  → check the path",
-        ),
-        (
-            "index sample",
-            2,
-            "give --out DIR, to build an index, or --update INDEX, to renew one\n  → add --out DIR",
-        ),
-        (
-            "index sample --update i --encoder static",
-            2,
-            "--encoder cannot be given with --update\n  → an update keeps the encoder",
-        ),
-        (
-            "ask Who? --index begun",
-            4,
-            "begun holds a build that was interrupted\n  → give its command again",
-        ),
-        (
-            "evaluate --index nowhere --questions bare --out o",
-            3,
-            "no question has answers or gold passages",
-        ),
-        (
-            "mine --index i --questions none.jsonl --out o.json",
-            3,
-            "none.jsonl: no such file\n  → check the path",
-        ),
-        (
-            "train dpr --train none.json --out o",
-            3,
-            "none.json: no such file\n  → --train names it: check",
-        ),
-        (
-            "train dpr --train q --out o --set max_steps=few",
-            2,
-            "max_steps = 'few': expected a valid integer",
-        ),
-        ("docs nopage", 2, "there is no page 'nopage'\n  → there are ance, architecture, asking"),
+        ("ask 'Who?' ' ' --index nowhere", 3, "question 1"),
+        ("ask Who? caf\udce9? --index nowhere", 3, "question 1"),
+        ("inspect nowhere", 4, "nowhere"),
+        ("index nowhere.jsonl --out x --retriever bm25", 3, "nowhere.jsonl"),
+        ("index sample", 2, "give --out, to build an index, or --update"),
+        ("index sample --update i --encoder static", 2, "--encoder cannot be given with --update"),
+        ("index sample --out x --watch", 2, "--watch goes with --update"),
+        ("ask Who? --index begun", 4, "begun"),
+        ("evaluate --index nowhere --questions bare --out o", 3, "no question has answers"),
+        ("evaluate --index nowhere --out o", 2, "give --questions, or --dataset"),
+        ("mine --index i --questions none.jsonl --out o.json", 3, "none.jsonl"),
+        ("train dpr --train none.json --out o", 3, "→ --train names it"),
+        ("train dpr --train q --out o --set max_steps=few", 2, "max_steps = 'few'"),
+        ("docs nopage", 2, "'nopage'"),
         ("index sample --out x --reuse x", 2, "--reuse and --out are both x"),
-        ("index sample --out x --reuse nowhere", 4, "nowhere: no such directory"),
-        (
-            "index sample --out x --retriever bm25 --reuse y",
-            2,
-            "--reuse takes over one vector per passage",
-        ),
-        ("retrieve --index x --questions q.jsonl --out o.xml", 2, "unknown extension .xml"),
+        ("index sample --out x --reuse nowhere", 4, "nowhere"),
+        ("index sample --out x --retriever bm25 --reuse y", 2, "--reuse"),
+        ("retrieve --index x --questions q.jsonl --out o.xml", 2, ".xml"),
         ("train reader --out x --set learning_rat=1", 2, "did you mean 'learning_rate'?"),
-        ("compare nowhere elsewhere", 3, "nowhere: no such folder\n  → check the path"),
-        ("evaluate --index x --questions q --out o --ks 5000", 2, "expected at most 1000 passages"),
-        (
-            "train rag --train q -i i -o x",
-            2,
-            "--generator is not given\n  → --config gives what else is needed; presets for rag: rag-smal",
-        ),
-        (
-            "index sample --out x --index-type plaid --retriever bm25",
-            2,
-            "index_type plaid stores token vec",
-        ),
+        ("train reader --out x --train q --negatives a --negatives b", 2, "--negatives"),
+        ("rounds --recipe colbert -i i -q q -o o --signal likelihood", 2, "--signal is not read"),
+        ("compare nowhere elsewhere", 3, "nowhere"),
+        ("evaluate --index x --questions q --out o --ks 5000", 2, "1000"),
+        ("train rag --train q -i i -o x", 2, "--generator is not given\n  → --config gives"),
+        ("index sample --out x --index-type plaid --retriever bm25", 2, "plaid"),
         ("train dpr --out x", 2, "error: --train is not given"),
-        (
-            "train dpr --train x --out y --config utf16.yaml",
-            2,
-            "utf16.yaml: not readable as YAML or JSON in UTF-8",
-        ),
-        (
-            "train reader --config reader-squad --out x",
-            2,
-            "--train is not given\n  → `rag train reader --help`",
-        ),
-        ("tune confidence --index i --questions q --out q", 2, "q is a file, expected a folder"),
-        ("mine --index i --questions q --out begun", 2, "begun is a folder, expected a file"),
-        ("retrieve --index i --questions q --out q/o.run", 2, "q is a file: nothing can lie in it"),
+        ("train dpr --train x --out y --config utf16.yaml", 2, "utf16.yaml"),
+        ("train reader --config reader-squad --out x", 2, "--train is not given"),
+        ("tune confidence --index i --questions q --out q", 2, "q is a file"),
+        ("mine --index i --questions q --out begun", 2, "begun is a folder"),
+        ("retrieve --index i --questions q --out q/o.run", 2, "q is a file"),
         ("train ict --out x", 2, "error: --corpus is not given"),
-        (
-            "train static --out x --train q",
-            2,
-            "--index is not given\n  → `rag train static --help`",
-        ),
+        ("train static --out x --train q", 2, "--index is not given"),
+        ("train ./none.py:Own --out x", 2, "none.py"),
     ],
 )
 def test_wrong_input_is_one_message_without_traceback(
     arguments: str,
     exit_code: int,
-    words: str,
+    named: str,
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -126,42 +75,35 @@ def test_wrong_input_is_one_message_without_traceback(
     code, _, err = _run(capsys, *shlex.split(arguments))
     assert code == exit_code, err
     assert err.startswith("error: ")
-    assert words in err
+    assert named in err
     assert "Traceback" not in err
     assert not [*Path().glob("*.mining"), *Path().glob("o")]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "named"),
     [
-        ("idnex", "there is no command 'idnex'\n  → did you mean 'index'?"),
-        (
-            "index sample --out x --retriever sparse",
-            "'--retriever': 'sparse' is not one of 'dense', 'bm25', 'hybrid'",
-        ),
-        (
-            "index sample --out x --index-type sq8",
-            "not flat, hnsw, ivf, plaid or a string of FAISS",
-        ),
-        (
-            "evaluate --index x --questions q --out o --seed -1",
-            "'--seed': Input should be greater than or",
-        ),
-        ("ask Who --encoder x --index i", "--index-encoder"),
+        ("idnex", 'Did you mean "index"?'),
+        ("train dprr --out x", "did you mean 'dpr'?"),
+        ("index sample --out x --retriever sparse", '"sparse" for --retriever'),
+        ("index sample --out x --index-type sq8", "not flat, hnsw, ivf, plaid"),
+        ("evaluate --index x --questions q --out o --seed -1", "seed = -1"),
+        ("ask Who --encoder x --index i", "Did you mean --index-encoder?"),
         ("evaluate -q q -i i -o o --read-top-k 5", "--read"),
-        ("convert a b", "`rag retrieve` writes TREC runs"),
-        ("ask Who", "Missing option '--index'"),
+        ("ask Who", "--index"),
+        ("ask --index i", "QUESTIONS"),
+        ("mcp --index i --top-k 101", "--top-k"),
         ("evaluate --index x --questions q --out o --ks 1,b", "ks.1 = 'b'"),
-        ("index sample --out x --reuse a --reuse=b", "--reuse is given twice"),
+        ("index sample --out x --reuse a --reuse=b", "--reuse"),
     ],
 )
 def test_a_wrong_option_is_named(
-    arguments: str, words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    arguments: str, named: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "300")
     code, _, err = _run(capsys, *arguments.split())
     assert code == 2
-    assert words in err, err
+    assert err.startswith("error: ")
+    assert named in err, err
 
 
 def test_a_build_that_stored_nothing_goes_on_with_what_the_hint_says(

@@ -4,13 +4,12 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
-from typer.testing import CliRunner
 
-from rag.cli.main import app
 from rag.core.types import Passage
 from rag.data.examples import Example, write_examples
 from readers.extractive.files import load_span_model, plain_encoder
 from retrievers.encoders.cross_encoder import CrossEncoder
+from tests.commands import run_command
 
 
 def test_a_cross_encoder_starts_from_the_encoder_of_the_reader_that_ships(
@@ -39,7 +38,7 @@ def test_a_cross_encoder_starts_from_the_encoder_of_the_reader_that_ships(
         "--out",
         str(tmp_path / "run"),
     ]
-    result = CliRunner().invoke(app, command)
+    result = run_command(command)
     assert result.exit_code == 0, result.output
     model, _ = load_span_model("shipped") or (None, None)
     assert model is not None
@@ -51,7 +50,7 @@ def test_a_cross_encoder_starts_from_the_encoder_of_the_reader_that_ships(
     card = (tmp_path / "run" / "cross-encoder" / "README.md").read_text()
     assert "It started from shipped." in card
     assert '"question_encoder": "shipped"' in card
-    again = CliRunner().invoke(app, command)  # finished: the same settings
+    again = run_command(command)  # finished: the same settings
     assert again.exit_code == 0, again.output
     for other in (None, str(tiny_bert), "owner/name"):  # no readers
         assert plain_encoder(other, tmp_path / "other") == other

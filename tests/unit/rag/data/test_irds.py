@@ -8,9 +8,7 @@ import pytest
 from ir_datasets.datasets.base import Dataset
 from ir_datasets.formats import JsonlDocs, TrecQrels, TsvQueries
 from ir_datasets.util import LocalDownload
-from typer.testing import CliRunner
 
-from rag.cli.main import app
 from rag.core.errors import DataError
 from rag.core.types import Question
 from rag.data.corpus import read_documents
@@ -18,6 +16,7 @@ from rag.data.files.named import corpus_of
 from rag.data.questions import read_questions
 from rag.data.records import Document
 from rag.eval.source import QuestionSource
+from tests.commands import run_command
 
 
 @pytest.fixture
@@ -66,8 +65,8 @@ def test_a_set_is_indexed_and_evaluated_by_one_command(rivers: str, tmp_path: Pa
         str(tmp_path / "out"),
     ]
     for _ in range(2):  # the second finds both
-        shown = CliRunner().invoke(app, words)
+        shown = run_command(words)
         assert shown.exit_code == 0, shown.output
         assert "nDCG at 10                       100.0 %" in shown.stdout
     assert (tmp_path / "out.index" / "manifest.json").is_file()
-    assert CliRunner().invoke(app, ["evaluate", "-o", str(tmp_path / "no")]).exit_code != 0
+    assert run_command(["evaluate", "-o", str(tmp_path / "no")]).exit_code != 0

@@ -6,15 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 import rag
-from rag.cli.main import app
 from rag.core.errors import ConfigError
 from rag.core.types import Passage
 from rag.data.examples import write_examples
 from rag.eval.results import Evaluation
 from retrievers.encoders.bi_encoder import BiEncoder
+from tests.commands import run_command
 from tests.unit.retrievers.conftest import cipher_examples
 
 FOLDER = Path(__file__).parents[4] / "rag" / "docs"
@@ -45,7 +44,7 @@ def run(page: str, shared: dict[str, Any]) -> None:
             exec(compile(block, f"{page}, block {number}", "exec"), shared)
         elif kind == "console":
             for line in block.splitlines():
-                done = CliRunner().invoke(app, line.removeprefix("$ rag ").split())
+                done = run_command(line.removeprefix("$ rag ").split())
                 assert done.exit_code == 0, done.output
 
 

@@ -6,16 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 import rag
-from rag.cli.main import app
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.types import AnswerSet, GoldPassage, Hit, Passage, Question
 from rag.data.examples import read_examples
 from rag.eval.api import REPORT_NAME
 from readers.protocols import Reader, ReadRequest
 from retrievers.protocols import Retriever
+from tests.commands import run_command
 from tests.pipeline_parts import LastWordsReader
 
 TEXTS = {
@@ -150,10 +149,7 @@ def beir(tmp_path: Path) -> Path:
 
 
 def test_a_beir_folder_that_was_split_is_judged_by_document(beir: Path, tmp_path: Path) -> None:
-    run = CliRunner()
-    made = run.invoke(
-        app, ["index", str(beir), "-o", str(tmp_path / "index"), "--retriever", "bm25"]
-    )
+    made = run_command(["index", str(beir), "-o", str(tmp_path / "index"), "--retriever", "bm25"])
     assert made.exit_code == 0, made.output
     result = rag.evaluate(index=tmp_path / "index", questions=beir, reader=False)
     assert result.figures["RR"].value == result.figures["nDCG@10"].value == 1.0
@@ -162,8 +158,7 @@ def test_a_beir_folder_that_was_split_is_judged_by_document(beir: Path, tmp_path
     assert all(record["hits"][0]["is_gold"] for record in result.records())
 
     mined = tmp_path / "mined.json"
-    done = run.invoke(
-        app,
+    done = run_command(
         [
             "mine",
             "-i",
@@ -232,6 +227,6 @@ def test_what_does_not_fit_is_refused(index: Path, tmp_path: Path) -> None:
     path = tmp_path / "test.jsonl"
     path.write_text("")
     common = ["-q", str(path), "-o", str(tmp_path / "out"), "-i", str(index)]
-    result = CliRunner().invoke(app, ["tune", "confidence", *common])
+    result = run_command(["tune", "confidence", *common])
     assert isinstance(result.exception, ConfigError)
     assert "test set" in str(result.exception)

@@ -10,19 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from indexers.embeddings import encode_corpus
 from indexers.index import Index
 from indexers.passage_writer import PassageStoreWriter
 from indexers.passages import PassageStore
-from rag.cli.main import app
 from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError
 from rag.core.log import Progress
 from rag.core.types import Passage
 from rag.scale.cluster import connected
 from rag.scale.encoding import encode_on_cluster
 from retrievers.encoders.open import load_encoder
+from tests.commands import run_command
 from tests.unit.rag.scale.conftest import Nodes
 
 WORDS = ["danube", "rhine", "river", "black", "forest", "sea", "rises", "the", "in"]
@@ -82,9 +81,7 @@ def test_the_command_builds_the_index_of_one_machine(
     command = ["index", str(documents), "--encoder", str(static_encoder), "--retriever", "dense"]
     command += ["--split", "none", "--shard-rows", "16", "--out"]
     for out, more in (("one", []), ("many", ["--ray", nodes.address])):
-        result = CliRunner().invoke(
-            app, [*command, str(tmp_path / out), *more], catch_exceptions=False
-        )
+        result = run_command([*command, str(tmp_path / out), *more])
         assert result.exit_code == 0, result.output
     assert content(tmp_path / "one") == content(tmp_path / "many")
     Index.open(tmp_path / "many", verify="deep").close()
@@ -176,6 +173,6 @@ def test_what_cannot_be_done_on_a_cluster_is_refused(tmp_path: Path) -> None:
         (["--retriever", "bm25"], "reuses none"),
         (["--reuse", "x"], "reuses none"),
     ):
-        result = CliRunner().invoke(app, [*index, *more])
+        result = run_command([*index, *more])
         assert isinstance(result.exception, ConfigError)
         assert reason in str(result.exception)

@@ -162,10 +162,10 @@ def test_the_commands_that_index_and_search_with_it_import_no_torch(tmp_path: Pa
         json.dumps({"id": "q", "question": "who is there?", "answers": ["a"]})
     )
     program = """
-import sys; from rag.cli.main import app
+import sys; from rag.cli.main import main
 for command in ("index sample --encoder static --retriever dense --out i",
                 "retrieve --index i --questions q.jsonl --out run.json --top-k 3"):
-    try: app(command.split())
+    try: main(command.split())
     except SystemExit as error: assert not error.code, error.code
 sys.exit(str([name for name in ("torch", "transformers", "sentence_transformers") if name in sys.modules]))
 """

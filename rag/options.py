@@ -1,0 +1,111 @@
+"""Keyword arguments of the package's calls, for editors and type checkers.
+
+Each class has the fields of the configuration that it names, which explains and checks them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypedDict
+
+if TYPE_CHECKING:
+    from indexers.settings import IndexKind
+    from rag.core.types import PolicyName
+    from rag.data.formats import CorpusFormat
+    from rag.data.text import Profile
+    from readers.protocols import Reader
+    from retrievers.hybrid import Fusion
+    from retrievers.protocols import Retriever, TextEncoder
+
+
+class OpenOptions(TypedDict, total=False):
+    """Fields of `rag.opening.OpenSettings`."""
+
+    retriever: str | Retriever
+    fusion: str | Fusion | None
+    rerank: str | None
+    index_encoder: str | Path | TextEncoder | None
+    reader: str | Path | Reader | Literal[False] | None
+    effort: Literal["full", "normal"] | None
+    precision: Literal["auto", "fp32", "bf16"]
+
+
+class _CorpusFields(TypedDict, total=False):
+    id_field: str | None
+    title_field: str | None
+    text_field: str | None
+    metadata: list[str]
+    exclude: list[str]
+    max_bad_share: float
+    document_timeout: float
+    split: Literal["auto", "sections", "words100", "none"]
+    words: int
+    max_tokens: int
+
+
+class _EncoderFields(TypedDict, total=False):
+    pooling: Literal["auto", "cls", "mean", "lasttoken"]
+    normalize: bool | None
+    max_length: int | None
+    query_prefix: str | None
+    passage_prefix: str | None
+    layout: str | None
+
+
+class IndexOptions(_CorpusFields, _EncoderFields, total=False):
+    """Fields of `CorpusOptions`, `EncoderOptions` and `BuildSettings`."""
+
+    index_type: str
+    shard_rows: int
+    k1: float
+    b: float
+    probes: int
+    recall_target: float | None
+    seed: int
+    threads: int | None
+    java_heap_mib: int
+
+
+class BuildOptions(IndexOptions, total=False):
+    """Arguments of `rag.index` that the command line gives, beside its settings."""
+
+    encoder: str | None
+    format: Literal["auto", CorpusFormat]
+    overwrite: bool
+    precision: str
+    ray: str | None
+    retriever: IndexKind
+    reuse: str | None
+
+
+class UpdateOptions(TypedDict, total=False):
+    """Arguments of `rag.updates.IndexUpdater.follow`."""
+
+    format: str
+    max_bad_share: float
+    max_deleted_share: float
+
+
+class EvaluationOptions(OpenOptions, total=False):
+    """Fields of `EvaluationSettings` but `read`, and those that open a pipeline."""
+
+    profile: Profile
+    ks: tuple[int, ...]
+    batch_size: int
+    limit: int | None
+    sample: int | None
+    gold: bool
+    policy: PolicyName
+    by: tuple[str, ...]
+    seed: int
+
+
+class MiningOptions(TypedDict, total=False):
+    """Fields of `retrievers.negatives.settings.MiningSettings`."""
+
+    source: Literal["bm25", "dense", "both"]
+    ranks: str
+    per_question: int
+    margin: float | None
+    weak_positives: bool
+    seed: int
