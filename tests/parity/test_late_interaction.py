@@ -110,7 +110,8 @@ def test_colberts_checkpoint_written_anew_makes_the_vectors_of_the_paper(
     settings = {"question_tokens": QUERY, "passage_tokens": LENGTH}
     model = bi_encoder(folder, **settings, dropout=0.0)
     rows = encoder._passage.tokenizer.passages([""] * len(texts), texts)
-    compare(model.vectors(model.passage, [np.asarray(ids, np.int32) for ids in rows]), documents)
+    token_ids = [np.asarray(ids, np.int32) for ids in rows]
+    compare(model.passage.encode(token_ids, model.chunk()), documents)
     written = export_model(tmp_path / "new", model, {}, encoder_form(model))
     again = BiEncoder.load(written, precision="fp32")
     compare(again.question_tokens(QUESTIONS), queries)

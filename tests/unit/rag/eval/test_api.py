@@ -228,5 +228,5 @@ def test_what_does_not_fit_is_refused(index: Path, tmp_path: Path) -> None:
     path.write_text("")
     common = ["-q", str(path), "-o", str(tmp_path / "out"), "-i", str(index)]
     result = run_command(["tune", "confidence", *common])
-    assert isinstance(result.exception, ConfigError)
-    assert "test set" in str(result.exception)
+    assert result.exit_code == ConfigError.exit_code
+    assert "test set" in result.output

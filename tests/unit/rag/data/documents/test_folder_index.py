@@ -10,13 +10,13 @@ import pytest
 
 import rag
 from rag.cli.index import _state_of
-from rag.cli.main import main
 from rag.cli.show import format_answer_set
 from rag.core.types import Answer, AnswerSet, Evidence, Location, Passage, Question
 from rag.data.corpus import read_documents
 from rag.data.records import ReadReport
 from serve.engine import passage_json
 from tests import document_makers as make
+from tests.commands import exit_code
 
 
 def test_an_index_of_files_answers_with_file_page_and_heading(
@@ -27,17 +27,14 @@ def test_an_index_of_files_answers_with_file_page_and_heading(
         '{"id": "q", "question": "Which text?", "answers": ["some text"]}\n'
     )
 
-    def run(*arguments: object) -> int:
-        with pytest.raises(SystemExit) as caught:
-            main([str(argument) for argument in arguments])
-        return int(caught.value.code or 0)
-
     index = tmp_path / "index"
-    assert run("index", tmp_path / "in", "--out", index, "--retriever", "bm25") == 0
+    assert exit_code("index", tmp_path / "in", "--out", index, "--retriever", "bm25") == 0
     assert "3 bad" in capsys.readouterr().out
     for suffix in ("json", "run"):
         assert (
-            run("retrieve", "-i", index, "-q", tmp_path / "q.jsonl", "-o", tmp_path / f"o.{suffix}")
+            exit_code(
+                "retrieve", "-i", index, "-q", tmp_path / "q.jsonl", "-o", tmp_path / f"o.{suffix}"
+            )
             == 0
         )
     (hit,) = json.loads((tmp_path / "o.json").read_text())[0]["ctxs"]
@@ -68,9 +65,8 @@ def test_an_index_in_the_folder_is_no_part_of_its_corpus(
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments: str) -> tuple[object, str]:
-        with pytest.raises(SystemExit) as caught:
-            main(["index", *arguments])
-        return caught.value.code, "".join(capsys.readouterr())
+        code = exit_code("index", *arguments)
+        return code, "".join(capsys.readouterr())
 
     assert run(".", "--out", "my-index", "--retriever", "bm25")[0] == 0
     (tmp_path / "note.txt").write_bytes("Grüße aus Köln.".encode("cp1252"))
@@ -102,12 +98,9 @@ def test_a_folder_that_may_not_be_read_is_told_and_no_reason_to_delete(
     assert [item.id for item in read_documents(folder, report=report)] == ["a.md", "more/c.md"]
     assert "no permission" in report.faults()
     monkeypatch.setattr("os.scandir", scanned)
-    with pytest.raises(SystemExit):
-        main(["index", str(folder), "--out", index, "--retriever", "bm25"])
+    assert exit_code("index", folder, "--out", index, "--retriever", "bm25") == 0
     monkeypatch.setattr("os.scandir", refuse)
-    with pytest.raises(SystemExit) as caught:
-        main(["index", str(folder), "--update", index])
-    assert caught.value.code != 0
+    assert exit_code("index", folder, "--update", index) != 0
     assert (
         "secret: no permission (this folder may not be read), and its documents"
         in capsys.readouterr().err
