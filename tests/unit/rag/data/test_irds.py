@@ -67,6 +67,6 @@ def test_a_set_is_indexed_and_evaluated_by_one_command(rivers: str, tmp_path: Pa
     for _ in range(2):  # the second finds both
         shown = run_command(words)
         assert shown.exit_code == 0, shown.output
-        assert "nDCG at 10                       100.0 %" in shown.stdout
+        assert "nDCG at 10                       100.0 %" in shown.output
     assert (tmp_path / "out.index" / "manifest.json").is_file()
     assert run_command(["evaluate", "-o", str(tmp_path / "no")]).exit_code != 0

@@ -267,7 +267,7 @@ def test_wrong_settings_are_refused(
         "--out",
     ]
     for recipe, more, words in (
-        ("distill", ["--signal", "entropy"], "is not one of 'attention'"),
+        ("distill", ["--signal", "entropy"], 'Choose from: "attention"'),
         ("distill", ["--positives", "1,9"], "--positives is not read with --recipe distill"),
         ("colbert", ["--signal", "likelihood"], "--signal is not read with --recipe colbert"),
         *(
