@@ -268,8 +268,8 @@ def test_wrong_settings_are_refused(
     ]
     for recipe, more, words in (
         ("distill", ["--signal", "entropy"], 'Choose from: "attention"'),
-        ("distill", ["--positives", "1,9"], "--positives is not read with --recipe distill"),
-        ("colbert", ["--signal", "likelihood"], "--signal is not read with --recipe colbert"),
+        ("distill", ["--positives", "1,9"], "--positives is not read by the recipe distill"),
+        ("colbert", ["--signal", "likelihood"], "--signal is not read by the recipe colbert"),
         *(
             ("colbert", ["--positives", rule], "expected rules b,k")
             for rule in ("", "3", "5,3", "0,3", "a,b")
