@@ -66,8 +66,10 @@ def ask(
             question, top_k=read, n_best=n_best, filter=conditions, policy=opened
         )
         result = answers.to_json()
-        line = json.dumps(result, ensure_ascii=False)
-        say(line if as_json else format_answer_set(result, colour=sys.stdout.isatty()))
+        if as_json:
+            say(json.dumps(result, ensure_ascii=False))
+        else:
+            say(format_answer_set(result, colour=sys.stdout.isatty()))
 
 
 @with_options(without(OPENING, "effort"))

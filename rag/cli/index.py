@@ -2,8 +2,8 @@
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Literal, Unpack
 
@@ -11,12 +11,8 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from indexers.settings import BuildSettings
-from rag.cli.options import (
-    options_of,
-    with_options,
-    without,
-)
-from rag.cli.show import say
+from rag.cli.options import options_of, with_options, without
+from rag.cli.show import resumable, say
 from rag.core.errors import ConfigError, RagError, ResourceError
 from rag.data.formats import CorpusFormat
 from rag.data.records import CorpusOptions, ReadReport
@@ -126,16 +122,6 @@ def _build(corpus: Sequence[str], out: Path, **options: Unpack[BuildOptions]) ->
     with Index.open(directory) as opened:
         say(opened.describe())
     say(f'\nask it: rag ask "…" --index {directory}')
-
-
-@contextmanager
-def resumable() -> Iterator[None]:
-    """Say at Ctrl-C that the work inside goes on when the command is given again."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        say("stopped; the same command continues", err=True)
-        raise
 
 
 def _update(

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Literal, Unpack
 from cyclopts import Parameter
 from cyclopts.types import NonNegativeInt
 
-from rag.cli.index import resumable
 from rag.cli.options import (
     OPENING,
     Out,
@@ -20,7 +19,7 @@ from rag.cli.options import (
     with_options,
     without,
 )
-from rag.cli.show import say
+from rag.cli.show import resumable, say
 from rag.core.errors import ConfigError
 from rag.eval.settings import EvaluationSettings
 from rag.options import EvaluationOptions
