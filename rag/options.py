@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rag.core.types import PolicyName
     from rag.data.formats import CorpusFormat
     from rag.data.text import Profile
+    from rag.opening import Precision
     from readers.protocols import Reader
     from retrievers.hybrid import Fusion
     from retrievers.protocols import Retriever, TextEncoder
@@ -27,7 +28,7 @@ class OpenOptions(TypedDict, total=False):
     index_encoder: str | Path | TextEncoder | None
     reader: str | Path | Reader | Literal[False] | None
     effort: Literal["full", "normal"] | None
-    precision: Literal["auto", "fp32", "bf16"]
+    precision: Precision
 
 
 class _CorpusFields(TypedDict, total=False):

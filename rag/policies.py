@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import zip_longest
 
 from rag.core.errors import ConfigError, ReaderError
@@ -23,7 +24,7 @@ from rag.core.types import (
 )
 from rag.data.records import fault_of_question
 from readers.llm.prompt import fence_passages
-from readers.llm.reader import Completer
+from readers.llm.reader import Completer, fit_messages
 from readers.protocols import Reader, reader_name
 
 log = get_logger(__name__)
@@ -186,9 +187,14 @@ class SearchAgain(Policy):
 
     def _next_query(self, state: State, found: RankedPassages) -> str:
         """What the model wants to search for next; "" if the passages suffice."""
-        messages = self._messages(state.query, [passage for _, passage in found])
+        best = [passage for _, passage in found[: self._shown_passages]]
+        write = partial(_ask_what_to_search, state.query)
+        fitting = fit_messages(self._model, write, best, _REPLY_TOKENS, least=0)
+        if fitting is None:
+            return ""
+        messages, _ = fitting
         try:
-            reply = self._model.complete(messages, _REPLY_TOKENS).text if messages else ""
+            reply = self._model.complete(messages, _REPLY_TOKENS).text
         except ReaderError as error:
             log.warning("a language model did not say what to search for: %s", error.message)
             return ""
@@ -197,19 +203,13 @@ class SearchAgain(Policy):
             return ""
         return request[1]
 
-    def _messages(self, question: str, passages: Sequence[Passage]) -> list[dict[str, str]]:
-        """The prompt with as many passages as fit into the model's window; [] if not even the
-        question does.
-        """
-        for count in range(min(self._shown_passages, len(passages)), -1, -1):
-            task, shown = fence_passages(question, passages[:count])
-            messages = [
-                {"role": "system", "content": task + _TASK},
-                {"role": "user", "content": shown},
-            ]
-            if self._model.fits(messages, _REPLY_TOKENS):
-                return messages
-        return []
+
+def _ask_what_to_search(question: str, passages: Sequence[Passage]) -> list[dict[str, str]]:
+    task, shown = fence_passages(question, passages)
+    return [
+        {"role": "system", "content": task + _TASK},
+        {"role": "user", "content": shown},
+    ]
 
 
 def merged(lists: Sequence[RankedPassages]) -> RankedPassages:

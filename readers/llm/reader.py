@@ -1,7 +1,8 @@
 """The reader protocol over anything that completes a chat."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Protocol
 
 from pydantic import Field
@@ -9,7 +10,7 @@ from pydantic import Field
 from rag.config import Config
 from rag.core.errors import ReaderError
 from rag.core.log import get_logger
-from rag.core.types import AnswerSet
+from rag.core.types import AnswerSet, Passage
 from readers.llm.prompt import Completion, Style, parse_reply, prompt_messages, to_result
 from readers.protocols import Reader, ReadRequest, check_requests
 
@@ -49,6 +50,32 @@ class Completer(Protocol):
 
     def fits(self, messages: Sequence[dict[str, str]], max_tokens: int) -> bool:
         """Whether messages and reply fit into the model's window, as far as is known."""
+
+
+def fit_messages(
+    model: Completer,
+    write: Callable[[Sequence[Passage]], list[dict[str, str]]],
+    passages: Sequence[Passage],
+    reply_tokens: int,
+    *,
+    least: int = 1,
+) -> tuple[list[dict[str, str]], int] | None:
+    """The messages with as many passages as the model's window takes, and their number.
+
+    Args:
+        write: passages → messages.
+        passages: the best first.
+        reply_tokens: room that the reply needs.
+        least: fewest passages that make sense.
+
+    Returns:
+        None if not even the fewest passages fit.
+    """
+    for count in range(len(passages), least - 1, -1):
+        messages = write(passages[:count])
+        if model.fits(messages, reply_tokens):
+            return messages, count
+    return None
 
 
 class LanguageModelReader(Reader):
@@ -96,18 +123,15 @@ class LanguageModelReader(Reader):
         order = sorted(range(len(scores)), key=lambda number: -scores[number])[: settings.passages]
         if not order:
             return AnswerSet(request.question, (), 1.0)
-        # As many passages are shown as fit.
-        for count in range(len(order), 0, -1):
-            read = order[:count]
-            shown = [passages[number] for number in read]
-            messages = prompt_messages(request.question, shown, settings.style)
-            if self.completer.fits(messages, settings.answer_tokens):
-                break
-        else:
+        ranked = [passages[number] for number in order]
+        write = partial(prompt_messages, request.question, style=settings.style)
+        fitting = fit_messages(self.completer, write, ranked, settings.answer_tokens)
+        if fitting is None:
             raise ReaderError(
                 f"{self.name}: a question with one passage and {settings.answer_tokens} tokens of reply are "
                 "longer than the model's window",
                 hint="index shorter passages, or use a model with a longer window",
             )
+        messages, count = fitting
         completion = self.completer.complete(messages, settings.answer_tokens)
-        return to_result(request, parse_reply(completion.text), completion.log_p, read)
+        return to_result(request, parse_reply(completion.text), completion.log_p, order[:count])

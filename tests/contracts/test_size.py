@@ -20,7 +20,7 @@ PACKAGES = ("rag", "indexers", "retrievers", "readers", "serve")
 # RAG's parts, two models of one folder, raised those of rag/runtime; its published form and ModernBERT
 # those of readers.
 TOKENS = {
-    "rag/*.py": (11_470, 10_500),
+    "rag/*.py": (11_410, 10_500),
     "rag/adaptation": (6_620, 5_550),
     "rag/bench": (15_250, 8_000),
     "rag/cli": (8_800, 7_200),
@@ -39,7 +39,8 @@ TOKENS = {
     "rag/scale": (2_825, 2_700),
     "rag/training": (9_590, 8_200),
     "indexers": (32_700, 28_000),
-    "readers": (46_370, 43_600),
+    # Readers and policies fit prompts into a window by one function.
+    "readers": (46_480, 43_600),
     "retrievers": (48_440, 41_000),
     "serve": (19_548, 16_000),
     "tests": (266_640, 200_000),
