@@ -35,10 +35,9 @@ class Ranked:
     Attributes:
         features: (5,) what predicts whether the first answer is right; empty without answers. 0: by
             how much it scores above the second; 1: in its passage, by how much the best span scores
-            above "not here";
-            2: the passage logit of its passage, 0 for a network without it; 3: logarithm of the
-                answer's
-            length in words plus 1; 4: share of the question's content words in and near the answer.
+            above "not here"; 2: the passage logit of its passage, 0 for a network without it; 3:
+            logarithm of the answer's length in words plus 1; 4: share of the question's content
+            words in and near the answer.
         reading: what was read for it, if that is counted: "passages" and "token_layers".
     """
 

@@ -108,17 +108,15 @@ def check_counts(counts: Sequence[int]) -> None:
         raise ConfigError(f"{', '.join(map(str, counts))}: expected positive numbers, as in 1,16")
 
 
-def question_texts(path: str | Path, *, limit: int | None = None) -> list[str]:
-    """Questions of a file: all, or a random sample of `limit` in file order.
+def question_texts(path: str | Path) -> list[str]:
+    """Questions of a file.
 
     Raises:
         DataError: the file holds no questions.
     """
-    from rag.data.questions import draw_sample, read_questions
+    from rag.data.questions import read_questions
 
-    questions = list(read_questions(path))
-    if limit:
-        questions = draw_sample(questions, limit, 0)
-    if not questions:
+    texts = [question.text for question in read_questions(path)]
+    if not texts:
         raise DataError(f"{path}: no questions found")
-    return [question.text for question in questions]
+    return texts

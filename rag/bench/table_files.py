@@ -18,6 +18,7 @@ _NUMBER = re.compile(r"(-?[\d,]+(?:\.\d+)?) ?(%|€)?")
 _LINE_HEIGHT = 12.0
 _FONT_SIZE = 9.0
 _PADDING = 4.0
+_GAP = 10.0  # between the columns of a table without rules
 _PAGE = (595.0, 842.0)  # width and height of A4, in points
 
 
@@ -246,7 +247,6 @@ class PdfPage:
         *,
         is_ruled: bool,
         most: int = 24,
-        gap: float = 10.0,
     ) -> float:
         """Draw a table; numbers stand at the right, texts are wrapped after `most` characters."""
         lines = {spot: wrapped(spot.text, most) for spot in spots(table)}
@@ -254,7 +254,7 @@ class PdfPage:
         n_lines = [1] * (table.depth + len(table.rows))
         for spot, of_cell in lines.items():
             if spot.n_columns == 1:
-                width = max(map(text_width, of_cell)) + 2 * _PADDING + gap * (not is_ruled)
+                width = max(map(text_width, of_cell)) + 2 * _PADDING + _GAP * (not is_ruled)
                 widths[spot.column] = max(widths[spot.column], width)
             if spot.n_rows == 1:
                 n_lines[spot.row] = max(n_lines[spot.row], len(of_cell))

@@ -17,6 +17,7 @@ from rag.core.types import Passage
 from rag.data.files.rows import write_json_lines
 from rag.data.table_text import table_rows
 from rag.data.text import exact_match
+from readers.words import words
 
 _SYLLABLES = ["bar", "ven", "tol", "kir", "dan", "mos", "fel", "gra", "lun", "per", "sol", "tri"]
 _FIRST_NAMES = [
@@ -271,19 +272,15 @@ def stands_under_headings(passage: Passage, question: TableQuestion) -> bool:
     """Whether a passage has a cell with the answer under exactly its headings, in a row with all
     its labels, in the row or in the passage's title.
     """
-    expected = _words(" ".join(question.headings))
+    expected = set(words(" ".join(question.headings)))
     for row in table_rows(passage.text):
         context = f"{passage.title} {row.line}"
         if not all(label in context for label in question.labels):
             continue
         for cell in row.cells:
-            if cell.value == question.answer and _words(cell.column) == expected:
+            if cell.value == question.answer and set(words(cell.column)) == expected:
                 return True
     return False
-
-
-def _words(text: str) -> frozenset[str]:
-    return frozenset(re.findall(r"\w+", text.lower()))
 
 
 def is_right(answer: str, question: TableQuestion) -> bool:

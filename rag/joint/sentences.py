@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -18,6 +17,7 @@ from rag.data.salient import CharSpans, TitleHashes, find_dates, find_names
 from rag.data.selection import check_usable
 from rag.data.sentences import split_sentences
 from rag.runtime.seeds import generator
+from readers.words import has_phrase
 from retrievers.examples.batches import Epochs
 
 if TYPE_CHECKING:
@@ -66,12 +66,12 @@ class MaskedSentence:
         """
         words = _words(self.text)
         others = _words(passage.text)
-        if _holds(others, words):
+        if not words or has_phrase(others, words):
             return True
         if passage.title and _words(passage.title) != _words(self.title):
             return False
         for first in range(len(words) - _RUN + 1):
-            if _holds(others, words[first : first + _RUN]):
+            if has_phrase(others, words[first : first + _RUN]):
                 return True
         for count in range(2, min(len(words), len(others)) + 1):
             if others[-count:] == words[:count] or others[:count] == words[-count:]:
@@ -138,8 +138,8 @@ class SentenceBatches:
 
     def _random_rows(self, count: int, draw: np.random.Generator) -> Int64:
         """Some of the rows, ascending."""
-        chosen = draw.choice(len(self._rows), min(count, len(self._rows)), replace=False)
-        return np.sort(self._rows[chosen])
+        numbers = draw.choice(len(self._rows), min(count, len(self._rows)), replace=False)
+        return np.sort(self._rows[numbers])
 
     def __len__(self) -> int:
         return len(self._examples)
@@ -226,8 +226,3 @@ class SentenceBatches:
 
 def _words(text: str) -> list[str]:
     return re.findall(r"\w+", unicodedata.normalize("NFKC", text).casefold())
-
-
-def _holds(words: Sequence[str], run: Sequence[str]) -> bool:
-    """Whether `run` occurs in the words as a contiguous sequence."""
-    return not run or f" {' '.join(run)} " in f" {' '.join(words)} "

@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from rag.data.table_text import TextRow, table_rows
+from rag.data.table_text import TextRow
 from readers.words import content_words
 
 
@@ -42,11 +42,6 @@ class TableMatch:
         }
         self._total = math.fsum(self._weights.values()) or 1.0
 
-    @classmethod
-    def of_texts(cls, content: frozenset[str], texts: Mapping[int, str]) -> TableMatch:
-        """The tables in these texts of passages, by the passage's number."""
-        return cls(content, {number: list(table_rows(text)) for number, text in texts.items()})
-
     def __bool__(self) -> bool:
         """Whether a question's word stands in a table."""
         return not self._is_empty
@@ -60,8 +55,10 @@ class TableMatch:
         question holds. 0 outside of tables.
 
         Example:
+            >>> from rag.data.table_text import table_rows
             >>> text = " | 2019 | 2018\\nSales | 5 | 4\\nCosts | 3 | 2"
-            >>> match = TableMatch.of_texts(content_words("What were the sales in 2018?"), {0: text})
+            >>> content = content_words("What were the sales in 2018?")
+            >>> match = TableMatch(content, {0: list(table_rows(text))})
             >>> [round(match(0, at, at + 1), 1) for at in map(text.rindex, "5432")]
             [1.0, 3.0, 0.0, 1.0]
         """

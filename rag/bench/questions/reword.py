@@ -12,14 +12,13 @@ import gzip
 import hashlib
 import json
 import random
-import re
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing
 from itertools import chain, zip_longest
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,10 +27,12 @@ from rag.adaptation.writing import Journal, map_ahead, wait_while
 from rag.core.files import atomic_write_text, records_of_journal
 from rag.core.log import Progress
 from rag.core.types import Passage, Query
+from rag.data.files.rows import json_records
 from rag.data.text import AnswerMatcher
 from readers.llm.endpoint import Endpoint, endpoint_of
 from readers.open import open_reader
 from readers.protocols import ReadRequest
+from readers.words import words
 from retrievers.encoders.open import load_encoder
 
 # Of each, the part set aside for training alone is read.
@@ -106,7 +107,7 @@ def originals(data: Path) -> Iterator[Original]:
 
 
 def _of_reading(file: Path, name: str) -> Iterator[Original]:
-    for row in _rows(file):
+    for row in json_records(file):
         passage = Passage("", row["title"], row["context"])
         for answer in row["answers"][:1]:
             text = answer["text"]
@@ -126,7 +127,7 @@ def _of_squad(file: Path) -> Iterator[Original]:
 
 def _of_nq(file: Path) -> Iterator[Original]:
     """NQ's questions have no ids: these are made of their texts."""
-    for row in _rows(file):
+    for row in json_records(file):
         gold = row["positive_ctxs"][0]
         passage = Passage("", gold["title"], gold["text"])
         digest = hashlib.sha256(row["question"].encode()).hexdigest()[:16]
@@ -135,11 +136,6 @@ def _of_nq(file: Path) -> Iterator[Original]:
             if start >= 0:
                 yield Original(f"nq-{digest}", "nq", row["question"], answer, start, passage)
                 break
-
-
-def _rows(file: Path) -> Iterator[Mapping[str, Any]]:
-    with gzip.open(file, "rt", encoding="utf-8") as lines:
-        yield from map(json.loads, lines)
 
 
 def messages(original: Original) -> list[dict[str, str]]:
@@ -227,8 +223,8 @@ def fault_of_rewording(original: Original, text: str, near: float) -> str:
         return "no question"
     if near < _NEAREST:
         return "another meaning"
-    words = _content_words(original.question)
-    if len(words & _content_words(text)) > _MOST_KEPT * len(words):
+    before = _long_words(original.question)
+    if len(before & _long_words(text)) > _MOST_KEPT * len(before):
         return "the same words"
     matcher = AnswerMatcher([original.answer])
     if matcher.matches(text) and not matcher.matches(original.question):
@@ -236,8 +232,8 @@ def fault_of_rewording(original: Original, text: str, near: float) -> str:
     return ""
 
 
-def _content_words(text: str) -> set[str]:
-    return {word for word in re.findall(r"\w+", text.lower()) if len(word) > 3}
+def _long_words(text: str) -> set[str]:
+    return {word for word in words(text) if len(word) > 3}
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import compress
 from typing import Any
 
@@ -41,7 +42,7 @@ _OF = 8
 log = get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Case:
     """The reader's output for a held-out question.
 
@@ -61,7 +62,7 @@ class Case:
     holds: bool = True
     whole: bool = True
 
-    @property
+    @cached_property
     def right(self) -> list[bool]:
         """Which of the answers are right."""
         return [
@@ -151,8 +152,8 @@ def _read(reader: ExtractiveReader, sets: Mapping[str, Sequence[Example]]) -> li
                 _, number = rows.pairs[row.group]
                 holds.append(bool(example.candidates[number].has_answer))
             ranks = retrieval_ranks(rows, [_search_scores(example)])
-            read = np.array(holds, bool)
-            questions.append(_Question(example, label, weight, rows, scores, read, ranks))
+            question = _Question(example, label, weight, rows, scores, np.array(holds, bool), ranks)
+            questions.append(question)
     return questions
 
 

@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 
 from rag.config import Config
 from rag.training.config import Rate, TrainConfig
+from readers.extractive.settings import EffortName
 
 SpanObjective = Literal["first", "marginal"]
 Normalisation = Literal["shared", "passage"]
@@ -170,7 +171,7 @@ class ReaderTrainConfig(TrainConfig):
     stages: tuple[ReaderStage, ...] = Field(min_length=1)
     validation_questions: int = Field(default=600, ge=1)
     calibration_questions: int = Field(default=1000, ge=1)
-    effort: Literal["full", "normal"] = "full"
+    effort: EffortName = "full"
     negatives_top_k: int = Field(default=6, ge=1)
     learning_rate: Rate = 2.5e-4
     warmup_fraction: float = Field(default=0.04, ge=0, lt=1)

@@ -21,7 +21,6 @@ QUESTIONS = FOLDER / "questions.jsonl"
 COLLEAGUES = FOLDER / "colleagues.jsonl"
 ROWS = [json.loads(line) for line in QUESTIONS.read_text("utf-8").splitlines()]
 SOURCES = json.loads(fetch.SOURCES.read_text("utf-8"))
-ANSWERABLE = [row for row in ROWS if row["kind"] != "unanswerable"]
 
 
 def test_the_questions_are_those_that_were_frozen():

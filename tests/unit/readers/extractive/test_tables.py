@@ -20,10 +20,13 @@ QUOTED = NAMED.replace("Points: 61", "Note: “old: yes; big | new”; Points: 6
 LABELLED = "Ajax: Points: 61; Coach: Ten Hag\nPSV: Points: 58; Coach: Schmidt"
 
 
+def match_of(question: str, *texts: str) -> TableMatch:
+    rows = {number: list(table_rows(text)) for number, text in enumerate(texts)}
+    return TableMatch(content_words(question), rows)
+
+
 def best(question: str, text: str) -> str:
-    match = TableMatch.of_texts(
-        content_words(question), {0: "No table here: none at all; none.", 1: text}
-    )
+    match = match_of(question, "No table here: none at all; none.", text)
     cells = [cell for row in table_rows(text) for cell in row.cells]
     return max(cells, key=lambda cell: match(1, cell.start, cell.end)).value
 
@@ -36,14 +39,12 @@ def test_the_cell_of_the_row_and_column_asked_for_fits_best(text: str) -> None:
 
 def test_what_is_no_cell_fits_nothing() -> None:
     text = f"The team was strong.\n\n{NAMED}\n\nPoints are what a team wins."
-    match = TableMatch.of_texts(content_words("How many points has the team PSV?"), {0: text})
+    match = match_of("How many points has the team PSV?", text)
     for words in ("strong", "wins", "Points: 58", "58; Coach: Schmidt\n\nPoints"):
         at = text.rindex(words)
         assert match(0, at, at + len(words)) == 0.0, words
-    assert not TableMatch.of_texts(
-        content_words("How many points has PSV?"), {0: "Prose without a table: none."}
-    )
-    assert not TableMatch.of_texts(content_words("Why?"), {0: text})
+    assert not match_of("How many points has PSV?", "Prose without a table: none.")
+    assert not match_of("Why?", text)
 
 
 def test_the_first_answer_keeps_its_own_score(reader: ExtractiveReader) -> None:
