@@ -9,6 +9,7 @@ killed server left is made at the next start.
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 import uuid
 from collections.abc import Sequence
@@ -38,6 +39,7 @@ _POLL_S = 0.05
 _MOST_WAITING = 1000
 _MOST_WAITING_BYTES = 1 << 30
 _MOST_MADE = 1000  # changes whose end is remembered
+_ID = re.compile("[0-9]{20}-[0-9a-f]{8}")
 _TOO_LONG = "split the document; this index keeps each as one passage. Nothing was changed"
 
 
@@ -161,6 +163,9 @@ class Uploads:
         return self._folder / "made" / f"{id}.json"
 
     def _read(self, id: str) -> Version | None:
+        # Another text may be too long for the name of a file.
+        if not _ID.fullmatch(id):
+            return None
         # Looked for in this order: the end of a change is written before its file is removed.
         is_waiting = (self._folder / f"{id}.json").exists()
         if self._made(id).exists():

@@ -133,7 +133,7 @@ BODIES = {
 DOCUMENT_FIELDS = ("id", "title", "text", "metadata", "year")
 PARTS = ("%00", "a%00b", "%ED%A0%80", "%FF%FE", "..%2F..%2Fetc%2Fpasswd", "%252e%252e", "w" * 6000,
          "%E2%80%AE", "%0A%0D", "a" * 300 + ".md", "faust.md/", "%F0%9F%98%80", "*", "faust.md-0%00")  # fmt: skip
-PATHS = ("/v1/passages/{}", "/v1/files/{}", "/v1/models/{}", "/v1/documents?after={}",
+PATHS = ("/v1/passages/{}", "/v1/files/{}", "/v1/models/{}", "/v1/documents?after={}", "/v1/versions/{}",
          "/v1/passages/faust.md-0?around={}", "/v1/files/faust.md?page={}", "/v1/documents?limit={}",
          "/static/{}", "/{}", "/v1/{}")  # fmt: skip
 
