@@ -168,8 +168,9 @@ class Uploads:
             return None
         # Looked for in this order: the end of a change is written before its file is removed.
         is_waiting = (self._folder / f"{id}.json").exists()
-        if self._made(id).exists():
-            return Version.model_validate_json(self._made(id).read_bytes())
+        made = self._made(id)
+        if made.exists():
+            return Version.model_validate_json(made.read_bytes())
         return Version(id=id, status="waiting") if is_waiting else None
 
     async def run(self) -> None:
@@ -238,10 +239,10 @@ class Uploads:
             version = Version(id=id, status="made")
             cut = self._cut(change.documents, version)
             if version.failed and change.until_s is not None:
-                version = _failed(id, _invalid(version.failed[0].message))
-                cut = []
+                versions.append(_failed(id, _invalid(version.failed[0].message)))
+                continue
             puts |= {put.id: put for put in cut}
-            for document_id in change.deleted if version.status == "made" else ():
+            for document_id in change.deleted:
                 earlier = puts.get(document_id)
                 is_stored = document_id not in puts and stored.find(document_id) is not None
                 version.deleted[document_id] = earlier is not None or is_stored
