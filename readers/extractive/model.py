@@ -334,7 +334,7 @@ class FastSpanModel(LogitsModel):
         lengths = mask.sum(1)  # (R,)
         # The tokens of all rows, end to end.
         hidden = self.encoder.embed(ids, mask, token_types if self._is_segmented else None)
-        hidden = self.encoder.layers(hidden, lengths.tolist(), 0, self.depth)  # (T, D)
+        hidden = self.encoder.layers(hidden, lengths.tolist())  # (T, D)
         first = hidden[lengths.cumsum(0) - lengths]
         logits = read_out(hidden, first, self._spans, self._passage)
         start, end = torch.zeros((2, *mask.shape))

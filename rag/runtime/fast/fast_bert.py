@@ -164,32 +164,19 @@ class FastBert:
         real, hidden = mask.bool(), torch.zeros(*ids.shape, self.hidden_size)
         packed = None if seen is None else seen[real].bool()
         lengths = real.sum(1).tolist()
-        hidden[real] = self.layers(
-            self.embed(ids, real, types), lengths, 0, self.depth, seen=packed
-        )
+        hidden[real] = self.layers(self.embed(ids, real, types), lengths, seen=packed)
         return hidden
 
     @torch.inference_mode()
-    def layers(
-        self,
-        x: Tensor,
-        lengths: Sequence[int],
-        first: int,
-        stop: int,
-        *,
-        seen: Tensor | None = None,
-    ) -> Tensor:
-        """Layers `first` to `stop` (exclusive) over (T, H) float32 hidden states, which may be
-        overwritten.
-
-        A caller that stops midway may drop sequences before it continues.
+    def layers(self, x: Tensor, lengths: Sequence[int], *, seen: Tensor | None = None) -> Tensor:
+        """All layers over (T, H) float32 hidden states, which may be overwritten.
 
         Args:
             lengths: tokens of each sequence, T in all.
             seen: (T,) bool, see `padded`.
         """
         runs = [(len(list(run)), length) for length, run in groupby(lengths)]
-        for layer in self._layers[first:stop]:
+        for layer in self._layers:
             context = self._attend(layer.qkv(x), runs, seen)
             x = layer.attention_norm(layer.attention_out.add_to(x, context))
             for block in x.split(_BLOCK_TOKENS):
