@@ -17,7 +17,7 @@ from transformers import DynamicCache, EncoderDecoderCache, GenerationConfig, Pr
 from transformers.modeling_outputs import BaseModelOutput
 
 from rag.core.errors import ConfigError
-from rag.runtime.backbone import pad, plan_batches
+from rag.runtime.backbone import by_length, pad
 from rag.runtime.model_files import position_limit
 
 
@@ -150,11 +150,15 @@ class Seq2Seq:
         """
         inputs = [self._input_row(ids) for ids in chain.from_iterable(rows)]
         lengths = list(map(len, inputs))
-        states = [torch.empty(0)] * len(inputs)
-        for batch in plan_batches(lengths, max_rows=self.max_rows, max_tokens=batch_tokens):
+
+        def run(batch: list[int]) -> list[Tensor]:
             ids, mask = self.pad_rows([inputs[number] for number in batch])
-            for number, hidden in zip(batch, self._states(ids, mask), strict=True):
-                states[number] = hidden[: lengths[number]]
+            hidden = self._states(ids, mask)
+            return [hidden[row, : lengths[number]] for row, number in enumerate(batch)]
+
+        parts, places = by_length(run, lengths, (self.max_rows, batch_tokens))
+        encoded = list(chain.from_iterable(parts))
+        states = [encoded[place] for place in places]
         return Memory.of(states, list(map(len, rows)))
 
     def _input_row(self, ids: Sequence[int]) -> Sequence[int]:

@@ -26,7 +26,7 @@ TOKENS = {
     "rag/cli": (8_800, 7_200),
     # Errors name arguments, and each front end spells them; keywords of calls are typed.
     "rag/core": (4_640, 4_200),
-    "rag/data": (50_110, 41_000),
+    "rag/data": (50_270, 41_000),
     "rag/docs": (180, 200),
     # One table of figures, and the refusal of runs whose pages nothing names.
     "rag/eval": (13_705, 12_200),
@@ -40,10 +40,10 @@ TOKENS = {
     "rag/training": (9_590, 8_200),
     "indexers": (32_700, 28_000),
     # Readers and policies fit prompts into a window by one function.
-    "readers": (46_420, 43_600),
+    "readers": (46_440, 43_600),
     "retrievers": (48_440, 41_000),
     "serve": (19_548, 16_000),
-    "tests": (266_640, 200_000),
+    "tests": (266_700, 200_000),
 }
 
 # construct: (ceiling, target), per 10,000 tokens of everything outside tests.
