@@ -1,8 +1,8 @@
 """The values of metadata as filters compare them: typed columns of an Arrow file.
 
 `values.arrow` has a row for each value that a run of passages shares: `start` and `stop` (the rows
-of these passages, whose metadata is equal), `field`, and what the value is compared as, `text` or
-`number` (see `rag.data.metadata`). Where no passage has metadata, there is no such file.
+of these passages, whose metadata is equal), `field`, and what the value is compared as, `text`,
+`number` or `digits` (see `rag.data.metadata.columns_of`). Without metadata there is no such file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from indexers.passages import PassageStore, metadata_of
 from rag.core.arrays import Bool
 from rag.core.files import atomic_path
 from rag.data.filters import Condition
-from rag.data.metadata import number_of, text_of
+from rag.data.metadata import columns_of
 
 _VALUES_NAME = "values.arrow"
 _SCHEMA = pa.schema(
@@ -31,6 +31,7 @@ _SCHEMA = pa.schema(
         "field": pa.string(),
         "text": pa.string(),
         "number": pa.float64(),
+        "digits": pa.string(),
     }
 )
 
@@ -56,8 +57,7 @@ def _parts(stored: pa.ChunkedArray) -> Iterator[list[dict[str, Any]]]:
         run_rows = {"start": start, "stop": stop}
         for name, value in metadata_of(text or "{}"):
             for item in value if isinstance(value, tuple) else (value,):
-                compared = {"field": name, "text": text_of(item), "number": number_of(item)}
-                rows.append(run_rows | compared)
+                rows.append(run_rows | {"field": name} | columns_of(item))
         start = stop
         if len(rows) > 1 << 16:
             yield rows
@@ -84,7 +84,7 @@ def passages_that_meet(condition: Condition, values: pa.Table, passages: int) ->
     values = values.filter(pc.equal(values["field"], condition.field)).combine_chunks()
     if not len(values):
         return None
-    matching = values.filter(condition.matches(values["text"], values["number"]))
+    matching = values.filter(condition.matches(values))
     # A passage matches if more runs with a match have begun than ended.
     changes = np.zeros(passages + 1, np.int64)
     np.add.at(changes, np.asarray(matching["start"]), 1)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rag.core.errors import ConfigError
 from rag.core.types import Value, as_unicode
-from rag.data.metadata import EXACT_LIMIT, FILTER_FIELDS, number_of, text_of
+from rag.data.metadata import FILTER_FIELDS, digits_of, number_of, text_of
 
 _COMPARISONS = {"gte": "greater_equal", "gt": "greater", "lte": "less_equal", "lt": "less"}
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 _SIGNS = {">=": "gte", "<=": "lte", ">": "gt", "<": "lt"}
 _OPTION = re.compile(r"(?P<field>[^=<>]+)(?P<sign>>=|<=|=|>|<)(?P<value>.+)", re.DOTALL)
-_WHOLE_NUMBER = re.compile(r"[-+]?\d+", re.ASCII)
 _EXPECTED = 'expected an object such as {"path": "guide/*", "year": {"gte": 2020}}'
 _MAX_VALUES = 10_000
 # Characters of all patterns of paths: a compiled expression grows with them.
@@ -54,8 +53,8 @@ class Condition:
         expression = re.compile("|".join(map(translate, patterns)))
         return [path for path in paths if expression.match(path)]
 
-    def matches(self, texts: pa.Array, numbers: pa.Array) -> pa.Array:
-        """Which values of metadata meet the condition, given their `text_of` and `number_of`.
+    def matches(self, values: pa.Table) -> pa.ChunkedArray:
+        """Which values of metadata meet the condition, given their `columns_of`.
 
         Numbers are compared as numbers, two texts (dates) as texts; a number and a text do not
         match.
@@ -64,21 +63,22 @@ class Condition:
             FilterError: a bound cannot be compared with any of the values.
 
         >>> import pyarrow as pa
-        >>> values = ["2021", "2019", "new"]
-        >>> numbers = pa.array(map(number_of, values))
-        >>> Condition("year", bounds=(("gte", 2020),)).matches(pa.array(values), numbers).to_pylist()
+        >>> from rag.data.metadata import columns_of
+        >>> values = pa.Table.from_pylist([columns_of(year) for year in ("2021", 2019, "new")])
+        >>> Condition("year", bounds=(("gte", 2020),)).matches(values).to_pylist()
         [True, False, False]
         """
         import pyarrow as pa
         import pyarrow.compute as pc
 
         if not self.bounds:
-            return self._equals(texts, numbers)
+            return self._equals(values)
         matches = pa.scalar(True)
         for sign, bound in self.bounds:
-            is_within = _compare(sign, texts, numbers, bound)
+            is_within = _compare(sign, values["text"], values["number"], bound)
             if is_within.null_count == len(is_within) > 0:
-                value = numbers[0].as_py() if texts[0].as_py() is None else texts[0].as_py()
+                first = values.slice(0, 1).to_pylist()[0]
+                value = first["number"] if first["text"] is None else first["text"]
                 raise FilterError(
                     f"the filter compares {self.field!r} with {bound!r}, but a value is {value!r}",
                     hint="give a bound of the same kind: a number, or a text",
@@ -86,24 +86,25 @@ class Condition:
             matches = pc.and_(matches, pc.fill_null(is_within, False))
         return matches
 
-    def _equals(self, texts: pa.Array, numbers: pa.Array) -> pa.Array:
+    def _equals(self, values: pa.Table) -> pa.ChunkedArray:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        wanted_texts = []
-        wanted_numbers = []
+        texts = []
+        numbers = []
+        digits = []
         for value in self.values:
-            text = text_of(value)
+            exact = digits_of(value)
             number = number_of(value)
-            is_whole = text is not None and _WHOLE_NUMBER.fullmatch(text)
-            if number is None or (is_whole and abs(number) >= EXACT_LIMIT):
-                wanted_texts.append(text)
+            if exact is not None:
+                digits.append(exact)
+            elif number is not None:
+                numbers.append(number)
             else:
-                wanted_numbers.append(number)
-        return pc.or_(
-            pc.is_in(texts, pa.array(wanted_texts, pa.string())),
-            pc.is_in(numbers, pa.array(wanted_numbers, pa.float64())),
-        )
+                texts.append(text_of(value))
+        is_equal = pc.is_in(values["text"], pa.array(texts, pa.string()))
+        is_equal = pc.or_(is_equal, pc.is_in(values["number"], pa.array(numbers, pa.float64())))
+        return pc.or_(is_equal, pc.is_in(values["digits"], pa.array(digits, pa.string())))
 
 
 def _compare(sign: str, texts: pa.Array, numbers: pa.Array, bound: Value) -> pa.Array:

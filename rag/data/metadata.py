@@ -14,6 +14,7 @@ FILTER_FIELDS = ("path", "document")
 EXACT_LIMIT = 2**53
 """Below it every whole number is a float64, and no other is rounded to it."""
 
+WHOLE_NUMBER = re.compile(r"[-+]?\d+", re.ASCII)
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.ASCII | re.IGNORECASE)
 
 METADATA_HINT = 'an example is {"year": 2020, "tags": ["guide", "linux"]}'
@@ -80,19 +81,40 @@ def number_of(value: Value) -> float | None:
     if isinstance(value, bool) or (isinstance(value, str) and not _NUMBER.fullmatch(value)):
         return None
     try:
-        return float(value)
+        # Arrow tells -0.0 from 0.0.
+        return float(value) + 0.0
     except OverflowError:
         return None
 
 
 def text_of(value: Value) -> str | None:
-    """The text that a value is, or is compared as: true, false, and whole numbers from 2**53 on.
+    """The text that a value is, or is compared as: true, false.
 
-    >>> text_of("2020"), text_of(True), text_of(2020), text_of(2**60)
-    ('2020', 'true', None, '1152921504606846976')
+    >>> text_of("2020"), text_of(True), text_of(2020)
+    ('2020', 'true', None)
     """
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, int) and abs(value) >= EXACT_LIMIT:
-        return str(value)
     return value if isinstance(value, str) else None
+
+
+def digits_of(value: Value) -> str | None:
+    """The digits of a whole number that float64 may not tell from its neighbours.
+
+    >>> digits_of(2**60), digits_of("+09007199254740993"), digits_of(1e20), digits_of(2020)
+    ('1152921504606846976', '9007199254740993', '100000000000000000000', None)
+    """
+    if isinstance(value, int):
+        return str(value) if abs(value) >= EXACT_LIMIT else None
+    number = number_of(value)
+    if number is None or abs(number) < EXACT_LIMIT:
+        return None
+    if isinstance(value, str) and WHOLE_NUMBER.fullmatch(value):
+        sign = "-" if number < 0 else ""
+        return sign + value.lstrip("+-0")
+    return str(int(number)) if math.isfinite(number) else None
+
+
+def columns_of(value: Value) -> dict[str, str | float | None]:
+    """What filters compare of a value: its text, its number, and the digits of a large one."""
+    return {"text": text_of(value), "number": number_of(value), "digits": digits_of(value)}

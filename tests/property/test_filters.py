@@ -3,7 +3,7 @@
 import operator
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rag.data.filters import Condition, FilterError
@@ -12,10 +12,10 @@ from tests.support.filters import compared
 
 COMPARISONS = {"gte": operator.ge, "gt": operator.gt, "lte": operator.le, "lt": operator.lt}
 whole_numbers = st.sampled_from([0, 7, -3, 2020, 2**53, 2**53 + 1, 10**20]) | st.integers()
-spelled = st.sampled_from(["7", "+7", "07", "2e3", ".5", "-0.5", "9007199254740993"])
+spelled = st.sampled_from(["7", "+7", "07", "2e3", ".5", "-0.5"])
 texts = st.sampled_from(["", "nan", "inf", "x", "2020-05", "2020-12-01", "7a", "é"])
-numbers = whole_numbers | st.floats(-1e15, 1e15)
-values = numbers | spelled | texts | st.booleans()
+numbers = whole_numbers | st.floats(-1e25, 1e25)
+values = numbers | spelled | st.just("9007199254740993") | texts | st.booleans()
 
 
 def key(value: Any) -> Any:
@@ -35,7 +35,10 @@ def is_within(value: Any, sign: str, bound: Any) -> bool | None:
 
 
 @settings(deadline=None)
-@given(st.lists(values, min_size=1, max_size=8), st.lists(numbers | spelled | texts, min_size=1))
+@given(
+    st.lists(values, min_size=1, max_size=8),
+    st.lists(values.filter(lambda value: not isinstance(value, bool)), min_size=1),
+)
 def test_equal_values_are_equal_numbers_or_texts(stored: list[Any], wanted: list[Any]) -> None:
     keys = {key(value) for value in wanted}
     condition = Condition("x", tuple(wanted))
@@ -49,6 +52,8 @@ def test_equal_values_are_equal_numbers_or_texts(stored: list[Any], wanted: list
     st.sampled_from([*COMPARISONS]),
     st.integers(-(2**53), 2**53) | spelled | texts,
 )
+@example([2**53], "gte", "")
+@example([2**53], "lt", "nan")
 def test_bounds_compare_numbers_with_numbers_and_texts_with_texts(
     stored: list[Any], sign: str, bound: Any
 ) -> None:

@@ -6,12 +6,12 @@ import pyarrow as pa
 
 from rag.core.types import Value
 from rag.data.filters import Condition
-from rag.data.metadata import number_of, text_of
+from rag.data.metadata import columns_of
 
 
 def compared(condition: Condition, values: Sequence[Value]) -> list[bool]:
     """Whether each value meets the condition."""
-    texts = pa.array([text_of(value) for value in values], pa.string())
-    numbers = pa.array([number_of(value) for value in values], pa.float64())
-    matches: list[bool] = condition.matches(texts, numbers).to_pylist()
+    columns = {"text": pa.string(), "number": pa.float64(), "digits": pa.string()}
+    table = pa.Table.from_pylist([columns_of(value) for value in values], pa.schema(columns))
+    matches: list[bool] = condition.matches(table).to_pylist()
     return matches
