@@ -7,8 +7,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from rag.core.arrays import Float32
 from rag.core.errors import ConfigError, DataError, QuestionError
-from rag.core.types import AnswerSet, Evidence, Hit, Passage, Paths, RankedPassages
+from rag.core.types import (
+    AnswerSet,
+    Evidence,
+    Hit,
+    Passage,
+    Paths,
+    RankedPassages,
+    SearchResult,
+    Verdict,
+)
+from readers.verdicts import judge_results
 
 if TYPE_CHECKING:
     from readers.llm.reader import Completer
@@ -18,6 +29,7 @@ ScoreLists = Sequence[Sequence[float]]  # one score per passage, question by que
 
 MAX_QUESTION_CHARS = 4_000
 MAX_PASSAGE_CHARS = 200_000
+MAX_CLAIM_WORDS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +138,74 @@ class Reader(ABC):
     def present(self, result: AnswerSet, n_best: int) -> AnswerSet:
         """At most `n_best` answers, in the form that the question asks for."""
         return replace(result, answers=result.answers[:n_best])
+
+
+class Verifier(ABC):
+    """Judges whether texts support or refute a claim. A subclass needs `probabilities` alone.
+
+    Attributes:
+        name: folder of the model, for reports.
+    """
+
+    name: str = ""
+
+    @abstractmethod
+    def probabilities(self, claims: Sequence[str], evidence: Sequence[Sequence[str]]) -> Float32:
+        """Judge each claim by its own texts.
+
+        Args:
+            evidence: the texts of each claim, at least one, none of them blank.
+
+        Returns:
+            Calibrated probabilities (B, 3), in the order of `VERDICT_LABELS`.
+        """
+
+    def judge(self, claims: Sequence[str], evidence: Sequence[Sequence[str]]) -> list[Verdict]:
+        """Judge each claim by texts that come from no index.
+
+        Args:
+            evidence: the texts of each claim, maybe none.
+
+        Raises:
+            ConfigError: there are not as many lists of texts as claims.
+            QuestionError: a claim is blank or too long.
+        """
+        if len(claims) != len(evidence):
+            raise ConfigError(f"{len(claims)} claims but {len(evidence)} lists of texts")
+        found = []
+        for claim, texts in zip(claims, evidence, strict=True):
+            passages = [Passage(str(number), "", text) for number, text in enumerate(texts)]
+            ranked = [(Hit(-1, passage.id, 1.0), passage) for passage in passages]
+            found.append(SearchResult(claim, ranked))
+        return self.judge_found(found)
+
+    def judge_found(self, results: Sequence[SearchResult]) -> list[Verdict]:
+        """Judge each query as a claim, by the passages that were found for it.
+
+        The passages of the best path are judged as one text; without paths, each is a text.
+
+        Raises:
+            QuestionError: a claim is blank or too long.
+        """
+        for result in results:
+            check_claim(result.query)
+        return judge_results(results, self.probabilities)
+
+
+def check_claim(claim: str) -> None:
+    """Refuse a claim that is blank or too long.
+
+    Raises:
+        QuestionError: the claim is blank, or has more than `MAX_CLAIM_WORDS` words.
+    """
+    words = len(claim.split())
+    if words == 0:
+        raise QuestionError("a claim is blank")
+    if words > MAX_CLAIM_WORDS:
+        raise QuestionError(
+            f"a claim has {words} words, more than {MAX_CLAIM_WORDS}",
+            hint="a claim is one sentence; a longer text is to be split into sentences",
+        )
 
 
 def reader_name(reader: Reader) -> str:

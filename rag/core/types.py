@@ -10,6 +10,8 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, Literal
 
 AnswerProfile = Literal["squad", "trec_search"]
+VerdictLabel = Literal["supported", "refuted", "not_enough"]
+VERDICT_LABELS: tuple[VerdictLabel, ...] = ("supported", "refuted", "not_enough")
 Value = str | int | float | bool
 Metadata = tuple[
     tuple[str, Value | tuple[Value, ...]], ...
@@ -61,6 +63,8 @@ class Record:
 def _as_json(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_as_json(it) for it in value]
+    if isinstance(value, Mapping):
+        return dict(value)
     return value.to_json() if isinstance(value, Record) else value
 
 
@@ -171,6 +175,43 @@ class Question:
     meta: Mapping[str, Any] = field(default_factory=dict)
     gold_are_documents: bool = False
     gold_grades: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class GoldSentence:
+    """A sentence that a claim set names as evidence.
+
+    Attributes:
+        title: the article that it stands in; "" if the set gives the text alone.
+        sentence: its number in the article, 0-based; None if the set gives the text alone.
+        text: the sentence; "" if the set only names it.
+    """
+
+    title: str = ""
+    sentence: int | None = None
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A sentence to be judged, with what its claim set states about it.
+
+    Attributes:
+        id: unique within a claim set.
+        text: the claim.
+        label: "not_supported" in sets that join refuted and not enough; None if not known.
+        evidence: the texts that the set gives as evidence, to be judged without a search.
+        gold_sets: sets of sentences, each of which suffices for the label; empty if not known, and
+            where the label is "not_enough".
+        meta: further fields of the source, by which an evaluation may group its figures.
+    """
+
+    id: str
+    text: str
+    label: VerdictLabel | Literal["not_supported"] | None = None
+    evidence: tuple[str, ...] = ()
+    gold_sets: tuple[tuple[GoldSentence, ...], ...] = ()
+    meta: Mapping[str, Any] = field(default_factory=dict)
 
 
 MAX_TOP_K = 1000  # largest number of passages per question
@@ -291,6 +332,35 @@ class Answer(Record):
     citations: tuple[Evidence, ...] = field(default=(), repr=False)
     is_supported: bool = True
     note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict(Record):
+    """What passages say about a claim.
+
+    Attributes:
+        label: the likeliest of the probabilities; "not_judged" of what is no claim to be judged
+            alone, such as a question: `notice` says why.
+        probabilities: calibrated probability in [0, 1] of each of `VERDICT_LABELS`; empty if the
+            claim is not judged.
+        evidence: the passage that decides, with the deciding sentence in `supporting`; of
+            "not_enough", the sentence that comes nearest to deciding; None if no passage was read.
+        path: all passages that were judged, best first, those of a path in hop order; each with its
+            own best sentence. `evidence` is one of them.
+        notice: why nothing was judged or read; "" if there is no reason.
+    """
+
+    claim: str
+    label: VerdictLabel | Literal["not_judged"]
+    probabilities: Mapping[VerdictLabel, float] = field(default_factory=dict)
+    evidence: Evidence | None = field(default=None, repr=False)
+    path: tuple[Evidence, ...] = field(default=(), repr=False)
+    notice: str = ""
+
+    @property
+    def confidence(self) -> float:
+        """Probability of the label; 0 if the claim is not judged."""
+        return max(self.probabilities.values(), default=0.0)
 
 
 Certainty = Literal["likely", "perhaps", "none"]

@@ -1,0 +1,90 @@
+"""Verdicts: label, deciding sentence, page, and what is refused."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from rag.core.errors import ArtifactError, ConfigError, QuestionError
+from rag.core.types import Hit, Location, Passage, SearchResult
+from readers.protocols import MAX_CLAIM_WORDS
+from readers.verifying.open import open_verifier
+from tests.support.verifying import WordVerifier
+
+CLAIM = "Ulm lies on the Danube"
+TEXT = "The town is old. Ulm lies on the Danube. It has a minster."
+
+
+@pytest.mark.parametrize(
+    ("texts", "label", "sentence"),
+    [
+        ([TEXT], "supported", "Ulm lies on the Danube."),
+        (["Minsters are big.", TEXT], "supported", "Ulm lies on the Danube."),
+        (["A town. Ulm never lies on the Danube."], "refuted", "Ulm never lies on the Danube."),
+        (["Bread is baked. Ulm bakes bread."], "not_enough", "Ulm bakes bread."),
+    ],
+)
+def test_the_deciding_sentence_is_marked(texts: Sequence[str], label: str, sentence: str) -> None:
+    (verdict,) = WordVerifier().judge([CLAIM], [texts])
+    assert verdict.label == label
+    assert sum(verdict.probabilities.values()) == pytest.approx(1)
+    assert verdict.evidence is not None
+    start, end = verdict.evidence.supporting[0]
+    assert verdict.evidence.text[start:end] == sentence
+    assert len(verdict.path) == len(texts)
+    assert verdict.evidence in verdict.path
+
+
+def test_claims_keep_their_order_and_their_texts() -> None:
+    verdicts = WordVerifier().judge([CLAIM, "x y", CLAIM], [[" "], ["x y."], [TEXT]])
+    assert [verdict.label for verdict in verdicts] == ["not_enough", "supported", "supported"]
+    assert verdicts[0].evidence is None
+    assert verdicts[0].notice
+    assert verdicts[0].probabilities["not_enough"] == 1
+    assert verdicts[2].evidence is not None
+    assert verdicts[2].evidence.text == TEXT
+
+
+def test_a_path_is_judged_as_one_text_and_the_page_is_that_of_the_sentence() -> None:
+    seen: list[list[list[str]]] = []
+
+    class Seeing(WordVerifier):
+        def probabilities(
+            self, claims: Sequence[str], evidence: Sequence[Sequence[str]]
+        ) -> np.ndarray:
+            seen.append([list(texts) for texts in evidence])
+            return super().probabilities(claims, evidence)
+
+    first = Passage("a", "Ulm", "It is a town.")
+    pages = ((0, "1"), (TEXT.index("Ulm"), "2"))
+    second = Passage("b", "Danube", TEXT, Location("b.pdf", "1", ("Rivers",), pages))
+    path = [(Hit(0, "a", 2.0), first), (Hit(1, "b", 1.0), second)]
+    (verdict,) = Seeing().judge_found([SearchResult(CLAIM, path[:1], [path])])
+    assert seen[0] == [[f"Ulm: It is a town. Danube: {TEXT}"]]
+    assert [evidence.passage_id for evidence in verdict.path] == ["a", "b"]
+    assert verdict.evidence is not None
+    assert verdict.evidence.location is not None
+    assert verdict.evidence.location.page == "2"
+    shown = verdict.to_json()
+    assert shown["label"] == "supported"
+    assert set(shown["probabilities"]) == {"supported", "refuted", "not_enough"}
+
+
+@pytest.mark.parametrize(
+    ("claims", "texts", "error", "words"),
+    [
+        ([" "], [["x"]], QuestionError, "blank"),
+        (["x " * (MAX_CLAIM_WORDS + 1)], [["x"]], QuestionError, "201 words"),
+        (["x"], [], ConfigError, "1 claims but 0 lists"),
+    ],
+)
+def test_bad_claims_are_refused(
+    claims: list[str], texts: list[list[str]], error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        WordVerifier().judge(claims, texts)
+
+
+def test_a_verifier_that_is_missing_is_named(tmp_path: object) -> None:
+    with pytest.raises(ArtifactError, match="rag train verifier"):
+        open_verifier(str(tmp_path))
