@@ -122,6 +122,16 @@ def index(
     loaded = None
     if build.has_encoder:
         loaded = load_encoder(encoder, precision=precision, **stated)
+        max_tokens = cutter.reading.max_tokens
+        max_length = loaded.identity.max_length
+        if "max_tokens" in reading and max_tokens > max_length:
+            raise ConfigError(
+                f"{{max_tokens}} is {max_tokens:,}, but the encoder reads {max_length:,} tokens of "
+                "a passage",
+                hint=f"give at most {max_length:,}, or a larger {{max_length}} if the encoder was "
+                "made for it",
+                arguments=("max_tokens", "max_length"),
+            )
     reused = Index.open(reuse, verify="deep") if reuse else nullcontext()
     with encoding_at(ray) as encoding, reused as start:
         written = write_index(

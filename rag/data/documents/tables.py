@@ -237,7 +237,7 @@ def _source(book: Any, member: str) -> bytes:
     return source
 
 
-def _cells(row: Iterable[Any]) -> _SparseRow:
+def _cells(row: Sequence[Any]) -> _SparseRow:
     cells: _SparseRow = {}
     for column, cell in enumerate(row, start=1):
         if cell.value is not None:
@@ -259,12 +259,13 @@ def _merged(rows: Iterable[_SparseRow], source: bytes) -> Iterator[_SparseRow]:
         ranges_from[first_row].append((left, right, last_row))
     reaching: list[tuple[range, int, Cell]] = []
     for number, row in enumerate(rows, start=1):
-        reaching = [entry for entry in reaching if entry[1] >= number]
-        for left, right, last_row in ranges_from[number]:
-            if left in row:
-                row[left].column_span = right - left + 1
-                reaching.append((range(left, right + 1), last_row, row[left]))
+        # A sheet may have a million empty rows before its last cell.
         if row:
+            reaching = [entry for entry in reaching if entry[1] >= number]
+            for left, right, last_row in ranges_from.get(number, ()):
+                if left in row:
+                    row[left].column_span = right - left + 1
+                    reaching.append((range(left, right + 1), last_row, row[left]))
             for columns, _, cell in reaching:
                 row.update(dict.fromkeys(columns, cell))
         yield row
@@ -278,10 +279,11 @@ def _dense(rows: Iterable[Mapping[int, Cell]]) -> list[list[Cell]]:
     columns = set[int]()
     n_chars = 0
     for row in rows:
-        if row or (filled and filled[-1]):
-            filled.append(row)
-            columns.update(row)
-            n_chars += sum(len(cell.text) for cell in row.values())
+        if not row and not (filled and filled[-1]):
+            continue
+        filled.append(row)
+        columns.update(row)
+        n_chars += sum(len(cell.text) for cell in row.values())
         if max(n_chars, len(columns) * len(filled)) > MAX_CHARS:
             detail = f"more than {MAX_CHARS:,} cells or characters"
             raise Unreadable("too long", "split it", detail)

@@ -9,7 +9,12 @@ from typing import Any
 
 import pytest
 from tokenizers import Tokenizer
-from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, DPRReader
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    DPRReader,
+    RagTokenForGeneration,
+)
 
 from rag.docs.pages import read_page
 from retrievers.encoders.open import load_encoder
@@ -20,6 +25,7 @@ from tests.parity.test_yes_no import with_words
 from tests.published import (
     published_dpr,
     published_encoder,
+    published_rag,
     published_seq2seq,
     published_t5_encoder,
 )
@@ -171,11 +177,15 @@ MAKERS: dict[str, Maker] = {
     "Qwen/Qwen3-Reranker-0.6B": qwen3_reranker,
     "ColBERT as above": late,
     "deepset/roberta-base-squad2": published("roberta-base", "ModelForQuestionAnswering"),
+    "ModernBERT for question answering": published("ModernBERT-base", "ModelForQuestionAnswering"),
     "facebook/dpr-reader-single-nq-base": dpr_reader,
     "BART and T5 that were trained to answer": lambda folder: str(
         published_seq2seq(folder, "bart-large-cnn")
     ),
     "nq_reader_base": fid,
+    "facebook/rag-token-nq": lambda folder: str(
+        published_rag(folder, RagTokenForGeneration, "bart-base")
+    ),
     "Qwen/Qwen2.5-1.5B-Instruct": lambda folder: str(causal_folder(folder)),
     "colbert-ir/colbertv2.0": plain(architectures=["HF_ColBERT"]),
     "SPLADE": splade,
