@@ -98,6 +98,7 @@ def answer_questions(
     found: Sequence[SearchResult] | None = None,
     index_version: str = "",
     timer: dict[str, float] | None = None,
+    failures: list[ReaderError] | None = None,
 ) -> list[Outcome]:
     """Answer questions by a policy; searches and readings of all questions are done together.
 
@@ -106,12 +107,15 @@ def answer_questions(
         found: a first search result of each question, such as its gold passages, in place of the
             policy's first search.
         timer: gets the time of each stage; the outcomes share it.
+        failures: gets the errors of reading, and nothing is raised for them: the answers have a
+            `failure`.
 
     Raises:
         ConfigError: the policy comes to no end, or searches for what is no question.
         ReaderError: not a single question could be read; if only some could not, their answers have
             a `failure`.
     """
+    errors = list[ReaderError]() if failures is None else failures
     timings = {} if timer is None else timer
     states = [State(question, options.context) for question in questions]
     with stage(timings, "total"):
@@ -123,7 +127,9 @@ def answer_questions(
             states = [replace(state, searches=(result,)) for state, result in pairs]
         if reader is None:
             return [Outcome(state, timings_ms=timings) for state in states]
-        states, finished = _run(states, options, search, reader, timings)
+        states, finished = _run(states, options, search, reader, timings, errors)
+    if failures is None and errors and all(answers.failure for answers in finished):
+        raise errors[0]
     outcomes = []
     for state, last in zip(states, finished, strict=True):
         answers = replace(last, index_version=index_version, timings_ms=timings)
@@ -139,12 +145,12 @@ def _run(
     search: Searcher,
     reader: Reader,
     timer: dict[str, float],
+    failures: list[ReaderError],
 ) -> tuple[list[State], list[AnswerSet]]:
     """The last state of each question, and the answers with which its policy finished."""
     policy = options.policy or SearchOnce()
     states = list(states)
     finished = dict[int, AnswerSet]()
-    failures = list[ReaderError]()
     for _ in range(MAX_STEPS):
         searches, readings = _next_steps(policy, states, finished)
         if searches:
@@ -162,8 +168,6 @@ def _run(
                     answers=(*states[n].answers, answer),
                 )
         if len(finished) == len(states):
-            if failures and all(answers.failure for answers in finished.values()):
-                raise failures[0]
             return states, [finished[n] for n in range(len(states))]
     raise ConfigError(
         f"{type(policy).__name__} gave no answer in {MAX_STEPS} steps",

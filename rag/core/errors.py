@@ -128,3 +128,7 @@ class ReaderError(RetrievalError):
     """The retrieved passages could not be read: the model behind the reader gave no usable
     reply.
     """
+
+
+class EndpointError(ReaderError):
+    """The server of a language model cannot be used at all: the next question would fail, too."""

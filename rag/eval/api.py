@@ -161,7 +161,8 @@ def _notes(evaluation: Evaluation) -> list[str]:
     outcomes = [(record.get("failure"), not record["hits"]) for record in evaluation.records()]
     if failures := [failure for failure, _ in outcomes if failure]:
         notes += [
-            f"{len(failures):,} questions could not be read and count as unanswered: {failures[0]}"
+            f"{len(failures):,} questions could not be read and count as unanswered: {failures[0]} "
+            "(the same evaluation asks them again)"
         ]
     if empty := sum(has_no_hits for _, has_no_hits in outcomes):
         notes += [f"{empty:,} questions have no results at all, and count as not found"]

@@ -151,7 +151,7 @@ def _ask(
     with Progress(len(questions), "questions", "ask") as progress:
         for begin in range(0, len(questions), settings.batch_size):
             part = questions[begin : begin + settings.batch_size]
-            for question, outcome in zip(part, system.answer(part, options), strict=True):
+            for question, outcome in zip(part, system.answer(part, options, []), strict=True):
                 answers = outcome.short
                 assert answers is not None, "the system has a reader"
                 matcher = AnswerMatcher(question.answers, question.answer_profile)

@@ -3,16 +3,16 @@ figures.
 
 The output directory holds `per_question.jsonl`, the official prediction files and, written last,
 `metrics.json`.
-While it runs, finished questions stand in `per_question.jsonl.part`; running again continues after
-them.
+While it runs, finished questions stand in `per_question.jsonl.part`; running again asks the others,
+and those that could not be read.
 """
 
-import json
 import os
 import platform
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict
 from datetime import UTC, datetime
 from itertools import islice
@@ -20,16 +20,20 @@ from pathlib import Path
 from typing import Any
 
 from rag.answering import AnswerOptions
-from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
+from rag.core.errors import (
+    ConfigError,
+    DataError,
+    EndpointError,
+    MismatchedArtifactError,
+    ReaderError,
+)
 from rag.core.files import (
     atomic_write_json,
     clean_directory,
     directory_lock,
     disk_errors,
     fingerprint,
-    fsync_path,
     read_json,
-    records_of_journal,
 )
 from rag.core.log import Progress, get_logger
 from rag.core.manifest import differences
@@ -39,6 +43,7 @@ from rag.data.examples import Candidate, Example, write_run
 from rag.data.files.rows import json_records, write_json_lines
 from rag.data.questions import draw_sample
 from rag.data.text import REGEX_PROFILE
+from rag.eval.journal import Journal
 from rag.eval.scoring import QuestionOutcome, score_outcomes, summarise
 from rag.eval.settings import EvaluationSettings
 from rag.eval.source import QuestionSource
@@ -53,6 +58,8 @@ _STATE_NAME = "state.json"
 _STAGES = ("total", "retrieve", "read")
 N_BEST = 5
 """Answers per question that are kept and judged."""
+_MOST_FAILURES = 3
+"""Questions in a row at which a server fails before the evaluation stops."""
 
 _PACKAGES = ("torch", "transformers", "faiss-cpu", "pyserini", "ir_measures", "numpy", "scipy")
 
@@ -70,7 +77,11 @@ def evaluate(
     `rag.eval.api.evaluate`.
 
     Args:
-        questions: streamed; each run must give them in the same order.
+        questions: streamed; each run must give the same ones.
+
+    Raises:
+        ReaderError: the server of a language model failed several times in a row; the same call
+            continues.
     """
     if settings.gold and system.reader is None:
         raise ConfigError(
@@ -85,17 +96,18 @@ def evaluate(
         "system": dict(system.identity),
     }
     mark = fingerprint(header)
+    state = {"fingerprint": mark, **header}
     with directory_lock(place):
-        if check_folder(place, {"fingerprint": mark, **header}):
-            return
+        if check_folder(place, state):
+            if not read_json(place / METRICS_NAME).get("failed"):
+                return
+            _reopen(place, state)
         clean_directory(place)
         started = time.monotonic()
         stream = _distinct(islice(questions, settings.limit), settings)
         if settings.sample is not None:
             stream = iter(draw_sample(stream, settings.sample, settings.seed))
-        asking_s = _ask_all(system, stream, place, settings, {"fingerprint": mark, **header})
-        os.replace(place / _PART_NAME, place / RECORDS_NAME)
-        fsync_path(place)
+        asking_s = _ask_all(system, stream, place, settings, state)
         write_predictions(place / RECORDS_NAME, place, settings.profile)
         metrics: dict[str, Any] = {
             **header,
@@ -110,19 +122,49 @@ def evaluate(
         (place / _STATE_NAME).unlink(missing_ok=True)
 
 
+def _reopen(place: Path, state: Mapping[str, Any]) -> None:
+    """Turn a finished evaluation into one that stopped before its figures."""
+    atomic_write_json(place / _STATE_NAME, state)
+    (place / METRICS_NAME).unlink()
+
+
 def _ask(
     system: System, batch: Sequence[Question], options: AnswerOptions
-) -> list[QuestionOutcome]:
-    outcomes = system.answer(batch, options)
+) -> tuple[list[QuestionOutcome], list[ReaderError]]:
+    """The outcomes of a batch, and the errors of those questions that could not be read."""
+    errors = list[ReaderError]()
+    outcomes = system.answer(batch, options, errors)
     shares_ms = {
         stage: time_ms / len(batch)
         for stage, time_ms in outcomes[0].timings_ms.items()
         if stage in _STAGES
     }
-    return [
+    scored = [
         QuestionOutcome(question, outcome, shares_ms, system.document_of)
         for question, outcome in zip(batch, outcomes, strict=True)
     ]
+    return scored, errors
+
+
+def _answers(
+    system: System, questions: Iterator[Question], options: AnswerOptions, batch_size: int
+) -> Iterator[tuple[list[QuestionOutcome], list[ReaderError]]]:
+    """The outcomes of batches, or of single questions as they come from a model elsewhere."""
+    parallel = 0 if system.reader is None else system.reader.max_concurrent
+    if not parallel:
+        while batch := list(islice(questions, batch_size)):
+            yield _ask(system, batch, options)
+        return
+    waiting = set[Future[tuple[list[QuestionOutcome], list[ReaderError]]]]()
+    with ThreadPoolExecutor(parallel) as pool:
+        while True:
+            for question in islice(questions, parallel - len(waiting)):
+                waiting.add(pool.submit(_ask, system, [question], options))
+            if not waiting:
+                return
+            done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+            for answer in done:
+                yield answer.result()
 
 
 def stated(settings: EvaluationSettings, source: QuestionSource) -> dict[str, Any]:
@@ -171,19 +213,9 @@ def _ask_all(
     `state`, with which alone this may be continued, is written before the first record.
     """
     part = place / _PART_NAME
-    if (
-        place / RECORDS_NAME
-    ).is_file() and not part.is_file():  # stopped between asking and summarising
+    if (place / RECORDS_NAME).is_file() and not part.is_file():
+        # An earlier run stopped between asking and summarising.
         os.replace(place / RECORDS_NAME, part)
-    done = [record["id"] for record in records_of_journal(part)]
-    for number, expected in enumerate(done, start=1):
-        question = next(stream, None)
-        if question is None or question.id != expected:
-            raise MismatchedArtifactError(
-                f"{part}: question {number} is {expected!r}, the question set now has "
-                f"{question.id if question else 'nothing'!r} there",
-                hint="choose another --out, or delete that directory",
-            )
     options = AnswerOptions(
         top_k=settings.retrieve_top_k,
         read=settings.read,
@@ -192,20 +224,43 @@ def _ask_all(
     )
     started = time.monotonic()
     count = settings.sample or settings.limit
-    with disk_errors(part), Progress(count, "questions", "evaluate", initial=len(done)) as progress:
-        while batch := list(islice(stream, settings.batch_size)):
-            records = score_outcomes(_ask(system, batch, options), settings)
-            if not (place / _STATE_NAME).exists():
-                atomic_write_json(place / _STATE_NAME, state)
-            with open(part, "a", encoding="utf-8") as file:  # a stop loses one batch
-                file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
-            progress.update(len(batch))
-        if not part.is_file():
+    order = list[str]()
+    journal = Journal(part)
+    unanswered = journal.unanswered(_noting(stream, order))
+    # Of questions at which the server failed, since the last one that it answered.
+    unwritten = list[dict[str, Any]]()
+    with (
+        disk_errors(part),
+        Progress(count, "questions", "evaluate", initial=len(journal.answered)) as progress,
+    ):
+        for outcomes, errors in _answers(system, unanswered, options, settings.batch_size):
+            unwritten += score_outcomes(outcomes, settings)
+            progress.update(len(outcomes))
+            gone = [error for error in errors if isinstance(error, EndpointError)]
+            if gone and len(unwritten) == _MOST_FAILURES:
+                raise EndpointError(
+                    f"{_MOST_FAILURES} questions in a row could not be asked: {gone[0].message}",
+                    hint=f"{gone[0].hint}; the same command continues",
+                )
+            if not gone:
+                if not (place / _STATE_NAME).exists():
+                    atomic_write_json(place / _STATE_NAME, state)
+                journal.append(unwritten)
+                unwritten.clear()
+        journal.append(unwritten)
+        if not order:
             raise DataError(
                 "there are no questions to evaluate", hint="check the question file and --limit"
             )
-        fsync_path(part)
+        journal.finish(place / RECORDS_NAME, order)
     return time.monotonic() - started
+
+
+def _noting(questions: Iterator[Question], ids: list[str]) -> Iterator[Question]:
+    """The same questions, whose ids `ids` gets."""
+    for question in questions:
+        ids.append(question.id)
+        yield question
 
 
 def _distinct(questions: Iterable[Question], settings: EvaluationSettings) -> Iterator[Question]:

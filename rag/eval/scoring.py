@@ -360,8 +360,9 @@ def summarise(records: Iterable[Mapping[str, Any]], settings: EvaluationSettings
         records: from `score_outcomes`, one per question; at least one.
 
     Returns:
-        "n", "figures" {name: interval}, "curve" (accuracy over k), "calibration", "stages",
-        "groups" (of each field, by size: value, "n", "figures"), "latency_ms", "reading".
+        "n", "failed" (questions that could not be read), "figures" {name: interval}, "curve"
+        (accuracy over k), "calibration", "stages", "groups" (of each field, by size: value, "n",
+        "figures"), "latency_ms", "reading".
     """
     scores: list[Mapping[str, float | None]] = []
     confidence: list[float] = []
@@ -371,6 +372,7 @@ def summarise(records: Iterable[Mapping[str, Any]], settings: EvaluationSettings
     latency: dict[str, list[float]] = {}
     groups: dict[str, dict[str, list[int]]] = {}  # field → value → rows of its questions
     deepest = 0
+    failed = 0
     for row, record in enumerate(records):
         scores.append(record["scores"])
         confidence.append(record.get("confidence", np.nan))
@@ -384,10 +386,12 @@ def summarise(records: Iterable[Mapping[str, Any]], settings: EvaluationSettings
         for name, value in record.get("groups", {}).items():
             groups.setdefault(name, {}).setdefault(value, []).append(row)
         reading.update(record.get("reading", {}))
+        failed += bool(record.get("failure"))
     n = len(scores)
     columns = figure_columns(scores)
     return {
         "n": n,
+        "failed": failed,
         "figures": _intervals(columns, settings),
         "curve": _accuracy_curve(np.array(ranks), deepest),
         "calibration": measure_calibration(

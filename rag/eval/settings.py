@@ -31,7 +31,8 @@ class EvaluationSettings(Config):
         ks: cut-offs k of top-k accuracy and the other retrieval figures.
         read: number of passages per question that the reader reads.
         batch_size: questions per batch, after which results are saved; 1 measures the latency of
-            questions.
+            questions. A language model at an address has no batches: each answer is saved when it
+            comes.
         limit: evaluate only the first questions, at most this number.
         sample: evaluate a random sample of this number of questions, drawn with `seed`, in the
             set's order.

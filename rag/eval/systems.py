@@ -5,6 +5,7 @@ wrote.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import Protocol
 from urllib.parse import unquote
 
@@ -15,7 +16,7 @@ from rag.answering import (
     answer_questions,
     check_results,
 )
-from rag.core.errors import ConfigError, DataError
+from rag.core.errors import ConfigError, DataError, ReaderError
 from rag.core.files import sha256_file
 from rag.core.log import Timer
 from rag.core.types import Hit, Passage, Question, RankedPassages, SearchResult
@@ -46,13 +47,14 @@ class System:
     """What answers the questions of an evaluation.
 
     Attributes:
-        answer: questions and options → an outcome of each, with answers if there is a `reader`.
+        answer: questions, options and a list for the errors of reading → an outcome of each, with
+            answers if there is a `reader`. Several threads may call it: they search one at a time.
         document_of: passage id → id of its document, as the index has it.
     """
 
     identity: Mapping[str, object]
     reader: Reader | None
-    answer: Callable[[Sequence[Question], AnswerOptions], list[Outcome]]
+    answer: Callable[[Sequence[Question], AnswerOptions, list[ReaderError]], list[Outcome]]
     document_of: Callable[[str], str] = str
 
 
@@ -96,18 +98,26 @@ def _system(
     find: Callable[[Question, int], RankedPassages] | None,
 ) -> System:
     """A system that searches, or takes what `find` returns for a question for its first search."""
+    lock = Lock()
 
-    def answer(questions: Sequence[Question], options: AnswerOptions) -> list[Outcome]:
+    def search_alone(queries: Sequence[str], top_k: int, timer: Timer) -> Sequence[SearchResult]:
+        with lock:
+            return search(queries, top_k, timer)
+
+    def answer(
+        questions: Sequence[Question], options: AnswerOptions, failures: list[ReaderError]
+    ) -> list[Outcome]:
         found = None
         if find is not None:
             found = [SearchResult(q.text, find(q, options.top_k)) for q in questions]
         return answer_questions(
             [question.text for question in questions],
             options,
-            search=search,
+            search=search_alone,
             reader=reader,
             found=found,
             index_version=str(identity.get("index_version", "")),
+            failures=failures,
         )
 
     return System(identity, reader, answer)

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 from rag.config import load_config, parse_overrides
-from rag.core.errors import ConfigError, ReaderError
+from rag.core.errors import ConfigError, EndpointError, ReaderError
 from rag.core.optional import require
 from readers.llm.prompt import Completion
 from readers.llm.reader import LanguageModelReader, LanguageModelSettings
@@ -23,6 +23,7 @@ _HINTS = {  # HTTP status → what to do
     404: "check the model's name, and that the address is right (most end in /v1)",
     429: "it limits requests: wait, or ask fewer at a time, as in #MODEL,parallel=1",
 }
+_REFUSED = (400, 413, 422)  # one request is refused, others may not be
 _LONG = "question and passages may not fit its window: show fewer, as in #MODEL,passages=5"
 _FAILED = "the model server failed: its log has the reason; the question may work later"
 
@@ -168,4 +169,5 @@ class Endpoint:
         else:
             reason = f"the reply is not one of the chat protocol ({error})"
             hint = "the address must be that of an OpenAI-compatible server, most end in /v1"
-        return ReaderError(f"{self.name}: {reason}", hint=hint)
+        kind = ReaderError if status in _REFUSED else EndpointError
+        return kind(f"{self.name}: {reason}", hint=hint)

@@ -115,15 +115,6 @@ def test_other_settings_questions_or_system_are_refused(
         evaluate(system, questions, tmp_path, settings(), source=SOURCE)
 
 
-def test_questions_that_changed_under_a_stopped_run_are_refused(
-    tmp_path: Path, system: Any, questions: list[Question]
-) -> None:
-    evaluate_until(system, questions, tmp_path, 4)
-    for changed in (questions[::-1], questions[:2]):
-        with pytest.raises(MismatchedArtifactError, match="question set now has"):
-            evaluate(system, changed, tmp_path, settings(), source=SOURCE)
-
-
 def test_bad_requests_are_refused(
     tmp_path: Path, system: Any, finds: Any, questions: list[Question]
 ) -> None:

@@ -1,0 +1,88 @@
+"""The records of an evaluation while it runs: each is in the file as soon as its question is
+answered.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from rag.core.errors import MismatchedArtifactError
+from rag.core.files import atomic_path, fsync_path, records_of_journal
+from rag.core.types import Question
+
+
+class Journal:
+    """Records of questions, in the order in which their answers came.
+
+    A question that could not be read is asked again by the next run; of several records of a
+    question the last one counts.
+
+    Attributes:
+        answered: id → text of each question that an earlier run could read.
+
+    Raises:
+        DataError: a line before the last is damaged.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.answered = dict[str, str]()
+        self._ids = list[str]()
+        for record in records_of_journal(path):
+            name = str(record["id"])
+            self._ids.append(name)
+            if not record.get("failure"):
+                self.answered[name] = str(record.get("question"))
+
+    def append(self, records: Sequence[Mapping[str, Any]]) -> None:
+        """Add records; a kill loses at most these."""
+        with open(self.path, "a", encoding="utf-8") as file:
+            file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+        self._ids += [record["id"] for record in records]
+
+    def unanswered(self, questions: Iterator[Question]) -> Iterator[Question]:
+        """The questions that still have to be asked.
+
+        Raises:
+            MismatchedArtifactError: an answered question is not among them, or has other words.
+        """
+        missing = dict(self.answered)
+        unasked = list[Question]()
+        while missing:
+            question = next(questions, None)
+            if question is None:
+                raise self._mismatch(next(iter(missing)), "no question of that id")
+            text = missing.pop(question.id, None)
+            if text is None:
+                unasked.append(question)
+            elif text != question.text:
+                raise self._mismatch(question.id, f"{question.text!r} there")
+        return chain(unasked, questions)
+
+    def _mismatch(self, name: str, found: str) -> MismatchedArtifactError:
+        return MismatchedArtifactError(
+            f"{self.path}: question {name!r} was answered, the question set now has {found}",
+            hint="choose another {out}, or delete that directory",
+            arguments=("out",),
+        )
+
+    def finish(self, target: Path, order: Sequence[str]) -> None:
+        """Move the records to `target`, one of each question in this order."""
+        if self._ids != order:
+            places = dict[str, int]()
+            with open(self.path, "rb") as source, atomic_path(self.path) as arranged:
+                for name in self._ids:
+                    places[name] = source.tell()
+                    source.readline()
+                with open(arranged, "wb") as file:
+                    for name in order:
+                        source.seek(places[name])
+                        file.write(source.readline())
+        self._ids = list(order)
+        fsync_path(self.path)
+        self.path.replace(target)
+        fsync_path(target.parent)
