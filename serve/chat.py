@@ -29,6 +29,16 @@ from rag.data.text import simple_tokenize
 from rag.policies import GREETING
 from serve.engine import Engine, Job
 from serve.errors import ApiError, invalid_request, refused
+from serve.responses import (
+    Choice,
+    Completion,
+    EmbeddingsOut,
+    ModelOut,
+    ModelsOut,
+    Reply,
+    Source,
+    Usage,
+)
 from serve.routes import MAX_QUESTION_CHARS, AppEngine, Text, check_text
 
 MODEL = "openqa-rag"
@@ -132,35 +142,33 @@ class EmbeddingsRequest(BaseModel):
 
 
 @router.get("/v1/models", tags=["chat"])
-async def models(engine: AppEngine) -> Response:
+async def models(engine: AppEngine) -> ModelsOut:
     """The index, as a model."""
-    return JSONResponse({"object": "list", "data": [_model(MODEL, engine)]})
+    return ModelsOut(data=[_model(MODEL, engine)])
 
 
 @router.get("/v1/models/{model}", tags=["chat"])
-async def model(model: str, engine: AppEngine) -> Response:
+async def model(model: str, engine: AppEngine) -> ModelOut:
     """The model of this name."""
-    return JSONResponse(_model(model, engine))
+    return _model(model, engine)
 
 
-def _model(name: str, engine: Engine) -> dict[str, Any]:
+def _model(name: str, engine: Engine) -> ModelOut:
     if name != MODEL:
         message = f"there is no model {name[:100]!r}"
         raise ApiError(404, "model_not_found", message, hint=f"the models here are {MODEL}")
-    return {"id": MODEL, "object": "model", "created": engine.created_s, "owned_by": MODEL}
+    return ModelOut(id=MODEL, created=engine.created_s, owned_by=MODEL)
 
 
-@router.post("/v1/chat/completions", tags=["chat"])
+@router.post("/v1/chat/completions", tags=["chat"], response_model=Completion)
 async def chat(body: ChatRequest, request: Request, engine: AppEngine) -> Response:
     """The answer with marks [n] and footnotes, or plainly that none was found.
 
     For a question that follows up ("and its population?"), passages are searched for together with
     the one before it, and read for it alone; the reply shows both. A greeting is no question.
 
-    Beside OpenAI's fields, the reply has `question` as it was searched for, `sources` (the
-    passages, numbered as the marks, with page and link as in the footnotes), `confidence` and
-    `no_answer_confidence`. `usage` counts words and punctuation marks: the readers have no common
-    tokens.
+    Beside OpenAI's fields, the reply has `question`, `sources`, `confidence` and
+    `no_answer_confidence`; in a stream, the last piece of the reply has them.
     """
     _model(body.model, engine)
     conditions = parse_filter(body.filter)
@@ -169,10 +177,13 @@ async def chat(body: ChatRequest, request: Request, engine: AppEngine) -> Respon
         message = _TEXT.validate_python(message)
     except ValidationError as error:
         raise invalid_request(f"the last user message: {error.errors()[0]['msg']}") from None
+    sources = list[Source]()
+    answers = []
+    no_answer_confidence = 1.0
     if GREETING.fullmatch(message):
         engine.require_ready()
+        understood = message
         content = _GREETED
-        extra = _extra(message, sources=[], answers=[], no_answer_confidence=1.0)
     else:
         job = Job("ask", _TOP_K, _N_BEST, conditions, context=context_of(message, previous))
         (result,) = await engine.run(request, job, [message])
@@ -182,65 +193,51 @@ async def chat(body: ChatRequest, request: Request, engine: AppEngine) -> Respon
         content = _content(
             result, understood, sources, base_url if engine.settings.api_keys else None
         )
-        extra = _extra(understood, sources, result["answers"], result["no_answer_confidence"])
+        answers = result["answers"]
+        no_answer_confidence = result["no_answer_confidence"]
     content, reason = _cut(content, body.max_completion_tokens or body.max_tokens)
-    n_prompt, n_reply = _count(message.text for message in body.messages), _count([content])
-    usage = {
-        "prompt_tokens": n_prompt,
-        "completion_tokens": n_reply,
-        "total_tokens": n_prompt + n_reply,
-    }
-    head = {
-        "id": f"chatcmpl-{request.state.request_id}",
-        "object": "chat.completion.chunk" if body.stream else "chat.completion",
-        "created": int(time.time()),
-        "model": body.model,
-    }
+    n_prompt = _count(message.text for message in body.messages)
+    n_reply = _count([content])
+    completion = Completion(
+        id=f"chatcmpl-{request.state.request_id}",
+        created=int(time.time()),
+        model=body.model,
+        choices=[Choice(message=Reply(content=content), finish_reason=reason)],
+        usage=Usage(
+            prompt_tokens=n_prompt, completion_tokens=n_reply, total_tokens=n_prompt + n_reply
+        ),
+        question=understood,
+        sources=sources,
+        confidence=answers[0]["confidence"] if answers else None,
+        no_answer_confidence=no_answer_confidence,
+    )
     if not body.stream:
-        reply = {"role": "assistant", "content": content}
-        choice = {"index": 0, "message": reply, "logprobs": None, "finish_reason": reason}
-        return JSONResponse({**head, "choices": [choice], "usage": usage, **extra})
+        return JSONResponse(completion.model_dump())
     shows_usage = body.stream_options is not None and body.stream_options.get("include_usage")
-    events = _events(head, content, reason, extra, usage if shows_usage else None)
+    events = _events(completion, bool(shows_usage))
     return StreamingResponse(events, media_type="text/event-stream")
 
 
-def _extra(
-    question: str,
-    sources: list[dict[str, Any]],
-    answers: list[dict[str, Any]],
-    no_answer_confidence: float,
-) -> dict[str, Any]:
-    """What a reply has beside OpenAI's fields."""
-    return {
-        "question": question,
-        "sources": sources,
-        "confidence": answers[0]["confidence"] if answers else None,
-        "no_answer_confidence": no_answer_confidence,
-    }
-
-
-async def _events(
-    head: dict[str, Any],
-    content: str,
-    end: str,
-    extra: dict[str, Any],
-    usage: dict[str, int] | None,
-) -> AsyncIterator[str]:
+async def _events(completion: Completion, shows_usage: bool) -> AsyncIterator[str]:
     """Server-sent events: the reply line by line, then the sources; the end mark closes the
     stream.
     """
+    last = completion.model_dump(exclude={"choices", "usage"})
+    first = {name: last.pop(name) for name in ("id", "object", "created", "model")}
+    first["object"] = "chat.completion.chunk"
 
     def event(delta: dict[str, str], reason: str | None = None, **more: Any) -> str:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}
-        return f"data: {json.dumps({**head, 'choices': [choice], **more})}\n\n"
+        return f"data: {json.dumps({**first, 'choices': [choice], **more})}\n\n"
 
+    (choice,) = completion.choices
     yield event({"role": "assistant", "content": ""})
-    for line in content.splitlines(keepends=True):
+    for line in choice.message.content.splitlines(keepends=True):
         yield event({"content": line})
-    yield event({}, end, **extra)
-    if usage is not None:
-        yield f"data: {json.dumps({**head, 'choices': [], 'usage': usage})}\n\n"
+    yield event({}, choice.finish_reason, **last)
+    if shows_usage:
+        usage = {**first, "choices": [], "usage": completion.usage.model_dump()}
+        yield f"data: {json.dumps(usage)}\n\n"
     yield "data: [DONE]\n\n"
 
 
@@ -284,7 +281,7 @@ def _base_url(request: Request) -> str:
     return f"{request.base_url}{prefix}/" if prefix else str(request.base_url)
 
 
-def _sources(result: dict[str, Any], base_url: str) -> list[dict[str, Any]]:
+def _sources(result: dict[str, Any], base_url: str) -> list[Source]:
     """The passages behind the answers: those they cite, or their paths, or their evidence."""
     answers = result["answers"][:1]
     cited = [
@@ -301,21 +298,18 @@ def _sources(result: dict[str, Any], base_url: str) -> list[dict[str, Any]]:
     ]
 
 
-def _source(number: int, passage: dict[str, Any], base_url: str) -> dict[str, Any]:
+def _source(number: int, passage: dict[str, Any], base_url: str) -> Source:
     location = passage.get("location") or {}
     path = location.get("path", "")
     link = f"{base_url}v1/passages/{quote(passage['passage_id'])}"
     if path.startswith(_WEB):
         link = path
-    shown = {
-        name: passage[name] for name in ("passage_id", "title", "text", "start", "end", "score")
-    }
     page = location.get("page", "")
-    return {"number": number, **shown, "path": path, "page": page, "link": link}
+    return Source(number=number, path=path, page=page, link=link, **passage)
 
 
 def _content(
-    result: dict[str, Any], understood: str, sources: list[dict[str, Any]], locked_url: str | None
+    result: dict[str, Any], understood: str, sources: list[Source], locked_url: str | None
 ) -> str:
     """The reply in Markdown: the answer in the first line, then what was understood, then the
     footnotes.
@@ -323,7 +317,7 @@ def _content(
     Addresses below `locked_url` need an API key, which a link cannot send: they are no links.
     """
     answers, nothing = result["answers"], result["no_answer_confidence"]
-    marks = " " + "".join(f"[{source['number']}]" for source in sources)
+    marks = " " + "".join(f"[{source.number}]" for source in sources)
     certainty = result["certainty"]
     if not answers:
         parts = [f"{_NO_ANSWER}: no passage seems to hold one."]
@@ -347,24 +341,23 @@ def _content(
     return "\n\n".join(parts)
 
 
-def _footnote(source: dict[str, Any], locked_url: str | None) -> str:
-    name = source["title"] or source["passage_id"]
-    if source["path"] and not source["path"].startswith(_WEB):
-        name = f"{name} ({Location(source['path'], source['page'])})"
+def _footnote(source: Source, locked_url: str | None) -> str:
+    name = source.title or source.passage_id
+    if source.path and not source.path.startswith(_WEB):
+        name = f"{name} ({Location(source.path, source.page)})"
     name = _in_one_line(name)
     name = re.sub(r"([\\\[\]<>])", r"\\\1", name)
-    if locked_url is not None and source["link"].startswith(locked_url):
-        return f"[{source['number']}] {name}"
-    return (
-        f"[{source['number']}] [{name}](<{source['link'].replace('>', '%3E').replace('<', '%3C')}>)"
-    )
+    if locked_url is not None and source.link.startswith(locked_url):
+        return f"[{source.number}] {name}"
+    link = source.link.replace(">", "%3E").replace("<", "%3C")
+    return f"[{source.number}] [{name}](<{link}>)"
 
 
 def _in_one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def _cut(text: str, most: int | None) -> tuple[str, str]:
+def _cut(text: str, most: int | None) -> tuple[str, Literal["stop", "length"]]:
     """The first words and marks of a reply, and OpenAI's reason for its end."""
     words = simple_tokenize(text)
     if most is None or len(words) <= most:
@@ -380,7 +373,7 @@ def _count(texts: Iterable[str]) -> int:
     return sum(len(simple_tokenize(text)) for text in texts)
 
 
-@router.post("/v1/embeddings", tags=["chat"])
+@router.post("/v1/embeddings", tags=["chat"], response_model=EmbeddingsOut)
 async def embeddings(body: EmbeddingsRequest, request: Request, engine: AppEngine) -> Response:
     """The vectors that the index's encoder makes; their inner product with those of passages is the
     score.

@@ -6,7 +6,7 @@ A change is accepted once it is on disk, and made together with others, see `ser
 import json
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -41,8 +41,9 @@ from rag.data.records import Document
 from rag.pipeline import Pipeline
 from serve.engine import Engine
 from serve.errors import ApiError, describe, invalid_request
+from serve.responses import Accepted, DeletedOut, DocumentId, DocumentOut, DocumentsOut
 from serve.routes import AppEngine
-from serve.uploads import WAIT_S, Change, DocumentOut, Uploads, Version
+from serve.uploads import WAIT_S, Change, Uploads, Version
 
 Body = TypeVar("Body")
 router = APIRouter()
@@ -63,9 +64,8 @@ def _uploads(request: Request) -> Uploads:
 
 _Uploads = Annotated[Uploads, Depends(_uploads)]
 _Wait = Annotated[bool, Query(description="answer once the change is made and searched")]
-_ACCEPTED: dict[int | str, dict[str, Any]] = {
-    200: {"description": "With `wait=true`: the change is on disk and searched"}
-}
+_WAITED = "With `wait=true`: the change is on disk and searched"
+_ANY_FILE = {"*/*": {"schema": {"type": "string", "format": "binary"}}}
 
 
 class _Described(BaseModel):
@@ -136,7 +136,8 @@ def _check_access(engine: Engine, *, changes: bool = True) -> None:
     "/v1/documents",
     tags=["documents"],
     status_code=202,
-    responses=_ACCEPTED,
+    response_model=Accepted,
+    responses={200: {"model": DocumentsOut, "description": _WAITED}},
     openapi_extra={"requestBody": {"required": True, "content": _BODIES}},
 )
 async def send(
@@ -163,27 +164,34 @@ async def send(
     change = Change(documents=tuple(documents), until_s=_until(wait))
     version = await uploads.add(change)
     if not wait:
-        ids = [{"id": document.id} for document in documents]
+        ids = [DocumentId(id=document.id) for document in documents]
         return _accepted(version, documents=ids, **remarks)
     version = await _made(uploads, version)
-    reply = {
-        "documents": [document.model_dump() for document in version.documents],
-        "index_version": version.index_version,
-        "total": len(engine.require_ready().index.documents),
-        "next": None,
-    }
-    return JSONResponse({**reply, **remarks})
+    made = DocumentsOut(
+        documents=version.documents,
+        index_version=version.index_version,
+        total=len(engine.require_ready().index.documents),
+        next=None,
+        **remarks,
+    )
+    return _body(made)
+
+
+def _body(
+    model: BaseModel, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
+    return JSONResponse(model.model_dump(exclude_unset=True), status, headers=headers)
 
 
 def _until(wait: bool) -> float | None:
     return time.time() + WAIT_S if wait else None
 
 
-def _accepted(version: Version, **reply: object) -> Response:
+def _accepted(version: Version, **reply: Any) -> Response:
     """The answer for a change that is on disk, with the address where its end is told."""
     address = f"/v1/versions/{version.id}"
-    content = {"id": version.id, "status": version.status, "address": address, **reply}
-    return JSONResponse(content, 202, headers={"Location": address})
+    accepted = Accepted(id=version.id, status="waiting", address=address, **reply)
+    return _body(accepted, 202, {"Location": address})
 
 
 async def _made(uploads: Uploads, version: Version) -> Version:
@@ -294,16 +302,16 @@ def validated(validate: Callable[[Any], Body], value: Any) -> Body:
         ) from None
 
 
-@router.get("/v1/documents", tags=["documents"])
+@router.get("/v1/documents", tags=["documents"], response_model_exclude_unset=True)
 async def listing(
     engine: AppEngine,
     after: str | None = None,
     limit: Annotated[int, Query(ge=1, le=_MOST_LISTED)] = 100,
-) -> Response:
+) -> DocumentsOut:
     """Ids and numbers of passages, in the order of the index, `limit` of them after the document
     `after`.
 
-    `next` is the value of `after` for the documents that follow; null at the end.
+    `next` is null at the end.
     """
     _check_access(engine, changes=False)
     pipeline = engine.require_ready()
@@ -318,17 +326,20 @@ async def listing(
     shown = [
         DocumentOut(id=entry.id, passages=len(entry.rows), sent=entry.sent) for entry in listed
     ]
-    reply = {
-        "documents": [document.model_dump() for document in shown],
-        "index_version": pipeline.index_version,
-        "total": len(documents),
-        "next": listed[-1].id if len(page) > limit else None,
-    }
-    return JSONResponse(reply)
+    return DocumentsOut(
+        documents=shown,
+        index_version=pipeline.index_version,
+        total=len(documents),
+        next=listed[-1].id if len(page) > limit else None,
+    )
 
 
 @router.delete(
-    "/v1/documents/{document_id:path}", tags=["documents"], status_code=202, responses=_ACCEPTED
+    "/v1/documents/{document_id:path}",
+    tags=["documents"],
+    status_code=202,
+    response_model=Accepted,
+    responses={200: {"model": DeletedOut, "description": _WAITED}},
 )
 async def delete(
     document_id: str, engine: AppEngine, uploads: _Uploads, wait: _Wait = False
@@ -343,11 +354,17 @@ async def delete(
         return _accepted(version)
     version = await _made(uploads, version)
     is_deleted = version.deleted[document_id]
-    reply = {"id": document_id, "deleted": is_deleted, "index_version": version.index_version}
-    return JSONResponse(reply)
+    return _body(
+        DeletedOut(id=document_id, deleted=is_deleted, index_version=version.index_version)
+    )
 
 
-@router.get("/v1/files/{path:path}", tags=["documents"], response_class=FileResponse)
+@router.get(
+    "/v1/files/{path:path}",
+    tags=["documents"],
+    response_class=FileResponse,
+    responses={200: {"content": _ANY_FILE}},
+)
 async def file(path: str, engine: AppEngine, page: str = "") -> Response:
     """The file that a passage's location names, where the server has its folder.
 

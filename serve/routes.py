@@ -1,7 +1,6 @@
 """The routes of the API: check the request, pass it to the `Engine`, return the result.
 
-Answers are described by the dataclasses of `rag.core.types`; their `to_json` leaves out what is
-empty.
+What they answer is described in `serve.responses`.
 """
 
 import fcntl
@@ -23,12 +22,21 @@ from pydantic import (
 )
 from starlette.responses import JSONResponse, Response
 
-from rag.core.types import AnswerSet, PolicyName
+from rag.core.types import PolicyName
 from rag.data.filters import parse_filter
 from rag.data.records import fault_of_question
 from rag.pipeline import Pipeline
 from serve.engine import Engine, Job, passage_json
 from serve.errors import ApiError, invalid_request
+from serve.responses import (
+    Alive,
+    AnswerSetOut,
+    FeedbackOut,
+    HitsOut,
+    NeighboursOut,
+    Ready,
+    Several,
+)
 
 MAX_QUESTION_CHARS = 1000
 
@@ -117,15 +125,6 @@ class FeedbackRequest(BaseModel):
         return self
 
 
-class Answers(BaseModel):
-    """One entry per question, in the order of the request."""
-
-    results: list[AnswerSet]
-
-
-AskOut = AnswerSet | Answers
-
-
 async def _engine(request: Request) -> Engine:
     engine = request.app.state.engine
     assert isinstance(engine, Engine)
@@ -146,30 +145,37 @@ BODY_ALONE = [Depends(_without_query)]
 router = APIRouter()
 
 
-@router.post("/v1/ask", dependencies=BODY_ALONE, tags=["questions"], response_model=AskOut)
+@router.post(
+    "/v1/ask",
+    dependencies=BODY_ALONE,
+    tags=["questions"],
+    response_model=AnswerSetOut | Several[AnswerSetOut],
+)
 async def ask(body: AskRequest, request: Request, engine: AppEngine) -> Response:
     """Answer one question, or several, with evidence, best first.
 
-    With `question` the result is one object, with `questions` it is `{"results": [...]}`. Offsets
-    of evidence count Unicode code points.
+    With `question` the result is one object, with `questions` it is `{"results": [...]}`.
     """
     job = Job("ask", body.top_k, body.n_best, parse_filter(body.filter), policy=body.policy)
     return JSONResponse(body.shown(await engine.run(request, job, body.texts)))
 
 
-@router.post("/v1/retrieve", dependencies=BODY_ALONE, tags=["questions"])
+@router.post(
+    "/v1/retrieve",
+    dependencies=BODY_ALONE,
+    tags=["questions"],
+    response_model=HitsOut | Several[HitsOut],
+)
 async def retrieve(body: RetrieveRequest, request: Request, engine: AppEngine) -> Response:
-    """Passages without answers, best first; larger scores are better, comparable within one index
-    only.
+    """Passages without answers, best first.
 
-    The result has the `question`, its `hits` (`passage_id`, `title`, `text`, `score` and, where
-    there are such, `location`, `metadata` and `first_stage`), `index_version` and `timings_ms`.
+    With `question` the result is one object, with `questions` it is `{"results": [...]}`.
     """
     job = Job("retrieve", body.top_k, filter=parse_filter(body.filter))
     return JSONResponse(body.shown(await engine.run(request, job, body.texts)))
 
 
-@router.get("/v1/passages/{passage_id:path}", tags=["questions"])
+@router.get("/v1/passages/{passage_id:path}", tags=["questions"], response_model=NeighboursOut)
 async def passage(
     passage_id: str, engine: AppEngine, around: Annotated[int, Query(ge=0, le=20)] = 0
 ) -> Response:
@@ -198,7 +204,7 @@ def _look_up(pipeline: Pipeline, passage_id: str, around: int) -> dict[str, Any]
 
 
 @router.post("/v1/feedback", tags=["questions"])
-async def feedback(body: FeedbackRequest, engine: AppEngine) -> Response:
+async def feedback(body: FeedbackRequest, engine: AppEngine) -> FeedbackOut:
     """Append the judgement to the server's file of labelled questions, and return the id of its
     record.
 
@@ -215,8 +221,9 @@ async def feedback(body: FeedbackRequest, engine: AppEngine) -> Response:
         raise ApiError(404, "passage_not_found", "no passage has this id", hint=hint)
     is_right = body.verdict == "right"
     answer = body.answer if is_right else body.better_answer
+    id = f"feedback-{uuid.uuid4().hex}"
     record = {
-        "id": f"feedback-{uuid.uuid4().hex}",
+        "id": id,
         "question": body.question,
         "answers": [answer] if answer else [],
         **({"gold_passage_ids": [body.passage_id]} if is_right and body.passage_id else {}),
@@ -226,7 +233,7 @@ async def feedback(body: FeedbackRequest, engine: AppEngine) -> Response:
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
     await engine.in_thread(append_record, file, record, MAX_FEEDBACK_BYTES)
-    return JSONResponse({"id": record["id"]})
+    return FeedbackOut(id=id)
 
 
 def append_record(path: Path, record: dict[str, Any], max_bytes: int) -> None:
@@ -251,21 +258,22 @@ def append_record(path: Path, record: dict[str, Any], max_bytes: int) -> None:
 
 @router.head("/healthz", include_in_schema=False)
 @router.get("/healthz", tags=["operation"])
-async def healthz() -> Response:
+async def healthz() -> Alive:
     """200 as soon as the process serves HTTP."""
-    return JSONResponse({"status": "alive"})
+    return Alive()
 
 
 @router.head("/readyz", include_in_schema=False)
-@router.get("/readyz", tags=["operation"])
-async def readyz(engine: AppEngine) -> Response:
-    """200 once the index is loaded, with its version and number of passages; 503 before that.
-
-    `read_only` says why documents cannot be changed, if so.
-    """
-    pipeline, reason = engine.require_ready(), engine.read_only()
-    shown = {"index_version": pipeline.index_version, "n_passages": len(pipeline.index.passages)}
-    return JSONResponse({"status": "ready", **shown, **({"read_only": reason} if reason else {})})
+@router.get("/readyz", tags=["operation"], response_model_exclude_defaults=True)
+async def readyz(engine: AppEngine) -> Ready:
+    """200 once the index is loaded; 503 before that."""
+    pipeline = engine.require_ready()
+    return Ready(
+        status="ready",
+        index_version=pipeline.index_version,
+        n_passages=len(pipeline.index.passages),
+        read_only=engine.read_only(),
+    )
 
 
 @router.head("/metrics", include_in_schema=False)

@@ -29,6 +29,7 @@ from rag.updates import IndexUpdater
 from readers.protocols import check_lengths
 from serve.engine import SEE_LOG, Engine
 from serve.errors import ApiError, refused
+from serve.responses import DocumentOut
 
 log = get_logger(__name__)
 COLLECT_S = 2.0  # a change that nobody waits for waits for others
@@ -58,14 +59,6 @@ class Change(BaseModel):
     documents: tuple[Document, ...] = ()
     deleted: tuple[str, ...] = ()
     until_s: float | None = None
-
-
-class DocumentOut(BaseModel):
-    """A document of the index; `sent` if it came over HTTP, not from the folder."""
-
-    id: str
-    passages: int
-    sent: bool
 
 
 class FailedOut(BaseModel):

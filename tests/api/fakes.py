@@ -25,6 +25,7 @@ from serve.app import create_app
 from serve.connections import GuardedProtocol
 from serve.run import bind
 from serve.settings import ServeSettings
+from tests.support.described import check_described
 
 EVIL = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
 
@@ -239,7 +240,7 @@ async def running(
     pipeline: Any = None, app: FastAPI | None = None, *, waits: bool = True, **values: Any
 ) -> AsyncIterator[httpx.AsyncClient]:
     """A client of an application in this event loop, within its life span; waits until the index is
-    open.
+    open. Each body that the client gets has to be what OpenAPI describes.
     """
     if app is None:
         pipeline = pipeline or FakePipeline()
@@ -247,7 +248,12 @@ async def running(
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with (
         app.router.lifespan_context(app),
-        httpx.AsyncClient(transport=transport, base_url="http://test", timeout=60) as client,
+        httpx.AsyncClient(
+            transport=transport,
+            base_url="http://test",
+            timeout=60,
+            event_hooks={"response": [check_described]},
+        ) as client,
     ):
         if waits:
             await until(lambda: app.state.engine.state != "loading", 120)

@@ -172,7 +172,7 @@ async def test_the_name_of_a_file_is_its_id_on_every_route(tmp_path: Path, name:
             assert hits[0]["location"]["path"] == name
         passage = await client.get(f"/v1/passages/{in_url}-0", headers=KEY)
         assert passage.json()["text"] == "The giraffe is tall."
-        link = _source(1, {**PASSAGE, "passage_id": f"{name}-0"}, "http://test/")["link"]
+        link = _source(1, {**PASSAGE, "passage_id": f"{name}-0"}, "http://test/").link
         assert (await client.get(link, headers=KEY)).json() == passage.json()
         file = await client.get(f"/v1/files/{in_url}", headers=KEY)
         assert file.text == "# Guide\n\nThe giraffe is tall.\n"

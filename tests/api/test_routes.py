@@ -182,11 +182,16 @@ async def test_openapi_is_valid_and_describes_requests_answers_and_errors():
         schema = (await client.get("/openapi.json")).json()
     OpenAPI.model_validate(schema)
     models = schema["components"]["schemas"]
-    assert set(models["AnswerSet"]["properties"]) == set(AnswerSet.__dataclass_fields__)
+    fields = {*AnswerSet.__dataclass_fields__, "certainty"}
+    assert set(models["AnswerSetOut"]["properties"]) == fields
     for operations in schema["paths"].values():
         for operation in operations.values():
-            error = operation["responses"]["default"]["content"]["application/json"]["schema"]
+            responses = operation["responses"]
+            error = responses.pop("default")["content"]["application/json"]["schema"]
             assert error == {"$ref": "#/components/schemas/ErrorOut"}
+            assert responses
+            for response in responses.values():
+                assert all(content["schema"] for content in response["content"].values())
     assert schema["paths"]["/v1/ask"]["post"]["security"]
 
 
