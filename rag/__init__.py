@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from rag.eval.api import compare, evaluate
     from rag.pipeline import Pipeline
     from rag.recipes import train
+    from retrievers.hybrid import Fusion
+    from retrievers.multihop import MultiHop
     from retrievers.negatives.mine import mine
+    from retrievers.rerank import Rerank
 
 __version__ = "0.1.0"
 __all__ = [
@@ -28,11 +31,14 @@ __all__ = [
     "AnswerSet",
     "Evidence",
     "EvidencePath",
+    "Fusion",
     "Hit",
+    "MultiHop",
     "Passage",
     "Pipeline",
     "Question",
     "RagError",
+    "Rerank",
     "__version__",
     "adapt",
     "compare",
@@ -47,8 +53,11 @@ __all__ = [
 _HOMES = {
     **dict.fromkeys(("index", "retrieve", "train_rounds", "update"), "rag.commands"),
     **dict.fromkeys(("compare", "evaluate"), "rag.eval.api"),
+    "Fusion": "retrievers.hybrid",
+    "MultiHop": "retrievers.multihop",
     "Pipeline": "rag.pipeline",
     "RagError": "rag.core.errors",
+    "Rerank": "retrievers.rerank",
     "adapt": "rag.adaptation.adapt",
     "mine": "retrievers.negatives.mine",
     "train": "rag.recipes",

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from readers.protocols import Reader
     from retrievers.protocols import Retriever
 
+    ReaderLike = str | Path | Reader | Literal[False] | None
+
 Precision = Literal["auto", "fp32", "bf16"]
 _OWN = "its own question encoder"
 
@@ -33,11 +35,11 @@ class OpenSettings(BaseModel):
 
     Attributes:
         retriever: auto, dense, colbert, bm25, hybrid or multihop; options follow a colon, as in
-            multihop:beam=10.
+            multihop:beam=10. In Python also `rag.MultiHop`.
         fusion: how hybrid retrieval fuses its lists: "zscore:DENSE,BM25", "std:…", "minmax:…",
-            "raw:…", "rrf60:…".
+            "raw:…", "rrf60:…". In Python also `rag.Fusion`.
         rerank: what re-ranks the first hits: "reader", or a ColBERT or cross-encoder folder;
-            FOLDER,depth=100,fusion=std:1,0.5.
+            FOLDER,depth=100,fusion=std:1,0.5. In Python also `rag.Rerank`.
         index_encoder: folder or hub name of the index's encoder, if it has moved.
         reader: folder or hub name of a reader; the one in the package by default.
         effort: how much an extractive reader reads: full, normal.
@@ -61,25 +63,39 @@ class OpenSettings(BaseModel):
     effort: Literal["full", "normal"] | None = None
     precision: Precision = "auto"
 
-    @field_validator("retriever", "fusion", "rerank", mode="before")
+    @field_validator("retriever", mode="before")
     @classmethod
-    def _check_spec(cls, value: Any, info: Any) -> Any:
-        from retrievers.hybrid import Fusion
+    def _check_retriever(cls, value: object) -> object:
+        from retrievers.multihop import MultiHop
         from retrievers.open import parse_kind
         from retrievers.protocols import Retriever
-        from retrievers.rerank import parse_rerank
 
-        if info.field_name == "fusion":
-            return None if value is None else str(Fusion.parse(str(value)))
-        if info.field_name == "rerank" and isinstance(value, str):
-            parse_rerank(value)
-        elif info.field_name == "retriever" and isinstance(value, str):
-            parse_kind(value)
-        elif info.field_name == "retriever" and not isinstance(value, Retriever):
-            what = f"retriever is {value!r:.40}, expected a name or a Retriever"
-            hint = "give a name such as hybrid, or a subclass of retrievers.protocols.Retriever"
-            raise ConfigError(what, hint=hint)
-        return value
+        if isinstance(value, Retriever):
+            return value
+        if not isinstance(value, str | MultiHop):
+            raise ConfigError(
+                f"retriever is {value!r:.40}, expected a name, a MultiHop or a Retriever",
+                hint="give a name such as hybrid, or a subclass of retrievers.protocols.Retriever",
+            )
+        parse_kind(str(value))
+        return str(value)
+
+    @field_validator("fusion", mode="before")
+    @classmethod
+    def _check_fusion(cls, value: object) -> str | None:
+        from retrievers.hybrid import Fusion
+
+        return None if value is None else str(Fusion.parse(str(value)))
+
+    @field_validator("rerank", mode="before")
+    @classmethod
+    def _check_rerank(cls, value: object) -> str | None:
+        from retrievers.rerank import Rerank
+
+        if value is None:
+            return None
+        Rerank.parse(str(value))
+        return str(value)
 
 
 def open_models(
@@ -91,55 +107,82 @@ def open_models(
         ArtifactError: the index belongs to another encoder, or there is no such model.
         ConfigError: a setting does not fit the index.
     """
-    from readers.manifest import READER_FILE, read_reader_file
-    from retrievers.hybrid import Fusion
-    from retrievers.open import named_kind, open_retriever
-
-    reader, retriever, precision = settings.reader, settings.retriever, settings.precision
-    fusion = None if settings.fusion is None else Fusion.parse(settings.fusion)
-    has_file = isinstance(reader, str | Path) and reader and (Path(reader) / READER_FILE).exists()
-    trained_with = (read_reader_file(Path(reader)).get("retriever") if has_file else None) or {}
-    bound = (
-        trained_with if trained_with and "kind" not in trained_with else None
-    )  # its question encoder's
-    if reader and bound is None and not reads:
+    trained_with = _trained_with(settings.reader)
+    # What RAG or EMDR² trained describes the question encoder in its folder; other readers describe
+    # the retriever whose passages they read.
+    has_encoder = bool(trained_with) and "kind" not in trained_with
+    if settings.reader and not has_encoder and not reads:
         raise ConfigError(
-            f"{reader} is to search and not to read, but there is no question encoder in it",
+            f"{settings.reader} is to search and not to read, but there is no question encoder in it",
             hint="leave the reader out, or give the folder that `rag train rag` or `emdr2` wrote",
         )
-    if retriever not in ("auto", "dense"):
-        bound = None
-    extra = [name for name in ("index_encoder", "fusion") if getattr(settings, name) is not None]
-    if extra and (bound or not isinstance(retriever, str)):
-        owner = (
-            f"{reader} brings its own question encoder" if bound else "the retriever is an object"
+    is_bound = has_encoder and settings.retriever in ("auto", "dense")
+    retriever = _open_retriever(index, settings, trained_with if is_bound else None)
+    reader = resolve_reader(
+        settings.reader if reads else False, settings.precision, settings.effort
+    )
+    if settings.rerank is not None:
+        from retrievers.rerank import Rerank, reranked
+
+        judge = partial(_relevance_of, reader or settings.reader or None, settings.precision)
+        rerank = Rerank.parse(settings.rerank)
+        retriever = reranked(
+            retriever, index.passages, rerank, precision=settings.precision, reader=judge
         )
-        raise ConfigError(
-            f"{owner}: {extra[0]} cannot be set", hint="leave it out, or name the retriever"
-        )
-    if not isinstance(retriever, str):
-        searcher: Retriever = retriever
-    elif bound is None:
-        searcher = open_retriever(
-            index, retriever, encoder=settings.index_encoder, precision=precision, fusion=fusion
-        )
-    else:
+    counts_scores = reader is not None and reader.counts_scores
+    if trained_with and counts_scores and isinstance(settings.retriever, str):
+        from retrievers.open import named_kind
+
+        searched = _OWN if is_bound else named_kind(settings.retriever, index)
+        _check_scores(str(settings.reader), trained_with, searched, index)
+    return retriever, reader
+
+
+def _trained_with(reader: object) -> Mapping[str, Any]:
+    """What a reader's folder says of the retriever that it was trained with; empty if nothing."""
+    from readers.manifest import READER_FILE, read_reader_file
+
+    is_folder = isinstance(reader, str | Path) and bool(reader)
+    if not is_folder or not (Path(str(reader)) / READER_FILE).exists():
+        return {}
+    return read_reader_file(Path(str(reader))).get("retriever") or {}
+
+
+def _open_retriever(
+    index: Index, settings: OpenSettings, bound: Mapping[str, Any] | None
+) -> Retriever:
+    """The retriever of the settings.
+
+    Args:
+        bound: description of the question encoder in the reader's folder, if that searches.
+    """
+    owner = ""
+    if bound is not None:
+        owner = f"{settings.reader} brings its own question encoder"
+    elif not isinstance(settings.retriever, str):
+        owner = "the retriever is an object"
+    for name in ("index_encoder", "fusion"):
+        if owner and getattr(settings, name) is not None:
+            raise ConfigError(
+                f"{owner}: {name} cannot be set", hint="leave it out, or name the retriever"
+            )
+    if bound is not None:
         from retrievers.bound import open_bound
 
-        searcher = open_bound(index, Path(str(reader)), bound, precision=precision)
-    opened = resolve_reader(reader if reads else False, precision, settings.effort)
-    if settings.rerank is not None:
-        from retrievers.rerank import reranked
+        return open_bound(index, Path(str(settings.reader)), bound, precision=settings.precision)
+    if not isinstance(settings.retriever, str):
+        own: Retriever = settings.retriever
+        return own
+    from retrievers.hybrid import Fusion
+    from retrievers.open import open_retriever
 
-        judge = partial(_relevance_of, opened or reader or None, precision)
-        searcher = reranked(
-            searcher, index.passages, settings.rerank, precision=precision, reader=judge
-        )
-    counts_scores = opened is not None and opened.counts_scores
-    if trained_with and isinstance(retriever, str) and counts_scores:
-        searched = _OWN if bound else named_kind(retriever, index)
-        _check_scores(str(reader), trained_with, searched, index)
-    return searcher, opened
+    return open_retriever(
+        index,
+        settings.retriever,
+        encoder=settings.index_encoder,
+        precision=settings.precision,
+        fusion=None if settings.fusion is None else Fusion.parse(settings.fusion),
+    )
 
 
 def _check_scores(
@@ -150,35 +193,42 @@ def _check_scores(
     """
     from indexers.protocols import EncoderIdentity
 
-    trained, stored = trained_with.get("kind", _OWN), index.encoder_identity
+    trained = trained_with.get("kind", _OWN)
     if trained.partition(":")[0] == searched.partition(":")[0]:
+        stored = index.encoder_identity
         if "encoder" not in trained_with or stored is None:
             return
         encoder = EncoderIdentity.from_json(trained_with["encoder"])
-        if not (differences := stored.differences(encoder)):
+        differences = stored.differences(encoder)
+        if not differences:
             return
-        trained, searched = (
-            f"the encoder {encoder.name}",
-            f"{index.directory} ({'; '.join(differences)})",
-        )
-    warning = "%s was trained with the scores of %s; those of %s are not comparable, so expect worse answers"
-    get_logger(__name__).warning(warning, reader, trained, searched)
+        trained = f"the encoder {encoder.name}"
+        searched = f"{index.directory} ({'; '.join(differences)})"
+    get_logger(__name__).warning(
+        "%s was trained with the scores of %s; those of %s are not comparable, so expect worse "
+        "answers",
+        reader,
+        trained,
+        searched,
+    )
 
 
-def _relevance_of(reader: Any, precision: str) -> ReaderRelevance:
+def _relevance_of(reader: ReaderLike, precision: str) -> ReaderRelevance:
     """An extractive reader as a scorer of passages."""
     from readers.extractive.likelihood import ReaderRelevance
     from readers.extractive.reader import ExtractiveReader
 
     opened = resolve_reader(reader, precision)
     if not isinstance(opened, ExtractiveReader):
-        what = f"the reader is a {type(opened).__name__}, which cannot re-rank passages"
-        raise ConfigError(what, hint="answer with an extractive one, or give a re-ranker's folder")
+        raise ConfigError(
+            f"the reader is a {type(opened).__name__}, which cannot re-rank passages",
+            hint="answer with an extractive one, or give a re-ranker's folder",
+        )
     return ReaderRelevance(opened)
 
 
 def resolve_reader(
-    reader: Any, precision: str = "auto", effort: str | None = None
+    reader: ReaderLike, precision: str = "auto", effort: str | None = None
 ) -> Reader | None:
     """The reader that a setting names, or that it is; None for False."""
     from readers.open import open_reader
@@ -189,7 +239,10 @@ def resolve_reader(
     if isinstance(reader, Reader):
         return reader
     if not isinstance(reader, str | Path | None):
-        what = f"{type(reader).__name__} is no reader: it is no `readers.protocols.Reader`"
-        raise ConfigError(what, hint="see `rag docs extending`")
-    settings = {"effort": effort} if effort else {}  # which only extractive readers know
+        raise ConfigError(
+            f"{type(reader).__name__} is no reader: it is no `readers.protocols.Reader`",
+            hint="see `rag docs extending`",
+        )
+    # Only extractive readers know the setting.
+    settings = {"effort": effort} if effort else {}
     return open_reader(reader, precision=precision, **settings)

@@ -13,20 +13,21 @@ if TYPE_CHECKING:
     from rag.core.types import PolicyName
     from rag.data.formats import CorpusFormat
     from rag.data.text import Profile
-    from rag.opening import Precision
-    from readers.protocols import Reader
+    from rag.opening import Precision, ReaderLike
     from retrievers.hybrid import Fusion
+    from retrievers.multihop import MultiHop
     from retrievers.protocols import Retriever, TextEncoder
+    from retrievers.rerank import Rerank
 
 
 class OpenOptions(TypedDict, total=False):
     """Fields of `rag.opening.OpenSettings`."""
 
-    retriever: str | Retriever
+    retriever: str | MultiHop | Retriever
     fusion: str | Fusion | None
-    rerank: str | None
+    rerank: str | Rerank | None
     index_encoder: str | Path | TextEncoder | None
-    reader: str | Path | Reader | Literal[False] | None
+    reader: ReaderLike
     effort: Literal["full", "normal"] | None
     precision: Precision
 

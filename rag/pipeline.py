@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from indexers.index import Index
 from indexers.index_writer import write_index
@@ -29,9 +29,13 @@ from rag.data.corpus import passages_of
 from rag.data.filters import Filter, parse_filter
 from rag.data.records import check_questions
 from rag.opening import OpenSettings, open_models
+from rag.options import OpenOptions
 from readers.protocols import Reader, check_lengths, reader_name
 from retrievers.encoders.open import load_encoder
-from retrievers.protocols import Retriever, Selected
+from retrievers.protocols import Retriever, Selected, TextEncoder
+
+if TYPE_CHECKING:
+    from rag.opening import ReaderLike
 
 FilterLike = Mapping[str, Any] | Filter | None
 
@@ -61,7 +65,9 @@ class Pipeline:
         self._is_closed = False
 
     @classmethod
-    def open(cls, index: str | Path | Index, *, reads: bool = True, **options: Any) -> Pipeline:
+    def open(
+        cls, index: str | Path | Index, *, reads: bool = True, **options: Unpack[OpenOptions]
+    ) -> Pipeline:
         """Open an index directory; nothing else is needed.
 
         Args:
@@ -86,8 +92,8 @@ class Pipeline:
         *,
         out: str | Path | None = None,
         retriever: IndexKind = "dense",
-        encoder: Any = None,
-        reader: Any = None,
+        encoder: str | Path | TextEncoder | None = None,
+        reader: ReaderLike = None,
     ) -> Pipeline:
         """Index texts and open the result.
 

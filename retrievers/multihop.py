@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from indexers.index import Index
 
 
-class HopOptions(Config):
-    """Options of multi-hop retrieval (`--retriever multihop:beam=10,first=hybrid`).
+class MultiHop(Config):
+    """Multi-hop retrieval, on the command line `--retriever multihop:beam=10,first=hybrid`.
 
     Attributes:
         hops: largest number of passages in a path.
@@ -37,6 +37,14 @@ class HopOptions(Config):
     beam: int = Field(default=5, ge=1, le=1000)
     first: Literal["dense", "hybrid"] = "dense"
 
+    def __str__(self) -> str:
+        """The form that `retrievers.open.parse_kind` reads.
+
+        >>> str(MultiHop(beam=10))
+        'multihop:hops=2,beam=10,first=dense'
+        """
+        return "multihop:" + ",".join(f"{name}={value}" for name, value in self)
+
 
 class MultiHopRetriever(Retriever):
     """Searches paths over any vector index.
@@ -45,7 +53,7 @@ class MultiHopRetriever(Retriever):
         dense: dense retriever over the index.
         first: retriever of the first passages; None: `dense`. Its n-th hit gets the score of the
             n-th hit of `dense`, because scores of different kinds cannot be added.
-        hops, beam: see `HopOptions`.
+        hops, beam: see `MultiHop`.
 
     Source: Xiong et al. 2021, "Answering Complex Open-Domain Questions with Multi-Hop Dense
         Retrieval".

@@ -14,7 +14,7 @@ from rag.core.log import get_logger
 from rag.runtime.model_files import PACKAGED, STATIC_ENCODER
 from retrievers.first_stage import DenseRetriever, LateInteractionRetriever, SparseRetriever
 from retrievers.hybrid import Fusion, HybridRetriever, default_fusion
-from retrievers.multihop import HopOptions, MultiHopRetriever
+from retrievers.multihop import MultiHop, MultiHopRetriever
 from retrievers.protocols import Retriever
 
 if TYPE_CHECKING:
@@ -37,12 +37,14 @@ KINDS: dict[str, tuple[Part, ...]] = {
 _AUTO = ("hybrid", "dense", "colbert", "bm25")  # the first kind for which the index has all parts
 
 
-def parse_kind(text: str) -> tuple[str, Config]:
-    """Parse a kind of retriever with its options, written `kind` or `kind:key=value,key=value`.
+def parse_kind(text: str) -> str | MultiHop:
+    """Parse a kind of retriever: a name, for multi-hop retrieval with `:key=value,key=value`.
 
     Example:
         >>> parse_kind("multihop:beam=10")
-        ('multihop', HopOptions(hops=2, beam=10, first='dense'))
+        MultiHop(hops=2, beam=10, first='dense')
+        >>> parse_kind("bm25")
+        'bm25'
     """
     name, _, stated = text.partition(":")
     if name != "auto" and name not in KINDS:
@@ -51,17 +53,18 @@ def parse_kind(text: str) -> tuple[str, Config]:
             hint=did_you_mean(name, KINDS, ""),
         )
     values = [part.strip() for part in stated.split(",") if part.strip()]
-    options = HopOptions if name == "multihop" else Config
+    options = MultiHop if name == "multihop" else Config
     try:
-        return name, load_config(options, overrides=parse_overrides(values))
+        parsed = load_config(options, overrides=parse_overrides(values))
     except ConfigError as error:
         raise ConfigError(f"retriever {text!r}: {error}") from error
+    return parsed if isinstance(parsed, MultiHop) else name
 
 
 def named_kind(text: str, index: Index) -> str:
     """The kind of retriever and its options; "auto" is the first of `_AUTO` for which the index has
     all parts. Raises what `parse_kind` does."""
-    if parse_kind(text)[0] != "auto":
+    if parse_kind(text) != "auto":
         return text
     return next(kind for kind in _AUTO if not _missing(kind, index))
 
@@ -83,9 +86,11 @@ def open_retriever(
         precision, device: see `BiEncoder.load`.
         fusion: method of fusing several lists; `default_fusion` for the index's encoder if None.
     """
-    name, options = parse_kind(named_kind(kind, index))
+    spec = parse_kind(named_kind(kind, index))
+    name = "multihop" if isinstance(spec, MultiHop) else spec
     _refuse_missing(name, index)
-    is_hybrid = name == "hybrid" or (isinstance(options, HopOptions) and options.first == "hybrid")
+    first_kind = spec.first if isinstance(spec, MultiHop) else spec
+    is_hybrid = first_kind == "hybrid"
     if fusion is not None and not is_hybrid:
         raise ConfigError(
             f"a fusion ({fusion}) is given, but {name} retrieval has nothing to fuse",
@@ -96,7 +101,7 @@ def open_retriever(
     loaded = open_encoder(index, encoder=encoder, precision=precision, device=device)
     if name == "hybrid":
         return _hybrid(index, loaded, fusion)
-    if not isinstance(options, HopOptions):
+    if not isinstance(spec, MultiHop):
         return _by_vectors(index, loaded)
     if is_hybrid and "bm25" not in index.parts:
         raise ConfigError(
@@ -105,9 +110,7 @@ def open_retriever(
         )
     first = _hybrid(index, loaded, fusion) if is_hybrid else None
     dense = DenseRetriever(index.require_dense().vectors, index.passages, loaded)
-    return MultiHopRetriever(
-        dense, index.passages, first=first, hops=options.hops, beam=options.beam
-    )
+    return MultiHopRetriever(dense, index.passages, first=first, hops=spec.hops, beam=spec.beam)
 
 
 def _refuse_missing(kind: str, index: Index) -> None:

@@ -62,15 +62,17 @@ class LateInteraction:
         return scores
 
 
-class RerankOptions(Config):
-    """Options of re-ranking, written after the model's folder.
+class Rerank(Config):
+    """Re-ranking, on the command line `--rerank FOLDER,depth=50,fusion=std:1,0.5`.
 
     Attributes:
+        model: folder or hub name, or "reader", the extractive reader that answers.
         depth: hits of the first stage that are re-ranked; further ones follow in their order.
         fusion: weights of the re-ranker's scores and of the first stage's, as `Fusion.parse` reads
             them; "raw:1,0" is the re-ranker alone.
     """
 
+    model: str
     depth: int = Field(default=100, ge=1)
     fusion: str = str(DEFAULT_FUSION)
 
@@ -84,39 +86,40 @@ class RerankOptions(Config):
             )
         return value
 
+    @classmethod
+    def parse(cls, text: str) -> Rerank:
+        """Parse a model, and behind it options.
 
-def parse_rerank(text: str) -> tuple[str, RerankOptions]:
-    """Parse a re-ranker: `FOLDER`, or `reader`, the extractive reader that answers, then options.
+        Example:
+            >>> Rerank.parse("models/colbert,depth=50,fusion=std:1,0.5")
+            Rerank(model='models/colbert', depth=50, fusion='std:1,0.5')
+        """
+        model, _, stated = text.partition(",")
+        if not model.strip():
+            raise ConfigError(f"rerank is {text!r}", hint="give a folder; its files say what it is")
+        # The value of fusion contains commas.
+        settings = filter(None, re.split(r",(?=[^,]*=)", stated))
+        try:
+            options = parse_overrides(list(settings))
+            return load_config(cls, overrides={"model": model, **options})
+        except ConfigError as error:
+            raise ConfigError(f"rerank {text!r}: {error}") from error
 
-    Example:
-        >>> folder, options = parse_rerank("models/colbert,depth=50,fusion=std:1,0.5")
-        >>> folder, options.depth, options.fusion
-        ('models/colbert', 50, 'std:1,0.5')
-        >>> parse_rerank("reader,depth=20")[0]
-        'reader'
-    """
-    name, _, stated = text.partition(",")
-    if not name.strip():
-        raise ConfigError(f"rerank is {text!r}", hint="give a folder; its files say what it is")
-    # The value of fusion contains commas.
-    settings = filter(None, re.split(r",(?=[^,]*=)", stated))
-    try:
-        options = load_config(RerankOptions, overrides=parse_overrides(list(settings)))
-    except ConfigError as error:
-        raise ConfigError(f"rerank {text!r}: {error}") from error
-    return name, options
+    def __str__(self) -> str:
+        """The form that `parse` reads."""
+        return f"{self.model},depth={self.depth},fusion={self.fusion}"
 
 
 def reranked(
     first: Retriever,
     passages: Passages,
-    spec: str,
+    rerank: Rerank,
     *,
     precision: str = "auto",
     reader: Callable[[], PairScorer] | None = None,
 ) -> RerankingRetriever:
     """Add re-ranking to a retriever."""
-    name, options = parse_rerank(spec)
+    name = rerank.model
     if first.finds_paths:
         raise ConfigError(
             "multi-hop paths cannot be re-ranked: passages of later hops do not match the question alone",
@@ -131,9 +134,9 @@ def reranked(
         raise ConfigError(
             "there is no reader to re-rank with", hint="search with `rag.pipeline.Pipeline`"
         )
-    fusion = Fusion.parse(options.fusion)
+    fusion = Fusion.parse(rerank.fusion)
     return RerankingRetriever(
-        first, passages, scorer, depth=options.depth, fusion=fusion, scorer_identity=identity
+        first, passages, scorer, depth=rerank.depth, fusion=fusion, scorer_identity=identity
     )
 
 

@@ -10,7 +10,10 @@ from rag.opening import OpenSettings
 from rag.options import EvaluationOptions, IndexOptions, MiningOptions, OpenOptions
 from rag.rounds.config import RoundsConfig, RoundsOptions
 from retrievers.encoders.options import EncoderOptions
+from retrievers.hybrid import Fusion
+from retrievers.multihop import MultiHop
 from retrievers.negatives.settings import MiningSettings
+from retrievers.rerank import Rerank
 
 # Parameters of the calls themselves.
 STATED = {
@@ -36,3 +39,17 @@ def test_typed_keywords_are_the_fields(
     fields = {name for configuration in configurations for name in configuration.model_fields}
     keywords = options.__optional_keys__  # type: ignore[attr-defined]
     assert keywords == fields - STATED.get(options, set())
+
+
+@pytest.mark.parametrize(
+    ("name", "spec", "stated"),
+    [
+        ("retriever", MultiHop(beam=10), "multihop:hops=2,beam=10,first=dense"),
+        ("fusion", Fusion("minmax", (0.7, 0.3)), "minmax:0.7,0.3"),
+        ("rerank", Rerank(model="reader", depth=20), "reader,depth=20,fusion=std:1,0.5"),
+    ],
+)
+def test_an_object_means_what_the_command_line_states(name: str, spec: object, stated: str) -> None:
+    of_object = OpenSettings.model_validate({name: spec})
+    assert of_object == OpenSettings.model_validate({name: stated})
+    assert getattr(of_object, name) == stated

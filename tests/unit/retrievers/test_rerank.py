@@ -17,7 +17,7 @@ from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.cross_encoder import CrossEncoder
 from retrievers.hybrid import Fusion
 from retrievers.protocols import Retriever
-from retrievers.rerank import RerankingRetriever, parse_rerank, reranked
+from retrievers.rerank import Rerank, RerankingRetriever, reranked
 from tests.unit.retrievers.conftest import Store
 
 TEXTS = [
@@ -72,7 +72,9 @@ def one_pair(kind: str, folder: Path, question: str, passage: Passage) -> float:
 def test_hits_get_the_judges_scores_and_keep_their_first_place(
     kind: str, folders: dict[str, Path]
 ) -> None:
-    retriever = reranked(First(), STORE, f"{folders[kind]},depth=5,{ALONE}", precision="fp32")
+    retriever = reranked(
+        First(), STORE, Rerank.parse(f"{folders[kind]},depth=5,{ALONE}"), precision="fp32"
+    )
     timer = dict[str, float]()
     lists = retriever.search(QUESTIONS, 3, timer=timer)
     assert len(lists) == len(QUESTIONS)
@@ -92,7 +94,7 @@ def test_hits_behind_the_depth_follow_in_their_order_and_are_not_judged(
     folders: dict[str, Path],
 ) -> None:
     spec = f"{folders['cross-encoder']},depth=3,{ALONE}"
-    retriever = reranked(First(), STORE, spec, precision="fp32")
+    retriever = reranked(First(), STORE, Rerank.parse(spec), precision="fp32")
     (judged,), (hits,) = retriever.search(QUESTIONS[:1], 3), retriever.search(QUESTIONS[:1], 6)
     assert hits[:3] == judged
     assert [hit.row for hit in hits[3:]] == [3, 4, 5]
@@ -161,12 +163,12 @@ def test_the_reader_that_answers_re_ranks_too(tmp_path: Path) -> None:
     searched = Pipeline.open(tmp_path / "index", reader=False, rerank="reader")
     assert searched.retrieve(question, 1)[0][1].text == texts[2]
     with pytest.raises(ConfigError, match="there is no reader"):
-        reranked(First(), STORE, "reader")
+        reranked(First(), STORE, Rerank(model="reader"))
 
 
 def test_what_cannot_judge_is_refused(tiny: Any, folders: dict[str, Path], tmp_path: Path) -> None:
     def opened(spec: str) -> RerankingRetriever:
-        return reranked(First(), STORE, spec)
+        return reranked(First(), STORE, Rerank.parse(spec))
 
     with pytest.raises(ConfigError, match="is a BertModel, expected a re-ranker"):
         opened(str(tiny.bert(tmp_path / "plain")))
@@ -193,8 +195,8 @@ def test_what_cannot_judge_is_refused(tiny: Any, folders: dict[str, Path], tmp_p
         ("a,fusion=half,depth=3", "fusion is 'half'"),
     ):
         with pytest.raises(ConfigError, match=message):
-            parse_rerank(spec)
+            Rerank.parse(spec)
     paths = First()
     paths.finds_paths = True
     with pytest.raises(ConfigError, match="cannot be re-ranked"):
-        reranked(paths, STORE, str(folders["colbert"]))
+        reranked(paths, STORE, Rerank(model=str(folders["colbert"])))
