@@ -6,7 +6,6 @@ A reader of spans may cut tokens, or mark more than one unit of a text: `whole_t
 """
 
 import unicodedata
-from collections.abc import Iterable
 
 import regex
 
@@ -28,11 +27,11 @@ def find_span(answer: str, text: str) -> tuple[int, int] | None:
         >>> find_span("1 , 000 sao", "1,000 São Paulo"), find_span("art", "The party began.")
         ((0, 9), None)
     """
-    sought = list(map(_folded, _TOKEN.findall(answer)))
-    if not sought or sought[0] not in _folded(text):
+    sought = list(map(folded, _TOKEN.findall(answer)))
+    if not sought or sought[0] not in folded(text):
         return None
     tokens = list(_TOKEN.finditer(text))
-    words = [_folded(token[0]) for token in tokens]
+    words = [folded(token[0]) for token in tokens]
     found = None
     for first in range(len(words) - len(sought) + 1):
         if words[first : first + len(sought)] != sought:
@@ -44,19 +43,6 @@ def find_span(answer: str, text: str) -> tuple[int, int] | None:
     return found
 
 
-def share_of_words(answer: str, texts: Iterable[str]) -> float:
-    """Share of the answer's words, without function words, that occur in any of the texts; 1
-    without words.
-
-    Example:
-        >>> share_of_words("It rises in Germany and Austria", ["It rises in Germany."])
-        0.6666666666666666
-    """
-    words = _words(answer) - FUNCTION_WORDS
-    present = {word for text in texts for word in _words(text)}
-    return len(words & present) / len(words) if words else 1.0
-
-
 def is_function_word(text: str) -> bool:
     """Whether a text is such a word alone ("The"); in capitals it is none: "IT", "WHO", "OR" are
     names.
@@ -64,11 +50,8 @@ def is_function_word(text: str) -> bool:
     return text.lower() in FUNCTION_WORDS and (len(text) == 1 or not text.isupper())
 
 
-def _words(text: str) -> set[str]:
-    return {word for word in map(_folded, _TOKEN.findall(text)) if word.isalnum()}
-
-
-def _folded(text: str) -> str:
+def folded(text: str) -> str:
+    """The text without case and accents."""
     if text.isascii():
         return text.lower()
     parts = unicodedata.normalize("NFD", text.casefold())

@@ -80,7 +80,11 @@ def _address(base_url: str) -> SplitResult | None:
 
 
 class Endpoint:
-    """Completes chats over HTTP by the `openai` package, which repeats failed requests."""
+    """Completes chats over HTTP by the `openai` package, which repeats failed requests.
+
+    Attributes:
+        takes_schemas: True until a server refuses or ignores a schema.
+    """
 
     is_remote = True
 
@@ -103,7 +107,7 @@ class Endpoint:
         self._model = model
         self._limit_s = limit_s
         self._more: dict[str, Any] = {"logprobs": True}
-        self._takes_schemas = True
+        self.takes_schemas = True
         self.name = f"{model} at {base_url}"
 
     def fits(self, messages: Sequence[dict[str, str]], max_tokens: int) -> bool:
@@ -123,7 +127,7 @@ class Endpoint:
                 reply as the messages ask.
         """
         more = dict(self._more)
-        if schema is not None and self._takes_schemas:
+        if schema is not None and self.takes_schemas:
             named = {"name": "reply", "schema": schema, "strict": True}
             more["response_format"] = {"type": "json_schema", "json_schema": named}
         try:
@@ -143,13 +147,16 @@ class Endpoint:
                 self._more = {}
                 return self.complete(messages, max_tokens, schema)
             if "response_format" in more and re.search("response_format|schema", str(error)):
-                self._takes_schemas = False
+                self.takes_schemas = False
                 return self.complete(messages, max_tokens)
             raise self._explained(error) from error
         except (ValueError, AttributeError, IndexError, TypeError) as error:
             raise self._explained(error) from error
         if not isinstance(text, str):
             raise ReaderError(f"{self.name}: the reply holds no text", hint="choose a chat model")
+        if "response_format" in more and not text.lstrip().startswith("{"):
+            # The server ignores what it does not know.
+            self.takes_schemas = False
         return Completion(text, log_p if tokens else None)
 
     def _explained(self, error: Exception) -> ReaderError:

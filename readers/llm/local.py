@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,7 @@ class LocalModel:
     """Completes chats greedily, whatever sampling and penalties the folder states."""
 
     is_remote = False
+    takes_schemas = False
 
     def __init__(self, model: Any, tokenizer: Any, name: str) -> None:
         self.name = name
@@ -64,8 +65,13 @@ class LocalModel:
         return len(self._prompt(messages)) + max_tokens <= self._window
 
     @torch.inference_mode()
-    def complete(self, messages: Sequence[dict[str, str]], max_tokens: int) -> Completion:
-        """The greedy continuation, and its log-probability."""
+    def complete(
+        self,
+        messages: Sequence[dict[str, str]],
+        max_tokens: int,
+        schema: Mapping[str, Any] | None = None,
+    ) -> Completion:
+        """The greedy continuation, and its log-probability; a schema is ignored."""
         prompt = self._prompt(messages)
         ids = torch.tensor([prompt], device=self._model.device)
         mask = torch.ones_like(ids)

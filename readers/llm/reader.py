@@ -1,9 +1,9 @@
 """The reader protocol over anything that completes a chat."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from pydantic import Field
 
@@ -11,7 +11,9 @@ from rag.config import Config
 from rag.core.errors import ReaderError
 from rag.core.log import get_logger
 from rag.core.types import AnswerSet, Passage
-from readers.llm.prompt import Completion, Style, parse_reply, prompt_messages, to_result
+from readers.llm.checking import to_result
+from readers.llm.prompt import REPLY_SCHEMA, Completion, Form, prompt_messages
+from readers.llm.reply import Style, parse_reply
 from readers.protocols import Reader, ReadRequest, check_requests
 
 log = get_logger(__name__)
@@ -40,12 +42,25 @@ class LanguageModelSettings(Config):
 
 
 class Completer(Protocol):
-    """A model that continues a chat; `is_remote`: elsewhere, for any thread of this process."""
+    """A model that continues a chat.
+
+    Attributes:
+        is_remote: it computes elsewhere, for any thread of this process.
+    """
 
     name: str
     is_remote: bool
 
-    def complete(self, messages: Sequence[dict[str, str]], max_tokens: int) -> Completion:
+    @property
+    def takes_schemas(self) -> bool:
+        """Whether `complete` can hold a reply to a schema."""
+
+    def complete(
+        self,
+        messages: Sequence[dict[str, str]],
+        max_tokens: int,
+        schema: Mapping[str, Any] | None = None,
+    ) -> Completion:
         """The reply to the messages, or a `ReaderError` that states why there is none."""
 
     def fits(self, messages: Sequence[dict[str, str]], max_tokens: int) -> bool:
@@ -94,7 +109,7 @@ class LanguageModelReader(Reader):
         """Answer each question from its own passages; see `readers.protocols.Reader`.
 
         A question without passages is not sent to the model and has no answer. A question without a
-        reply, or with one that cannot be parsed, has a `failure`; the others are still answered.
+        reply has a `failure`; the others are still answered.
 
         Raises:
             ReaderError: not a single question could be read; the reason of the first.
@@ -124,7 +139,8 @@ class LanguageModelReader(Reader):
         if not order:
             return AnswerSet(request.question, (), 1.0)
         ranked = [passages[number] for number in order]
-        write = partial(prompt_messages, request.question, style=settings.style)
+        form = self._form()
+        write = partial(prompt_messages, request.question, form=form)
         fitting = fit_messages(self.completer, write, ranked, settings.answer_tokens)
         if fitting is None:
             raise ReaderError(
@@ -133,5 +149,17 @@ class LanguageModelReader(Reader):
                 hint="index shorter passages, or use a model with a longer window",
             )
         messages, count = fitting
-        completion = self.completer.complete(messages, settings.answer_tokens)
-        return to_result(request, parse_reply(completion.text), completion.log_p, order[:count])
+        schema = REPLY_SCHEMA if form == "json" else None
+        completion = self.completer.complete(messages, settings.answer_tokens, schema)
+        try:
+            statements = parse_reply(completion.text, settings.style)
+        except ReaderError as error:
+            raise ReaderError(f"{self.name}: {error.message}", hint=error.hint) from error
+        read = order[:count]
+        return to_result(request, statements, completion.log_p, read, settings.style)
+
+    def _form(self) -> Form:
+        """The form of reply to ask for."""
+        if self.settings.style == "cited":
+            return "cited"
+        return "json" if self.completer.takes_schemas else "line"

@@ -4,6 +4,7 @@ outside.
 
 import threading
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -98,14 +99,16 @@ def test_a_follow_up_is_searched_for_with_the_question_before_it_and_read_alone(
 class Model:
     """Replies from a list; its window holds so many passages."""
 
-    name, is_remote = "stub", False
+    name, is_remote, takes_schemas = "stub", False, False
 
     def __init__(self, *replies: str | ReaderError, window: int = 99) -> None:
         self.replies = list(replies)
         self.window = window
         self.shown = list[str]()
 
-    def complete(self, messages: Sequence[dict[str, str]], max_tokens: int) -> Completion:
+    def complete(
+        self, messages: Sequence[dict[str, str]], max_tokens: int, schema: Any = None
+    ) -> Completion:
         self.shown.append(messages[-1]["content"])
         reply = self.replies.pop(0)
         if isinstance(reply, ReaderError):
@@ -199,7 +202,9 @@ def test_a_model_elsewhere_is_asked_about_several_questions_at_a_time() -> None:
     barrier = threading.Barrier(2, timeout=10)
 
     class Remote(Model):
-        def complete(self, messages: Sequence[dict[str, str]], max_tokens: int) -> Completion:
+        def complete(
+            self, messages: Sequence[dict[str, str]], max_tokens: int, schema: Any = None
+        ) -> Completion:
             barrier.wait()
             return Completion("ENOUGH")
 

@@ -57,7 +57,7 @@ def test_one_question_fails_alone(server: Server) -> None:
     def reply(body: dict[str, Any]) -> tuple[int, bytes]:
         question = body["messages"][-1]["content"].rsplit("Question: ", 1)[1]
         if question == "broken?":
-            return chat('{"answer": ')
+            return chat("<think>so")
         return (
             (500, b"{}")
             if question == "down?"
@@ -68,9 +68,9 @@ def test_one_question_fails_alone(server: Server) -> None:
     good, broken, down = ask(server.source, ("good?", "broken?", "down?"), retries=0)
     assert good.answers[0].text == "Black Forest"
     assert (good.failure, broken.answers, down.answers) == ("", (), ())
-    assert "malformed reply" in broken.failure
+    assert "the reply is empty" in broken.failure
     assert "HTTP 500" in down.failure
-    with pytest.raises(ReaderError, match="malformed reply"):
+    with pytest.raises(ReaderError, match="the reply is empty"):
         ask(server.source, ("broken?", "down?"), retries=0)
 
 
@@ -99,9 +99,35 @@ def test_a_server_without_probabilities_is_asked_without_them(server: Server) ->
 
 
 @pytest.mark.parametrize(
+    ("first", "words"),
+    [
+        (
+            (400, b'{"error": {"message": "unknown parameter: response_format"}}'),
+            [True, False, False],
+        ),
+        (chat("I read on: it is the Black Forest [2]."), [True, False]),
+        (chat('{"answer": "Black Forest", "passages": [2]}'), [True, True]),
+    ],
+)
+def test_a_server_is_held_to_a_schema_until_it_refuses_or_ignores_it(
+    server: Server, first: tuple[int, bytes], words: list[bool]
+) -> None:
+    server.replies = [first, chat("Black Forest [2]")]
+    reader = open_reader(server.source, retries=0)
+    for _ in range(2):
+        [result] = read_lists(reader, ["Where does the Danube rise?"], [PASSAGES], [[0.1, 0.9]])
+        assert "Black Forest" in result.answers[0].text
+    assert ["response_format" in body for body in server.requests] == words
+    asks_for_line = "short line" in server.requests[-1]["messages"][0]["content"]
+    assert asks_for_line != words[-1]
+
+
+@pytest.mark.parametrize(
     ("reply", "words"),
     [
-        (chat("{no JSON"), "malformed reply"),
+        (chat("{"), "the reply is empty"),
+        ((200, b"<html><body>Welcome</body></html>"), "not one of the chat protocol"),
+        ((200, b'{"choices": [{"message": '), "not one of the chat protocol"),
         (chat(None), "holds no text"),
         ((200, b'{"choices": []}'), "not one of the chat protocol"),
         ((401, b'{"error": {"message": "bad key"}}'), "RAG_READER_API_KEY"),

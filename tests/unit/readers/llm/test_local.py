@@ -38,7 +38,7 @@ def test_the_reply_is_the_model_s_greedy_continuation(tmp_path: Path, chat: bool
         AutoModelForCausalLM.from_pretrained(folder),
         AutoTokenizer.from_pretrained(folder),
     )
-    messages = prompt_messages("where?", PASSAGES, "short")
+    messages = prompt_messages("where?", PASSAGES, "line")
     result = reader.completer.complete(messages, 12)
     if chat:
         prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
@@ -61,7 +61,7 @@ def test_passages_that_do_not_fit_are_left_out_from_the_worst(
 ) -> None:
     shown: list[str] = []
 
-    def complete(self: LocalModel, messages: Any, max_tokens: int) -> Any:
+    def complete(self: LocalModel, messages: Any, max_tokens: int, schema: Any) -> Any:
         shown.append(messages[-1]["content"])
         raise ReaderError("enough")
 

@@ -7,7 +7,9 @@ import pytest
 
 from rag.core.errors import ReaderError
 from rag.core.types import AnswerSet, Passage
-from readers.llm.prompt import Statement, parse_reply, prompt_messages, to_result
+from readers.llm.checking import to_result
+from readers.llm.prompt import prompt_messages
+from readers.llm.reply import Statement, Style, parse_reply
 from readers.protocols import ReadRequest
 
 PASSAGES = [
@@ -34,7 +36,7 @@ HOSTILE = [
 def test_what_a_passage_says_is_no_passage_and_no_question(text: str, place: str) -> None:
     """A model that takes the prompt at its word finds two passages and one question."""
     hostile = Passage("h", "T", text) if place == "text" else Passage("h", text, "It is long.")
-    system, user = prompt_messages(QUESTION, [hostile, PASSAGES[1]], "short")
+    system, user = prompt_messages(QUESTION, [hostile, PASSAGES[1]], "json")
     [mark] = set(re.findall(r"<passage (\w{16}) N>", system["content"]))
     assert mark not in text
     fenced = re.compile(
@@ -44,15 +46,23 @@ def test_what_a_passage_says_is_no_passage_and_no_question(text: str, place: str
     assert [number for number, _ in result] == ["1", "2"]
     assert text in result[0][1]
     assert fenced.sub("", user["content"]).strip() == f"Question: {QUESTION}"
-    assert prompt_messages(QUESTION, [hostile], "short")[0] != system  # another mark each time
+    # A server may keep what it computed for the beginning; nobody may quote it.
+    assert prompt_messages("Why?", [PASSAGES[0]], "json")[0] == system
+    quoting = Passage("q", "", f"</passage {mark} 1>")
+    assert mark not in str(prompt_messages("Why?", [quoting], "json")[0])
 
 
 Reply = tuple[Statement, ...]
 
 
-def answered(reply: Reply, passages: list[Passage], log_p: float | None = None) -> AnswerSet:
+def answered(
+    reply: Reply,
+    passages: list[Passage],
+    log_p: float | None = None,
+    style: Style = "cited",
+) -> AnswerSet:
     request = ReadRequest.of(QUESTION, passages)
-    return to_result(request, reply, log_p, range(len(passages)))
+    return to_result(request, reply, log_p, range(len(passages)), style)
 
 
 @pytest.mark.parametrize("text", HOSTILE)
@@ -84,6 +94,20 @@ def test_a_model_that_obeys_a_passage_is_not_believed(text: str) -> None:
         ('{"answer": "The passages do not mention it.", "passages": [1]}', []),
         ("Oslo\ud83d [2]", [("Oslo?", (2,))]),
         ("1.5 million", [("1.5 million", ())]),
+        ('["x"]', [("x", ())]),
+        ('{"reply": {"name": "x", "n": 3}}', [("x, 3", ())]),
+        ('{"answer": [["x"]]}', [("x", ())]),
+        ('Yes: {"answer": "cut o', [("cut o", ())]),
+        ('{"answer": "x", "passages": [1', [("x", ())]),
+        ('{"answer": 12' + "1" * 5000 + "}", [("12" + "1" * 5000 + "}", ())]),
+        ("[3 of", [("[3 of", ())]),
+        ("I see hills. So, the answer is: **Ulm** [2].", [("Ulm", (2,))]),
+        ("To answer this question, I read on. The answer is not in the passages.", []),
+        (
+            "The passages do not name Ulm, but the Danube rises in Baden [2].",
+            [("the Danube rises in Baden", (2,))],
+        ),
+        ("The passages [1, 2] do not mention it, but they are old.", []),
     ],
 )
 def test_replies_are_understood(text: str, statements: list[tuple[str, tuple[int, ...]]]) -> None:
@@ -91,23 +115,14 @@ def test_replies_are_understood(text: str, statements: list[tuple[str, tuple[int
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "<think>so",
-        "[3 of",
-        '["x"]',
-        '{"answer": ',
-        'Yes: {"answer": "cut o',
-        '{"reply": "x"}',
-        '{"answer": [["x"]]}',
-        '{"answer": ' + "[" * 3000,
-        '{"answer": ' + "1" * 5000 + "}",
-    ],
+    "text", ["", "<think>so", "```", '{"answer": ', '{"answer": ' + "[" * 3000]
 )
-def test_other_replies_are_malformed(text: str) -> None:
-    with pytest.raises(ReaderError, match="malformed"):
+def test_an_empty_reply_is_an_error(text: str) -> None:
+    with pytest.raises(ReaderError, match="the reply is empty"):
         parse_reply(text)
+
+
+NOTE_99 = "it cites passage 99, but was shown 2; the passages do not say so"
 
 
 def short(answer: str, *passages: int) -> Reply:
@@ -151,17 +166,15 @@ def test_the_span_is_looked_for_in_the_named_passage_and_quoted_as_it_stands() -
             False,
             "the passages that it cites do not say: It is blue.",
         ),
-        (short("yes"), None, None, None),
-        (short("Paris", 7), None, None, None),
+        (short("yes"), 0, False, "it cites no passage"),
+        (short("Paris"), 0, False, "the passages do not say so"),
+        (short("the hills of Germany", 99), 1, False, NOTE_99),
     ],
 )
 def test_every_statement_is_checked_against_what_it_cites(
-    reply: Reply, evidence: int | None, is_supported: bool, note: str
+    reply: Reply, evidence: int, is_supported: bool, note: str
 ) -> None:
     result = answered(reply, PASSAGES)
-    if evidence is None:
-        assert (result.answers, result.no_answer_confidence) == ((), 1.0)
-        return
     [answer] = result.answers
     assert answer.evidence.passage_id == PASSAGES[evidence].id
     assert (answer.is_supported, answer.note) == (is_supported, note)
@@ -177,3 +190,30 @@ def test_every_citation_is_kept_with_its_place() -> None:
         for cited in answer.citations
     ]
     assert quoted == [None, "black forest", "Black  Forest"]
+
+
+@pytest.mark.parametrize(
+    ("reply", "text", "is_supported", "note"),
+    [
+        (
+            "To answer this question, I will look at each of the given texts in turn. The Danube "
+            "rises in the Black Forest of Germany.",
+            "The Danube rises in the Black  Forest of Germany.",
+            True,
+            "the passages do not say so, so it is left out: To answer this question, I will look",
+        ),
+        (
+            "It may be that painters of that age found their colours in the mines of the south and "
+            "east of France.",
+            "It may be that painters of that age found their colours",
+            False,
+            "the passages do not say so",
+        ),
+    ],
+)
+def test_a_long_reply_is_cut_to_what_the_passages_say(
+    reply: str, text: str, is_supported: bool, note: str
+) -> None:
+    [answer] = answered(parse_reply(reply), PASSAGES, style="short").answers
+    assert answer.text.startswith(text)
+    assert (answer.is_supported, note in answer.note) == (is_supported, True)
