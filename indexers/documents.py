@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from indexers.id_table import TABLE_BATCH_ROWS, IdTable, writing_table
-from rag.core.arrays import load_npy, save_npy
+from rag.core.arrays import Bool, load_npy, save_npy
 from rag.core.types import Passage
 
 DOCUMENTS_NAME = "documents.arrow"
@@ -88,6 +88,16 @@ class Documents:
         start, stop = self._starts[number : number + 2].tolist()
         id, digest, is_sent = self._table.values(number)
         return DocumentEntry(id, digest, is_sent, range(start, stop))
+
+    def row_of(self, id: str) -> int | None:
+        """The number of the document with this id, in the order of the index; None if there is
+        none.
+        """
+        return self._table.row_of(id)
+
+    def mask_of_passages(self, documents: Bool) -> Bool:
+        """(N,) bool: the passages of the documents that a mask (M,) chooses."""
+        return np.repeat(documents, np.diff(self._starts))
 
     def find(self, id: str) -> DocumentEntry | None:
         """The document with this id, or None."""

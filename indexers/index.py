@@ -19,9 +19,10 @@ from indexers.faiss_index import DenseInfo, open_dense
 from indexers.ledger import hold_folder
 from indexers.lucene import Bm25Info, LuceneIndex
 from indexers.manifest import Manifest
-from indexers.metadata_values import passages_that_meet, read_values
+from indexers.metadata_values import passages_that_meet, read_values, values_of_rows
 from indexers.passages import PassageStore
 from indexers.protocols import EncoderIdentity, Selection, VectorIndex
+from indexers.rights import DocumentRights, Readable
 from indexers.settings import PARTS, Part
 from indexers.token_files import TokenInfo
 from indexers.token_index import TokenIndex
@@ -57,6 +58,7 @@ class Index:
         dense: vector search; None without a dense part.
         tokens: search in token vectors; None without them.
         documents: the documents that the passages were cut from.
+        rights: which of them people may read.
     """
 
     def __init__(self, directory: Path, manifest: Manifest) -> None:
@@ -65,12 +67,13 @@ class Index:
         self.data = directory / manifest.data
         self.version = manifest.version
         self._release = hold_folder(self.data, self)
-        self._selections: dict[Filter, Selection] = {}
+        self._selections: dict[tuple[Filter, Readable | None], Selection] = {}
         self.embeddings: EmbeddingShards | None = None
         self.dense: VectorIndex | None = None
         self.tokens: TokenIndex | None = None
         self.passages = PassageStore(self.data / "passages")
         self.documents = Documents(self.data / "passages")
+        self.rights = DocumentRights(directory, self.documents)
         if len(self.passages) != manifest.stage("passages").output["count"]:
             raise MismatchedArtifactError(
                 f"{self.passages.directory} has {len(self.passages)} passages",
@@ -146,34 +149,46 @@ class Index:
             )
         return DensePart(self.dense, self.embeddings, self.encoder_identity)
 
-    def select(self, filter: Filter) -> Selection:
+    def select(self, filter: Filter, readable: Readable | None = None) -> Selection:
         """The rows whose passages meet a filter; results of the last filters are cached.
+
+        Args:
+            readable: what may be read; None: everything. The filter tells no more than it would
+                over an index of these passages alone.
 
         Raises:
             FilterError: no passage has a field of this name, or its values cannot be compared with
                 a bound.
         """
-        selected = self._selections.pop(filter, None)
+        key = (filter, readable)
+        selected = self._selections.pop(key, None)
         if selected is None:
-            selected = self._select(filter)
-        self._selections[filter] = selected  # the most recently used comes last
+            selected = self._select(filter, None if readable is None else readable.rows)
+        self._selections[key] = selected  # the most recently used comes last
         if len(self._selections) > max(2, min(_MOST_FILTERS, _FILTER_BYTES // len(self.passages))):
             del self._selections[next(iter(self._selections))]
         return selected
 
-    def _select(self, filter: Filter) -> Selection:
-        """The rows whose passages meet all conditions; perhaps none."""
+    def _select(self, filter: Filter, allowed: Selection | None) -> Selection:
+        """The allowed rows whose passages meet all conditions; perhaps none."""
         mask = np.ones(len(self.passages), dtype=bool)
+        if allowed is not None:
+            mask &= allowed.mask
         for condition in filter:
-            mask &= self._matches(condition)
+            mask &= self._matches(condition, allowed)
         return Selection(mask)
 
-    def _matches(self, condition: Condition) -> Bool:
+    def _matches(self, condition: Condition, allowed: Selection | None) -> Bool:
         name = condition.field
         if name == "document":
             return self._of_documents(condition)
         paths = self.passages.column("path")
         values = read_values(self.passages.directory)
+        # Errors name fields and values: those of other passages are nobody's business.
+        if allowed is not None:
+            values = values_of_rows(values, allowed)
+            if paths is not None and paths.take(allowed.rows).null_count == len(allowed):
+                paths = None
         matches: Bool | None = None
         if name != "path":
             matches = passages_that_meet(condition, values, len(self.passages))

@@ -15,9 +15,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from itertools import chain, islice
 from pathlib import Path
@@ -48,6 +48,7 @@ from indexers.protocols import (
     TokenVectors,
 )
 from indexers.reuse import check_vectors
+from indexers.rights import Rights, change_rights, copy_rights, read_rights
 from indexers.settings import PLAID, BuildSettings, StageName
 from indexers.token_build import StoredTokens, build_tokens
 from indexers.token_codec import BITS
@@ -61,15 +62,25 @@ from rag.core.files import (
     link_or_copy,
 )
 from rag.core.log import Progress
-from rag.core.manifest import BUILDING_DIR, MANIFEST_NAME, UPLOADS_DIR
-from rag.core.types import Passage
+from rag.core.manifest import (
+    BUILDING_DIR,
+    MANIFEST_NAME,
+    RIGHTS_DIR,
+    RIGHTS_LOCK,
+    UPLOADS_DIR,
+)
+from rag.core.types import Groups, Passage
+from rag.data.metadata import GROUPS_FIELD, groups_of
 
 Change = Passage | Put | DocumentEntry
 Encoder = PassageEncoder | TokenEncoder
 OpenEncoder = Callable[[EncoderIdentity], Encoder]
 
 _VECTORS: tuple[StageName, ...] = ("embeddings", "tokens")
-_OWN_FILES = {MANIFEST_NAME, ".lock", BUILDING_DIR, UPDATING_DIR, UPLOADS_DIR}
+_OWN_FILES = {
+    *(MANIFEST_NAME, ".lock", BUILDING_DIR, UPDATING_DIR, UPLOADS_DIR),
+    *(RIGHTS_DIR, RIGHTS_LOCK),
+}
 
 
 @dataclass(slots=True)
@@ -144,6 +155,7 @@ def update_index(
     open_encoder: OpenEncoder,
     *,
     max_deleted_share: float = 1.0,
+    folder_groups: Mapping[str, Groups] | None = None,
 ) -> WriteReport:
     """Write the next version of an index with its encoder and settings; see `write_index`.
 
@@ -169,6 +181,7 @@ def update_index(
             start_from=index,
             source=source or None,
             max_deleted_share=max_deleted_share,
+            folder_groups=folder_groups,
         )
     # Nobody reads the version before any more; a writer that came meanwhile removes it.
     with suppress(ResourceError), directory_lock(place):
@@ -187,11 +200,15 @@ def write_index(
     overwrite: bool = False,
     max_deleted_share: float = 1.0,
     encode: EncodesCorpus = encode_corpus,
+    folder_groups: Mapping[str, Groups] | None = None,
 ) -> WriteReport:
     """Write an index directory, or continue one that was interrupted.
 
     Without `start_from`, a new index is built; a finished one is extended if `settings` ask for a
     retriever that it lacks.
+
+    The metadata field `groups` names who may read a document. It goes into the rights of the index,
+    and is no metadata of its passages; a document that comes again without it keeps its groups.
 
     Args:
         content: the documents in order: `Put` for one that is new or changed, an entry of
@@ -203,6 +220,8 @@ def write_index(
         source: identifies the passages. Without it a rerun compares their checksum.
         overwrite: ignore an index that is in `directory`.
         max_deleted_share: highest share of the documents that may be deleted.
+        folder_groups: groups that the folders of documents state, by their ids, complete once
+            `content` is read; None: as they are.
 
     Raises:
         ConfigError: no encoder, or no index in `directory`, or `start_from` lacks such vectors.
@@ -234,7 +253,9 @@ def write_index(
         with disk_errors(place):
             ledger = BuildLedger(place, is_update=is_update, overwrites=overwrite)
         report = WriteReport(place)
-        writer = _IndexWriter(settings, encoder, start_from, is_update, ledger, report)
+        writer = _IndexWriter(
+            settings, encoder, start_from, is_update, ledger, report, folder_groups
+        )
         return writer.write(content, source, max_deleted_share, encode)
 
 
@@ -248,6 +269,7 @@ class _IndexWriter:
     is_update: bool
     ledger: BuildLedger
     report: WriteReport
+    folder_groups: Mapping[str, Groups] | None = None
     stored_vectors: StoredVectors | None = None
     stored_tokens: StoredTokens | None = None
     kept_passages: int = 0
@@ -339,6 +361,8 @@ class _IndexWriter:
             encoder = cast("TokenEncoder", self.encoder)
             if stored is not None and not stored.differences(encoder.identity):
                 self.stored_tokens = StoredTokens(start.passages, start.tokens.shards)
+        if not self.is_update:
+            copy_rights(start.directory, self.ledger.directory)
         if self.ledger.existing is None:
             stages = dict(start.manifest.stages)
             if not with_passages:
@@ -386,12 +410,19 @@ class _IndexWriter:
         report = self.report
         start = self.start
         before = None if start is None else _StartPassages(start)
+        rights = read_rights(self.ledger.directory)[0]
+        stated = dict[str, Groups]()
+        moved = set[str]()
         for change in content:
             entry = change if isinstance(change, DocumentEntry) else None
             if start is not None and self.is_update and entry is None:
                 entry = start.documents.find(change.id)
             stored = [] if before is None or entry is None else before.of(entry)
-            put = _as_put(change, stored)
+            put, groups = _without_groups(_as_put(change, stored))
+            if groups:
+                stated[put.id] = groups
+            if put.id in rights.folders:
+                moved.add(put.id)
             if entry is not None and put.passages == stored:
                 report.kept += 1
                 self.kept_passages += len(stored)
@@ -410,6 +441,20 @@ class _IndexWriter:
                     hint="check that the corpus is the one of this index, or raise "
                     "--max-deleted-share",
                 )
+        # Before the new version is searched, and before the stage counts as finished.
+        self._write_rights(stated, moved)
+
+    def _write_rights(self, stated: Mapping[str, Groups], moved: Collection[str]) -> None:
+        """Write the groups of documents; `moved` have those of their folder, if any, anew."""
+
+        def change(rights: Rights) -> Rights:
+            if self.folder_groups is not None:
+                folders = {id: own for id, own in rights.folders.items() if id not in moved}
+                folders |= {id: tuple(sorted(own)) for id, own in self.folder_groups.items()}
+                rights = rights.model_copy(update={"folders": folders})
+            return rights.stating(stated)
+
+        change_rights(self.ledger.directory, change)
 
     def _write_embeddings(
         self,
@@ -534,6 +579,22 @@ def _as_put(change: Change, stored: list[Passage]) -> Put:
     if isinstance(change, DocumentEntry):
         return Put(change.id, change.digest, stored, sent=change.sent)
     return change
+
+
+def _without_groups(put: Put) -> tuple[Put, Groups]:
+    """A document whose passages do not name its groups, and these groups."""
+    groups: Groups = frozenset()
+    passages = []
+    for passage in put.passages:
+        metadata = dict(passage.metadata)
+        if GROUPS_FIELD in metadata:
+            try:
+                groups |= groups_of(metadata.pop(GROUPS_FIELD))
+            except ValueError as error:
+                raise DataError(f"document {put.id!r}: {error}") from error
+            passage = replace(passage, metadata=tuple(metadata.items()))
+        passages.append(passage)
+    return (replace(put, passages=passages) if groups else put), groups
 
 
 def _store(documents: Iterable[Put], directory: Path) -> dict[str, Any]:

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from indexers.id_table import open_arrow, read_batch
 from indexers.passages import PassageStore, metadata_of
+from indexers.protocols import Selection
 from rag.core.arrays import Bool
 from rag.core.files import atomic_path
 from rag.data.filters import Condition
@@ -73,6 +74,13 @@ def read_values(directory: Path) -> pa.Table:
     reader = open_arrow(path, _SCHEMA)
     numbers = range(reader.num_record_batches)
     return pa.Table.from_batches([read_batch(reader, number, path) for number in numbers])
+
+
+def values_of_rows(values: pa.Table, selected: Selection) -> pa.Table:
+    """The values that a selected passage has."""
+    counts = np.concatenate([[0], np.cumsum(selected.mask)])
+    n_selected = counts[np.asarray(values["stop"])] - counts[np.asarray(values["start"])]
+    return values.filter(pa.array(n_selected > 0))
 
 
 def passages_that_meet(condition: Condition, values: pa.Table, passages: int) -> Bool | None:

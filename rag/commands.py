@@ -143,6 +143,7 @@ def index(
             source=documents.describe(),
             overwrite=overwrite,
             encode=encoding.get("encode", encode_corpus),
+            folder_groups=documents.folder_groups,
         )
     if reuse:
         report.notes.insert(0, f"{written.reused:,} vectors taken over")

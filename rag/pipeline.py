@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import tempfile
 import threading
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from indexers.index import Index
 from indexers.index_writer import write_index
+from indexers.rights import Readable
 from indexers.settings import BuildSettings, IndexKind
 from rag.answering import (
     RETRIEVER_HINT,
@@ -24,7 +26,15 @@ from rag.config import load_config
 from rag.core.arrays import Float32
 from rag.core.errors import ConfigError, RetrievalError
 from rag.core.log import Timer, stage
-from rag.core.types import AnswerSet, Hit, Passage, Query, RankedPassages, SearchResult
+from rag.core.types import (
+    AnswerSet,
+    Groups,
+    Hit,
+    Passage,
+    Query,
+    RankedPassages,
+    SearchResult,
+)
 from rag.data.corpus import passages_of
 from rag.data.filters import Filter, parse_filter
 from rag.data.records import check_questions
@@ -62,7 +72,10 @@ class Pipeline:
         is_remote = reader is not None and reader.max_concurrent > 0
         self._reading: AbstractContextManager[object] = nullcontext() if is_remote else self._lock
         self._holder: tempfile.TemporaryDirectory[str] | None = None
-        self._is_closed = False
+        # Shared with what `for_groups` returns.
+        self._closed = threading.Event()
+        self._groups: Groups | None = None
+        self._whole: Pipeline | None = None
 
     @classmethod
     def open(
@@ -132,14 +145,14 @@ class Pipeline:
         self.close()
 
     def __repr__(self) -> str:
-        if self._is_closed:
+        if self._closed.is_set():
             return "Pipeline(closed)"
         reader = "no reader" if self.reader is None else reader_name(self.reader)
         named = f"{type(self.retriever).__name__}, {reader}"
         return f"Pipeline({str(self.index.directory)!r}, {len(self.index.passages):,} passages, {named})"
 
     def _require_open(self) -> None:
-        if self._is_closed:
+        if self._closed.is_set():
             raise ConfigError("this pipeline is closed", hint="open it again with Pipeline.open")
 
     @property
@@ -162,10 +175,36 @@ class Pipeline:
             identity["effort"] = effort
         return {**identity, "index_version": self.index_version}
 
+    def for_groups(self, groups: Groups) -> Pipeline:
+        """This pipeline for a person of these groups: no other passage is searched, read or shown.
+
+        It shares index, models and locks. The rights of the index are looked at in each call, so a
+        change of them holds at once; a call raises a RightsError where they cannot be read.
+
+        Example:
+            >>> with Pipeline.from_texts(["Rivers flow."], retriever="bm25", reader=False) as pipeline:
+            ...     len(pipeline.for_groups(frozenset({"staff"})).retrieve("rivers"))
+            1
+        """
+        restricted = copy.copy(self)
+        restricted._groups = groups
+        # Whoever closes the index when a pipeline is gone waits for this one, too.
+        restricted._whole = self
+        return restricted
+
+    @property
+    def readable(self) -> Readable | None:
+        """What may be read of the index; None: everything."""
+        return None if self._groups is None else self.index.rights.readable(self._groups)
+
     def passage(self, passage_id: str) -> Passage | None:
-        """The passage with this id, or None."""
+        """The passage with this id; None if there is none, or if it may not be read."""
         self._require_open()
-        return self.index.passages.find(passage_id)
+        found = self.index.passages.find(passage_id)
+        readable = self.readable
+        if found is None or readable is None:
+            return found
+        return found if readable.rows.mask[self.index.passages.row_of(passage_id)] else None
 
     def search(
         self,
@@ -210,10 +249,11 @@ class Pipeline:
 
     def _select(self, filter: FilterLike, timer: Timer) -> Selected:
         conditions = parse_filter(filter)
+        readable = self.readable
         if conditions is None:
-            return None
+            return None if readable is None else readable.rows
         with stage(timer, "filter"):
-            return self.index.select(conditions)
+            return self.index.select(conditions, readable)
 
     def _search(
         self, queries: Sequence[str], top_k: int, timer: Timer, selected: Selected
@@ -280,7 +320,9 @@ class Pipeline:
                 timer=timer,
             )
         selects_nothing = selected is not None and not len(selected)
-        reason = "no passage meets the filter" if selects_nothing else "no passage has a word of it"
+        reason = "no passage has a word of it"
+        if selects_nothing and filter:
+            reason = "no passage meets the filter"
         return [outcome.explained(reason) for outcome in outcomes]
 
     def ask(
@@ -335,7 +377,7 @@ class Pipeline:
         index.
         """
         with self._lock:
-            self._is_closed = True
+            self._closed.set()
             self.index.close()
             if self._holder is not None:
                 self._holder.cleanup()

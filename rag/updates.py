@@ -18,7 +18,7 @@ from rag.config import load_config
 from rag.core.errors import ConfigError, DataError
 from rag.core.files import sha256_file
 from rag.core.log import get_logger
-from rag.core.types import Passage
+from rag.core.types import Groups, Passage
 from rag.data.corpus import read_sources
 from rag.data.documents.read import file_id
 from rag.data.files.sources import Source, find_sources
@@ -71,6 +71,10 @@ class Corpus:
 
     Args:
         report: counts what is read.
+
+    Attributes:
+        folder_groups: groups that folders state, by the ids of their documents; complete once all
+            `changes` are read.
     """
 
     def __init__(
@@ -84,6 +88,7 @@ class Corpus:
             paths, format, report, text_field=reading.text_field or "", exclude=reading.exclude
         )
         self._digest = cache(_digest)
+        self.folder_groups: dict[str, Groups] = {}
 
     def describe(self) -> dict[str, Any]:
         """What identifies the passages before they are read."""
@@ -138,6 +143,8 @@ class Corpus:
                 change = Put(document.id, digest, self._cutter(document))
             if change is None:
                 continue
+            if source.groups is not None:
+                self.folder_groups[change.id] = source.groups
             if source.format == DOCUMENTS:
                 passages = change.passages if isinstance(change, Put) else change.rows
                 sizes[source.path] = len(passages)
@@ -224,7 +231,11 @@ class IndexUpdater:
                 hint="change its permissions; nothing was changed",
             )
         return update_index(
-            self.directory, documents.changes, self._open, max_deleted_share=max_deleted_share
+            self.directory,
+            documents.changes,
+            self._open,
+            max_deleted_share=max_deleted_share,
+            folder_groups=documents.folder_groups,
         )
 
     def cut(self, documents: Iterable[Document]) -> list[Put]:

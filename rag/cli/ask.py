@@ -11,6 +11,7 @@ from cyclopts.validators import Number
 
 from rag.cli.options import (
     OPENING,
+    As,
     AsJson,
     Filter,
     Index,
@@ -38,6 +39,7 @@ def ask(
     filter: Filter = None,
     n_best: PositiveInt = 3,
     policy: PolicyName = "once",
+    as_groups: As = None,
     as_json: AsJson = False,
     **opening: Unpack[OpenOptions],
 ) -> None:
@@ -50,15 +52,19 @@ def ask(
         as_json: Print one JSON object per question.
     """
     from rag.data.filters import parse_options
+    from rag.data.metadata import groups_of_person
     from rag.data.records import check_questions
 
     # Refused before models are loaded.
     check_questions(questions, read, n_best)
     conditions = parse_options(filter or ())
+    groups = None if as_groups is None else groups_of_person(as_groups)
     from rag.pipeline import Pipeline
     from rag.policies import open_policy
 
     pipeline = Pipeline.open(index, **opening)
+    if groups is not None:
+        pipeline = pipeline.for_groups(groups)
     opened = open_policy(policy, pipeline.reader)
     # Each question by itself: its answer is shown at once, with its own time.
     for question in questions:
@@ -141,9 +147,12 @@ def mcp(
     http: bool = False,
     host: str = "127.0.0.1",
     port: Port = 8001,
+    as_groups: As = "",
     **opening: Unpack[OpenOptions],
 ) -> None:
     """Serve an index to MCP clients, over standard input and output or HTTP.
+
+    They read what everybody may read, or what --as says.
 
     Args:
         top_k: Results of a search.
@@ -151,10 +160,13 @@ def mcp(
         host: Address to listen on, with --http.
         port: Port to listen on, with --http.
     """
+    from rag.data.metadata import groups_of_person
     from rag.integrations.mcp import create_mcp_server
     from rag.pipeline import Pipeline
 
-    server = create_mcp_server(Pipeline.open(index, **opening), top_k=top_k)
+    groups = groups_of_person(as_groups or "")
+    pipeline = Pipeline.open(index, **opening).for_groups(groups)
+    server = create_mcp_server(pipeline, top_k=top_k)
     if not http:
         say(
             "serving MCP over standard input and output; an MCP client starts this command",

@@ -1,24 +1,29 @@
 """`rag index`: corpus → passages → embeddings → FAISS → BM25 → manifest; and updates of it."""
 
+import json
 import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Literal, Unpack
+from typing import TYPE_CHECKING, Annotated, Literal, Unpack
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from indexers.settings import BuildSettings
-from rag.cli.options import options_of, with_options, without
+from rag.cli.options import AsJson, options_of, with_options, without
 from rag.cli.show import resumable, say
 from rag.core.errors import ConfigError, RagError, ResourceError
+from rag.core.types import Groups
 from rag.data.formats import CorpusFormat
 from rag.data.records import CorpusOptions, ReadReport
 from rag.opening import Precision
 from rag.options import BuildOptions, IndexOptions, UpdateOptions
 from retrievers.encoders.options import EncoderOptions
+
+if TYPE_CHECKING:
+    from indexers.index import Index
 
 # How often files are looked at that are watched.
 _CHECK_EVERY_S = 2.0
@@ -108,6 +113,66 @@ def index(
         _update(corpus, update, watch=watch, precision=precision, options=options)
 
 
+def rights(
+    index: Path,
+    documents: list[str] | None = None,
+    /,
+    *,
+    groups: str | None = None,
+    everybody: bool = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show who may read the documents of an index, or change it for the next question.
+
+    Args:
+        index: Directory written by `rag index`.
+        documents: Ids of documents; with a slash at the end, all in a folder. Default: all that
+            have groups.
+        groups: Groups that may read them from now on, such as staff,board.
+        everybody: Everybody who may ask may read them from now on.
+        as_json: Print one JSON object.
+    """
+    from indexers.index import Index
+    from indexers.rights import change_rights, read_rights
+    from rag.data.metadata import groups_of_person
+
+    with Index.open(index) as opened:
+        chosen = _documents_of(opened, documents or [])
+    if groups or everybody:
+        if not chosen or (groups and everybody):
+            raise ConfigError(
+                "give documents, and either {groups} or {everybody}",
+                hint="without both, rights are shown",
+                arguments=("groups", "everybody"),
+            )
+        named = None if everybody else groups_of_person(groups)
+        change_rights(index, lambda before: before.stating(dict.fromkeys(chosen, named)))
+    now = read_rights(index)[0]
+    stated = {id: now.of(id) for id in chosen or sorted({**now.folders, **now.stated})}
+    if as_json:
+        say(json.dumps(stated, ensure_ascii=False))
+        return
+    for id, names in stated.items():
+        say(f"{id}: {'everybody' if names is None else ', '.join(names)}")
+    if not documents:
+        say("all other documents: everybody")
+
+
+def _documents_of(index: "Index", names: Sequence[str]) -> list[str]:
+    """Ids of the documents that are named, or that are in a folder that is."""
+    chosen = [name for name in names if index.documents.find(name) is not None]
+    folders = tuple(name for name in names if name.endswith("/"))
+    if folders:
+        chosen += [entry.id for entry in index.documents if entry.id.startswith(folders)]
+    for name in names:
+        if not any(id == name or (name in folders and id.startswith(name)) for id in chosen):
+            raise ConfigError(
+                f"{index.directory} has no document {name!r}",
+                hint="GET /v1/documents lists them; a file's id is its path in the folder",
+            )
+    return list(dict.fromkeys(chosen))
+
+
 def _build(corpus: Sequence[str], out: Path, **options: Unpack[BuildOptions]) -> None:
     from indexers.index import Index
     from rag.commands import index as build
@@ -167,8 +232,10 @@ def _update(
 
 def _state_of(
     corpus: Sequence[str], format: str, exclude: Sequence[str]
-) -> Mapping[str, tuple[int, int]]:
-    """Size of each file, and when its content or its permissions changed last."""
+) -> Mapping[str, tuple[int, int, Groups | None]]:
+    """Size of each file, when its content or its permissions changed last, and its folder's
+    groups.
+    """
     from rag.data.files.sources import find_sources
 
     state = {}
@@ -177,5 +244,5 @@ def _state_of(
         for source in find_sources(corpus, format, exclude=exclude):
             with suppress(OSError):
                 status = os.stat(source.path)
-                state[source.path] = (status.st_size, status.st_ctime_ns)
+                state[source.path] = (status.st_size, status.st_ctime_ns, source.groups)
     return state

@@ -23,6 +23,11 @@ COMMANDS = {
         "Build an index from a corpus: passages, embeddings, FAISS, BM25, manifest.",
     ),
     "plan": ("look", "Build", "State the size of an index before it is built."),
+    "rights": (
+        "index",
+        "Build",
+        "Show or change who may read the documents of an index; encodes nothing.",
+    ),
     "inspect": ("look", "Build", "Show what is in an index; --verify checks every checksum."),
     "ask": ("ask", "Ask", "Ask a question; prints answers with their evidence."),
     "retrieve": (

@@ -59,6 +59,13 @@ Read = Annotated[
     PositiveInt,
     Parameter(alias="--top-k", help="Passages to read for each question."),
 ]
+As = Annotated[
+    str | None,
+    Parameter(
+        name="--as",
+        help='Show what a person of these groups may read, such as staff,board; "": of none.',
+    ),
+]
 Limit = Annotated[
     PositiveInt | None,
     Parameter(help="Use only this number of questions, from the beginning."),

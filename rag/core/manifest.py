@@ -16,6 +16,9 @@ from rag.core.files import atomic_write_json, read_json
 NEWEST_VERSION = 4  # of indexes, whose manifest has stages and settings
 BUILDING_DIR = "building"  # in an index directory: a build that is not finished
 UPLOADS_DIR = "uploads"  # in an index directory: changes of documents that a server accepted
+# In an index directory: who may read which document, and the lock of those who change it.
+RIGHTS_DIR = "rights"
+RIGHTS_LOCK = ".rights.lock"
 MANIFEST_NAME = "manifest.json"
 
 

@@ -16,6 +16,8 @@ Value = str | int | float | bool
 Metadata = tuple[
     tuple[str, Value | tuple[Value, ...]], ...
 ]  # names and values; a tuple holds several values
+Groups = frozenset[str]
+"""Names of groups: those that a person belongs to, or that may read a document."""
 _SLIDES = (".pptx", ".pptm")
 Pages = tuple[tuple[int, str], ...]  # where in a text each page begins, and its label; in order
 

@@ -6,10 +6,17 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeGuard
 
-from rag.core.types import Metadata, Value, as_unicode
+from rag.core.errors import ConfigError
+from rag.core.types import Groups, Metadata, Value, as_unicode
 
 FILTER_FIELDS = ("path", "document")
 """What filters name without metadata: a file's path, a document's id."""
+
+GROUPS_FIELD = "groups"
+"""The field that names who may read a document: no metadata of its passages."""
+
+_MOST_GROUPS = 10_000
+_MOST_GROUP_CHARS = 500
 
 EXACT_LIMIT = 2**53
 """Below it every whole number is a float64, and no other is rounded to it."""
@@ -42,11 +49,53 @@ def metadata_of_fields(fields: Mapping[str, Any]) -> Metadata:
             )
         if not has_value(value):
             continue
+        if name == GROUPS_FIELD:
+            metadata.append((name, tuple(sorted(groups_of(value)))))
+            continue
         if is_list(value):
             metadata.append((name, tuple(_plain(name, item) for item in value)))
         else:
             metadata.append((name, _plain(name, value)))
     return tuple(metadata)
+
+
+def groups_of(value: object) -> Groups:
+    """The groups that a value names: a list of names, or a text with commas between them.
+
+    Raises:
+        ValueError: it names none, or one that cannot be a group's.
+
+    >>> sorted(groups_of("legal, hr")), sorted(groups_of(["CN=hr,OU=groups"]))
+    (['hr', 'legal'], ['CN=hr,OU=groups'])
+    """
+    names = value.split(",") if isinstance(value, str) else value
+    if not is_list(names) or not 0 < len(names) <= _MOST_GROUPS:
+        raise ValueError(f"groups: {value!r:.40}, expected 1 to {_MOST_GROUPS:,} names")
+    groups = set()
+    for name in names:
+        group = name.strip() if isinstance(name, str) else ""
+        is_name = 0 < len(group) <= _MOST_GROUP_CHARS and group.isprintable()
+        if group == "*" or not is_name:
+            raise ValueError(
+                f"groups: a group cannot be called {name!r:.40}: a document that everybody may read "
+                f"has no groups, and a name is text of at most {_MOST_GROUP_CHARS} characters"
+            )
+        groups.add(group)
+    return frozenset(groups)
+
+
+def groups_of_person(value: object) -> Groups:
+    """The groups that a person belongs to, as `groups_of` reads them; a person may be in none.
+
+    Raises:
+        ConfigError: a name cannot be a group's.
+    """
+    if not has_value(value):
+        return frozenset()
+    try:
+        return groups_of(value)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
 
 
 def has_value(value: object) -> bool:

@@ -19,6 +19,7 @@ from torch import nn
 from indexers.index import Index
 from indexers.index_writer import write_index
 from indexers.protocols import EncodesCorpus
+from indexers.rights import copy_rights
 from indexers.settings import BuildSettings
 from rag.core.errors import ConfigError, DataError
 from rag.core.types import Passage, Question
@@ -353,6 +354,7 @@ def _bind(
         export_model(config.out / "encoder", retriever, weights, form)
         encoder = BiEncoder.load(config.out / "encoder", device=retriever.device)
         settings = BuildSettings(index_type="flat")
+        copy_rights(index.directory, config.out / "index")
         write_index(config.out / "index", index.puts(), encoder=encoder, settings=settings)
         identity = encoder.identity
     export_model(folder / QUESTION_ENCODER, retriever, weights, form, only="question")

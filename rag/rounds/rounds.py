@@ -20,6 +20,7 @@ from typing import Any
 
 from indexers.index import Index
 from indexers.index_writer import write_index
+from indexers.rights import copy_rights
 from indexers.settings import BuildSettings
 from rag.core.errors import DataError
 from rag.core.files import atomic_write_json, directory_lock, read_json, sha256_file
@@ -176,5 +177,6 @@ def _index(config: RoundsConfig, folder: Path, encoder: Path) -> Path:
             index_type="plaid" if config.method == "colbert" else "flat",
         )
         origin = {"passages": source.version, "encoder": loaded.identity.weights_sha256}
+        copy_rights(source.directory, out)
         write_index(out, source.puts(), encoder=loaded, settings=settings, source=origin)
     return out

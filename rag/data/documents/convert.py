@@ -26,7 +26,7 @@ from rag.data.documents import archives, html, mail, office, pandoc, pdf, plain,
 from rag.data.documents.blocks import MAX_CHARS, Content, Unreadable, assemble
 from rag.data.documents.kinds import kind_of
 from rag.data.formats import kind_by_name, open_binary, strip_compression
-from rag.data.metadata import metadata_of_fields
+from rag.data.metadata import GROUPS_FIELD, metadata_of_fields
 from rag.data.records import Document
 
 _READ_BYTES = 1 << 20
@@ -76,6 +76,8 @@ def convert(data: bytes, name: str) -> Document:
         try:
             metadata += metadata_of_fields({field: value})
         except ValueError as error:
+            if field == GROUPS_FIELD:
+                raise Unreadable(*plain.UNREADABLE_RIGHTS, str(error)) from error
             notes.append(f"front matter: {error}")
     return assemble(content.title, content.pieces, notes, metadata)
 

@@ -13,7 +13,10 @@ import yaml
 from rag.core.optional import require
 from rag.data.documents import html
 from rag.data.documents.blocks import BULLET, Content, Piece, Unreadable, clean, first_heading
+from rag.data.metadata import GROUPS_FIELD
 from rag.data.table_text import quoted
+
+UNREADABLE_RIGHTS = ("unreadable rights", "name who may read it as groups: [staff, board]")
 
 _BYTE_ORDER_MARKED = ("utf-8-sig", "utf-16", "utf-32")
 _DECLARED = re.compile(rb"""(?:charset|encoding|coding)\s*[=:]\s*["']?\s*([A-Za-z][\w.:-]+)""")
@@ -33,6 +36,7 @@ _MIN_FULL_SHARE = 0.6
 _FRONT_MATTER = re.compile(r"\A---[ \t]*\n(.{0,50000}?)\n(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL)
 _FIELD = re.compile(r"[\w.-]+:(\s|\Z)|\s|[#-]|\Z")
 _TITLE = re.compile(r"""^title:[ \t]+(["']?)([^\s*&|>{[!].*?)\1[ \t]*$""", re.MULTILINE)
+_GROUPS = re.compile(rf"""^["']?{GROUPS_FIELD}["']?\s*:""", re.MULTILINE)
 # GitHub's notes: "> [!WARNING]".
 _ALERT = re.compile(r"\A\[!(\w+)\]\s*")
 # "# Title {#anchor}".
@@ -159,10 +163,13 @@ def markdown(source: str) -> Content:
     title = _title(front_matter) or first_heading(pieces)
     try:
         fields = stated_fields(front_matter)
-    except yaml.YAMLError:
+    except yaml.YAMLError as error:
+        if _GROUPS.search(front_matter):
+            raise Unreadable(*UNREADABLE_RIGHTS, "its front matter is no YAML") from error
         return Content(title, pieces, ["the front matter is no YAML: its fields are not read"])
-    if fields:
-        row = "; ".join(f"{quoted(name)}: {_quoted_value(fields[name])}" for name in fields)
+    shown = [name for name in fields if name != GROUPS_FIELD]
+    if shown:
+        row = "; ".join(f"{quoted(name)}: {_quoted_value(fields[name])}" for name in shown)
         pieces.insert(0, Piece("row", row))
     return Content(title, pieces, fields=fields)
 
@@ -171,7 +178,11 @@ def _front_matter(text: str) -> tuple[str, str]:
     """The lines of a document's metadata, "" if there are none, and the text below them."""
     text = _with_line_feeds(text)
     match = _FRONT_MATTER.match(text)
-    if match is None or not all(map(_FIELD.match, match[1].split("\n"))):
+    if match is None:
+        return "", text
+    has_fields_alone = all(map(_FIELD.match, match[1].split("\n")))
+    # Who states groups means front matter, whatever else is in it.
+    if not has_fields_alone and not _GROUPS.search(match[1]):
         return "", text
     return match[1], text[match.end() :]
 
@@ -202,6 +213,8 @@ def stated_fields(front_matter: str) -> dict[str, Any]:
         is_list = isinstance(node, yaml.SequenceNode)
         scalars = node.value if is_list else [node]
         is_nested = not all(isinstance(scalar, yaml.ScalarNode) for scalar in scalars)
+        if is_nested and name.value == GROUPS_FIELD:
+            raise yaml.YAMLError("groups are a list of names")
         if is_nested or name.value == "title":
             continue
         values = [value for value in map(_typed, scalars) if value not in (None, "")]

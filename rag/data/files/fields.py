@@ -8,7 +8,7 @@ from typing import Any, TypeGuard
 
 from rag.core.errors import DataError
 from rag.core.types import Passage
-from rag.data.metadata import has_value, is_list, metadata_of_fields
+from rag.data.metadata import GROUPS_FIELD, has_value, is_list, metadata_of_fields
 from rag.data.records import BadRecord, CorpusOptions, Document
 
 # Of psgs_w100 and Wikipedia extracts, of BEIR, of pyserini and Tevatron, of KILT.
@@ -118,7 +118,7 @@ class DocumentFields:
                 raise DataError(
                     f"{self._name}: there is no field {name!r}; the fields are {self._first_names}"
                 )
-        used = set(self._metadata)
+        used = {*self._metadata, GROUPS_FIELD}
         if not used.issubset(names):
             # The record whose fields these are.
             used.add("metadata")
@@ -140,6 +140,8 @@ class DocumentFields:
                 )
         if self._metadata:
             roles.append(f"metadata from {', '.join(self._metadata)}")
+        if GROUPS_FIELD in names:
+            roles.append(f"rights from {GROUPS_FIELD}")
         ignored = [name for name in names if name not in used]
         self.layout = ", ".join(roles)
         if ignored:
@@ -154,7 +156,8 @@ class DocumentFields:
         """The requested fields of a record, or of an object `metadata` in it."""
         within = record.get("metadata")
         fields = {**within, **record} if isinstance(within, Mapping) else record
-        found = {name: fields[name] for name in self._metadata if has_value(fields.get(name))}
+        names = dict.fromkeys([*self._metadata, GROUPS_FIELD])
+        found = {name: fields[name] for name in names if has_value(fields.get(name))}
         self._absent_metadata.difference_update(found)
         return found
 

@@ -9,6 +9,7 @@ from pathlib import Path, PurePath
 
 from rag.core.errors import ConfigError, DataError
 from rag.core.manifest import is_index
+from rag.core.types import Groups
 from rag.data.files.fields import DocumentFields, listed_names
 from rag.data.files.named import is_named
 from rag.data.files.rows import read_rows
@@ -25,6 +26,7 @@ from rag.data.formats import (
     record_format_by_name,
     strip_compression,
 )
+from rag.data.metadata import groups_of
 from rag.data.records import BadRecord, CorpusOptions, ReadReport
 
 # Records in a folder of data, but a table or a document among documents.
@@ -42,6 +44,8 @@ _ABOUT_DATA = (
 _GENERATED_FOLDERS = ("node_modules", "__pycache__", "_static", "_sources")
 # In a folder: patterns of what is left out of it.
 _IGNORE_FILE = ".ragignore"
+# In a folder: the groups that may read what is in it and below, one a line.
+_RIGHTS_FILE = ".rights"
 _ARCHIVES = (".zip", ".tar", ".tgz", ".tbz2", ".txz", ".7z", ".rar")
 # HotpotQA's abstracts, and others of WikiExtractor's --json.
 _WIKI_FILE = re.compile(r"wiki_\d+$")
@@ -56,11 +60,14 @@ class Source:
         name: name in messages and generated ids: path relative to the given folder, or the file
             name; with the folder's name in front if more was given, and the folders above if
             several share a name.
+        groups: who may read it, as the nearest file `.rights` says: in its folder, or in one above
+            within the folder that was given; None: nothing is said.
     """
 
     path: str
     format: str
     name: str
+    groups: Groups | None = None
 
 
 def find_sources(
@@ -112,7 +119,8 @@ def find_sources(
             folder = _Folder(Path(path), exclude, report or ReadReport())
             sources += folder.sources(format, prefix, has_text_field=bool(text_field))
         else:
-            sources.append(Source(path, _format_of_input(path, format), labels[path]))
+            stated = groups_of_folder(Path(path).parent)
+            sources.append(Source(path, _format_of_input(path, format), labels[path], stated))
     return sources
 
 
@@ -199,7 +207,7 @@ class _Folder:
         """
         corpus = find_in_folder(self._folder, "corpus.jsonl")
         if format == "auto" and corpus is not None:
-            return [Source(str(corpus), "jsonl", corpus.name)]
+            return [Source(str(corpus), "jsonl", corpus.name, self._groups_of(corpus))]
         formats = self._formats()
         kind = format
         if format == "auto":
@@ -214,7 +222,8 @@ class _Folder:
             path = str(self._folder / name)
             if found in accepted:
                 read_as = DOCUMENTS if kind == DOCUMENTS else found
-                sources.append(Source(path, read_as, prefix + name))
+                stated = self._groups_of(self._folder / name)
+                sources.append(Source(path, read_as, prefix + name, stated))
                 continue
             reason = found
             if found in CORPUS_FORMATS:
@@ -229,6 +238,14 @@ class _Folder:
                 hint="`rag docs indexing` lists the formats that are read",
             )
         return sources
+
+    def _groups_of(self, file: Path) -> Groups | None:
+        """The groups that the nearest folder states."""
+        for folder in file.parents:
+            stated = groups_of_folder(folder)
+            if stated is not None or folder == self._folder:
+                return stated
+        return None
 
     def _holds_records(self, formats: Mapping[str, str], has_text_field: bool) -> bool:
         """Whether the folder is one of records, not of documents among which tables may be."""
@@ -287,7 +304,7 @@ class _Folder:
             entries = [Path(folder, name) for name in sorted([*subfolders, *names])]
             subfolders.clear()
             for path in entries:
-                if path == self._folder / _IGNORE_FILE:
+                if path == self._folder / _IGNORE_FILE or path.name == _RIGHTS_FILE:
                     continue
                 reason = self._why_left_out(path)
                 if reason:
@@ -339,6 +356,25 @@ def _excluder(folder: Path, exclude: Sequence[str]) -> Callable[[str], bool]:
     except ValueError as error:
         raise ConfigError(
             f"{folder}: {error}", hint=f"write --exclude and {_IGNORE_FILE} as .gitignore"
+        ) from error
+
+
+def groups_of_folder(folder: Path) -> Groups | None:
+    """The groups that the file `.rights` in a folder names; None if there is no such file.
+
+    Raises:
+        DataError: it cannot be read, or names no group.
+    """
+    path = folder / _RIGHTS_FILE
+    if not os.path.lexists(path):
+        return None
+    try:
+        lines = map(str.strip, path.read_text("utf-8-sig").splitlines())
+        return groups_of([line for line in lines if line and not line.startswith("#")])
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"{path} does not say who may read its folder: {error}",
+            hint="write a group on each line; nothing was indexed",
         ) from error
 
 
