@@ -102,6 +102,12 @@ class EvaluationOptions(OpenOptions, total=False):
     seed: int
 
 
+class ScoringOptions(EvaluationOptions, total=False):
+    """Fields of `EvaluationSettings`, and those that open a pipeline."""
+
+    read: int
+
+
 class MiningOptions(TypedDict, total=False):
     """Fields of `retrievers.negatives.settings.MiningSettings`."""
 

@@ -1,11 +1,11 @@
 """Evaluate and compare with one function call each: the Python side of the commands."""
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Unpack, cast
 
 from indexers.index import Index
 from rag.config import load_config
@@ -21,24 +21,25 @@ from rag.eval.report import render_report
 from rag.eval.results import Evaluation, load_evaluation, load_evaluations
 from rag.eval.settings import EvaluationSettings
 from rag.eval.source import QuestionSource
-from rag.eval.systems import System, gold_system, open_results, system_of
+from rag.eval.systems import AnswersQuestions, System, gold_system, open_results, system_of
 from rag.opening import OpenSettings, resolve_reader
+from rag.options import OpenOptions, ScoringOptions
 from rag.pipeline import Pipeline
 
 REPORT_NAME = "report.html"
-Questions = Any  # a file, or what `questions_from` takes
+Evaluated = str | Path | Index | AnswersQuestions | None
 
 
 def evaluate(
-    index: Any = None,
-    questions: Questions = (),
+    index: Evaluated = None,
+    questions: object = (),
     out: str | Path | None = None,
     *,
     run: str | Path | None = None,
     reads: bool = True,
     split: str | None = None,
     command: str = "",
-    **options: Any,
+    **options: Unpack[ScoringOptions],
 ) -> Evaluation:
     """Ask every question, score every answer.
 
@@ -65,57 +66,65 @@ def evaluate(
     Example:
         `print(rag.evaluate(index="my-index", questions="dev.jsonl", limit=200).figures["em"])`
     """
-    opening = {name: options.pop(name) for name in OpenSettings.model_fields if name in options}
-    reads = reads and opening.get("reader") is not False
-    own = [
-        name
-        for name, value in opening.items()
-        if not isinstance(value, str | Path | int | float | None)
-    ]
-    if own and out is not None and Path(out).exists() and any(Path(out).iterdir()):
-        raise MismatchedArtifactError(
-            f"{out} holds results, and nothing tells whether they are those of the object given as {own[0]}",
-            hint="choose another out",
-        )
-    settings = load_config(EvaluationSettings, overrides=options)
-    if isinstance(questions, str | Path):
-        source = QuestionSource.of_file(questions, split=split)
-        stream = read_questions(questions)
-    else:
-        listed = questions_from(questions)
-        source, stream = QuestionSource.of_questions(listed, split=split), iter(listed)
-    if out is not None:  # refused before models are loaded
+    scoring: dict[str, object] = {**options}
+    opening = {name: scoring.pop(name) for name in OpenSettings.model_fields if name in scoring}
+    _refuse_objects(opening, out)
+    settings = load_config(EvaluationSettings, overrides=scoring)
+    source, stream = _read(questions, split)
+    if out is not None:
+        # Refused before models are loaded.
         check_target(out, folder=True)
         if run is None and Path(out).exists():
             runner.check_folder(Path(out), runner.stated(settings, source))
     stream = _refuse_unjudged(stream)
-    if run is not None:
-        opened = Index.open(index) if isinstance(index, str | Path) else index
-        opened = opened.index if isinstance(opened, Pipeline) else opened
-        system, depth = open_results(Path(run), None if opened is None else opened.passages.find)
-        ks = tuple(k for k in settings.ks if k <= depth) or (depth,)
-        settings = settings.replaced(ks=ks, read=min(settings.read, depth))
-        if opened is None and settings.profile == "kilt":
-            raise ConfigError(
-                "KILT's figures are of pages, and a run without its index names passages alone",
-                hint="give the index that was searched",
-            )
-        if opened is None and ".json" not in Path(run).suffixes:  # ids alone can be judged
-            stream = (replace(question, answers=()) for question in stream)
+    if run is None:
+        reads = reads and opening.get("reader") is not False
+        system, opened = _open_system(index, cast("OpenOptions", opening), settings, reads=reads)
     else:
-        system, opened = _open_system(index, opening, settings, reads=reads)
-    resolver = None
-    if opened is not None:
+        opened = _index_of(index)
+        system, settings = _open_run(Path(run), opened, settings)
+        if opened is None and ".json" not in Path(run).suffixes:
+            # Ids alone can be judged.
+            stream = (replace(question, answers=()) for question in stream)
+    holder = None
+    if out is None:
+        holder = tempfile.TemporaryDirectory(prefix="rag-evaluation-")
+        out = holder.name
+    place = Path(out)
+    notes: list[str] = []
+    if opened is None:
+        runner.evaluate(system, stream, place, settings, source=source, command=command)
+    else:
         resolver = GoldResolver(opened.passages, opened.documents)
         system = replace(system, document_of=opened.document_of)
-    holder = tempfile.TemporaryDirectory(prefix="rag-evaluation-") if out is None else None
-    place = Path(holder.name if holder is not None else str(out))
-    resolved = stream if resolver is None else map(resolver, stream)
-    runner.evaluate(system, resolved, place, settings, source=source, command=command)
+        resolved = map(resolver, stream)
+        runner.evaluate(system, resolved, place, settings, source=source, command=command)
+        notes += resolver.notes()
     evaluation = load_evaluation(place)
-    notes = [*([] if resolver is None else resolver.notes()), *_notes(evaluation)]
     atomic_write_text(place / REPORT_NAME, render_report([evaluation]))
+    notes += _notes(evaluation)
     return replace(evaluation, notes=tuple(notes), holder=holder)
+
+
+def _refuse_objects(opening: Mapping[str, object], out: str | Path | None) -> None:
+    """Refuse to continue results with an object, of which nothing tells whether it made them."""
+    if out is None or not Path(out).exists() or not any(Path(out).iterdir()):
+        return
+    for name, value in opening.items():
+        if not isinstance(value, str | Path | int | float | None):
+            raise MismatchedArtifactError(
+                f"{out} holds results, and nothing tells whether they are those of the object "
+                f"given as {name}",
+                hint="choose another out",
+            )
+
+
+def _read(questions: object, split: str | None) -> tuple[QuestionSource, Iterator[Question]]:
+    """Where questions are from, and the questions."""
+    if isinstance(questions, str | Path):
+        return QuestionSource.of_file(questions, split=split), read_questions(questions)
+    listed = questions_from(questions)
+    return QuestionSource.of_questions(listed, split=split), iter(listed)
 
 
 def _refuse_unjudged(questions: Iterator[Question]) -> Iterator[Question]:
@@ -130,8 +139,36 @@ def _refuse_unjudged(questions: Iterator[Question]) -> Iterator[Question]:
     raise DataError("no question has answers or gold passages", hint=hint)
 
 
+def _index_of(index: Evaluated) -> Index | None:
+    """The index that holds the passages of search results; None if none was given."""
+    if isinstance(index, Pipeline):
+        return index.index
+    if isinstance(index, str | Path):
+        return Index.open(index)
+    if index is None or isinstance(index, Index):
+        return index
+    raise ConfigError(
+        f"the index is a {type(index).__name__}, and results of another search are to be scored",
+        hint="give the index that was searched, or leave it out",
+    )
+
+
+def _open_run(
+    run: Path, index: Index | None, settings: EvaluationSettings
+) -> tuple[System, EvaluationSettings]:
+    """What replays search results, and the settings within their depth."""
+    if index is None and settings.profile == "kilt":
+        raise ConfigError(
+            "KILT's figures are of pages, and a run without its index names passages alone",
+            hint="give the index that was searched",
+        )
+    system, depth = open_results(run, None if index is None else index.passages.find)
+    ks = tuple(k for k in settings.ks if k <= depth) or (depth,)
+    return system, settings.replaced(ks=ks, read=min(settings.read, depth))
+
+
 def _open_system(
-    index: Any, opening: dict[str, Any], settings: EvaluationSettings, *, reads: bool
+    index: Evaluated, opening: OpenOptions, settings: EvaluationSettings, *, reads: bool
 ) -> tuple[System, Index | None]:
     """What is evaluated, and its index."""
     if isinstance(index, str | Path | Index):
@@ -142,32 +179,34 @@ def _open_system(
             return system_of(index, is_checked=isinstance(index, Pipeline)), opened
         lookup = None if opened is None else opened.passages.find
         return gold_system(index.reader, lookup, index.identity), opened
-    if settings.gold and reads:
-        opening_settings = load_config(OpenSettings, overrides=opening)
-        reader = resolve_reader(
-            opening_settings.reader, opening_settings.precision, opening_settings.effort
+    if not settings.gold or not reads:
+        raise ConfigError(
+            "no index was given",
+            hint="give one, or results to be scored as run, or a reader and gold=True to read gold "
+            "passages",
         )
-        assert reader is not None, "only reader=False opens none"
-        return gold_system(reader, None), None
-    raise ConfigError(
-        "no index was given",
-        hint="give one, or results to be scored as run, or a reader and gold=True to read gold passages",
-    )
+    models = load_config(OpenSettings, overrides=opening)
+    reader = resolve_reader(models.reader, models.precision, models.effort)
+    assert reader is not None, "only reader=False opens none"
+    return gold_system(reader, None), None
 
 
 def _notes(evaluation: Evaluation) -> list[str]:
     """Warnings about the figures."""
-    figures, notes = evaluation.figures, []
-    outcomes = [(record.get("failure"), not record["hits"]) for record in evaluation.records()]
-    if failures := [failure for failure, _ in outcomes if failure]:
-        notes += [
-            f"{len(failures):,} questions could not be read and count as unanswered: {failures[0]} "
-            "(the same evaluation asks them again)"
-        ]
-    if empty := sum(has_no_hits for _, has_no_hits in outcomes):
-        notes += [f"{empty:,} questions have no results at all, and count as not found"]
-    if not main_figures(figures):
-        notes += ["no figures: no question has gold passages in this index"]
+    notes: list[str] = []
+    failures: list[str] = []
+    n_without_hits = 0
+    for record in evaluation.records():
+        if record.get("failure"):
+            failures.append(record["failure"])
+        n_without_hits += not record["hits"]
+    if failures:
+        counted = f"{len(failures):,} questions could not be read and count as unanswered"
+        notes.append(f"{counted}: {failures[0]} (the same evaluation asks them again)")
+    if n_without_hits:
+        notes.append(f"{n_without_hits:,} questions have no results at all, and count as not found")
+    if not main_figures(evaluation.figures):
+        notes.append("no figures: no question has gold passages in this index")
     return notes
 
 
