@@ -18,12 +18,12 @@ from starlette.staticfiles import StaticFiles
 
 from rag import __version__
 from serve import chat, documents
-from serve.engine import Engine, OpenPipeline, open_pipeline
+from serve.engine import Engine
 from serve.errors import ApiError, ErrorOut, add_error_handlers
 from serve.middleware import Gate, number_of_key
 from serve.routes import router
 from serve.settings import ServeSettings
-from serve.uploads import Uploads
+from serve.shelves import OpenPipeline, open_pipeline
 
 RUN_PREFIX = "rag-serve-"  # of temporary folders of servers
 _WEB = Path(__file__).parent / "web"
@@ -57,14 +57,13 @@ def create_app(
     if folder is None:
         folder = Path(own.enter_context(tempfile.TemporaryDirectory(prefix=RUN_PREFIX)))
     engine = Engine(settings, open_pipeline, folder)
-    uploads = Uploads(engine)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         engine.batcher.start()
         tasks = [
             asyncio.create_task(work)
-            for work in (engine.load(on_load_error), engine.follow_updates(), uploads.run())
+            for work in (engine.load(on_load_error), engine.follow_updates())
         ]
         if opens_first:
             await tasks[0]
@@ -91,7 +90,6 @@ def create_app(
         middleware=[Middleware(Gate, settings=settings, metrics=engine.metrics, routes=api_routes)],
     )
     app.state.engine = engine
-    app.state.uploads = uploads
     for part in _ROUTERS:
         app.include_router(part)
     app.router.routes.extend(_page_routes(settings))
@@ -109,7 +107,8 @@ def _page_routes(settings: ServeSettings) -> list[BaseRoute]:
 
     async def page_settings(request: Request) -> Response:
         engine: Engine = request.app.state.engine
-        pipeline = engine.pipeline
+        shelf = engine.shelves[""]
+        pipeline = shelf.pipeline
         folders: list[str] = []
         with suppress(ApiError):  # names of files are for those with a key
             if settings.api_keys:
@@ -123,7 +122,7 @@ def _page_routes(settings: ServeSettings) -> list[BaseRoute]:
                 "files": settings.files is not None,
                 "feedback": settings.feedback_file is not None,
                 "folders": folders,
-                "read_only": engine.read_only(),
+                "read_only": shelf.read_only(),
             }
         )
 

@@ -181,11 +181,13 @@ async def chat(body: ChatRequest, request: Request, engine: AppEngine) -> Respon
     answers = []
     no_answer_confidence = 1.0
     if GREETING.fullmatch(message):
-        engine.require_ready()
+        engine.scope(request)
         understood = message
         content = _GREETED
     else:
-        job = Job("ask", _TOP_K, _N_BEST, conditions, context=context_of(message, previous))
+        scope = engine.scope(request)
+        context = context_of(message, previous)
+        job = Job("ask", scope, _TOP_K, _N_BEST, conditions, context=context)
         (result,) = await engine.run(request, job, [message])
         understood = f"{job.context} {message}" if job.context else message
         base_url = _base_url(request)
@@ -379,7 +381,8 @@ async def embeddings(body: EmbeddingsRequest, request: Request, engine: AppEngin
     score.
     """
     _model(body.model, engine)
-    encoded = await engine.run(request, Job("embed", side=body.input_type), body.input)
+    job = Job("embed", engine.scope(request), side=body.input_type)
+    encoded = await engine.run(request, job, body.input)
     if len({result["index_version"] for result in encoded}) > 1:  # perhaps with another encoder
         message = "the index was replaced while its encoder was used"
         raise refused("index_changed", message, 1)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 from urllib.parse import quote
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Query, Request
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -31,6 +31,7 @@ from starlette.responses import (
     Response,
 )
 
+from indexers.documents import DocumentEntry
 from rag.core.types import Passage
 from rag.data.corpus import fault_of
 from rag.data.documents.pdf import number_of_page
@@ -43,6 +44,7 @@ from serve.engine import Engine
 from serve.errors import ApiError, describe, invalid_request
 from serve.responses import Accepted, DeletedOut, DocumentId, DocumentOut, DocumentsOut
 from serve.routes import AppEngine
+from serve.shelves import Shelf
 from serve.uploads import WAIT_S, Change, Uploads, Version
 
 Body = TypeVar("Body")
@@ -57,12 +59,6 @@ Name = Annotated[str, StringConstraints(strict=True)]
 _NO_SCRIPTS = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
-def _uploads(request: Request) -> Uploads:
-    uploads: Uploads = request.app.state.uploads
-    return uploads
-
-
-_Uploads = Annotated[Uploads, Depends(_uploads)]
 _Wait = Annotated[bool, Query(description="answer once the change is made and searched")]
 _WAITED = "With `wait=true`: the change is on disk and searched"
 _ANY_FILE = {"*/*": {"schema": {"type": "string", "format": "binary"}}}
@@ -118,18 +114,22 @@ _FORM["properties"]["file"] = {"type": "string", "format": "binary"}
 _BODIES = {"application/json": {"schema": _JSON}, "multipart/form-data": {"schema": _FORM}}
 
 
-def _check_access(engine: Engine, *, changes: bool = True) -> None:
-    """Refuse access to documents without API keys, and changes where the server cannot write."""
+def _shelf(request: Request, engine: Engine, *, changes: bool = True) -> Shelf:
+    """The shelf whose documents a request asks for or changes.
+
+    Access is refused without API keys, and changes where the server cannot write.
+    """
     if not engine.settings.api_keys:
         message = (
             "documents cannot be read or changed over HTTP because this server has no API keys"
         )
         raise ApiError(403, "documents_disabled", message, hint="set RAG_SERVE_API_KEYS")
-    engine.require_ready()
-    reason = engine.read_only() if changes else ""
+    shelf = engine.shelf(engine.scope(request))
+    reason = shelf.read_only() if changes else ""
     if reason:
         message = f"the index cannot be changed: {reason}"
         raise ApiError(409, "index_read_only", message, hint="nothing was changed")
+    return shelf
 
 
 @router.post(
@@ -140,9 +140,7 @@ def _check_access(engine: Engine, *, changes: bool = True) -> None:
     responses={200: {"model": DocumentsOut, "description": _WAITED}},
     openapi_extra={"requestBody": {"required": True, "content": _BODIES}},
 )
-async def send(
-    request: Request, engine: AppEngine, uploads: _Uploads, wait: _Wait = False
-) -> Response:
+async def send(request: Request, engine: AppEngine, wait: _Wait = False) -> Response:
     """Documents as JSON, or files (PDF, Office, HTML, Markdown, …) as form fields of any name.
 
     The id of a file is its name; a document takes the place of the one with its id. `metadata` are
@@ -152,7 +150,7 @@ async def send(
     comes then. Sending the same again changes nothing. Of several files those that cannot be read
     are named (`unreadable`), the others added; `notes` says what conversion lost.
     """
-    _check_access(engine)  # before anything is read
+    shelf = _shelf(request, engine)  # before anything is read
     if request.headers.get("content-type", "").startswith("multipart/form-data"):
         documents, remarks = await _uploaded(request, engine)
     else:
@@ -162,15 +160,15 @@ async def send(
     if problem:
         raise invalid_request(problem, "nothing was changed")
     change = Change(documents=tuple(documents), until_s=_until(wait))
-    version = await uploads.add(change)
+    version = await shelf.uploads.add(change)
     if not wait:
         ids = [DocumentId(id=document.id) for document in documents]
         return _accepted(version, documents=ids, **remarks)
-    version = await _made(uploads, version)
+    version = await _made(shelf.uploads, version)
     made = DocumentsOut(
         documents=version.documents,
         index_version=version.index_version,
-        total=len(engine.require_ready().index.documents),
+        total=len(shelf.require_open().index.documents),
         next=None,
         **remarks,
     )
@@ -207,8 +205,8 @@ async def _made(uploads: Uploads, version: Version) -> Version:
 @router.get("/v1/versions/{id}", tags=["documents"], response_model_exclude_defaults=True)
 async def version(
     id: str,
+    request: Request,
     engine: AppEngine,
-    uploads: _Uploads,
     wait_s: Annotated[float, Query(ge=0, le=60)] = 0.0,
 ) -> Version:
     """What became of a change that was accepted: it is waiting, made and searched, or failed.
@@ -216,8 +214,8 @@ async def version(
     With `wait_s`, the answer waits for the end up to so many seconds. A document that could not be
     added stands in `failed`, with the reason. The last thousand changes are known.
     """
-    _check_access(engine, changes=False)
-    found = await uploads.find(id, wait_s)
+    shelf = _shelf(request, engine, changes=False)
+    found = await shelf.uploads.find(id, wait_s)
     if found is None:
         raise ApiError(404, "version_not_found", f"no change has the id {id[:100]!r}")
     return found
@@ -304,6 +302,7 @@ def validated(validate: Callable[[Any], Body], value: Any) -> Body:
 
 @router.get("/v1/documents", tags=["documents"], response_model_exclude_unset=True)
 async def listing(
+    request: Request,
     engine: AppEngine,
     after: str | None = None,
     limit: Annotated[int, Query(ge=1, le=_MOST_LISTED)] = 100,
@@ -313,12 +312,10 @@ async def listing(
 
     `next` is null at the end.
     """
-    _check_access(engine, changes=False)
-    pipeline = engine.require_ready()
-    documents = pipeline.index.documents
+    _shelf(request, engine, changes=False)
     try:
         # One more than is shown tells whether others follow.
-        page = await engine.in_thread(documents.page, after, limit + 1)
+        version, total, page = await engine.read(engine.scope(request), _page, after, limit + 1)
     except KeyError:
         message = f"no document has the id {str(after)[:100]!r}"
         raise ApiError(404, "document_not_found", message) from None
@@ -328,10 +325,18 @@ async def listing(
     ]
     return DocumentsOut(
         documents=shown,
-        index_version=pipeline.index_version,
-        total=len(documents),
+        index_version=version,
+        total=total,
         next=listed[-1].id if len(page) > limit else None,
     )
+
+
+def _page(
+    pipeline: Pipeline, after: str | None, limit: int
+) -> tuple[str, int, list[DocumentEntry]]:
+    """The version of the index, the number of its documents, and those after `after`."""
+    documents = pipeline.index.documents
+    return pipeline.index_version, len(documents), documents.page(after, limit)
 
 
 @router.delete(
@@ -342,17 +347,17 @@ async def listing(
     responses={200: {"model": DeletedOut, "description": _WAITED}},
 )
 async def delete(
-    document_id: str, engine: AppEngine, uploads: _Uploads, wait: _Wait = False
+    document_id: str, request: Request, engine: AppEngine, wait: _Wait = False
 ) -> Response:
     """Delete a document's passages from the index; it is accepted and made as one that is sent.
 
     If there is no such document, `deleted` is false.
     """
-    _check_access(engine)
-    version = await uploads.add(Change(deleted=(document_id,), until_s=_until(wait)))
+    shelf = _shelf(request, engine)
+    version = await shelf.uploads.add(Change(deleted=(document_id,), until_s=_until(wait)))
     if not wait:
         return _accepted(version)
-    version = await _made(uploads, version)
+    version = await _made(shelf.uploads, version)
     is_deleted = version.deleted[document_id]
     return _body(
         DeletedOut(id=document_id, deleted=is_deleted, index_version=version.index_version)
@@ -365,7 +370,7 @@ async def delete(
     response_class=FileResponse,
     responses={200: {"content": _ANY_FILE}},
 )
-async def file(path: str, engine: AppEngine, page: str = "") -> Response:
+async def file(path: str, request: Request, engine: AppEngine, page: str = "") -> Response:
     """The file that a passage's location names, where the server has its folder.
 
     PDF, HTML and text are shown by a browser, HTML without its scripts; other files are downloaded.
@@ -376,16 +381,16 @@ async def file(path: str, engine: AppEngine, page: str = "") -> Response:
     if folder is None:
         hint = "set RAG_SERVE_FILES to the folder that was indexed"
         raise ApiError(403, "files_disabled", "files are not served here", hint=hint)
-    is_sent, passages = await engine.in_thread(_indexed, engine.require_ready(), path)
+    is_sent, passages = await engine.read(engine.scope(request), _indexed, path)
     if is_sent:
         return PlainTextResponse(_text_of(passages), headers=_HEADERS)
-    place = await engine.in_thread(_inside, folder, path) if passages else None
+    place = await engine.threads.in_thread(_inside, folder, path) if passages else None
     if place is None:
         hint = "it is gone, or was not indexed"
         raise ApiError(404, "file_not_found", f"there is no file {path[:100]!r}", hint=hint)
     kind = kind_by_name(path)
     if kind == "pdf" and page:
-        number = await engine.in_thread(number_of_page, place, page)
+        number = await engine.threads.in_thread(number_of_page, place, page)
         # relative, for proxies that serve this below another path
         return RedirectResponse(f"./{quote(path.rsplit('/', 1)[-1])}#page={number}", 303)
     if kind == "pdf":  # a sandbox would stop the browser's own viewer

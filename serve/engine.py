@@ -5,49 +5,41 @@ ready.
 from __future__ import annotations
 
 import asyncio
-import gc
-import os
 import time
-import weakref
 from collections.abc import Callable, Coroutine, Hashable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar
 
 from starlette.requests import Request
 
 from rag.core.errors import (
     ConfigError,
-    MismatchedArtifactError,
     QuestionError,
     RagError,
     ReaderError,
     RetrievalError,
 )
 from rag.core.log import get_logger, stage
-from rag.core.manifest import index_version
 from rag.core.types import Hit, Passage, PolicyName
 from rag.data.filters import Filter, FilterError
-from rag.opening import OpenSettings
 from rag.policies import open_policy
 from serve.batching import ItemFailed, MicroBatcher
 from serve.conversions import Conversions
 from serve.errors import ApiError, invalid_request, refused, shutting_down
 from serve.metrics import ServerMetrics
 from serve.settings import ServeSettings
+from serve.shelves import OpenPipeline, Scope, Shelf, Threads
 
 if TYPE_CHECKING:
     from rag.pipeline import Pipeline
 
 log = get_logger(__name__)
 State = Literal["loading", "ready", "failed", "stopping"]
-OpenPipeline = Callable[[ServeSettings], "Pipeline"]
 Result = TypeVar("Result")
-SEE_LOG = "the server's log has the reason"
-FOLLOW_S = 2.0  # between two looks for an update of the index
+Looked = ParamSpec("Looked")
+FOLLOW_S = 2.0  # between two looks for an update of an index
 _BATCH_WAIT_S = 0.008  # longest wait for a batch to fill up
 _CLOSE_S = 5.0  # for what no request waits for any more
 _FAILURES: tuple[tuple[type[Exception], tuple[int, str, str]], ...] = (
@@ -67,6 +59,7 @@ class Job:
     """
 
     kind: Literal["ask", "retrieve", "embed"]
+    scope: Scope
     top_k: int = 0
     n_best: int = 0
     filter: Filter | None = None
@@ -76,28 +69,25 @@ class Job:
 
 
 class Engine:
-    """State of a running application: the pipeline, the queue, and readiness.
+    """State of a running application: its shelves, the queue, and readiness.
 
     Args:
         open_pipeline: opens the index at start and at each reload; runs on a thread.
         folder: of this run, for files that all workers of the server share.
 
     Attributes:
-        pipeline: in use by new requests; None while loading. Running requests finish on the one
-            with which they started; the index of one that was replaced is closed once none refers
-            to it any more.
+        shelves: the indexes by their names; the only one of a server has the name "".
     """
 
     def __init__(self, settings: ServeSettings, open_pipeline: OpenPipeline, folder: Path) -> None:
-        self.settings, self._open = settings, open_pipeline
-        self.pipeline: Pipeline | None = None
+        self.settings = settings
         self.metrics = ServerMetrics()
+        self.threads = Threads()
+        self.shelves = {"": Shelf(settings, open_pipeline, self.threads, self.metrics)}
         self.state: State = "loading"
         self.created_s = int(time.time())
         self.conversions = Conversions(folder, settings.conversions)
-        self._reload_lock = asyncio.Lock()
-        self._reads = ThreadPoolExecutor(thread_name_prefix="rag-read")
-        self._changes = ThreadPoolExecutor(2, thread_name_prefix="rag-change")  # which take long
+        self._uploads = set[asyncio.Task[None]]()
         self._batcher = partial(
             MicroBatcher,
             self._run_batch,
@@ -114,16 +104,17 @@ class Engine:
         """Open the index and become ready; on failure the state is "failed", and the log has the
         reason.
         """
+        shelf = self.shelves[""]
         try:
-            pipeline = await self.in_background(self._open, self.settings)
+            pipeline = await shelf.open()
         except Exception as error:
             self.state = "failed"
             is_bug = not isinstance(error, RagError)
             log.error("the index could not be opened: %s", error, exc_info=is_bug)
             on_error(error)
             return
-        await self._install(pipeline)
-        if reason := self.read_only():
+        reason = shelf.read_only()
+        if reason:
             log.warning("documents cannot be changed: %s", reason)
         workers = 0 if pipeline.reader is None else pipeline.reader.max_concurrent
         if workers:
@@ -131,70 +122,21 @@ class Engine:
             self._readings.start()
         if self.state == "loading":
             self.state = "ready"
-
-    def read_only(self) -> str:
-        """Why documents cannot be changed; "" if they can, or if that is off because there are no
-        keys.
-        """
-        folder = self.settings.index
-        may_write = not self.settings.api_keys or not folder.exists() or os.access(folder, os.W_OK)
-        return "" if may_write else "its folder is read-only for this server"
-
-    async def replace(self, *, anew: bool = False) -> None:
-        """Switch to the version of the index that is on disk now; if it cannot be opened, the one
-        in use stays, and the log has the reason.
-
-        Args:
-            anew: also open its models anew, and the same version again; else those in use are kept
-                if they belong to the index.
-        """
-        async with self._reload_lock:
-            if self.state != "ready":
-                return
-            version = self.require_ready().index_version
-            if not anew and await self.in_thread(_version_in, self.settings.index) == version:
-                return
-            try:
-                opened = await self.in_background(self._opened, anew)
-            except Exception:
-                log.exception("the index could not be opened; the one in use stays")
-                return
-            await self._install(opened)
-
-    def _opened(self, anew: bool) -> Pipeline:
-        if not anew:
-            with suppress(MismatchedArtifactError):  # models and all have to be opened
-                return open_newer(self.require_ready())
-        return self._open(self.settings)
+            self._uploads.add(asyncio.create_task(shelf.uploads.run()))
 
     async def follow_updates(self) -> None:
         """Look for updates that other processes write, and switch to them, until cancelled."""
-        seen = (
-            None  # a version that cannot be opened is tried once, an index that is gone logged once
-        )
         while True:
             await asyncio.sleep(FOLLOW_S)
-            version = await self.in_thread(_version_in, self.settings.index)
-            if self.state != "ready" or version == seen:
-                continue
-            seen = version
-            if not version:
-                log.warning("%s holds no readable index; the one in use stays", self.settings.index)
-            # no name here for the pipeline in use: it would keep a replaced one in memory
-            elif version != self.require_ready().index_version:
-                await self.replace()
+            if self.state == "ready":
+                for shelf in self.shelves.values():
+                    await shelf.look()
 
-    async def _install(self, pipeline: Pipeline) -> None:
-        previous = None if self.pipeline is None else self.pipeline.index_version
-        weakref.finalize(pipeline, pipeline.index.close)
-        self.pipeline = pipeline
-        self.metrics.index_changed(pipeline.index_version, len(pipeline.index.passages), previous)
-        versions = {"index_version": pipeline.index_version, "previous_index_version": previous}
-        log.info("index in use: %s", self.settings.index.resolve(), extra=versions)
-        if previous is not None:
-            await self.in_background(
-                gc.collect
-            )  # which closes the index of a pipeline that refers to itself
+    async def reload(self) -> None:
+        """Open index and models anew."""
+        if self.state == "ready":
+            for shelf in self.shelves.values():
+                await shelf.replace(anew=True)
 
     async def close(self) -> None:
         """Refuse new questions, finish the accepted ones, release the index; a second call does
@@ -203,39 +145,48 @@ class Engine:
         if self.state == "stopping":
             return
         self.state = "stopping"
+        for task in self._uploads:
+            task.cancel()
         batchers = [batcher for batcher in (self.batcher, self._readings) if batcher is not None]
         if not all(await asyncio.gather(*(batcher.close(_CLOSE_S) for batcher in batchers))):
             log.warning("accepted questions were not finished")
-        self.pipeline = None
+        for shelf in self.shelves.values():
+            shelf.pipeline = None
 
-    async def in_thread(self, function: Callable[..., Result], *args: object) -> Result:
-        """Call a short `function` on a thread; it runs to its end even if the caller is
-        cancelled.
-        """
-        return await asyncio.wrap_future(self._reads.submit(function, *args))
-
-    async def in_background(self, function: Callable[..., Result], *args: object) -> Result:
-        """The same for a long one, which opens or writes an index; it takes no thread from the
-        short ones.
-        """
-        return await asyncio.wrap_future(self._changes.submit(function, *args))
-
-    def require_ready(self) -> Pipeline:
-        """The pipeline in use.
+    def scope(self, request: Request) -> Scope:
+        """What a request may see: the one place in which that is decided.
 
         Raises:
             ApiError: 503 while loading, after a failed load, or while stopping.
         """
-        pipeline = self.pipeline
+        self._require_ready()
+        return Scope(tuple(self.shelves))
+
+    def shelf(self, scope: Scope) -> Shelf:
+        """The only shelf of a scope."""
+        (name,) = scope.shelves
+        return self.shelves[name]
+
+    async def read(
+        self,
+        scope: Scope,
+        look_up: Callable[Concatenate[Pipeline, Looked], Result],
+        *args: Looked.args,
+        **options: Looked.kwargs,
+    ) -> Result:
+        """Look something up in the only shelf of a scope, by a short function of its pipeline."""
+        pipeline = self.shelf(scope).require_open()
+        return await self.threads.in_thread(partial(look_up, pipeline, *args, **options))
+
+    def _require_ready(self) -> None:
         if self.state == "stopping":
             raise shutting_down()
         if self.state == "failed":
             raise refused(
                 "load_failed", "the index could not be opened", 30, "see the server's log"
             )
-        if pipeline is None or self.state == "loading":
+        if self.state == "loading":
             raise refused("not_ready", "the index is still being loaded", 2)
-        return pipeline
 
     async def run(self, request: Request, job: Job, questions: list[str]) -> list[dict[str, Any]]:
         """Results for questions as JSON values, in order; timings include the wait in the queue.
@@ -244,7 +195,6 @@ class Engine:
             ApiError: 503 if not ready or full; 500 or 502 if a question fails, with its number; 499
                 and 504 as `while_connected`.
         """
-        self.require_ready()
         fields = request.state.log_fields
         fields["n_questions"] = len(questions)
         work = self._batched(job, questions, request.state.request_id)
@@ -300,10 +250,7 @@ class Engine:
     ) -> list[dict[str, Any] | BaseException]:
         """Run one batch on a worker thread; a question that failed has an error as its result."""
         assert isinstance(job, Job)
-        pipeline = self.pipeline
-        assert (
-            pipeline is not None
-        )  # questions are accepted once there is one, and finished before it goes
+        pipeline = self.shelf(job.scope).require_open()
         results: list[dict[str, Any] | BaseException]
         if job.kind == "ask":
             answer_sets = pipeline.ask_many(
@@ -380,61 +327,6 @@ def _failure(
     return ApiError(status, code, which + message, hint=hint)
 
 
-def open_pipeline(settings: ServeSettings) -> Pipeline:
-    """Open the pipeline of the settings' index and warm it up with one question.
-
-    A model elsewhere is not asked: its outage would keep the searches from starting, too.
-
-    Raises:
-        RagError: the index or a model cannot be used.
-    """
-    from rag.pipeline import Pipeline
-    from rag.scale.search import open_sharded
-
-    index = settings.index if settings.ray is None else open_sharded(settings.index, settings.ray)
-    pipeline = Pipeline.open(index, **settings.model_dump(include=set(OpenSettings.model_fields)))
-    try:
-        reader = pipeline.reader
-        if reader is None or reader.max_concurrent:
-            # A model at an address is not asked: its outage must not stop the search.
-            pipeline.retrieve("Is everything loaded?")
-        else:
-            pipeline.ask("Is everything loaded?")
-    except BaseException:
-        pipeline.close()
-        raise
-    return pipeline
-
-
-def open_newer(pipeline: Pipeline) -> Pipeline:
-    """The version of a pipeline's index that is on disk now, with the same models.
-
-    Raises:
-        MismatchedArtifactError: the index has another encoder now, or its retriever cannot move to
-            another.
-        RagError: the index is damaged.
-    """
-    from indexers.index import Index
-    from rag.pipeline import Pipeline
-
-    index = Index.open(pipeline.index.directory)
-    try:
-        if pipeline.index.encoder_identity is not None:
-            index.check_encoder(pipeline.index.encoder_identity)
-        return Pipeline(index, pipeline.retriever.over(index), pipeline.reader)
-    except BaseException:
-        index.close()
-        raise
-
-
 async def _disconnected(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-def _version_in(folder: Path) -> str:
-    """The version of the index in a folder; "" if its manifest cannot be read."""
-    try:
-        return index_version(folder)
-    except (RagError, OSError):  # also of a file system that is away for a while
-        return ""

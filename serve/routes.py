@@ -156,7 +156,9 @@ async def ask(body: AskRequest, request: Request, engine: AppEngine) -> Response
 
     With `question` the result is one object, with `questions` it is `{"results": [...]}`.
     """
-    job = Job("ask", body.top_k, body.n_best, parse_filter(body.filter), policy=body.policy)
+    conditions = parse_filter(body.filter)
+    scope = engine.scope(request)
+    job = Job("ask", scope, body.top_k, body.n_best, conditions, policy=body.policy)
     return JSONResponse(body.shown(await engine.run(request, job, body.texts)))
 
 
@@ -171,20 +173,24 @@ async def retrieve(body: RetrieveRequest, request: Request, engine: AppEngine) -
 
     With `question` the result is one object, with `questions` it is `{"results": [...]}`.
     """
-    job = Job("retrieve", body.top_k, filter=parse_filter(body.filter))
+    conditions = parse_filter(body.filter)
+    job = Job("retrieve", engine.scope(request), body.top_k, filter=conditions)
     return JSONResponse(body.shown(await engine.run(request, job, body.texts)))
 
 
 @router.get("/v1/passages/{passage_id:path}", tags=["questions"], response_model=NeighboursOut)
 async def passage(
-    passage_id: str, engine: AppEngine, around: Annotated[int, Query(ge=0, le=20)] = 0
+    passage_id: str,
+    request: Request,
+    engine: AppEngine,
+    around: Annotated[int, Query(ge=0, le=20)] = 0,
 ) -> Response:
     """Title and text of a passage, its metadata, and its location in the file it comes from, if
     any.
 
     With `around` also that many passages `before` and `after` it in its document.
     """
-    shown = await engine.in_thread(_look_up, engine.require_ready(), passage_id, around)
+    shown = await engine.read(engine.scope(request), _look_up, passage_id, around)
     if shown is None:
         message = f"no passage has the id {passage_id[:100]!r}"
         hint = "ids come from /v1/retrieve and /v1/ask and belong to one index"
@@ -204,7 +210,7 @@ def _look_up(pipeline: Pipeline, passage_id: str, around: int) -> dict[str, Any]
 
 
 @router.post("/v1/feedback", tags=["questions"])
-async def feedback(body: FeedbackRequest, engine: AppEngine) -> FeedbackOut:
+async def feedback(body: FeedbackRequest, request: Request, engine: AppEngine) -> FeedbackOut:
     """Append the judgement to the server's file of labelled questions, and return the id of its
     record.
 
@@ -215,8 +221,8 @@ async def feedback(body: FeedbackRequest, engine: AppEngine) -> FeedbackOut:
     if file is None:
         hint = "set RAG_SERVE_FEEDBACK_FILE"
         raise ApiError(403, "feedback_disabled", "this server keeps no feedback", hint=hint)
-    lookup = engine.require_ready().passage
-    if body.passage_id is not None and await engine.in_thread(lookup, body.passage_id) is None:
+    has_passage, version = await engine.read(engine.scope(request), _judged, body.passage_id)
+    if not has_passage:
         hint = "passage_id is that of the evidence"
         raise ApiError(404, "passage_not_found", "no passage has this id", hint=hint)
     is_right = body.verdict == "right"
@@ -229,11 +235,17 @@ async def feedback(body: FeedbackRequest, engine: AppEngine) -> FeedbackOut:
         **({"gold_passage_ids": [body.passage_id]} if is_right and body.passage_id else {}),
         "verdict": body.verdict,
         "shown_answer": body.answer,
-        "index_version": engine.require_ready().index_version,
+        "index_version": version,
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
-    await engine.in_thread(append_record, file, record, MAX_FEEDBACK_BYTES)
+    await engine.threads.in_thread(append_record, file, record, MAX_FEEDBACK_BYTES)
     return FeedbackOut(id=id)
+
+
+def _judged(pipeline: Pipeline, passage_id: str | None) -> tuple[bool, str]:
+    """Whether there is the passage of a judgement, if it names one, and the version of the index."""
+    has_passage = passage_id is None or pipeline.passage(passage_id) is not None
+    return has_passage, pipeline.index_version
 
 
 def append_record(path: Path, record: dict[str, Any], max_bytes: int) -> None:
@@ -265,14 +277,15 @@ async def healthz() -> Alive:
 
 @router.head("/readyz", include_in_schema=False)
 @router.get("/readyz", tags=["operation"], response_model_exclude_defaults=True)
-async def readyz(engine: AppEngine) -> Ready:
+async def readyz(request: Request, engine: AppEngine) -> Ready:
     """200 once the index is loaded; 503 before that."""
-    pipeline = engine.require_ready()
+    shelf = engine.shelf(engine.scope(request))
+    pipeline = shelf.require_open()
     return Ready(
         status="ready",
         index_version=pipeline.index_version,
         n_passages=len(pipeline.index.passages),
-        read_only=engine.read_only(),
+        read_only=shelf.read_only(),
     )
 
 

@@ -31,9 +31,9 @@ from rag.core.log import setup_logging
 from rag.core.manifest import read_manifest
 from serve.app import RUN_PREFIX, create_app
 from serve.connections import ACCEPTED_AT_ONCE, BACKLOG, GuardedProtocol, quieten_connections
-from serve.engine import open_pipeline
 from serve.metrics import SHARED_FOLDER
 from serve.settings import ServeSettings
+from serve.shelves import open_pipeline
 
 _KEEP_ALIVE_S = (
     75  # for an idle connection: proxies keep theirs for 60 s, and a closed one costs a request
@@ -100,7 +100,7 @@ def _serve(settings: ServeSettings, listener: socket.socket, folder: Path) -> No
 
     app = create_app(settings, open_pipeline, on_load_error=stop_on, folder=folder)
     server = _Server(_config(settings, app))
-    server.reload = partial(app.state.engine.replace, anew=True)
+    server.reload = app.state.engine.reload
     server.run([listener])
     for error in failures:
         raise error

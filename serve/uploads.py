@@ -12,7 +12,7 @@ import asyncio
 import re
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -27,9 +27,10 @@ from rag.core.manifest import UPLOADS_DIR
 from rag.data.records import Document
 from rag.updates import IndexUpdater
 from readers.protocols import check_lengths
-from serve.engine import SEE_LOG, Engine
 from serve.errors import ApiError, refused
 from serve.responses import DocumentOut
+from serve.settings import ServeSettings
+from serve.threads import Threads
 
 log = get_logger(__name__)
 COLLECT_S = 2.0  # a change that nobody waits for waits for others
@@ -103,11 +104,18 @@ class Version(BaseModel):
 
 
 class Uploads:
-    """The queue of an index, and the task that makes versions of what waits in it."""
+    """The queue of an index, and the task that makes versions of what waits in it.
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        settings = engine.settings
+    Args:
+        settings: of the server, with this index.
+        take_up: takes the version that is on disk into use.
+    """
+
+    def __init__(
+        self, settings: ServeSettings, threads: Threads, take_up: Callable[[], Awaitable[None]]
+    ) -> None:
+        self._threads = threads
+        self._take_up = take_up
         self._index = settings.index
         self._folder = settings.index / UPLOADS_DIR
         # With an encoder of its own: another thread has that of the questions.
@@ -121,7 +129,7 @@ class Uploads:
             ApiError: 503 if too many changes wait, 507 if the disk is full.
         """
         version = Version(id=f"{time.time_ns():020d}-{uuid.uuid4().hex[:8]}", status="waiting")
-        await self._engine.in_thread(self._store, version.id, change)
+        await self._threads.in_thread(self._store, version.id, change)
         delay_s = COLLECT_S if change.until_s is None else 0.0
         asyncio.get_running_loop().call_later(delay_s, self._wake.set)
         return version
@@ -144,9 +152,9 @@ class Uploads:
         """What became of a change, once it has ended or the time is over; None if it is unknown."""
         deadline = time.monotonic() + wait_s
         while True:
-            version = await self._engine.in_thread(self._read, id)
+            version = await self._threads.in_thread(self._read, id)
             if version is None or version.status != "waiting":
-                await self._engine.replace()  # another worker may have made it
+                await self._take_up()  # another worker may have made it
                 return version
             if time.monotonic() > deadline:
                 return version
@@ -168,12 +176,10 @@ class Uploads:
 
     async def run(self) -> None:
         """Make versions of what waits, until cancelled."""
-        while self._engine.state == "loading":
-            await asyncio.sleep(_RETRY_S)
         while True:
             try:
-                if self._engine.state == "ready" and await self._engine.in_background(self._make):
-                    await self._engine.replace()
+                if await self._threads.in_background(self._make):
+                    await self._take_up()
             except ResourceError as error:
                 log.warning("changes of documents wait: %s", error)
                 asyncio.get_running_loop().call_later(_RETRY_S, self._wake.set)
@@ -293,5 +299,5 @@ def refusal(error: RagError) -> Refusal:
         hint = "try again in a moment; nothing was changed"
         wait = {"Retry-After": "10"}
         return Refusal(status=503, code="index_busy", message=message, hint=hint, headers=wait)
-    message = "the index cannot be updated"
-    return Refusal(status=500, code="index_unusable", message=message, hint=SEE_LOG)
+    message, hint = "the index cannot be updated", "the server's log has the reason"
+    return Refusal(status=500, code="index_unusable", message=message, hint=hint)

@@ -79,9 +79,9 @@ async def test_documents_are_searched_when_the_answer_comes(index: Path) -> None
         assert Index.open(index, verify="deep").version == version
         again = await client.post(SEND, json=sent, headers=KEY)
         assert again.json()["index_version"] == version
-        in_use = app.state.engine.pipeline
-        await app.state.engine.replace()
-        assert app.state.engine.pipeline is in_use  # this version is not opened again
+        in_use = app.state.engine.shelves[""].pipeline
+        await app.state.engine.shelves[""].replace()
+        assert app.state.engine.shelves[""].pipeline is in_use  # this version is not opened again
         file = {"file": ("My guide.md", b"# Guide\n\nThe giraffe is tall.", "text/markdown")}
         uploaded = await client.post(SEND, files=file, headers=KEY)
         assert uploaded.json()["documents"][0]["id"] == "My guide.md", uploaded.text
@@ -291,7 +291,9 @@ async def test_two_writers_lose_nothing(index: Path) -> None:
             update_index, index, lambda stored: [*stored, put], lambda identity: None
         )
         assert report.kept == 7
-        await until(lambda: app.state.engine.pipeline.index_version == report.version, 120)
+        await until(
+            lambda: app.state.engine.shelves[""].pipeline.index_version == report.version, 120
+        )
         reply = await client.post("/v1/retrieve", json={"question": "okapi number3"}, headers=KEY)
         assert {hit["passage_id"] for hit in reply.json()["hits"]} == {"command-0", "n3-0"}
 
@@ -393,7 +395,7 @@ async def test_a_passage_too_long_to_read_is_refused_or_cut(tmp_path: Path, inde
 async def test_an_index_that_may_not_be_written_says_so(
     index: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("serve.engine.os.access", lambda *_: False)
+    monkeypatch.setattr("serve.shelves.os.access", lambda *_: False)
     app = application(index)
     async with running(app=app) as client:
         reason = "its folder is read-only for this server"

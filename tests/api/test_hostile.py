@@ -11,8 +11,8 @@ import pytest
 
 import rag
 from serve.app import create_app
-from serve.engine import open_pipeline
 from serve.settings import hash_api_key
+from serve.shelves import open_pipeline
 from tests.api.fakes import running, settings
 
 pytestmark = pytest.mark.anyio

@@ -12,7 +12,7 @@ from starlette.routing import Mount
 
 import rag
 from serve.app import create_app
-from serve.engine import open_pipeline
+from serve.shelves import open_pipeline
 from tests.api.fakes import FakePipeline, listening, running, settings, until
 
 pytestmark = pytest.mark.anyio

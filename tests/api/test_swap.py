@@ -47,7 +47,7 @@ async def test_a_swap_under_load_loses_nothing_and_uses_no_closed_index():
         for number in (2, 3):
             seen = len(versions)
             await until(lambda seen=seen: len(versions) > seen + 4)
-            await app.state.engine.replace(anew=True)
+            await app.state.engine.reload()
             assert (await client.get("/readyz")).json()["index_version"] == f"v{number}"
         await until(lambda: "v3" in versions)
         is_over = True
@@ -65,10 +65,10 @@ async def test_a_replaced_index_leaves_memory():
     opener = Opener()
     app = create_app(settings(), open_pipeline=opener)
     async with running(app=app):
-        left = weakref.ref(app.state.engine.pipeline)
+        left = weakref.ref(app.state.engine.shelves[""].pipeline)
         gc.disable()
         try:
-            await app.state.engine.replace(anew=True)
+            await app.state.engine.reload()
             assert (left(), opener.indexes[0].n_closed) == (None, 1)
         finally:
             gc.enable()
@@ -81,7 +81,7 @@ async def test_an_index_that_cannot_be_opened_again_stays_in_use(caplog, monkeyp
     app = create_app(settings(index=tmp_path), open_pipeline=opener)
     async with running(app=app) as client:
         opener.fails = True
-        await app.state.engine.replace(anew=True)
+        await app.state.engine.reload()
         assert (await client.get("/readyz")).json()["index_version"] == "v1"
         assert opener.indexes[0].n_closed == 0
         await until(lambda: "holds no readable index" in caplog.text)

@@ -37,7 +37,7 @@ def test_a_server_with_keys_asks_for_one(page, driver, page_at):
 
 
 def test_an_index_that_may_not_be_written_takes_no_files(page_at, tmp_path, monkeypatch):
-    monkeypatch.setattr("serve.engine.os.access", lambda *_: False)
+    monkeypatch.setattr("serve.shelves.os.access", lambda *_: False)
     served = settings(api_keys=(hash_api_key("admin"),), index=tmp_path)
     with listening(create_app(served, lambda _: FakePipeline())) as address:
         page = page_at(address).open()
