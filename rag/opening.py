@@ -124,7 +124,7 @@ def open_models(
     if settings.rerank is not None:
         from retrievers.rerank import Rerank, reranked
 
-        judge = partial(_relevance_of, reader or settings.reader or None, settings.precision)
+        judge = partial(relevance_of, reader or settings.reader or None, settings.precision)
         rerank = Rerank.parse(settings.rerank)
         retriever = reranked(
             retriever, index.passages, rerank, precision=settings.precision, reader=judge
@@ -213,7 +213,7 @@ def _check_scores(
     )
 
 
-def _relevance_of(reader: ReaderLike, precision: str) -> ReaderRelevance:
+def relevance_of(reader: ReaderLike, precision: str = "auto") -> ReaderRelevance:
     """An extractive reader as a scorer of passages."""
     from readers.extractive.likelihood import ReaderRelevance
     from readers.extractive.reader import ExtractiveReader

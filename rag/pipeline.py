@@ -38,11 +38,11 @@ from rag.core.types import (
 from rag.data.corpus import passages_of
 from rag.data.filters import Filter, parse_filter
 from rag.data.records import check_questions
-from rag.opening import OpenSettings, open_models
+from rag.opening import OpenSettings, open_models, relevance_of
 from rag.options import OpenOptions
 from readers.protocols import Reader, check_lengths, reader_name
 from retrievers.encoders.open import load_encoder
-from retrievers.protocols import Retriever, Selected, TextEncoder
+from retrievers.protocols import PairScorer, Retriever, Selected, TextEncoder
 
 if TYPE_CHECKING:
     from rag.opening import ReaderLike
@@ -371,6 +371,26 @@ class Pipeline:
             if side == "query":
                 return encoder.encode_queries([Query(text) for text in texts])
             return encoder.encode_passages([""] * len(texts), texts)
+
+    @property
+    def scorer(self) -> PairScorer:
+        """The model that scores texts for `relevance`: the re-ranker, or else an extractive reader.
+
+        Raises:
+            ConfigError: there is neither.
+        """
+        if self.retriever.scorer is not None:
+            return self.retriever.scorer
+        return relevance_of(self._require_reader())
+
+    def relevance(self, question: str, texts: Sequence[str]) -> Float32:
+        """Scores (n,) float32 of texts without titles for a question, by `scorer`; larger is
+        better.
+        """
+        passages = [Passage(str(number), "", text) for number, text in enumerate(texts)]
+        with self._lock:
+            self._require_open()
+            return self.scorer.score([question] * len(texts), passages)
 
     def close(self) -> None:
         """Release what the index holds open once running questions are answered; delete a temporary

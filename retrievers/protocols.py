@@ -49,7 +49,13 @@ class Passages(Protocol):
 
 
 class PairScorer(Protocol):
-    """Scores pairs of question and passage, such as a cross-encoder or a late-interaction model."""
+    """Scores pairs of question and passage, such as a cross-encoder or a late-interaction model.
+
+    Attributes:
+        is_log_odds: whether a score is the log-odds that the passage is relevant.
+    """
+
+    is_log_odds: bool
 
     @property
     def name(self) -> str:
@@ -70,9 +76,12 @@ class Retriever(ABC):
             for hybrid retrieval: 0 for BM25, and for all that scores shared words, since such a
             passage shares none with the question. None: the list does not tell, as where an index
             of vectors looks at some of its passages alone; then they get the list's least score.
+        scorer: the model that re-ranks its hits, which `Pipeline.relevance` asks; None if there is
+            none.
     """
 
     encoder: TextEncoder | None = None
+    scorer: PairScorer | None = None
     finds_paths: bool = False
     absent_score: float | None = None
 

@@ -37,6 +37,8 @@ _PAIRS_AT_ONCE = 3200
 class LateInteraction:
     """Scores pairs by MaxSim of their token vectors."""
 
+    is_log_odds = False
+
     def __init__(self, name: str, *, precision: str = "auto") -> None:
         from retrievers.encoders.bi_encoder import BiEncoder
 
@@ -197,6 +199,8 @@ class RerankingRetriever(Retriever):
         The sum of both scores: Lin, Nogueira and Yates 2021, "Pretrained Transformers for Text
         Ranking: BERT and Beyond", section 3.2.2.
     """
+
+    scorer: PairScorer
 
     def __init__(
         self,

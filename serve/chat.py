@@ -144,19 +144,24 @@ class EmbeddingsRequest(BaseModel):
 @router.get("/v1/models", tags=["chat"])
 async def models(engine: AppEngine) -> ModelsOut:
     """The index, as a model."""
-    return ModelsOut(data=[_model(MODEL, engine)])
+    return ModelsOut(data=[_model(engine)])
 
 
 @router.get("/v1/models/{model}", tags=["chat"])
 async def model(model: str, engine: AppEngine) -> ModelOut:
     """The model of this name."""
-    return _model(model, engine)
+    check_model(model)
+    return _model(engine)
 
 
-def _model(name: str, engine: Engine) -> ModelOut:
+def check_model(name: str) -> None:
+    """Refuse the name of a model that this server does not have (ApiError 404)."""
     if name != MODEL:
         message = f"there is no model {name[:100]!r}"
         raise ApiError(404, "model_not_found", message, hint=f"the models here are {MODEL}")
+
+
+def _model(engine: Engine) -> ModelOut:
     return ModelOut(id=MODEL, created=engine.created_s, owned_by=MODEL)
 
 
@@ -170,7 +175,7 @@ async def chat(body: ChatRequest, request: Request, engine: AppEngine) -> Respon
     Beside OpenAI's fields, the reply has `question`, `sources`, `confidence` and
     `no_answer_confidence`; in a stream, the last piece of the reply has them.
     """
-    _model(body.model, engine)
+    check_model(body.model)
     conditions = parse_filter(body.filter)
     message, previous = _last_questions(body.messages)
     try:
@@ -380,7 +385,7 @@ async def embeddings(body: EmbeddingsRequest, request: Request, engine: AppEngin
     """The vectors that the index's encoder makes; their inner product with those of passages is the
     score.
     """
-    _model(body.model, engine)
+    check_model(body.model)
     job = Job("embed", engine.scope(request), side=body.input_type)
     encoded = await engine.run(request, job, body.input)
     if len({result["index_version"] for result in encoded}) > 1:  # perhaps with another encoder

@@ -54,11 +54,15 @@ _FAILURES: tuple[tuple[type[Exception], tuple[int, str, str]], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The task for a question, which may follow up on `context`, or for a text to encode as one
-    `side` of the encoder; only equal jobs share a batch.
+    """The task for a question, which may follow up on `context`, for a text to encode as one `side`
+    of the encoder, or for a text to score for the question `context`; only equal jobs share a batch.
+
+    Attributes:
+        alone: a request that shares its batches with no other: the same request then has the same
+            result to the bit. "" if it may share them.
     """
 
-    kind: Literal["ask", "retrieve", "embed"]
+    kind: Literal["ask", "retrieve", "embed", "rerank"]
     scope: Scope
     top_k: int = 0
     n_best: int = 0
@@ -66,6 +70,12 @@ class Job:
     context: str = ""
     policy: PolicyName = "once"
     side: Literal["query", "passage"] = "query"
+    alone: str = ""
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether a long list lets others' questions in between its batches."""
+        return self.kind == "embed" or bool(self.alone)
 
 
 class Engine:
@@ -231,9 +241,7 @@ class Engine:
         self, job: Job, questions: list[str], request_id: str
     ) -> list[dict[str, Any]]:
         batcher = self._readings if job.kind == "ask" and self._readings else self.batcher
-        step = (
-            batcher.max_size if job.kind == "embed" else len(questions)
-        )  # others' turn in between
+        step = batcher.max_size if job.takes_turns else len(questions)
         results, start = list[tuple[dict[str, Any], float]](), 0
         try:
             for start in range(0, len(questions), step):
@@ -272,6 +280,11 @@ class Engine:
             if job.kind == "embed":
                 with stage(timer, "encode"):
                     shown = [{"vector": vector} for vector in pipeline.embed(questions, job.side)]
+            elif job.kind == "rerank":
+                with stage(timer, "rerank"):
+                    is_log_odds = pipeline.scorer.is_log_odds
+                    scores = pipeline.relevance(job.context, questions).tolist()
+                shown = [{"score": score, "is_log_odds": is_log_odds} for score in scores]
             else:
                 with stage(timer, "retrieve"):
                     found = pipeline.search(questions, job.top_k, filter=job.filter, timer=timer)
@@ -319,6 +332,10 @@ def _failure(
             "an encoder with one vector per text makes them; a reader's own one, of questions alone"
         )
         return invalid_request(f"this index makes no vectors of input_type {job.side!r}", hint)
+    if job.kind == "rerank" and isinstance(cause, ConfigError):
+        log.warning("texts could not be scored: %s", cause, extra={"request_id": request_id})
+        hint = "its operator may set RAG_SERVE_RERANK, or an extractive reader"
+        return invalid_request("this server has no model that scores texts", hint)
     status, code, message = next(failure for kind, failure in _FAILURES if isinstance(cause, kind))
     fields = {"request_id": request_id, "code": code, "question_number": number}
     log.error("a question could not be answered", exc_info=cause, extra=fields)

@@ -24,6 +24,9 @@ access_log = get_logger("serve.access")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _MAX_BODY_BYTES = 256 * 1024
+_MAX_LIST_BYTES = 4 << 20
+_LISTS = ("/retrieve", "/rerank", "/v1/rerank")  # take many queries, or many texts
+_KEYED = ("/v1/", "/retrieve", "/rerank")
 _SECURITY_HEADERS = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -42,9 +45,9 @@ class Gate:
 
     A valid `X-Request-ID` is kept, otherwise one is made; it is returned, logged, and part of every
     error. An unhandled exception is logged with its traceback and answered with a plain 500; a
-    request that is still running when the server stops is answered with 503. Paths under `/v1/`
-    need an API key if there are any; log and metrics name it by its place in the settings. Bodies
-    are read whole, within limits of size and time.
+    request that is still running when the server stops is answered with 503. Paths under `/v1/`,
+    and those of agents, need an API key if there are any; log and metrics name it by its place in
+    the settings. Bodies are read whole, within limits of size and time.
 
     Args:
         routes: further paths that log and metrics may name, beside those of the application.
@@ -133,13 +136,13 @@ class Gate:
         """Refuse the request, or pass it to the application with its whole body."""
         try:
             headers = Headers(scope=scope)
-            if self.settings.api_keys and scope["path"].startswith("/v1/"):
+            if self.settings.api_keys and scope["path"].startswith(_KEYED):
                 key = number_of_key(self.settings, headers)
                 scope["state"]["api_key"] = scope["state"]["log_fields"]["key"] = key
             if scope["method"] in ("GET", "HEAD"):
                 await self.app(scope, receive, send)
                 return
-            body = await self._read(scope["path"] == "/v1/documents", headers, receive)
+            body = await self._read(self._most_bytes(scope["path"]), headers, receive)
         except ApiError as error:
             self.metrics.rejected.labels(error.code).inc()
             await error_response(error, scope)(scope, receive, send)
@@ -155,9 +158,13 @@ class Gate:
 
         await self.app(scope, replay, send)
 
-    async def _read(self, is_upload: bool, headers: Headers, receive: Receive) -> bytes | None:
+    def _most_bytes(self, path: str) -> int:
+        if path == "/v1/documents":
+            return self.settings.max_upload_bytes
+        return _MAX_LIST_BYTES if path in _LISTS else _MAX_BODY_BYTES
+
+    async def _read(self, limit: int, headers: Headers, receive: Receive) -> bytes | None:
         """The body; None if the client disconnects before its end."""
-        limit = self.settings.max_upload_bytes if is_upload else _MAX_BODY_BYTES
         refused = functools.partial(ApiError, headers={"Connection": "close"})
         too_large = refused(
             413,

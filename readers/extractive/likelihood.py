@@ -94,6 +94,8 @@ class ReaderRelevance:
     Source: Karpukhin et al. 2020, section 6.1 (passage selection).
     """
 
+    is_log_odds = True
+
     def __init__(self, reader: ExtractiveReader) -> None:
         self.reader = reader
         self.name = reader.name

@@ -55,6 +55,8 @@ class CrossEncoder:
         prompt: put before every question.
     """
 
+    is_log_odds = True
+
     def __init__(
         self,
         name: str,

@@ -53,6 +53,8 @@ class TokenMatch:
         weights: one for each of `FEATURES`.
     """
 
+    is_log_odds = False
+
     def __init__(self, encoder: StaticEncoder, weights: Sequence[float] = WEIGHTS) -> None:
         self.encoder = encoder
         self.weights = np.asarray(weights, np.float32)

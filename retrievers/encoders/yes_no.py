@@ -82,6 +82,8 @@ class YesNoScorer:
         ArtifactError: the model is not there, or not whole.
     """
 
+    is_log_odds = True
+
     def __init__(self, name: str, *, precision: str = "auto", device: str = "auto") -> None:
         self.name = name
         self._form = _form_of(name)

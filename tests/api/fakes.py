@@ -122,6 +122,7 @@ class FakePipeline:
         self.started = threading.Event()
         self.index = FakeIndex()
         self.n_sides = 2  # of its encoder
+        self.scores_log_odds: bool | None = True  # None: it has no scorer
         self.reader = SimpleNamespace(name="/srv/reader", max_concurrent=0, completer=None)
 
     def _begin(self, questions: Sequence[str]) -> None:
@@ -217,6 +218,17 @@ class FakePipeline:
         if side == "passage" and self.n_sides == 1:
             raise ConfigError("/srv/reader encodes questions alone")
         return np.array([[len(text), float(side == "query"), 0.1] for text in texts], np.float32)
+
+    @property
+    def scorer(self) -> Any:
+        if self.scores_log_odds is None:
+            raise ConfigError("/srv/reader cannot re-rank passages")
+        return SimpleNamespace(is_log_odds=self.scores_log_odds)
+
+    def relevance(self, question: str, texts: Sequence[str]) -> Any:
+        """Half a point for each letter of a text."""
+        self._begin(texts)
+        return np.array([len(text) / 2 for text in texts], np.float32)
 
     def passage(self, passage_id: str) -> Passage | None:
         assert self.index.n_closed == 0, "used after it was closed"

@@ -79,6 +79,13 @@ BAD_REQUESTS = [  # path, body, words of the message
     ("/v1/embeddings", {"input": ["a", " "]}, "input.1: is empty"),
     ("/v1/embeddings", {"input": [[1, 2]]}, "input: token ids, expected texts"),
     ("/v1/embeddings", {"input": "a", "dimensions": 2}, "dimensions is 2, the vectors have 3"),
+    ("/retrieve", {"queries": "a"}, "queries: input should be a valid list"),
+    ("/retrieve", {"queries": ["a"] * 4097}, "queries: list should have at most 4096 items"),
+    ("/retrieve", {"queries": ["a"], "topk": 0}, "topk: input should be greater than or equal"),
+    ("/v1/rerank", {"query": "a", "documents": []}, "documents: list should have at least 1 item"),
+    ("/v1/rerank", {"query": "a", "documents": ["b", " "]}, "documents.1.text: is empty"),
+    ("/v1/rerank", {"query": "a", "documents": [3]}, "documents.0: "),
+    ("/rerank", {"query": "a", "texts": ["b", "\0"]}, "texts.1: is not valid Unicode"),
     ("/v1/chat/completions", {"messages": []}, "messages: list should have at least 1 item"),
     (
         "/v1/chat/completions",

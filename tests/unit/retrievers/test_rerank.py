@@ -160,8 +160,15 @@ def test_the_reader_that_answers_re_ranks_too(tmp_path: Path) -> None:
         lowest = best_first[-1]  # what the passage without a word gets
         np.testing.assert_allclose([hit.score for hit, _ in hits], [*best_first, lowest], atol=1e-4)
         assert pipeline.ask(question).answers[0].text == "1814"
+        untitled = pipeline.relevance(question, texts)
+        assert pipeline.scorer.is_log_odds
+        assert int(untitled.argmax()) == 2
+    with Pipeline.open(tmp_path / "index", precision="fp32") as plain:
+        np.testing.assert_allclose(plain.relevance(question, texts), untitled, atol=1e-6)
     searched = Pipeline.open(tmp_path / "index", reader=False, rerank="reader")
     assert searched.retrieve(question, 1)[0][1].text == texts[2]
+    with pytest.raises(ConfigError, match="without a reader"):
+        Pipeline.open(tmp_path / "index", reader=False).relevance(question, texts)
     with pytest.raises(ConfigError, match="there is no reader"):
         reranked(First(), STORE, Rerank(model="reader"))
 
