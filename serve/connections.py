@@ -5,9 +5,10 @@ number.
 import asyncio
 import logging
 import resource
-import time
+from typing import Any
 
 import h11
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from rag.core.log import get_logger
@@ -15,9 +16,7 @@ from rag.core.log import get_logger
 log = get_logger(__name__)
 _HEADERS_S = 15.0
 _QUIET_S = 60.0
-_REPEATED = ("socket.accept()", "Invalid HTTP request", "a connection was closed")
-ACCEPTED_AT_ONCE = 32  # some hundred are open beyond the limit before the first of them is closed
-BACKLOG = 1024  # connections that the system keeps until they are accepted
+_REPEATED = ("socket.accept()", "Invalid HTTP request", "Unsupported upgrade", "a connection was")
 
 
 def most_connections() -> int:
@@ -28,69 +27,126 @@ def most_connections() -> int:
     return descriptors - min(320, descriptors // 2)
 
 
-class GuardedProtocol(H11Protocol):
-    """HTTP/1.1 with a deadline for headers; of too many connections the one idle for longest is
-    closed.
+class Connections:
+    """The open connections of a server.
+
+    Attributes:
+        open: all of them.
+        idle: those without a request under way, the one that is idle for longest first.
     """
 
-    _due: asyncio.TimerHandle | None = None
-    _idle_since = 0.0
+    def __init__(self) -> None:
+        self.open = set[GuardedProtocol]()
+        self.idle = dict[GuardedProtocol, None]()
+
+    def protocol(self, *, app_state: dict[str, Any], **given: Any) -> "GuardedProtocol":
+        """Make a protocol, as uvicorn asks for one for each connection."""
+        return GuardedProtocol(self, app_state, given)
+
+    def tracked(self, app: ASGIApp) -> ASGIApp:
+        """The application, which tells its connection when a request begins and ends."""
+
+        async def tracked_app(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] != "http":
+                await app(scope, receive, send)
+                return
+            connection: GuardedProtocol = scope["state"]["connection"]
+            connection.begin_request()
+            try:
+                await app(scope, receive, send)
+            finally:
+                connection.end_request()
+
+        return tracked_app
+
+    def make_room(self) -> None:
+        """Close the connection that is idle for longest if there are too many."""
+        if len(self.open) > most_connections() and self.idle:
+            log.warning("a connection was closed to make room; %d are open", len(self.open))
+            oldest = next(iter(self.idle))
+            # Removed before it is lost, so that the next one to close is another.
+            self.remove(oldest)
+            oldest.transport.abort()
+
+    def remove(self, connection: "GuardedProtocol") -> None:
+        """Forget a connection."""
+        self.open.discard(connection)
+        self.idle.pop(connection, None)
+
+
+class GuardedProtocol(asyncio.Protocol):
+    """Passes what happens on a connection to uvicorn's HTTP/1.1, and watches the time."""
+
+    transport: asyncio.Transport
+
+    def __init__(
+        self, connections: Connections, app_state: dict[str, Any], given: dict[str, Any]
+    ) -> None:
+        self._connections = connections
+        self._http = H11Protocol(app_state={**app_state, "connection": self}, **given)
+        self._n_requests = 0  # under way
+        self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Make room and wait for the first request."""
-        super().connection_made(transport)
-        self._watch()
-        if len(self.connections) > most_connections():
-            log.warning("a connection was closed to make room; %d are open", len(self.connections))
-            idle = [
-                other
-                for other in self.connections
-                if isinstance(other, GuardedProtocol) and other._is_idle
-            ]
-            oldest = min(idle, key=lambda other: other._idle_since)  # perhaps this one
-            self.connections.discard(
-                oldest
-            )  # now, before it is lost, so that the next one is another
-            oldest.transport.abort()
+        self.transport = transport
+        self._http.connection_made(transport)
+        self._connections.open.add(self)
+        self._wait()
+        self._connections.make_room()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop waiting."""
-        if self._due is not None:
-            self._due.cancel()
-        super().connection_lost(exc)
+        self._connections.remove(self)
+        self._stop_deadline()
+        self._http.connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Handle a piece of a request."""
-        super().data_received(data)
-        self._watch()
-
-    def on_response_complete(self) -> None:
-        """Wait for the next request."""
-        super().on_response_complete()
-        self._watch()
-
-    def send_400_response(self, msg: str) -> None:
-        """Tell the client that its request is malformed, unless it has a response already."""
-        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            super().send_400_response(msg)
-        else:
+        try:
+            self._http.data_received(data)
+        except h11.LocalProtocolError:
+            # The request is malformed, and the client has a response already.
             self.transport.close()
+        if self._n_requests == 0:
+            self._wait()
 
-    @property
-    def _is_idle(self) -> bool:
-        return self.cycle is None or self.cycle.response_complete
+    def eof_received(self) -> None:
+        """Handle the end of what the client sends."""
+        self._http.eof_received()
 
-    def _watch(self) -> None:
-        """Begin to wait for headers, or end to; uvicorn itself closes connections that send nothing
-        more.
-        """
-        if not self._is_idle:
-            if self._due is not None:
-                self._due.cancel()
-            self._due = None
-        elif self._due is None and self.timeout_keep_alive_task is None:
-            self._due = self.loop.call_later(_HEADERS_S, self._close_late)
-        self._idle_since = time.monotonic()
+    def pause_writing(self) -> None:
+        """Stop sending until the client has read."""
+        self._http.pause_writing()
+
+    def resume_writing(self) -> None:
+        """Send again."""
+        self._http.resume_writing()
+
+    def begin_request(self) -> None:
+        """The headers of a request are there."""
+        self._n_requests += 1
+        self._stop_deadline()
+        self._connections.idle.pop(self, None)
+
+    def end_request(self) -> None:
+        """A response is complete; uvicorn closes the connection if nothing more comes."""
+        self._n_requests -= 1
+        if self._n_requests == 0 and self in self._connections.open:
+            self._connections.idle[self] = None
+
+    def _wait(self) -> None:
+        """Wait for the rest of the headers."""
+        self._connections.idle.pop(self, None)
+        self._connections.idle[self] = None
+        if self._deadline is None:
+            loop = asyncio.get_running_loop()
+            self._deadline = loop.call_later(_HEADERS_S, self._close_late)
+
+    def _stop_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
 
     def _close_late(self) -> None:
         log.warning("a connection was closed whose headers did not arrive within %g s", _HEADERS_S)
@@ -108,11 +164,14 @@ class OncePerMinute(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether to write a record."""
-        kind = next((prefix for prefix in _REPEATED if str(record.msg).startswith(prefix)), None)
-        if kind is None or record.created - self._last_s.get(kind, 0.0) >= _QUIET_S:
-            self._last_s[str(kind)] = record.created
-            return True
-        return False
+        text = str(record.msg)
+        for kind in _REPEATED:
+            if text.startswith(kind):
+                is_new = record.created - self._last_s.get(kind, 0.0) >= _QUIET_S
+                if is_new:
+                    self._last_s[kind] = record.created
+                return is_new
+        return True
 
 
 def quieten_connections() -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import fcntl
 import logging
-import multiprocessing
 import os
 import shutil
 import signal
@@ -11,11 +10,10 @@ import socket
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
-from multiprocessing.connection import wait
-from multiprocessing.util import Finalize
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -23,22 +21,23 @@ import uvicorn
 from fastapi import FastAPI
 from prometheus_client.multiprocess import mark_process_dead
 from tqdm import tqdm
-from uvicorn.config import STARTUP_FAILURE
-from uvicorn.supervisors import Multiprocess
 
 from rag.core.errors import ResourceError
 from rag.core.log import setup_logging
 from rag.core.manifest import read_manifest
 from serve.app import RUN_PREFIX, create_app
-from serve.connections import ACCEPTED_AT_ONCE, BACKLOG, GuardedProtocol, quieten_connections
+from serve.connections import Connections, quieten_connections
 from serve.metrics import SHARED_FOLDER
 from serve.settings import ServeSettings
 from serve.shelves import open_pipeline
+from serve.workers import CANNOT_START, Workers, handling
 
 _KEEP_ALIVE_S = (
     75  # for an idle connection: proxies keep theirs for 60 s, and a closed one costs a request
 )
-_HANGS_AFTER_S = 60  # a worker that gives no sign of life for so long is started anew
+_SIGNS_S = 1  # between two signs of life of a worker
+BACKLOG = 1024  # connections that the system keeps until they are accepted
+_ACCEPTED_AT_ONCE = 32  # some hundred are open beyond the limit before the first of them is closed
 _LOCK = "run.lock"
 
 
@@ -76,22 +75,8 @@ def run_folder() -> Iterator[Path]:
         yield Path(folder)
 
 
-def _config(settings: ServeSettings, app: Any, **more: Any) -> uvicorn.Config:
-    return uvicorn.Config(
-        app,
-        http=GuardedProtocol,
-        backlog=ACCEPTED_AT_ONCE,
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        timeout_keep_alive=_KEEP_ALIVE_S,
-        timeout_graceful_shutdown=max(1, round(settings.drain_timeout_s)),
-        **more,
-    )
-
-
 def _serve(settings: ServeSettings, listener: socket.socket, folder: Path) -> None:
-    """Serve in this process."""
+    """Serve in this process; SIGHUP opens index and models anew."""
     failures: list[Exception] = []
 
     def stop_on(error: Exception) -> None:
@@ -99,99 +84,104 @@ def _serve(settings: ServeSettings, listener: socket.socket, folder: Path) -> No
         server.should_exit = True
 
     app = create_app(settings, open_pipeline, on_load_error=stop_on, folder=folder)
-    server = _Server(_config(settings, app))
-    server.reload = app.state.engine.reload
-    server.run([listener])
+    server = _server(settings, app)
+
+    async def serve_and_reload() -> None:
+        reloads = list[asyncio.Task[None]]()
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(
+            signal.SIGHUP,
+            lambda: reloads.append(loop.create_task(app.state.engine.reload())),
+        )
+        await server.serve([_few_at_once(listener)])
+
+    with _stopping(server):
+        asyncio.run(serve_and_reload())
     for error in failures:
         raise error
-
-
-class _Server(uvicorn.Server):
-    """Returns after a stop signal, where uvicorn's own would raise it again; SIGHUP reloads."""
-
-    reload: Callable[[], Coroutine[Any, Any, None]]
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept few connections at once, while many may wait."""
-        await super().startup(sockets)
-        for listener in sockets or ():
-            listener.listen(BACKLOG)
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Handle signals as long as the event loop runs."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self.handle_exit, number, None)
-        loop.add_signal_handler(signal.SIGHUP, lambda: loop.create_task(self.reload()))
-        yield
 
 
 def _supervise(settings: ServeSettings, listener: socket.socket, folder: Path) -> None:
     """Serve with several processes; each opens the index by itself, and they share its
     memory-mapped files.
-
-    SIGHUP replaces them one after another, each once its successor has opened the index.
     """
-    config = _config(
-        settings,
-        partial(_worker_app, settings, folder),
-        factory=True,
-        workers=settings.workers,
-        timeout_worker_healthcheck=_HANGS_AFTER_S,
-    )
     metrics = folder / "metrics"
     metrics.mkdir()
-    os.environ.setdefault(
-        "OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // settings.workers))
-    )
+    n_threads = max(1, len(os.sched_getaffinity(0)) // settings.workers)
+    os.environ.setdefault("OMP_NUM_THREADS", str(n_threads))
     os.environ[SHARED_FOLDER] = str(metrics)
+    serve = partial(_work, settings, listener, folder)
     try:
-        workers = _Workers(config, [listener])
-        workers.run()
+        Workers(serve, settings.workers, partial(mark_process_dead, path=str(metrics))).run()
     finally:
         del os.environ[SHARED_FOLDER]
-    if workers.has_failed:
-        raise ResourceError(
-            "a worker could not open the index", hint="the log above has the reason"
-        )
 
 
-class _Workers(Multiprocess):
-    """Starts a worker anew that dies, and ends all if one cannot open the index."""
-
-    has_failed = False
-
-    def keep_subprocess_alive(self) -> None:
-        """Look after the workers once; stop signals are handled before."""
-        was_stopped, before = self.should_exit.is_set(), {process.pid for process in self.processes}
-        super().keep_subprocess_alive()
-        self.sockets[0].listen(BACKLOG)  # a worker that starts has made it smaller
-        self.has_failed = self.has_failed or (self.should_exit.is_set() and not was_stopped)
-        for pid in before - {process.pid for process in self.processes}:
-            mark_process_dead(pid, os.environ[SHARED_FOLDER])
-
-
-def _worker_app(settings: ServeSettings, folder: Path) -> FastAPI:
-    """The application of one worker, made in its process."""
+def _work(
+    settings: ServeSettings, listener: socket.socket, folder: Path, signs: Connection
+) -> None:
+    """Serve in the process of a worker, which ends with the process that started it."""
     _set_up_logging()
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    Finalize(None, leave, exitpriority=0)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     # its own would be a semaphore, of which a tracker warns in plain lines when the worker is gone
     tqdm.set_lock(threading.RLock())
-    return create_app(
+    app = create_app(
         settings,
-        on_load_error=lambda error: leave(STARTUP_FAILURE),
+        on_load_error=lambda error: leave(CANNOT_START),
         opens_first=True,
         folder=folder,
     )
 
+    async def give_sign() -> None:
+        try:
+            signs.send_bytes(b".")
+        except BrokenPipeError:
+            server.should_exit = True
 
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    wait([parent.sentinel])
-    os.kill(os.getpid(), signal.SIGTERM)
+    server = _server(settings, app, callback_notify=give_sign, timeout_notify=_SIGNS_S)
+    with _stopping(server):
+        server.run([_few_at_once(listener)])
+    leave()
+
+
+def _server(settings: ServeSettings, app: FastAPI, **more: Any) -> uvicorn.Server:
+    connections = Connections()
+    config = uvicorn.Config(
+        connections.tracked(app),
+        http=connections.protocol,  # type: ignore[arg-type]  # is called as a class is
+        ws="none",
+        backlog=_ACCEPTED_AT_ONCE,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=_KEEP_ALIVE_S,
+        timeout_graceful_shutdown=max(1, round(settings.drain_timeout_s)),
+        **more,
+    )
+    return uvicorn.Server(config)
+
+
+def _stopping(server: uvicorn.Server) -> AbstractContextManager[None]:
+    """Stop the server at a signal; after it has stopped, uvicorn raises the signal again, which
+    then changes nothing.
+    """
+
+    def stop(number: int, frame: object) -> None:
+        server.should_exit = True
+
+    return handling({signal.SIGTERM: stop, signal.SIGINT: stop})
+
+
+class _Listener(socket.socket):
+    """Keeps many connections waiting, of which asyncio accepts as many at once as it asks for."""
+
+    def listen(self, backlog: int = BACKLOG) -> None:
+        """Listen with a queue of a length of its own."""
+        super().listen(BACKLOG)
+
+
+def _few_at_once(listener: socket.socket) -> _Listener:
+    return _Listener(fileno=os.dup(listener.fileno()))
 
 
 def _set_up_logging() -> None:

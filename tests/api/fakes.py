@@ -22,7 +22,7 @@ from rag.core.log import Timer
 from rag.core.manifest import MANIFEST_NAME
 from rag.core.types import Answer, AnswerSet, Evidence, Hit, Passage, SearchResult
 from serve.app import create_app
-from serve.connections import GuardedProtocol
+from serve.connections import Connections
 from serve.run import bind
 from serve.settings import ServeSettings
 from tests.support.described import check_described
@@ -283,9 +283,11 @@ async def until(condition: Any, timeout_s: float = 30.0) -> None:
 @contextmanager
 def listening(app: FastAPI) -> Iterator[str]:
     """Run the application on a real port in a thread; yields its address."""
-    server = uvicorn.Server(
-        uvicorn.Config(app, http=GuardedProtocol, log_config=None, access_log=False)
+    connections = Connections()
+    config = uvicorn.Config(
+        connections.tracked(app), http=connections.protocol, log_config=None, access_log=False
     )
+    server = uvicorn.Server(config)
     listener = bind("127.0.0.1", 0)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()

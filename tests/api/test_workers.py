@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import httpx
@@ -16,6 +17,7 @@ import pytest
 import rag
 from rag.bench.server_process import ServerProcess
 from rag.core.errors import ResourceError
+from serve import workers
 from serve.settings import hash_api_key
 
 KEY = {"X-API-Key": "admin"}
@@ -114,9 +116,9 @@ def test_a_stop_leaves_a_log_of_json_lines_alone(index: Path) -> None:
 
 def test_workers_end_when_the_first_process_is_killed(index: Path) -> None:
     with ServerProcess(index, arguments=TWO) as server:
-        workers = children(server)
+        processes = children(server)
         os.kill(server.process.pid, signal.SIGKILL)
-        until(lambda: not any(Path(f"/proc/{pid}/cmdline").exists() for pid in workers))
+        until(lambda: not any(Path(f"/proc/{pid}/cmdline").exists() for pid in processes))
 
 
 def test_a_worker_that_cannot_open_its_models_ends_the_server(index: Path) -> None:
@@ -136,3 +138,20 @@ def test_a_worker_that_cannot_open_its_models_ends_the_server(index: Path) -> No
     )
     assert ended.returncode == ResourceError.exit_code, ended.stderr
     assert "error: a worker could not open the index" in ended.stderr
+
+
+def _give_one_sign(signs: Connection) -> None:
+    signs.send_bytes(b".")
+    time.sleep(600)
+
+
+def test_a_worker_that_gives_no_sign_of_life_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "_HANGS_AFTER_S", 0.5)
+    ended = list[int]()
+
+    def on_end(pid: int) -> None:
+        ended.append(pid)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    workers.Workers(_give_one_sign, 1, on_end).run()
+    assert len(ended) == 1

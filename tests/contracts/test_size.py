@@ -44,7 +44,7 @@ TOKENS = {
     "retrievers": (48_440, 41_000),
     # Every route describes what it answers; shelves.
     "serve": (22_450, 16_000),
-    "tests": (267_040, 200_000),
+    "tests": (269_400, 200_000),
 }
 
 # construct: (ceiling, target), per 10,000 tokens of everything outside tests.
