@@ -16,10 +16,20 @@ if TYPE_CHECKING:
     from rag.adaptation.adapt import adapt
     from rag.commands import index, retrieve, train_rounds, update
     from rag.core.errors import RagError
-    from rag.core.types import Answer, AnswerSet, Evidence, EvidencePath, Hit, Passage, Question
+    from rag.core.types import (
+        Answer,
+        AnswerSet,
+        Evidence,
+        EvidencePath,
+        Hit,
+        Passage,
+        Question,
+        Verdict,
+    )
     from rag.eval.api import compare, evaluate
     from rag.pipeline import Pipeline
     from rag.recipes import train
+    from readers.verifying.open import load_verifier
     from retrievers.hybrid import Fusion
     from retrievers.multihop import MultiHop
     from retrievers.negatives.mine import mine
@@ -39,11 +49,13 @@ __all__ = [
     "Question",
     "RagError",
     "Rerank",
+    "Verdict",
     "__version__",
     "adapt",
     "compare",
     "evaluate",
     "index",
+    "load_verifier",
     "mine",
     "retrieve",
     "train",
@@ -58,6 +70,7 @@ _HOMES = {
     "Pipeline": "rag.pipeline",
     "RagError": "rag.core.errors",
     "Rerank": "retrievers.rerank",
+    "load_verifier": "readers.verifying.open",
     "adapt": "rag.adaptation.adapt",
     "mine": "retrievers.negatives.mine",
     "train": "rag.recipes",

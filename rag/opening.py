@@ -17,10 +17,11 @@ from rag.core.log import get_logger
 if TYPE_CHECKING:
     from indexers.index import Index
     from readers.extractive.likelihood import ReaderRelevance
-    from readers.protocols import Reader
+    from readers.protocols import Reader, Verifier
     from retrievers.protocols import Retriever
 
     ReaderLike = str | Path | Reader | Literal[False] | None
+    VerifierLike = Verifier | str | Path | None
 
 Precision = Literal["auto", "fp32", "bf16"]
 _OWN = "its own question encoder"
@@ -29,9 +30,9 @@ _OWN = "its own question encoder"
 class OpenSettings(BaseModel):
     """What opens a pipeline, declared once for `Pipeline.open`, the commands and the server.
 
-    `retriever`, `index_encoder` and `reader` also take objects: a `retrievers.protocols.Retriever`,
-    a `TextEncoder` with an identity and a `readers.protocols.Reader`. The encoder must have the
-    weights that the index names.
+    `retriever`, `index_encoder`, `reader` and `verifier` also take objects: a
+    `retrievers.protocols.Retriever`, a `TextEncoder` with an identity, a `readers.protocols.Reader`
+    and a `Verifier`. The encoder must have the weights that the index names.
 
     Attributes:
         retriever: auto, dense, colbert, bm25, hybrid or multihop; options follow a colon, as in
@@ -42,6 +43,7 @@ class OpenSettings(BaseModel):
             FOLDER,depth=100,fusion=std:1,0.5. In Python also `rag.Rerank`.
         index_encoder: folder or hub name of the index's encoder, if it has moved.
         reader: folder or hub name of a reader; the one in the package by default.
+        verifier: folder of a verifier of claims; the one in the package by default.
         effort: how much an extractive reader reads: full, normal.
         precision: number format in which the models compute.
 
@@ -60,6 +62,7 @@ class OpenSettings(BaseModel):
     rerank: str | None = None
     index_encoder: Any = None
     reader: Any = None
+    verifier: Any = None
     effort: Literal["full", "normal"] | None = None
     precision: Precision = "auto"
 
@@ -246,3 +249,16 @@ def resolve_reader(
     # Only extractive readers know the setting.
     settings = {"effort": effort} if effort else {}
     return open_reader(reader, precision=precision, **settings)
+
+
+def resolve_verifier(verifier: VerifierLike) -> Verifier:
+    """The verifier that a setting names, or that it is."""
+    from readers.protocols import Verifier
+    from readers.verifying.open import load_verifier
+
+    if isinstance(verifier, Verifier):
+        return verifier
+    if not isinstance(verifier, str | Path | None):
+        what = f"{type(verifier).__name__} is no verifier: it is no `readers.protocols.Verifier`"
+        raise ConfigError(what, hint="see `rag docs extending`")
+    return load_verifier(verifier)

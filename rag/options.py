@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rag.core.types import PolicyName
     from rag.data.formats import CorpusFormat
     from rag.data.text import Profile
-    from rag.opening import Precision, ReaderLike
+    from rag.opening import Precision, ReaderLike, VerifierLike
     from retrievers.hybrid import Fusion
     from retrievers.multihop import MultiHop
     from retrievers.protocols import Retriever, TextEncoder
@@ -28,6 +28,7 @@ class OpenOptions(TypedDict, total=False):
     rerank: str | Rerank | None
     index_encoder: str | Path | TextEncoder | None
     reader: ReaderLike
+    verifier: VerifierLike
     effort: Literal["full", "normal"] | None
     precision: Precision
 

@@ -7,6 +7,8 @@ import tempfile
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
@@ -34,18 +36,20 @@ from rag.core.types import (
     Query,
     RankedPassages,
     SearchResult,
+    Verdict,
 )
+from rag.data.claims import check_claims, why_not_judged
 from rag.data.corpus import passages_of
 from rag.data.filters import Filter, parse_filter
 from rag.data.records import check_questions
-from rag.opening import OpenSettings, open_models, relevance_of
+from rag.opening import OpenSettings, open_models, relevance_of, resolve_verifier
 from rag.options import OpenOptions
 from readers.protocols import Reader, check_lengths, reader_name
 from retrievers.encoders.open import load_encoder
 from retrievers.protocols import PairScorer, Retriever, Selected, TextEncoder
 
 if TYPE_CHECKING:
-    from rag.opening import ReaderLike
+    from rag.opening import ReaderLike, VerifierLike
 
 FilterLike = Mapping[str, Any] | Filter | None
 
@@ -57,16 +61,26 @@ class Pipeline:
         index: an open index, from whose passages evidence is quoted.
         retriever: question → hits.
         reader: question + passages → answer spans; None for retrieval only.
+        verifier: judges claims; a folder, or None for the one in the package, is opened when the
+            first claim comes.
 
     Thread safety: any thread may call any method. Questions of several threads are answered one
     after another, since one question already uses all cores (but not where a model elsewhere
     reads); give a list to answer them as one batch.
     """
 
-    def __init__(self, index: Index, retriever: Retriever, reader: Reader | None) -> None:
+    def __init__(
+        self,
+        index: Index,
+        retriever: Retriever,
+        reader: Reader | None,
+        verifier: VerifierLike = None,
+    ) -> None:
         self.index = index
         self.retriever = retriever
         self.reader = reader
+        self.verifier = verifier
+        self._open_verifier = cache(partial(resolve_verifier, verifier))
         self._lock = threading.RLock()
         # A model in another process needs no core here: it may read for several threads.
         is_remote = reader is not None and reader.max_concurrent > 0
@@ -96,7 +110,8 @@ class Pipeline:
         """
         settings = load_config(OpenSettings, overrides=options)
         opened = index if isinstance(index, Index) else Index.open(index)
-        return cls(opened, *open_models(opened, settings, reads=reads))
+        retriever, reader = open_models(opened, settings, reads=reads)
+        return cls(opened, retriever, reader, settings.verifier)
 
     @classmethod
     def from_texts(
@@ -346,6 +361,51 @@ class Pipeline:
         """
         outcomes = self.answer(questions, AnswerOptions(**options), filter=filter)
         return [outcome.shown for outcome in outcomes if outcome.shown is not None]
+
+    def verify(
+        self,
+        claims: Sequence[str],
+        top_k: int = 5,
+        *,
+        filter: FilterLike = None,
+        in_text: bool = False,
+    ) -> list[Verdict]:
+        """Judge claims by the passages that are found for them, as one batch.
+
+        A multi-hop retriever's best path is judged as one text. A question in place of a claim is
+        "not_judged", and its `notice` says so.
+
+        Args:
+            top_k: passages to judge each claim by.
+            filter: which passages may be read, see `search`.
+            in_text: the claims are the sentences of a text: one that hangs on the sentence before
+                it ("However, it …") is not judged either.
+
+        Raises:
+            ArtifactError: there is no verifier.
+            ConfigError: `top_k` is not in 1..1000, or a filter's field is unknown.
+            QuestionError: a claim is empty, or has more than 200 words.
+        """
+        texts = check_claims(claims, top_k, in_text=in_text)
+        verdicts = []
+        for text in texts:
+            notice = why_not_judged(text, in_text=in_text)
+            verdicts.append(Verdict(text, "not_judged", notice=notice))
+        judged = [number for number, verdict in enumerate(verdicts) if not verdict.notice]
+        timer: dict[str, float] = {}
+        with self._lock, stage(timer, "total"):
+            self._require_open()
+            if judged:
+                verifier = self._open_verifier()
+                selected = self._select(filter, timer)
+                with stage(timer, "retrieve"):
+                    found = self._search([texts[n] for n in judged], top_k, timer, selected)
+                with stage(timer, "judge"):
+                    results = verifier.judge_found(found)
+                for number, verdict in zip(judged, results, strict=True):
+                    verdicts[number] = verdict
+        version = self.index_version
+        return [replace(verdict, index_version=version, timings_ms=timer) for verdict in verdicts]
 
     def _require_reader(self) -> Reader:
         if self.reader is None:

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from rag.core.arrays import Float32
 from rag.core.errors import ConfigError, DataError, QuestionError
 from rag.core.types import (
     AnswerSet,
@@ -19,9 +18,9 @@ from rag.core.types import (
     SearchResult,
     Verdict,
 )
-from readers.verdicts import judge_results
 
 if TYPE_CHECKING:
+    from rag.core.arrays import Float32
     from readers.llm.reader import Completer
 
 PassageLists = Sequence[Sequence[Passage]]  # the passages of each question
@@ -29,7 +28,6 @@ ScoreLists = Sequence[Sequence[float]]  # one score per passage, question by que
 
 MAX_QUESTION_CHARS = 4_000
 MAX_PASSAGE_CHARS = 200_000
-MAX_CLAIM_WORDS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,25 +185,9 @@ class Verifier(ABC):
         Raises:
             QuestionError: a claim is blank or too long.
         """
-        for result in results:
-            check_claim(result.query)
+        from readers.verdicts import judge_results
+
         return judge_results(results, self.probabilities)
-
-
-def check_claim(claim: str) -> None:
-    """Refuse a claim that is blank or too long.
-
-    Raises:
-        QuestionError: the claim is blank, or has more than `MAX_CLAIM_WORDS` words.
-    """
-    words = len(claim.split())
-    if words == 0:
-        raise QuestionError("a claim is blank")
-    if words > MAX_CLAIM_WORDS:
-        raise QuestionError(
-            f"a claim has {words} words, more than {MAX_CLAIM_WORDS}",
-            hint="a claim is one sentence; a longer text is to be split into sentences",
-        )
 
 
 def reader_name(reader: Reader) -> str:

@@ -16,6 +16,7 @@ from rag.core.types import (
     SearchResult,
     Verdict,
 )
+from rag.data.claims import check_claims
 from rag.data.sentences import Spans, sentence_spans
 
 Judge = Callable[[Sequence[str], Sequence[Sequence[str]]], Float32]
@@ -27,7 +28,11 @@ def judge_results(results: Sequence[SearchResult], judge: Judge) -> list[Verdict
 
     Args:
         judge: `Verifier.probabilities`.
+
+    Raises:
+        QuestionError: a claim is empty or too long.
     """
+    check_claims([result.query for result in results], top_k=1)
     verdicts = [_nothing_read(result.query) for result in results]
     read = {number: ranked for number, ranked in enumerate(map(_to_read, results)) if ranked}
     if not read:
@@ -50,7 +55,7 @@ def judge_results(results: Sequence[SearchResult], judge: Judge) -> list[Verdict
 
 def _to_read(result: SearchResult) -> RankedPassages:
     """The passages of the best path, or else all, without blank ones, which say nothing."""
-    ranked = result.paths[0] if result.paths else result.passages
+    ranked = result.paths[0] if _has_path(result) else result.passages
     return [
         (hit, replace(passage, text=passage.text[:MAX_JUDGED_CHARS]))
         for hit, passage in ranked
@@ -61,7 +66,11 @@ def _to_read(result: SearchResult) -> RankedPassages:
 def _texts(result: SearchResult, ranked: RankedPassages) -> list[str]:
     texts = [_titled(passage, passage.text) for _, passage in ranked]
     # The passages of a path say together what none of them says alone.
-    return [" ".join(texts)] if result.paths else texts
+    return [" ".join(texts)] if _has_path(result) else texts
+
+
+def _has_path(result: SearchResult) -> bool:
+    return bool(result.paths) and len(result.paths[0]) > 1
 
 
 def _titled(passage: Passage, text: str) -> str:

@@ -17,7 +17,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from rag import __version__
-from serve import agents, chat, documents
+from serve import agents, chat, documents, verifying
 from serve.engine import Engine
 from serve.errors import ApiError, ErrorOut, add_error_handlers
 from serve.middleware import Gate, number_of_key
@@ -28,7 +28,7 @@ from serve.shelves import OpenPipeline, open_pipeline
 RUN_PREFIX = "rag-serve-"  # of temporary folders of servers
 _WEB = Path(__file__).parent / "web"
 _PAGES = {"/": "index.html", "/docs": "docs.html"}
-_ROUTERS = (router, chat.router, documents.router, agents.router)
+_ROUTERS = (router, chat.router, documents.router, agents.router, verifying.router)
 
 
 def create_app(

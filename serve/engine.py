@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar
 from starlette.requests import Request
 
 from rag.core.errors import (
+    ArtifactError,
     ConfigError,
     QuestionError,
     RagError,
@@ -54,15 +55,17 @@ _FAILURES: tuple[tuple[type[Exception], tuple[int, str, str]], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The task for a question, which may follow up on `context`, for a text to encode as one `side`
-    of the encoder, or for a text to score for the question `context`; only equal jobs share a batch.
+    """The task for a question, which may follow up on `context`, for a claim, for a text to encode
+    as one `side` of the encoder, or for a text to score for the question `context`; only equal jobs
+    share a batch.
 
     Attributes:
+        in_text: the claims are the sentences of a text.
         alone: a request that shares its batches with no other: the same request then has the same
             result to the bit. "" if it may share them.
     """
 
-    kind: Literal["ask", "retrieve", "embed", "rerank"]
+    kind: Literal["ask", "retrieve", "embed", "rerank", "verify"]
     scope: Scope
     top_k: int = 0
     n_best: int = 0
@@ -70,12 +73,13 @@ class Job:
     context: str = ""
     policy: PolicyName = "once"
     side: Literal["query", "passage"] = "query"
+    in_text: bool = False
     alone: str = ""
 
     @property
     def takes_turns(self) -> bool:
         """Whether a long list lets others' questions in between its batches."""
-        return self.kind == "embed" or bool(self.alone)
+        return self.kind in ("embed", "verify") or bool(self.alone)
 
 
 class Engine:
@@ -275,6 +279,10 @@ class Engine:
                 ReaderError(each.failure) if each.failure else each.to_json()
                 for each in answer_sets
             ]
+        elif job.kind == "verify":
+            verdicts = pipeline.verify(questions, job.top_k, filter=job.filter, in_text=job.in_text)
+            timings_ms = verdicts[0].timings_ms
+            results = [verdict.to_json() for verdict in verdicts]
         else:
             timer: dict[str, float] = {}
             if job.kind == "embed":
@@ -336,6 +344,10 @@ def _failure(
         log.warning("texts could not be scored: %s", cause, extra={"request_id": request_id})
         hint = "its operator may set RAG_SERVE_RERANK, or an extractive reader"
         return invalid_request("this server has no model that scores texts", hint)
+    if job.kind == "verify" and isinstance(cause, ArtifactError):
+        log.warning("a claim could not be judged: %s", cause, extra={"request_id": request_id})
+        hint = "its operator may set RAG_SERVE_VERIFIER"
+        return ApiError(501, "no_verifier", "this server has no verifier of claims", hint=hint)
     status, code, message = next(failure for kind, failure in _FAILURES if isinstance(cause, kind))
     fields = {"request_id": request_id, "code": code, "question_number": number}
     log.error("a question could not be answered", exc_info=cause, extra=fields)

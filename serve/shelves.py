@@ -190,7 +190,8 @@ def open_newer(pipeline: Pipeline) -> Pipeline:
     try:
         if pipeline.index.encoder_identity is not None:
             index.check_encoder(pipeline.index.encoder_identity)
-        return Pipeline(index, pipeline.retriever.over(index), pipeline.reader)
+        retriever = pipeline.retriever.over(index)
+        return Pipeline(index, retriever, pipeline.reader, pipeline.verifier)
     except BaseException:
         index.close()
         raise

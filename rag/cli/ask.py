@@ -22,7 +22,8 @@ from rag.cli.options import (
     with_options,
     without,
 )
-from rag.cli.show import format_answer_set, say
+from rag.cli.show import format_answer_set, format_verdict, say
+from rag.core.errors import ConfigError
 from rag.core.types import PolicyName
 from rag.options import OpenOptions
 
@@ -79,6 +80,56 @@ def ask(
 
 
 @with_options(without(OPENING, "effort"))
+def verify(
+    claims: list[str] | None = None,
+    /,
+    *,
+    index: Index,
+    text: Path | None = None,
+    claim_file: Path | None = None,
+    top_k: PositiveInt = 5,
+    filter: Filter = None,
+    as_json: AsJson = False,
+    **opening: Unpack[OpenOptions],
+) -> None:
+    """Judge claims by what the index's passages say: supported, refuted, or not enough.
+
+    Args:
+        claims: A claim; several are judged in turn.
+        text: Judge the sentences of this text file; one that hangs on the sentence before it is not
+            judged.
+        claim_file: Judge the claims of this file: JSON lines, or FEVER's, HoVer's, SciFact's or Fool
+            Me Twice's published files.
+        top_k: Passages to judge each claim by.
+        as_json: Print one JSON object per claim.
+    """
+    from rag.data.claims import check_claims, read_claims, sentences_of_file
+    from rag.data.filters import parse_options
+
+    if sum(source is not None for source in (claims, text, claim_file)) != 1:
+        what = "give claims, {text} or {claim_file}, and one of these alone"
+        raise ConfigError(what, arguments=("text", "claim_file"))
+    if text is not None:
+        claims = sentences_of_file(text)
+    elif claim_file is not None:
+        claims = [claim.text for claim in read_claims(claim_file)]
+    in_text = text is not None
+    # Refused before models are loaded.
+    checked = check_claims(claims or (), top_k, in_text=in_text)
+    conditions = parse_options(filter or ())
+    from rag.pipeline import Pipeline
+
+    pipeline = Pipeline.open(index, reads=False, **opening)
+    for claim in checked:
+        [verdict] = pipeline.verify([claim], top_k, filter=conditions, in_text=in_text)
+        result = verdict.to_json()
+        if as_json:
+            say(json.dumps(result, ensure_ascii=False))
+        else:
+            say(format_verdict(result, colour=sys.stdout.isatty()))
+
+
+@with_options(without(OPENING, "effort", "verifier"))
 def retrieve(
     *,
     index: Index,

@@ -30,6 +30,7 @@ COMMANDS = {
     ),
     "inspect": ("look", "Build", "Show what is in an index; --verify checks every checksum."),
     "ask": ("ask", "Ask", "Ask a question; prints answers with their evidence."),
+    "verify": ("ask", "Ask", "Judge claims by what the index's passages say."),
     "retrieve": (
         "ask",
         "Ask",

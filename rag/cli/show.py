@@ -106,6 +106,41 @@ def format_answer_set(result: dict[str, Any], *, colour: bool) -> str:
     return "\n".join(lines)
 
 
+_LABELS = {
+    "supported": "supported",
+    "refuted": "refuted",
+    "not_enough": "not enough to tell",
+    "not_judged": "not judged",
+}
+
+
+def format_verdict(result: dict[str, Any], *, colour: bool) -> str:
+    """Several lines for one claim, from its public JSON shape."""
+    result = _without_controls(result)
+    bold, dim, end = (_BOLD, _DIM, _END) if colour else ("", "", "")
+    shares = [
+        f"{_LABELS[label]} {share:.0%}" for label, share in result.get("probabilities", {}).items()
+    ]
+    said = f"  ({', '.join(shares)})" if shares else ""
+    lines = [f"{bold}{result['claim']}{end}", f"  {bold}{_LABELS[result['label']]}{end}{said}"]
+    if result.get("notice"):
+        lines.append(f"  {result['notice']}")
+    evidence = result.get("evidence")
+    if evidence:
+        start, stop = evidence["supporting"][0]
+        quoted = highlight(evidence["text"], start, stop, colour=colour)
+        title = f"{evidence['title']} · " if evidence["title"] else ""
+        lines.append(f"     {dim}{title}{_place(evidence)}{end}")
+        lines.append("     " + re.sub(r"\s*\n\s*", "\n     ", quoted))
+        others = [step for step in result["path"] if step["passage_id"] != evidence["passage_id"]]
+        if others:
+            names = ", ".join(step["title"] or _place(step) for step in others)
+            lines.append(f"     {dim}also judged by: {names}{end}")
+    total_ms = result["timings_ms"].get("total", 0)
+    lines.append(f"  {dim}{total_ms:.0f} ms · index {result['index_version']}{end}")
+    return "\n".join(lines)
+
+
 def _place(evidence: dict[str, Any]) -> str:
     """File and page, else the passage's id."""
     location = evidence.get("location")

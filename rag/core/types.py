@@ -11,6 +11,8 @@ from typing import Any, Literal
 
 AnswerProfile = Literal["squad", "trec_search"]
 VerdictLabel = Literal["supported", "refuted", "not_enough"]
+ClaimLabel = Literal["supported", "refuted", "not_enough", "not_supported"]
+"""Labels of claim sets: "not_supported" joins refuted and not enough."""
 VERDICT_LABELS: tuple[VerdictLabel, ...] = ("supported", "refuted", "not_enough")
 Value = str | int | float | bool
 Metadata = tuple[
@@ -68,6 +70,10 @@ def _as_json(value: Any) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
     return value.to_json() if isinstance(value, Record) else value
+
+
+def _rounded(timings_ms: Mapping[str, float]) -> dict[str, float]:
+    return {stage: round(value, 3) for stage, value in timings_ms.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,12 +190,12 @@ class GoldSentence:
     """A sentence that a claim set names as evidence.
 
     Attributes:
-        title: the article that it stands in; "" if the set gives the text alone.
+        article: title or id of the article that it stands in; "" if the set gives the text alone.
         sentence: its number in the article, 0-based; None if the set gives the text alone.
         text: the sentence; "" if the set only names it.
     """
 
-    title: str = ""
+    article: str = ""
     sentence: int | None = None
     text: str = ""
 
@@ -201,7 +207,7 @@ class Claim:
     Attributes:
         id: unique within a claim set.
         text: the claim.
-        label: "not_supported" in sets that join refuted and not enough; None if not known.
+        label: None if not known.
         evidence: the texts that the set gives as evidence, to be judged without a search.
         gold_sets: sets of sentences, each of which suffices for the label; empty if not known, and
             where the label is "not_enough".
@@ -210,7 +216,7 @@ class Claim:
 
     id: str
     text: str
-    label: VerdictLabel | Literal["not_supported"] | None = None
+    label: ClaimLabel | None = None
     evidence: tuple[str, ...] = ()
     gold_sets: tuple[tuple[GoldSentence, ...], ...] = ()
     meta: Mapping[str, Any] = field(default_factory=dict)
@@ -350,6 +356,7 @@ class Verdict(Record):
         path: all passages that were judged, best first, those of a path in hop order; each with its
             own best sentence. `evidence` is one of them.
         notice: why nothing was judged or read; "" if there is no reason.
+        timings_ms: wall time of each stage in milliseconds.
     """
 
     claim: str
@@ -358,11 +365,18 @@ class Verdict(Record):
     evidence: Evidence | None = field(default=None, repr=False)
     path: tuple[Evidence, ...] = field(default=(), repr=False)
     notice: str = ""
+    index_version: str = ""
+    timings_ms: Mapping[str, float] = field(default_factory=dict, repr=False)
 
     @property
     def confidence(self) -> float:
         """Probability of the label; 0 if the claim is not judged."""
         return max(self.probabilities.values(), default=0.0)
+
+    def to_json(self) -> dict[str, Any]:
+        """The public JSON shape of the command line and the server."""
+        shown = {"index_version": self.index_version, "timings_ms": _rounded(self.timings_ms)}
+        return {**Record.to_json(self), **shown}
 
 
 Certainty = Literal["likely", "perhaps", "none"]
@@ -431,10 +445,9 @@ class AnswerSet(Record):
 
     def to_json(self) -> dict[str, Any]:
         """The public JSON shape of the command line and the server."""
-        timings = {stage: round(value, 3) for stage, value in self.timings_ms.items()}
         return {
             **Record.to_json(self),
             "certainty": self.certainty,
             "index_version": self.index_version,
-            "timings_ms": timings,
+            "timings_ms": _rounded(self.timings_ms),
         }

@@ -8,7 +8,7 @@ from rag.core.errors import ArtifactError
 from readers.protocols import Verifier
 
 
-def open_verifier(folder: str | Path | None = None) -> Verifier:
+def load_verifier(folder: str | Path | None = None) -> Verifier:
     """Open the verifier of a folder.
 
     Args:

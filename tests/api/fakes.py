@@ -16,16 +16,18 @@ import numpy as np
 import uvicorn
 from fastapi import FastAPI
 
-from rag.core.errors import ConfigError
+from rag.core.errors import ArtifactError, ConfigError
 from rag.core.files import atomic_write_json
 from rag.core.log import Timer
 from rag.core.manifest import MANIFEST_NAME
-from rag.core.types import Answer, AnswerSet, Evidence, Hit, Passage, SearchResult
+from rag.core.types import Answer, AnswerSet, Evidence, Hit, Passage, SearchResult, Verdict
+from rag.data.claims import why_not_judged
 from serve.app import create_app
 from serve.connections import Connections
 from serve.run import bind
 from serve.settings import ServeSettings
 from tests.support.described import check_described
+from tests.support.verifying import WordVerifier
 
 EVIL = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
 
@@ -123,6 +125,7 @@ class FakePipeline:
         self.index = FakeIndex()
         self.n_sides = 2  # of its encoder
         self.scores_log_odds: bool | None = True  # None: it has no scorer
+        self.verifier: WordVerifier | None = WordVerifier()
         self.reader = SimpleNamespace(name="/srv/reader", max_concurrent=0, completer=None)
 
     def _begin(self, questions: Sequence[str]) -> None:
@@ -212,6 +215,24 @@ class FakePipeline:
     ) -> list[SearchResult]:
         self._begin(queries)
         return [SearchResult(query, self._ranked(query)[:top_k]) for query in queries]
+
+    def verify(
+        self, claims: Sequence[str], top_k: int, *, filter: Any = None, in_text: bool = False
+    ) -> list[Verdict]:
+        self._begin(claims)
+        if self.verifier is None:
+            raise ArtifactError("there is no verifier in /srv/verifier")
+        found = [SearchResult(claim, self._ranked(claim)[:top_k]) for claim in claims]
+        timings_ms = {"retrieve": 1.25, "judge": 8.5, "total": 9.75}
+        verdicts = []
+        for claim, verdict in zip(claims, self.verifier.judge_found(found), strict=True):
+            notice = why_not_judged(claim, in_text=in_text)
+            if notice:
+                verdict = Verdict(claim, "not_judged", notice=notice)
+            verdicts.append(
+                replace(verdict, index_version=self.index_version, timings_ms=timings_ms)
+            )
+        return verdicts
 
     def embed(self, texts: Sequence[str], side: str) -> Any:
         self._begin(texts)

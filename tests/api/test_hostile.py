@@ -14,6 +14,7 @@ from serve.app import create_app
 from serve.settings import hash_api_key
 from serve.shelves import open_pipeline
 from tests.api.fakes import running, settings
+from tests.support.verifying import WordVerifier
 
 pytestmark = pytest.mark.anyio
 KEY = {"X-API-Key": "admin"}
@@ -67,6 +68,11 @@ BODIES = {
     "filter by document": ("/v1/ask", {"question": "Faust", "filter": {"document": "<hole>"}}),
     "filter by field": ("/v1/ask", {"question": "Faust", "filter": {"year": "<hole>"}}),
     "filter by bound": ("/v1/ask", {"question": "Faust", "filter": {"year": {"gte": "<hole>"}}}),
+    "verify": ("/v1/verify", {"claim": "<hole>"}),
+    "verify several": ("/v1/verify", {"claims": ["Goethe wrote Faust.", "<hole>"]}),
+    "verify text": ("/v1/verify", {"text": "<hole>"}),
+    "verify top_k": ("/v1/verify", {"claim": "Goethe wrote Faust.", "top_k": "<hole>"}),
+    "verify filter": ("/v1/verify", {"claim": "Goethe wrote Faust.", "filter": "<hole>"}),
     "chat": ("/v1/chat/completions", {"messages": [{"role": "user", "content": "<hole>"}]}),
     "chat of parts": (
         "/v1/chat/completions",
@@ -166,7 +172,9 @@ async def client(made: tuple[Path, Path], tmp_path: Path) -> AsyncIterator[httpx
         files=folder,
         feedback_file=tmp_path / "feedback.jsonl",
         api_keys=(hash_api_key("admin"),),
+        verifier=WordVerifier(),
     )
+
     async with running(app=create_app(given, open_pipeline)) as started:
         started.headers.update(KEY)
         yield started

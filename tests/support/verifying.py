@@ -26,7 +26,7 @@ class WordVerifier(Verifier):
     def _row(self, claim: str, texts: Sequence[str]) -> tuple[float, float, float]:
         wanted = _words(claim)
         best = max(texts, key=lambda text: len(_words(text) & wanted))
-        share = len(_words(best) & wanted) / len(wanted)
+        share = len(_words(best) & wanted) / max(1, len(wanted))
         if share < 0.5:
             return (share * 0.5, share * 0.25, 1 - share * 0.75)
         decided = 0.4 + share / 2

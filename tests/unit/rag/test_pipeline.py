@@ -10,12 +10,13 @@ import pyarrow as pa
 import pytest
 from datasets import Dataset, DatasetDict
 
-from rag.core.errors import ConfigError, DataError
+from rag.core.errors import ConfigError, DataError, QuestionError
 from rag.core.types import Hit, Passage
 from rag.data.corpus import passages_of
 from rag.pipeline import Pipeline
 from retrievers.protocols import Retriever
 from tests.pipeline_parts import LastWordsReader, Store
+from tests.support.verifying import WordVerifier
 
 PASSAGES = [
     Passage("danube", "Danube", "The Danube rises in the Black Forest."),
@@ -193,3 +194,43 @@ def test_vectors_of_texts_are_those_that_are_searched(kind: Any) -> None:
         dense = pipeline.retriever.members[0] if kind == "hybrid" else pipeline.retriever  # type: ignore[attr-defined]
         hits = {hit.row: hit.score for hit in dense.search(["Where?"], 2)[0]}
         assert passages @ question == pytest.approx([hits[0], hits[1]], abs=1e-5)
+
+
+def test_claims_are_judged_by_what_is_found(pipeline: Pipeline) -> None:
+    pipeline = Pipeline(pipeline.index, pipeline.retriever, None, WordVerifier())
+    claims = ["The Rhine ends in the North Sea.", "Where does it end?", "nothing here is found"]
+    supported, question, unfound = pipeline.verify(claims, top_k=1)
+    assert supported.label == "supported"
+    assert supported.evidence is not None
+    assert supported.evidence.passage_id == "rhine"
+    assert supported.evidence.score == 2.0
+    assert supported.index_version == "v1"
+    assert {"retrieve", "judge", "total"} <= set(supported.timings_ms)
+    assert (question.label, question.notice) == ("not_judged", "a question is no claim")
+    assert (unfound.label, unfound.evidence) == ("not_enough", None)
+    sentences = ["The Rhine ends in the North Sea.", "However, it is long.", "long " * 201]
+    verdicts = pipeline.verify(sentences, in_text=True)
+    assert [verdict.label for verdict in verdicts] == ["supported", "not_judged", "not_judged"]
+    assert "201 words" in verdicts[2].notice
+    assert pipeline.verify([]) == []
+
+
+@pytest.mark.parametrize(
+    ("claims", "options", "error", "words"),
+    [
+        ([" "], {}, QuestionError, "the claim is empty"),
+        (["a", "so " * 201], {}, QuestionError, "claim 1 has 201 words, more than 200"),
+        (["w" * 4001], {}, QuestionError, "4001 characters"),
+        ([7], {}, QuestionError, "is not text"),
+        ("a claim", {}, DataError, "expected a list"),
+        (["a"], {"top_k": 0}, ConfigError, "top_k"),
+        (["a"], {}, ConfigError, "int is no verifier"),
+    ],
+)
+def test_bad_claims(
+    pipeline: Pipeline, claims: Any, options: Any, error: type[Exception], words: str
+) -> None:
+    number: Any = 7
+    pipeline = Pipeline(pipeline.index, pipeline.retriever, None, number)
+    with pytest.raises(error, match=words):
+        pipeline.verify(claims, **options)

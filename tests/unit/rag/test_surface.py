@@ -28,11 +28,13 @@ def test_public_names_are_pinned() -> None:
         "Question",
         "RagError",
         "Rerank",
+        "Verdict",
         "__version__",
         "adapt",
         "compare",
         "evaluate",
         "index",
+        "load_verifier",
         "mine",
         "retrieve",
         "train",
@@ -59,11 +61,13 @@ def test_commands_are_pinned() -> None:
         "plan",
         "questions",
         "retrieve",
+        "rights",
         "rounds",
         "score",
         "serve",
         "train",
         "tune",
+        "verify",
     ]
 
 

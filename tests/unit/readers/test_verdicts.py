@@ -7,8 +7,8 @@ import pytest
 
 from rag.core.errors import ArtifactError, ConfigError, QuestionError
 from rag.core.types import Hit, Location, Passage, SearchResult
-from readers.protocols import MAX_CLAIM_WORDS
-from readers.verifying.open import open_verifier
+from rag.data.claims import MAX_CLAIM_WORDS
+from readers.verifying.open import load_verifier
 from tests.support.verifying import WordVerifier
 
 CLAIM = "Ulm lies on the Danube"
@@ -73,7 +73,7 @@ def test_a_path_is_judged_as_one_text_and_the_page_is_that_of_the_sentence() -> 
 @pytest.mark.parametrize(
     ("claims", "texts", "error", "words"),
     [
-        ([" "], [["x"]], QuestionError, "blank"),
+        ([" "], [["x"]], QuestionError, "empty"),
         (["x " * (MAX_CLAIM_WORDS + 1)], [["x"]], QuestionError, "201 words"),
         (["x"], [], ConfigError, "1 claims but 0 lists"),
     ],
@@ -87,4 +87,4 @@ def test_bad_claims_are_refused(
 
 def test_a_verifier_that_is_missing_is_named(tmp_path: object) -> None:
     with pytest.raises(ArtifactError, match="rag train verifier"):
-        open_verifier(str(tmp_path))
+        load_verifier(str(tmp_path))

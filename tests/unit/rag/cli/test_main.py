@@ -23,6 +23,12 @@ def _run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str,
         ("ask Who? --index nowhere --top-k 3", 4, "nowhere: no such directory"),
         ("ask 'Who?' ' ' --index nowhere", 3, "question 1"),
         ("ask Who? caf\udce9? --index nowhere", 3, "question 1"),
+        ("verify 'Ulm is old.' --index nowhere", 4, "nowhere: no such directory"),
+        ("verify 'Ulm is old.' ' ' --index nowhere", 3, "claim 1 is empty"),
+        ("verify --index nowhere", 2, "give claims, --text or --claim-file"),
+        ("verify 'Ulm is old.' --text none.txt --index nowhere", 2, "one of these alone"),
+        ("verify --text none.txt --index nowhere", 3, "none.txt: no such file"),
+        ("verify --claim-file q --index nowhere", 3, "q"),
         ("inspect nowhere", 4, "nowhere"),
         ("index nowhere.jsonl --out x --retriever bm25", 3, "nowhere.jsonl"),
         ("index sample", 2, "give --out, to build an index, or --update"),
@@ -201,6 +207,9 @@ def test_bm25_index_from_the_sample_and_a_trec_run(
     capsys.readouterr()
     main_ok(["inspect", str(index), "--verify", "--json"])
     assert json.loads(capsys.readouterr().out)["kind"] == "index"
+    code, _, err = _run(capsys, "verify", "Hokusai was a painter.", "--index", str(index))
+    assert code == 4
+    assert "train one with `rag train verifier`, and give its folder as --verifier" in err
 
 
 def main_ok(arguments: list[str]) -> None:

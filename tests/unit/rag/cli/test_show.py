@@ -3,7 +3,8 @@
 import unicodedata
 from typing import Any
 
-from rag.cli.show import format_answer_set, highlight
+from rag.cli.show import format_answer_set, format_verdict, highlight
+from rag.core.types import Evidence, Location, Verdict, VerdictLabel
 
 
 def _shown(**given: Any) -> str:
@@ -87,3 +88,30 @@ def test_a_question_for_yes_or_no_shows_the_passage_that_bears_on_it() -> None:
     assert "Wet. [[It is long.]]" in shown
     doubted = _shown(kind="passage", answers=[answer], no_answer_confidence=0.7, certainty="none")
     assert "nearest passage:" in doubted
+
+
+def test_verdicts_are_shown_with_the_sentence_that_decides() -> None:
+    text = "The town is old. Ulm lies on the Danube."
+    location = Location("guide.pdf", "3", ("Towns",))
+    deciding = Evidence("a", "Towns", text, None, None, 2.0, ((17, 40),), location=location)
+    other = Evidence("b", "", "Ulm is\x1b big.", None, None, 1.0, ((0, 12),))
+    probabilities: dict[VerdictLabel, float] = {
+        "supported": 0.9,
+        "refuted": 0.04,
+        "not_enough": 0.06,
+    }
+    judged = Verdict(
+        "Ulm lies on the Danube.", "supported", probabilities, deciding, (deciding, other), "", "v1"
+    )
+    assert format_verdict(judged.to_json(), colour=False) == (
+        "Ulm lies on the Danube.\n"
+        "  supported  (supported 90%, refuted 4%, not enough to tell 6%)\n"
+        "     Towns · guide.pdf, page 3\n"
+        "     The town is old. [[Ulm lies on the Danube.]]\n"
+        "     also judged by: b\n"
+        "  0 ms · index v1"
+    )
+    asked = Verdict("Is it?", "not_judged", notice="a question is no claim")
+    assert format_verdict(asked.to_json(), colour=False) == (
+        "Is it?\n  not judged\n  a question is no claim\n  0 ms · index "
+    )

@@ -1,0 +1,97 @@
+"""The route that judges claims."""
+
+from typing import Annotated, Any, Self
+
+from fastapi import APIRouter, Request
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    model_validator,
+)
+from starlette.responses import JSONResponse, Response
+
+from rag.core.types import Verdict
+from rag.data.claims import MAX_CLAIM_CHARS, fault_of_length
+from rag.data.filters import parse_filter
+from rag.data.sentences import split_sentences
+from serve.engine import Job
+from serve.errors import invalid_request
+from serve.responses import Several
+from serve.routes import BODY_ALONE, AppEngine, check_text
+
+MAX_CLAIMS = 64
+_MAX_TEXT_CHARS = 20_000
+
+router = APIRouter()
+
+
+def _check_claim(text: str) -> str:
+    fault = fault_of_length(text)
+    if fault:
+        raise ValueError(fault)
+    return text
+
+
+ClaimText = Annotated[
+    str,
+    StringConstraints(strict=True, strip_whitespace=True, min_length=1, max_length=MAX_CLAIM_CHARS),
+    AfterValidator(check_text),
+    AfterValidator(_check_claim),
+]
+LongText = Annotated[
+    str,
+    StringConstraints(strict=True, strip_whitespace=True, min_length=1, max_length=_MAX_TEXT_CHARS),
+    AfterValidator(check_text),
+]
+
+
+class VerifyRequest(BaseModel):
+    """One claim, several, or a text whose sentences are claims."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    claim: ClaimText | None = Field(
+        None, description="one claim", examples=["The Danube rises in the Black Forest."]
+    )
+    claims: list[ClaimText] | None = Field(None, min_length=1, max_length=MAX_CLAIMS)
+    text: LongText | None = Field(
+        None, description="a text, of which each sentence is judged that can stand alone"
+    )
+    top_k: int = Field(5, ge=1, le=20, strict=True, description="passages to judge a claim by")
+    filter: dict[str, Any] | None = Field(None, description="as in /v1/ask")
+
+    @model_validator(mode="after")
+    def _has_one_form(self) -> Self:
+        if sum(form is not None for form in (self.claim, self.claims, self.text)) != 1:
+            raise ValueError("give one of 'claim', 'claims' (a list) and 'text'")
+        return self
+
+
+@router.post(
+    "/v1/verify",
+    dependencies=BODY_ALONE,
+    tags=["claims"],
+    response_model=Verdict | Several[Verdict],
+)
+async def verify(body: VerifyRequest, request: Request, engine: AppEngine) -> Response:
+    """Judge one claim, several, or the sentences of a text by the passages that are found for them.
+
+    With `claim` the result is one object, else it is `{"results": [...]}`. A `label` is
+    "supported", "refuted", "not_enough", or "not_judged", of which `notice` says why. `evidence` is
+    the passage that decides, with offsets of the deciding sentence in `supporting`.
+    """
+    claims = body.claims or [body.claim or ""]
+    if body.text is not None:
+        claims = split_sentences(body.text)
+    if len(claims) > MAX_CLAIMS:
+        raise invalid_request(
+            f"the text has {len(claims)} sentences, more than {MAX_CLAIMS}", "send it in parts"
+        )
+    conditions = parse_filter(body.filter)
+    scope = engine.scope(request)
+    job = Job("verify", scope, body.top_k, filter=conditions, in_text=body.text is not None)
+    results = await engine.run(request, job, claims)
+    return JSONResponse(results[0] if body.claim is not None else {"results": results})
