@@ -165,10 +165,12 @@ async def send(request: Request, engine: AppEngine, wait: _Wait = False) -> Resp
         ids = [DocumentId(id=document.id) for document in documents]
         return _accepted(version, documents=ids, **remarks)
     version = await _made(shelf.uploads, version)
+    with shelf.lease() as pipeline:
+        total = len(pipeline.index.documents)
     made = DocumentsOut(
         documents=version.documents,
         index_version=version.index_version,
-        total=len(shelf.require_open().index.documents),
+        total=total,
         next=None,
         **remarks,
     )

@@ -165,7 +165,7 @@ class Engine:
         if not all(await asyncio.gather(*(batcher.close(_CLOSE_S) for batcher in batchers))):
             log.warning("accepted questions were not finished")
         for shelf in self.shelves.values():
-            shelf.pipeline = None
+            shelf.close()
 
     def scope(self, request: Request) -> Scope:
         """What a request may see: the one place in which that is decided.
@@ -189,8 +189,13 @@ class Engine:
         **options: Looked.kwargs,
     ) -> Result:
         """Look something up in the only shelf of a scope, by a short function of its pipeline."""
-        pipeline = self.shelf(scope).require_open()
-        return await self.threads.in_thread(partial(look_up, pipeline, *args, **options))
+        shelf = self.shelf(scope)
+
+        def leased() -> Result:
+            with shelf.lease() as pipeline:
+                return look_up(pipeline, *args, **options)
+
+        return await self.threads.in_thread(leased)
 
     def _require_ready(self) -> None:
         if self.state == "stopping":
@@ -262,7 +267,12 @@ class Engine:
     ) -> list[dict[str, Any] | BaseException]:
         """Run one batch on a worker thread; a question that failed has an error as its result."""
         assert isinstance(job, Job)
-        pipeline = self.shelf(job.scope).require_open()
+        with self.shelf(job.scope).lease() as pipeline:
+            return self._run_job(pipeline, job, questions)
+
+    def _run_job(
+        self, pipeline: Pipeline, job: Job, questions: list[str]
+    ) -> list[dict[str, Any] | BaseException]:
         results: list[dict[str, Any] | BaseException]
         if job.kind == "ask":
             answer_sets = pipeline.ask_many(

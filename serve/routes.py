@@ -280,13 +280,13 @@ async def healthz() -> Alive:
 async def readyz(request: Request, engine: AppEngine) -> Ready:
     """200 once the index is loaded; 503 before that."""
     shelf = engine.shelf(engine.scope(request))
-    pipeline = shelf.require_open()
-    return Ready(
-        status="ready",
-        index_version=pipeline.index_version,
-        n_passages=len(pipeline.index.passages),
-        read_only=shelf.read_only(),
-    )
+    with shelf.lease() as pipeline:
+        return Ready(
+            status="ready",
+            index_version=pipeline.index_version,
+            n_passages=len(pipeline.index.passages),
+            read_only=shelf.read_only(),
+        )
 
 
 @router.head("/metrics", include_in_schema=False)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
-import weakref
-from collections.abc import Callable
-from contextlib import suppress
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +16,7 @@ from rag.core.errors import MismatchedArtifactError, RagError
 from rag.core.log import get_logger
 from rag.core.manifest import index_version
 from rag.opening import OpenSettings
+from serve.errors import shutting_down
 from serve.metrics import ServerMetrics
 from serve.settings import ServeSettings
 from serve.threads import Threads
@@ -50,9 +51,8 @@ class Shelf:
 
     Attributes:
         uploads: the changes of its documents.
-        pipeline: in use by new requests; None while the index is not open. Running requests finish
-            on the one with which they started; the index of one that was replaced is closed once
-            none refers to it any more.
+        pipeline: of new requests; None while the index is not open. Running requests finish on the
+            one with which they started; one that was replaced is closed with the last of them.
     """
 
     def __init__(
@@ -65,6 +65,8 @@ class Shelf:
         self.settings = settings
         self.uploads = Uploads(settings, threads, self.replace)
         self.pipeline: Pipeline | None = None
+        self._lock = threading.Lock()
+        self._n_leases = Counter["Pipeline"]()  # the shelf itself has one of its pipeline
         self._open_pipeline = open_pipeline
         self._threads = threads
         self._metrics = metrics
@@ -82,10 +84,45 @@ class Shelf:
         await self._install(pipeline)
         return pipeline
 
-    def require_open(self) -> Pipeline:
-        """The pipeline in use, of a server that is ready."""
-        assert self.pipeline is not None
-        return self.pipeline
+    def close(self) -> None:
+        """Close the index once no request uses it."""
+        self._exchange(None)
+
+    @contextmanager
+    def lease(self) -> Iterator[Pipeline]:
+        """The pipeline in use, which stays open inside the block.
+
+        Raises:
+            ApiError: 503 after `close`.
+        """
+        with self._lock:
+            pipeline = self.pipeline
+            if pipeline is None:
+                raise shutting_down()
+            self._n_leases[pipeline] += 1
+        try:
+            yield pipeline
+        finally:
+            self._release(pipeline)
+
+    def _release(self, pipeline: Pipeline) -> None:
+        with self._lock:
+            self._n_leases[pipeline] -= 1
+            is_unused = self._n_leases[pipeline] == 0
+            if is_unused:
+                del self._n_leases[pipeline]
+        if is_unused:
+            pipeline.close()
+
+    def _exchange(self, pipeline: Pipeline | None) -> None:
+        """Give new requests this pipeline in place of the one in use."""
+        with self._lock:
+            previous = self.pipeline
+            self.pipeline = pipeline
+            if pipeline is not None:
+                self._n_leases[pipeline] += 1
+        if previous is not None:
+            self._release(previous)
 
     def read_only(self) -> str:
         """Why documents cannot be changed; "" if they can, or if that is off because there are no
@@ -139,14 +176,10 @@ class Shelf:
 
     async def _install(self, pipeline: Pipeline) -> None:
         previous = None if self.pipeline is None else self.pipeline.index_version
-        weakref.finalize(pipeline, pipeline.index.close)
-        self.pipeline = pipeline
         self._metrics.index_changed(pipeline.index_version, len(pipeline.index.passages), previous)
         versions = {"index_version": pipeline.index_version, "previous_index_version": previous}
         log.info("index in use: %s", self.settings.index.resolve(), extra=versions)
-        if previous is not None:
-            # This closes the index of a pipeline that refers to itself.
-            await self._threads.in_background(gc.collect)
+        await self._threads.in_background(self._exchange, pipeline)
 
 
 def open_pipeline(settings: ServeSettings) -> Pipeline:

@@ -207,6 +207,9 @@ class FakePipeline:
             )
         return tuple(steps)
 
+    def close(self) -> None:
+        self.index.close()
+
     def ask(self, question: str) -> AnswerSet:
         return self.ask_many([question], top_k=20, n_best=5)[0]
 

@@ -1,8 +1,7 @@
 """Swapping an index for another under traffic."""
 
 import asyncio
-import gc
-import weakref
+import threading
 
 import pytest
 
@@ -20,11 +19,13 @@ class Opener:
     def __init__(self) -> None:
         self.indexes: list[FakeIndex] = []
         self.fails = False
+        self.gate: threading.Event | None = None
 
     def __call__(self, _: ServeSettings) -> FakePipeline:
         if self.fails:
             raise ArtifactError("index/manifest.json is damaged")
-        pipeline = FakePipeline(f"v{len(self.indexes) + 1}", delay_s=0.002)
+        version = f"v{len(self.indexes) + 1}"
+        pipeline = FakePipeline(version, delay_s=0.002, gate=self.gate)
         pipeline.itself = pipeline  # as networks and their parts refer to one another
         self.indexes.append(pipeline.index)
         return pipeline
@@ -56,22 +57,24 @@ async def test_a_swap_under_load_loses_nothing_and_uses_no_closed_index():
     assert set(versions) == {"v1", "v2", "v3"}
     assert 'rag_index_info{version="v3"} 1.0' in metrics
     assert 'version="v1"' not in metrics
-    del app
-    gc.collect()
     assert [index.n_closed for index in opener.indexes] == [1, 1, 1]
 
 
-async def test_a_replaced_index_leaves_memory():
+async def test_a_replaced_index_is_closed_with_the_last_request_that_uses_it():
     opener = Opener()
+    opener.gate = threading.Event()
     app = create_app(settings(), open_pipeline=opener)
-    async with running(app=app):
-        left = weakref.ref(app.state.engine.shelves[""].pipeline)
-        gc.disable()
-        try:
-            await app.state.engine.reload()
-            assert (left(), opener.indexes[0].n_closed) == (None, 1)
-        finally:
-            gc.enable()
+    async with running(app=app) as client:
+        pipeline = app.state.engine.shelves[""].pipeline
+        asked = asyncio.create_task(client.post("/v1/ask", json={"question": "a"}))
+        await until(pipeline.started.is_set)
+        await app.state.engine.reload()
+        assert opener.indexes[0].n_closed == 0
+        opener.gate.set()
+        assert (await asked).json()["index_version"] == "v1"
+        await until(lambda: opener.indexes[0].n_closed == 1)
+        await app.state.engine.reload()  # nobody uses the second one
+        assert [index.n_closed for index in opener.indexes] == [1, 1, 0]
 
 
 async def test_an_index_that_cannot_be_opened_again_stays_in_use(caplog, monkeypatch, tmp_path):
