@@ -1,6 +1,7 @@
 // The page: one question box, one result. Whatever comes from the server is inserted as text, never as markup.
 // Addresses are relative, so that a proxy may serve it below any path.
 import { asHeader, asPath, cardsOf, inWords, isAnswered, isDoubtful, milliseconds, percent, placeOf, splitBySpans, stepOf } from "./text.js";
+import { verdictBlocks, verdictsInShort } from "./verdicts.js";
 
 const MAX_RECENT = 6;
 const BEARS = "The passage that bears on this";
@@ -8,7 +9,13 @@ const byId = (id) => document.getElementById(id);
 const form = byId("form"), input = byId("question"), keyInput = byId("key"), results = byId("results");
 const folderInput = byId("folder");  // shown only where the files of the index lie in folders
 const uploadButton = byId("upload"), uploadInput = byId("upload-files"), uploadNote = byId("upload-note");
+const tabs = { ask: byId("tab-ask"), verify: byId("tab-verify") };
+const WORDS = {
+  ask: { label: "Your question", placeholder: "Who, what, when, where …", send: "Ask" },
+  verify: { label: "Your claim, or a text with several", placeholder: "The Danube rises in …", send: "Verify" },
+};
 const recent = [];
+let tab = "ask";
 let running = null;  // AbortController of the request under way
 let corpus = {};  // size, folders, whether files are served, feedback is kept, a key is needed
 
@@ -74,27 +81,39 @@ async function fetched(path, options) {
   }
 }
 
-async function ask(question) {
+// Asks the question, or verifies the claims, by the tab that is open.
+async function send(text) {
   running?.abort();
   const controller = running = new AbortController();
   showLoading();
   try {
     const within = folderInput.value ? { filter: { path: folderInput.value } } : {};
-    const result = await post("v1/ask", { question, ...within }, controller.signal);
-    let passages = [];
-    if (result.answers.length === 0) {
-      passages = (await post("v1/retrieve", { question, top_k: 5, ...within }, controller.signal)).hits;
-    }
-    showResult(result, passages);
-    remember(question);
+    await (tab === "verify" ? verify : ask)(text, within, controller.signal);
   } catch (error) {
-    if (error.name !== "AbortError") showError(error, question);
+    if (error.name !== "AbortError") showError(error, text);
   } finally {
     if (running === controller) {
       running = null;
       results.setAttribute("aria-busy", "false");
     }
   }
+}
+
+async function ask(question, within, signal) {
+  const result = await post("v1/ask", { question, ...within }, signal);
+  let passages = [];
+  if (result.answers.length === 0) {
+    passages = (await post("v1/retrieve", { question, top_k: 5, ...within }, signal)).hits;
+  }
+  showResult(result, passages);
+  remember(question);
+}
+
+async function verify(text, within, signal) {
+  const { results: verdicts } = await post("v1/verify", { text, ...within }, signal);
+  show(...verdictBlocks(verdicts, { make, capital, passageCard }));
+  showTimings(verdicts[0]);
+  announce(verdictsInShort(verdicts));
 }
 
 // --- states ---------------------------------------------------------------------------------------------
@@ -111,10 +130,14 @@ function showLoading() {
 
 function showResult(result, passages) {
   show(...blocksOf(result, passages));
+  showTimings(result);
+  announce(inShort(result));
+}
+
+function showTimings(result) {
   const stages = Object.entries(result.timings_ms).map(([stage, value]) => `${stage.replaceAll("_", " ")} ${milliseconds(value)}`);
   const read = result.reading ? [`${result.reading.passages} passages read`] : [];
   byId("timings").textContent = [`index ${result.index_version}`, ...stages, ...read].join("  ·  ");
-  announce(inShort(result));
 }
 
 function inShort(result) {
@@ -144,7 +167,7 @@ function panelOf(result) {
 }
 
 function showError(error, question) {
-  const retry = button("Try again", () => ask(question), "primary");
+  const retry = button("Try again", () => send(question), "primary");
   const panel = make("div", "panel error", make("p", "eyebrow", "That did not work"), make("h2", "", capital(error.message)));
   if (error.hint) panel.append(make("p", "", `${capital(error.hint)}.`));
   if (error.requestId) panel.append(make("p", "fine", `Request ${error.requestId}`));
@@ -161,7 +184,15 @@ function showStart() {
   show();
   announce("");
   byId("timings").textContent = "";
-  byId("examples").hidden = byId("examples").querySelector("li") === null;
+  byId("examples").hidden = tab === "verify" || byId("examples").querySelector("li") === null;
+}
+
+function openTab(name) {
+  tab = name;
+  for (const [each, element] of Object.entries(tabs)) element.setAttribute("aria-selected", String(each === name));
+  byId("question-label").textContent = WORDS[name].label;
+  input.placeholder = WORDS[name].placeholder;
+  byId("send").textContent = WORDS[name].send;
 }
 
 // --- parts ----------------------------------------------------------------------------------------------
@@ -384,6 +415,7 @@ function fillChips(id, questions) {
 }
 
 function choose(question) {
+  openTab("ask");
   input.value = question;
   form.requestSubmit();
 }
@@ -441,19 +473,20 @@ uploadInput.addEventListener("change", async () => {
 // --- address, keyboard, start ---------------------------------------------------------------------------
 
 function address(question) {
-  const parts = question ? [`q=${encodeURIComponent(question)}`] : [];
+  const parts = question || tab === "verify" ? [`${tab === "verify" ? "verify" : "q"}=${encodeURIComponent(question)}`] : [];
   if (folderInput.value) parts.push(`folder=${encodeURIComponent(folderInput.value)}`);
   return parts.length ? `${location.pathname}?${parts.join("&")}` : location.pathname;
 }
 
 function fromAddress() {
   const parameters = new URLSearchParams(location.search);
-  const question = (parameters.get("q") ?? "").trim();
+  openTab(parameters.has("verify") ? "verify" : "ask");
+  const question = (parameters.get("verify") ?? parameters.get("q") ?? "").trim();
   showTagline();
   fillFolders(parameters.get("folder") ?? "");
   input.value = question;
   document.title = question ? `${question} – Ask the corpus` : "Ask the corpus";
-  if (question) ask(question);
+  if (question) send(question);
   else {
     running?.abort();
     showStart();
@@ -487,13 +520,22 @@ form.addEventListener("submit", (event) => {
   const question = input.value.trim();
   if (!question) {
     input.focus();
-    announce("Type a question first");
+    announce(tab === "verify" ? "Type a claim first" : "Type a question first");
     return;
   }
   if (location.pathname + location.search !== address(question)) history.pushState(null, "", address(question));
   document.title = `${question} – Ask the corpus`;
-  ask(question);
+  send(question);
 });
+
+for (const [name, element] of Object.entries(tabs)) {
+  element.addEventListener("click", () => {
+    openTab(name);
+    history.pushState(null, "", address(""));
+    fromAddress();
+    input.focus();
+  });
+}
 
 document.addEventListener("keydown", (event) => {
   const isTyping = event.target instanceof HTMLInputElement;

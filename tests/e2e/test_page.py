@@ -53,6 +53,30 @@ def test_other_kinds_of_answers_are_shown_as_what_they_are(page):
     assert page.complaints() == []
 
 
+def test_claims_are_verified_on_a_tab_of_their_own(page):
+    page.all("#tab-verify")[0].click()
+    assert page.text("#send") == "Verify"
+    assert not page.is_visible("#examples")
+    page.ask("The Danube rises in the Black Forest of Germany. However, it is long.")
+    assert page.texts(".verdict .eyebrow") == ["Supported", "Not judged"]
+    assert "90 % sure, likely (refuted" in page.texts(".verdict .words")[0]
+    assert "hangs on the one before it" in page.texts(".verdict .fine")[0]
+    assert page.texts(".evidence > .card h3") == ["Danube"]
+    assert page.texts(".evidence > .card mark.support")[0].startswith("The Danube rises")
+    assert len(page.texts("details .card")) == 3
+    assert "judge 8.5 ms" in page.text("#timings")
+    assert page.text("#status").startswith("Supported: The Danube")
+    address = page.script("return location.search")
+    assert address.startswith("?verify=The%20Danube")
+    page.open(f"/{address}")
+    page.settled()
+    assert page.texts(".verdict .eyebrow") == ["Supported", "Not judged"]
+    page.all("#tab-ask")[0].click()
+    page.ask(QUESTION)
+    assert page.text(".answer") == "the Black Forest"
+    assert page.complaints() == []
+
+
 def test_a_path_is_shown_hop_by_hop_with_its_sentences_lit(page):
     page.ask("Where rises what is longer than the Rhine?")
     assert page.texts(".path h3") == ["Rhine", "Danube"]

@@ -14,6 +14,7 @@ from rag.data.examples import write_examples
 from rag.eval.results import Evaluation
 from retrievers.encoders.bi_encoder import BiEncoder
 from tests.commands import run_command
+from tests.support.verifying import WordVerifier
 from tests.unit.retrievers.conftest import cipher_examples
 
 FOLDER = Path(__file__).parents[4] / "rag" / "docs"
@@ -71,6 +72,7 @@ def test_the_page_on_python(
     }
     Path("questions.jsonl").write_text(json.dumps(question))
     trained: list[Any] = []
+    monkeypatch.setattr("readers.verifying.open.load_verifier", lambda *_: WordVerifier())
     monkeypatch.setattr("rag.recipes.run", lambda config: trained.append(config) or Path("run"))
     monkeypatch.setattr(
         "rag.rounds.rounds.run_rounds", lambda config, training: trained.append(config) or []
@@ -85,6 +87,7 @@ def test_the_page_on_python(
         in printed
     )
     assert "'examples': 1" in printed
+    assert "supported {'supported': " in printed
     assert len(Path("found.run").read_text().splitlines()) >= 1
     assert trained[0].learning_rate == 2e-5
     assert trained[1].rounds == 2
