@@ -23,6 +23,7 @@ from serve.threads import Threads
 from serve.uploads import Uploads
 
 if TYPE_CHECKING:
+    from indexers.index import Index
     from rag.pipeline import Pipeline
 
 log = get_logger(__name__)
@@ -160,7 +161,7 @@ class Shelf:
         if not anew and self.pipeline is not None:
             # All of it has to be opened where the models do not fit the new version.
             with suppress(MismatchedArtifactError):
-                return open_newer(self.pipeline)
+                return open_newer(self.settings, self.pipeline)
         return self._open_pipeline(self.settings)
 
     async def look(self) -> None:
@@ -182,6 +183,20 @@ class Shelf:
         await self._threads.in_background(self._exchange, pipeline)
 
 
+def open_index(settings: ServeSettings) -> Index:
+    """Open the index of the settings, whose vectors are searched on a cluster if they name one.
+
+    Raises:
+        RagError: the index is damaged, or the cluster cannot search it.
+    """
+    from indexers.index import Index
+    from rag.scale.search import open_sharded
+
+    if settings.ray is None:
+        return Index.open(settings.index)
+    return open_sharded(settings.index, settings.ray)
+
+
 def open_pipeline(settings: ServeSettings) -> Pipeline:
     """Open the pipeline of the settings' index and warm it up with one question.
 
@@ -191,10 +206,9 @@ def open_pipeline(settings: ServeSettings) -> Pipeline:
         RagError: the index or a model cannot be used.
     """
     from rag.pipeline import Pipeline
-    from rag.scale.search import open_sharded
 
-    index = settings.index if settings.ray is None else open_sharded(settings.index, settings.ray)
-    pipeline = Pipeline.open(index, **settings.model_dump(include=set(OpenSettings.model_fields)))
+    options = settings.model_dump(include=set(OpenSettings.model_fields))
+    pipeline = Pipeline.open(open_index(settings), **options)
     try:
         reader = pipeline.reader
         if reader is None or reader.max_concurrent:
@@ -208,18 +222,17 @@ def open_pipeline(settings: ServeSettings) -> Pipeline:
     return pipeline
 
 
-def open_newer(pipeline: Pipeline) -> Pipeline:
-    """The version of a pipeline's index that is on disk now, with the same models.
+def open_newer(settings: ServeSettings, pipeline: Pipeline) -> Pipeline:
+    """The version of the index that is on disk now, with the models of a pipeline.
 
     Raises:
         MismatchedArtifactError: the index has another encoder now, or its retriever cannot move to
             another.
         RagError: the index is damaged.
     """
-    from indexers.index import Index
     from rag.pipeline import Pipeline
 
-    index = Index.open(pipeline.index.directory)
+    index = open_index(settings)
     try:
         if pipeline.index.encoder_identity is not None:
             index.check_encoder(pipeline.index.encoder_identity)

@@ -2,12 +2,17 @@
 
 import asyncio
 import threading
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+import rag
+from indexers.index import Index
 from rag.core.errors import ArtifactError
 from serve.app import create_app
 from serve.settings import ServeSettings
+from serve.shelves import open_pipeline
 from tests.api.fakes import FakeIndex, FakePipeline, running, settings, until
 
 pytestmark = pytest.mark.anyio
@@ -91,3 +96,53 @@ async def test_an_index_that_cannot_be_opened_again_stays_in_use(caplog, monkeyp
         await asyncio.sleep(0.05)
     assert caplog.text.count("could not be opened; the one in use stays") == 1
     assert caplog.text.count("holds no readable index; the one in use stays") == 1  # it is gone
+
+
+class Cluster:
+    """Stands in for the search of an index on a cluster, and counts its searches."""
+
+    def __init__(self, index: Index) -> None:
+        self.whole = index.dense
+        self.dim = index.require_dense().vectors.dim
+        self.n_searches = 0
+        self.is_closed = False
+
+    def __len__(self) -> int:
+        return len(self.whole)
+
+    def search(self, *given: Any) -> Any:
+        assert not self.is_closed
+        self.n_searches += 1
+        return self.whole.search(*given)
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+async def test_an_update_is_searched_on_the_cluster_too(monkeypatch, tmp_path: Path):
+    clusters: list[Cluster] = []
+
+    def opened(directory: Path, address: str) -> Index:
+        assert address == "head:6379"
+        index = Index.open(directory)
+        index.dense = Cluster(index)
+        clusters.append(index.dense)
+        return index
+
+    monkeypatch.setattr("rag.scale.search.open_sharded", opened)
+    monkeypatch.setattr("serve.engine.FOLLOW_S", 0.01)
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "danube.md").write_text("The Danube rises in the Black Forest.")
+    rag.index(folder, tmp_path / "index", retriever="dense", index_type="flat", threads=1)
+    given = settings(index=tmp_path / "index", ray="head:6379", reader=None)
+    app = create_app(given, open_pipeline)
+    async with running(app=app) as client:
+        assert clusters[0].n_searches > 0
+        (folder / "elbe.md").write_text("The Elbe rises in the Giant Mountains.")
+        rag.update(tmp_path / "index", folder)
+        await until(lambda: len(clusters) == 2 and clusters[0].is_closed)
+        found = await client.post("/v1/retrieve", json={"question": "Where does the Elbe rise?"})
+        assert found.json()["hits"][0]["passage_id"] == "elbe.md-0"
+        assert clusters[1].n_searches > 0
+    assert clusters[1].is_closed
