@@ -20,7 +20,9 @@ from rag.core.errors import ArtifactError, MismatchedArtifactError
 
 _CHECKSUM = re.compile("([0-9a-f]{8})[0-9a-f]{56}")
 # Fields of an encoder's identity that may be absent.
-_OPTIONAL = ("interaction", "tokenizer_sha256")
+_OPTIONAL = ("interaction", "tokenizer_sha256", "probe")
+# Least cosine of the probes of one model: servers round differently from call to call.
+_SAME_PROBE = 0.99
 IdentityValue = str | int | bool
 
 
@@ -39,6 +41,8 @@ class EncoderIdentity:
             else "".
         tokenizer_sha256: hex sha256 over the tokenizers of all towers; "", as in older indexes,
             fits any.
+        probe: for a model behind an address, whose weights nobody sees, the first numbers that it
+            gives a fixed text, separated by spaces; its name is an address, "#", and the model.
 
     Example:
         >>> a = EncoderIdentity("tiny", "ab12", dim=4)
@@ -61,9 +65,10 @@ class EncoderIdentity:
     layout: str = "{title} {text}"
     interaction: str = ""
     tokenizer_sha256: str = ""
+    probe: str = ""
 
     def to_json(self) -> dict[str, IdentityValue]:
-        """A dict ready for `json.dumps`; an empty interaction or tokenizer is left out."""
+        """A dict ready for `json.dumps`; what is optional and empty is left out."""
         fields = asdict(self).items()
         return {name: value for name, value in fields if value or name not in _OPTIONAL}
 
@@ -91,12 +96,24 @@ class EncoderIdentity:
             skipped.add("name")
         if not self.tokenizer_sha256 or not other.tokenizer_sha256:
             skipped.add("tokenizer_sha256")
+        if self.probe and other.probe:
+            skipped.add("probe")
+            if self._model == other._model:
+                skipped.add("name")
         others = asdict(other)
-        return tuple(
+        lines = [
             f"{name}: {value!r} != {others[name]!r}"
             for name, value in asdict(self).items()
             if name not in skipped and value != others[name]
-        )
+        ]
+        if "probe" in skipped and not is_same_probe(self.probe, other.probe):
+            lines.append("probe: the model now gives a text another vector")
+        return tuple(lines)
+
+    @property
+    def _model(self) -> str:
+        """The name of a model behind an address, which may move."""
+        return self.name.rpartition("#")[2]
 
     def check(self, directory: Path, other: EncoderIdentity) -> None:
         """Refuse another encoder than this one, with which the index in `directory` was built.
@@ -121,6 +138,8 @@ class EncoderIdentity:
         fields = self.to_json()
         if self.weights_sha256:
             fields["name"] = ""
+        if fields.pop("probe", None):
+            fields["name"] = self._model
         return fields
 
     def describe(self) -> str:
@@ -137,6 +156,21 @@ class EncoderIdentity:
         """The settings to load an encoder with so that it makes these vectors."""
         names = ("pooling", "normalize", "max_length", "query_prefix", "passage_prefix", "layout")
         return {name: getattr(self, name) for name in names}
+
+
+def is_same_probe(a: str, b: str) -> bool:
+    """Whether two probes are of one model, up to rounding.
+
+    Example:
+        >>> is_same_probe("0.6 0.8", "0.61 0.79"), is_same_probe("0.6 0.8", "0.8 0.6")
+        (True, False)
+    """
+    first = np.array(a.split(), np.float64)
+    second = np.array(b.split(), np.float64)
+    if first.shape != second.shape:
+        return False
+    norms = np.linalg.norm(first) * np.linalg.norm(second)
+    return bool(first @ second >= _SAME_PROBE * norms)
 
 
 def _as_identity(value: Any) -> EncoderIdentity:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from pydantic import BaseModel
 
-from indexers.settings import BuildSettings, IndexKind
+from indexers.settings import PLAID, BuildSettings, IndexKind
 from rag.config import Setting, load_config
 from rag.core.errors import ConfigError
 from rag.core.files import check_target
@@ -55,8 +55,9 @@ def index(
         corpus: files, folders, "hf:owner/name", or "sample".
         retriever: what it can be searched by: hybrid (vectors and BM25), dense (vectors alone) or
             bm25.
-        encoder: hub name, folder, all-MiniLM-L6-v2, static, "PASSAGES + QUESTIONS"; default:
-            minilm-qa. In Python also an object, see `indexers.protocols.PassageEncoder`.
+        encoder: hub name, folder, all-MiniLM-L6-v2, static, "PASSAGES + QUESTIONS",
+            openai:BASE_URL#MODEL; default: minilm-qa. In Python also an object, see
+            `indexers.protocols.PassageEncoder`.
         precision: number format in which it computes.
         reuse: an earlier index of this encoder: only passages that it lacks are encoded.
         overwrite: delete what is in `out` first.
@@ -80,6 +81,7 @@ def index(
     from rag.scale.encoding import encoding_at
     from rag.updates import Corpus, Cutter
     from retrievers.encoders.open import load_encoder, passage_budget
+    from retrievers.encoders.settings import SERVED, STATIC
 
     report = ReadReport() if report is None else report
     inputs, is_sample = resolve_corpus(corpus)
@@ -122,6 +124,13 @@ def index(
     loaded = None
     if build.has_encoder:
         loaded = load_encoder(encoder, precision=precision, **stated)
+        if build.has_tokens and loaded.identity.pooling in (STATIC, SERVED):
+            raise ConfigError(
+                f"{loaded.identity.name} makes one vector per text, {{index_type}} {PLAID} needs one "
+                "per token",
+                hint="give a ColBERT model, or another {index_type}",
+                arguments=["index_type"],
+            )
         max_tokens = cutter.reading.max_tokens
         max_length = loaded.identity.max_length
         if "max_tokens" in reading and max_tokens > max_length:

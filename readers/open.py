@@ -12,10 +12,10 @@ from typing import Any
 from rag.config import parse_overrides
 from rag.core.errors import ArtifactError, ConfigError
 from rag.runtime.model_files import model_folder, read_config
+from rag.runtime.model_server import SCHEME
 from readers.manifest import READER_FILE, read_reader_file
 from readers.protocols import Reader
 
-_SCHEME = "openai:"
 # imported only when they are called, with the source and the arguments of `open_reader`
 _OPENERS = {
     "extractive": "readers.extractive.reader:ExtractiveReader.load",
@@ -48,7 +48,7 @@ def reader_kind(source: str | Path | None) -> str:
     """
     if source is None:
         return "extractive"
-    if str(source).startswith(_SCHEME):
+    if str(source).startswith(SCHEME):
         return "endpoint"
     source, _ = _split(source)
     folder = Path(source)
@@ -113,5 +113,5 @@ def open_reader(
 def _split(source: str | Path | None) -> tuple[str | Path, str]:
     """A folder or name, and the settings written after it."""
     folder, mark, options = str(source or "").partition("#")
-    is_plain = not mark or Path(str(source)).exists() or folder.startswith(_SCHEME)
+    is_plain = not mark or Path(str(source)).exists() or folder.startswith(SCHEME)
     return (source or "", "") if is_plain else (folder, options)

@@ -15,13 +15,11 @@ from rag.runtime.model_files import PACKAGED, STATIC_ENCODER
 from retrievers.first_stage import DenseRetriever, LateInteractionRetriever, SparseRetriever
 from retrievers.hybrid import Fusion, HybridRetriever, default_fusion
 from retrievers.multihop import MultiHop, MultiHopRetriever
-from retrievers.protocols import Retriever
+from retrievers.protocols import Retriever, TextEncoder
 
 if TYPE_CHECKING:
     from indexers.index import Index
     from retrievers.encoders.bi_encoder import BiEncoder
-    from retrievers.encoders.static import StaticEncoder
-
 
 log = get_logger(__name__)
 
@@ -130,16 +128,14 @@ def _refuse_missing(kind: str, index: Index) -> None:
     )
 
 
-def _by_vectors(index: Index, encoder: BiEncoder | StaticEncoder) -> Retriever:
+def _by_vectors(index: Index, encoder: TextEncoder) -> Retriever:
     """Search by the index's vectors, one per passage or one per token."""
     if index.tokens is not None:
         return LateInteractionRetriever(index.tokens, index.passages, cast("BiEncoder", encoder))
     return DenseRetriever(index.require_dense().vectors, index.passages, encoder)
 
 
-def _hybrid(
-    index: Index, encoder: BiEncoder | StaticEncoder, fusion: Fusion | None
-) -> HybridRetriever:
+def _hybrid(index: Index, encoder: TextEncoder, fusion: Fusion | None) -> HybridRetriever:
     """Vectors and BM25, fused; with the encoder of the package and the usual fusion, words of the
     best hits are matched too: the weights of these scores were fitted for it."""
     from retrievers.encoders.static import StaticEncoder
@@ -171,10 +167,10 @@ def _missing(kind: str, index: Index) -> list[Part]:
 def open_encoder(
     index: Index,
     *,
-    encoder: str | Path | BiEncoder | StaticEncoder | None = None,
+    encoder: str | Path | TextEncoder | None = None,
     precision: str = "auto",
     device: str = "auto",
-) -> BiEncoder | StaticEncoder:
+) -> TextEncoder:
     """The encoder that an index was built with, with its pooling, prefixes and lengths."""
     from retrievers.encoders.open import load_like
 

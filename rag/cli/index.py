@@ -59,8 +59,8 @@ def index(
         out: Index directory; an unfinished one is continued.
         overwrite: Delete what is in --out first.
         format: Format of the corpus; auto looks at names and first bytes.
-        encoder: Hub name, folder, all-MiniLM-L6-v2, static, "PASSAGES + QUESTIONS"; default:
-            minilm-qa.
+        encoder: Hub name, folder, all-MiniLM-L6-v2, static, "PASSAGES + QUESTIONS",
+            openai:BASE_URL#MODEL; default: minilm-qa.
         reuse: An earlier index of this encoder: only passages that it lacks are encoded.
         ray: Address of a Ray cluster that encodes the passages (HOST:PORT, or auto).
         precision: Number format in which the encoder computes.

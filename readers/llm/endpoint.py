@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
-from urllib.parse import SplitResult, urlsplit
 
-from rag.config import load_config, parse_overrides
-from rag.core.errors import ConfigError, EndpointError, ReaderError
-from rag.core.optional import require
+from rag.config import load_config
+from rag.core.errors import EndpointError, ReaderError
+from rag.runtime.model_server import ModelAddress, ModelServer, ServedKind
 from readers.llm.prompt import Completion
 from readers.llm.reader import LanguageModelReader, LanguageModelSettings
 
-KEY_VARIABLE = "RAG_READER_API_KEY"
-_CONNECT_S = 10.0
-_KEY_HINT = f"put the right key into the environment variable {KEY_VARIABLE}"
-_HINTS = {  # HTTP status → what to do
-    401: _KEY_HINT,
-    403: _KEY_HINT,
-    404: "check the model's name, and that the address is right (most end in /v1)",
-    429: "it limits requests: wait, or ask fewer at a time, as in #MODEL,parallel=1",
-}
+KIND = ServedKind(
+    role="a reader",
+    what="language model",
+    example="openai:http://localhost:11434/v1#qwen3:8b",
+    key_variable="RAG_READER_API_KEY",
+    protocol="chat",
+    too_long="question and passages may not fit its window: show fewer, as in #MODEL,passages=5",
+)
 _REFUSED = (400, 413, 422)  # one request is refused, others may not be
-_LONG = "question and passages may not fit its window: show fewer, as in #MODEL,passages=5"
-_FAILED = "the model server failed: its log has the reason; the question may work later"
 
 
 def open_endpoint(
@@ -40,8 +35,7 @@ def endpoint_of(source: str, **settings: Any) -> Endpoint:
     """The model that `openai:BASE_URL#MODEL` names; settings may follow:
     `#MODEL,timeout_s=120,passages=5`.
 
-    Nothing is sent before the first question. The key, if one is needed, is taken from the
-    environment variable RAG_READER_API_KEY, never from the command line, and never logged.
+    Its key is in the environment variable RAG_READER_API_KEY, see `ModelServer`.
 
     Args:
         source: such as "openai:http://localhost:11434/v1#qwen3:8b".
@@ -50,37 +44,13 @@ def endpoint_of(source: str, **settings: Any) -> Endpoint:
         ConfigError: the source names no address or no model, or a setting is wrong.
         MissingDependencyError: the package `openai` is not installed.
     """
-    base_url, _, options = source.partition(":")[2].partition("#")
-    model, *assignments = options.split(",")
-    address = _address(base_url)
-    if address is None or not model:
-        raise ConfigError(
-            f"{source!r} names no language model, expected openai:BASE_URL#MODEL",
-            hint="for example openai:http://localhost:11434/v1#qwen3:8b",
-        )
-    if address.username or address.password:
-        raise ConfigError(
-            "a reader's address holds a user name or password, which would end up in logs and reports",
-            hint=f"put the key into the environment variable {KEY_VARIABLE}",
-        )
-    checked = load_config(
-        LanguageModelSettings, overrides={**parse_overrides(assignments), **settings}
-    )
-    return Endpoint(base_url, model, checked)
-
-
-def _address(base_url: str) -> SplitResult | None:
-    """The parts of an address over HTTP; None if it is none."""
-    try:
-        address = urlsplit(base_url)
-        is_complete = bool(address.hostname) and address.port != 0
-    except ValueError:  # the port is no number, or an IPv6 address is incomplete
-        return None
-    return address if is_complete and address.scheme in ("http", "https") else None
+    address = ModelAddress.parse(source, KIND)
+    checked = load_config(LanguageModelSettings, overrides={**address.settings, **settings})
+    return Endpoint(address, checked)
 
 
 class Endpoint:
-    """Completes chats over HTTP by the `openai` package, which repeats failed requests.
+    """Completes chats over HTTP, see `ModelServer`.
 
     Attributes:
         takes_schemas: True until a server refuses or ignores a schema.
@@ -88,27 +58,15 @@ class Endpoint:
 
     is_remote = True
 
-    def __init__(self, base_url: str, model: str, settings: LanguageModelSettings) -> None:
-        self._openai = require("openai", extra="llm")
-        self.settings = settings
-        # Without the line break of the file that it was read from.
-        key = os.environ.get(KEY_VARIABLE, "").strip()
-        if not (key.isascii() and key.isprintable()):
-            raise ConfigError(
-                f"{KEY_VARIABLE} cannot stand in a header", hint="set it to the key alone"
-            )
-        limit_s = settings.timeout_s
-        self._client = self._openai.OpenAI(
-            base_url=base_url,
-            api_key=key or "none",
-            max_retries=settings.retries,
-            timeout=self._openai.Timeout(limit_s, connect=min(limit_s, _CONNECT_S)),
+    def __init__(self, address: ModelAddress, settings: LanguageModelSettings) -> None:
+        self._server = ModelServer(
+            address, KIND, timeout_s=settings.timeout_s, retries=settings.retries
         )
-        self._model = model
-        self._limit_s = limit_s
-        self._more: dict[str, Any] = {"logprobs": True}
+        self.settings = settings
+        self.name = self._server.name
         self.takes_schemas = True
-        self.name = f"{model} at {base_url}"
+        self._model = address.model
+        self._more: dict[str, Any] = {"logprobs": True}
 
     def fits(self, messages: Sequence[dict[str, str]], max_tokens: int) -> bool:
         """True: only the endpoint knows its context window, and it refuses longer prompts."""
@@ -131,7 +89,7 @@ class Endpoint:
             named = {"name": "reply", "schema": schema, "strict": True}
             more["response_format"] = {"type": "json_schema", "json_schema": named}
         try:
-            reply = self._client.chat.completions.create(
+            reply = self._server.client.chat.completions.create(
                 model=self._model,
                 messages=list(messages),
                 max_tokens=max_tokens,
@@ -142,7 +100,7 @@ class Endpoint:
             text = choice.message.content
             tokens = getattr(getattr(choice, "logprobs", None), "content", None) or ()
             log_p = sum(float(token.logprob) for token in tokens)
-        except self._openai.OpenAIError as error:
+        except self._server.api.OpenAIError as error:
             if self._more and "logprob" in str(error):  # the endpoint refuses this parameter
                 self._more = {}
                 return self.complete(messages, max_tokens, schema)
@@ -161,20 +119,6 @@ class Endpoint:
 
     def _explained(self, error: Exception) -> ReaderError:
         """What went wrong and what to do, from an error of the package or of an odd reply."""
-        status = getattr(error, "status_code", 0)
-        if status:
-            # The message of a refused key may repeat it.
-            message = "" if status in (401, 403) else f": {getattr(error, 'message', ''):.200}"
-            reason = f"HTTP {status}{message}"
-            hint = _HINTS.get(status, _LONG if status < 500 else _FAILED)
-        elif isinstance(error, self._openai.APITimeoutError):
-            reason = f"no reply within {self._limit_s:g} s"
-            hint = f"a slow model needs more time, as in #{self._model},timeout_s={2 * self._limit_s:g}"
-        elif isinstance(error, self._openai.APIConnectionError):
-            reason = f"it cannot be reached ({error.__cause__ or error})"
-            hint = "is the model server running, and is the address right (most end in /v1)?"
-        else:
-            reason = f"the reply is not one of the chat protocol ({error})"
-            hint = "the address must be that of an OpenAI-compatible server, most end in /v1"
+        status, reason, hint = self._server.explain(error)
         kind = ReaderError if status in _REFUSED else EndpointError
-        return kind(f"{self.name}: {reason}", hint=hint)
+        return kind(reason, hint=hint)

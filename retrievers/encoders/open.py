@@ -17,27 +17,37 @@ from rag.runtime.model_files import (
     model_folder,
     tower_folders,
 )
+from rag.runtime.model_server import SCHEME
 from retrievers.encoders.folders import read_settings
-from retrievers.encoders.settings import STATIC, TCT_COLBERT, TCT_MARKER_TOKENS, EncoderSettings
+from retrievers.encoders.settings import (
+    SERVED,
+    SERVED_LENGTH,
+    STATIC,
+    TCT_COLBERT,
+    TCT_MARKER_TOKENS,
+    EncoderSettings,
+)
 from retrievers.encoders.static import StaticEncoder
 
 if TYPE_CHECKING:
     from retrievers.encoders.bi_encoder import BiEncoder
+    from retrievers.encoders.endpoint import EndpointEncoder
 
 _SPECIAL_TOKENS = 3  # around a pair of title and text
 
 
-def load_encoder(source: Any = None, **options: Any) -> BiEncoder | StaticEncoder:
+def load_encoder(source: Any = None, **options: Any) -> BiEncoder | StaticEncoder | EndpointEncoder:
     """Load an encoder; None is `minilm-qa`, the one for indexes, "static" the static one of the
     package.
 
     Args:
-        source: a folder or a name; an encoder that is loaded already is returned as it is.
+        source: a folder or a name, or `openai:BASE_URL#MODEL` for a model behind an address; an
+            encoder that is loaded already is returned as it is.
         options: see `BiEncoder.load` and `EncoderOptions`; a static encoder has no precision,
-            device or pooling to choose.
+            device or pooling to choose, nor has a model behind an address.
 
     Raises:
-        ConfigError: a pooling was given for a static encoder.
+        ConfigError: a pooling was given for a static encoder or an address.
         ArtifactError: `source` is no encoder.
     """
     if isinstance(getattr(source, "identity", None), EncoderIdentity):
@@ -49,12 +59,17 @@ def load_encoder(source: Any = None, **options: Any) -> BiEncoder | StaticEncode
             "identity as in indexers.protocols",
         )
     name_or_path: str | Path = QA_ENCODER if source is None else source
-    if TOWER_SEPARATOR in str(name_or_path) or _of_passages(name_or_path).pooling != STATIC:
+    pooling = "" if TOWER_SEPARATOR in str(name_or_path) else _pooling_of(name_or_path)
+    if pooling not in (STATIC, SERVED):
         from retrievers.encoders.bi_encoder import BiEncoder
 
         return BiEncoder.load(name_or_path, **options)
     for name in ("precision", "device", "batch_size"):
         options.pop(name, None)
+    if pooling == SERVED:
+        from retrievers.encoders.endpoint import EndpointEncoder
+
+        return EndpointEncoder.load(str(name_or_path), **options)
     return StaticEncoder.load(name_or_path, **options)
 
 
@@ -70,14 +85,21 @@ def _of_passages(name_or_path: str | Path) -> EncoderSettings:
     )
 
 
+def _pooling_of(name_or_path: str | Path) -> str:
+    """The pooling of an encoder, of two towers that of the passage tower."""
+    if str(name_or_path).startswith(SCHEME):
+        return SERVED
+    return _of_passages(name_or_path).pooling
+
+
 def passage_budget(
     name_or_path: str | Path | None = None, **changes: Any
 ) -> tuple[int, Callable[[str], int]]:
     """Maximum tokens of title and text of a passage, and a function that counts tokens; loads no
     weights.
 
-    Passages for a static encoder, which may have no such limit, are measured by the embedded
-    encoder.
+    Passages for a static encoder, which may have no such limit, and for a model behind an address,
+    whose tokens nobody sees, are measured by the embedded encoder.
 
     Args:
         name_or_path: as for `load_encoder`; of two towers the passage tower counts.
@@ -85,6 +107,10 @@ def passage_budget(
     """
     from retrievers.encoders.tokenization import counting_tokens
 
+    if str(name_or_path).startswith(SCHEME):
+        count = counting_tokens(_of_passages(EMBEDDED_ENCODER_NAMES[0]).weights_dir)
+        longest = changes.get("max_length") or SERVED_LENGTH
+        return longest - _SPECIAL_TOKENS - count(changes.get("passage_prefix") or ""), count
     settings = _of_passages(name_or_path or EMBEDDED_ENCODER_NAMES[0]).override(**changes)
     longest = settings.max_length
     measuring = settings
@@ -99,7 +125,7 @@ def passage_budget(
 
 def load_like(
     identity: EncoderIdentity, source: Any = None, *, precision: str = "auto", device: str = "auto"
-) -> BiEncoder | StaticEncoder:
+) -> BiEncoder | StaticEncoder | EndpointEncoder:
     """Load the encoder an artefact was made with, from another `source` if given, with the same
     settings.
 
@@ -107,8 +133,9 @@ def load_like(
     """
     options = identity.options()
     if isinstance(source, str | Path):
-        pooling = _of_passages(source).pooling
-        if STATIC in (pooling, identity.pooling):  # a network and a static encoder pool differently
+        pooling = _pooling_of(source)
+        # Networks, static encoders and servers pool differently.
+        if not {STATIC, SERVED}.isdisjoint((pooling, identity.pooling)):
             options["pooling"] = pooling
     if source is None:
         source = identity.name

@@ -53,6 +53,13 @@ STATIC = "static"
 STATIC_LENGTH = 512
 """Tokens that count of static encoders trained here: the mean of more says little."""
 
+SERVED = "served"
+"""The pooling of a model behind an address, which is the server's affair."""
+
+SERVED_LENGTH = 384
+"""Tokens of a passage for a model behind an address, which does not say how many it reads: fewer than
+the 512 of most, since they are counted by another tokenizer."""
+
 NO_LIMIT = 1 << 20
 """More tokens than any text has; tokenizers write absurd lengths for "no limit"."""
 

@@ -1,0 +1,169 @@
+"""Embeddings by an address, played by a local server that counts letters."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rag
+from rag.core.errors import ConfigError, MismatchedArtifactError, RetrievalError
+from rag.core.types import Passage, Query
+from rag.pipeline import Pipeline
+from retrievers.encoders.endpoint import EndpointEncoder
+from retrievers.encoders.open import load_encoder, passage_budget
+from tests.chat_server import Server
+
+TEXTS = [f"a text of the {word} kind" for word in ("first", "second", "third", "fourth", "fifth")]
+Reply = Callable[[dict[str, Any]], tuple[int, bytes]]
+
+
+def letters(text: str, dim: int = 26) -> list[float]:
+    return [float(text.lower().count(chr(97 + number % 26))) + 0.1 for number in range(dim)]
+
+
+def embeddings(vector: Callable[[str], list[float]] = letters) -> Reply:
+    """Replies with vectors, the last text's first."""
+
+    def reply(body: dict[str, Any]) -> tuple[int, bytes]:
+        rows = [{"index": n, "embedding": vector(text)} for n, text in enumerate(body["input"])]
+        return 200, json.dumps({"object": "list", "data": rows[::-1]}).encode()
+
+    return reply
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    server = Server()
+    server.replies = [embeddings()]
+    yield server
+    server.close()
+
+
+def unit(text: str) -> Any:
+    vector = np.array(letters(text))
+    return vector / np.linalg.norm(vector)
+
+
+def test_texts_are_sent_in_batches_and_come_back_in_order(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAG_ENCODER_API_KEY", "sk-secret\n")
+    options = {"query_prefix": "query: ", "passage_prefix": "passage: "}
+    encoder = EndpointEncoder.load(f"{server.source},batch_size=2", **options)
+    done: list[int] = []
+    vectors = encoder.reporting(done.append).encode_passages(["T", *[""] * 4], TEXTS)
+    expected = [unit(f"passage: {text}") for text in [f"T {TEXTS[0]}", *TEXTS[1:]]]
+    np.testing.assert_allclose(vectors, expected, atol=1e-6)
+    queries = encoder.encode_queries([Query("who?"), Query("who?", (Passage("1", "", "b"),))])
+    np.testing.assert_allclose(queries, [unit("query: who?"), unit("query: who? b")], atol=1e-6)
+    assert done == [2, 2, 1]
+    assert {len(body["input"]) for body in server.requests} == {1, 2, 3}  # the probe is one
+    assert {(body["model"], body["encoding_format"]) for body in server.requests} == {
+        ("tiny", "float")
+    }
+    assert set(server.keys) == {"Bearer sk-secret"}
+    raw = EndpointEncoder.load(server.source, normalize=False).encode_passages([""], ["b"])
+    np.testing.assert_allclose(raw, [letters("b")], atol=1e-6)
+
+
+def test_an_index_needs_nothing_but_the_server(server: Server, tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus.jsonl"
+    rows = [json.dumps({"id": str(n), "text": text}) for n, text in enumerate(TEXTS)]
+    corpus.write_text("\n".join(rows))
+    rag.index(corpus, tmp_path / "index", encoder=f"{server.source},batch_size=2")
+    with Pipeline.open(tmp_path / "index", reader=False, retriever="dense") as pipeline:
+        assert pipeline.retrieve(TEXTS[3], 1)[0][1].text == TEXTS[3]
+        stored = pipeline.index.encoder_identity
+    assert stored is not None
+    assert stored.name == server.source
+    with pytest.raises(ConfigError, match="plaid needs one per token"):
+        rag.index(corpus, tmp_path / "tokens", encoder=server.source, index_type="plaid")
+    moved = Server()
+    moved.replies = [embeddings(lambda text: [number * 1.0001 for number in letters(text)])]
+    with Pipeline.open(tmp_path / "index", reader=False, index_encoder=moved.source) as pipeline:
+        assert pipeline.retrieve(TEXTS[2], 1)[0][1].text == TEXTS[2]
+    moved.close()
+    for changed, words in (
+        (lambda text: letters(text)[::-1], "probe: the model now gives a text another vector"),
+        (lambda text: letters(text, 30), "dim: 26 != 30"),
+    ):
+        server.replies = [embeddings(changed)]
+        with pytest.raises(MismatchedArtifactError, match=words):
+            Pipeline.open(tmp_path / "index", reader=False)
+    with pytest.raises(MismatchedArtifactError, match="name: 'openai:"):
+        Pipeline.open(tmp_path / "index", reader=False, index_encoder=f"{server.source}-two")
+
+
+@pytest.mark.parametrize("changed", [lambda text: letters(text, 30), lambda text: unit(text[::2])])
+def test_a_model_that_changes_during_a_build_stops_it_and_loses_nothing(
+    server: Server, tmp_path: Path, changed: Callable[[str], Any]
+) -> None:
+    corpus = tmp_path / "corpus.jsonl"
+    texts = [f"{TEXTS[n % 5]} {n}" for n in range(20)]
+    corpus.write_text("\n".join(json.dumps({"text": text}) for text in texts))
+    counts = [0]
+
+    def reply(body: dict[str, Any]) -> tuple[int, bytes]:
+        counts[0] += len(body["input"]) - 1
+        vector = letters if counts[0] <= 10 else lambda text: list(map(float, changed(text)))
+        return embeddings(vector)(body)
+
+    server.replies = [reply]
+    source = f"{server.source},parallel=1"
+    settings: Any = {"retriever": "dense", "shard_rows": 5, "threads": 1}
+    with pytest.raises(RetrievalError, match="has changed: a text that had a vector of 26"):
+        rag.index(corpus, tmp_path / "index", encoder=source, **settings)
+    server.replies = [embeddings()]
+    server.requests.clear()
+    rag.index(corpus, tmp_path / "index", encoder=source, **settings)
+    # The probe alone, the shards that were missing, and then the queries that measure the index.
+    sent = [body["input"][1:] for body in server.requests]
+    assert sent[:3] == [[], texts[10:15], texts[15:]]
+
+
+@pytest.mark.parametrize(
+    ("reply", "words"),
+    [
+        ((401, b'{"error": {"message": "bad key"}}'), "RAG_ENCODER_API_KEY"),
+        ((404, b'{"error": {"message": "no model"}}'), "model's name"),
+        ((400, b'{"error": {"message": "too long"}}'), "--max-tokens 256"),
+        ((500, b"{}"), "the model server failed"),
+        ((200, b'{"data": []}'), "not one of the embeddings protocol"),
+        ((200, b'{"data": [{"index": 0, "embedding": []}]}'), "not one of the embeddings protocol"),
+        ((200, b'{"data": [{"index": 0, "embedding": "AA"}]}'), "not one of the embeddings"),
+        ((200, b"<html>"), "not one of the embeddings protocol"),
+        (embeddings(lambda text: [float("nan")] * 3), "holds NaN"),
+    ],
+)
+def test_bad_replies_are_clear_errors(server: Server, reply: Any, words: str) -> None:
+    server.replies = [reply]
+    with pytest.raises(RetrievalError, match=words):
+        load_encoder(f"{server.source},retries=0")
+
+
+def test_a_failed_request_is_repeated(server: Server) -> None:
+    server.replies = [(500, b"{}"), embeddings()]
+    assert load_encoder(server.source).dim == 26
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "words"),
+    [
+        ("openai:http://h/v1", {}, "names no embeddings model"),
+        ("openai:http://me:secret@h/v1#m", {}, "an encoder's address holds a user name"),
+        ("openai:http://h/v1#m,dim=3", {}, "unknown setting 'dim'"),
+        ("openai:http://h/v1#m", {"pooling": "cls"}, "pools by itself"),
+    ],
+)
+def test_wrong_sources_are_refused(source: str, options: dict[str, str], words: str) -> None:
+    with pytest.raises(ConfigError, match=words) as caught:
+        load_encoder(source, **options)
+    assert "secret" not in str(caught.value)
+
+
+def test_passages_are_measured_without_the_server() -> None:
+    assert passage_budget("openai:http://nowhere/v1#m", passage_prefix="passage: ")[0] == 379
+    assert passage_budget("openai:http://nowhere/v1#m", max_length=8192)[0] == 8189
