@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 
 from fastapi import Depends, FastAPI
@@ -17,6 +19,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from rag import __version__
+from rag.core.wording import WORDINGS
 from serve import agents, chat, documents, verifying
 from serve.engine import Engine
 from serve.errors import ApiError, ErrorOut, add_error_handlers
@@ -126,7 +129,19 @@ def _page_routes(settings: ServeSettings) -> list[BaseRoute]:
             }
         )
 
-    routes = {**dict.fromkeys(_PAGES, page), "/page.json": page_settings}
+    async def wordings(request: Request) -> Response:
+        table = {
+            kind: {certainty: asdict(wording) for certainty, wording in by_certainty.items()}
+            for kind, by_certainty in WORDINGS.items()
+        }
+        module = f"export const wordings = {json.dumps(table)}"
+        return Response(module, media_type="text/javascript")
+
+    routes = {
+        **dict.fromkeys(_PAGES, page),
+        "/page.json": page_settings,
+        "/static/wordings.js": wordings,
+    }
     return [
         *(
             Route(path, answer, methods=["GET"], include_in_schema=False)

@@ -24,6 +24,7 @@ from pydantic import (
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from rag.core.types import Location, as_unicode
+from rag.core.wording import WORDINGS
 from rag.data.filters import parse_filter
 from rag.data.text import simple_tokenize
 from rag.policies import GREETING
@@ -42,9 +43,6 @@ from serve.responses import (
 from serve.routes import MAX_QUESTION_CHARS, AppEngine, Text, check_text
 
 MODEL = "openqa-rag"
-_NO_ANSWER = "No answer found"
-_PERHAPS = "Perhaps: "
-_BEARS = "This asks for yes or no, which the reader cannot tell. The passage that bears on it"
 _UNDERSTOOD = "Question as understood: "
 _GREETED = "Ask a question, and the passages that answer it are searched."
 _FOLLOWS_UP = re.compile(
@@ -323,22 +321,27 @@ def _content(
 
     Addresses below `locked_url` need an API key, which a link cannot send: they are no links.
     """
-    answers, nothing = result["answers"], result["no_answer_confidence"]
+    answers = result["answers"]
+    nothing = result["no_answer_confidence"]
     marks = " " + "".join(f"[{source.number}]" for source in sources)
     certainty = result["certainty"]
+    wording = WORDINGS[result.get("kind", "answer")][certainty]
     if not answers:
-        parts = [f"{_NO_ANSWER}: no passage seems to hold one."]
-    elif certainty == "none":
-        guess = f"Best guess: {_in_one_line(answers[0]['text'])}{marks} ({answers[0]['confidence']:.0%} sure)."
-        parts = [f"{_NO_ANSWER} in the passages ({nothing:.0%} sure of that).", guess]
-    elif result.get("kind") == "passage":
-        parts = [f"{_BEARS}{marks}:", f"> {_in_one_line(answers[0]['text'])}"]
+        parts = [f"{wording.heading}: no passage seems to hold one."]
     else:
-        parts = [
-            (_PERHAPS if certainty == "perhaps" else "") + _in_one_line(answers[0]["text"]) + marks
-        ]
-    if answers and answers[0].get("note"):
-        parts.append(f"Note: {answers[0]['note']}.")
+        best = answers[0]
+        text = _in_one_line(best["text"])
+        if certainty == "none":
+            guess = f"{wording.guess}: {text}{marks} ({best['confidence']:.0%} sure)."
+            parts = [f"{wording.heading} in the passages ({nothing:.0%} sure of that).", guess]
+        elif wording.reason:
+            parts = [f"{wording.reason}. {wording.heading}{marks}:", f"> {text}"]
+        elif certainty == "perhaps":
+            parts = [f"{wording.heading}: {text}{marks}"]
+        else:
+            parts = [text + marks]
+        if best.get("note"):
+            parts.append(f"Note: {best['note']}.")
     if result.get("notice"):
         parts.append(f"Note: {result['notice']}.")
     if result["question"] != understood:

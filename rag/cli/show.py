@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from rag.core.types import Location
+from rag.core.wording import WORDINGS
 
 # A control character, shown as it is, could move the cursor, hide text or write a command for the
 # terminal.
@@ -59,25 +60,25 @@ def format_answer_set(result: dict[str, Any], *, colour: bool) -> str:
     bold, dim, end = (_BOLD, _DIM, _END) if colour else ("", "", "")
     lines = [f"{bold}{result['question']}{end}"]
     answers, none = result["answers"], result["no_answer_confidence"]
-    bears = result.get("kind") == "passage"
+    kind = result.get("kind", "answer")
+    wording = WORDINGS[kind][result["certainty"]]
+    heading = wording.heading.lower()
     if result.get("failure"):
         lines.append(f"  not read: {result['failure']}")
     elif result["certainty"] == "none":
-        lines.append(f"  no answer found (confidence that there is none: {none:.0%})")
+        lines.append(f"  {heading} (confidence that there is none: {none:.0%})")
         if answers:
-            lines.append(f"  {dim}{'nearest passage' if bears else 'best guess'}:{end}")
-    elif bears:
-        lines.append(
-            "  this asks for yes or no, which the reader cannot tell; the passage that bears on it:"
-        )
+            lines.append(f"  {dim}{wording.guess.lower()}:{end}")
+    elif wording.reason:
+        lines.append(f"  {wording.reason.lower()}; {heading}:")
     elif result["certainty"] == "perhaps":
-        lines.append(f"  perhaps (confidence that there is no answer: {none:.0%})")
+        lines.append(f"  {heading} (confidence that there is no answer: {none:.0%})")
     if result.get("notice"):
         lines.append(f"  beware: {result['notice']}")
     for number, answer in enumerate(answers, 1):
         evidence = answer["evidence"]
         text = " ".join(answer["text"].split())
-        named = "" if bears else f"{bold}{text}{end}  "
+        named = "" if kind == "passage" else f"{bold}{text}{end}  "
         lines.append(f"  {number}. {named}(confidence {answer['confidence']:.0%})")
         quoted = highlight(evidence["text"], evidence["start"], evidence["end"], colour=colour)
         title = f"{evidence['title']} · " if evidence["title"] else ""

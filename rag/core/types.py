@@ -380,6 +380,7 @@ class Verdict(Record):
 
 
 Certainty = Literal["likely", "perhaps", "none"]
+AnswerKind = Literal["answer", "list", "passage"]
 # An answer of less than a quarter of the confidence in "no answer" is shown as none. Over 420 training
 # questions of seven sets, read with their passages, this withholds 13 answers, 12 of them wrong.
 FAR_BELOW = 0.25
@@ -412,7 +413,7 @@ class AnswerSet(Record):
     reading: Mapping[str, int] = field(default_factory=dict, repr=False)
     failure: str = ""
     notice: str = ""
-    kind: Literal["answer", "list", "passage"] = "answer"
+    kind: AnswerKind = "answer"
 
     @property
     def certainty(self) -> Certainty:

@@ -19,6 +19,7 @@ from rag import __version__
 from rag.core.errors import RagError
 from rag.core.optional import require
 from rag.core.types import AnswerSet, Certainty, Passage
+from rag.core.wording import WORDINGS
 from rag.integrations import passage_metadata
 from rag.pipeline import Pipeline
 
@@ -31,7 +32,6 @@ _INSTRUCTIONS = (
     "full, and `ask` reads the best passages and answers with evidence, or states that they hold no answer."
 )
 _SCHEME = "passage://"
-_BEARS = "the question asks for yes or no, which the reader cannot tell: the evidence bears on it"
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
@@ -200,9 +200,13 @@ def _document(passage: Passage) -> Document:
 def _answered(result: AnswerSet, passage: Passage | None) -> Answered:
     """The reply of `ask`; `passage` holds the evidence of the best answer."""
     best = result.answers[0] if result.answers else None
-    bears = result.kind == "passage"
-    guess = best.text if best and not bears else None
-    notes = [_BEARS if bears else "", best.note if best else "", result.notice]
+    reason = WORDINGS[result.kind][result.certainty].reason
+    guess = best.text if best and not reason else None
+    notes = [
+        reason and f"{reason}: the evidence bears on it",
+        best.note if best else "",
+        result.notice,
+    ]
     return Answered(
         question=result.question,
         answer=guess if result.is_answered else None,

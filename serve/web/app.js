@@ -1,10 +1,9 @@
 // The page: one question box, one result. Whatever comes from the server is inserted as text, never as markup.
 // Addresses are relative, so that a proxy may serve it below any path.
-import { asHeader, asPath, cardsOf, inWords, isAnswered, isDoubtful, milliseconds, percent, placeOf, splitBySpans, stepOf } from "./text.js";
+import { asHeader, asPath, cardsOf, inWords, isAnswered, milliseconds, percent, placeOf, splitBySpans, stepOf, wordingOf } from "./text.js";
 import { verdictBlocks, verdictsInShort } from "./verdicts.js";
 
 const MAX_RECENT = 6;
-const BEARS = "The passage that bears on this";
 const byId = (id) => document.getElementById(id);
 const form = byId("form"), input = byId("question"), keyInput = byId("key"), results = byId("results");
 const folderInput = byId("folder");  // shown only where the files of the index lie in folders
@@ -141,10 +140,10 @@ function showTimings(result) {
 }
 
 function inShort(result) {
-  if (!isAnswered(result)) return "No answer found";
+  const { heading, reason } = wordingOf(result);
+  if (!isAnswered(result)) return heading;
   const { text, confidence: probability } = result.answers[0];
-  if (result.kind === "passage") return `${BEARS}: ${text}`;
-  return `${isDoubtful(result) ? "Perhaps" : "Answer"}: ${text}, ${percent(probability)} sure`;
+  return reason ? `${heading}: ${text}` : `${heading}: ${text}, ${percent(probability)} sure`;
 }
 
 // A result: the answer, other possibilities, and the evidence.
@@ -201,7 +200,7 @@ function answerPanel(result) {
   const best = result.answers[0];
   const text = make("p", result.kind === "list" ? "answer list" : "answer", best.text);
   text.dir = "auto";
-  const panel = make("div", "panel", make("h2", "eyebrow", isDoubtful(result) ? "Perhaps" : "Answer"), text, confidence(best.confidence));
+  const panel = make("div", "panel", make("h2", "eyebrow", wordingOf(result).heading), text, confidence(best.confidence));
   const { title, start } = best.evidence;
   const worded = start === null ? "answer worded by the model" : "";
   if (title) panel.append(make("p", "fine", "from ", make("cite", "", title), worded && ` · ${worded}`));
@@ -249,23 +248,24 @@ function judging(question, { text: answer, evidence: { passage_id } }) {
 // The question asks for yes or no, and the reader cannot tell.
 function bearingPanel(result) {
   const { text, confidence: probability, evidence: { title } } = result.answers[0];
+  const { heading, reason } = wordingOf(result);
   const quote = make("blockquote", "bearing", text);
   quote.dir = "auto";
   return make(
-    "div", "panel", make("h2", "eyebrow", BEARS), quote, confidence(probability),
+    "div", "panel", make("h2", "eyebrow", heading), quote, confidence(probability),
     ...(title ? [make("p", "fine", "from ", make("cite", "", title))] : []),
-    make("p", "fine", "The question asks for yes or no, which the reader cannot tell."),
+    make("p", "fine", `${reason}.`),
   );
 }
 
 function noAnswerPanel(result) {
+  const { heading, guess } = wordingOf(result);
   const panel = make(
-    "div", "panel no-answer", make("h2", "answer", "No answer found"),
+    "div", "panel no-answer", make("h2", "answer", heading),
     make("p", "", `Most likely the passages do not say (${percent(result.no_answer_confidence)} sure of that).`),
   );
   const best = result.answers[0];
-  const guess = result.kind === "passage" ? "Nearest passage: " : "Best guess: ";
-  if (best) panel.append(make("p", "fine", guess, make("q", "guess", best.text), ` — ${percent(best.confidence)} sure.`));
+  if (best) panel.append(make("p", "fine", `${guess}: `, make("q", "guess", best.text), ` — ${percent(best.confidence)} sure.`));
   return panel;
 }
 

@@ -1,4 +1,5 @@
 // Text and numbers: code points, highlights, confidence in words. No DOM in this file.
+import { wordings } from "./wordings.js";  // made by the server from its only table
 
 // Offsets from the server count Unicode code points; strings here count UTF-16 units, of which characters
 // beyond the Basic Multilingual Plane take two. Cutting an array of code points cuts in the right place.
@@ -36,8 +37,9 @@ export function isAnswered(result) {
   return result.certainty !== "none";
 }
 
-export function isDoubtful(result) {
-  return result.certainty === "perhaps";
+// The words for a result: heading, name of a guess, and the reason where its text is no answer.
+export function wordingOf(result) {
+  return wordings[result.kind ?? "answer"][result.certainty];
 }
 
 export function percent(probability) {

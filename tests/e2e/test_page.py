@@ -37,7 +37,7 @@ def test_ask_and_see_the_answer_with_its_evidence(page):
 def test_other_kinds_of_answers_are_shown_as_what_they_are(page):
     page.ask(BEARING)
     sentence = "The Rhine begins in the Swiss Alps and flows north to the North Sea."
-    assert page.text(".panel .eyebrow") == "The passage that bears on this"
+    assert page.text(".panel .eyebrow") == "The passage that bears on it"
     assert page.texts(".bearing") == page.texts("mark.best") == [sentence]
     assert "which the reader cannot tell" in page.text(".panel")
     assert page.all(".alternatives") == page.all(".answer") == []
