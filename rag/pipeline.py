@@ -44,6 +44,8 @@ from rag.data.filters import Filter, parse_filter
 from rag.data.records import check_questions
 from rag.opening import OpenSettings, open_models, relevance_of, resolve_verifier
 from rag.options import OpenOptions
+from rag.policies import SearchOnce
+from rag.promises import PromiseKeeper
 from readers.protocols import Reader, check_lengths, reader_name
 from retrievers.encoders.open import load_encoder
 from retrievers.protocols import PairScorer, Retriever, Selected, TextEncoder
@@ -90,6 +92,9 @@ class Pipeline:
         self._closed = threading.Event()
         self._groups: Groups | None = None
         self._whole: Pipeline | None = None
+        self._promise: PromiseKeeper | None = None
+        if reader is not None:
+            self._promise = PromiseKeeper.open(index.directory)
 
     @classmethod
     def open(
@@ -211,6 +216,22 @@ class Pipeline:
     def readable(self) -> Readable | None:
         """What may be read of the index; None: everything."""
         return None if self._groups is None else self.index.rights.readable(self._groups)
+
+    def conditions(self, options: AnswerOptions, *, filter: FilterLike = None) -> dict[str, object]:
+        """All that the confidence of an answer depends on, beside the question: models, index and
+        options.
+
+        A promise holds for the conditions that it was fitted under.
+        """
+        return {
+            **self.identity,
+            "reader_version": "" if self.reader is None else self.reader.version,
+            "top_k": options.top_k if options.read is None else min(options.read, options.top_k),
+            "policy": type(options.policy or SearchOnce()).__name__,
+            "has_context": bool(options.context),
+            "has_filter": parse_filter(filter) is not None,
+            "has_groups": self._groups is not None,
+        }
 
     def passage(self, passage_id: str) -> Passage | None:
         """The passage with this id; None if there is none, or if it may not be read."""
@@ -338,7 +359,11 @@ class Pipeline:
         reason = "no passage has a word of it"
         if selects_nothing and filter:
             reason = "no passage meets the filter"
-        return [outcome.explained(reason) for outcome in outcomes]
+        explained = [outcome.explained(reason) for outcome in outcomes]
+        if self._promise is None:
+            return explained
+        conditions = self.conditions(options, filter=filter)
+        return [self._promise.keep(outcome, conditions) for outcome in explained]
 
     def ask(
         self, question: str, *, filter: FilterLike = None, **options: Unpack[AskOptions]

@@ -100,6 +100,7 @@ class Reader(ABC):
         counts_scores: whether answers depend on the values of retrieval scores, as p(z|x) (RAG) or
             as a summand (ORQA), not on their order alone.
         effort: how much the reader reads, if it can leave something unread.
+        version: hash of weights, settings and calibration; "" if the reader has none.
         completer: the language model that it reads with, for policies that ask a model.
     """
 
@@ -107,6 +108,7 @@ class Reader(ABC):
     max_concurrent: int = 0
     counts_scores: bool = False
     effort: str = ""
+    version: str = ""
     completer: Completer | None = None
 
     @abstractmethod

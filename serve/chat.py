@@ -23,8 +23,8 @@ from pydantic import (
 )
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from rag.core.types import Location, as_unicode
-from rag.core.wording import WORDINGS
+from rag.core.types import Location, Promise, as_unicode
+from rag.core.wording import WITHHELD, WORDINGS
 from rag.data.filters import parse_filter
 from rag.data.text import simple_tokenize
 from rag.policies import GREETING
@@ -333,7 +333,10 @@ def _content(
         text = _in_one_line(best["text"])
         if certainty == "none":
             guess = f"{wording.guess}: {text}{marks} ({best['confidence']:.0%} sure)."
-            parts = [f"{wording.heading} in the passages ({nothing:.0%} sure of that).", guess]
+            reason = f"{wording.heading} in the passages ({nothing:.0%} sure of that)."
+            if "promise" in result:
+                reason = f"{WITHHELD}."
+            parts = [reason, guess]
         elif wording.reason:
             parts = [f"{wording.reason}. {wording.heading}{marks}:", f"> {text}"]
         elif certainty == "perhaps":
@@ -344,6 +347,8 @@ def _content(
             parts.append(f"Note: {best['note']}.")
     if result.get("notice"):
         parts.append(f"Note: {result['notice']}.")
+    if "promise" in result:
+        parts.append(f"Promised: {Promise(**result['promise'])}.")
     if result["question"] != understood:
         parts.append(_UNDERSTOOD + understood)
     if sources:

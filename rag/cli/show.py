@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from rag.core.types import Location
-from rag.core.wording import WORDINGS
+from rag.core.types import Location, Promise
+from rag.core.wording import WITHHELD, WORDINGS
 
 # A control character, shown as it is, could move the cursor, hide text or write a command for the
 # terminal.
@@ -63,10 +63,14 @@ def format_answer_set(result: dict[str, Any], *, colour: bool) -> str:
     kind = result.get("kind", "answer")
     wording = WORDINGS[kind][result["certainty"]]
     heading = wording.heading.lower()
+    promise = Promise(**result["promise"]) if "promise" in result else None
     if result.get("failure"):
         lines.append(f"  not read: {result['failure']}")
     elif result["certainty"] == "none":
-        lines.append(f"  {heading} (confidence that there is none: {none:.0%})")
+        reason = f"{heading} (confidence that there is none: {none:.0%})"
+        if promise is not None and answers:
+            reason = WITHHELD.lower()
+        lines.append(f"  {reason}")
         if answers:
             lines.append(f"  {dim}{wording.guess.lower()}:{end}")
     elif wording.reason:
@@ -75,6 +79,8 @@ def format_answer_set(result: dict[str, Any], *, colour: bool) -> str:
         lines.append(f"  {heading} (confidence that there is no answer: {none:.0%})")
     if result.get("notice"):
         lines.append(f"  beware: {result['notice']}")
+    if promise is not None:
+        lines.append(f"  {dim}promised: {promise}{end}")
     for number, answer in enumerate(answers, 1):
         evidence = answer["evidence"]
         text = " ".join(answer["text"].split())

@@ -1,10 +1,11 @@
 """What teaches beside `rag train`: mining, scores, rounds, adaptation, confidence."""
 
 from pathlib import Path
-from typing import Annotated, Literal, Unpack
+from typing import TYPE_CHECKING, Annotated, Literal, Unpack
 
 from cyclopts import Parameter
 from cyclopts.types import PositiveInt
+from cyclopts.validators import Number
 
 from rag.cli.options import (
     OPENING,
@@ -22,11 +23,16 @@ from rag.cli.options import (
 from rag.cli.show import say
 from rag.config import DEFAULT_SEED, load_config, parse_overrides
 from rag.core.errors import ConfigError
+from rag.core.files import check_target
 from rag.eval.settings import EvaluationSettings
 from rag.opening import Precision
 from rag.options import MiningOptions, OpenOptions
 from rag.rounds.config import RoundsConfig, RoundsOptions, SignalName
 from retrievers.negatives.settings import MiningSettings
+
+if TYPE_CHECKING:
+    from rag.core.types import Question
+    from rag.metrics.selective import Limits
 
 Recipe = Literal["distill", "colbert"]
 _ROUNDS = without(
@@ -43,6 +49,8 @@ _READ_BY: dict[str, Recipe] = {
     "positives": "colbert",
     "negatives": "colbert",
 }
+_BETWEEN = Number(gt=0, lt=1)
+Share = Annotated[float | None, Parameter(validator=_BETWEEN)]
 Sample = Annotated[PositiveInt | None, Parameter(help="A random sample of so many.")]
 
 
@@ -239,7 +247,10 @@ def tune(
     *,
     index: Index,
     questions: Questions,
-    out: Out,
+    out: Annotated[Path | None, Parameter(alias="-o")] = None,
+    max_error: Share = None,
+    confidence: Annotated[float, Parameter(validator=_BETWEEN)] = 0.95,
+    max_false_answers: Share = None,
     read: Read = 20,
     limit: Limit = None,
     sample: Sample = None,
@@ -249,18 +260,78 @@ def tune(
     """Fit the reader's confidence to a corpus, from about 50 questions, some of which it does not
     answer.
 
+    With --max-error also choose the confidence below which no answer is given, so that an error
+    rate can be promised. The promise is stored in the folder of the index. A quarter of the
+    questions then fits the confidence, the others choose the threshold; without --out the
+    confidence stays as it is, and all do.
+
     Args:
         what: What is fitted.
         out: Folder for the reader with its new confidence.
-        seed: Random seed of the sample.
+        max_error: Promise that at most this share of the given answers is wrong, such as 0.1.
+        confidence: Probability that the promise holds, over the draw of the questions.
+        max_false_answers: Promise also that at most this share of the questions without an answer
+            gets one.
+        seed: Random seed of the sample and of the split.
     """
-    from rag.eval.confidence_tuning import fit_confidence
+    from rag.eval.confidence_tuning import draw_questions, fit_confidence
+    from rag.eval.promise_fitting import split_questions
+    from rag.metrics.selective import Limits
 
+    limits = None
+    if max_error is not None:
+        limits = Limits(max_error, confidence, max_false_answers)
+    if limits is None and (out is None or max_false_answers is not None):
+        raise ConfigError(
+            "{max_error} is missing, without which no rate is promised",
+            hint="give {max_error} to promise an error rate, or {out} alone to fit the confidence",
+            arguments=("max_error", "out"),
+        )
+    if out is not None:
+        check_target(out, folder=True, is_new=True)
     drawn = {"limit": limit, "sample": sample, "seed": seed, "read": read}
     evaluation = load_config(EvaluationSettings, overrides=drawn)
-    tuning = fit_confidence(index, questions, out, settings=evaluation, **opening)
-    say(f"{tuning.n:,} questions, {tuning.unanswerable:,} without an answer in what was retrieved")
-    say(f"ECE before {tuning.ece_before:.3f}, after (cross-validated) {tuning.ece_after:.3f}")
-    if not tuning.unanswerable:
-        say('"no answer" stays as it was: give questions too that the documents do not answer')
-    say(f"reader → {out}\nuse it: --reader {out}")
+    asked = draw_questions(questions, evaluation)
+    judged = asked
+    if out is not None:
+        if limits is not None:
+            asked, judged = split_questions(asked, seed)
+        tuning = fit_confidence(index, asked, out, settings=evaluation, **opening)
+        say(
+            f"{tuning.n:,} questions, {tuning.unanswerable:,} without an answer in what was retrieved"
+        )
+        say(f"ECE before {tuning.ece_before:.3f}, after (cross-validated) {tuning.ece_after:.3f}")
+        if not tuning.unanswerable:
+            say('"no answer" stays as it was: give questions too that the documents do not answer')
+        say(f"reader → {out}\nuse it: --reader {out}")
+        opening["reader"] = out
+    if limits is not None:
+        _promise(index, judged, limits, evaluation, opening)
+
+
+def _promise(
+    index: str,
+    questions: "list[Question]",
+    limits: "Limits",
+    evaluation: EvaluationSettings,
+    opening: OpenOptions,
+) -> None:
+    """Fit a promise, and print what it needs and what it gives."""
+    from rag.core.log import text_table
+    from rag.eval.promise_fitting import fit_promise
+    from rag.metrics.selective import needed_sample
+    from rag.promises import PROMISE_NAME
+
+    rows = []
+    for wrong in (0, 1, 2, 5, 10):
+        needed = needed_sample(wrong, limits.max_error, limits.confidence)
+        rows.append([f"{wrong}", f"{needed:,}"])
+    say(f"at most {limits.max_error:.3g} wrong, with confidence {limits.confidence:.3g}, needs:")
+    say("\n".join(text_table(["wrong answers", "given answers"], rows)))
+    promise = fit_promise(index, questions, limits, settings=evaluation, **opening)
+    say(f"{promise}: those with a confidence of at least {promise.threshold:.3f}")
+    if promise.n < len(questions):
+        say(f"{len(questions) - promise.n:,} further questions ask for more than a short answer")
+    say(
+        f"promise → {Path(index) / PROMISE_NAME}; another index version, reader or setting voids it"
+    )

@@ -384,6 +384,45 @@ AnswerKind = Literal["answer", "list", "passage"]
 # An answer of less than a quarter of the confidence in "no answer" is shown as none. Over 420 training
 # questions of seven sets, read with their passages, this withholds 13 answers, 12 of them wrong.
 FAR_BELOW = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Promise(Record):
+    """A promise about the answers that are given: how often they are wrong at most.
+
+    Attributes:
+        max_error: at most this share of the given answers is wrong.
+        confidence: probability that this holds, over the draw of the questions it was fitted on.
+        coverage: share of these questions that was answered.
+        n: number of these questions.
+        threshold: first answers of less confidence are not given.
+        max_false_answers: at most this share of the questions without an answer gets one; None:
+            nothing is promised about them.
+    """
+
+    max_error: float
+    confidence: float
+    coverage: float
+    n: int
+    threshold: float
+    max_false_answers: float | None = None
+
+    def __str__(self) -> str:
+        """The promise in words.
+
+        Example:
+            >>> print(Promise(0.1, 0.95, 0.612, 150, 0.7))
+            at most 10% of the given answers are wrong (95% sure, 61% of 150 questions answered)
+        """
+        false = ""
+        if self.max_false_answers is not None:
+            share = f"{100 * self.max_false_answers:.3g}%"
+            false = f" and at most {share} of questions without an answer get one"
+        fitted = f"{100 * self.confidence:.3g}% sure, {self.coverage:.0%} of {self.n:,} questions"
+        error = f"{100 * self.max_error:.3g}%"
+        return f"at most {error} of the given answers are wrong{false} ({fitted} answered)"
+
+
 PolicyName = Literal["once", "again"]
 """When passages are searched for: once, or again as often as a language model asks for it."""
 
@@ -403,6 +442,7 @@ class AnswerSet(Record):
         kind: "answer"; "list" where the first answer is a whole list, one entry a line; "passage"
             where the question asks for yes or no and the reader cannot tell: then each `text` is no
             answer, but a sentence that bears on the question, with the confidence for that.
+        promise: what is promised about this answer if it is given; None without a promise.
     """
 
     question: str
@@ -414,6 +454,7 @@ class AnswerSet(Record):
     failure: str = ""
     notice: str = ""
     kind: AnswerKind = "answer"
+    promise: Promise | None = None
 
     @property
     def certainty(self) -> Certainty:
@@ -421,7 +462,8 @@ class AnswerSet(Record):
 
         "none" (present "no answer") if that is likelier than not, or if the first answer is far less
         likely than it; "likely" if the answer is likelier than not. What is no short answer, a list or
-        sentences, is evidence, and "perhaps" at least.
+        sentences, is evidence, and "perhaps" at least. With a promise its threshold alone decides
+        whether the answer is given.
 
         Example:
             >>> evidence = Evidence("d", "", "In Ulm.", 3, 6, 1.0)
@@ -433,11 +475,14 @@ class AnswerSet(Record):
         confidence = self.answers[0].confidence if self.answers else 0.0
         if confidence <= 0:
             return "none"
+        certainty: Certainty = "likely" if confidence >= 0.5 else "perhaps"
+        if self.promise is not None:
+            return certainty if confidence >= self.promise.threshold else "none"
         is_far_below = confidence < FAR_BELOW * self.no_answer_confidence
         if self.no_answer_confidence > 0.5 or is_far_below:
             # "No answer" is the probability that there is no short one.
             return "none" if self.kind == "answer" else "perhaps"
-        return "likely" if confidence >= 0.5 else "perhaps"
+        return certainty
 
     @property
     def is_answered(self) -> bool:

@@ -21,6 +21,7 @@ class Wording:
     reason: str = ""
 
 
+WITHHELD = "No answer is sure enough for what is promised"
 _NO_ANSWER = "No answer found"
 _YES_OR_NO = "This asks for yes or no, which the reader cannot tell"
 _BEARS = Wording("The passage that bears on it", reason=_YES_OR_NO)

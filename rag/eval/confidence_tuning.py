@@ -64,8 +64,7 @@ def tune_confidence(
 
     Without any question that the corpus does not answer, the probability of "no answer" stays as it
     is. A question without answers, or whose passages hold none of them, is one that the corpus does
-    not answer. Feedback that marks an answer wrong without correcting it is left out: the corpus
-    may still answer it.
+    not answer.
 
     Args:
         system: opened with the reader whose calibration is `old`.
@@ -79,7 +78,6 @@ def tune_confidence(
             "this reader's confidence was never fitted",
             hint="train it with held-out or `calibrate` questions",
         )
-    questions = [each for each in questions if each.answers or each.meta.get("verdict") != "wrong"]
     if len(questions) < _MIN_QUESTIONS:
         raise DataError(
             f"{len(questions)} questions, expected at least {_MIN_QUESTIONS}",
@@ -105,9 +103,25 @@ def tune_confidence(
     )
 
 
+def draw_questions(questions: str, settings: EvaluationSettings) -> list[Question]:
+    """The questions of a file that a tuning may ask.
+
+    Feedback that marks an answer wrong without correcting it is left out: the corpus may still
+    answer it.
+
+    Raises:
+        ConfigError: the questions are a test set.
+    """
+    check_selection_split(questions)
+    drawn = list(islice(read_questions(questions), settings.limit))
+    if settings.sample is not None:
+        drawn = draw_sample(drawn, settings.sample, settings.seed)
+    return [each for each in drawn if each.answers or each.meta.get("verdict") != "wrong"]
+
+
 def fit_confidence(
     index: str | Path,
-    questions: str,
+    questions: Sequence[Question],
     out: Path,
     *,
     settings: EvaluationSettings,
@@ -117,14 +131,9 @@ def fit_confidence(
     `out`.
 
     Raises:
-        ConfigError: the questions are a test set, the reader is not a folder of an extractive one,
-            or `out` is not for it.
+        ConfigError: the reader is not a folder of an extractive one, or `out` is not for it.
     """
     check_target(out, folder=True, is_new=True)
-    check_selection_split(questions)
-    drawn = list(islice(read_questions(questions), settings.limit))
-    if settings.sample is not None:
-        drawn = draw_sample(drawn, settings.sample, settings.seed)
     reader = opening.get("reader")
     pipeline = Pipeline.open(index, **opening)
     is_folder = reader is None or isinstance(reader, str | Path)
@@ -134,7 +143,7 @@ def fit_confidence(
             hint="leave {reader} out, or give a folder of `rag train reader`",
             arguments=("reader",),
         )
-    tuning = tune_confidence(pipeline, drawn, pipeline.reader.calibration, settings)
+    tuning = tune_confidence(pipeline, questions, pipeline.reader.calibration, settings)
     save_calibrated(str(reader) if reader else None, out, tuning.calibration)
     return tuning
 

@@ -16,6 +16,7 @@ import torch
 
 from rag.config import load_config
 from rag.core.arrays import Int64
+from rag.core.files import fingerprint
 from rag.core.types import AnswerSet
 from rag.runtime.fast.fast_bert import FastBert
 from rag.runtime.hardware import resolve_device, resolve_precision
@@ -105,9 +106,13 @@ class ExtractiveReader(Reader):
             model = parts.model.to(where).to_compute(resolve_precision(precision, where))
         manifest = parts.manifest
         settings = load_config(ReaderSettings, overrides={**dict(manifest.settings), **overrides})
-        return cls(
+        reader = cls(
             model, parts.tokenizer, settings, manifest.calibration, name=manifest.name, device=where
         )
+        reader.version = fingerprint(
+            [manifest.checksums, settings.model_dump(), manifest.calibration.model_dump()]
+        )[:12]
+        return reader
 
     def read(self, requests: Sequence[ReadRequest], n_best: int = 5) -> list[AnswerSet]:
         """Answer each question from its passages; see `Reader.read`.

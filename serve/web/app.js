@@ -1,6 +1,6 @@
 // The page: one question box, one result. Whatever comes from the server is inserted as text, never as markup.
 // Addresses are relative, so that a proxy may serve it below any path.
-import { asHeader, asPath, cardsOf, inWords, isAnswered, milliseconds, percent, placeOf, splitBySpans, stepOf, wordingOf } from "./text.js";
+import { asHeader, asPath, cardsOf, inWords, isAnswered, milliseconds, percent, placeOf, promiseInWords, splitBySpans, stepOf, wordingOf } from "./text.js";
 import { verdictBlocks, verdictsInShort } from "./verdicts.js";
 
 const MAX_RECENT = 6;
@@ -154,6 +154,7 @@ function blocksOf(result, passages) {
   const cards = candidates.filter((card) => path.every((step) => step.id !== card.id));
   const blocks = [panelOf(result)];
   if (result.notice) blocks.push(make("p", "fine notice", `${capital(result.notice)}.`));
+  if (result.promise) blocks.push(make("p", "fine promise", `Promised: ${promiseInWords(result.promise)}.`));
   if (path.length) blocks.push(steps(path));
   if (answered && !bears && result.answers.length > 1) blocks.push(alternatives(result.answers.slice(1)));
   if (cards.length) blocks.push(evidence(cards, answered));
@@ -260,11 +261,11 @@ function bearingPanel(result) {
 
 function noAnswerPanel(result) {
   const { heading, guess } = wordingOf(result);
-  const panel = make(
-    "div", "panel no-answer", make("h2", "answer", heading),
-    make("p", "", `Most likely the passages do not say (${percent(result.no_answer_confidence)} sure of that).`),
-  );
   const best = result.answers[0];
+  const reason = result.promise && best
+    ? "No answer is sure enough for what is promised."
+    : `Most likely the passages do not say (${percent(result.no_answer_confidence)} sure of that).`;
+  const panel = make("div", "panel no-answer", make("h2", "answer", heading), make("p", "", reason));
   if (best) panel.append(make("p", "fine", `${guess}: `, make("q", "guess", best.text), ` — ${percent(best.confidence)} sure.`));
   return panel;
 }

@@ -55,6 +55,13 @@ export function inWords(probability) {
   return "a guess";
 }
 
+export function promiseInWords({ max_error: error, max_false_answers: falseAnswers, confidence, coverage, n }) {
+  const share = (value) => `${Number((100 * value).toFixed(2))} %`;
+  const more = falseAnswers === undefined ? "" : ` and at most ${share(falseAnswers)} of questions without an answer get one`;
+  const fitted = `${share(confidence)} sure, ${percent(coverage)} of ${n.toLocaleString("en")} questions answered`;
+  return `at most ${share(error)} of the given answers are wrong${more} (${fitted})`;
+}
+
 export function milliseconds(value) {
   if (value >= 1000) return `${(value / 1000).toFixed(1)} s`;
   return value < 10 ? `${value.toFixed(1)} ms` : `${Math.round(value)} ms`;

@@ -20,7 +20,16 @@ from rag.core.errors import ArtifactError, ConfigError
 from rag.core.files import atomic_write_json
 from rag.core.log import Timer
 from rag.core.manifest import MANIFEST_NAME
-from rag.core.types import Answer, AnswerSet, Evidence, Hit, Passage, SearchResult, Verdict
+from rag.core.types import (
+    Answer,
+    AnswerSet,
+    Evidence,
+    Hit,
+    Passage,
+    Promise,
+    SearchResult,
+    Verdict,
+)
 from rag.data.claims import why_not_judged
 from serve.app import create_app
 from serve.connections import Connections
@@ -79,6 +88,10 @@ KNOWN: dict[str, tuple[list[tuple[str, str, float]], float]] = {
 }
 BEARING = "Does the Rhine reach the sea?"  # the reader cannot tell yes from no
 KNOWN[BEARING] = ([("rhine-1", PASSAGES[1].text.split(". ")[0] + ".", 0.6)], 0.2)
+PROMISE = Promise(0.1, 0.95, coverage=0.61, n=150, threshold=0.7, max_false_answers=0.2)
+PROMISED = ("Who surely met there?", "Who perhaps met there?")
+KNOWN[PROMISED[0]] = ([("danube-1", "two small rivers", 0.8)], 0.6)
+KNOWN[PROMISED[1]] = ([("danube-1", "two small rivers", 0.69)], 0.1)
 PATHS = {"Where rises what is longer than the Rhine?": ("rhine-1", "danube-1")}
 
 
@@ -191,6 +204,8 @@ class FakePipeline:
             )
         timings_ms = {"search": 1.25, "read": 20.5, "total": 21.75}
         result = AnswerSet(question, tuple(answers), no_answer, self.index_version, timings_ms)
+        if question in PROMISED:
+            return replace(result, promise=PROMISE)
         return replace(result, kind="passage") if question == BEARING else result
 
     def _path(

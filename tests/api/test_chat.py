@@ -11,7 +11,7 @@ import pytest
 from rag.core.types import Answer, AnswerSet, Evidence, Location
 from serve.app import create_app
 from serve.settings import hash_api_key
-from tests.api.fakes import BEARING, FakePipeline, listening, running, settings
+from tests.api.fakes import BEARING, PROMISED, FakePipeline, listening, running, settings
 
 QUESTION = "Where does the Danube rise?"
 MODEL = "openqa-rag"
@@ -105,6 +105,15 @@ def test_no_answer_is_stated_with_the_best_guess(client: openai.OpenAI) -> None:
     reply = complete(client, user("Is there anything at all?"))
     assert reply.choices[0].message.content == "No answer found: no passage seems to hold one."
     assert (reply.sources, reply.confidence) == ([], None)
+
+
+def test_a_promise_is_told_and_withholds_what_is_not_sure_enough(client: openai.OpenAI) -> None:
+    given, withheld = (
+        complete(client, user(question)).choices[0].message.content for question in PROMISED
+    )
+    assert given.startswith("two small rivers [1]\n\nPromised: at most 10% of the given answers")
+    assert withheld.startswith("No answer is sure enough for what is promised.\n\nBest guess:")
+    assert "at most 20% of questions without an answer get one (95% sure, 61% of 150" in withheld
 
 
 @pytest.mark.anyio

@@ -3,7 +3,7 @@
 import pytest
 
 from serve.app import create_app
-from tests.api.fakes import BEARING, EVIL, FakePipeline, listening, settings
+from tests.api.fakes import BEARING, EVIL, PROMISED, FakePipeline, listening, settings
 
 QUESTION = "Where does the Danube rise?"
 
@@ -158,6 +158,18 @@ def test_no_answer_is_said_honestly_and_the_best_passages_are_shown(page):
     assert page.text("#results h2.answer") == "No answer found"
     assert len(page.all(".card")) == 4
     assert page.all("mark, .guess") == []
+
+
+def test_a_promise_is_told_and_withholds_what_is_not_sure_enough(page):
+    told = "Promised: at most 10 % of the given answers are wrong and at most 20 % of questions"
+    given, withheld = PROMISED
+    page.ask(given)
+    assert page.text("#results .answer") == "two small rivers"
+    assert page.text(".promise").startswith(told)
+    page.ask(withheld)
+    assert "No answer is sure enough for what is promised." in page.text(".no-answer")
+    assert page.text(".promise").endswith("(95 % sure, 61 % of 150 questions answered).")
+    assert page.text(".guess") == "two small rivers"
 
 
 def test_keyboard(page):

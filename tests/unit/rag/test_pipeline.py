@@ -1,6 +1,7 @@
 """Retrieve, read, answer: the composition, with every part replaced by something small."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,8 +32,8 @@ class _Retriever(Retriever):
 
 
 @pytest.fixture
-def pipeline() -> Pipeline:
-    index: Any = SimpleNamespace(passages=Store(PASSAGES), version="v1")
+def pipeline(tmp_path: Path) -> Pipeline:
+    index: Any = SimpleNamespace(passages=Store(PASSAGES), version="v1", directory=tmp_path)
     return Pipeline(index, _Retriever(), LastWordsReader())
 
 

@@ -4,7 +4,7 @@ import unicodedata
 from typing import Any
 
 from rag.cli.show import format_answer_set, format_verdict, highlight
-from rag.core.types import Evidence, Location, Verdict, VerdictLabel
+from rag.core.types import Evidence, Location, Promise, Verdict, VerdictLabel
 
 
 def _shown(**given: Any) -> str:
@@ -115,3 +115,13 @@ def test_verdicts_are_shown_with_the_sentence_that_decides() -> None:
     assert format_verdict(asked.to_json(), colour=False) == (
         "Is it?\n  not judged\n  a question is no claim\n  0 ms · index "
     )
+
+
+def test_a_promise_is_told_and_withholds_what_is_not_sure_enough() -> None:
+    evidence = {"passage_id": "p", "title": "Danube", "text": "It is long.", "start": 6, "end": 10}
+    answer = {"text": "long", "confidence": 0.6, "evidence": evidence}
+    promise = Promise(0.125, 0.95, coverage=0.61, n=150, threshold=0.7).to_json()
+    shown = _shown(answers=[answer], certainty="none", promise=promise)
+    assert "  no answer is sure enough for what is promised\n" in shown
+    assert "promised: at most 12.5% of the given answers are wrong (95% sure, 61% of 150" in shown
+    assert "best guess:" in shown

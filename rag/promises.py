@@ -1,0 +1,145 @@
+"""The promise that is stored beside an index: what it changes of an answer, and when it is void."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import ValidationError
+
+from rag.answering import Outcome
+from rag.config import Config
+from rag.core.arrays import Float64
+from rag.core.errors import ArtifactError, DataError
+from rag.core.files import atomic_write_json, read_json
+from rag.core.types import Promise
+
+PROMISE_NAME = "promise.json"
+_QUANTILES = (0.05, 0.95)
+# Live confidences are compared with those that the promise was fitted on: the last 200, by Fisher's
+# exact test, which says by chance once in a thousand looks that they differ.
+_WINDOW = 200
+_LEVEL = 0.001
+
+
+class StoredPromise(Config):
+    """The content of `promise.json` in an index directory.
+
+    Attributes:
+        low, high: the range of confidences that it was fitted on, from the 5 % to the 95 % quantile.
+        n_outside: how many of the n confidences lie outside this range.
+        conditions: index, models and options that it was fitted under, see `Pipeline.conditions`.
+    """
+
+    format_version: Literal[1] = 1
+    promise: Promise
+    low: float
+    high: float
+    n_outside: int
+    conditions: dict[str, Any]
+
+    @classmethod
+    def of(
+        cls, promise: Promise, confidences: Float64, conditions: Mapping[str, object]
+    ) -> StoredPromise:
+        """A promise with the confidences (n,) and the conditions that it was fitted on."""
+        low, high = np.quantile(confidences, _QUANTILES).tolist()
+        return cls(
+            promise=promise,
+            low=low,
+            high=high,
+            n_outside=int(((confidences < low) | (confidences > high)).sum()),
+            conditions=_as_stored(conditions),
+        )
+
+    def write(self, index: Path) -> None:
+        """Store the promise beside an index, atomically, in place of an earlier one."""
+        atomic_write_json(index / PROMISE_NAME, self.model_dump(mode="json"))
+
+
+class PromiseKeeper:
+    """Withholds answers that a promise does not cover, and says where it does not hold.
+
+    Thread safety: any thread may call `keep`.
+    """
+
+    def __init__(self, stored: StoredPromise) -> None:
+        self._stored = stored
+        self._lock = threading.Lock()
+        # Whether each of the last confidences lies outside the fitted range.
+        self._is_outside = deque[bool](maxlen=_WINDOW)
+
+    @classmethod
+    def open(cls, index: Path) -> PromiseKeeper | None:
+        """The keeper of the promise that is stored beside an index; None if there is none.
+
+        Raises:
+            ArtifactError: the file is damaged.
+        """
+        path = index / PROMISE_NAME
+        if not path.exists():
+            return None
+        try:
+            return cls(StoredPromise.model_validate(read_json(path)))
+        except (DataError, ValidationError) as error:
+            raise ArtifactError(
+                f"{path} is damaged: {error}",
+                hint="fit it again with `rag tune confidence`, or delete it",
+            ) from error
+
+    def keep(self, outcome: Outcome, conditions: Mapping[str, object]) -> Outcome:
+        """The outcome with the promise about its answer, or with a notice why there is none.
+
+        Lists, sentences for yes or no, and questions that were not searched for are not covered.
+        """
+        shown = outcome.shown
+        if shown is None or shown.kind != "answer" or shown.failure or not outcome.state.searches:
+            return outcome
+        changed = self._changed(_as_stored(conditions))
+        if changed:
+            names = ", ".join(changed)
+            notice = (
+                f"no error rate is promised: the promise was fitted with other values of {names}"
+            )
+        else:
+            notice = self._watch(shown.answers[0].confidence if shown.answers else 0.0)
+            shown = replace(shown, promise=self._stored.promise)
+        notice = "; ".join(filter(None, (shown.notice, notice)))
+        return replace(outcome, shown=replace(shown, notice=notice))
+
+    def _changed(self, conditions: Mapping[str, object]) -> list[str]:
+        """Names of the conditions that differ; values may be paths, which clients need not see."""
+        fitted = self._stored.conditions
+        names = sorted({*fitted, *conditions})
+        return [name for name in names if fitted.get(name) != conditions.get(name)]
+
+    def _watch(self, confidence: float) -> str:
+        """A notice if the last confidences leave the fitted range more often than those that the
+        promise was fitted on.
+        """
+        from scipy.stats import hypergeom
+
+        stored = self._stored
+        with self._lock:
+            self._is_outside.append(not stored.low <= confidence <= stored.high)
+            n_live = len(self._is_outside)
+            n_outside = sum(self._is_outside)
+        n_all = stored.promise.n + n_live
+        if hypergeom.sf(n_outside - 1, n_all, stored.n_outside + n_outside, n_live) >= _LEVEL:
+            return ""
+        return (
+            f"{n_outside} of the last {n_live} confidences leave the range of the questions that "
+            f"the promise was fitted on ({stored.low:.2f} to {stored.high:.2f}): fit it again"
+        )
+
+
+def _as_stored(conditions: Mapping[str, object]) -> dict[str, Any]:
+    """The conditions as JSON has them: lists in place of tuples."""
+    stored: dict[str, Any] = json.loads(json.dumps(conditions))
+    return stored

@@ -1,0 +1,55 @@
+"""The benchmark of promised error rates, on results whose error rate is known."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rag.bench.promise import run_promise_benchmark
+from rag.core.errors import ConfigError
+from rag.core.files import atomic_write_json
+from rag.data.files.rows import write_json_lines
+from rag.metrics.significance import Interval
+
+
+def write_results(folder: Path, n: int, skill: float) -> str:
+    draw = np.random.default_rng(5)
+    logits = draw.normal(skill, 2.0, n)
+    chances = (1 / (1 + np.exp(-logits))).tolist()
+    records = [
+        {
+            "n_best": [{"confidence": chance}],
+            "scores": {"em": float(draw.random() < chance)},
+            "answers": ["x"],
+        }
+        for chance in chances
+    ]
+    nothing = {"n_best": [], "scores": {"em": None}, "answers": []}
+    records += [*[nothing] * 40, {"kind": "list"}]
+    folder.mkdir()
+    write_json_lines(folder / "per_question.jsonl", records)
+    atomic_write_json(folder / "metrics.json", {"kind": "evaluation"})
+    return str(folder)
+
+
+def test_rates_are_kept_on_the_rest_and_compared_across_sets(tmp_path: Path) -> None:
+    folders = [write_results(tmp_path / name, 1500, skill) for name, skill in (("a", 2), ("b", 0))]
+    report = run_promise_benchmark(folders, max_error=["0.2"], max_false_answers=0.5, splits=20)
+    assert list(report.rows) == [
+        "a, 0.2",
+        "a → b, 0.2",
+        "b, 0.2",
+    ]
+    own = report.rows["a, 0.2"]
+    assert isinstance(own["kept"], Interval)
+    assert own["kept"].value >= 0.8
+    assert own["made"] >= 0.8
+    assert (own["false answers"], own["refuted"]) == (0.0, pytest.approx(0.0, abs=0.1))
+    assert own["fitted on"] == "500"
+    assert isinstance(own["plain: kept"], Interval)
+    assert own["plain: kept"].value < own["kept"].value
+
+
+def test_sets_that_are_too_small_to_split_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="a has 140 questions"):
+        run_promise_benchmark([write_results(tmp_path / "a", 100, 2)])

@@ -1,0 +1,117 @@
+"""A promise is fitted to an index by a command, kept by its pipeline, and void for others."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import rag
+from rag.answering import AnswerOptions
+from rag.core.errors import DataError
+from rag.core.types import Passage, Question
+from rag.eval.promise_fitting import judge_answers, split_questions
+from rag.eval.settings import EvaluationSettings
+from rag.eval.systems import system_of
+from rag.promises import PROMISE_NAME
+from tests.commands import exit_code, run_command
+
+RIVERS = {"Danube": "Sulina", "Rhine": "Rotterdam", "Elbe": "Cuxhaven", "Loire": "Nantes"}
+PASSAGES = [
+    Passage(river.lower(), river, f"The {river} ends in the town of {town}.")
+    for river, town in RIVERS.items()
+]
+FORMS = ("In which town does the {} end?", "What town does the {} end in?")
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("promise") / "index"
+    rag.Pipeline.from_texts(PASSAGES, out=place, retriever="bm25", reader=False).close()
+    return place
+
+
+@pytest.fixture(scope="module")
+def questions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("promise") / "asked.jsonl"
+    records = [
+        {"id": f"{form} {river}", "question": form.format(river), "answers": [town]}
+        for form in FORMS
+        for river, town in RIVERS.items()
+    ]
+    records += [
+        {"id": f"none {n}", "question": f"Who was the mayor of the town in 190{n}?", "answers": []}
+        for n in range(8)
+    ]
+    records.append({"id": "yes", "question": "Does the Elbe end in a town?", "answers": ["yes"]})
+    path.write_text("\n".join(map(json.dumps, records)))
+    return path
+
+
+def test_a_promise_is_fitted_kept_and_void_for_other_settings(
+    index: Path, questions: Path, tmp_path: Path
+) -> None:
+    promised = tmp_path / "index"
+    shutil.copytree(index, promised)
+    common = ["tune", "confidence", "--index", str(promised), "--questions", str(questions)]
+    limits = ["--max-error", "0.4", "--confidence", "0.9", "--max-false-answers", "0.4"]
+    result = run_command([*common, *limits])
+    assert result.exit_code == 0, result.output
+    assert "wrong answers  given answers\n0                          5\n" in result.output
+    assert "1 further questions ask for more than a short answer" in result.output
+    with rag.Pipeline.open(promised) as pipeline:
+        shown = pipeline.ask("In which town does the Elbe end?")
+        assert shown.promise is not None
+        assert (shown.promise.max_error, shown.promise.max_false_answers) == (0.4, 0.4)
+        assert shown.is_answered == (shown.answers[0].confidence >= shown.promise.threshold)
+        assert pipeline.ask("Hello!").promise is None
+        others = {
+            "top_k": {"top_k": 5},
+            "has_filter": {"filter": {"document": "elbe"}},
+            "has_context": {"context": "Which town?"},
+        }
+        for name, options in others.items():
+            notice = pipeline.ask("In which town does it end?", **options).notice
+            assert notice.endswith(f"other values of {name}")
+        restricted = pipeline.for_groups(frozenset({"staff"}))
+        assert restricted.ask("Which river ends in Sulina?").notice.endswith("has_groups")
+    with rag.Pipeline.open(promised, effort="full") as other:
+        assert other.ask("Which river ends in Sulina?").notice.endswith("reader_version")
+    output = run_command(["ask", "In which town does the Elbe end?", "-i", str(promised)]).output
+    assert "promised: at most 40% of the given answers are wrong and at most 40% of" in output
+
+
+def test_a_sample_that_is_too_small_is_refused_with_the_number(
+    index: Path, questions: Path, tmp_path: Path
+) -> None:
+    common = ["tune", "confidence", "-i", str(index), "-q", str(questions)]
+    result = run_command([*common, "--max-error", "0.1", "--limit", "8"])
+    assert result.exit_code == DataError.exit_code
+    assert "8 answers to judge, expected at least 29" in result.output
+    assert not (index / PROMISE_NAME).exists()
+
+
+@pytest.mark.parametrize(
+    "wrong", [[], ["--max-false-answers", "0.1"], ["--max-error", "10"], ["--max-error", "0"]]
+)
+def test_what_is_no_promise_is_refused(wrong: list[str]) -> None:
+    assert exit_code("tune", "confidence", "--index", "i", "--questions", "q", *wrong) == 2
+
+
+def test_the_confidence_and_the_threshold_have_questions_of_their_own() -> None:
+    questions = [Question(str(n), "q") for n in range(41)]
+    first, second = split_questions(questions, 3)
+    assert (len(first), len(second)) == (10, 31)
+    assert sorted(int(q.id) for q in (*first, *second)) == list(range(41))
+    assert (first, second) == split_questions(questions, 3)
+    assert first != split_questions(questions, 4)[0]
+
+
+def test_answers_are_judged_as_people_get_them(index: Path) -> None:
+    asked = [Question("1", FORMS[0].format("Elbe"), ("Cuxhaven",)), Question("2", "Who is Bob?")]
+    with rag.Pipeline.open(index) as pipeline:
+        judged = judge_answers(system_of(pipeline), asked, EvaluationSettings())
+        shown = pipeline.answer([each.text for each in asked], AnswerOptions())
+    best = [each.shown.answers[0].confidence if each.shown.answers else 0.0 for each in shown]
+    assert judged.tolist() == pytest.approx(np.array([best, [0, 1], [0, 1]]))

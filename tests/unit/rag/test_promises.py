@@ -1,0 +1,97 @@
+"""A promise withholds answers, and is void where anything else than it was fitted on answers."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rag.answering import Outcome
+from rag.core.errors import ArtifactError
+from rag.core.types import Answer, AnswerSet, Evidence, Promise, SearchResult
+from rag.policies import State
+from rag.promises import PROMISE_NAME, PromiseKeeper, StoredPromise
+
+CONDITIONS = {"index_version": "v1", "reader": "r", "encoder": {"name": "e"}, "top_k": 20}
+CONFIDENCES = np.linspace(0.0, 1.0, 101)
+PROMISE = Promise(0.1, 0.95, coverage=0.4, n=101, threshold=0.6)
+STORED = StoredPromise.of(PROMISE, CONFIDENCES, CONDITIONS)
+
+
+def outcome(confidence: float, **fields: Any) -> Outcome:
+    evidence = Evidence("d", "", "In Ulm.", 3, 6, 1.0)
+    shown = AnswerSet("Where?", (Answer("Ulm", 1.0, confidence, evidence),), 0.9, **fields)
+    return Outcome(State("Where?", searches=(SearchResult("Where?", ()),)), shown, shown)
+
+
+def kept(confidence: float, keeper: PromiseKeeper | None = None, **fields: Any) -> AnswerSet:
+    keeper = keeper or PromiseKeeper(STORED)
+    shown = keeper.keep(outcome(confidence, **fields), CONDITIONS).shown
+    assert shown is not None
+    return shown
+
+
+@pytest.mark.parametrize(
+    ("confidence", "certainty"), [(0.6, "likely"), (0.599, "none"), (0.1, "none"), (1.0, "likely")]
+)
+def test_the_threshold_alone_decides_whether_an_answer_is_given(
+    confidence: float, certainty: str
+) -> None:
+    shown = kept(confidence)
+    assert shown.to_json()["certainty"] == certainty
+    assert shown.to_json()["promise"] == {
+        "max_error": 0.1,
+        "confidence": 0.95,
+        "coverage": 0.4,
+        "n": 101,
+        "threshold": 0.6,
+    }
+
+
+@pytest.mark.parametrize("fields", [{"kind": "list"}, {"kind": "passage"}, {"failure": "HTTP 500"}])
+def test_what_is_no_short_answer_is_not_covered(fields: dict[str, str]) -> None:
+    shown = kept(0.9, **fields)
+    assert (shown.promise, shown.notice) == (None, "")
+    assert "promise" not in shown.to_json()
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"index_version": "v2"}, "index_version"),
+        ({"reader": "other", "effort": "full"}, "effort, reader"),
+        ({"encoder": {"name": "f"}}, "encoder"),
+        ({"top_k": 50}, "top_k"),
+    ],
+)
+def test_other_conditions_void_the_promise_by_name(changed: dict[str, Any], named: str) -> None:
+    shown = PromiseKeeper(STORED).keep(outcome(0.5), {**CONDITIONS, **changed}).shown
+    assert shown is not None
+    assert shown.promise is None
+    assert shown.notice.endswith(f"the promise was fitted with other values of {named}")
+
+
+def test_confidences_that_leave_the_fitted_range_are_noticed() -> None:
+    keeper = PromiseKeeper(STORED)
+    draw = np.random.default_rng(1)
+    assert not any(kept(value, keeper).notice for value in draw.random(400).tolist())
+    notices = [kept(0.99, keeper).notice for _ in range(60)]
+    assert "of the last 200 confidences leave the range" in notices[-1]
+    again = [kept(value, keeper).notice for value in draw.random(400).tolist()]
+    assert again[0]
+    assert not again[-1]
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{}", json.dumps({**STORED.model_dump(), "promise": {"n": 1}})]
+)
+def test_a_stored_promise_is_read_again_and_a_damaged_one_refused(
+    content: str, tmp_path: Path
+) -> None:
+    assert PromiseKeeper.open(tmp_path) is None
+    STORED.write(tmp_path)
+    assert StoredPromise.model_validate_json((tmp_path / PROMISE_NAME).read_text()) == STORED
+    (tmp_path / PROMISE_NAME).write_text(content)
+    with pytest.raises(ArtifactError, match=r"promise\.json is damaged"):
+        PromiseKeeper.open(tmp_path)
