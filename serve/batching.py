@@ -27,7 +27,8 @@ class ItemFailed(Exception):
 
     def __init__(self, number: int, cause: BaseException) -> None:
         super().__init__(f"item {number} failed")
-        self.number, self.__cause__ = number, cause
+        self.number = number
+        self.__cause__ = cause
 
 
 @dataclass(slots=True, eq=False)
@@ -69,19 +70,20 @@ class MicroBatcher:
         workers: int = 1,
         metrics: ServerMetrics,
     ) -> None:
-        self._run, self._metrics = run, metrics
-        self.max_size, self.max_wait_s, self.queue_size = max_size, max_wait_s, queue_size
-        self.queue: deque[_Entry] = deque()
+        self._run = run
+        self._metrics = metrics
+        self.max_size = max_size
+        self._max_wait_s = max_wait_s
+        self._queue_size = queue_size
+        self.queue = deque[_Entry]()
         self._changed = asyncio.Event()
         self._closing = False
         self._task: asyncio.Task[None] | None = None
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="rag-model")
         self._free = asyncio.Semaphore(workers)
-        self._running: set[_Entry] = set()
-        self._expected, self._free_at = (
-            1,
-            time.monotonic(),
-        )  # items of the next batch; when a worker was free
+        self._running = set[_Entry]()
+        self._n_expected = 1  # items of the next batch
+        self._free_at = time.monotonic()  # when a worker was free
 
     def start(self) -> None:
         """Start dispatching; call it on the running event loop."""
@@ -101,7 +103,7 @@ class MicroBatcher:
         """
         if self._closing:
             raise shutting_down()
-        if len(self.queue) + len(items) > self.queue_size:
+        if len(self.queue) + len(items) > self._queue_size:
             raise refused("overloaded", "too many questions are waiting", _RETRY_S)
         loop = asyncio.get_running_loop()
         entries = [
@@ -111,14 +113,11 @@ class MicroBatcher:
         self._changed.set()
         try:
             return await asyncio.gather(*(entry.future for entry in entries))
-        finally:  # cancelled, timed out, or one item failed: the other results are not needed
-            unread = {
-                entry for entry in entries if not entry.future.done() or entry.future.cancelled()
-            }
-            for entry in unread:
+        finally:
+            # After a failure, or if the call is cancelled, the other results are not needed.
+            for entry in entries:
                 entry.future.cancel()
-            if unread:
-                self._set_queue(entry for entry in self.queue if entry not in unread)
+            self._set_queue(entry for entry in self.queue if not entry.future.cancelled())
 
     async def close(self, timeout_s: float) -> bool:
         """Accept nothing new and finish what was accepted; True if all of it was finished in time.
@@ -145,39 +144,42 @@ class MicroBatcher:
         async with asyncio.TaskGroup() as running:
             while True:
                 await self._free.acquire()
-                while not self.queue and not self._closing:
-                    self._changed.clear()
-                    await self._changed.wait()
+                await self._wait_for(1)
                 if not self.queue:
                     return  # closing, and drained when the running batches end
-                await self._gather(self._expected, self._free_at + self.max_wait_s)
-                if batch := self._take():
+                left_s = self._free_at + self._max_wait_s - time.monotonic()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(max(0.0, left_s)):
+                        await self._wait_for(self._n_expected)
+                batch = self._take()
+                if batch:
                     self._running.update(batch)
                     running.create_task(self._run_batch(batch))
                 else:
                     self._free.release()
 
-    async def _gather(self, expected: int, deadline: float) -> None:
-        """Wait until `expected` items are queued, the deadline passes, or the batcher closes."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
-                while len(self.queue) < expected and not self._closing:
-                    self._changed.clear()
-                    await self._changed.wait()
+    async def _wait_for(self, n_items: int) -> None:
+        """Wait until so many items are queued, or the batcher closes."""
+        while len(self.queue) < n_items and not self._closing:
+            self._changed.clear()
+            await self._changed.wait()
 
     def _take(self) -> list[_Entry]:
         """Remove the oldest item and others with its key from the queue, up to `max_size`."""
-        batch: list[_Entry] = []
-        rest: deque[_Entry] = deque()
+        batch = list[_Entry]()
+        rest = list[_Entry]()
         for entry in self.queue:
-            fits = len(batch) < self.max_size and (not batch or entry.key == batch[0].key)
-            (batch if fits else rest).append(entry)
+            if len(batch) < self.max_size and entry.key == self.queue[0].key:
+                batch.append(entry)
+            else:
+                rest.append(entry)
         self._set_queue(rest)
         return batch
 
     def _set_queue(self, entries: Iterable[_Entry]) -> None:
-        before, self.queue = len(self.queue), deque(entries)
-        self._metrics.queue_depth.inc(len(self.queue) - before)
+        n_before = len(self.queue)
+        self.queue = deque(entries)
+        self._metrics.queue_depth.inc(len(self.queue) - n_before)
 
     async def _run_batch(self, batch: list[_Entry]) -> None:
         started = time.monotonic()
@@ -198,7 +200,7 @@ class MicroBatcher:
         for wait_s in waits_s:
             self._metrics.stage_seconds.labels("queue").observe(wait_s)
         self._free_at = time.monotonic()
-        self._expected = min(self.max_size, len(batch) + len(self.queue))
+        self._n_expected = min(self.max_size, len(batch) + len(self.queue))
         self._free.release()
 
     def _run_safely(self, batch: list[_Entry]) -> Sequence[Result | BaseException]:

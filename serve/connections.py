@@ -32,7 +32,7 @@ class Connections:
 
     Attributes:
         open: all of them.
-        idle: those without a request under way, the one that is idle for longest first.
+        idle: those without a request under way, that without one for longest first.
     """
 
     def __init__(self) -> None:
@@ -137,7 +137,6 @@ class GuardedProtocol(asyncio.Protocol):
 
     def _wait(self) -> None:
         """Wait for the rest of the headers."""
-        self._connections.idle.pop(self, None)
         self._connections.idle[self] = None
         if self._deadline is None:
             loop = asyncio.get_running_loop()
