@@ -65,6 +65,10 @@ class Pipeline:
         reader: question + passages → answer spans; None for retrieval only.
         verifier: judges claims; a folder, or None for the one in the package, is opened when the
             first claim comes.
+        beside: a pipeline with the same models, with which this one takes turns.
+
+    Attributes:
+        shelf: what the passages name as their shelf; "" for none.
 
     Thread safety: any thread may call any method. Questions of several threads are answered one
     after another, since one question already uses all cores (but not where a model elsewhere
@@ -77,13 +81,19 @@ class Pipeline:
         retriever: Retriever,
         reader: Reader | None,
         verifier: VerifierLike = None,
+        *,
+        beside: Pipeline | None = None,
     ) -> None:
         self.index = index
         self.retriever = retriever
         self.reader = reader
         self.verifier = verifier
+        self.shelf = ""
         self._open_verifier = cache(partial(resolve_verifier, verifier))
         self._lock = threading.RLock()
+        if beside is not None:
+            self._open_verifier = beside._open_verifier
+            self._lock = beside._lock
         # A model in another process needs no core here: it may read for several threads.
         is_remote = reader is not None and reader.max_concurrent > 0
         self._reading: AbstractContextManager[object] = nullcontext() if is_remote else self._lock
@@ -195,6 +205,17 @@ class Pipeline:
             identity["effort"] = effort
         return {**identity, "index_version": self.index_version}
 
+    def over(self, index: Index) -> Pipeline:
+        """The models of this pipeline over another index; both take turns in using them.
+
+        Raises:
+            MismatchedArtifactError: the index has another encoder, or the retriever cannot move.
+        """
+        if self.index.encoder_identity is not None:
+            index.check_encoder(self.index.encoder_identity)
+        retriever = self.retriever.over(index)
+        return Pipeline(index, retriever, self.reader, self.verifier, beside=self)
+
     def for_groups(self, groups: Groups) -> Pipeline:
         """This pipeline for a person of these groups: no other passage is searched, read or shown.
 
@@ -237,6 +258,8 @@ class Pipeline:
         """The passage with this id; None if there is none, or if it may not be read."""
         self._require_open()
         found = self.index.passages.find(passage_id)
+        if found is not None:
+            found = replace(found, shelf=self.shelf)
         readable = self.readable
         if found is None or readable is None:
             return found
@@ -312,7 +335,10 @@ class Pipeline:
         return results
 
     def _fetch(self, hits: Sequence[Hit]) -> RankedPassages:
-        return list(zip(hits, self.index.passages.get_many([hit.row for hit in hits]), strict=True))
+        passages = self.index.passages.get_many([hit.row for hit in hits])
+        if self.shelf:
+            passages = [replace(passage, shelf=self.shelf) for passage in passages]
+        return list(zip(hits, passages, strict=True))
 
     def answer(
         self,

@@ -189,12 +189,19 @@ class IndexUpdater:
     Args:
         index: directory of the index.
         encoder, precision: the encoder of the index, if it moved, and its number format.
+        open_encoder: opens it in another way.
     """
 
-    def __init__(self, index: str | Path, encoder: Any = None, precision: str = "auto") -> None:
+    def __init__(
+        self,
+        index: str | Path,
+        encoder: Any = None,
+        precision: str = "auto",
+        open_encoder: OpenEncoder | None = None,
+    ) -> None:
         self.directory = Path(index)
         self._encoder = encoder
-        self._open: OpenEncoder = cache(
+        self._open: OpenEncoder = open_encoder or cache(
             lambda identity: load_like(identity, encoder, precision=precision)
         )
         self._budget = cache(passage_budget)

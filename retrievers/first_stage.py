@@ -13,7 +13,7 @@ from indexers.lucene import LuceneIndex
 from indexers.protocols import VectorIndex
 from indexers.token_index import TokenIndex
 from rag.core.arrays import Float32, Int64
-from rag.core.errors import RetrievalError
+from rag.core.errors import ConfigError, RetrievalError
 from rag.core.log import Timer, stage
 from rag.core.types import Hit, Query
 from retrievers.protocols import HitLists, Passages, Retriever, Selected, TextEncoder
@@ -62,7 +62,7 @@ class DenseRetriever(Retriever):
 
 
 class LateInteractionRetriever(Retriever):
-    """Searches token vectors; scores are MaxSim. It belongs to one version of its index."""
+    """Searches token vectors; scores are MaxSim."""
 
     encoder: BiEncoder
 
@@ -92,6 +92,12 @@ class LateInteractionRetriever(Retriever):
                 selected=selected,
             )
             return to_hits(scores, rows, self.passages)
+
+    def over(self, index: Index) -> LateInteractionRetriever:
+        """See `Retriever.over`."""
+        if index.tokens is None:
+            raise ConfigError(f"{index.directory} has no token vectors", hint="build it with plaid")
+        return LateInteractionRetriever(index.tokens, index.passages, self.encoder)
 
 
 class SparseRetriever(Retriever):

@@ -18,10 +18,11 @@ from pydantic import (
     ValidationError,
 )
 
-from serve.chat import MODEL, check_model
+from serve.chat import MODEL, shelf_of
 from serve.engine import Job
 from serve.errors import describe
-from serve.routes import BODY_ALONE, AppEngine, Text, check_text
+from serve.routes import BODY_ALONE, AppEngine, ShelfNames, Text, check_text
+from serve.shelves import Scope
 
 MAX_QUERIES = 4096  # a training step asks for all of its rollouts at once
 MAX_DOCUMENTS = 1000
@@ -40,6 +41,7 @@ class SearchRequest(BaseModel):
     )
     topk: int | None = Field(None, ge=1, le=100, description=f"passages for each query; {_TOP_K}")
     return_scores: bool = False
+    shelf: ShelfNames = None
 
 
 class Document(BaseModel):
@@ -126,7 +128,8 @@ async def search(body: SearchRequest, request: Request, engine: AppEngine) -> Se
     A query that cannot be searched for (empty, longer than 1,000 characters) has an empty list, and
     `faults` says why: the others are answered. The same request has the same result to the bit.
     """
-    job = Job("retrieve", engine.scope(request), body.topk or _TOP_K, alone=_id_of(request))
+    scope = engine.scope(request, body.shelf)
+    job = Job("retrieve", scope, body.topk or _TOP_K, alone=_id_of(request))
     good: dict[int, str] = {}
     faults: dict[int, str] = {}
     for number, query in enumerate(body.queries):
@@ -153,9 +156,9 @@ async def rerank(body: RerankRequest, request: Request, engine: AppEngine) -> Re
     """Order texts by their relevance to a query, as Cohere's and Jina's clients ask for it, by the
     re-ranker of the server or else by its reader.
     """
-    check_model(body.model)
+    scope = engine.scope(request, shelf_of(body.model, engine))
     texts = [document.text for document in body.documents]
-    scores = await _scores(engine, request, body.query, texts)
+    scores = await _scores(engine, request, scope, body.query, texts)
     results = []
     for index, _, relevance in scores[: body.top_n]:
         document = body.documents[index] if body.return_documents else None
@@ -167,7 +170,8 @@ async def rerank(body: RerankRequest, request: Request, engine: AppEngine) -> Re
 async def rerank_tei(body: TeiRequest, request: Request, engine: AppEngine) -> list[TeiRank]:
     """The same as `/v1/rerank`, as clients of TEI ask for it."""
     ranks = []
-    for index, raw, relevance in await _scores(engine, request, body.query, body.texts):
+    scope = engine.scope(request)
+    for index, raw, relevance in await _scores(engine, request, scope, body.query, body.texts):
         text = body.texts[index] if body.return_text else None
         score = raw if body.raw_scores else relevance
         ranks.append(TeiRank(index=index, score=score, text=text))
@@ -180,10 +184,10 @@ def _id_of(request: Request) -> str:
 
 
 async def _scores(
-    engine: AppEngine, request: Request, query: str, texts: list[str]
+    engine: AppEngine, request: Request, scope: Scope, query: str, texts: list[str]
 ) -> list[tuple[int, float, float]]:
     """Place, score and relevance of each text, best first, ties by place."""
-    job = Job("rerank", engine.scope(request), context=query, alone=_id_of(request))
+    job = Job("rerank", scope, context=query, alone=_id_of(request))
     results = await engine.run(request, job, texts)
     scored = []
     for index, result in enumerate(results):

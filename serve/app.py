@@ -110,22 +110,27 @@ def _page_routes(settings: ServeSettings) -> list[BaseRoute]:
 
     async def page_settings(request: Request) -> Response:
         engine: Engine = request.app.state.engine
-        shelf = engine.shelves[""]
-        pipeline = shelf.pipeline
+        shelves = list(engine.shelves)
+        is_one = not settings.has_shelves
+        pipeline = shelves[0].pipeline if is_one else None
+        n_passages = None if is_one else sum(shelf.n_passages for shelf in shelves)
         folders: list[str] = []
-        with suppress(ApiError):  # names of files are for those with a key
+        names: list[str] = []
+        with suppress(ApiError):  # names of files and shelves are for those with a key
             if settings.api_keys:
                 number_of_key(settings, request.headers)
+            names = [shelf.name for shelf in shelves]
             folders = pipeline.index.folders if pipeline is not None else []
         return JSONResponse(
             {
                 "examples": settings.example_questions,
                 "needs_key": bool(settings.api_keys),
-                "n_passages": len(pipeline.index.passages) if pipeline is not None else None,
+                "n_passages": len(pipeline.index.passages) if pipeline is not None else n_passages,
                 "files": settings.files is not None,
                 "feedback": settings.feedback_file is not None,
                 "folders": folders,
-                "read_only": shelf.read_only(),
+                "read_only": shelves[0].read_only() if is_one else "",
+                **({} if is_one else {"shelves": names}),
             }
         )
 

@@ -141,26 +141,33 @@ class EmbeddingsRequest(BaseModel):
 
 @router.get("/v1/models", tags=["chat"])
 async def models(engine: AppEngine) -> ModelsOut:
-    """The index, as a model."""
-    return ModelsOut(data=[_model(engine)])
+    """The index as a model; of several shelves all together, and each."""
+    names = [MODEL, *(f"{MODEL}/{shelf.name}" for shelf in engine.shelves if shelf.name)]
+    return ModelsOut(data=[_model(name, engine) for name in names])
 
 
-@router.get("/v1/models/{model}", tags=["chat"])
+@router.get("/v1/models/{model:path}", tags=["chat"])
 async def model(model: str, engine: AppEngine) -> ModelOut:
     """The model of this name."""
-    check_model(model)
-    return _model(engine)
+    shelf_of(model, engine)
+    return _model(model, engine)
 
 
-def check_model(name: str) -> None:
-    """Refuse the name of a model that this server does not have (ApiError 404)."""
-    if name != MODEL:
-        message = f"there is no model {name[:100]!r}"
+def shelf_of(model: str, engine: Engine) -> str | None:
+    """The shelf that the name of a model means; None: all.
+
+    Raises:
+        ApiError: 404: this server has no such model.
+    """
+    shelves = {f"{MODEL}/{shelf.name}": shelf.name for shelf in engine.shelves}
+    if model != MODEL and not shelves.get(model):
+        message = f"there is no model {model[:100]!r}"
         raise ApiError(404, "model_not_found", message, hint=f"the models here are {MODEL}")
+    return shelves.get(model)
 
 
-def _model(engine: Engine) -> ModelOut:
-    return ModelOut(id=MODEL, created=engine.created_s, owned_by=MODEL)
+def _model(name: str, engine: Engine) -> ModelOut:
+    return ModelOut(id=name, created=engine.created_s, owned_by=MODEL)
 
 
 @router.post("/v1/chat/completions", tags=["chat"], response_model=Completion)
@@ -173,7 +180,7 @@ async def chat(body: ChatRequest, request: Request, engine: AppEngine) -> Respon
     Beside OpenAI's fields, the reply has `question`, `sources`, `confidence` and
     `no_answer_confidence`; in a stream, the last piece of the reply has them.
     """
-    check_model(body.model)
+    shelf = shelf_of(body.model, engine)
     conditions = parse_filter(body.filter)
     message, previous = _last_questions(body.messages)
     try:
@@ -184,11 +191,11 @@ async def chat(body: ChatRequest, request: Request, engine: AppEngine) -> Respon
     answers = []
     no_answer_confidence = 1.0
     if GREETING.fullmatch(message):
-        engine.scope(request)
+        engine.scope(request, shelf)
         understood = message
         content = _GREETED
     else:
-        scope = engine.scope(request)
+        scope = engine.scope(request, shelf)
         context = context_of(message, previous)
         job = Job("ask", scope, _TOP_K, _N_BEST, conditions, context=context)
         (result,) = await engine.run(request, job, [message])
@@ -294,12 +301,16 @@ def _sources(result: dict[str, Any], base_url: str) -> list[Source]:
         for answer in answers
         for passage in (answer.get("citations") or answer.get("path") or [answer["evidence"]])
     ]
-    passages = {
-        each["passage_id"]: each for each in (*(answer["evidence"] for answer in answers), *cited)
-    }
-    in_order = dict.fromkeys([*(passage["passage_id"] for passage in cited), *passages])
+    passages = dict[tuple[str, str], dict[str, Any]]()
+    # Two shelves may have a passage of one id.
+    for passage in cited:
+        passages[passage.get("shelf", ""), passage["passage_id"]] = passage
+    for answer in answers:
+        passage = answer["evidence"]
+        passages.setdefault((passage.get("shelf", ""), passage["passage_id"]), passage)
     return [
-        _source(number, passages[name], base_url) for number, name in enumerate(in_order, start=1)
+        _source(number, passage, base_url)
+        for number, passage in enumerate(passages.values(), start=1)
     ]
 
 
@@ -307,6 +318,8 @@ def _source(number: int, passage: dict[str, Any], base_url: str) -> Source:
     location = passage.get("location") or {}
     path = location.get("path", "")
     link = f"{base_url}v1/passages/{quote(passage['passage_id'])}"
+    if "shelf" in passage:
+        link += f"?shelf={quote(passage['shelf'], safe='')}"
     if path.startswith(_WEB):
         link = path
     page = location.get("page", "")
@@ -393,8 +406,10 @@ async def embeddings(body: EmbeddingsRequest, request: Request, engine: AppEngin
     """The vectors that the index's encoder makes; their inner product with those of passages is the
     score.
     """
-    check_model(body.model)
-    job = Job("embed", engine.scope(request), side=body.input_type)
+    scope = engine.scope(request, shelf_of(body.model, engine))
+    # Vectors of several encoders cannot be compared.
+    engine.shelf(scope)
+    job = Job("embed", scope, side=body.input_type)
     encoded = await engine.run(request, job, body.input)
     if len({result["index_version"] for result in encoded}) > 1:  # perhaps with another encoder
         message = "the index was replaced while its encoder was used"

@@ -43,7 +43,7 @@ from rag.pipeline import Pipeline
 from serve.engine import Engine
 from serve.errors import ApiError, describe, invalid_request
 from serve.responses import Accepted, DeletedOut, DocumentId, DocumentOut, DocumentsOut
-from serve.routes import AppEngine
+from serve.routes import AppEngine, ShelfName
 from serve.shelves import Shelf
 from serve.uploads import WAIT_S, Change, Uploads, Version
 
@@ -114,7 +114,7 @@ _FORM["properties"]["file"] = {"type": "string", "format": "binary"}
 _BODIES = {"application/json": {"schema": _JSON}, "multipart/form-data": {"schema": _FORM}}
 
 
-def _shelf(request: Request, engine: Engine, *, changes: bool = True) -> Shelf:
+def _shelf(request: Request, engine: Engine, name: str | None, *, changes: bool = True) -> Shelf:
     """The shelf whose documents a request asks for or changes.
 
     Access is refused without API keys, and changes where the server cannot write.
@@ -124,7 +124,7 @@ def _shelf(request: Request, engine: Engine, *, changes: bool = True) -> Shelf:
             "documents cannot be read or changed over HTTP because this server has no API keys"
         )
         raise ApiError(403, "documents_disabled", message, hint="set RAG_SERVE_API_KEYS")
-    shelf = engine.shelf(engine.scope(request))
+    shelf = engine.shelf(engine.scope(request, name))
     reason = shelf.read_only() if changes else ""
     if reason:
         message = f"the index cannot be changed: {reason}"
@@ -140,7 +140,9 @@ def _shelf(request: Request, engine: Engine, *, changes: bool = True) -> Shelf:
     responses={200: {"model": DocumentsOut, "description": _WAITED}},
     openapi_extra={"requestBody": {"required": True, "content": _BODIES}},
 )
-async def send(request: Request, engine: AppEngine, wait: _Wait = False) -> Response:
+async def send(
+    request: Request, engine: AppEngine, wait: _Wait = False, shelf: ShelfName = None
+) -> Response:
     """Documents as JSON, or files (PDF, Office, HTML, Markdown, …) as form fields of any name.
 
     The id of a file is its name; a document takes the place of the one with its id. `metadata` are
@@ -150,7 +152,7 @@ async def send(request: Request, engine: AppEngine, wait: _Wait = False) -> Resp
     comes then. Sending the same again changes nothing. Of several files those that cannot be read
     are named (`unreadable`), the others added; `notes` says what conversion lost.
     """
-    shelf = _shelf(request, engine)  # before anything is read
+    chosen = _shelf(request, engine, shelf)  # before anything is read
     if request.headers.get("content-type", "").startswith("multipart/form-data"):
         documents, remarks = await _uploaded(request, engine)
     else:
@@ -160,21 +162,23 @@ async def send(request: Request, engine: AppEngine, wait: _Wait = False) -> Resp
     if problem:
         raise invalid_request(problem, "nothing was changed")
     change = Change(documents=tuple(documents), until_s=_until(wait))
-    version = await shelf.uploads.add(change)
+    version = await chosen.uploads.add(change)
     if not wait:
         ids = [DocumentId(id=document.id) for document in documents]
-        return _accepted(version, documents=ids, **remarks)
-    version = await _made(shelf.uploads, version)
-    with shelf.lease() as pipeline:
-        total = len(pipeline.index.documents)
+        return _accepted(chosen, version, documents=ids, **remarks)
+    version = await _made(chosen.uploads, version)
     made = DocumentsOut(
         documents=version.documents,
         index_version=version.index_version,
-        total=total,
+        total=await engine.read(engine.scope(request, shelf), _count),
         next=None,
         **remarks,
     )
     return _body(made)
+
+
+def _count(pipeline: Pipeline) -> int:
+    return len(pipeline.index.documents)
 
 
 def _body(
@@ -187,9 +191,11 @@ def _until(wait: bool) -> float | None:
     return time.time() + WAIT_S if wait else None
 
 
-def _accepted(version: Version, **reply: Any) -> Response:
+def _accepted(shelf: Shelf, version: Version, **reply: Any) -> Response:
     """The answer for a change that is on disk, with the address where its end is told."""
     address = f"/v1/versions/{version.id}"
+    if shelf.name:
+        address += f"?shelf={quote(shelf.name)}"
     accepted = Accepted(id=version.id, status="waiting", address=address, **reply)
     return _body(accepted, 202, {"Location": address})
 
@@ -210,14 +216,15 @@ async def version(
     request: Request,
     engine: AppEngine,
     wait_s: Annotated[float, Query(ge=0, le=60)] = 0.0,
+    shelf: ShelfName = None,
 ) -> Version:
     """What became of a change that was accepted: it is waiting, made and searched, or failed.
 
     With `wait_s`, the answer waits for the end up to so many seconds. A document that could not be
     added stands in `failed`, with the reason. The last thousand changes are known.
     """
-    shelf = _shelf(request, engine, changes=False)
-    found = await shelf.uploads.find(id, wait_s)
+    chosen = _shelf(request, engine, shelf, changes=False)
+    found = await chosen.uploads.find(id, wait_s)
     if found is None:
         raise ApiError(404, "version_not_found", f"no change has the id {id[:100]!r}")
     return found
@@ -308,16 +315,18 @@ async def listing(
     engine: AppEngine,
     after: str | None = None,
     limit: Annotated[int, Query(ge=1, le=_MOST_LISTED)] = 100,
+    shelf: ShelfName = None,
 ) -> DocumentsOut:
     """Ids and numbers of passages, in the order of the index, `limit` of them after the document
     `after`.
 
     `next` is null at the end.
     """
-    _shelf(request, engine, changes=False)
+    _shelf(request, engine, shelf, changes=False)
+    scope = engine.scope(request, shelf)
     try:
         # One more than is shown tells whether others follow.
-        version, total, page = await engine.read(engine.scope(request), _page, after, limit + 1)
+        version, total, page = await engine.read(scope, _page, after, limit + 1)
     except KeyError:
         message = f"no document has the id {str(after)[:100]!r}"
         raise ApiError(404, "document_not_found", message) from None
@@ -349,17 +358,21 @@ def _page(
     responses={200: {"model": DeletedOut, "description": _WAITED}},
 )
 async def delete(
-    document_id: str, request: Request, engine: AppEngine, wait: _Wait = False
+    document_id: str,
+    request: Request,
+    engine: AppEngine,
+    wait: _Wait = False,
+    shelf: ShelfName = None,
 ) -> Response:
     """Delete a document's passages from the index; it is accepted and made as one that is sent.
 
     If there is no such document, `deleted` is false.
     """
-    shelf = _shelf(request, engine)
-    version = await shelf.uploads.add(Change(deleted=(document_id,), until_s=_until(wait)))
+    chosen = _shelf(request, engine, shelf)
+    version = await chosen.uploads.add(Change(deleted=(document_id,), until_s=_until(wait)))
     if not wait:
-        return _accepted(version)
-    version = await _made(shelf.uploads, version)
+        return _accepted(chosen, version)
+    version = await _made(chosen.uploads, version)
     is_deleted = version.deleted[document_id]
     return _body(
         DeletedOut(id=document_id, deleted=is_deleted, index_version=version.index_version)

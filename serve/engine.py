@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Hashable
+from collections.abc import Callable, Coroutine, Hashable, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -31,7 +32,9 @@ from serve.conversions import Conversions
 from serve.errors import ApiError, invalid_request, refused, shutting_down
 from serve.metrics import ServerMetrics
 from serve.settings import ServeSettings
-from serve.shelves import OpenPipeline, Scope, Shelf, Threads
+from serve.shelves import OpenPipeline, Scope, Shelf, Shelves
+from serve.threads import Threads
+from serve.together import Together
 
 if TYPE_CHECKING:
     from rag.pipeline import Pipeline
@@ -90,18 +93,17 @@ class Engine:
         folder: of this run, for files that all workers of the server share.
 
     Attributes:
-        shelves: the indexes by their names; the only one of a server has the name "".
+        shelves: the indexes.
     """
 
     def __init__(self, settings: ServeSettings, open_pipeline: OpenPipeline, folder: Path) -> None:
         self.settings = settings
         self.metrics = ServerMetrics()
         self.threads = Threads()
-        self.shelves = {"": Shelf(settings, open_pipeline, self.threads, self.metrics)}
+        self.shelves = Shelves(settings, open_pipeline, self.threads, self.metrics)
         self.state: State = "loading"
         self.created_s = int(time.time())
         self.conversions = Conversions(folder, settings.conversions)
-        self._uploads = set[asyncio.Task[None]]()
         self._batcher = partial(
             MicroBatcher,
             self._run_batch,
@@ -118,39 +120,35 @@ class Engine:
         """Open the index and become ready; on failure the state is "failed", and the log has the
         reason.
         """
-        shelf = self.shelves[""]
         try:
-            pipeline = await shelf.open()
+            pipeline = await self.shelves.load()
         except Exception as error:
             self.state = "failed"
             is_bug = not isinstance(error, RagError)
             log.error("the index could not be opened: %s", error, exc_info=is_bug)
             on_error(error)
             return
-        reason = shelf.read_only()
-        if reason:
-            log.warning("documents cannot be changed: %s", reason)
-        workers = 0 if pipeline.reader is None else pipeline.reader.max_concurrent
-        if workers:
-            self._readings = self._batcher(max_size=1, workers=workers)
+        reader = None if pipeline is None else pipeline.reader
+        # No name for the pipeline in use: it would keep a replaced one in memory.
+        del pipeline
+        if reader is not None and reader.max_concurrent:
+            self._readings = self._batcher(max_size=1, workers=reader.max_concurrent)
             self._readings.start()
         if self.state == "loading":
             self.state = "ready"
-            self._uploads.add(asyncio.create_task(shelf.uploads.run()))
+            self.shelves.start()
 
     async def follow_updates(self) -> None:
         """Look for updates that other processes write, and switch to them, until cancelled."""
         while True:
             await asyncio.sleep(FOLLOW_S)
             if self.state == "ready":
-                for shelf in self.shelves.values():
-                    await shelf.look()
+                await self.shelves.look()
 
     async def reload(self) -> None:
         """Open index and models anew."""
         if self.state == "ready":
-            for shelf in self.shelves.values():
-                await shelf.replace(anew=True)
+            await self.shelves.reload()
 
     async def close(self) -> None:
         """Refuse new questions, finish the accepted ones, release the index; a second call does
@@ -159,27 +157,34 @@ class Engine:
         if self.state == "stopping":
             return
         self.state = "stopping"
-        for task in self._uploads:
-            task.cancel()
         batchers = [batcher for batcher in (self.batcher, self._readings) if batcher is not None]
         if not all(await asyncio.gather(*(batcher.close(_CLOSE_S) for batcher in batchers))):
             log.warning("accepted questions were not finished")
-        for shelf in self.shelves.values():
-            shelf.close()
+        self.shelves.close()
 
-    def scope(self, request: Request) -> Scope:
+    def scope(self, request: Request, shelf: str | Sequence[str] | None = None) -> Scope:
         """What a request may see: the one place in which that is decided.
 
+        Args:
+            shelf: names of the shelves that it asks; None: all.
+
         Raises:
-            ApiError: 503 while loading, after a failed load, or while stopping.
+            ApiError: 404: there is no such shelf; 503 while loading, after a failed load, or while
+                stopping.
         """
-        self._require_ready()
-        return Scope(tuple(self.shelves))
+        self.require_ready()
+        return self.shelves.resolve(shelf)
 
     def shelf(self, scope: Scope) -> Shelf:
-        """The only shelf of a scope."""
-        (name,) = scope.shelves
-        return self.shelves[name]
+        """The only shelf of a scope.
+
+        Raises:
+            ApiError: 422: the request asks several.
+        """
+        if len(scope.shelves) > 1:
+            hint = "name it with 'shelf'; GET /v1/models lists the shelves"
+            raise invalid_request("this server has several shelves, and this asks one", hint)
+        return self.shelves[scope.shelves[0]]
 
     async def read(
         self,
@@ -190,6 +195,7 @@ class Engine:
     ) -> Result:
         """Look something up in the only shelf of a scope, by a short function of its pipeline."""
         shelf = self.shelf(scope)
+        await self._open(shelf)
 
         def leased() -> Result:
             with shelf.lease() as pipeline:
@@ -197,7 +203,15 @@ class Engine:
 
         return await self.threads.in_thread(leased)
 
-    def _require_ready(self) -> None:
+    async def _open(self, shelf: Shelf) -> None:
+        """Open an index where nobody waits for the thread."""
+        if not shelf.in_use:
+            # A failure is that of the lease, too.
+            with suppress(RagError):
+                await self.threads.in_background(shelf.open)
+
+    def require_ready(self) -> None:
+        """An ApiError, 503, while loading, after a failed load, or while stopping."""
         if self.state == "stopping":
             raise shutting_down()
         if self.state == "failed":
@@ -249,6 +263,8 @@ class Engine:
     async def _batched(
         self, job: Job, questions: list[str], request_id: str
     ) -> list[dict[str, Any]]:
+        if len(job.scope.shelves) == 1:
+            await self._open(self.shelf(job.scope))
         batcher = self._readings if job.kind == "ask" and self._readings else self.batcher
         step = batcher.max_size if job.takes_turns else len(questions)
         results, start = list[tuple[dict[str, Any], float]](), 0
@@ -267,11 +283,22 @@ class Engine:
     ) -> list[dict[str, Any] | BaseException]:
         """Run one batch on a worker thread; a question that failed has an error as its result."""
         assert isinstance(job, Job)
-        with self.shelf(job.scope).lease() as pipeline:
-            return self._run_job(pipeline, job, questions)
+        names = job.scope.shelves
+        with ExitStack() as leases:
+            if len(names) == 1:
+                pipeline = leases.enter_context(self.shelves[names[0]].lease())
+                results = self._run_job(job, pipeline, questions)
+            else:
+                shelves = [shelf for shelf in self.shelves if shelf.name in names]
+                together = Together(shelves, leases, is_stated=job.scope.is_stated)
+                results = together.noted(self._run_job(job, together, questions))
+        for name in filter(None, names):
+            self.metrics.shelf_questions.labels(name, job.kind).inc(len(questions))
+        self.metrics.questions.labels(job.kind).inc(len(questions))
+        return results
 
     def _run_job(
-        self, pipeline: Pipeline, job: Job, questions: list[str]
+        self, job: Job, pipeline: Pipeline, questions: list[str]
     ) -> list[dict[str, Any] | BaseException]:
         results: list[dict[str, Any] | BaseException]
         if job.kind == "ask":
@@ -318,7 +345,6 @@ class Engine:
             results = [{**result, **shared} for result in shown]
         for name in timings_ms.keys() - {"total"}:
             self.metrics.stage_seconds.labels(name).observe(timings_ms[name] / 1000.0)
-        self.metrics.questions.labels(job.kind).inc(len(questions))
         return results
 
 
@@ -338,6 +364,8 @@ def _failure(
     failed: ItemFailed, job: Job, questions: list[str], number: int, request_id: str
 ) -> ApiError:
     cause = failed.__cause__
+    if isinstance(cause, ApiError):  # a shelf that cannot be asked
+        return cause
     if isinstance(cause, FilterError | QuestionError):  # the client's mistake, found out only here
         return invalid_request(cause.message, cause.hint)
     if job.policy != "once" and isinstance(cause, ConfigError):

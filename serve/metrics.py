@@ -44,17 +44,28 @@ class ServerMetrics:
         self.queue_depth = gauge("rag_queue_depth", "Questions waiting for the model")
         self.index_info = newest("rag_index_info", "1 for the version being served", ["version"])
         self.index_passages = newest("rag_index_passages", "Passages in the index")
+        self.shelf_questions = counter(
+            "rag_shelf_questions", "Questions run on a shelf", ["shelf", "kind"]
+        )
+        self.shelf_passages = newest("rag_shelf_passages", "Passages on a shelf", ["shelf"])
         self.index_loads = counter("rag_index_loads", "Times that an index was taken into use")
 
-    def index_changed(self, version: str, n_passages: int, previous: str | None) -> None:
-        """Record a change of the served index."""
-        if previous is not None:
+    def index_changed(self, version: str, n_passages: int, previous: str, shelf: str) -> None:
+        """Record a change of a served index; the only one of a server has no `shelf`."""
+        self.index_loads.inc()
+        if shelf:
+            self.shelf_passages.labels(shelf).set(n_passages)
+            return
+        if previous:
             self.index_info.labels(previous).set(0)  # the shared files forget no label
         if SHARED_FOLDER not in os.environ:
             self.index_info.clear()
         self.index_info.labels(version).set(1)
-        self.index_loads.inc()
         self.index_passages.set(n_passages)
+
+    def shelf_removed(self, shelf: str) -> None:
+        """Record that a shelf is gone."""
+        self.shelf_passages.labels(shelf).set(0)
 
     def render(self) -> bytes:
         """The metrics in Prometheus' text format, summed over all workers."""

@@ -3,7 +3,7 @@
 Answers and the parts of passages are the dataclasses of `rag.core.types`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, Field, computed_field
@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field, computed_field
 from rag.core.types import AnswerSet, Certainty, FirstStage, Location
 
 Result = TypeVar("Result")
+_UNAVAILABLE = "shelves that could not be asked"
 
 
 class Several(BaseModel, Generic[Result]):
@@ -21,7 +22,12 @@ class Several(BaseModel, Generic[Result]):
 
 @dataclass(frozen=True)
 class AnswerSetOut(AnswerSet):
-    """The answers to one question, best first; offsets count Unicode code points."""
+    """The answers to one question, best first; offsets count Unicode code points.
+
+    `unavailable` names shelves that could not be asked.
+    """
+
+    unavailable: list[str] = field(default_factory=list)
 
     @computed_field(description='how the first answer is presented; "none": as no answer')  # type: ignore[prop-decorator]
     @property
@@ -38,6 +44,7 @@ class PassageOut(BaseModel):
     text: str
     location: Location | None = None
     metadata: dict[str, Any] = {}
+    shelf: str = ""
 
 
 class NeighboursOut(PassageOut):
@@ -52,7 +59,7 @@ class HitOut(PassageOut):
 
     score: float
     first_stage: FirstStage | None = Field(
-        default=None, description="before passages were re-ranked"
+        default=None, description="before passages were re-ranked, or fused with other shelves"
     )
 
 
@@ -61,6 +68,7 @@ class HitsOut(BaseModel):
 
     question: str
     hits: list[HitOut]
+    unavailable: list[str] = Field(default=[], description=_UNAVAILABLE)
     index_version: str
     timings_ms: dict[str, float]
 
@@ -86,8 +94,24 @@ class Ready(BaseModel):
     read_only: str = Field(default="", description="why documents cannot be changed")
 
 
+class ShelfOut(BaseModel):
+    """The index of a shelf."""
+
+    index_version: str
+    n_passages: int
+    read_only: str = Field(default="", description="why documents cannot be changed")
+
+
+class ShelvesReady(BaseModel):
+    """The shelves can be asked, without those in `unavailable`, which has the reasons."""
+
+    status: Literal["ready"]
+    shelves: dict[str, ShelfOut]
+    unavailable: dict[str, str] = {}
+
+
 class ModelOut(BaseModel):
-    """The index, as a model."""
+    """The index, or a shelf, as a model."""
 
     id: str
     object: Literal["model"] = "model"

@@ -36,6 +36,8 @@ from serve.responses import (
     NeighboursOut,
     Ready,
     Several,
+    ShelfOut,
+    ShelvesReady,
 )
 
 MAX_QUESTION_CHARS = 1000
@@ -57,6 +59,14 @@ Text = Annotated[
 ]
 
 
+_Name = Annotated[str, StringConstraints(strict=True, min_length=1, max_length=255)]
+ShelfNames = Annotated[
+    _Name | Annotated[list[_Name], Field(min_length=1)] | None,
+    Field(description="the shelf to ask, or several; all without it"),
+]
+ShelfName = Annotated[_Name | None, Query(description="the shelf, on a server of several")]
+
+
 class _Request(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -75,6 +85,7 @@ class _Request(BaseModel):
         'metadata fields; each with a value, a list of values, or bounds such as {"gte": 2020}',
         examples=[{"path": "guide/*"}],
     )
+    shelf: ShelfNames = None
 
     @model_validator(mode="after")
     def _has_one_form(self) -> Self:
@@ -117,6 +128,7 @@ class FeedbackRequest(BaseModel):
     verdict: Literal["right", "wrong"]
     better_answer: Text | None = None
     passage_id: Text | None = None
+    shelf: ShelfName = None
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -157,7 +169,7 @@ async def ask(body: AskRequest, request: Request, engine: AppEngine) -> Response
     With `question` the result is one object, with `questions` it is `{"results": [...]}`.
     """
     conditions = parse_filter(body.filter)
-    scope = engine.scope(request)
+    scope = engine.scope(request, body.shelf)
     job = Job("ask", scope, body.top_k, body.n_best, conditions, policy=body.policy)
     return JSONResponse(body.shown(await engine.run(request, job, body.texts)))
 
@@ -174,7 +186,7 @@ async def retrieve(body: RetrieveRequest, request: Request, engine: AppEngine) -
     With `question` the result is one object, with `questions` it is `{"results": [...]}`.
     """
     conditions = parse_filter(body.filter)
-    job = Job("retrieve", engine.scope(request), body.top_k, filter=conditions)
+    job = Job("retrieve", engine.scope(request, body.shelf), body.top_k, filter=conditions)
     return JSONResponse(body.shown(await engine.run(request, job, body.texts)))
 
 
@@ -184,13 +196,14 @@ async def passage(
     request: Request,
     engine: AppEngine,
     around: Annotated[int, Query(ge=0, le=20)] = 0,
+    shelf: ShelfName = None,
 ) -> Response:
     """Title and text of a passage, its metadata, and its location in the file it comes from, if
     any.
 
     With `around` also that many passages `before` and `after` it in its document.
     """
-    shown = await engine.read(engine.scope(request), _look_up, passage_id, around)
+    shown = await engine.read(engine.scope(request, shelf), _look_up, passage_id, around)
     if shown is None:
         message = f"no passage has the id {passage_id[:100]!r}"
         hint = "ids come from /v1/retrieve and /v1/ask and belong to one index"
@@ -221,7 +234,8 @@ async def feedback(body: FeedbackRequest, request: Request, engine: AppEngine) -
     if file is None:
         hint = "set RAG_SERVE_FEEDBACK_FILE"
         raise ApiError(403, "feedback_disabled", "this server keeps no feedback", hint=hint)
-    has_passage, version = await engine.read(engine.scope(request), _judged, body.passage_id)
+    scope = engine.scope(request, body.shelf)
+    has_passage, version = await engine.read(scope, _judged, body.passage_id)
     if not has_passage:
         hint = "passage_id is that of the evidence"
         raise ApiError(404, "passage_not_found", "no passage has this id", hint=hint)
@@ -236,6 +250,7 @@ async def feedback(body: FeedbackRequest, request: Request, engine: AppEngine) -
         "verdict": body.verdict,
         "shown_answer": body.answer,
         "index_version": version,
+        **({"shelf": body.shelf} if body.shelf else {}),
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
     await engine.threads.in_thread(append_record, file, record, MAX_FEEDBACK_BYTES)
@@ -277,9 +292,12 @@ async def healthz() -> Alive:
 
 @router.head("/readyz", include_in_schema=False)
 @router.get("/readyz", tags=["operation"], response_model_exclude_defaults=True)
-async def readyz(request: Request, engine: AppEngine) -> Ready:
-    """200 once the index is loaded; 503 before that."""
-    shelf = engine.shelf(engine.scope(request))
+async def readyz(engine: AppEngine) -> Ready | ShelvesReady:
+    """200 once the index is loaded, or one of several; 503 before that."""
+    engine.require_ready()
+    if engine.settings.has_shelves:
+        return _shelves_ready(engine)
+    shelf = engine.shelves[""]
     with shelf.lease() as pipeline:
         return Ready(
             status="ready",
@@ -287,6 +305,21 @@ async def readyz(request: Request, engine: AppEngine) -> Ready:
             n_passages=len(pipeline.index.passages),
             read_only=shelf.read_only(),
         )
+
+
+def _shelves_ready(engine: Engine) -> ShelvesReady:
+    ready = ShelvesReady(status="ready", shelves={})
+    for shelf in engine.shelves:
+        if shelf.fault:
+            ready.unavailable[shelf.name] = shelf.fault
+            if not shelf.in_use:
+                continue
+        ready.shelves[shelf.name] = ShelfOut(
+            index_version=shelf.in_use or shelf.version,
+            n_passages=shelf.n_passages,
+            read_only=shelf.read_only(),
+        )
+    return ready
 
 
 @router.head("/metrics", include_in_schema=False)

@@ -52,7 +52,8 @@ def run_server(settings: ServeSettings) -> None:
         RagError: the index could not be opened.
     """
     _set_up_logging()
-    read_manifest(settings.index)
+    if not settings.has_shelves:
+        read_manifest(settings.index)
     with bind(settings.host, settings.port) as listener, run_folder() as folder:
         print(f"listening on {_url(listener)}", flush=True)
         serve = _serve if settings.workers == 1 else _supervise

@@ -19,6 +19,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from rag.core.errors import ConfigError, did_you_mean
+from rag.core.manifest import MANIFEST_NAME
 from rag.opening import OpenSettings
 
 _PREFIX = "RAG_SERVE_"
@@ -50,6 +51,15 @@ class ServeSettings(BaseSettings, OpenSettings):
     model_config = SettingsConfigDict(env_prefix=_PREFIX, frozen=True, extra="forbid")
 
     index: Path = Field(Path("index"), description="index to serve, may be a symbolic link")
+    shelf: Annotated[tuple[str, ...], NoDecode] = Field(
+        (), description="several indexes to serve, each as NAME=DIR"
+    )
+    shelves: DirectoryPath | None = Field(
+        None, description="folder whose folders are the indexes to serve, by their names; followed"
+    )
+    open_indexes: int = Field(
+        16, ge=1, description="most indexes of shelves that a process keeps open"
+    )
     files: DirectoryPath | None = Field(
         None,
         description="folder that was indexed, whose files the server then shows to those who may ask it",
@@ -102,7 +112,7 @@ class ServeSettings(BaseSettings, OpenSettings):
         (), max_length=8, description="questions the web page offers to try"
     )
 
-    @field_validator("api_keys", "example_questions", mode="before")
+    @field_validator("api_keys", "example_questions", "shelf", mode="before")
     @classmethod
     def _split(cls, value: object, info: ValidationInfo) -> object:
         if not isinstance(value, str):
@@ -127,8 +137,48 @@ class ServeSettings(BaseSettings, OpenSettings):
                 )
         return hashes
 
+    @field_validator("shelf")
+    @classmethod
+    def _are_named(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        folders = dict[str, str]()
+        for shelf in value:
+            name, _, folder = shelf.partition("=")
+            if not name or not folder or "/" in name:
+                raise ValueError(f"{shelf!r}, expected NAME=DIR")
+            if name in folders:
+                raise ValueError(f"two shelves are called {name!r}: {folders[name]} and {folder}")
+            folders[name] = folder
+        return value
+
+    @property
+    def has_shelves(self) -> bool:
+        """Whether indexes are served by their names."""
+        return bool(self.shelf) or self.shelves is not None
+
+    def named_folders(self) -> dict[str, Path]:
+        """The folders of indexes by the names of their shelves; the only index has the name "".
+
+        Raises:
+            OSError: the folder of shelves cannot be read.
+        """
+        if self.shelves is None:
+            named = [shelf.partition("=") for shelf in self.shelf]
+            folders = {name: Path(folder) for name, _, folder in named}
+            return folders or {"": self.index}
+        names = sorted(name for name in os.listdir(self.shelves) if not name.startswith("."))
+        folders = {name: self.shelves / name for name in names}
+        return {
+            name: folder for name, folder in folders.items() if (folder / MANIFEST_NAME).exists()
+        }
+
     @model_validator(mode="after")
     def _fit_together(self) -> ServeSettings:
+        given = self.model_fields_set & {"index", "shelf", "shelves"}
+        if len(given) > 1:
+            raise ValueError(f"{' and '.join(sorted(given))} are given, expected one of them")
+        for name in ("files", "ray"):
+            if self.has_shelves and name in self.model_fields_set:
+                raise ValueError(f"{name} is for a server of one index, not of shelves")
         if self.feedback_file is not None and not self.feedback_file.parent.is_dir():
             raise ValueError(f"feedback_file={self.feedback_file}: there is no folder for it")
         return self

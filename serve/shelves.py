@@ -1,4 +1,6 @@
-"""The indexes of a server: each is a shelf, which follows its folder and takes changes."""
+"""The indexes of a server: each is a shelf, which is opened when it is asked, follows its folder,
+and takes changes.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +8,18 @@ import asyncio
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rag.core.errors import MismatchedArtifactError, RagError
+from rag.core.errors import ArtifactError, MismatchedArtifactError, RagError, ResourceError
 from rag.core.log import get_logger
 from rag.core.manifest import index_version
-from rag.opening import OpenSettings
-from serve.errors import shutting_down
+from rag.opening import OpenSettings, open_models
+from serve.errors import ApiError, refused
 from serve.metrics import ServerMetrics
 from serve.settings import ServeSettings
 from serve.threads import Threads
@@ -24,10 +27,12 @@ from serve.uploads import Uploads
 
 if TYPE_CHECKING:
     from indexers.index import Index
+    from indexers.protocols import EncoderIdentity, PassageEncoder
     from rag.pipeline import Pipeline
 
 log = get_logger(__name__)
 OpenPipeline = Callable[[ServeSettings], "Pipeline"]
+_LISTED = "GET /v1/models lists the shelves"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +42,13 @@ class Scope:
     Only questions of equal scopes share a batch. What narrows a request further belongs here.
 
     Attributes:
-        shelves: names of the shelves that are asked.
+        shelves: names of the shelves that are asked, in order.
+        is_stated: whether the request named them; else those that cannot be opened are left out,
+            which the answer says.
     """
 
     shelves: tuple[str, ...]
+    is_stated: bool = False
 
 
 class Shelf:
@@ -48,63 +56,65 @@ class Shelf:
 
     Args:
         settings: of the server, with this index.
-        open_pipeline: opens the index, on a thread.
+        shelves: the server's, this one included.
+        name: "" where the server has one index, which no answer names.
 
     Attributes:
         uploads: the changes of its documents.
         pipeline: of new requests; None while the index is not open. Running requests finish on the
             one with which they started; one that was replaced is closed with the last of them.
+        fault: why the index cannot be opened; "" if nothing is known against it.
+        version, n_passages: of the index on disk, when it was last looked at.
     """
 
-    def __init__(
-        self,
-        settings: ServeSettings,
-        open_pipeline: OpenPipeline,
-        threads: Threads,
-        metrics: ServerMetrics,
-    ) -> None:
+    def __init__(self, settings: ServeSettings, shelves: Shelves, name: str = "") -> None:
         self.settings = settings
-        self.uploads = Uploads(settings, threads, self.replace)
+        self.name = name
+        self.fault = ""
+        self.version = ""
+        self.n_passages = 0
+        self._shelves = shelves
+        self._threads = shelves.threads
         self.pipeline: Pipeline | None = None
         self._lock = threading.Lock()
         self._n_leases = Counter["Pipeline"]()  # the shelf itself has one of its pipeline
-        self._open_pipeline = open_pipeline
-        self._threads = threads
-        self._metrics = metrics
-        self._reload_lock = asyncio.Lock()
+        self._opening = threading.Lock()
+        self._replacing = asyncio.Lock()
         # A version that cannot be opened is tried once, an index that is gone logged once.
         self._seen: str | None = None
-
-    async def open(self) -> Pipeline:
-        """Open the index and take it into use.
-
-        Raises:
-            RagError: the index or a model cannot be used.
-        """
-        pipeline = await self._threads.in_background(self._open_pipeline, self.settings)
-        await self._install(pipeline)
-        return pipeline
-
-    def close(self) -> None:
-        """Close the index once no request uses it."""
-        self._exchange(None)
+        self.uploads = Uploads(settings, shelves.threads, self.replace, shelves.open_encoder)
+        self._uploading: asyncio.Task[None] | None = None
 
     @contextmanager
     def lease(self) -> Iterator[Pipeline]:
-        """The pipeline in use, which stays open inside the block.
+        """The pipeline, which is opened if it is not, and stays open inside the block.
+
+        Opening may take seconds, and belongs on a thread.
 
         Raises:
-            ApiError: 503 after `close`.
+            ApiError: 503: the index cannot be opened.
         """
-        with self._lock:
-            pipeline = self.pipeline
-            if pipeline is None:
-                raise shutting_down()
-            self._n_leases[pipeline] += 1
+        pipeline = self._take()
+        while pipeline is None:
+            try:
+                self.open()
+            except RagError as error:
+                log.error("the shelf %s cannot be opened: %s", self.name, error)
+                message = f"the shelf {self.name!r} cannot be opened"
+                hint = "the server's log has the reason; other shelves can be asked"
+                raise refused("shelf_unavailable", message, 10, hint) from error
+            pipeline = self._take()
         try:
+            self._shelves.touch(self)
             yield pipeline
         finally:
             self._release(pipeline)
+
+    def _take(self) -> Pipeline | None:
+        with self._lock:
+            if self.pipeline is not None:
+                self._n_leases[self.pipeline] += 1
+            return self.pipeline
 
     def _release(self, pipeline: Pipeline) -> None:
         with self._lock:
@@ -115,15 +125,69 @@ class Shelf:
         if is_unused:
             pipeline.close()
 
-    def _exchange(self, pipeline: Pipeline | None) -> None:
-        """Give new requests this pipeline in place of the one in use."""
+    def _exchange(self, pipeline: Pipeline | None, previous: str = "") -> None:
+        """Give new requests this pipeline in place of the one in use, of the version `previous`."""
         with self._lock:
-            previous = self.pipeline
-            self.pipeline = pipeline
-            if pipeline is not None:
-                self._n_leases[pipeline] += 1
-        if previous is not None:
-            self._release(previous)
+            replaced = self.pipeline
+            # One that was closed while its next version was opened stays so.
+            is_late = bool(previous) and replaced is None
+            if not is_late:
+                self.pipeline = pipeline
+                if pipeline is not None:
+                    self._n_leases[pipeline] += 1
+        if pipeline is not None and is_late:
+            pipeline.close()
+            return
+        if replaced is not None:
+            self._release(replaced)
+        if pipeline is not None:
+            version = pipeline.index_version
+            n_passages = len(pipeline.index.passages)
+            self._shelves.metrics.index_changed(version, n_passages, previous, self.name)
+            versions = {"index_version": version, "previous_index_version": previous or None}
+            log.info("index in use: %s", self.settings.index.resolve(), extra=versions)
+
+    def open(self) -> None:
+        """Open the index if it is not open; on a thread.
+
+        Raises:
+            RagError: the index or a model cannot be used.
+        """
+        # Nobody waits for this lock on the event loop.
+        with self._opening:
+            if self.pipeline is not None:
+                return
+            if self.fault:
+                raise ArtifactError(self.fault)
+            try:
+                pipeline = self._shelves.open(self)
+            except RagError as error:
+                # A lack of files or memory may pass.
+                if not isinstance(error, ResourceError):
+                    self.fault = error.message
+                raise
+            self._exchange(pipeline)
+            # It may be gone meanwhile.
+            if self.fault:
+                self._exchange(None)
+
+    def start(self) -> None:
+        """Begin to make the changes that wait."""
+        self._uploading = asyncio.create_task(self.uploads.run())
+
+    def stop(self) -> None:
+        """Make no more changes."""
+        if self._uploading is not None:
+            self._uploading.cancel()
+
+    def close(self, fault: str = "") -> None:
+        """Close the index once no request uses it.
+
+        Args:
+            fault: why it is not to be opened again.
+        """
+        self.fault = fault or self.fault
+        self._exchange(None)
 
     def read_only(self) -> str:
         """Why documents cannot be changed; "" if they can, or if that is off because there are no
@@ -133,54 +197,231 @@ class Shelf:
         may_write = not self.settings.api_keys or not folder.exists() or os.access(folder, os.W_OK)
         return "" if may_write else "its folder is read-only for this server"
 
-    async def replace(self, *, anew: bool = False) -> None:
+    async def replace(self, *, anew: bool = False) -> bool:
         """Switch to the version of the index that is on disk now; if it cannot be opened, the one
-        in use stays, and the log has the reason.
+        in use stays, and the log has the reason. An index that is not open stays so.
 
         Args:
             anew: also open its models anew, and the same version again; else those in use are kept
                 if they belong to the index.
+
+        Returns:
+            Whether the pipeline in use is another one now.
         """
-        async with self._reload_lock:
-            if self.pipeline is None:
-                return
-            version = self.pipeline.index_version
-            if not anew and await self._version_on_disk() == version:
-                return
+        async with self._replacing:
+            previous = self.in_use
+            if not previous or (not anew and await self._version_on_disk() == previous):
+                return False
             try:
-                opened = await self._threads.in_background(self._opened, anew)
+                opened = await self._threads.in_background(self._shelves.open, self, anew)
             except Exception:
                 log.exception("the index could not be opened; the one in use stays")
-                return
-            await self._install(opened)
+                return False
+            await self._threads.in_background(self._exchange, opened, previous)
+            return True
+
+    @property
+    def in_use(self) -> str:
+        """The version of the index that is open; "" if none is."""
+        pipeline = self.pipeline
+        return "" if pipeline is None else pipeline.index_version
 
     async def _version_on_disk(self) -> str:
         return await self._threads.in_thread(_version_in, self.settings.index)
 
-    def _opened(self, anew: bool) -> Pipeline:
-        if not anew and self.pipeline is not None:
-            # All of it has to be opened where the models do not fit the new version.
-            with suppress(MismatchedArtifactError):
-                return open_newer(self.settings, self.pipeline)
-        return self._open_pipeline(self.settings)
-
     async def look(self) -> None:
         """Switch to an update that another process has written, if there is one."""
         version = await self._version_on_disk()
-        if self.pipeline is None or version == self._seen:
+        if version == self._seen:
             return
         self._seen = version
-        if not version:
-            log.warning("%s holds no readable index; the one in use stays", self.settings.index)
-        elif version != self.pipeline.index_version:
+        if self.name:
+            await self._threads.in_thread(self.check)
+        if version and version != self.in_use:
             await self.replace()
+        elif not version and self.in_use:
+            log.warning("%s holds no readable index; the one in use stays", self.settings.index)
 
-    async def _install(self, pipeline: Pipeline) -> None:
-        previous = None if self.pipeline is None else self.pipeline.index_version
-        self._metrics.index_changed(pipeline.index_version, len(pipeline.index.passages), previous)
-        versions = {"index_version": pipeline.index_version, "previous_index_version": previous}
-        log.info("index in use: %s", self.settings.index.resolve(), extra=versions)
-        await self._threads.in_background(self._exchange, pipeline)
+    def check(self) -> None:
+        """Look whether the index on disk is complete, without opening it."""
+        from indexers.manifest import Manifest
+
+        folder = self.settings.index
+        try:
+            manifest = Manifest.read(folder)
+            manifest.verify(folder, read_bytes=0)
+        except (RagError, OSError) as error:
+            self.fault = str(error)
+            log.error("the shelf %s cannot be used: %s", self.name, error)
+            return
+        self.fault = ""
+        self.version = manifest.version
+        self.n_passages = int(manifest.stage("passages").output["count"])
+
+
+class Shelves:
+    """The shelves of a server by their names, of which those asked most recently are open.
+
+    Models are shared: an index is opened with those that open ones have loaded.
+
+    Args:
+        open_pipeline: opens the first index.
+    """
+
+    def __init__(
+        self,
+        settings: ServeSettings,
+        open_pipeline: OpenPipeline,
+        threads: Threads,
+        metrics: ServerMetrics,
+    ) -> None:
+        self.threads = threads
+        self.metrics = metrics
+        # One for all changes of documents: another thread has that of the questions.
+        self.open_encoder = cache(self._load_encoder)
+        self._settings = settings
+        self._open_pipeline = open_pipeline
+        # The shelf that was used last comes last.
+        self._recent: dict[Shelf, None] = {}
+        self._lock = threading.Lock()
+        self._shelves = {}
+        for name, folder in settings.named_folders().items():
+            self._shelves[name] = self._shelf(name, folder)
+
+    def __iter__(self) -> Iterator[Shelf]:
+        return iter(list(self._shelves.values()))
+
+    def __getitem__(self, name: str) -> Shelf:
+        shelf = self._shelves.get(name)
+        if shelf is None:
+            message = f"there is no shelf {name[:100]!r}"
+            raise ApiError(404, "shelf_not_found", message, hint=_LISTED)
+        return shelf
+
+    def _shelf(self, name: str, folder: Path) -> Shelf:
+        return Shelf(self._settings.model_copy(update={"index": folder}), self, name)
+
+    def _load_encoder(self, identity: EncoderIdentity) -> PassageEncoder:
+        from retrievers.encoders.open import load_like
+
+        source, precision = self._settings.index_encoder, self._settings.precision
+        return load_like(identity, source, precision=precision)
+
+    def resolve(self, asked: str | Sequence[str] | None) -> Scope:
+        """The scope of a request that asks these shelves; None: all.
+
+        Raises:
+            ApiError: 404: there is no such shelf.
+        """
+        if asked is None:
+            names = tuple(self._shelves)
+        else:
+            names = tuple(sorted({asked} if isinstance(asked, str) else set(asked)))
+        for name in names:
+            self[name]
+        if not names:
+            raise ApiError(404, "shelf_not_found", "this server has no shelf yet", hint=_LISTED)
+        return Scope(names, is_stated=asked is not None or len(names) == 1)
+
+    async def load(self) -> Pipeline | None:
+        """Open the first index that can be opened; None if there is no shelf yet.
+
+        Raises:
+            RagError: none can be opened.
+        """
+        for shelf in self:
+            if shelf.name:
+                await self.threads.in_thread(shelf.check)
+        failures = list[RagError]()
+        for shelf in self:
+            try:
+                await self.threads.in_background(shelf.open)
+            except RagError as error:
+                failures.append(error)
+                continue
+            self.touch(shelf)
+            return shelf.pipeline
+        if failures:
+            raise failures[0]
+        log.warning("%s holds no index yet", self._settings.shelves)
+        return None
+
+    def start(self) -> None:
+        """Begin to make the changes that wait."""
+        for shelf in self:
+            reason = shelf.read_only()
+            if reason:
+                log.warning("documents cannot be changed: %s", reason)
+            shelf.start()
+
+    def open(self, shelf: Shelf, anew: bool = False) -> Pipeline:
+        """Open the index of a shelf, with the models that are loaded unless it is to be `anew`.
+
+        Raises:
+            RagError: the index or a model cannot be used.
+        """
+        with self._lock:
+            others = [other.pipeline for other in (shelf, *reversed(self._recent))]
+        loaded = [] if anew else [other for other in others if other is not None]
+        if loaded:
+            pipeline = open_beside(shelf.settings, loaded)
+        else:
+            pipeline = self._open_pipeline(shelf.settings)
+        pipeline.shelf = shelf.name
+        return pipeline
+
+    def touch(self, shelf: Shelf) -> None:
+        """Note that a shelf is used, and close those that were used least recently."""
+        with self._lock:
+            self._recent.pop(shelf, None)
+            self._recent[shelf] = None
+            surplus = list(self._recent)[: -self._settings.open_indexes]
+            for least_recent in surplus:
+                del self._recent[least_recent]
+        for least_recent in surplus:
+            least_recent.close()
+
+    async def look(self) -> None:
+        """Follow the folders: take up new shelves and new versions, let go what is gone."""
+        try:
+            folders = await self.threads.in_thread(self._settings.named_folders)
+        except OSError as error:
+            log.warning("the folder of shelves cannot be read: %s", error)
+            return
+        for name in self._shelves.keys() - folders.keys():
+            await self._remove(name)
+        for name in folders.keys() - self._shelves.keys():
+            shelf = self._shelf(name, folders[name])
+            await self.threads.in_thread(shelf.check)
+            self._shelves[name] = shelf
+            shelf.start()
+            log.info("a new shelf: %s", name)
+        self._shelves = dict(sorted(self._shelves.items()))
+        for shelf in self:
+            await shelf.look()
+
+    async def _remove(self, name: str) -> None:
+        shelf = self._shelves.pop(name)
+        with self._lock:
+            self._recent.pop(shelf, None)
+        shelf.stop()
+        await self.threads.in_background(shelf.close, "it is gone")
+        self.metrics.shelf_removed(name)
+        log.warning("the shelf %s is gone", name)
+
+    async def reload(self) -> None:
+        """Open models anew with the index that was used last; others are opened again when asked."""
+        with self._lock:
+            recent = list(self._recent)
+        if recent and await recent[-1].replace(anew=True):
+            for shelf in recent[:-1]:
+                await self.threads.in_background(shelf.close)
+
+    def close(self) -> None:
+        """Close all indexes, once nothing in flight uses them."""
+        for shelf in self:
+            shelf.stop()
+            shelf.close(fault="the server is shutting down")
 
 
 def open_index(settings: ServeSettings) -> Index:
@@ -222,22 +463,29 @@ def open_pipeline(settings: ServeSettings) -> Pipeline:
     return pipeline
 
 
-def open_newer(settings: ServeSettings, pipeline: Pipeline) -> Pipeline:
-    """The version of the index that is on disk now, with the models of a pipeline.
+def open_beside(settings: ServeSettings, others: Sequence[Pipeline]) -> Pipeline:
+    """Open the pipeline of the settings' index with models that other pipelines have loaded.
 
     Raises:
-        MismatchedArtifactError: the index has another encoder now, or its retriever cannot move to
-            another.
-        RagError: the index is damaged.
+        RagError: the index, or a model that it alone needs, cannot be used.
     """
     from rag.pipeline import Pipeline
 
     index = open_index(settings)
     try:
-        if pipeline.index.encoder_identity is not None:
-            index.check_encoder(pipeline.index.encoder_identity)
-        retriever = pipeline.retriever.over(index)
-        return Pipeline(index, retriever, pipeline.reader, pipeline.verifier)
+        for other in others:
+            if other.index.parts == index.parts:
+                with suppress(MismatchedArtifactError):
+                    return other.over(index)
+        first = others[0]
+        models: dict[str, object] = {"reader": False if first.reader is None else first.reader}
+        identity = index.encoder_identity
+        for other in others:
+            stored = other.index.encoder_identity
+            if identity is not None and stored is not None and not identity.differences(stored):
+                models["index_encoder"] = other.retriever.encoder
+        retriever, reader = open_models(index, settings.model_copy(update=models), reads=True)
+        return Pipeline(index, retriever, reader, first.verifier, beside=first)
     except BaseException:
         index.close()
         raise

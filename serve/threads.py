@@ -9,11 +9,16 @@ Result = TypeVar("Result")
 
 
 class Threads:
-    """Runs functions on threads: short ones, and a few long ones beside them."""
+    """Runs functions on threads: short ones, and a few long ones beside them.
+
+    Attributes:
+        writing: held while an index is written: the writers share an encoder.
+    """
 
     def __init__(self) -> None:
         self._reads = ThreadPoolExecutor(thread_name_prefix="rag-read")
         self._changes = ThreadPoolExecutor(2, thread_name_prefix="rag-change")
+        self.writing = asyncio.Lock()
 
     async def in_thread(self, function: Callable[..., Result], *args: object) -> Result:
         """Call a short `function` on a thread; it runs to its end even if the caller is

@@ -19,6 +19,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from indexers.documents import Documents, Put
+from indexers.index_writer import OpenEncoder
 from indexers.manifest import Manifest
 from rag.core.errors import ConfigError, DataError, DiskFullError, RagError, ResourceError
 from rag.core.files import atomic_write_text, directory_lock
@@ -109,17 +110,23 @@ class Uploads:
     Args:
         settings: of the server, with this index.
         take_up: takes the version that is on disk into use.
+        open_encoder: the encoder of passages, of the index's identity.
     """
 
     def __init__(
-        self, settings: ServeSettings, threads: Threads, take_up: Callable[[], Awaitable[None]]
+        self,
+        settings: ServeSettings,
+        threads: Threads,
+        take_up: Callable[[], Awaitable[object]],
+        open_encoder: OpenEncoder,
     ) -> None:
         self._threads = threads
         self._take_up = take_up
         self._index = settings.index
         self._folder = settings.index / UPLOADS_DIR
-        # With an encoder of its own: another thread has that of the questions.
-        self._updater = IndexUpdater(settings.index, settings.index_encoder, settings.precision)
+        self._updater = IndexUpdater(
+            settings.index, settings.index_encoder, open_encoder=open_encoder
+        )
         self._wake = asyncio.Event()
 
     async def add(self, change: Change) -> Version:
@@ -178,7 +185,9 @@ class Uploads:
         """Make versions of what waits, until cancelled."""
         while True:
             try:
-                if await self._threads.in_background(self._make):
+                async with self._threads.writing:
+                    is_made = await self._threads.in_background(self._make)
+                if is_made:
                     await self._take_up()
             except ResourceError as error:
                 log.warning("changes of documents wait: %s", error)

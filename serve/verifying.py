@@ -20,7 +20,7 @@ from rag.data.sentences import split_sentences
 from serve.engine import Job
 from serve.errors import invalid_request
 from serve.responses import Several
-from serve.routes import BODY_ALONE, AppEngine, check_text
+from serve.routes import BODY_ALONE, AppEngine, ShelfNames, check_text
 
 MAX_CLAIMS = 64
 _MAX_TEXT_CHARS = 20_000
@@ -62,6 +62,7 @@ class VerifyRequest(BaseModel):
     )
     top_k: int = Field(5, ge=1, le=20, strict=True, description="passages to judge a claim by")
     filter: dict[str, Any] | None = Field(None, description="as in /v1/ask")
+    shelf: ShelfNames = None
 
     @model_validator(mode="after")
     def _has_one_form(self) -> Self:
@@ -91,7 +92,7 @@ async def verify(body: VerifyRequest, request: Request, engine: AppEngine) -> Re
             f"the text has {len(claims)} sentences, more than {MAX_CLAIMS}", "send it in parts"
         )
     conditions = parse_filter(body.filter)
-    scope = engine.scope(request)
+    scope = engine.scope(request, body.shelf)
     job = Job("verify", scope, body.top_k, filter=conditions, in_text=body.text is not None)
     results = await engine.run(request, job, claims)
     return JSONResponse(results[0] if body.claim is not None else {"results": results})

@@ -27,6 +27,7 @@ class ServerProcess:
     """`rag serve` as a subprocess; ready when the `with` block begins, stopped when it ends.
 
     Args:
+        index_dir: the index; None where the arguments name shelves.
         arguments: further arguments of `rag serve`.
         port: to listen on; 0 is a free one.
         settings: RAG_SERVE_… settings by their name in lower case, for example `batch_max_size`.
@@ -43,14 +44,15 @@ class ServerProcess:
 
     def __init__(
         self,
-        index_dir: str | Path,
+        index_dir: str | Path | None,
         *,
         arguments: Sequence[str] = (),
         port: int = 0,
         settings: Mapping[str, object] | None = None,
     ) -> None:
         serve = (sys.executable, "-m", "rag.cli.main", "serve")
-        self._command = [*serve, "--index", str(index_dir), "--port", str(port), *arguments]
+        served = [] if index_dir is None else ["--index", str(index_dir)]
+        self._command = [*serve, *served, "--port", str(port), *arguments]
         self._environment = dict(os.environ)
         for name, value in (settings or {}).items():
             self._environment[f"RAG_SERVE_{name.upper()}"] = str(value)

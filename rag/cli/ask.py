@@ -11,6 +11,7 @@ from cyclopts.validators import Number
 
 from rag.cli.options import (
     OPENING,
+    REPEATABLE,
     As,
     AsJson,
     Filter,
@@ -159,6 +160,8 @@ def retrieve(
 def serve(
     *,
     index: Annotated[Path | None, Parameter(alias="-i")] = None,
+    shelf: Annotated[list[str] | None, REPEATABLE] = None,
+    shelves: Path | None = None,
     host: str | None = None,
     port: Port | None = None,
     workers: PositiveInt | None = None,
@@ -171,10 +174,13 @@ def serve(
     RAG_SERVE_FEEDBACK_FILE (none: no feedback), RAG_SERVE_EXAMPLE_QUESTIONS (none).
 
     Limits: RAG_SERVE_QUEUE_SIZE (256), RAG_SERVE_BATCH_MAX_SIZE (16), RAG_SERVE_TIMEOUT_S (30),
-    RAG_SERVE_DRAIN_TIMEOUT_S (30), RAG_SERVE_MAX_UPLOAD_BYTES (33554432), RAG_SERVE_CONVERSIONS (2).
+    RAG_SERVE_DRAIN_TIMEOUT_S (30), RAG_SERVE_MAX_UPLOAD_BYTES (33554432), RAG_SERVE_CONVERSIONS (2),
+    RAG_SERVE_OPEN_INDEXES (16; of shelves).
 
     Args:
         index: Folder of an index, or RAG_SERVE_INDEX.
+        shelf: One of several indexes, as NAME=DIR; may be given several times.
+        shelves: Folder whose folders are the indexes, which is followed.
         host: Address to listen on; default 127.0.0.1.
         port: Port to listen on; default 8000.
         workers: Processes that serve; they share the index's files. Default 1.
@@ -184,7 +190,14 @@ def serve(
     from serve.run import leave, run_server
     from serve.settings import load_settings
 
-    stated = {"index": index, "host": host, "port": port, "workers": workers, "ray": ray}
+    stated: dict[str, object] = {
+        "index": index,
+        "shelf": shelf,
+        "shelves": shelves,
+        "host": host,
+        "port": port,
+    }
+    stated |= {"workers": workers, "ray": ray}
     given = {name: value for name, value in stated.items() if value is not None}
     run_server(load_settings(**given, **opening))
     leave()

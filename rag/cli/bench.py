@@ -18,6 +18,7 @@ _BENCHMARKS = {
     "search": "Index types against exact search and against FAISS alone.",
     "codes": "Part numbers, names and codes found by hybrid search, BM25 and dense search.",
     "serve": "Questions answered over HTTP by a server.",
+    "shelves": "Many small indexes in one server beside one large index.",
     "read": "Questions read per second, and what lower precision and effort change.",
     "promise": "How often a promised error rate holds on untouched questions.",
 }

@@ -108,6 +108,7 @@ class Passage(Record):
         text: the passage itself, without the title.
         location: its position, for passages of files.
         metadata: further fields of its document that filters can name, such as `(("year", 2020),)`.
+        shelf: the shelf of a server that it stands on; "" where there is one index.
     """
 
     id: str
@@ -115,6 +116,7 @@ class Passage(Record):
     text: str = field(repr=False)
     location: Location | None = None
     metadata: Metadata = ()
+    shelf: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,6 +290,7 @@ class Evidence(Record):
         location: file and headings of the passage, where it comes from a file, and the page on
             which the span begins; without a span, the first sentence of `supporting`, or else the
             passage.
+        shelf: that of the passage.
     """
 
     passage_id: str
@@ -299,6 +302,7 @@ class Evidence(Record):
     supporting: tuple[tuple[int, int], ...] = ()
     first_stage: FirstStage | None = None
     location: Location | None = None
+    shelf: str = ""
 
     def __post_init__(self) -> None:
         if self.location is not None and self.location.pages:
@@ -313,7 +317,7 @@ class Evidence(Record):
         """A passage as evidence, with its score, and `start` and `end` of the answer in it."""
         start, end = span or (None, None)
         named = (passage.id, passage.title, passage.text, start, end, score)
-        return cls(*named, location=passage.location, **more)
+        return cls(*named, location=passage.location, shelf=passage.shelf, **more)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,12 @@
 // The page: one question box, one result. Whatever comes from the server is inserted as text, never as markup.
 // Addresses are relative, so that a proxy may serve it below any path.
-import { asHeader, asPath, cardsOf, inWords, isAnswered, milliseconds, percent, placeOf, promiseInWords, splitBySpans, stepOf, wordingOf } from "./text.js";
+import { asHeader, asPath, cardsOf, inWords, isAnswered, keyOf, milliseconds, percent, placeOf, promiseInWords, splitBySpans, stepOf, wordingOf } from "./text.js";
 import { verdictBlocks, verdictsInShort } from "./verdicts.js";
 
 const MAX_RECENT = 6;
 const byId = (id) => document.getElementById(id);
 const form = byId("form"), input = byId("question"), keyInput = byId("key"), results = byId("results");
+const shelfInput = byId("shelf");  // shown only where there are several shelves
 const folderInput = byId("folder");  // shown only where the files of the index lie in folders
 const uploadButton = byId("upload"), uploadInput = byId("upload-files"), uploadNote = byId("upload-note");
 const tabs = { ask: byId("tab-ask"), verify: byId("tab-verify") };
@@ -87,6 +88,7 @@ async function send(text) {
   showLoading();
   try {
     const within = folderInput.value ? { filter: { path: folderInput.value } } : {};
+    if (shelfInput.value) within.shelf = shelfInput.value;
     await (tab === "verify" ? verify : ask)(text, within, controller.signal);
   } catch (error) {
     if (error.name !== "AbortError") showError(error, text);
@@ -151,7 +153,7 @@ function blocksOf(result, passages) {
   const answered = isAnswered(result), bears = result.kind === "passage";
   const path = answered ? (result.answers[0].path ?? []).map(stepOf) : [];
   const candidates = result.answers.length ? cardsOf(result.answers) : passages.map(asCard);
-  const cards = candidates.filter((card) => path.every((step) => step.id !== card.id));
+  const cards = candidates.filter((card) => path.every((step) => step.key !== card.key));
   const blocks = [panelOf(result)];
   if (result.notice) blocks.push(make("p", "fine notice", `${capital(result.notice)}.`));
   if (result.promise) blocks.push(make("p", "fine promise", `Promised: ${promiseInWords(result.promise)}.`));
@@ -211,7 +213,7 @@ function answerPanel(result) {
 }
 
 // Of the two buttons "right" is sent at once, "wrong" asks for a better answer first, which may stay empty.
-function judging(question, { text: answer, evidence: { passage_id } }) {
+function judging(question, { text: answer, evidence: { passage_id, shelf } }) {
   const row = make("div", "feedback");
   const tell = (text) => {
     row.replaceChildren(make("p", "fine", text));
@@ -219,7 +221,7 @@ function judging(question, { text: answer, evidence: { passage_id } }) {
   };
   const send = async (judgement) => {
     try {
-      await post("v1/feedback", { question, answer, passage_id, ...judgement });
+      await post("v1/feedback", { question, answer, passage_id, shelf, ...judgement });
       tell("Thank you, your judgement is kept.");
     } catch (error) {
       tell(`The judgement was not kept: ${error.message}.`);
@@ -287,7 +289,7 @@ function confidence(probability) {
 function alternatives(answers) {
   const list = make("ol", "alternatives");
   for (const answer of answers) {
-    const link = button(answer.text, () => visit(answer.evidence.passage_id));
+    const link = button(answer.text, () => visit(keyOf(answer.evidence)));
     link.dir = "auto";
     list.append(make("li", "", link, make("span", "fine", percent(answer.confidence))));
   }
@@ -319,8 +321,9 @@ function passageCard(card, answered) {
     "article", "card", make("div", "head", title, make("span", "fine", `search score ${card.score.toFixed(3)}`)),
     text, make("p", "fine id", card.location ? place(card.location) : `passage ${card.id}`),
   );
+  if (card.shelf) article.append(make("p", "fine shelf", `shelf ${card.shelf}`));
   if (card.location) article.append(neighbours(card, text));
-  article.dataset.passage = card.id;
+  article.dataset.passage = card.key;
   article.tabIndex = -1;
   return article;
 }
@@ -368,7 +371,8 @@ function neighbours(card, text) {
   const more = button("Show what stands around it", async () => {
     more.disabled = true;
     try {
-      const value = await request(`v1/passages/${asPath(card.id)}?around=1`, { headers: keyHeaders() });
+      const shelf = card.shelf ? `&shelf=${encodeURIComponent(card.shelf)}` : "";
+      const value = await request(`v1/passages/${asPath(card.id)}?around=1${shelf}`, { headers: keyHeaders() });
       text.before(...value.before.map(around));
       text.after(...value.after.map(around));
       more.remove();
@@ -389,11 +393,11 @@ function around({ text, title }) {
 }
 
 function asCard(hit) {
-  return { id: hit.passage_id, title: hit.title, text: hit.text, score: hit.score, location: hit.location, spans: [] };
+  return { key: keyOf(hit), id: hit.passage_id, shelf: hit.shelf, title: hit.title, text: hit.text, score: hit.score, location: hit.location, spans: [] };
 }
 
-function visit(passageId) {
-  const card = [...results.querySelectorAll(".card")].find((element) => element.dataset.passage === passageId);
+function visit(key) {
+  const card = [...results.querySelectorAll(".card")].find((element) => element.dataset.passage === key);
   card?.scrollIntoView({ block: "center" });
   card?.focus({ preventScroll: true });
 }
@@ -433,8 +437,9 @@ function remember(question) {
 
 function showUploads() {
   byId("upload-row").hidden = !corpus.needs_key || !keyInput.value;
-  uploadButton.disabled = Boolean(corpus.read_only);
-  uploadNote.textContent = corpus.read_only ? `Files cannot be added: ${corpus.read_only}.` : "";
+  const lacksShelf = (corpus.shelves ?? []).length > 1 && !shelfInput.value;
+  uploadButton.disabled = Boolean(corpus.read_only) || lacksShelf;
+  uploadNote.textContent = corpus.read_only ? `Files cannot be added: ${corpus.read_only}.` : lacksShelf ? "Choose a shelf to add files to." : "";
 }
 
 // The tab keeps the key, so that a reload does not ask for it again; a key that is accepted shows the folders.
@@ -442,6 +447,7 @@ keyInput.addEventListener("change", async () => {
   sessionStorage.setItem("key", keyInput.value);
   await loadCorpus().catch(() => {});
   fillFolders(folderInput.value);
+  fillShelves(shelfInput.value);
   showUploads();
 });
 keyInput.addEventListener("input", showUploads);
@@ -458,7 +464,8 @@ uploadInput.addEventListener("change", async () => {
   uploadButton.disabled = true;
   tell(uploadInput.files.length === 1 ? "Adding the file …" : `Adding ${uploadInput.files.length} files …`);
   try {
-    const { documents, unreadable = [], notes = [] } = await post("v1/documents?wait=true", sent);
+    const shelf = shelfInput.value ? `&shelf=${encodeURIComponent(shelfInput.value)}` : "";
+    const { documents, unreadable = [], notes = [] } = await post(`v1/documents?wait=true${shelf}`, sent);
     const added = documents.map(({ id, passages }) => `${id} (${passages} ${passages === 1 ? "passage" : "passages"})`);
     tell([`Added: ${added.join(", ")}`, ...(unreadable.length ? [`Not added: ${unreadable.join("; ")}`] : []), ...notes].join(". "));
     await loadCorpus();
@@ -475,6 +482,7 @@ uploadInput.addEventListener("change", async () => {
 
 function address(question) {
   const parts = question || tab === "verify" ? [`${tab === "verify" ? "verify" : "q"}=${encodeURIComponent(question)}`] : [];
+  if (shelfInput.value) parts.push(`shelf=${encodeURIComponent(shelfInput.value)}`);
   if (folderInput.value) parts.push(`folder=${encodeURIComponent(folderInput.value)}`);
   return parts.length ? `${location.pathname}?${parts.join("&")}` : location.pathname;
 }
@@ -485,6 +493,7 @@ function fromAddress() {
   const question = (parameters.get("verify") ?? parameters.get("q") ?? "").trim();
   showTagline();
   fillFolders(parameters.get("folder") ?? "");
+  fillShelves(parameters.get("shelf") ?? "");
   input.value = question;
   document.title = question ? `${question} – Ask the corpus` : "Ask the corpus";
   if (question) send(question);
@@ -511,6 +520,19 @@ function fillFolders(chosen) {
   offer(folderInput, chosen);
   byId("folder-row").hidden = folderInput.options.length < 2;
 }
+
+function fillShelves(chosen) {
+  const shelves = corpus.shelves ?? [];
+  shelfInput.replaceChildren(new Option("all shelves", ""), ...shelves.map((shelf) => new Option(shelf)));
+  offer(shelfInput, chosen);
+  byId("shelf-row").hidden = shelfInput.options.length < 3;
+  showUploads();
+}
+
+shelfInput.addEventListener("change", () => {
+  showUploads();
+  if (input.value.trim()) form.requestSubmit();
+});
 
 folderInput.addEventListener("change", () => {
   if (input.value.trim()) form.requestSubmit();
@@ -566,6 +588,7 @@ async function start() {
     byId("key-row").hidden = !corpus.needs_key;
     showTagline();
     fillFolders(folderInput.value);
+    fillShelves(shelfInput.value);
   } catch {
     // the page works without these; asking will say what is wrong
   }

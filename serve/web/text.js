@@ -33,6 +33,11 @@ export function asPath(text) {
   return text.split("/").map(encodeURIComponent).join("/");
 }
 
+// Two shelves may have a passage of one id.
+export function keyOf({ passage_id: id, shelf }) {
+  return shelf ? `${shelf}/${id}` : id;
+}
+
 export function isAnswered(result) {
   return result.certainty !== "none";
 }
@@ -71,21 +76,22 @@ export function milliseconds(value) {
 export function cardsOf(answers) {
   const cards = new Map();
   answers.forEach((answer, rank) => {
-    const { passage_id: id, title, text, score, location, start, end } = answer.evidence;
-    if (!cards.has(id)) cards.set(id, { id, title, text, score, location, spans: [] });
-    cards.get(id).spans.push({ start, end, rank });
+    const { passage_id: id, shelf, title, text, score, location, start, end } = answer.evidence;
+    const key = keyOf(answer.evidence);
+    if (!cards.has(key)) cards.set(key, { key, id, shelf, title, text, score, location, spans: [] });
+    cards.get(key).spans.push({ start, end, rank });
   });
   return [...cards.values()];
 }
 
 // A passage of a path: the answer if it stands there, and around it the sentences that support it.
-export function stepOf({ passage_id: id, title, text, score, location, start, end, supporting = [] }) {
+export function stepOf({ passage_id: id, shelf, title, text, score, location, start, end, supporting = [] }) {
   const spans = Number.isInteger(start) ? [{ start, end, kind: "best" }] : [];
   for (const [from, to] of supporting) {
     const pieces = spans.length ? [[from, Math.min(to, start)], [Math.max(from, end), to]] : [[from, to]];
     for (const [a, b] of pieces) if (a < b) spans.push({ start: a, end: b, kind: "support" });
   }
-  return { id, title, text, score, location, spans };
+  return { key: keyOf({ passage_id: id, shelf }), id, shelf, title, text, score, location, spans };
 }
 
 // The file a passage stands in, and the page where the file has pages.

@@ -182,7 +182,7 @@ async def test_openapi_is_valid_and_describes_requests_answers_and_errors():
         schema = (await client.get("/openapi.json")).json()
     OpenAPI.model_validate(schema)
     models = schema["components"]["schemas"]
-    fields = {*AnswerSet.__dataclass_fields__, "certainty"}
+    fields = {*AnswerSet.__dataclass_fields__, "certainty", "unavailable"}
     assert set(models["AnswerSetOut"]["properties"]) == fields
     for operations in schema["paths"].values():
         for operation in operations.values():

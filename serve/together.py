@@ -1,0 +1,127 @@
+"""Several shelves, asked as if they were one: their passages are fused by rank."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from operator import itemgetter
+from typing import Any
+
+from rag.core.errors import ArtifactError, RetrievalError
+from rag.core.files import fingerprint
+from rag.core.log import Timer, get_logger
+from rag.core.types import FirstStage, SearchResult
+from rag.data.filters import Filter, FilterError, parse_filter
+from rag.pipeline import FilterLike, Pipeline
+from retrievers.protocols import Selected
+from serve.errors import ApiError, refused
+from serve.shelves import Shelf
+
+log = get_logger(__name__)
+_RANK_OFFSET = 60
+
+
+def fuse_by_rank(results: Sequence[SearchResult], top_k: int) -> SearchResult:
+    """The passages of one question from several shelves, by their ranks.
+
+    The n-th passage of each shelf scores 1 / (60 + n), so scores of different shelves need not be
+    comparable. Among equal ranks, the larger score on the shelf goes first, then the earlier shelf.
+    `first_stage` has rank and score of a passage on its shelf.
+
+    Source: Cormack, Clarke and Büttcher, SIGIR 2009; no passage is on two shelves.
+    """
+    passages = []
+    paths = []
+    for number, result in enumerate(results):
+        for rank, (hit, passage) in enumerate(result.passages, start=1):
+            first = hit.first_stage or FirstStage(rank, hit.score)
+            fused = replace(hit, score=1 / (_RANK_OFFSET + rank), first_stage=first)
+            passages.append(((rank, -hit.score, number), (fused, passage)))
+        for rank, path in enumerate(result.paths, start=1):
+            paths.append(((rank, number), path))
+    passages.sort(key=itemgetter(0))
+    paths.sort(key=itemgetter(0))
+    best = [passage for _, passage in passages[:top_k]]
+    return SearchResult(results[0].query, best, [path for _, path in paths[:top_k]])
+
+
+class Together(Pipeline):
+    """A pipeline over several shelves for one batch of questions; they are searched in turn, so
+    that no more of them are open than the server allows.
+
+    Args:
+        leases: holds the shelf whose models read.
+        is_stated: whether the questions name the shelves; else those that cannot be searched are
+            left out.
+    """
+
+    def __init__(self, shelves: Sequence[Shelf], leases: ExitStack, *, is_stated: bool) -> None:
+        self._shelves = shelves
+        self._is_stated = is_stated
+        self._left_out = list[str]()
+        self._versions = dict[str, str]()
+        self._filter: Filter | None = None
+        first = self._first(leases)
+        super().__init__(first.index, first.retriever, first.reader, first.verifier, beside=first)
+
+    def _first(self, leases: ExitStack) -> Pipeline:
+        """The pipeline of the first shelf that can be opened."""
+        for shelf in self._shelves:
+            try:
+                return leases.enter_context(shelf.lease())
+            except ApiError as error:
+                self._leave_out(shelf, error)
+        raise refused("shelf_unavailable", "no shelf can be searched", 10)
+
+    @property
+    def index_version(self) -> str:
+        """Short hash of the versions of all indexes that were searched."""
+        return fingerprint(self._versions)[:12]
+
+    def _select(self, filter: FilterLike, timer: Timer) -> Selected:
+        # Each shelf selects among its own passages.
+        self._filter = parse_filter(filter)
+        return None
+
+    def _search(
+        self, queries: Sequence[str], top_k: int, timer: Timer, selected: Selected
+    ) -> list[SearchResult]:
+        """Search all shelves. One whose passages lack a field of the filter has none that meets it.
+
+        Raises:
+            ApiError: 503: a shelf that the questions name cannot be searched, or none can.
+            FilterError: no shelf has a field of the filter.
+        """
+        found = list[list[SearchResult]]()
+        lacking = list[FilterError]()
+        for shelf in self._shelves:
+            try:
+                with shelf.lease() as pipeline:
+                    results = pipeline.search(queries, top_k, filter=self._filter, timer=timer)
+                    self._versions[shelf.name] = pipeline.index_version
+            except FilterError as error:
+                lacking.append(error)
+            except (ApiError, ArtifactError, RetrievalError) as error:
+                self._leave_out(shelf, error)
+            else:
+                found.append(results)
+        if not found and lacking:
+            raise lacking[0]
+        if not found:
+            raise refused("shelf_unavailable", "no shelf can be searched", 10)
+        return [fuse_by_rank(results, top_k) for results in zip(*found, strict=True)]
+
+    def _leave_out(self, shelf: Shelf, error: Exception) -> None:
+        if self._is_stated:
+            raise error
+        if shelf.name not in self._left_out:
+            log.warning("the shelf %s is left out: %s", shelf.name, error)
+            self._left_out.append(shelf.name)
+
+    def noted(
+        self, results: list[dict[str, Any] | BaseException]
+    ) -> list[dict[str, Any] | BaseException]:
+        """Results that name the shelves that were left out."""
+        for result in results:
+            if self._left_out and isinstance(result, dict):
+                result["unavailable"] = self._left_out
+        return results

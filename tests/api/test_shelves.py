@@ -1,0 +1,308 @@
+"""Several indexes in one server: opened when asked, shared models, followed, asked together."""
+
+import asyncio
+import os
+import shutil
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from indexers.documents import Put
+from indexers.index_writer import write_index
+from indexers.settings import BuildSettings
+from rag.core.errors import ConfigError
+from rag.core.files import atomic_write_json
+from rag.core.manifest import MANIFEST_NAME
+from rag.core.types import FirstStage, Hit, Passage, SearchResult
+from rag.data.records import CorpusOptions
+from rag.pipeline import Pipeline
+from serve.app import create_app
+from serve.settings import ServeSettings, hash_api_key, load_settings
+from serve.together import fuse_by_rank
+from tests.api.fakes import running, settings, until
+
+pytestmark = pytest.mark.anyio
+KEY = {"X-API-Key": "admin"}
+RIVERS = ("Danube", "Rhine", "Elbe")
+_BUILD = BuildSettings(retriever="bm25", threads=1, java_heap_mib=256)
+
+
+def opened(given: ServeSettings) -> Pipeline:
+    return Pipeline.open(given.index, retriever="bm25", reader=False)
+
+
+def build(folder: Path, name: str, *more: str) -> Path:
+    """An index about a river, with the passage `shared`, which all shelves have."""
+    puts = [Put(name, "", [Passage(f"{name}-0", name, f"The {name} is a river.")])]
+    puts.append(Put("shared", "", [Passage("shared", "", f"Water of the {name}.")]))
+    for number, text in enumerate(more):
+        puts.append(Put(f"m{number}", "", [Passage(f"m{number}-0", "", text)]))
+    source = {"options": CorpusOptions(split="none").model_dump()}
+    return write_index(
+        folder / name, puts, settings=_BUILD, source=source, overwrite=True
+    ).directory
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("built")
+    for name in RIVERS:
+        build(folder, name)
+    return folder
+
+
+@pytest.fixture
+def folder(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of shelves, which servers look at often."""
+    monkeypatch.setattr("serve.engine.FOLLOW_S", 0.02)
+    return Path(shutil.copytree(built, tmp_path / "shelves"))
+
+
+def application(
+    folder: Path, open_pipeline: Callable[[ServeSettings], Pipeline] = opened, **more: Any
+) -> FastAPI:
+    return create_app(settings(shelves=folder, **more), open_pipeline=open_pipeline)
+
+
+async def found(client: httpx.AsyncClient, question: str, **more: Any) -> dict[str, Any]:
+    reply = await client.post("/v1/retrieve", json={"question": question, **more}, headers=KEY)
+    assert reply.status_code == 200, reply.text
+    return dict(reply.json())
+
+
+def named(result: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(hit["shelf"], hit["passage_id"]) for hit in result["hits"]]
+
+
+async def test_a_request_asks_one_shelf_several_or_all(folder: Path) -> None:
+    async with running(app=application(folder)) as client:
+        assert named(await found(client, "river", shelf="Rhine")) == [("Rhine", "Rhine-0")]
+        two = await found(client, "river", shelf=["Rhine", "Danube"])
+        assert {shelf for shelf, _ in named(two)} == {"Danube", "Rhine"}
+        everything = await found(client, "river water")
+        assert sorted(named(everything)) == sorted(
+            (name, id) for name in RIVERS for id in (f"{name}-0", "shared")
+        )
+        assert "unavailable" not in everything
+        passage = await client.get("/v1/passages/shared", params={"shelf": "Elbe"})
+        assert (passage.json()["text"], passage.json()["shelf"]) == ("Water of the Elbe.", "Elbe")
+        models = (await client.get("/v1/models")).json()["data"]
+        assert [each["id"] for each in models] == [
+            "openqa-rag",
+            *(f"openqa-rag/{name}" for name in sorted(RIVERS)),
+        ]
+        assert (await client.get("/v1/models/openqa-rag/Elbe")).json()["id"] == "openqa-rag/Elbe"
+        ready = (await client.get("/readyz")).json()
+        assert {
+            name: shelf["n_passages"] for name, shelf in ready["shelves"].items()
+        } == dict.fromkeys(sorted(RIVERS), 2)
+        metrics = (await client.get("/metrics")).text
+        assert 'rag_shelf_questions_total{kind="retrieve",shelf="Rhine"} 3.0' in metrics
+        assert 'rag_shelf_passages{shelf="Elbe"} 2.0' in metrics
+
+
+@pytest.mark.parametrize(
+    ("call", "status", "code"),
+    [
+        (("POST", "/v1/retrieve", {"question": "a", "shelf": "Oder"}), 404, "shelf_not_found"),
+        (("POST", "/v1/retrieve", {"question": "a", "shelf": []}), 422, "invalid_request"),
+        (("POST", "/v1/ask", {"question": "a", "shelf": ["Elbe", "Oder"]}), 404, "shelf_not_found"),
+        (("GET", "/v1/passages/shared", None), 422, "invalid_request"),
+        (("GET", "/v1/documents", None), 422, "invalid_request"),
+        (("GET", "/v1/models/openqa-rag/Oder", None), 404, "model_not_found"),
+        (("POST", "/v1/embeddings", {"input": "a"}), 422, "invalid_request"),
+    ],
+)
+async def test_a_request_that_names_no_shelf_of_the_server_is_told(
+    folder: Path, call: tuple[str, str, Any], status: int, code: str
+) -> None:
+    method, path, body = call
+    app = application(folder, api_keys=(hash_api_key("admin"),))
+    async with running(app=app) as client:
+        reply = await client.request(method, path, json=body, headers=KEY)
+        assert (reply.status_code, reply.json()["error"]["code"]) == (status, code)
+
+
+async def test_a_server_of_one_index_names_no_shelf(folder: Path) -> None:
+    app = create_app(settings(index=folder / "Elbe"), open_pipeline=opened)
+    async with running(app=app) as client:
+        result = await found(client, "river")
+        assert [list(hit) for hit in result["hits"]] == [["passage_id", "title", "text", "score"]]
+        assert list((await client.get("/readyz")).json()) == [
+            "status",
+            "index_version",
+            "n_passages",
+        ]
+        assert "shelves" not in (await client.get("/page.json")).json()
+        reply = await client.post("/v1/retrieve", json={"question": "a", "shelf": "Elbe"})
+        assert (reply.status_code, reply.json()["error"]["code"]) == (404, "shelf_not_found")
+
+
+async def test_new_shelves_are_taken_up_changed_ones_swapped_and_gone_ones_let_go(
+    folder: Path, tmp_path: Path
+) -> None:
+    app = application(folder)
+    async with running(app=app) as client:
+        assert named(await found(client, "okapi", shelf="Elbe")) == []
+        build(folder, "Elbe", "An okapi.")
+        build(tmp_path, "Oder")
+        os.rename(tmp_path / "Oder", folder / "Oder")
+        shelves = app.state.engine.shelves
+        await until(lambda: "Oder" in [shelf.name for shelf in shelves])
+        assert named(await found(client, "river", shelf="Oder")) == [("Oder", "Oder-0")]
+        await until(lambda: shelves["Elbe"].n_passages == 3)
+        await until(lambda: shelves["Elbe"].in_use == shelves["Elbe"].version)
+        assert named(await found(client, "okapi", shelf="Elbe")) == [("Elbe", "m0-0")]
+        shutil.rmtree(folder / "Rhine")
+        await until(lambda: "Rhine" not in [shelf.name for shelf in shelves])
+        reply = await client.post("/v1/retrieve", json={"question": "a", "shelf": "Rhine"})
+        assert reply.status_code == 404
+        assert {shelf for shelf, _ in named(await found(client, "river"))} == {
+            "Danube",
+            "Elbe",
+            "Oder",
+        }
+
+
+async def test_a_broken_shelf_is_named_and_the_others_are_served(folder: Path) -> None:
+    atomic_write_json(folder / "Elbe" / MANIFEST_NAME, {"format_version": 99})
+    (folder / "notes").mkdir()  # no index
+    async with running(app=application(folder)) as client:
+        ready = await client.get("/readyz")
+        assert (ready.status_code, sorted(ready.json()["shelves"])) == (200, ["Danube", "Rhine"])
+        assert "format version 99" in ready.json()["unavailable"]["Elbe"]
+        reply = await client.post("/v1/retrieve", json={"question": "a", "shelf": "Elbe"})
+        assert (reply.status_code, reply.json()["error"]["code"]) == (503, "shelf_unavailable")
+        assert str(folder) not in reply.text
+        everything = await found(client, "river")
+        assert {shelf for shelf, _ in named(everything)} == {"Danube", "Rhine"}
+        assert everything["unavailable"] == ["Elbe"]
+        both = {"question": "river", "shelf": ["Rhine", "Elbe"]}
+        assert (await client.post("/v1/retrieve", json=both)).status_code == 503
+        build(folder, "Elbe")
+        await until(lambda: client._transport.app.state.engine.shelves["Elbe"].fault == "")  # type: ignore[attr-defined]
+        assert named(await found(client, "river", shelf="Elbe")) == [("Elbe", "Elbe-0")]
+
+
+async def test_a_shelf_that_vanishes_while_it_is_searched_finishes(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = application(folder)
+    async with running(app=app) as client:
+        shelf = app.state.engine.shelves["Rhine"]
+        with shelf.lease() as pipeline:
+            shutil.rmtree(folder / "Rhine")
+            await until(lambda: shelf.pipeline is None)
+            assert len(pipeline.retrieve("river")) == 1
+        with pytest.raises(ConfigError, match="closed"):
+            pipeline.retrieve("river")
+        assert named(await found(client, "river", shelf="Elbe")) == [("Elbe", "Elbe-0")]
+
+
+async def test_those_used_least_recently_are_closed_and_opened_again(folder: Path) -> None:
+    opening = count()
+
+    def counted(given: ServeSettings) -> Pipeline:
+        next(opening)
+        return opened(given)
+
+    app = application(folder, counted, open_indexes=2)
+    async with running(app=app) as client:
+        shelves = app.state.engine.shelves
+
+        def are_open() -> set[str]:
+            return {shelf.name for shelf in shelves if shelf.in_use}
+
+        n_files = [len(os.listdir("/proc/self/fd"))]
+        assert are_open() == {"Danube"}
+        for name, expected in (
+            ("Elbe", {"Danube", "Elbe"}),
+            ("Danube", {"Danube", "Elbe"}),
+            ("Rhine", {"Danube", "Rhine"}),
+            ("Elbe", {"Elbe", "Rhine"}),
+        ):
+            assert named(await found(client, "river", shelf=name)) == [(name, f"{name}-0")]
+            assert are_open() == expected
+            n_files.append(len(os.listdir("/proc/self/fd")))
+        assert len(set(n_files[1:])) == 1  # files of closed indexes are closed
+        for _ in range(3):
+            assert len(named(await found(client, "river"))) == 3
+            assert len(are_open()) == 2
+        # One index brought the models for all.
+        assert next(opening) == 1
+        with shelves["Danube"].lease() as first, shelves["Elbe"].lease() as second:
+            assert first._lock is second._lock
+
+
+async def test_many_ask_shelves_of_which_two_are_open(folder: Path) -> None:
+    async with running(app=application(folder, open_indexes=1)) as client:
+
+        async def ask(number: int) -> None:
+            name = RIVERS[number % 3]
+            assert named(await found(client, "river", shelf=name)) == [(name, f"{name}-0")]
+
+        await asyncio.gather(*(ask(number) for number in range(60)))
+
+
+async def test_documents_go_to_a_shelf(folder: Path) -> None:
+    app = application(folder, api_keys=(hash_api_key("admin"),))
+    async with running(app=app) as client:
+        body = {"documents": [{"id": "zebra", "text": "The zebra drinks."}]}
+        for name in ("Elbe", "Rhine"):  # Elbe is closed
+            sent = await client.post(
+                f"/v1/documents?wait=true&shelf={name}", json=body, headers=KEY
+            )
+            assert (sent.status_code, sent.json()["total"]) == (200, 3), sent.text
+        assert {shelf for shelf, _ in named(await found(client, "zebra"))} == {"Elbe", "Rhine"}
+        gone = await client.delete("/v1/documents/zebra?shelf=Elbe", headers=KEY)
+        address = gone.json()["address"]
+        assert address.endswith("?shelf=Elbe")
+        ended = await client.get(f"{address}&wait_s=30", headers=KEY)
+        assert ended.json()["deleted"] == {"zebra": True}
+        listed = await client.get("/v1/documents?shelf=Rhine", headers=KEY)
+        assert [each["id"] for each in listed.json()["documents"]] == ["Rhine", "shared", "zebra"]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"shelf": ("a=x", "a=y")}, "two shelves are called 'a': x and y"),
+        ({"shelf": ("a",)}, "expected NAME=DIR"),
+        ({"shelf": ("a=x",), "index": Path("i")}, "index and shelf are given"),
+        ({"shelf": ("a=x",), "files": Path(".")}, "files is for a server of one index"),
+    ],
+)
+def test_shelves_that_cannot_be_told_apart_are_refused(
+    values: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_settings(**values)
+
+
+@pytest.mark.parametrize("n_shelves", [2, 5])
+def test_passages_are_fused_by_rank(n_shelves: int) -> None:
+    """Against all passages sorted by rank, then score, then shelf."""
+    results = []
+    expected = []
+    for shelf in range(n_shelves):
+        pairs = []
+        for rank in range(1, 4 + shelf):
+            score = float(10 - rank + (7 * shelf) % 3)
+            passage = Passage(f"{rank}", "", "text", shelf=f"s{shelf}")
+            pairs.append((Hit(rank, passage.id, score), passage))
+            expected.append((rank, -score, shelf))
+        results.append(SearchResult("q", pairs))
+    fused = fuse_by_rank(results, 7).passages
+    assert [(int(p.id), p.shelf) for _, p in fused] == [
+        (rank, f"s{shelf}") for rank, _, shelf in sorted(expected)[:7]
+    ]
+    scores = [hit.score for hit, _ in fused]
+    assert scores == sorted(scores, reverse=True)
+    assert [hit.first_stage for hit, _ in fused] == [
+        FirstStage(rank, -score) for rank, score, _ in sorted(expected)[:7]
+    ]
