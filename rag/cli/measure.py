@@ -35,31 +35,37 @@ def evaluate(
     index: Annotated[str | None, Parameter(alias="-i")] = None,
     questions: Questions | None = None,
     dataset: str | None = None,
+    claims: str | None = None,
     split: Literal["train", "dev", "test"] | None = None,
     run: str | None = None,
-    read: Annotated[NonNegativeInt, Parameter(alias="--top-k")] = 20,
+    read: Annotated[NonNegativeInt | None, Parameter(alias="--top-k")] = None,
     out: Out,
     **options: Unpack[EvaluationOptions],
 ) -> None:
-    """Evaluate an index and a reader on a question set.
+    """Evaluate an index and a reader on a question set, or a verifier on claims.
 
     Args:
         index: Directory written by `rag index`; --gold needs none.
         dataset: irds:NAME, such as irds:beir/scifact/test: its corpus is indexed where that is
             missing (in --index, or beside --out), and its questions are searched for.
+        claims: Claims to judge in place of questions: JSON lines, or FEVER's, HoVer's, SciFact's or
+            Fool Me Twice's published files. With --gold by the evidence that they bring.
         split: Split of a data set, if the file name does not contain it, such as dev.
         run: Score these search results instead: a TREC run, or DPR's JSON.
-        read: Passages the reader sees; 0 evaluates retrieval only.
+        read: Passages the reader sees, 20 by default, or that a claim is judged by, 5 by default; 0
+            evaluates retrieval only.
         out: Result folder; an unfinished one is continued.
     """
     from rag.eval import api
 
-    if (questions is None) is (dataset is None):
+    if sum(given is not None for given in (questions, dataset, claims)) != 1:
         raise ConfigError(
-            "give {questions}, or {dataset} and no {questions}",
+            "give {questions}, or {dataset}, or {claims}, and one of these alone",
             hint="{dataset} names a corpus with its questions",
-            arguments=("questions", "dataset"),
+            arguments=("questions", "dataset", "claims"),
         )
+    if read is None:
+        read = 20 if claims is None else api.READ
     if dataset is not None:
         from rag.commands import index as build
         from rag.data.files.named import corpus_of
@@ -78,6 +84,7 @@ def evaluate(
             questions,
             out,
             run=run,
+            claims=claims,
             reads=read > 0,
             read=max(read, 1),
             split=split,

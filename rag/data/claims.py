@@ -182,7 +182,7 @@ def _claim_of(record: Mapping[str, Any], fallback_id: str) -> Claim:
         gold_sets = [[GoldSentence(page, text=sentence) for sentence in evidence]]
     else:
         stated = rest.pop("evidence", None) or []
-        if all(isinstance(sentence, str) for sentence in stated):
+        if is_list(stated) and all(isinstance(sentence, str) for sentence in stated):
             evidence = tuple(stated)
             gold_sets = [
                 [GoldSentence(rest.get("title", ""), text=sentence) for sentence in evidence]
@@ -209,8 +209,8 @@ def _of_fever(groups: Sequence[Sequence[Sequence[Any]]]) -> list[list[GoldSenten
     for group in groups:
         if not is_list(group) or not all(is_list(row) and len(row) == 4 for row in group):
             raise ValueError(f"evidence is neither texts nor FEVER's sets of four ({group!r:.60})")
-        named = [row for row in group if row[2:] != [None, None]]
-        sets.append([_gold_sentence(plain_title(row[2]), row[3]) for row in named])
+        named = [_gold_sentence(*row[2:]) for row in group if row[2:] != [None, None]]
+        sets.append([GoldSentence(plain_title(each.article), each.sentence) for each in named])
     return sets
 
 

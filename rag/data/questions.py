@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from rag.core.errors import DataError
 from rag.core.types import Question
@@ -15,6 +16,8 @@ from rag.data.files.question_sets import question_of, squad_paragraphs, table_co
 from rag.data.files.rows import read_rows, refuse_bad
 from rag.data.formats import find_in_folder
 from rag.data.records import PlacedRecord, rows_of
+
+Drawn = TypeVar("Drawn")
 
 
 def read_questions(path: str | Path) -> Iterator[Question]:
@@ -141,12 +144,12 @@ def questions_from(rows: object) -> list[Question]:
     return questions
 
 
-def draw_sample(questions: Iterable[Question], count: int, seed: int) -> list[Question]:
+def draw_sample(questions: Iterable[Drawn], count: int, seed: int) -> list[Drawn]:
     """`count` questions drawn without replacement from a stream, in its order; all if there are
     fewer.
     """
     generator = random.Random(seed)
-    drawn: list[tuple[int, Question]] = []
+    drawn: list[tuple[int, Drawn]] = []
     for number, question in enumerate(questions):
         if number < count:
             drawn.append((number, question))

@@ -12,8 +12,17 @@ from rag.config import load_config
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.files import atomic_write_text, check_target
 from rag.core.types import Question
+from rag.data.claims import read_claims
 from rag.data.questions import questions_from, read_questions
 from rag.eval import runner
+from rag.eval.claims import (
+    READ,
+    ClaimSystem,
+    check_claim_settings,
+    evaluate_claims,
+    system_with_evidence,
+    system_with_search,
+)
 from rag.eval.compare import Comparison, compare_evaluations
 from rag.eval.figures import main_figures
 from rag.eval.gold import GoldResolver
@@ -36,12 +45,13 @@ def evaluate(
     out: str | Path | None = None,
     *,
     run: str | Path | None = None,
+    claims: str | Path | None = None,
     reads: bool = True,
     split: str | None = None,
     command: str = "",
     **options: Unpack[ScoringOptions],
 ) -> Evaluation:
-    """Ask every question, score every answer.
+    """Ask every question, score every answer; or judge every claim, score every verdict.
 
     Args:
         index: a directory written by `rag index`, an open `Pipeline`, or your own object with the
@@ -53,6 +63,8 @@ def evaluate(
         out: result folder, continued if an earlier run stopped in it; by default one that is
             deleted with the object returned.
         run: search results to be scored, in place of a search: a TREC run or DPR's JSON.
+        claims: a file of claims, in place of questions, see `rag.data.claims.read_claims`; with
+            `gold=True` they are judged by the evidence that they bring.
         reads: False only searches, and so does `reader=False`.
         split: "train", "dev" or "test", if the file name does not say.
         command: the command line, for the report.
@@ -69,13 +81,20 @@ def evaluate(
     scoring: dict[str, object] = {**options}
     opening = {name: scoring.pop(name) for name in OpenSettings.model_fields if name in scoring}
     _refuse_objects(opening, out)
+    if claims is not None:
+        scoring.setdefault("read", READ)
+        settings = load_config(EvaluationSettings, overrides=scoring)
+        check_claim_settings(settings, index, reads=reads)
+        source = QuestionSource.of_file(claims, split=split)
+        _check_out(out, settings, source)
+        judging = _claim_system(index, cast("OpenOptions", opening), settings)
+        return _evaluate_claims(claims, judging, out, settings, source, command)
     settings = load_config(EvaluationSettings, overrides=scoring)
     source, stream = _read(questions, split)
-    if out is not None:
-        # Refused before models are loaded.
+    if run is None:
+        _check_out(out, settings, source)
+    elif out is not None:
         check_target(out, folder=True)
-        if run is None and Path(out).exists():
-            runner.check_folder(Path(out), runner.stated(settings, source))
     stream = _refuse_unjudged(stream)
     if run is None:
         reads = reads and opening.get("reader") is not False
@@ -104,6 +123,17 @@ def evaluate(
     atomic_write_text(place / REPORT_NAME, render_report([evaluation]))
     notes += _notes(evaluation)
     return replace(evaluation, notes=tuple(notes), holder=holder)
+
+
+def _check_out(
+    out: str | Path | None, settings: EvaluationSettings, source: QuestionSource
+) -> None:
+    """Refuse a folder of anything else than this evaluation before models are loaded."""
+    if out is None:
+        return
+    check_target(out, folder=True)
+    if Path(out).exists():
+        runner.check_folder(Path(out), runner.stated(settings, source))
 
 
 def _refuse_objects(opening: Mapping[str, object], out: str | Path | None) -> None:
@@ -189,6 +219,45 @@ def _open_system(
     reader = resolve_reader(models.reader, models.precision, models.effort)
     assert reader is not None, "only reader=False opens none"
     return gold_system(reader, None), None
+
+
+def _claim_system(
+    index: Evaluated, opening: OpenOptions, settings: EvaluationSettings
+) -> ClaimSystem:
+    """What judges claims."""
+    if isinstance(index, str | Path | Index):
+        index = Pipeline.open(index, reads=False, **opening)
+    if isinstance(index, Pipeline):
+        if settings.gold:
+            return system_with_evidence(index.verifier)
+        return system_with_search(index, settings.read)
+    if index is not None:
+        raise ConfigError(
+            f"the index is a {type(index).__name__}, and claims are judged by passages of an index",
+            hint="give the folder of an index, or a Pipeline",
+        )
+    return system_with_evidence(opening.get("verifier"))
+
+
+def _evaluate_claims(
+    path: str | Path,
+    system: ClaimSystem,
+    out: str | Path | None,
+    settings: EvaluationSettings,
+    source: QuestionSource,
+    command: str,
+) -> Evaluation:
+    holder = None
+    if out is None:
+        holder = tempfile.TemporaryDirectory(prefix="rag-evaluation-")
+        out = holder.name
+    place = Path(out)
+    notes = evaluate_claims(
+        system, read_claims(path), place, settings, source=source, command=command
+    )
+    evaluation = load_evaluation(place)
+    atomic_write_text(place / REPORT_NAME, render_report([evaluation]))
+    return replace(evaluation, notes=tuple(notes), holder=holder)
 
 
 def _notes(evaluation: Evaluation) -> list[str]:

@@ -91,7 +91,8 @@ def _shared_figures(evaluations: Sequence[Evaluation]) -> list[str]:
     depths = {depth_of(evaluation) for evaluation in evaluations}
     common = set.intersection(*(set(each.metrics["figures"]) for each in evaluations))
     shared = []
-    for name in main_figures(common - {"passage_em@100"}):
+    # Macro-F1 is no mean over claims.
+    for name in main_figures(common - {"passage_em@100", "macro_f1"}):
         depth = find_figure(name).depth
         is_comparable = len(depths) == 1 if depth is None else depth <= min(depths)
         if is_comparable:

@@ -43,6 +43,11 @@ _TABLE = (
     Figure("sp_f1", "Supporting facts F1", "overlap of supporting sentences"),
     Figure("joint_em", "Joint EM", "answer and supporting facts both exactly right"),
     Figure("joint_f1", "Joint F1", "answer and supporting facts together"),
+    Figure("label_accuracy", "Label accuracy", "the verdict is the label of the claim"),
+    Figure("macro_f1", "Macro-F1 of labels", "the mean of the F1 of each label"),
+    Figure("fever_score", "FEVER score", "the verdict is right, and its evidence complete"),
+    Figure("evidence_precision", "Evidence precision", "share of found sentences that are gold"),
+    Figure("evidence_recall", "Evidence recall", "one set of gold sentences was found"),
     Figure("accuracy", "Strict accuracy", "equal without normalisation"),
     Figure("kilt_em", "KILT EM", "exact match, counted only with perfect evidence"),
     Figure("kilt_f1", "KILT F1", "F1, counted only with perfect evidence"),
@@ -96,6 +101,11 @@ _TABLE = (
 _BY_NAME = {figure.name: figure for figure in _TABLE}
 
 MAIN_FIGURES = (
+    "label_accuracy",
+    "macro_f1",
+    "fever_score",
+    "evidence_precision",
+    "evidence_recall",
     "em",
     "f1",
     "sp_f1",
@@ -121,6 +131,9 @@ MAIN_FIGURES = (
 """The figures that come first, the most telling at the top."""
 
 GROUP_FIGURES = (
+    "label_accuracy",
+    "macro_f1",
+    "fever_score",
     "em",
     "f1",
     "sp_f1",

@@ -8,11 +8,13 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rag.core.errors import MismatchedArtifactError
 from rag.core.files import atomic_path, fsync_path, records_of_journal
-from rag.core.types import Question
+from rag.core.types import Claim, Question
+
+Asked = TypeVar("Asked", Question, Claim)
 
 
 class Journal:
@@ -44,14 +46,14 @@ class Journal:
             file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
         self._ids += [record["id"] for record in records]
 
-    def unanswered(self, questions: Iterator[Question]) -> Iterator[Question]:
+    def unanswered(self, questions: Iterator[Asked]) -> Iterator[Asked]:
         """The questions that still have to be asked.
 
         Raises:
             MismatchedArtifactError: an answered question is not among them, or has other words.
         """
         missing = dict(self.answered)
-        unasked = list[Question]()
+        unasked: list[Asked] = []
         while missing:
             question = next(questions, None)
             if question is None:

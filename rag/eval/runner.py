@@ -113,13 +113,35 @@ def evaluate(
             **header,
             **summarise(json_records(place / RECORDS_NAME), settings),
             "fingerprint": mark,
-            "command": command,
-            "versions": _versions(),
-            "finished": datetime.now(UTC).isoformat(timespec="seconds"),
             "wall_s": {"asking": round(asking_s, 3), "all": round(time.monotonic() - started, 3)},
         }
-        atomic_write_json(place / METRICS_NAME, metrics)
-        (place / _STATE_NAME).unlink(missing_ok=True)
+        finish(place, metrics, command)
+
+
+def finish(place: Path, metrics: Mapping[str, Any], command: str) -> None:
+    """Write the figures, with which an evaluation is finished, and how they came about."""
+    made = {
+        "command": command,
+        "versions": _versions(),
+        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    atomic_write_json(place / METRICS_NAME, {**metrics, **made})
+    (place / _STATE_NAME).unlink(missing_ok=True)
+
+
+def write_state(place: Path, state: Mapping[str, Any]) -> None:
+    """Write what an evaluation can be continued with alone, before its first record."""
+    if not (place / _STATE_NAME).exists():
+        atomic_write_json(place / _STATE_NAME, state)
+
+
+def open_journal(place: Path) -> Journal:
+    """The records that an unfinished evaluation has in this folder."""
+    part = place / _PART_NAME
+    if (place / RECORDS_NAME).is_file() and not part.is_file():
+        # An earlier run stopped between asking and summarising.
+        os.replace(place / RECORDS_NAME, part)
+    return Journal(part)
 
 
 def _reopen(place: Path, state: Mapping[str, Any]) -> None:
@@ -212,10 +234,6 @@ def _ask_all(
 
     `state`, with which alone this may be continued, is written before the first record.
     """
-    part = place / _PART_NAME
-    if (place / RECORDS_NAME).is_file() and not part.is_file():
-        # An earlier run stopped between asking and summarising.
-        os.replace(place / RECORDS_NAME, part)
     options = AnswerOptions(
         top_k=settings.retrieve_top_k,
         read=settings.read,
@@ -225,12 +243,12 @@ def _ask_all(
     started = time.monotonic()
     count = settings.sample or settings.limit
     order = list[str]()
-    journal = Journal(part)
+    journal = open_journal(place)
     unanswered = journal.unanswered(_noting(stream, order))
     # Of questions at which the server failed, since the last one that it answered.
     unwritten = list[dict[str, Any]]()
     with (
-        disk_errors(part),
+        disk_errors(journal.path),
         Progress(count, "questions", "evaluate", initial=len(journal.answered)) as progress,
     ):
         for outcomes, errors in _answers(system, unanswered, options, settings.batch_size):
@@ -243,8 +261,7 @@ def _ask_all(
                     hint=f"{gone[0].hint}; the same command continues",
                 )
             if not gone:
-                if not (place / _STATE_NAME).exists():
-                    atomic_write_json(place / _STATE_NAME, state)
+                write_state(place, state)
                 journal.append(unwritten)
                 unwritten.clear()
         journal.append(unwritten)
@@ -281,13 +298,15 @@ def _distinct(questions: Iterable[Question], settings: EvaluationSettings) -> It
 
 
 def _versions() -> dict[str, str]:
-    versions = {
+    found = {
         "python": platform.python_version(),
         "platform": f"{sys.platform}-{platform.machine()}",
     }
-    return versions | {
-        name: here for name in _PACKAGES if (here := installed_version(name)) is not None
-    }
+    for name in _PACKAGES:
+        here = installed_version(name)
+        if here is not None:
+            found[name] = here
+    return found
 
 
 def write_predictions(records_path: Path, out: Path, profile: str) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from rag.answering import Outcome
 from rag.core.arrays import Float64
 from rag.core.errors import DataError
-from rag.core.types import AnswerSet, Passage, Paths, Question, RankedPassages
+from rag.core.types import AnswerSet, Claim, Passage, Paths, Question, RankedPassages
 from rag.data.sentences import Spans, align_sentences, sentence_spans
 from rag.data.text import AnswerMatcher, exact_match
 from rag.eval.figures import GROUP_FIGURES
@@ -145,19 +145,19 @@ def _record(
     if support is not None:
         record |= {"facts": support, "gold_facts": [list(fact) for fact in gold_facts(question)]}
     if settings.by:
-        record["groups"] = _field_values(question, settings.by)
+        record["groups"] = field_values(question, settings.by)
     if outcome.paths:
         best = outcome.paths[:_STORED_TEXTS]
         record["paths"] = [[passage.id for _, passage in path] for path in best]
     return record
 
 
-def _field_values(question: Question, names: Sequence[str]) -> dict[str, str]:
-    """The question's values of fields of its source."""
+def field_values(question: Question | Claim, names: Sequence[str]) -> dict[str, str]:
+    """The values of fields of the source of a question or claim."""
     values = question.meta
     if missing := [name for name in names if name not in values]:
         raise DataError(
-            f"question {question.id} has no field {missing[0]!r}, by which figures were to be grouped",
+            f"{question.id} has no field {missing[0]!r}, by which figures were to be grouped",
             hint=f"its fields are {', '.join(values)}",
         )
     return {name: "none" if values[name] is None else str(values[name]) for name in names}

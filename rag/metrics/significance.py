@@ -17,7 +17,7 @@ from rag.core.arrays import Float64
 from rag.core.errors import DataError
 
 _LEVEL = 0.95
-_BOOTSTRAP_RESAMPLES = 2000
+RESAMPLES = 2000
 _PERMUTATIONS = 9_999
 # Numbers in memory while resampling: 16 MB of float64.
 _BATCH_CELLS = 2_000_000
@@ -92,7 +92,7 @@ def bootstrap(values: npt.ArrayLike, *, seed: int = 0) -> list[Interval]:
             ends = resample(
                 (defined,),
                 np.mean,
-                n_resamples=_BOOTSTRAP_RESAMPLES,
+                n_resamples=RESAMPLES,
                 batch=max(1, _BATCH_CELLS // n),
                 confidence_level=_LEVEL,
                 method="percentile",

@@ -1,0 +1,370 @@
+"""Evaluate verdicts on claims: streamed to the disk and resumable, as answers to questions are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from operator import attrgetter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from indexers.gold import CorpusTexts
+from indexers.index import Index
+from rag.core.errors import ConfigError, DataError
+from rag.core.files import clean_directory, directory_lock, disk_errors
+from rag.core.files import fingerprint as fingerprint_of
+from rag.core.log import Progress
+from rag.core.types import VERDICT_LABELS, Claim, ClaimLabel, GoldSentence, Verdict
+from rag.data.claims import fever_title
+from rag.data.files.rows import json_records, write_json_lines
+from rag.data.questions import draw_sample
+from rag.data.sentences import sentence_spans
+from rag.eval import runner
+from rag.eval.scoring import field_values, figure_columns, summarise
+from rag.eval.settings import EvaluationSettings
+from rag.eval.source import QuestionSource
+from rag.metrics.calibration import measure_calibration
+from rag.metrics.claims import macro_f1, score_claim
+from rag.opening import resolve_verifier
+from rag.pipeline import Pipeline
+
+if TYPE_CHECKING:
+    from rag.opening import VerifierLike
+
+MOST_SENTENCES = 5  # that FEVER counts of a claim's evidence
+READ = 5  # passages by which a claim is judged
+PREDICTIONS_NAME = "predictions.fever.jsonl"
+_FEVER_LABELS = {
+    "supported": "SUPPORTS",
+    "refuted": "REFUTES",
+    "not_supported": "NOT_SUPPORTED",
+}
+_STAGES = ("total", "retrieve", "judge")
+Judge = Callable[[Sequence[Claim]], list[Verdict]]
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimSystem:
+    """What judges the claims of an evaluation.
+
+    Attributes:
+        index: that passages are found in; None where the claims bring their evidence.
+    """
+
+    identity: Mapping[str, object]
+    judge: Judge
+    index: Index | None = None
+
+
+def system_with_evidence(verifier: VerifierLike) -> ClaimSystem:
+    """A verifier over the evidence that the claims bring."""
+    opened = resolve_verifier(verifier)
+
+    def judge(claims: Sequence[Claim]) -> list[Verdict]:
+        for claim in claims:
+            if not claim.evidence:
+                raise DataError(
+                    f"claim {claim.id!r} brings no text as evidence",
+                    hint="give the index of its corpus, and judge by what is found there",
+                )
+        return opened.judge([claim.text for claim in claims], [claim.evidence for claim in claims])
+
+    return ClaimSystem({"verifier": opened.name, "index_version": ""}, judge)
+
+
+def system_with_search(pipeline: Pipeline, read: int) -> ClaimSystem:
+    """A pipeline, whose verifier judges by the `read` best passages."""
+    name = resolve_verifier(pipeline.verifier).name
+
+    def judge(claims: Sequence[Claim]) -> list[Verdict]:
+        return pipeline.verify([claim.text for claim in claims], read)
+
+    return ClaimSystem({**pipeline.identity, "verifier": name}, judge, pipeline.index)
+
+
+def evaluate_claims(
+    system: ClaimSystem,
+    claims: Iterable[Claim],
+    place: Path,
+    settings: EvaluationSettings,
+    *,
+    source: QuestionSource,
+    command: str = "",
+) -> list[str]:
+    """Judge every claim, score every verdict, write the results; users call `rag.evaluate`.
+
+    Of a claim set with fewer labels than three, the likeliest of its labels is the prediction.
+
+    Returns:
+        Warnings about the figures.
+
+    Raises:
+        DataError: there is no claim with a label, or a set mixes labels of two kinds.
+    """
+    listed = list(islice(claims, settings.limit))
+    if settings.sample is not None:
+        listed = draw_sample(listed, settings.sample, settings.seed)
+    choices = _choices(listed)
+    header: dict[str, Any] = {
+        "format_version": runner.FORMAT_VERSION,
+        "kind": "evaluation",
+        "profile": "claims",
+        **runner.stated(settings, source),
+        "system": dict(system.identity),
+    }
+    state = {"fingerprint": fingerprint_of(header), **header}
+    with directory_lock(place):
+        if not runner.check_folder(place, state):
+            clean_directory(place)
+            _judge_all(system, listed, choices, place, settings, state)
+            _write_predictions(place)
+            figures = _figures(place / runner.RECORDS_NAME, settings)
+            runner.finish(place, {**state, **figures}, command)
+    return _notes(system, listed, place)
+
+
+def _choices(claims: Sequence[Claim]) -> dict[str, list[ClaimLabel]]:
+    """The labels of each claim set, by the field `set` of its claims."""
+    labels: dict[str, set[ClaimLabel]] = {}
+    for claim in claims:
+        if claim.label is not None:
+            labels.setdefault(_set_of(claim), set()).add(claim.label)
+    if not labels:
+        hint = "give it in a field called label"
+        raise DataError("no claim has a label", hint=hint)
+    for name, found in labels.items():
+        if "not_supported" in found and found & {"refuted", "not_enough"}:
+            raise DataError(
+                f"the claims of {name or 'one set'} have labels of two kinds: {', '.join(found)}",
+                hint="name the set of each claim in a field called set",
+            )
+        # One label alone would always be right.
+        if found == {"not_supported"}:
+            found.add("supported")
+        elif len(found) == 1:
+            found.update(VERDICT_LABELS)
+    return {name: sorted(found) for name, found in labels.items()}
+
+
+def _set_of(claim: Claim) -> str:
+    return str(claim.meta.get("set", ""))
+
+
+def _judge_all(
+    system: ClaimSystem,
+    claims: Sequence[Claim],
+    choices: Mapping[str, Sequence[ClaimLabel]],
+    place: Path,
+    settings: EvaluationSettings,
+    state: Mapping[str, Any],
+) -> None:
+    """Append the records of all claims that have none yet."""
+    journal = runner.open_journal(place)
+    unjudged = journal.unanswered(iter(claims))
+    done = len(journal.answered)
+    with (
+        disk_errors(journal.path),
+        Progress(len(claims), "claims", "evaluate", initial=done) as bar,
+    ):
+        for batch in iter(lambda: list(islice(unjudged, settings.batch_size)), []):
+            runner.write_state(place, state)
+            records = []
+            for claim, verdict in zip(batch, system.judge(batch), strict=True):
+                possible = choices.get(_set_of(claim), ())
+                record = _record(claim, verdict, possible, system.index)
+                record["timings_ms"] = {
+                    stage: round(verdict.timings_ms[stage] / len(batch), 3)
+                    for stage in _STAGES
+                    if stage in verdict.timings_ms
+                }
+                if settings.by:
+                    record["groups"] = field_values(claim, settings.by)
+                records.append(record)
+            journal.append(records)
+            bar.update(len(batch))
+        journal.finish(place / runner.RECORDS_NAME, [claim.id for claim in claims])
+
+
+def _record(
+    claim: Claim, verdict: Verdict, choices: Sequence[ClaimLabel], index: Index | None
+) -> dict[str, Any]:
+    """The JSON-ready record of a claim."""
+    prediction, confidence = _predicted(verdict, choices)
+    found = [] if index is None else _found_sentences(claim, verdict, index)
+    scores: dict[str, float] = {}
+    if claim.label is not None:
+        gold_sets = [[_key(sentence) for sentence in each] for each in claim.gold_sets]
+        scores = score_claim(claim.label, prediction, gold_sets, [key for key, _ in found])
+        if index is None:
+            # The evidence was given, not found.
+            scores = {"label_accuracy": scores["label_accuracy"]}
+    hits = [
+        {"id": step.passage_id, "title": step.title, "score": step.score, "text": step.text}
+        for step in verdict.path
+    ]
+    record: dict[str, Any] = {
+        "id": claim.id,
+        "question": claim.text,
+        "answers": [] if claim.label is None else [claim.label],
+        "prediction": prediction,
+        "probabilities": dict(verdict.probabilities),
+        "sentences": [sentence for _, sentence in found],
+        "scores": {name: None if value != value else value for name, value in scores.items()},
+        "stage": None,
+        "hits": hits,
+    }
+    if verdict.probabilities:
+        record["confidence"] = confidence
+    else:
+        record["notice"] = verdict.notice
+    return record
+
+
+def _predicted(verdict: Verdict, choices: Sequence[ClaimLabel]) -> tuple[str, float]:
+    """The likeliest of the labels that the set has, and its probability among these."""
+    if not verdict.probabilities:
+        return verdict.label, 0.0
+    shares: dict[ClaimLabel, float] = {"not_supported": 1.0 - verdict.probabilities["supported"]}
+    for label in VERDICT_LABELS:
+        shares[label] = verdict.probabilities[label]
+    among = {label: shares[label] for label in choices or VERDICT_LABELS}
+    best = max(among, key=among.__getitem__)
+    return best, among[best] / max(sum(among.values()), 1e-9)
+
+
+def _found_sentences(
+    claim: Claim, verdict: Verdict, index: Index
+) -> list[tuple[Hashable, tuple[str, int]]]:
+    """The best sentence of each passage, the deciding one first.
+
+    Returns:
+        What scoring calls each, which is what the claim set calls it if it is gold; and its title
+        and number in its passage.
+    """
+    found: dict[Hashable, tuple[str, int]] = {}
+    path = sorted(verdict.path, key=lambda step: step is not verdict.evidence)
+    for step in path[:MOST_SENTENCES]:
+        start, end = step.supporting[0]
+        number = sentence_spans(step.text).index((start, end))
+        names = {step.title, step.passage_id, index.document_of(step.passage_id)}
+        key: Hashable = (step.passage_id, start, end)
+        for gold_set in claim.gold_sets:
+            for sentence in gold_set:
+                if _is_sentence(sentence, names, number, step.text[start:end]):
+                    key = _key(sentence)
+        found[key] = (step.title or step.passage_id, number)
+    return list(found.items())
+
+
+def _is_sentence(sentence: GoldSentence, names: set[str], number: int, text: str) -> bool:
+    if sentence.article and sentence.article not in names:
+        return False
+    if sentence.text:
+        return text.strip() in sentence.text or sentence.text.strip() in text
+    return sentence.sentence == number
+
+
+def _key(sentence: GoldSentence) -> Hashable:
+    return (sentence.article, sentence.text or sentence.sentence)
+
+
+def _figures(records: Path, settings: EvaluationSettings) -> dict[str, Any]:
+    """All figures, ready for `metrics.json`."""
+    labels: list[str] = []
+    predicted: list[str] = []
+    confidences: list[float] = []
+    groups: dict[tuple[str, str], list[int]] = {}
+    for record in json_records(records):
+        if not record["answers"]:
+            continue
+        for name, value in record.get("groups", {}).items():
+            groups.setdefault((name, value), []).append(len(labels))
+        labels.append(record["answers"][0])
+        predicted.append(record["prediction"])
+        confidences.append(record.get("confidence", np.nan))
+    metrics = summarise(json_records(records), settings)
+    right = figure_columns([record["scores"] for record in json_records(records)])
+    correct = right["label_accuracy"][~np.isnan(right["label_accuracy"])]
+    metrics["calibration"] = measure_calibration(np.array(confidences), correct)
+    metrics["figures"]["macro_f1"] = macro_f1(labels, predicted, seed=settings.seed).to_json()
+    for name, shown in metrics["groups"].items():
+        for group in shown:
+            rows = groups.get((name, group["value"]), [])
+            if rows:
+                figure = macro_f1(
+                    [labels[row] for row in rows],
+                    [predicted[row] for row in rows],
+                    seed=settings.seed,
+                )
+                group["figures"]["macro_f1"] = figure.to_json()
+    return metrics
+
+
+def _write_predictions(place: Path) -> None:
+    """Write the verdicts in the form that FEVER's scorer reads."""
+    lines = []
+    for record in json_records(place / runner.RECORDS_NAME):
+        evidence = [[fever_title(title), number] for title, number in record["sentences"]]
+        label = _FEVER_LABELS.get(record["prediction"], "NOT ENOUGH INFO")
+        identifier = record["id"]
+        if identifier.isdecimal():
+            identifier = int(identifier)
+        lines.append({"id": identifier, "predicted_label": label, "predicted_evidence": evidence})
+    write_json_lines(place / PREDICTIONS_NAME, lines)
+
+
+def _notes(system: ClaimSystem, claims: Sequence[Claim], place: Path) -> list[str]:
+    """Warnings about the figures."""
+    notes = []
+    unjudged = [
+        record["question"]
+        for record in json_records(place / runner.RECORDS_NAME)
+        if "notice" in record
+    ]
+    if unjudged:
+        notes.append(
+            f"{len(unjudged):,} claims are questions, were not judged and count as wrong: "
+            f"{unjudged[0]}"
+        )
+    if system.index is not None:
+        missing = _claims_without_articles(system.index, claims)
+        if missing:
+            notes.append(
+                f"the evidence of {len(missing):,} of {len(claims):,} claims, such as "
+                f"{missing[0]!r}, names articles that are not in this index, and counts as not found"
+            )
+    return notes
+
+
+def _claims_without_articles(index: Index, claims: Sequence[Claim]) -> list[str]:
+    """Ids of the claims of which no gold set stands in the index."""
+    titles = CorpusTexts(index.passages, of=attrgetter("title"))
+
+    def is_here(article: str) -> bool:
+        is_passage = index.passages.row_of(article) is not None
+        return is_passage or article in titles or index.documents.row_of(article) is not None
+
+    missing = []
+    for claim in claims:
+        articles = [{sentence.article for sentence in each} - {""} for each in claim.gold_sets]
+        if articles and not any(all(map(is_here, each)) for each in articles):
+            missing.append(claim.id)
+    return missing
+
+
+def check_claim_settings(settings: EvaluationSettings, index: object, *, reads: bool) -> None:
+    """Refuse settings that claims cannot be evaluated with.
+
+    Raises:
+        ConfigError: nothing would be judged, or there is nothing to judge by.
+    """
+    if not reads:
+        raise ConfigError("claims are judged, not only searched for", hint="read 1 passage or more")
+    if index is None and not settings.gold:
+        raise ConfigError(
+            "no index was given",
+            hint="give one, or judge by the evidence that the claims bring with gold=True",
+        )
