@@ -16,7 +16,13 @@ from rag.core.log import get_logger
 log = get_logger(__name__)
 _HEADERS_S = 15.0
 _QUIET_S = 60.0
-_REPEATED = ("socket.accept()", "Invalid HTTP request", "Unsupported upgrade", "a connection was")
+_REPEATED = (
+    "socket.accept()",
+    "Invalid HTTP request",
+    "Unsupported upgrade",
+    "No supported WebSocket",
+    "a connection was",
+)
 
 
 def most_connections() -> int:

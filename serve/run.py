@@ -141,7 +141,7 @@ def _work(
 
     server = _server(settings, app, callback_notify=give_sign, timeout_notify=_SIGNS_S)
     with _stopping(server):
-        server.run([_few_at_once(listener)])
+        asyncio.run(server.serve([_few_at_once(listener)]))
     leave()
 
 

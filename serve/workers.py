@@ -5,7 +5,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 
 from rag.core.errors import ResourceError
@@ -52,12 +52,12 @@ class Worker:
 
     def is_alive(self) -> bool:
         """Whether it runs; a process that stopped giving signs of life does not."""
-        try:
+        if not self.process.is_alive():
+            return False
+        with suppress(EOFError):
             while self._signs.poll():
                 self._signs.recv_bytes()
                 self._last_sign_s = time.monotonic()
-        except EOFError:
-            return False
         return self._last_sign_s is None or time.monotonic() - self._last_sign_s < _HANGS_AFTER_S
 
 
