@@ -45,7 +45,7 @@ from rag.data.records import check_questions
 from rag.opening import OpenSettings, open_models, relevance_of, resolve_verifier
 from rag.options import OpenOptions
 from rag.policies import SearchOnce
-from rag.promises import PromiseKeeper
+from rag.promises import PROMISE_NAME, VERDICT_PROMISE_NAME, PromiseKeeper
 from readers.protocols import Reader, check_lengths, reader_name
 from retrievers.encoders.open import load_encoder
 from retrievers.protocols import PairScorer, Retriever, Selected, TextEncoder
@@ -102,9 +102,8 @@ class Pipeline:
         self._closed = threading.Event()
         self._groups: Groups | None = None
         self._whole: Pipeline | None = None
-        self._promise: PromiseKeeper | None = None
-        if reader is not None:
-            self._promise = PromiseKeeper.open(index.directory)
+        self._promise = PromiseKeeper.open(index.directory / PROMISE_NAME)
+        self._verdict_promise = PromiseKeeper.open(index.directory / VERDICT_PROMISE_NAME)
 
     @classmethod
     def open(
@@ -233,6 +232,14 @@ class Pipeline:
         restricted._whole = self
         return restricted
 
+    def without_promises(self) -> Pipeline:
+        """This pipeline without the promises that are stored beside its index, to fit new ones."""
+        plain = copy.copy(self)
+        plain._promise = None
+        plain._verdict_promise = None
+        plain._whole = self
+        return plain
+
     @property
     def readable(self) -> Readable | None:
         """What may be read of the index; None: everything."""
@@ -244,12 +251,32 @@ class Pipeline:
 
         A promise holds for the conditions that it was fitted under.
         """
+        reader = self._require_reader()
+        top_k = options.top_k if options.read is None else min(options.read, options.top_k)
         return {
-            **self.identity,
-            "reader_version": "" if self.reader is None else self.reader.version,
-            "top_k": options.top_k if options.read is None else min(options.read, options.top_k),
+            **self._searched(top_k, filter),
+            "reader": [reader_name(reader), reader.version],
             "policy": type(options.policy or SearchOnce()).__name__,
             "has_context": bool(options.context),
+        }
+
+    def verdict_conditions(self, top_k: int, *, filter: FilterLike = None) -> dict[str, object]:
+        """The same for the confidence of a verdict.
+
+        Raises:
+            ArtifactError: there is no verifier.
+        """
+        verifier = self._open_verifier()
+        return {**self._searched(top_k, filter), "verifier": [verifier.name, verifier.version]}
+
+    def _searched(self, top_k: int, filter: FilterLike) -> dict[str, object]:
+        """What decides which passages are found for a text."""
+        encoder = self.index.encoder_identity
+        return {
+            **self.retriever.identity,
+            "encoder": encoder and encoder.to_json(),
+            "index_version": self.index_version,
+            "top_k": top_k,
             "has_filter": parse_filter(filter) is not None,
             "has_groups": self._groups is not None,
         }
@@ -456,7 +483,11 @@ class Pipeline:
                 for number, verdict in zip(judged, results, strict=True):
                     verdicts[number] = verdict
         version = self.index_version
-        return [replace(verdict, index_version=version, timings_ms=timer) for verdict in verdicts]
+        verdicts = [replace(each, index_version=version, timings_ms=timer) for each in verdicts]
+        if self._verdict_promise is None or not judged:
+            return verdicts
+        conditions = self.verdict_conditions(top_k, filter=filter)
+        return [self._verdict_promise.keep_verdict(each, conditions) for each in verdicts]
 
     def _require_reader(self) -> Reader:
         if self.reader is None:

@@ -1,4 +1,6 @@
-"""The promise that is stored beside an index: what it changes of an answer, and when it is void."""
+"""The promises that are stored beside an index, about answers and about verdicts on claims: what they
+change, and when they are void.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,10 @@ from rag.config import Config
 from rag.core.arrays import Float64
 from rag.core.errors import ArtifactError, DataError
 from rag.core.files import atomic_write_json, read_json
-from rag.core.types import Promise
+from rag.core.types import Promise, Verdict
 
 PROMISE_NAME = "promise.json"
+VERDICT_PROMISE_NAME = "promise-verdicts.json"
 _QUANTILES = (0.05, 0.95)
 # Live confidences are compared with those that the promise was fitted on: the last 200, by Fisher's
 # exact test, which says by chance once in a thousand looks that they differ.
@@ -29,12 +32,12 @@ _LEVEL = 0.001
 
 
 class StoredPromise(Config):
-    """The content of `promise.json` in an index directory.
+    """The content of `promise.json`, or `promise-verdicts.json`, in an index directory.
 
     Attributes:
         low, high: the range of confidences that it was fitted on, from the 5 % to the 95 % quantile.
         n_outside: how many of the n confidences lie outside this range.
-        conditions: index, models and options that it was fitted under, see `Pipeline.conditions`.
+        conditions: index, model and options that it was fitted under, see `Pipeline.conditions`.
     """
 
     format_version: Literal[1] = 1
@@ -58,15 +61,15 @@ class StoredPromise(Config):
             conditions=_as_stored(conditions),
         )
 
-    def write(self, index: Path) -> None:
-        """Store the promise beside an index, atomically, in place of an earlier one."""
-        atomic_write_json(index / PROMISE_NAME, self.model_dump(mode="json"))
+    def write(self, path: Path) -> None:
+        """Store the promise atomically, in place of an earlier one."""
+        atomic_write_json(path, self.model_dump(mode="json"))
 
 
 class PromiseKeeper:
-    """Withholds answers that a promise does not cover, and says where it does not hold.
+    """Withholds answers and verdicts that a promise does not cover, and says where it does not hold.
 
-    Thread safety: any thread may call `keep`.
+    Thread safety: any thread may call any method.
     """
 
     def __init__(self, stored: StoredPromise) -> None:
@@ -76,13 +79,12 @@ class PromiseKeeper:
         self._is_outside = deque[bool](maxlen=_WINDOW)
 
     @classmethod
-    def open(cls, index: Path) -> PromiseKeeper | None:
-        """The keeper of the promise that is stored beside an index; None if there is none.
+    def open(cls, path: Path) -> PromiseKeeper | None:
+        """The keeper of a stored promise; None if there is no such file.
 
         Raises:
             ArtifactError: the file is damaged.
         """
-        path = index / PROMISE_NAME
         if not path.exists():
             return None
         try:
@@ -101,17 +103,39 @@ class PromiseKeeper:
         shown = outcome.shown
         if shown is None or shown.kind != "answer" or shown.failure or not outcome.state.searches:
             return outcome
-        changed = self._changed(_as_stored(conditions))
-        if changed:
-            names = ", ".join(changed)
-            notice = (
-                f"no error rate is promised: the promise was fitted with other values of {names}"
-            )
-        else:
-            notice = self._watch(shown.answers[0].confidence if shown.answers else 0.0)
-            shown = replace(shown, promise=self._stored.promise)
+        confidence = shown.answers[0].confidence if shown.answers else 0.0
+        promise, notice = self._look(confidence, conditions)
         notice = "; ".join(filter(None, (shown.notice, notice)))
-        return replace(outcome, shown=replace(shown, notice=notice))
+        return replace(outcome, shown=replace(shown, promise=promise, notice=notice))
+
+    def keep_verdict(self, verdict: Verdict, conditions: Mapping[str, object]) -> Verdict:
+        """The verdict with the promise about it, or with a notice why there is none; one that is not
+        sure enough is "not_judged".
+        """
+        if verdict.label == "not_judged":
+            return verdict
+        promise, notice = self._look(verdict.confidence, conditions)
+        notice = "; ".join(filter(None, (verdict.notice, notice)))
+        if promise is None or verdict.confidence >= promise.threshold:
+            return replace(verdict, promise=promise, notice=notice)
+        unsure = "no verdict is sure enough for what is promised"
+        notice = "; ".join(filter(None, (unsure, notice)))
+        return replace(
+            verdict, label="not_judged", probabilities={}, promise=promise, notice=notice
+        )
+
+    def _look(
+        self, confidence: float, conditions: Mapping[str, object]
+    ) -> tuple[Promise | None, str]:
+        """The promise if it holds under these conditions, and a notice if something is amiss."""
+        changed = self._changed(_as_stored(conditions))
+        if not changed:
+            return self._stored.promise, self._watch(confidence)
+        names = ", ".join(changed)
+        return (
+            None,
+            f"no error rate is promised: the promise was fitted with other values of {names}",
+        )
 
     def _changed(self, conditions: Mapping[str, object]) -> list[str]:
         """Names of the conditions that differ; values may be paths, which clients need not see."""

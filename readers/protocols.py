@@ -145,9 +145,11 @@ class Verifier(ABC):
 
     Attributes:
         name: folder of the model, for reports.
+        version: hash of weights, settings and calibration; "" if the verifier has none.
     """
 
     name: str = ""
+    version: str = ""
 
     @abstractmethod
     def probabilities(self, claims: Sequence[str], evidence: Sequence[Sequence[str]]) -> Float32:

@@ -132,6 +132,8 @@ def format_verdict(result: dict[str, Any], *, colour: bool) -> str:
     lines = [f"{bold}{result['claim']}{end}", f"  {bold}{_LABELS[result['label']]}{end}{said}"]
     if result.get("notice"):
         lines.append(f"  {result['notice']}")
+    if "promise" in result:
+        lines.append(f"  {dim}promised: {Promise(**result['promise'])}{end}")
     evidence = result.get("evidence")
     if evidence:
         start, stop = evidence["supporting"][0]

@@ -1,5 +1,6 @@
 """What teaches beside `rag train`: mining, scores, rounds, adaptation, confidence."""
 
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, Unpack
 
@@ -15,7 +16,6 @@ from rag.cli.options import (
     Out,
     Preset,
     Questions,
-    Read,
     options_of,
     with_options,
     without,
@@ -31,7 +31,7 @@ from rag.rounds.config import RoundsConfig, RoundsOptions, SignalName
 from retrievers.negatives.settings import MiningSettings
 
 if TYPE_CHECKING:
-    from rag.core.types import Question
+    from rag.core.types import Promise, Question
     from rag.metrics.selective import Limits
 
 Recipe = Literal["distill", "colbert"]
@@ -242,7 +242,7 @@ def questions(
 
 @with_options(OPENING)
 def tune(
-    what: Literal["confidence"],
+    what: Literal["confidence", "verdicts"],
     /,
     *,
     index: Index,
@@ -251,7 +251,7 @@ def tune(
     max_error: Share = None,
     confidence: Annotated[float, Parameter(validator=_BETWEEN)] = 0.95,
     max_false_answers: Share = None,
-    read: Read = 20,
+    read: Annotated[PositiveInt | None, Parameter(alias="--top-k")] = None,
     limit: Limit = None,
     sample: Sample = None,
     seed: int = DEFAULT_SEED,
@@ -265,6 +265,9 @@ def tune(
     questions then fits the confidence, the others choose the threshold; without --out the
     confidence stays as it is, and all do.
 
+    `rag tune verdicts` promises an error rate of verdicts on claims, from a file of labelled claims
+    in place of questions.
+
     Args:
         what: What is fitted.
         out: Folder for the reader with its new confidence.
@@ -272,6 +275,7 @@ def tune(
         confidence: Probability that the promise holds, over the draw of the questions.
         max_false_answers: Promise also that at most this share of the questions without an answer
             gets one.
+        read: Passages to read for each question (default 20), or to judge each claim by (5).
         seed: Random seed of the sample and of the split.
     """
     from rag.eval.confidence_tuning import draw_questions, fit_confidence
@@ -281,6 +285,12 @@ def tune(
     limits = None
     if max_error is not None:
         limits = Limits(max_error, confidence, max_false_answers)
+    if what == "verdicts" and (out is not None or max_false_answers is not None):
+        raise ConfigError(
+            "{out} and {max_false_answers} belong to answers, not to verdicts",
+            hint="leave them out",
+            arguments=("out", "max_false_answers"),
+        )
     if limits is None and (out is None or max_false_answers is not None):
         raise ConfigError(
             "{max_error} is missing, without which no rate is promised",
@@ -289,8 +299,13 @@ def tune(
         )
     if out is not None:
         check_target(out, folder=True, is_new=True)
-    drawn = {"limit": limit, "sample": sample, "seed": seed, "read": read}
+    usual = {"confidence": 20, "verdicts": 5}[what]
+    drawn = {"limit": limit, "sample": sample, "seed": seed, "read": read or usual}
     evaluation = load_config(EvaluationSettings, overrides=drawn)
+    if what == "verdicts":
+        assert limits is not None  # else refused above
+        _promise_verdicts(index, questions, limits, evaluation, opening)
+        return
     asked = draw_questions(questions, evaluation)
     judged = asked
     if out is not None:
@@ -316,11 +331,40 @@ def _promise(
     evaluation: EvaluationSettings,
     opening: OpenOptions,
 ) -> None:
-    """Fit a promise, and print what it needs and what it gives."""
-    from rag.core.log import text_table
+    """Fit a promise about answers, and print what it needs and what it gives."""
     from rag.eval.promise_fitting import fit_promise
+
+    _say_needed(limits)
+    promise = fit_promise(index, questions, limits, settings=evaluation, **opening)
+    _say_promise(index, promise, len(questions), "ask for more than a short answer")
+
+
+def _promise_verdicts(
+    index: str,
+    claim_file: str,
+    limits: "Limits",
+    evaluation: EvaluationSettings,
+    opening: OpenOptions,
+) -> None:
+    """The same about verdicts on claims."""
+    from rag.data.claims import read_claims
+    from rag.data.questions import draw_sample
+    from rag.eval.promise_fitting import fit_verdict_promise
+    from rag.eval.source import check_selection_split
+
+    check_selection_split(claim_file)
+    claims = list(islice(read_claims(claim_file), evaluation.limit))
+    if evaluation.sample is not None:
+        claims = draw_sample(claims, evaluation.sample, evaluation.seed)
+    _say_needed(limits)
+    promise = fit_verdict_promise(index, claims, limits, top_k=evaluation.read, **opening)
+    _say_promise(index, promise, len(claims), "have no label, or are no claims")
+
+
+def _say_needed(limits: "Limits") -> None:
+    """Print how many answers a promise needs."""
+    from rag.core.log import text_table
     from rag.metrics.selective import needed_sample
-    from rag.promises import PROMISE_NAME
 
     rows = []
     for wrong in (0, 1, 2, 5, 10):
@@ -328,10 +372,11 @@ def _promise(
         rows.append([f"{wrong}", f"{needed:,}"])
     say(f"at most {limits.max_error:.3g} wrong, with confidence {limits.confidence:.3g}, needs:")
     say("\n".join(text_table(["wrong answers", "given answers"], rows)))
-    promise = fit_promise(index, questions, limits, settings=evaluation, **opening)
+
+
+def _say_promise(index: str, promise: "Promise", n_asked: int, why: str) -> None:
+    """Print a promise, and how many questions it does not cover."""
     say(f"{promise}: those with a confidence of at least {promise.threshold:.3f}")
-    if promise.n < len(questions):
-        say(f"{len(questions) - promise.n:,} further questions ask for more than a short answer")
-    say(
-        f"promise → {Path(index) / PROMISE_NAME}; another index version, reader or setting voids it"
-    )
+    if promise.n < n_asked:
+        say(f"{n_asked - promise.n:,} further ones {why}")
+    say(f"→ {index}; another version of the index, model or setting voids the promise")

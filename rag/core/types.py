@@ -347,50 +347,6 @@ class Answer(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict(Record):
-    """What passages say about a claim.
-
-    Attributes:
-        label: the likeliest of the probabilities; "not_judged" of what is no claim to be judged
-            alone, such as a question: `notice` says why.
-        probabilities: calibrated probability in [0, 1] of each of `VERDICT_LABELS`; empty if the
-            claim is not judged.
-        evidence: the passage that decides, with the deciding sentence in `supporting`; of
-            "not_enough", the sentence that comes nearest to deciding; None if no passage was read.
-        path: all passages that were judged, best first, those of a path in hop order; each with its
-            own best sentence. `evidence` is one of them.
-        notice: why nothing was judged or read; "" if there is no reason.
-        timings_ms: wall time of each stage in milliseconds.
-    """
-
-    claim: str
-    label: VerdictLabel | Literal["not_judged"]
-    probabilities: Mapping[VerdictLabel, float] = field(default_factory=dict)
-    evidence: Evidence | None = field(default=None, repr=False)
-    path: tuple[Evidence, ...] = field(default=(), repr=False)
-    notice: str = ""
-    index_version: str = ""
-    timings_ms: Mapping[str, float] = field(default_factory=dict, repr=False)
-
-    @property
-    def confidence(self) -> float:
-        """Probability of the label; 0 if the claim is not judged."""
-        return max(self.probabilities.values(), default=0.0)
-
-    def to_json(self) -> dict[str, Any]:
-        """The public JSON shape of the command line and the server."""
-        shown = {"index_version": self.index_version, "timings_ms": _rounded(self.timings_ms)}
-        return {**Record.to_json(self), **shown}
-
-
-Certainty = Literal["likely", "perhaps", "none"]
-AnswerKind = Literal["answer", "list", "passage"]
-# An answer of less than a quarter of the confidence in "no answer" is shown as none. Over 420 training
-# questions of seven sets, read with their passages, this withholds 13 answers, 12 of them wrong.
-FAR_BELOW = 0.25
-
-
-@dataclass(frozen=True, slots=True)
 class Promise(Record):
     """A promise about the answers that are given: how often they are wrong at most.
 
@@ -425,6 +381,52 @@ class Promise(Record):
         fitted = f"{100 * self.confidence:.3g}% sure, {self.coverage:.0%} of {self.n:,} questions"
         error = f"{100 * self.max_error:.3g}%"
         return f"at most {error} of the given answers are wrong{false} ({fitted} answered)"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict(Record):
+    """What passages say about a claim.
+
+    Attributes:
+        label: the likeliest of the probabilities; "not_judged" of what is no claim to be judged
+            alone, such as a question: `notice` says why.
+        probabilities: calibrated probability in [0, 1] of each of `VERDICT_LABELS`; empty if the
+            claim is not judged.
+        evidence: the passage that decides, with the deciding sentence in `supporting`; of
+            "not_enough", the sentence that comes nearest to deciding; None if no passage was read.
+        path: all passages that were judged, best first, those of a path in hop order; each with its
+            own best sentence. `evidence` is one of them.
+        notice: why nothing was judged or read; "" if there is no reason.
+        timings_ms: wall time of each stage in milliseconds.
+        promise: what is promised about this verdict; None without a promise.
+    """
+
+    claim: str
+    label: VerdictLabel | Literal["not_judged"]
+    probabilities: Mapping[VerdictLabel, float] = field(default_factory=dict)
+    evidence: Evidence | None = field(default=None, repr=False)
+    path: tuple[Evidence, ...] = field(default=(), repr=False)
+    notice: str = ""
+    index_version: str = ""
+    timings_ms: Mapping[str, float] = field(default_factory=dict, repr=False)
+    promise: Promise | None = None
+
+    @property
+    def confidence(self) -> float:
+        """Probability of the label; 0 if the claim is not judged."""
+        return max(self.probabilities.values(), default=0.0)
+
+    def to_json(self) -> dict[str, Any]:
+        """The public JSON shape of the command line and the server."""
+        shown = {"index_version": self.index_version, "timings_ms": _rounded(self.timings_ms)}
+        return {**Record.to_json(self), **shown}
+
+
+Certainty = Literal["likely", "perhaps", "none"]
+AnswerKind = Literal["answer", "list", "passage"]
+# An answer of less than a quarter of the confidence in "no answer" is shown as none. Over 420 training
+# questions of seven sets, read with their passages, this withholds 13 answers, 12 of them wrong.
+FAR_BELOW = 0.25
 
 
 PolicyName = Literal["once", "again"]

@@ -78,9 +78,11 @@ def system_with_evidence(verifier: VerifierLike) -> ClaimSystem:
 def system_with_search(pipeline: Pipeline, read: int) -> ClaimSystem:
     """A pipeline, whose verifier judges by the `read` best passages."""
     name = resolve_verifier(pipeline.verifier).name
+    # A promise would withhold verdicts, which are to be scored.
+    plain = pipeline.without_promises()
 
     def judge(claims: Sequence[Claim]) -> list[Verdict]:
-        return pipeline.verify([claim.text for claim in claims], read)
+        return plain.verify([claim.text for claim in claims], read)
 
     return ClaimSystem({**pipeline.identity, "verifier": name}, judge, pipeline.index)
 

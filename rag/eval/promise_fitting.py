@@ -12,18 +12,22 @@ from rag.answering import AnswerOptions
 from rag.core.arrays import Float64
 from rag.core.errors import ReaderError
 from rag.core.log import Progress
-from rag.core.types import Promise, Question
+from rag.core.types import Claim, Promise, Question
 from rag.data.text import exact_match
 from rag.eval.settings import EvaluationSettings
 from rag.eval.systems import System, system_of
 from rag.metrics.selective import Limits, fit_threshold
 from rag.options import OpenOptions
 from rag.pipeline import Pipeline
-from rag.promises import StoredPromise
+from rag.promises import PROMISE_NAME, VERDICT_PROMISE_NAME, StoredPromise
 
 Item = TypeVar("Item")
 # Share of the questions that fit the confidence; the others choose the threshold.
 _FITTING_SHARE = 0.25
+# Claims judged as one batch.
+_CLAIMS = 64
+# Labels of sets with two labels, and the verdicts that are right.
+_ACCEPTED = {"not_supported": ("refuted", "not_enough")}
 
 
 def split_questions(questions: Sequence[Item], seed: int) -> tuple[list[Item], list[Item]]:
@@ -72,6 +76,29 @@ def judge_answers(
     return np.array(rows, np.float64).reshape(-1, 3).T
 
 
+def judge_verdicts(pipeline: Pipeline, claims: Sequence[Claim], top_k: int) -> Float64:
+    """Have every claim judged as people do, and compare the verdicts with the labels.
+
+    Claims without a label, and those that are not judged, are left out.
+
+    Returns:
+        (2, n): the confidence of the verdict; 1 where it is wrong.
+    """
+    labelled = [claim for claim in claims if claim.label is not None]
+    rows = list[tuple[float, bool]]()
+    with Progress(len(labelled), "claims", "verify") as progress:
+        for begin in range(0, len(labelled), _CLAIMS):
+            part = labelled[begin : begin + _CLAIMS]
+            verdicts = pipeline.verify([claim.text for claim in part], top_k)
+            for claim, verdict in zip(part, verdicts, strict=True):
+                if verdict.label == "not_judged":
+                    continue
+                accepted = _ACCEPTED.get(claim.label or "", (claim.label,))
+                rows.append((verdict.confidence, verdict.label not in accepted))
+            progress.update(len(part))
+    return np.array(rows, np.float64).reshape(-1, 2).T
+
+
 def fit_promise(
     index: str | Path,
     questions: Sequence[Question],
@@ -93,5 +120,23 @@ def fit_promise(
         confidences, is_wrong, has_no_answer = judged
         promise = fit_threshold(confidences, is_wrong, limits, has_no_answer=has_no_answer)
         conditions = pipeline.conditions(AnswerOptions(top_k=settings.read))
-        StoredPromise.of(promise, confidences, conditions).write(pipeline.index.directory)
+        stored = StoredPromise.of(promise, confidences, conditions)
+        stored.write(pipeline.index.directory / PROMISE_NAME)
+    return promise
+
+
+def fit_verdict_promise(
+    index: str | Path,
+    claims: Sequence[Claim],
+    limits: Limits,
+    *,
+    top_k: int,
+    **opening: Unpack[OpenOptions],
+) -> Promise:
+    """The same for verdicts on claims; see `fit_promise`."""
+    with Pipeline.open(index, reads=False, **opening) as pipeline:
+        confidences, is_wrong = judge_verdicts(pipeline.without_promises(), claims, top_k)
+        promise = fit_threshold(confidences, is_wrong, limits)
+        stored = StoredPromise.of(promise, confidences, pipeline.verdict_conditions(top_k))
+        stored.write(pipeline.index.directory / VERDICT_PROMISE_NAME)
     return promise

@@ -1,5 +1,5 @@
 // Verdicts on claims: a panel each, the passage that decides with its sentence lit, and the other passages.
-import { inWords, percent, stepOf } from "./text.js";
+import { inWords, percent, promiseInWords, stepOf } from "./text.js";
 
 const LABELS = {
   supported: "Supported", refuted: "Refuted", not_enough: "Not enough to tell", not_judged: "Not judged",
@@ -13,6 +13,7 @@ export function verdictBlocks(verdicts, { make, capital, passageCard }) {
     const panel = make("div", `panel verdict ${verdict.label}`, make("h2", "eyebrow", LABELS[verdict.label]), claim);
     if (verdict.probabilities) panel.append(make("p", "words", sureness(verdict)));
     if (verdict.notice) panel.append(make("p", "fine", `${capital(verdict.notice)}.`));
+    if (verdict.promise) panel.append(make("p", "fine promise", `Promised: ${promiseInWords(verdict.promise)}.`));
     const block = make("section", "evidence", panel);
     if (verdict.evidence) {
       block.append(passageCard(stepOf(verdict.evidence), true));

@@ -89,9 +89,10 @@ def test_confidences_that_leave_the_fitted_range_are_noticed() -> None:
 def test_a_stored_promise_is_read_again_and_a_damaged_one_refused(
     content: str, tmp_path: Path
 ) -> None:
-    assert PromiseKeeper.open(tmp_path) is None
-    STORED.write(tmp_path)
-    assert StoredPromise.model_validate_json((tmp_path / PROMISE_NAME).read_text()) == STORED
-    (tmp_path / PROMISE_NAME).write_text(content)
+    path = tmp_path / PROMISE_NAME
+    assert PromiseKeeper.open(path) is None
+    STORED.write(path)
+    assert StoredPromise.model_validate_json(path.read_text()) == STORED
+    path.write_text(content)
     with pytest.raises(ArtifactError, match=r"promise\.json is damaged"):
-        PromiseKeeper.open(tmp_path)
+        PromiseKeeper.open(path)

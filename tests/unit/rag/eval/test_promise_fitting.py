@@ -3,19 +3,23 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import rag
 from rag.answering import AnswerOptions
+from rag.cli.show import format_verdict
 from rag.core.errors import DataError
-from rag.core.types import Passage, Question
-from rag.eval.promise_fitting import judge_answers, split_questions
+from rag.core.types import Claim, Passage, Question
+from rag.eval.promise_fitting import fit_verdict_promise, judge_answers, split_questions
 from rag.eval.settings import EvaluationSettings
 from rag.eval.systems import system_of
+from rag.metrics.selective import Limits
 from rag.promises import PROMISE_NAME
 from tests.commands import exit_code, run_command
+from tests.support.verifying import WordVerifier
 
 RIVERS = {"Danube": "Sulina", "Rhine": "Rotterdam", "Elbe": "Cuxhaven", "Loire": "Nantes"}
 PASSAGES = [
@@ -59,7 +63,7 @@ def test_a_promise_is_fitted_kept_and_void_for_other_settings(
     result = run_command([*common, *limits])
     assert result.exit_code == 0, result.output
     assert "wrong answers  given answers\n0                          5\n" in result.output
-    assert "1 further questions ask for more than a short answer" in result.output
+    assert "1 further ones ask for more than a short answer" in result.output
     with rag.Pipeline.open(promised) as pipeline:
         shown = pipeline.ask("In which town does the Elbe end?")
         assert shown.promise is not None
@@ -77,7 +81,7 @@ def test_a_promise_is_fitted_kept_and_void_for_other_settings(
         restricted = pipeline.for_groups(frozenset({"staff"}))
         assert restricted.ask("Which river ends in Sulina?").notice.endswith("has_groups")
     with rag.Pipeline.open(promised, effort="full") as other:
-        assert other.ask("Which river ends in Sulina?").notice.endswith("reader_version")
+        assert other.ask("Which river ends in Sulina?").notice.endswith("values of reader")
     output = run_command(["ask", "In which town does the Elbe end?", "-i", str(promised)]).output
     assert "promised: at most 40% of the given answers are wrong and at most 40% of" in output
 
@@ -92,11 +96,39 @@ def test_a_sample_that_is_too_small_is_refused_with_the_number(
     assert not (index / PROMISE_NAME).exists()
 
 
+def test_verdicts_are_promised_likewise(index: Path, tmp_path: Path) -> None:
+    promised = tmp_path / "index"
+    shutil.copytree(index, promised)
+    claims = []
+    for river, town in RIVERS.items():
+        said = f"The {river} ends in the town of {town}."
+        denied = f"The {river} ends not in the town of {town}."
+        unclear = f"The {river} town seems perhaps rather big nowadays."
+        for text, label in ((said, "supported"), (denied, "not_supported"), (unclear, "supported")):
+            claims.append(Claim(text, text, label=label))
+    opening: dict[str, Any] = {"verifier": WordVerifier(), "retriever": "bm25"}
+    promise = fit_verdict_promise(promised, claims, Limits(0.35), top_k=1, **opening)
+    with rag.Pipeline.open(promised, reads=False, **opening) as pipeline:
+        [given] = pipeline.verify(["The Elbe ends in the town of Cuxhaven."], 1)
+        assert (given.label, given.promise) == ("supported", promise)
+        assert "promised: at most 35%" in format_verdict(given.to_json(), colour=False)
+        [other] = pipeline.verify(["The Elbe ends in the town of Cuxhaven."], 2)
+        assert (other.promise, other.label) == (None, "supported")
+        assert other.notice.endswith("values of top_k")
+        [withheld] = pipeline.verify(["The Elbe town seems perhaps rather big nowadays."], 1)
+        assert withheld.confidence < promise.threshold
+        assert (withheld.label, withheld.probabilities) == ("not_judged", {})
+        assert withheld.notice == "no verdict is sure enough for what is promised"
+    with pytest.raises(DataError, match="expected at least 29"):
+        fit_verdict_promise(promised, claims, Limits(0.1), top_k=1, **opening)
+
+
 @pytest.mark.parametrize(
     "wrong", [[], ["--max-false-answers", "0.1"], ["--max-error", "10"], ["--max-error", "0"]]
 )
 def test_what_is_no_promise_is_refused(wrong: list[str]) -> None:
-    assert exit_code("tune", "confidence", "--index", "i", "--questions", "q", *wrong) == 2
+    for what in ("confidence", "verdicts"):
+        assert exit_code("tune", what, "--index", "i", "--questions", "q", *wrong) == 2
 
 
 def test_the_confidence_and_the_threshold_have_questions_of_their_own() -> None:
