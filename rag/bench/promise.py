@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
 
 import numpy as np
 from scipy.special import expit, logit
@@ -13,6 +12,7 @@ from rag.bench.report import Figure, Report
 from rag.core.arrays import Float64
 from rag.core.errors import ConfigError, DataError
 from rag.eval.promise_fitting import split_questions
+from rag.eval.records import QuestionRecord
 from rag.eval.results import load_evaluations
 from rag.metrics.selective import Limits, fit_threshold
 from rag.metrics.significance import Interval
@@ -167,15 +167,15 @@ def _outcome(rule: _Rule, answers: Float64) -> _Outcome:
     )
 
 
-def _read(records: Iterable[dict[str, Any]]) -> Float64:
+def _read(records: Iterable[QuestionRecord]) -> Float64:
     """Logits of the first answers' confidences; 1 where they are wrong; 1 where the question has no
     answer (3, n). Lists and sentences for yes or no are left out.
     """
     rows = []
     for record in records:
-        if "kind" in record:
+        if record.kind != "answer":
             continue
-        confidence = record["n_best"][0]["confidence"] if record["n_best"] else 0.0
+        confidence = record.n_best[0].confidence if record.n_best else 0.0
         surest = float(logit(np.clip(confidence, _LEAST, 1 - _LEAST)))
-        rows.append((surest, record["scores"]["em"] != 1.0, not record["answers"]))
+        rows.append((surest, record.scores["em"] != 1.0, not record.answers))
     return np.array(rows, np.float64).T

@@ -266,9 +266,9 @@ def _notes(evaluation: Evaluation) -> list[str]:
     failures: list[str] = []
     n_without_hits = 0
     for record in evaluation.records():
-        if record.get("failure"):
-            failures.append(record["failure"])
-        n_without_hits += not record["hits"]
+        if record.failure:
+            failures.append(record.failure)
+        n_without_hits += not record.hits
     if failures:
         counted = f"{len(failures):,} questions could not be read and count as unanswered"
         notes.append(f"{counted}: {failures[0]} (the same evaluation asks them again)")

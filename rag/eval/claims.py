@@ -19,13 +19,15 @@ from rag.core.files import fingerprint as fingerprint_of
 from rag.core.log import Progress
 from rag.core.types import VERDICT_LABELS, Claim, ClaimLabel, GoldSentence, Verdict
 from rag.data.claims import fever_title
-from rag.data.files.rows import json_records, write_json_lines
+from rag.data.files.rows import write_json_lines
 from rag.data.questions import draw_sample
 from rag.data.sentences import sentence_spans
 from rag.eval import runner
-from rag.eval.scoring import field_values, figure_columns, summarise
+from rag.eval.records import QuestionRecord, StoredHit, read_records
+from rag.eval.scoring import field_values
 from rag.eval.settings import EvaluationSettings
 from rag.eval.source import QuestionSource
+from rag.eval.summary import figure_columns, summarise
 from rag.metrics.calibration import measure_calibration
 from rag.metrics.claims import macro_f1, score_claim
 from rag.opening import resolve_verifier
@@ -176,24 +178,33 @@ def _judge_all(
             records = []
             for claim, verdict in zip(batch, system.judge(batch), strict=True):
                 possible = choices.get(_set_of(claim), ())
-                record = _record(claim, verdict, possible, system.index)
-                record["timings_ms"] = {
+                more: dict[str, object] = {}
+                if settings.by:
+                    more["groups"] = field_values(claim, settings.by)
+                shares_ms = {
                     stage: round(verdict.timings_ms[stage] / len(batch), 3)
                     for stage in _STAGES
                     if stage in verdict.timings_ms
                 }
-                if settings.by:
-                    record["groups"] = field_values(claim, settings.by)
-                records.append(record)
+                more["timings_ms"] = shares_ms
+                records.append(_record(claim, verdict, possible, system.index, more))
             journal.append(records)
             bar.update(len(batch))
         journal.finish(place / runner.RECORDS_NAME, [claim.id for claim in claims])
 
 
 def _record(
-    claim: Claim, verdict: Verdict, choices: Sequence[ClaimLabel], index: Index | None
-) -> dict[str, Any]:
-    """The JSON-ready record of a claim."""
+    claim: Claim,
+    verdict: Verdict,
+    choices: Sequence[ClaimLabel],
+    index: Index | None,
+    more: Mapping[str, object],
+) -> QuestionRecord:
+    """The record of a claim.
+
+    Args:
+        more: further fields.
+    """
     prediction, confidence = _predicted(verdict, choices)
     found = [] if index is None else _found_sentences(claim, verdict, index)
     scores: dict[str, float] = {}
@@ -204,10 +215,10 @@ def _record(
             # The evidence was given, not found.
             scores = {"label_accuracy": scores["label_accuracy"]}
     hits = [
-        {"id": step.passage_id, "title": step.title, "score": step.score, "text": step.text}
+        StoredHit(id=step.passage_id, title=step.title, score=step.score, text=step.text)
         for step in verdict.path
     ]
-    record: dict[str, Any] = {
+    fields: dict[str, object] = {
         "id": claim.id,
         "question": claim.text,
         "answers": [] if claim.label is None else [claim.label],
@@ -217,12 +228,13 @@ def _record(
         "scores": {name: None if value != value else value for name, value in scores.items()},
         "stage": None,
         "hits": hits,
+        **more,
     }
     if verdict.probabilities:
-        record["confidence"] = confidence
+        fields["confidence"] = confidence
     else:
-        record["notice"] = verdict.notice
-    return record
+        fields["notice"] = verdict.notice
+    return QuestionRecord.model_validate(fields)
 
 
 def _predicted(verdict: Verdict, choices: Sequence[ClaimLabel]) -> tuple[str, float]:
@@ -279,16 +291,16 @@ def _figures(records: Path, settings: EvaluationSettings) -> dict[str, Any]:
     predicted: list[str] = []
     confidences: list[float] = []
     groups: dict[tuple[str, str], list[int]] = {}
-    for record in json_records(records):
-        if not record["answers"]:
+    for record in read_records(records):
+        if not record.answers:
             continue
-        for name, value in record.get("groups", {}).items():
+        for name, value in record.groups.items():
             groups.setdefault((name, value), []).append(len(labels))
-        labels.append(record["answers"][0])
-        predicted.append(record["prediction"])
-        confidences.append(record.get("confidence", np.nan))
-    metrics = summarise(json_records(records), settings)
-    right = figure_columns([record["scores"] for record in json_records(records)])
+        labels.append(record.answers[0])
+        predicted.append(record.prediction or "")
+        confidences.append(np.nan if record.confidence is None else record.confidence)
+    metrics = summarise(read_records(records), settings)
+    right = figure_columns([record.scores for record in read_records(records)])
     correct = right["label_accuracy"][~np.isnan(right["label_accuracy"])]
     metrics["calibration"] = measure_calibration(np.array(confidences), correct)
     metrics["figures"]["macro_f1"] = macro_f1(labels, predicted, seed=settings.seed).to_json()
@@ -308,12 +320,13 @@ def _figures(records: Path, settings: EvaluationSettings) -> dict[str, Any]:
 def _write_predictions(place: Path) -> None:
     """Write the verdicts in the form that FEVER's scorer reads."""
     lines = []
-    for record in json_records(place / runner.RECORDS_NAME):
-        evidence = [[fever_title(title), number] for title, number in record["sentences"]]
-        label = _FEVER_LABELS.get(record["prediction"], "NOT ENOUGH INFO")
-        identifier = record["id"]
-        if identifier.isdecimal():
-            identifier = int(identifier)
+    for record in read_records(place / runner.RECORDS_NAME):
+        evidence = [[fever_title(title), number] for title, number in record.sentences]
+        label = _FEVER_LABELS.get(record.prediction or "", "NOT ENOUGH INFO")
+        identifier: str | int = record.id
+        if record.id.isdecimal():
+            # FEVER's ids are numbers.
+            identifier = int(record.id)
         lines.append({"id": identifier, "predicted_label": label, "predicted_evidence": evidence})
     write_json_lines(place / PREDICTIONS_NAME, lines)
 
@@ -322,9 +335,7 @@ def _notes(system: ClaimSystem, claims: Sequence[Claim], place: Path) -> list[st
     """Warnings about the figures."""
     notes = []
     unjudged = [
-        record["question"]
-        for record in json_records(place / runner.RECORDS_NAME)
-        if "notice" in record
+        record.question for record in read_records(place / runner.RECORDS_NAME) if record.notice
     ]
     if unjudged:
         notes.append(

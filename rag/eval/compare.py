@@ -5,16 +5,17 @@ correction.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
 from rag.core.arrays import Float64
 from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.eval.figures import find_figure, main_figures
+from rag.eval.records import QuestionRecord
 from rag.eval.results import Evaluation
-from rag.eval.scoring import figure_columns
 from rag.eval.settings import EvaluationSettings
+from rag.eval.summary import figure_columns
 from rag.metrics.significance import PairedTest, compare_paired, holm
 
 
@@ -119,13 +120,14 @@ def _aligned(evaluation: Evaluation, first: Evaluation) -> dict[str, Float64]:
                 f"{first.metrics[key]!r} and {evaluation.metrics[key]!r}",
                 hint="evaluate both on the same questions with the same profile",
             )
-    expected = {record["id"]: _content(record) for record in first.records()}
-    contents: dict[str, tuple[int, int | None]] = {}
-    scores: dict[str, Any] = {}
+    expected = {record.id: _content(record) for record in first.records()}
+    contents: dict[str, _Content] = {}
+    scores: dict[str, dict[str, float | None]] = {}
     for record in evaluation.records():
-        contents[record["id"]] = _content(record)
-        scores[record["id"]] = record["scores"]
-    odd = sorted({*contents} ^ {*expected})  # asked of one system alone
+        contents[record.id] = _content(record)
+        scores[record.id] = record.scores
+    # Questions that one system alone was asked.
+    odd = sorted({*contents} ^ {*expected})
     if not odd:
         odd = [key for key in expected if _differ(contents[key], expected[key])]
     if odd:
@@ -137,13 +139,22 @@ def _aligned(evaluation: Evaluation, first: Evaluation) -> dict[str, Float64]:
     return figure_columns([scores[key] for key in expected])
 
 
-def _content(record: dict[str, Any]) -> tuple[int, int | None]:
+class _Content(NamedTuple):
     """Hashes of question and answers; None without answers, as where a run of ids alone was
     judged.
     """
-    return hash(record["question"]), hash(tuple(record["answers"])) if record["answers"] else None
+
+    question: int
+    answers: int | None
 
 
-def _differ(a: tuple[int, int | None], b: tuple[int, int | None]) -> bool:
+def _content(record: QuestionRecord) -> _Content:
+    answers = hash(tuple(record.answers)) if record.answers else None
+    return _Content(hash(record.question), answers)
+
+
+def _differ(a: _Content, b: _Content) -> bool:
     """Whether two records are of other questions, or of other answers where both have some."""
-    return a[0] != b[0] or (a[1] != b[1] and None not in (a[1], b[1]))
+    if a.question != b.question:
+        return True
+    return a.answers != b.answers and None not in (a.answers, b.answers)

@@ -4,15 +4,15 @@ answered.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from rag.core.errors import MismatchedArtifactError
 from rag.core.files import atomic_path, fsync_path, records_of_journal
 from rag.core.types import Claim, Question
+from rag.eval.records import QuestionRecord
 
 Asked = TypeVar("Asked", Question, Claim)
 
@@ -40,11 +40,11 @@ class Journal:
             if not record.get("failure"):
                 self.answered[name] = str(record.get("question"))
 
-    def append(self, records: Sequence[Mapping[str, Any]]) -> None:
+    def append(self, records: Sequence[QuestionRecord]) -> None:
         """Add records; a kill loses at most these."""
         with open(self.path, "a", encoding="utf-8") as file:
-            file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
-        self._ids += [record["id"] for record in records]
+            file.writelines(record.to_line() for record in records)
+        self._ids += [record.id for record in records]
 
     def unanswered(self, questions: Iterator[Asked]) -> Iterator[Asked]:
         """The questions that still have to be asked.

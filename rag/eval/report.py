@@ -1,19 +1,19 @@
 """A self-contained HTML page about an evaluation, or several side by side."""
 
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from io import StringIO
-from typing import Any
 
 from rag.core.errors import ConfigError, MissingDependencyError
 from rag.core.optional import require
 from rag.eval.compare import compare_evaluations, depth_of
 from rag.eval.figures import find_figure, main_figures
+from rag.eval.records import QuestionRecord
 from rag.eval.results import Evaluation, percent, with_interval
 from rag.eval.scoring import STAGES
 
-Record = Mapping[str, Any]
-_WORST = 20  # questions shown for each system
+# Questions shown for each system.
+_WORST = 20
 
 
 def render_report(evaluations: Sequence[Evaluation]) -> str:
@@ -46,17 +46,14 @@ def render_report(evaluations: Sequence[Evaluation]) -> str:
             if (find_figure(name).depth or 0) <= least_depth:
                 figures[name] = None
     main = main_figures(figures)
+    worst = [(each.name, worst_records(each.records(), _WORST)) for each in evaluations]
     return environment.get_template("report.html").render(
         evaluations=evaluations,
         first=evaluations[0].metrics,
         figures=[*main, *(name for name in figures if name not in main)],
         compared=compare_evaluations(evaluations) if len(evaluations) > 1 else [],
         plots=draw_plots(evaluations),
-        worst=[
-            (e.name, records)
-            for e in evaluations
-            if (records := worst_records(e.records(), _WORST))
-        ],
+        worst=[(name, records) for name, records in worst if records],
     )
 
 
@@ -64,12 +61,15 @@ def draw_plots(evaluations: Sequence[Evaluation]) -> list[str]:
     """Two plots as SVG: answers over retrieved passages, and correctness over confidence; those
     that there are figures for, and none without matplotlib.
     """
-    curves = [(e.name, e.metrics["curve"], "k", "value") for e in evaluations if e.metrics["curve"]]
-    bins = [
-        (e.name, e.metrics["calibration"]["bins"], "confidence", "accuracy")
-        for e in evaluations
-        if e.metrics["calibration"]
-    ]
+    curves = []
+    bins = []
+    for evaluation in evaluations:
+        curve = evaluation.metrics["curve"]
+        calibration = evaluation.metrics["calibration"]
+        if curve:
+            curves.append((evaluation.name, curve, "k", "value"))
+        if calibration:
+            bins.append((evaluation.name, calibration["bins"], "confidence", "accuracy"))
     try:
         require("matplotlib", extra="report")
     except MissingDependencyError:
@@ -107,24 +107,25 @@ def draw_plots(evaluations: Sequence[Evaluation]) -> list[str]:
     return plots
 
 
-def worst_records(records: Iterable[Record], limit: int) -> list[Record]:
+def worst_records(records: Iterable[QuestionRecord], limit: int) -> list[QuestionRecord]:
     """The most confident wrong answers; without a reader, the questions whose answer was retrieved
     at the lowest rank or not at all.
 
     Questions without accepted answers are never shown, as nothing shows that they went wrong.
     """
 
-    def badness(record: Record) -> float | None:
-        scores = record["scores"]
+    def badness(record: QuestionRecord) -> float | None:
+        scores = record.scores
         if scores.get("em") is not None:
-            return None if scores["em"] == 1.0 else float(record.get("confidence") or 0.0)
-        if scores.get("mrr") is not None and record["first_rank"] != 1:
-            return float(record["first_rank"] or 10**6)
+            return None if scores["em"] == 1.0 else record.confidence or 0.0
+        if scores.get("mrr") is not None and record.first_rank != 1:
+            return record.first_rank or 1e6
         return None
 
-    ranked = (
-        (value, -order, record)
-        for order, record in enumerate(records)
-        if (value := badness(record)) is not None
-    )
-    return [record for _, _, record in heapq.nlargest(limit, ranked, key=lambda item: item[:2])]
+    ranked = []
+    for order, record in enumerate(records):
+        value = badness(record)
+        if value is not None:
+            ranked.append((value, -order, record))
+    worst = heapq.nlargest(limit, ranked, key=lambda item: item[:2])
+    return [record for _, _, record in worst]

@@ -9,8 +9,8 @@ from typing import Any
 from rag.core.errors import ConfigError, DataError
 from rag.core.files import read_json
 from rag.core.log import text_table
-from rag.data.files.rows import json_records
 from rag.eval.figures import GROUP_FIGURES, find_figure, main_figures
+from rag.eval.records import QuestionRecord, read_records
 from rag.eval.runner import METRICS_NAME, RECORDS_NAME
 from rag.metrics.significance import Interval
 
@@ -43,9 +43,9 @@ class Evaluation:
             name: Interval.from_json(values) for name, values in self.metrics["figures"].items()
         }
 
-    def records(self) -> Iterator[dict[str, Any]]:
+    def records(self) -> Iterator[QuestionRecord]:
         """One record per question: question, retrieved passages, answers and scores."""
-        return json_records(self.place / RECORDS_NAME)
+        return read_records(self.place / RECORDS_NAME)
 
     def __str__(self) -> str:
         figures = self.metrics["figures"]

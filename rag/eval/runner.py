@@ -40,13 +40,15 @@ from rag.core.manifest import differences
 from rag.core.optional import installed_version
 from rag.core.types import Passage, Question
 from rag.data.examples import Candidate, Example, write_run
-from rag.data.files.rows import json_records, write_json_lines
+from rag.data.files.rows import write_json_lines
 from rag.data.questions import draw_sample
 from rag.data.text import REGEX_PROFILE
 from rag.eval.journal import Journal
-from rag.eval.scoring import QuestionOutcome, score_outcomes, summarise
+from rag.eval.records import QuestionRecord, read_records
+from rag.eval.scoring import QuestionOutcome, score_outcomes
 from rag.eval.settings import EvaluationSettings
 from rag.eval.source import QuestionSource
+from rag.eval.summary import summarise
 from rag.eval.systems import System
 from rag.policies import open_policy
 
@@ -111,7 +113,7 @@ def evaluate(
         write_predictions(place / RECORDS_NAME, place, settings.profile)
         metrics: dict[str, Any] = {
             **header,
-            **summarise(json_records(place / RECORDS_NAME), settings),
+            **summarise(read_records(place / RECORDS_NAME), settings),
             "fingerprint": mark,
             "wall_s": {"asking": round(asking_s, 3), "all": round(time.monotonic() - started, 3)},
         }
@@ -246,7 +248,7 @@ def _ask_all(
     journal = open_journal(place)
     unanswered = journal.unanswered(_noting(stream, order))
     # Of questions at which the server failed, since the last one that it answered.
-    unwritten = list[dict[str, Any]]()
+    unwritten = list[QuestionRecord]()
     with (
         disk_errors(journal.path),
         Progress(count, "questions", "evaluate", initial=len(journal.answered)) as progress,
@@ -322,30 +324,27 @@ def write_predictions(records_path: Path, out: Path, profile: str) -> None:
     A question without an answer gets "".
     """
 
-    def records() -> Iterator[dict[str, Any]]:  # opened anew for every file
-        return json_records(records_path)
-
+    # The records are read anew for every file.
     try:
-        write_run(out / "run.trec", map(_ranking, records()))
+        write_run(out / "run.trec", map(_ranking, read_records(records_path)))
     except DataError as error:
         get_logger(__name__).warning("run.trec is not written: %s", error.message)
-    first = next(iter(records()), None)
-    if first is None or "prediction" not in first:
-        return
-    answers = {record["id"]: record.get("prediction") or "" for record in records()}
+    answers: dict[str, str] = {}
+    for record in read_records(records_path):
+        if "prediction" not in record.model_fields_set:
+            return
+        answers[record.id] = record.prediction or ""
     atomic_write_json(out / "predictions.squad.json", answers)
     pairs = (
-        {"question": record["question"], "prediction": answers[record["id"]]}
-        for record in records()
+        {"question": record.question, "prediction": answers[record.id]}
+        for record in read_records(records_path)
     )
     write_json_lines(out / "predictions.nq_open.jsonl", pairs)
     if profile == "hotpot":
-        facts = {record["id"]: record.get("facts") or [] for record in records()}
+        facts = {record.id: record.facts or [] for record in read_records(records_path)}
         atomic_write_json(out / "predictions.hotpot.json", {"answer": answers, "sp": facts})
 
 
-def _ranking(record: dict[str, Any]) -> Example:
-    hits = (
-        Candidate(Passage(h["id"], "", ""), "retrieved", score=h["score"]) for h in record["hits"]
-    )
-    return Example(record["id"], "", candidates=tuple(hits))
+def _ranking(record: QuestionRecord) -> Example:
+    hits = (Candidate(Passage(hit.id, "", ""), "retrieved", score=hit.score) for hit in record.hits)
+    return Example(record.id, "", candidates=tuple(hits))

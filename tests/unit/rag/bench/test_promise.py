@@ -16,16 +16,14 @@ def write_results(folder: Path, n: int, skill: float) -> str:
     draw = np.random.default_rng(5)
     logits = draw.normal(skill, 2.0, n)
     chances = (1 / (1 + np.exp(-logits))).tolist()
-    records = [
-        {
-            "n_best": [{"confidence": chance}],
-            "scores": {"em": float(draw.random() < chance)},
-            "answers": ["x"],
-        }
-        for chance in chances
-    ]
-    nothing = {"n_best": [], "scores": {"em": None}, "answers": []}
-    records += [*[nothing] * 40, {"kind": "list"}]
+    common = {"id": "q", "question": "Who?", "stage": None, "hits": [], "timings_ms": {}}
+    nothing = {**common, "scores": {"em": None}, "answers": []}
+    records = [nothing] * 40
+    for chance in chances:
+        answer = {"text": "x", "confidence": chance, "score": 0.0, "passage_id": "p"}
+        scores = {"em": float(draw.random() < chance)}
+        records.append({**common, "n_best": [answer], "scores": scores, "answers": ["x"]})
+    records.append({**nothing, "kind": "list"})
     folder.mkdir()
     write_json_lines(folder / "per_question.jsonl", records)
     atomic_write_json(folder / "metrics.json", {"kind": "evaluation"})

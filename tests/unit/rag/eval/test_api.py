@@ -52,12 +52,12 @@ def test_evaluate_and_compare_from_python(index: Path, tmp_path: Path) -> None:
     assert result.figures["R@5"].n == 4  # gold passages were found in the index by their text
     assert result.figures["top2"].low < 1.0
     assert "Answer in top 1" in str(result)
-    assert [record["id"] for record in result.records()] == ["q0", "q1", "q2", "q3"]
+    assert [record.id for record in result.records()] == ["q0", "q1", "q2", "q3"]
     assert (result.place / REPORT_NAME).is_file()
     once = rag.evaluate(
         index=index, questions=iter(QUESTIONS), reader=False
     )  # an iterator is read once
-    assert [record["id"] for record in once.records()] == ["q0", "q1", "q2", "q3"]
+    assert [record.id for record in once.records()] == ["q0", "q1", "q2", "q3"]
     other = rag.evaluate(index=index, questions=QUESTIONS, reader=False, ks=(1, 2), seed=1)
     [*rows] = rag.compare([result, other], report=tmp_path / "page.html")
     assert {row.figure for row in rows} == {"top1", "mrr", "nDCG@10", "RR", "R@5", "R@20"}
@@ -155,7 +155,7 @@ def test_a_beir_folder_that_was_split_is_judged_by_document(beir: Path, tmp_path
     assert result.figures["RR"].value == result.figures["nDCG@10"].value == 1.0
     assert (result.figures["RR"].n, result.figures["R@5"].value) == (4, 1.0)
     assert "the gold ids of 4 questions name documents" in str(result)
-    assert all(record["hits"][0]["is_gold"] for record in result.records())
+    assert all(record.hits[0].is_gold for record in result.records())
 
     mined = tmp_path / "mined.json"
     done = run_command(
@@ -205,7 +205,7 @@ def test_questions_that_could_not_be_read_are_told(
 
 def test_the_gold_passages_alone_are_read_without_an_index(tmp_path: Path) -> None:
     result = rag.evaluate(questions=QUESTIONS, gold=True)
-    answers = [record["prediction"] for record in result.records()]
+    answers = [record.prediction for record in result.records()]
     assert answers == ["in the Black Forest", "in the North Sea", "Oslo", "Rome"]
     assert result.figures["em"].value == 0.5
     assert result.metrics["settings"]["gold"]

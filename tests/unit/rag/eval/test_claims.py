@@ -87,7 +87,7 @@ def test_given_evidence_is_judged_within_the_labels_of_each_set(tmp_path: Path) 
     ]
     claims = written(tmp_path / "claims.jsonl", rows)
     result = rag.evaluate(claims=claims, gold=True, verifier=WordVerifier(), by=("set",))
-    predicted = [record["prediction"] for record in result.records()]
+    predicted = [record.prediction for record in result.records()]
     assert predicted == [
         *("supported", "refuted", "refuted", "not_supported", "supported"),
         "supported",

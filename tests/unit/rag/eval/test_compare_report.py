@@ -11,6 +11,7 @@ import pytest
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.types import AnswerSet, Question
 from rag.eval.compare import compare_evaluations
+from rag.eval.records import QuestionRecord
 from rag.eval.report import render_report, worst_records
 from rag.eval.results import Evaluation, load_evaluation, load_evaluations, with_interval
 from rag.eval.settings import EvaluationSettings
@@ -191,11 +192,13 @@ def test_report_side_by_side(pair: list[Evaluation]) -> None:
 
 
 def test_worst_questions_are_the_most_confident_mistakes() -> None:
+    common = {"question": "Who?", "answers": ["x"], "stage": None, "hits": [], "timings_ms": {}}
+    outcomes = [(1.0, 0.9), (0.0, 0.2), (0.0, 0.8), (None, 0.99), (0.0, 0.8)]
     rows = [
-        {"id": i, "scores": {"em": em}, "confidence": c}
-        for i, (em, c) in enumerate([(1.0, 0.9), (0.0, 0.2), (0.0, 0.8), (None, 0.99), (0.0, 0.8)])
+        QuestionRecord(id=str(number), scores={"em": em}, confidence=confidence, **common)
+        for number, (em, confidence) in enumerate(outcomes)
     ]
-    assert [row["id"] for row in worst_records(rows, 3)] == [2, 4, 1]
+    assert [row.id for row in worst_records(rows, 3)] == ["2", "4", "1"]
 
 
 def test_without_matplotlib_the_page_has_tables_alone(
