@@ -5,6 +5,7 @@ A change is accepted once it is on disk, and made together with others, see `ser
 
 import json
 import math
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -55,6 +56,13 @@ _MOST_METADATA = 10_000  # characters as JSON: they are stored with every passag
 _IN_WORDS = {int: "a number", float: "a number", list: "a list", dict: "an object"}
 _HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"}
 _TEXTS = ("markdown", "rst", "asciidoc", "org", "latex", "text", "csv", "code", "ipynb")
+# Media types of what a browser shows; all else is downloaded.
+_SHOWN = {
+    "pdf": "application/pdf",
+    "html": "text/html",
+    **dict.fromkeys(_TEXTS, "text/plain"),
+}
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f]")
 Name = Annotated[str, StringConstraints(strict=True)]
 _NO_SCRIPTS = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
@@ -237,9 +245,8 @@ def _problem(documents: Sequence[Document]) -> str:
         fault = fault_of(document, seen)
         if fault is not None:
             return f"documents.{number}: {fault.reason} ({fault.detail})"
-        if any(
-            char < " " or char == "\x7f" for char in document.id
-        ):  # no path of a URL could name it
+        # No path of a URL could name it.
+        if _CONTROLS.search(document.id):
             return f"documents.{number}: control character (id {document.id!r})"
     return ""
 
@@ -293,20 +300,19 @@ def validated(validate: Callable[[Any], Body], value: Any) -> Body:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"]))
-        if first["type"] in ("missing", "string_type") and where.endswith(
-            (".id", ".text", ".title")
-        ):
-            what = (
-                "missing"
-                if first["type"] == "missing"
-                else f"found {_IN_WORDS.get(type(first['input']), 'no text')}"
-            )
-            raise invalid_request(
-                f"{where}: {what}, expected text", "nothing was changed"
-            ) from None
-        raise invalid_request(
-            describe(first), METADATA_HINT if "metadata" in where else ""
-        ) from None
+        is_text = where.endswith((".id", ".text", ".title"))
+        message = describe(first)
+        hint = ""
+        if is_text and first["type"] == "missing":
+            message = f"{where}: missing, expected text"
+            hint = "nothing was changed"
+        elif is_text and first["type"] == "string_type":
+            found = _IN_WORDS.get(type(first["input"]), "no text")
+            message = f"{where}: found {found}, expected text"
+            hint = "nothing was changed"
+        elif "metadata" in where:
+            hint = METADATA_HINT
+        raise invalid_request(message, hint) from None
 
 
 @router.get("/v1/documents", tags=["documents"], response_model_exclude_unset=True)
@@ -408,15 +414,13 @@ async def file(path: str, request: Request, engine: AppEngine, page: str = "") -
         number = await engine.threads.in_thread(number_of_page, place, page)
         # relative, for proxies that serve this below another path
         return RedirectResponse(f"./{quote(path.rsplit('/', 1)[-1])}#page={number}", 303)
-    if kind == "pdf":  # a sandbox would stop the browser's own viewer
-        return FileResponse(place, media_type="application/pdf", headers=_HEADERS)
-    media_type = "text/html" if kind == "html" else "text/plain" if kind in _TEXTS else None
-    return FileResponse(
-        place,
-        media_type=media_type or "application/octet-stream",
-        headers={**_HEADERS, "Content-Security-Policy": _NO_SCRIPTS},
-        filename=None if media_type else place.name,
-    )
+    headers = _HEADERS
+    if kind != "pdf":  # a sandbox would stop the browser's own viewer
+        headers = {**_HEADERS, "Content-Security-Policy": _NO_SCRIPTS}
+    if kind in _SHOWN:
+        return FileResponse(place, media_type=_SHOWN[kind], headers=headers)
+    unknown = "application/octet-stream"
+    return FileResponse(place, media_type=unknown, headers=headers, filename=place.name)
 
 
 def _indexed(pipeline: Pipeline, path: str) -> tuple[bool, list[Passage]]:

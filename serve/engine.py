@@ -244,11 +244,11 @@ class Engine:
         Raises:
             ApiError: 499 if the client disconnects, 504 at the time limit.
         """
-        working, gone = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(request))
+        working = asyncio.ensure_future(work)
+        gone = asyncio.ensure_future(_disconnected(request))
+        both = (working, gone)
         try:
-            await asyncio.wait(
-                {working, gone}, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED
-            )
+            await asyncio.wait(both, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
             if working.done():
                 return working.result()
             if gone.done():
@@ -256,27 +256,30 @@ class Engine:
             hint = "try again, ask fewer questions at once, or lower top_k"
             raise ApiError(504, "timeout", f"no answer within {limit_s:g} s", hint=hint)
         finally:
-            working.cancel()
-            gone.cancel()
-            await asyncio.gather(working, gone, return_exceptions=True)
+            for task in both:
+                task.cancel()
+            await asyncio.gather(*both, return_exceptions=True)
 
     async def _batched(
         self, job: Job, questions: list[str], request_id: str
     ) -> list[dict[str, Any]]:
         if len(job.scope.shelves) == 1:
             await self._open(self.shelf(job.scope))
-        batcher = self._readings if job.kind == "ask" and self._readings else self.batcher
+        batcher = self.batcher
+        if job.kind == "ask" and self._readings is not None:
+            batcher = self._readings
         step = batcher.max_size if job.takes_turns else len(questions)
-        results, start = list[tuple[dict[str, Any], float]](), 0
-        try:
-            for start in range(0, len(questions), step):
-                results += await batcher.submit(job, questions[start : start + step])
-        except ItemFailed as failed:
-            raise _failure(failed, job, questions, start + failed.number, request_id) from None
-        return [
-            {**result, "timings_ms": {"queue": round(wait_s * 1000.0, 3)} | result["timings_ms"]}
-            for result, wait_s in results
-        ]
+        results = list[dict[str, Any]]()
+        for start in range(0, len(questions), step):
+            try:
+                batch = await batcher.submit(job, questions[start : start + step])
+            except ItemFailed as failed:
+                number = start + failed.number
+                raise _failure(failed, job, questions, number, request_id) from None
+            for result, wait_s in batch:
+                timings_ms = {"queue": round(wait_s * 1000.0, 3), **result["timings_ms"]}
+                results.append({**result, "timings_ms": timings_ms})
+        return results
 
     def _run_batch(
         self, job: Hashable, questions: list[str]

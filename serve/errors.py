@@ -21,6 +21,8 @@ from rag.core.errors import QuestionError
 from rag.core.types import as_unicode
 from rag.data.filters import FilterError
 
+_SEE_PATHS = "GET /openapi.json lists the paths and methods of this server"
+
 
 class ErrorBody(BaseModel):
     """What went wrong and what to do; `type` and `param` are for OpenAI's clients."""
@@ -70,8 +72,8 @@ def refused(
 def shutting_down() -> ApiError:
     """The error for requests that the server will not answer before it stops."""
     headers = {"Retry-After": "5", "Connection": "close"}
-    message, hint = "the server is shutting down", "ask another instance"
-    return ApiError(503, "shutting_down", message, hint=hint, headers=headers)
+    message = "the server is shutting down"
+    return ApiError(503, "shutting_down", message, "ask another instance", headers)
 
 
 def error_response(error: ApiError, scope: Scope) -> JSONResponse:
@@ -112,37 +114,39 @@ def add_error_handlers(app: FastAPI, rejected: Counter) -> None:
 
 
 def _from_http(request: Request, error: HTTPException) -> ApiError:
-    path, hint = (
-        request.url.path[:200],
-        "GET /openapi.json lists the paths and methods of this server",
-    )
-    if error.status_code == 404:
+    status = HTTPStatus(error.status_code)
+    path = request.url.path[:200]
+    is_form = request.headers.get("content-type", "").startswith("multipart/")
+    message = status.phrase.lower()
+    hint = ""
+    if status == 404:
         message = f"there is nothing at {path}"
+        hint = _SEE_PATHS
         if path == "/v1/admin/reload":
             hint = "a new index is taken up by itself; SIGHUP opens index and models anew"
-    elif error.status_code == 405:
+    elif status == 405:
         message = f"{request.method} is not possible at {path}"
-    elif error.status_code == 400 and request.headers.get("content-type", "").startswith(
-        "multipart/"
-    ):
+        hint = _SEE_PATHS
+    elif status == 400 and is_form:
         message = f"the form could not be read: {str(error.detail)[:200]}"
         hint = "send files as form fields, such as curl -F file=@guide.pdf"
-    elif error.status_code == 400:
-        message, hint = "the request could not be read", "send a JSON object in UTF-8"
-    else:
-        message, hint = HTTPStatus(error.status_code).phrase.lower(), ""
-    code = HTTPStatus(error.status_code).name.lower()  # "not_found", "method_not_allowed", …
-    return ApiError(error.status_code, code, message, hint=hint, headers=error.headers)
+    elif status == 400:
+        message = "the request could not be read"
+        hint = "send a JSON object in UTF-8"
+    # The codes are "not_found", "method_not_allowed", …
+    return ApiError(status, status.name.lower(), message, hint, error.headers)
 
 
 def _from_validation(request: Request, error: RequestValidationError) -> ApiError:
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    is_json = media_type == "application/json" or media_type.endswith("+json")
     has_body = request.method != "GET" and request.headers.get("content-length", "1") != "0"
-    if has_body and media_type != "application/json" and not media_type.endswith("+json"):
-        actual = f"content type {media_type!r}" if media_type else "no content type"
-        message, hint = f"{actual}, expected 'application/json'", "Content-Type: application/json"
-        return ApiError(415, "unsupported_media_type", message, hint=f"send the header {hint}")
-    problems = [describe(problem) for problem in error.errors()[:5]]
+    if has_body and not is_json:
+        found = f"content type {media_type!r}" if media_type else "no content type"
+        message = f"{found}, expected 'application/json'"
+        hint = "send the header Content-Type: application/json"
+        return ApiError(415, "unsupported_media_type", message, hint)
+    problems = map(describe, error.errors()[:5])
     hint = f"GET /openapi.json describes the request of {request.url.path}"
     if request.url.path == "/v1/ask":
         hint += '; it takes {"question": "Who wrote Faust?"}'

@@ -70,7 +70,9 @@ class Gate:
         started = time.perf_counter()
         state: dict[str, Any] = scope.setdefault("state", {})
         request_id = Headers(scope=scope).get("x-request-id", "")
-        state["request_id"] = request_id if _REQUEST_ID.fullmatch(request_id) else uuid.uuid4().hex
+        if not _REQUEST_ID.fullmatch(request_id):
+            request_id = uuid.uuid4().hex
+        state["request_id"] = request_id
         state["log_fields"] = {}
         route = self._path_of(scope)  # before a mounted application changes the scope
         status = 0
@@ -94,9 +96,8 @@ class Gate:
                 await error_response(shutting_down(), scope)(scope, receive, send_wrapped)
         except Exception:
             log.exception("request failed", extra={"request_id": state["request_id"]})
-            if (
-                status != 0
-            ):  # part of the response is sent: break the connection, which is not complete
+            if status != 0:
+                # Part of the response is sent: the connection breaks, which tells the client.
                 raise
             message = "the server failed to answer this request"
             hint = "try again; the server's log has the reason under this request id"

@@ -32,12 +32,12 @@ from serve.settings import ServeSettings
 from serve.shelves import open_pipeline
 from serve.workers import CANNOT_START, Workers, handling
 
-_KEEP_ALIVE_S = (
-    75  # for an idle connection: proxies keep theirs for 60 s, and a closed one costs a request
-)
+# For an idle connection: proxies keep theirs for 60 s, and one that is closed costs a request.
+_KEEP_ALIVE_S = 75
 _SIGNS_S = 1  # between two signs of life of a worker
 BACKLOG = 1024  # connections that the system keeps until they are accepted
-_ACCEPTED_AT_ONCE = 32  # some hundred are open beyond the limit before the first of them is closed
+# Some hundred are open beyond the limit before the first of them is closed.
+_ACCEPTED_AT_ONCE = 32
 _LOCK = "run.lock"
 
 
@@ -56,8 +56,10 @@ def run_server(settings: ServeSettings) -> None:
         read_manifest(settings.index)
     with bind(settings.host, settings.port) as listener, run_folder() as folder:
         print(f"listening on {_url(listener)}", flush=True)
-        serve = _serve if settings.workers == 1 else _supervise
-        serve(settings, listener, folder)
+        if settings.workers == 1:
+            _serve(settings, listener, folder)
+        else:
+            _supervise(settings, listener, folder)
 
 
 @contextmanager
