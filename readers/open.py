@@ -22,6 +22,7 @@ _OPENERS = {
     "endpoint": "readers.llm.endpoint:open_endpoint",
     "llm": "readers.llm.local:open_local",
     "generative": "readers.generative.reader:GenerativeReader.load",
+    "tuned": "readers.llm.tuned:open_tuned",
 }
 _ARCHITECTURES = {  # the end of a checkpoint's architecture → the kind that reads with it
     "ForQuestionAnswering": "extractive",

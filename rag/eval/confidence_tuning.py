@@ -19,6 +19,7 @@ from rag.core.log import Progress
 from rag.core.types import Question
 from rag.data.questions import draw_sample, read_questions
 from rag.data.text import AnswerMatcher, exact_match
+from rag.eval.language_model_tuning import tune_language_model
 from rag.eval.settings import EvaluationSettings
 from rag.eval.source import check_selection_split
 from rag.eval.systems import AnswersQuestions, System, system_of
@@ -28,6 +29,8 @@ from rag.pipeline import Pipeline
 from readers.confidence import fit_shift
 from readers.extractive.files import save_calibrated
 from readers.extractive.reader import ExtractiveReader
+from readers.llm.reader import LanguageModelReader
+from readers.llm.tuned import save_tuned
 from readers.manifest import Calibration
 
 _FOLDS = 5
@@ -41,7 +44,8 @@ class ConfidenceTuning:
     """Outcome of `tune_confidence`.
 
     Attributes:
-        calibration: the reader's calibration, fitted to the corpus.
+        calibration: the reader's calibration, fitted to the corpus; of a language model, the number
+            of its answers alone.
         n, unanswerable: number of questions, and of those without an answer in what was retrieved.
         ece_before: expected calibration error of the first answer's confidence as it is.
         ece_after: the same of each fifth of the questions with the confidence fitted on the others.
@@ -127,20 +131,31 @@ def fit_confidence(
     settings: EvaluationSettings,
     **opening: Unpack[OpenOptions],
 ) -> ConfidenceTuning:
-    """Fit the confidence of an extractive reader to a corpus and write the reader with it into
-    `out`.
+    """Fit the confidence of an extractive reader or of a language model to a corpus and write the
+    reader with it into `out`.
 
     Raises:
-        ConfigError: the reader is not a folder of an extractive one, or `out` is not for it.
+        ConfigError: the reader is neither a folder of an extractive one nor a language model, or
+            `out` is not for it.
+        DataError: there are too few questions.
     """
     check_target(out, folder=True, is_new=True)
     reader = opening.get("reader")
     pipeline = Pipeline.open(index, **opening)
+    if isinstance(pipeline.reader, LanguageModelReader):
+        second = pipeline.reader.tuned(None, ExtractiveReader.load())
+        found = tune_language_model(pipeline, second, questions, settings)
+        save_tuned(str(reader), out, found.fitted, found.n)
+        calibration = Calibration(questions=found.n)
+        return ConfidenceTuning(
+            calibration, found.n, found.unanswerable, found.ece_before, found.ece_after
+        )
     is_folder = reader is None or isinstance(reader, str | Path)
     if not is_folder or not isinstance(pipeline.reader, ExtractiveReader):
         raise ConfigError(
-            f"{reader} is a {type(pipeline.reader).__name__}, expected an extractive reader",
-            hint="leave {reader} out, or give a folder of `rag train reader`",
+            f"{reader} is a {type(pipeline.reader).__name__}, expected an extractive reader or a "
+            "language model",
+            hint="leave {reader} out, or give a folder of `rag train reader`, or openai:BASE_URL#MODEL",
             arguments=("reader",),
         )
     tuning = tune_confidence(pipeline, questions, pipeline.reader.calibration, settings)

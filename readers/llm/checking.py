@@ -2,7 +2,6 @@
 passages that it cites.
 """
 
-import math
 from collections.abc import Sequence
 from itertools import chain
 
@@ -17,32 +16,24 @@ _WORDS_ELSEWHERE = "its words stand in a passage that it does not cite"
 _QUOTE_ELSEWHERE = "it stands in a passage that it does not cite"
 _NOWHERE = "the passages do not say so"
 _MOST_SHORT_WORDS = 15
-_DOUBT = 0.2  # factor on the confidence of an unsupported answer
 
 
 def to_result(
-    request: ReadRequest,
-    statements: Sequence[Statement],
-    log_p: float | None,
-    read: Sequence[int],
-    style: Style = "short",
+    request: ReadRequest, statements: Sequence[Statement], read: Sequence[int], style: Style
 ) -> AnswerSet:
-    """The reply as an answer with evidence and all its citations.
+    """The reply as an answer with evidence and all its citations, without its confidence.
 
     Evidence is the first cited passage that contains the answer literally, else the first cited one,
     if it supports the answer, else any that contains it, else the one with most of its words. An
-    answer of which a statement is not supported has `is_supported` False, a `note`, and "no answer"
-    as the likelier outcome. A long reply in place of a short one is cut to the sentences that the
-    passages support, if there are any; the note has the others. The confidence is the model's
-    probability of the reply if it returns one, else 0.5; neither is calibrated.
+    answer of which a statement is not supported has `is_supported` False and a `note`. A long reply
+    in place of a short one is cut to the sentences that the passages support, if there are any; the
+    note has the others.
 
     Args:
-        log_p: log-probability of the reply, if the model returns it.
         read: the passages that the model was shown, by their numbers in the request; at least one.
     """
-    probability = 0.5 if log_p is None else math.exp(min(0.0, log_p))
     if not statements:
-        return AnswerSet(request.question, (), 1.0 if log_p is None else probability)
+        return AnswerSet(request.question, (), 1.0)
     readable = request.passages
     passages = [readable[number] for number in read]
     notes = []
@@ -75,20 +66,18 @@ def to_result(
     span = spans[evidence]
     if span is not None:
         answer = passages[evidence].text[slice(*span)]
-    if unsupported:
-        probability *= _DOUBT
     places = [request.evidence(number, place) for number, place in zip(read, spans, strict=True)]
     cites_more = any(number != evidence for number in cited)
     best = Answer(
         answer,
-        probability,
-        probability,
+        0.0,
+        0.0,
         places[evidence],
         citations=tuple(places[number] for number in cited) if cites_more else (),
         is_supported=not unsupported,
         note="; ".join(notes),
     )
-    return AnswerSet(request.question, (best,), 1.0 - probability if unsupported else 0.0)
+    return AnswerSet(request.question, (best,), 0.0)
 
 
 def _shortened(

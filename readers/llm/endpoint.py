@@ -98,8 +98,7 @@ class Endpoint:
             )
             choice = reply.choices[0]
             text = choice.message.content
-            tokens = getattr(getattr(choice, "logprobs", None), "content", None) or ()
-            log_p = sum(float(token.logprob) for token in tokens)
+            tokens = _tokens(choice)
         except self._server.api.OpenAIError as error:
             if self._more and "logprob" in str(error):  # the endpoint refuses this parameter
                 self._more = {}
@@ -115,10 +114,22 @@ class Endpoint:
         if "response_format" in more and not text.lstrip().startswith("{"):
             # The server ignores what it does not know.
             self.takes_schemas = False
-        return Completion(text, log_p if tokens else None)
+        return Completion(text, tokens)
 
     def _explained(self, error: Exception) -> ReaderError:
         """What went wrong and what to do, from an error of the package or of an odd reply."""
         status, reason, hint = self._server.explain(error)
         kind = ReaderError if status in _REFUSED else EndpointError
         return kind(reason, hint=hint)
+
+
+def _tokens(choice: Any) -> tuple[tuple[bytes, float], ...]:
+    """The tokens of a choice with their log-probabilities, if the server gives them."""
+    listed = getattr(getattr(choice, "logprobs", None), "content", None) or ()
+    tokens = []
+    for token in listed:
+        # A token may be a part of a character.
+        characters = getattr(token, "bytes", None)
+        piece = str(token.token).encode() if characters is None else bytes(characters)
+        tokens.append((piece, float(token.logprob)))
+    return tuple(tokens)

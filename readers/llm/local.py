@@ -71,15 +71,29 @@ class LocalModel:
         max_tokens: int,
         schema: Mapping[str, Any] | None = None,
     ) -> Completion:
-        """The greedy continuation, and its log-probability; a schema is ignored."""
+        """The greedy continuation, and the log-probabilities of its tokens; a schema is ignored."""
         prompt = self._prompt(messages)
         ids = torch.tensor([prompt], device=self._model.device)
         mask = torch.ones_like(ids)
         output = self._model.generate(ids, attention_mask=mask, max_new_tokens=max_tokens)
         reply = output.sequences[0, len(prompt) :]
         logp = torch.stack(output.logits)[:, 0].float().log_softmax(-1)  # (T, V)
-        text = self._tokenizer.decode(reply, skip_special_tokens=True).strip()
-        return Completion(text, float(logp.gather(1, reply[:, None]).sum()))
+        chosen = logp.gather(1, reply[:, None])[:, 0].tolist()
+        pieces = self._pieces(reply)
+        text = b"".join(pieces).decode().strip()
+        return Completion(text, tuple(zip(pieces, chosen, strict=True)))
+
+    def _pieces(self, reply: torch.Tensor) -> list[bytes]:
+        """The text of each token in UTF-8; a character belongs to the token that completes it."""
+        pieces = list[bytes]()
+        done = 0
+        for end in range(1, len(reply) + 1):
+            # Tokenizers drop spaces where they decode a token alone.
+            text = self._tokenizer.decode(reply[:end], skip_special_tokens=True)
+            is_whole = end == len(reply) or not text.endswith("\ufffd")
+            pieces.append(text[done:].encode() if is_whole else b"")
+            done = len(text) if is_whole else done
+        return pieces
 
     def _prompt(self, messages: Sequence[dict[str, str]]) -> list[int]:
         """Token ids of the messages, up to where the reply begins."""

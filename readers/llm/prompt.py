@@ -45,10 +45,14 @@ _FORMS: Mapping[Form, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A model's completion of a prompt, and its log-probability, if the model returns it."""
+    """A model's completion of a prompt.
+
+    Attributes:
+        tokens: each token in UTF-8 with its log-probability, if the model returns them.
+    """
 
     text: str
-    log_p: float | None = None
+    tokens: tuple[tuple[bytes, float], ...] = ()
 
 
 @cache

@@ -1,7 +1,11 @@
 """The reader protocol over anything that completes a chat."""
 
+from __future__ import annotations
+
+import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -9,9 +13,12 @@ from pydantic import Field
 
 from rag.config import Config
 from rag.core.errors import ReaderError
+from rag.core.files import fingerprint
 from rag.core.log import get_logger
 from rag.core.types import AnswerSet, Passage
+from rag.data.text import f1
 from readers.llm.checking import to_result
+from readers.llm.confidence import Signs, answer_log_p, confidence
 from readers.llm.prompt import REPLY_SCHEMA, Completion, Form, prompt_messages
 from readers.llm.reply import Style, parse_reply
 from readers.protocols import Reader, ReadRequest, check_requests
@@ -93,17 +100,45 @@ def fit_messages(
     return None
 
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The answer to a question, and what predicts whether it is right; None without an answer."""
+
+    answers: AnswerSet
+    signs: Signs | None = None
+
+
 class LanguageModelReader(Reader):
     """A language model as a reader: one answer per question, with the passages that support it.
 
     See `Reader` for its attributes.
+
+    Args:
+        fitted: bias and slopes of `Signs.features`; None for a confidence that is not calibrated.
+        second: a reader whose agreement is a sign that an answer is right.
     """
 
-    def __init__(self, completer: Completer, settings: LanguageModelSettings) -> None:
+    def __init__(
+        self,
+        completer: Completer,
+        settings: LanguageModelSettings,
+        *,
+        fitted: Sequence[float] | None = None,
+        second: Reader | None = None,
+    ) -> None:
         self.completer: Completer = completer
         self.settings = settings
         self.name = completer.name
+        if fitted is not None:
+            # Another confidence is another reader, whatever was promised of the first.
+            self.name += f", confidence {fingerprint(list(fitted))[:8]}"
         self.max_concurrent = settings.parallel if completer.is_remote else 0
+        self._fitted = fitted
+        self._second = second
+
+    def tuned(self, fitted: Sequence[float] | None, second: Reader) -> LanguageModelReader:
+        """The same reader with a fitted confidence, or with what it is to be fitted on."""
+        return LanguageModelReader(self.completer, self.settings, fitted=fitted, second=second)
 
     def read(self, requests: Sequence[ReadRequest], n_best: int = 5) -> list[AnswerSet]:
         """Answer each question from its own passages; see `readers.protocols.Reader`.
@@ -115,29 +150,57 @@ class LanguageModelReader(Reader):
             ReaderError: not a single question could be read; the reason of the first.
         """
         check_requests(requests, n_best)
-        with ThreadPoolExecutor(max(1, min(self.max_concurrent, len(requests)))) as pool:
-            reading = [pool.submit(self._read, request) for request in requests]
         results = list[AnswerSet]()
         errors = list[ReaderError]()
-        for request, answer in zip(requests, reading, strict=True):
-            try:
-                results.append(answer.result())
-            except ReaderError as error:
-                errors.append(error)
-                results.append(AnswerSet(request.question, (), 1.0, failure=error.message))
+        for request, reading in zip(requests, self.readings(requests), strict=True):
+            if isinstance(reading, ReaderError):
+                errors.append(reading)
+                results.append(AnswerSet(request.question, (), 1.0, failure=reading.message))
+            else:
+                results.append(reading.answers)
         if errors and len(errors) == len(results):
             raise errors[0]
         for failure in errors[:_SHOWN_FAILURES]:
             log.warning("a question could not be read: %s", failure.message)
         return results
 
-    def _read(self, request: ReadRequest) -> AnswerSet:
+    def readings(self, requests: Sequence[ReadRequest]) -> list[Reading | ReaderError]:
+        """The answer to each question with its signs, or why there is none."""
+        with ThreadPoolExecutor(max(1, min(self.max_concurrent, len(requests)))) as pool:
+            replies = [pool.submit(self._read, request) for request in requests]
+        others: Sequence[AnswerSet | None] = [None] * len(requests)
+        if self._second is not None:
+            others = self._second.read(requests, 1)
+        readings = list[Reading | ReaderError]()
+        for reply, other in zip(replies, others, strict=True):
+            error = reply.exception()
+            if isinstance(error, ReaderError):
+                readings.append(error)
+            else:
+                readings.append(self._weighed(reply.result(), other))
+        return readings
+
+    def _weighed(self, reading: Reading, other: AnswerSet | None) -> Reading:
+        """The reading with its confidence, and with its agreement with another one."""
+        if reading.signs is None:
+            return reading
+        signs = reading.signs
+        [best] = reading.answers.answers
+        if other is not None and other.answers:
+            signs = replace(signs, agreement=f1(best.text, [other.answers[0].text]))
+        likely = confidence(signs, self._fitted)
+        best = replace(best, score=likely, confidence=likely)
+        none = 0.0 if best.is_supported else 1.0 - likely
+        answers = replace(reading.answers, answers=(best,), no_answer_confidence=none)
+        return Reading(answers, signs)
+
+    def _read(self, request: ReadRequest) -> Reading:
         settings = self.settings
         scores = request.scores
         passages = request.passages
         order = sorted(range(len(scores)), key=lambda number: -scores[number])[: settings.passages]
         if not order:
-            return AnswerSet(request.question, (), 1.0)
+            return Reading(AnswerSet(request.question, (), 1.0))
         ranked = [passages[number] for number in order]
         form = self._form()
         write = partial(prompt_messages, request.question, form=form)
@@ -155,8 +218,12 @@ class LanguageModelReader(Reader):
             statements = parse_reply(completion.text, settings.style)
         except ReaderError as error:
             raise ReaderError(f"{self.name}: {error.message}", hint=error.hint) from error
-        read = order[:count]
-        return to_result(request, statements, completion.log_p, read, settings.style)
+        answers = to_result(request, statements, order[:count], settings.style)
+        log_p = answer_log_p(completion, statements)
+        if answers.answers:
+            return Reading(answers, Signs(log_p, float(answers.answers[0].is_supported)))
+        none = 1.0 if log_p is None else math.exp(min(0.0, log_p))
+        return Reading(replace(answers, no_answer_confidence=none))
 
     def _form(self) -> Form:
         """The form of reply to ask for."""

@@ -39,7 +39,15 @@ def test_the_answer_has_the_passage_it_names_as_the_caller_counts_them(server: S
     server.replies = [
         chat(
             '{"answer": "Black Forest", "passages": [2]}',
-            [{"token": "x", "logprob": -0.1, "bytes": None, "top_logprobs": []}],
+            [
+                {"token": token, "logprob": log_p, "bytes": given, "top_logprobs": []}
+                for token, log_p, given in [
+                    ('{"answer": "', -9.0, None),
+                    ("?", -0.1, list(b"Black")),
+                    (" Forest", -0.1, None),
+                    ('", "passages": [2]}', -9.0, None),
+                ]
+            ],
         )
     ]
     assert reader_kind(server.source) == "endpoint"

@@ -53,7 +53,8 @@ def test_the_reply_is_the_model_s_greedy_continuation(tmp_path: Path, chat: bool
             reply.append(int(row.argmax()))
             logps.append(float(row.max()))
     assert result.text == tokenizer.decode(reply, skip_special_tokens=True).strip()
-    assert result.log_p == pytest.approx(sum(logps), abs=1e-3)
+    assert [log_p for _, log_p in result.tokens] == pytest.approx(logps, abs=1e-3)
+    assert b"".join(piece for piece, _ in result.tokens).decode().strip() == result.text
 
 
 def test_passages_that_do_not_fit_are_left_out_from_the_worst(

@@ -1,0 +1,148 @@
+"""The confidence of a language model's answer counts the answer's own tokens, and can be fitted."""
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rag.core.errors import DataError, EndpointError
+from rag.core.types import Hit, Passage, Question, SearchResult
+from rag.eval.language_model_tuning import tune_language_model
+from rag.eval.settings import EvaluationSettings
+from readers.llm.confidence import Signs, answer_log_p, confidence
+from readers.llm.prompt import Completion
+from readers.llm.reader import LanguageModelReader, LanguageModelSettings
+from readers.llm.tuned import save_tuned
+from readers.open import open_reader
+from readers.protocols import ReadRequest
+from tests.chat_server import Server, chat
+from tests.pipeline_parts import LastWordsReader
+
+FITTED = (-1.0, 0.5, 0.0, 2.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "statements", "log_p"),
+    [
+        ([('{"answer": ', -9), ('"', -9), ("Bl", -1), ("ack", -2), ('"}', -9)], ["Black"], -1.5),
+        # The name stands in the reasoning, too; the conclusion counts.
+        ([("Ulm? ", -5), ("Answer:", -5), (" Ulm", -1), (".", -5)], ["Ulm"], -1),
+        # A token that is glued to a mark of the grammar counts where there is no other.
+        ([('{"answer":', -9), ('"1990"', -2), ("}", -9)], ["1990"], -2),
+        ([('{"answer":"', -9), ('a\\"', -2), ("b", -4), ('"}', -9)], ['a"b'], -3),
+        (
+            [("It rises", -1), (" [1].", -9), (" It ends", -2), (" [2].", -9)],
+            ["It rises", "It ends."],
+            -1.5,
+        ),
+        ([('{"answer": ', -9), ("null", -1), ("}", -9)], [], -1),
+        ([("I", -1), (" don't know", -3)], [], -2),
+        ([("Ulm", -1)], ["Linz"], None),
+        ([], ["Ulm"], None),
+    ],
+)
+def test_only_the_tokens_of_the_answer_count(
+    tokens: list[tuple[str, float]], statements: list[str], log_p: float | None
+) -> None:
+    text = "".join(piece for piece, _ in tokens)
+    completion = Completion(text, tuple((piece.encode(), float(p)) for piece, p in tokens))
+    assert answer_log_p(completion, [(each, ()) for each in statements]) == log_p
+
+
+def test_half_a_character_is_a_token() -> None:
+    pieces = ["é".encode()[:1], "é".encode()[1:], b"t", b"!"]
+    completion = Completion("ét!", tuple((piece, -1.0) for piece in pieces))
+    assert answer_log_p(completion, [("ét", ())]) == -1.0
+
+
+class Model:
+    """Answers "yellow" or "blue" as the number in the question says, with a token of some
+    probability.
+    """
+
+    name, is_remote, takes_schemas = "made", False, False
+
+    def __init__(self, texts: Sequence[str], log_p: Sequence[float]) -> None:
+        self._texts = texts
+        self._log_p = log_p
+
+    def complete(self, messages: Any, max_tokens: int, schema: Any = None) -> Completion:
+        number = int(messages[-1]["content"].rsplit("Question: ", 1)[1])
+        text = self._texts[number]
+        return Completion(text, ((text.encode(), self._log_p[number]),))
+
+    def fits(self, messages: Any, max_tokens: int) -> bool:
+        return True
+
+
+class Colours:
+    """Finds one passage that holds both colours."""
+
+    def __init__(self) -> None:
+        self.reader = None
+        self.identity = dict[str, object]()
+
+    def search(
+        self, queries: Sequence[str], top_k: int, *, timer: Any = None
+    ) -> list[SearchResult]:
+        ranked = [(Hit(0, "p", 1.0), Passage("p", "", "yellow and blue"))]
+        return [SearchResult(query, ranked) for query in queries]
+
+
+def test_the_fit_finds_the_rule_that_made_the_answers() -> None:
+    draw = np.random.default_rng(5)
+    log_p = -draw.exponential(1.0, 400)
+    right = draw.random(400) < 1 / (1 + np.exp(-(2.0 + 2.0 * log_p)))
+    texts = np.where(right, "yellow", "blue").tolist()
+    questions = [Question(str(n), str(n), ("yellow",)) for n in range(400)]
+    reader = LanguageModelReader(Model(texts, log_p.tolist()), LanguageModelSettings())
+    tuning = tune_language_model(Colours(), reader, questions, EvaluationSettings())
+    assert (tuning.n, tuning.unanswerable) == (400, 0)
+    assert tuning.fitted[1] == pytest.approx(2.0, abs=0.5)
+    assert tuning.ece_after < min(0.08, tuning.ece_before)
+    for few in (
+        questions[:20],
+        [q for q, is_right in zip(questions, right, strict=True) if is_right],
+    ):
+        with pytest.raises(DataError, match=r"answers, .* of them right"):
+            tune_language_model(Colours(), reader, few, EvaluationSettings())
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    server = Server()
+    yield server
+    server.close()
+
+
+def test_a_fitted_confidence_is_kept_with_the_name_of_the_model(
+    tmp_path: Path, server: Server
+) -> None:
+    server.replies = [chat("blue [1]")]
+    source = f"{server.source},retries=0"
+    save_tuned(source, tmp_path / "a", FITTED, 40)
+    save_tuned(str(tmp_path / "a"), tmp_path / "b", FITTED, 40)
+    stored = json.loads((tmp_path / "b" / "reader.json").read_text())
+    assert (stored["source"], stored["calibration"]["questions"]) == (source, 40)
+    request = ReadRequest.of("Which colour is the sky?", [Passage("p", "", "The sky is blue.")])
+    [answers] = open_reader(tmp_path / "b").read([request])
+    # The extractive reader says the same.
+    expected = confidence(Signs(None, 1.0, 1.0), FITTED)
+    assert answers.answers[0].confidence == pytest.approx(expected)
+    assert expected > confidence(Signs(None, 0.0, 0.0), FITTED)
+    server.replies = [(500, b"{}")]
+    reader = open_reader(source)
+    assert isinstance(reader, LanguageModelReader)
+    reader = reader.tuned(None, LastWordsReader())
+    with pytest.raises(EndpointError, match="HTTP 500"):
+        questions = [Question("1", "Which?", ("blue",))]
+        tune_language_model(Colours(), reader, questions, EvaluationSettings())
+
+
+def test_an_answer_that_is_not_supported_is_doubted() -> None:
+    supported, doubted = (confidence(Signs(-0.1, support), None) for support in (1.0, 0.0))
+    assert (supported, doubted) == pytest.approx((0.905, 0.181), abs=1e-3)
+    assert confidence(Signs(None, 1.0), None) == 0.5
