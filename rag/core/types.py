@@ -321,6 +321,24 @@ class Evidence(Record):
 
 
 @dataclass(frozen=True, slots=True)
+class JudgedSentence(Record):
+    """A sentence of a reply, judged by the passages that it cites.
+
+    Attributes:
+        citations: ids of these passages.
+        relevant: those of them without which the rest would not suffice, or that suffice alone.
+        support: probability in [0, 1] that the passages together say the sentence; 0 or 1 where
+            words were compared.
+    """
+
+    text: str
+    citations: tuple[str, ...] = ()
+    relevant: tuple[str, ...] = ()
+    is_supported: bool = False
+    support: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Answer(Record):
     """A short answer with its evidence.
 
@@ -334,6 +352,7 @@ class Answer(Record):
         citations: the passages that a language model cites, where they are not `evidence` alone.
         is_supported: False if the cited passages do not contain the answer.
         note: a sentence about unusual citations, or "".
+        sentences: of a reply in sentences that cite, each with what became of its citations.
     """
 
     text: str
@@ -344,6 +363,7 @@ class Answer(Record):
     citations: tuple[Evidence, ...] = field(default=(), repr=False)
     is_supported: bool = True
     note: str = ""
+    sentences: tuple[JudgedSentence, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True)

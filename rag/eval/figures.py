@@ -60,6 +60,16 @@ _TABLE = (
         "an answer is shown, as likely or perhaps right, and not “no answer”",
     ),
     Figure(
+        "citation_recall",
+        "Citation recall",
+        "share of a reply's sentences that the passages which they cite support",
+    ),
+    Figure(
+        "citation_precision",
+        "Citation precision",
+        "share of a reply's citations that support their sentence and are needed for it",
+    ),
+    Figure(
         "gold_span_em",
         "Ceiling of reading",
         "an accepted answer stands in the passages that were read",
@@ -110,6 +120,8 @@ MAIN_FIGURES = (
     "f1",
     "sp_f1",
     "joint_f1",
+    "citation_recall",
+    "citation_precision",
     "kilt_em",
     "r_precision",
     "top1",

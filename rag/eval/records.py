@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
+from rag.core.types import JudgedSentence
 from rag.data.files.rows import json_records
 from rag.metrics.multihop import Fact
 
@@ -66,6 +67,7 @@ class QuestionRecord(_Stored):
         probabilities: of a claim's labels.
         sentences: title and number of the sentences that speak for the verdict on a claim.
         notice: why a claim was not judged.
+        cited_sentences: of a reply in sentences that cite.
     """
 
     id: str
@@ -92,6 +94,7 @@ class QuestionRecord(_Stored):
     probabilities: dict[str, float] = {}
     sentences: list[Fact] = []
     notice: str = ""
+    cited_sentences: list[JudgedSentence] = []
 
     def to_line(self) -> str:
         """The record as a line of JSON, without what is not set."""

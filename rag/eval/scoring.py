@@ -13,6 +13,7 @@ from rag.eval.gold import gold_facts, gold_keys, is_yes_no, needs_all
 from rag.eval.records import QuestionRecord, StoredAnswer, StoredHit
 from rag.eval.settings import EvaluationSettings
 from rag.metrics.answers import em_and_f1
+from rag.metrics.citations import citation_scores
 from rag.metrics.kilt import evidence_sets, score_answers, score_pages
 from rag.metrics.multihop import Fact, multihop_scores, path_scores, score_hotpot
 from rag.metrics.ranking import first_true, rank_figures, trec_measures
@@ -191,6 +192,8 @@ def _answer_scores(
         right = [exact_match(a.text, question.answers, settings.profile) for a in answers.answers]
         scores["n_best_em"] = float(any(right))
     scores["answered"] = float(answers.is_answered)
+    if answers.answers and answers.answers[0].sentences:
+        scores |= citation_scores(answers.answers[0].sentences)
     shown = em_and_f1(outcome.shown_text, accepted, settings.profile)
     scores["shown_em"], scores["shown_f1"] = shown
     return scores
@@ -280,6 +283,8 @@ def _stored_answers(
     if answers.answers:
         best = answers.answers[0]
         fields |= {"confidence": best.confidence, "evidence": best.evidence.to_json()}
+        if best.sentences:
+            fields["cited_sentences"] = best.sentences
     if text == "":
         # The system's answer is "no answer".
         fields["confidence"] = answers.no_answer_confidence

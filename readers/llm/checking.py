@@ -3,14 +3,25 @@ passages that it cites.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain
+from typing import Literal
 
-from rag.core.types import Answer, AnswerSet, Passage
-from rag.data.sentences import split_sentences
+from rag.core.types import Answer, AnswerSet, JudgedSentence, Passage
 from readers.borders import find_span
+from readers.llm.judging import (
+    cited_passages,
+    is_quotable,
+    is_said,
+    judge_sentences,
+    sentences_of,
+    titled,
+)
 from readers.llm.reply import Statement, Style
 from readers.llm.wording import overlap, says
-from readers.protocols import ReadRequest
+from readers.protocols import ReadRequest, Verifier
+
+Unsupported = Literal["mark", "drop"]
 
 _WORDS_ELSEWHERE = "its words stand in a passage that it does not cite"
 _QUOTE_ELSEWHERE = "it stands in a passage that it does not cite"
@@ -19,7 +30,13 @@ _MOST_SHORT_WORDS = 15
 
 
 def to_result(
-    request: ReadRequest, statements: Sequence[Statement], read: Sequence[int], style: Style
+    request: ReadRequest,
+    statements: Sequence[Statement],
+    read: Sequence[int],
+    style: Style,
+    *,
+    verifier: Verifier | None = None,
+    unsupported: Unsupported = "mark",
 ) -> AnswerSet:
     """The reply as an answer with evidence and all its citations, without its confidence.
 
@@ -31,32 +48,58 @@ def to_result(
 
     Args:
         read: the passages that the model was shown, by their numbers in the request; at least one.
+        verifier: judges sentences that cite; None compares words.
+        unsupported: whether such sentences are marked or dropped; the only ones are marked.
     """
     if not statements:
         return AnswerSet(request.question, (), 1.0)
     readable = request.passages
     passages = [readable[number] for number in read]
-    notes = []
+    judged = list[JudgedSentence]()
+    left_out = list[str]()
     if style == "short":
         statements, left_out = _shortened(statements, passages)
-        if left_out:
-            notes.append(f"{_NOWHERE}, so it is left out: {' '.join(left_out)}")
+        doubted = [text for text, of in statements if not _is_supported(text, of, passages)]
+    else:
+        statements = sentences_of(statements)
+        judged = judge_sentences(statements, passages, verifier)
+        doubted = [sentence.text for sentence in judged if not sentence.is_supported]
+        if unsupported == "drop" and len(doubted) < len(judged):
+            left_out = doubted
+            doubted = []
+            pairs = zip(statements, judged, strict=True)
+            statements = [statement for statement, verdict in pairs if verdict.is_supported]
+            judged = [sentence for sentence in judged if sentence.is_supported]
+    notes = [f"{_NOWHERE}, so it is left out: {' '.join(left_out)}"] if left_out else []
+    answer, more = _with_evidence(request, statements, read, passages, doubted)
+    note = "; ".join([*notes, *more])
+    answer = replace(answer, note=note, sentences=tuple(judged))
+    return AnswerSet(request.question, (answer,), 0.0)
+
+
+def _with_evidence(
+    request: ReadRequest,
+    statements: Sequence[Statement],
+    read: Sequence[int],
+    passages: Sequence[Passage],
+    unsupported: Sequence[str],
+) -> tuple[Answer, list[str]]:
+    """The statements as an answer, and what there is to note about its citations."""
     answer = " ".join(text for text, _ in statements)
-    is_quotable = _is_quotable(answer)
+    can_stand_there = is_quotable(answer)
     spans: list[tuple[int, int] | None] = [None] * len(passages)
-    if is_quotable:
+    if can_stand_there:
         spans = [find_span(answer, passage.text) for passage in passages]
     named = list(dict.fromkeys(chain.from_iterable(numbers for _, numbers in statements)))
     cited = [number - 1 for number in named if 1 <= number <= len(passages)]
     quoting = [place for place, span in enumerate(spans) if span is not None]
-    unsupported = [text for text, of in statements if not _is_supported(text, of, passages)]
     evidence = _first_evidence(cited, quoting, prefers_quoting=bool(unsupported))
-    if evidence is None and not named and is_quotable:
+    if evidence is None and not named and can_stand_there:
         evidence = _passage_that_says(answer, passages)
-    notes += _citation_notes(named, len(passages))
+    notes = _citation_notes(named, len(passages))
     if evidence is None:
         evidence = _nearest(answer, passages)
-        notes.append(_NOWHERE if is_quotable else "it cites no passage")
+        notes.append(_NOWHERE if can_stand_there else "it cites no passage")
     elif evidence not in cited:
         notes.append(_WORDS_ELSEWHERE if spans[evidence] is None else _QUOTE_ELSEWHERE)
         unsupported = []
@@ -75,9 +118,8 @@ def to_result(
         places[evidence],
         citations=tuple(places[number] for number in cited) if cites_more else (),
         is_supported=not unsupported,
-        note="; ".join(notes),
     )
-    return AnswerSet(request.question, (best,), 0.0)
+    return best, notes
 
 
 def _shortened(
@@ -89,18 +131,12 @@ def _shortened(
     everything = range(1, len(passages) + 1)
     kept = list[Statement]()
     left_out = list[str]()
-    for text, numbers in statements:
-        for sentence in split_sentences(text):
-            if _is_supported(sentence, numbers or everything, passages):
-                kept.append((sentence, numbers))
-            else:
-                left_out.append(sentence)
+    for sentence, numbers in sentences_of(statements):
+        if _is_supported(sentence, numbers or everything, passages):
+            kept.append((sentence, numbers))
+        else:
+            left_out.append(sentence)
     return (kept, left_out) if kept else (statements, [])
-
-
-def _is_quotable(answer: str) -> bool:
-    """Whether an answer can stand in a passage, as "yes" and "no" cannot."""
-    return answer.lower().rstrip(".") not in ("yes", "no")
 
 
 def _first_evidence(
@@ -123,25 +159,14 @@ def _passage_that_says(answer: str, passages: Sequence[Passage]) -> int | None:
     if says([], answer):
         return None
     nearest = _nearest(answer, passages)
-    return nearest if says([_text(passages[nearest])], answer) else None
+    return nearest if says([titled(passages[nearest])], answer) else None
 
 
 def _nearest(answer: str, passages: Sequence[Passage]) -> int:
     """Place of the passage with most of the answer's words."""
-    shares = [overlap([_text(passage)], answer) for passage in passages]
+    shares = [overlap([titled(passage)], answer) for passage in passages]
     return shares.index(max(shares))
 
 
 def _is_supported(statement: str, numbers: Sequence[int], passages: Sequence[Passage]) -> bool:
-    """Whether the passages that a statement cites contain it literally or in other words; "yes" and
-    "no" are supported by any passage.
-    """
-    cited = [passages[number - 1] for number in numbers if 1 <= number <= len(passages)]
-    if not cited or not _is_quotable(statement):
-        return bool(cited)
-    is_quoted = any(find_span(statement, passage.text) for passage in cited)
-    return is_quoted or says(map(_text, cited), statement)
-
-
-def _text(passage: Passage) -> str:
-    return f"{passage.title} {passage.text}"
+    return is_said(statement, cited_passages(numbers, passages))

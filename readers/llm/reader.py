@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from threading import Lock
 from typing import Any, Protocol
 
 from pydantic import Field
@@ -15,13 +16,14 @@ from rag.config import Config
 from rag.core.errors import ReaderError
 from rag.core.files import fingerprint
 from rag.core.log import get_logger
-from rag.core.types import AnswerSet, Passage
+from rag.core.types import Answer, AnswerSet, Passage
 from rag.data.text import f1
-from readers.llm.checking import to_result
+from readers.llm.checking import Unsupported, to_result
 from readers.llm.confidence import Signs, answer_log_p, confidence
 from readers.llm.prompt import REPLY_SCHEMA, Completion, Form, prompt_messages
 from readers.llm.reply import Style, parse_reply
-from readers.protocols import Reader, ReadRequest, check_requests
+from readers.protocols import Reader, ReadRequest, Verifier, check_requests
+from readers.verifying.open import load_verifier
 
 log = get_logger(__name__)
 _SHOWN_FAILURES = 3
@@ -38,6 +40,9 @@ class LanguageModelSettings(Config):
         timeout_s: longest time for a request to an address.
         retries: repetitions of a failed request to an address, with growing pauses.
         parallel: questions that an address is asked at the same time.
+        verifier: what judges each sentence of the style "cited" by the passages that it cites: a
+            folder, "shipped" for the one in the package, or "" to compare words.
+        unsupported: whether sentences that their passages do not support are marked or dropped.
     """
 
     passages: int = Field(default=20, ge=1)
@@ -46,6 +51,8 @@ class LanguageModelSettings(Config):
     timeout_s: float = Field(default=60.0, gt=0)
     retries: int = Field(default=2, ge=0)
     parallel: int = Field(default=4, ge=1)
+    verifier: str = ""
+    unsupported: Unsupported = "mark"
 
 
 class Completer(Protocol):
@@ -116,6 +123,10 @@ class LanguageModelReader(Reader):
     Args:
         fitted: bias and slopes of `Signs.features`; None for a confidence that is not calibrated.
         second: a reader whose agreement is a sign that an answer is right.
+        verifier: judges sentences that cite; by default the one that the settings name.
+
+    Raises:
+        ArtifactError: there is no such verifier.
     """
 
     def __init__(
@@ -125,6 +136,7 @@ class LanguageModelReader(Reader):
         *,
         fitted: Sequence[float] | None = None,
         second: Reader | None = None,
+        verifier: Verifier | None = None,
     ) -> None:
         self.completer: Completer = completer
         self.settings = settings
@@ -135,10 +147,18 @@ class LanguageModelReader(Reader):
         self.max_concurrent = settings.parallel if completer.is_remote else 0
         self._fitted = fitted
         self._second = second
+        self._verifier = verifier
+        if verifier is None and settings.verifier:
+            name = settings.verifier
+            self._verifier = load_verifier(None if name == "shipped" else name)
+        # Networks of this process compute for one thread at a time.
+        self._computing = Lock()
 
     def tuned(self, fitted: Sequence[float] | None, second: Reader) -> LanguageModelReader:
         """The same reader with a fitted confidence, or with what it is to be fitted on."""
-        return LanguageModelReader(self.completer, self.settings, fitted=fitted, second=second)
+        return LanguageModelReader(
+            self.completer, self.settings, fitted=fitted, second=second, verifier=self._verifier
+        )
 
     def read(self, requests: Sequence[ReadRequest], n_best: int = 5) -> list[AnswerSet]:
         """Answer each question from its own passages; see `readers.protocols.Reader`.
@@ -170,7 +190,8 @@ class LanguageModelReader(Reader):
             replies = [pool.submit(self._read, request) for request in requests]
         others: Sequence[AnswerSet | None] = [None] * len(requests)
         if self._second is not None:
-            others = self._second.read(requests, 1)
+            with self._computing:
+                others = self._second.read(requests, 1)
         readings = list[Reading | ReaderError]()
         for reply, other in zip(replies, others, strict=True):
             error = reply.exception()
@@ -218,10 +239,18 @@ class LanguageModelReader(Reader):
             statements = parse_reply(completion.text, settings.style)
         except ReaderError as error:
             raise ReaderError(f"{self.name}: {error.message}", hint=error.hint) from error
-        answers = to_result(request, statements, order[:count], settings.style)
+        with self._computing:
+            answers = to_result(
+                request,
+                statements,
+                order[:count],
+                settings.style,
+                verifier=self._verifier,
+                unsupported=settings.unsupported,
+            )
         log_p = answer_log_p(completion, statements)
         if answers.answers:
-            return Reading(answers, Signs(log_p, float(answers.answers[0].is_supported)))
+            return Reading(answers, Signs(log_p, _support(answers.answers[0])))
         none = 1.0 if log_p is None else math.exp(min(0.0, log_p))
         return Reading(replace(answers, no_answer_confidence=none))
 
@@ -230,3 +259,10 @@ class LanguageModelReader(Reader):
         if self.settings.style == "cited":
             return "cited"
         return "json" if self.completer.takes_schemas else "line"
+
+
+def _support(answer: Answer) -> float:
+    """How far passages support an answer: as a whole, or its sentences on average."""
+    if not answer.sentences:
+        return float(answer.is_supported)
+    return sum(sentence.support for sentence in answer.sentences) / len(answer.sentences)

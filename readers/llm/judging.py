@@ -1,0 +1,108 @@
+"""Sentences of cited replies, judged by the passages that they cite."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rag.core.types import JudgedSentence, Passage
+from rag.data.sentences import split_sentences
+from readers.borders import find_span
+from readers.llm.reply import Statement
+from readers.llm.wording import says
+from readers.protocols import Verifier
+
+_LIKELY = 0.5
+
+
+def sentences_of(statements: Sequence[Statement]) -> list[Statement]:
+    """The sentences of statements, each with the citations of its statement."""
+    sentences = list[Statement]()
+    for text, numbers in statements:
+        sentences += [(sentence, numbers) for sentence in split_sentences(text)]
+    return sentences
+
+
+def judge_sentences(
+    sentences: Sequence[Statement], passages: Sequence[Passage], verifier: Verifier | None
+) -> list[JudgedSentence]:
+    """Judge each sentence by all passages that it cites, and each of its citations.
+
+    A citation of a supported sentence is relevant if its passage alone supports the sentence, or if
+    the others do not without it. A sentence that cites nothing is not supported.
+
+    Args:
+        passages: those that the model was shown; citations of others do not count.
+        verifier: None compares words.
+
+    Source:
+        Gao et al. 2023, "Enabling Large Language Models to Generate Text with Citations" (ALCE),
+        section 4.3.
+    """
+    cited = [cited_passages(numbers, passages) for _, numbers in sentences]
+    together = _supports(
+        [(text, each) for (text, _), each in zip(sentences, cited, strict=True)], verifier
+    )
+    parts = list[tuple[str, Sequence[Passage]]]()
+    for (text, _), each, support in zip(sentences, cited, together, strict=True):
+        if len(each) > 1 and support > _LIKELY:
+            for number, passage in enumerate(each):
+                parts += [(text, [passage]), (text, [*each[:number], *each[number + 1 :]])]
+    of_parts = iter(_supports(parts, verifier))
+    judged = []
+    for (text, _), each, support in zip(sentences, cited, together, strict=True):
+        is_supported = support > _LIKELY
+        relevant = [passage.id for passage in each if is_supported]
+        if len(each) > 1 and is_supported:
+            relevant = []
+            for passage in each:
+                alone = next(of_parts)
+                others = next(of_parts)
+                if alone > _LIKELY or others <= _LIKELY:
+                    relevant.append(passage.id)
+        ids = tuple(passage.id for passage in each)
+        judged.append(JudgedSentence(text, ids, tuple(relevant), is_supported, support))
+    return judged
+
+
+def cited_passages(numbers: Sequence[int], passages: Sequence[Passage]) -> list[Passage]:
+    """The passages of these numbers, from 1, without numbers that no passage has."""
+    return [passages[number - 1] for number in numbers if 1 <= number <= len(passages)]
+
+
+def _supports(
+    pairs: Sequence[tuple[str, Sequence[Passage]]], verifier: Verifier | None
+) -> list[float]:
+    """How far the passages of each sentence, taken together, support it; 0 without any."""
+    if verifier is None:
+        return [float(is_said(sentence, passages)) for sentence, passages in pairs]
+    supports = [float(bool(passages)) for _, passages in pairs]
+    # A bare yes or no is no claim.
+    judged = [n for n, (text, passages) in enumerate(pairs) if passages and is_quotable(text)]
+    if judged:
+        claims = [pairs[n][0] for n in judged]
+        texts = [[" ".join(map(titled, pairs[n][1]))] for n in judged]
+        for n, (supported, _, _) in zip(
+            judged, verifier.probabilities(claims, texts).tolist(), strict=True
+        ):
+            supports[n] = supported
+    return supports
+
+
+def is_said(sentence: str, passages: Sequence[Passage]) -> bool:
+    """Whether passages contain a sentence literally or in other words; "yes" and "no" are said by
+    any passage.
+    """
+    if not passages or not is_quotable(sentence):
+        return bool(passages)
+    is_quoted = any(find_span(sentence, passage.text) for passage in passages)
+    return is_quoted or says(map(titled, passages), sentence)
+
+
+def is_quotable(answer: str) -> bool:
+    """Whether an answer can stand in a passage, as "yes" and "no" cannot."""
+    return answer.lower().rstrip(".") not in ("yes", "no")
+
+
+def titled(passage: Passage) -> str:
+    """The text under the title of its passage, without which "he" is nobody."""
+    return f"{passage.title}: {passage.text}" if passage.title else passage.text

@@ -1,0 +1,111 @@
+"""Every sentence of a cited reply is judged by the passages that it cites, and so is each citation."""
+
+from typing import Any
+
+import pytest
+
+from rag.core.types import Passage
+from rag.eval.settings import EvaluationSettings
+from rag.eval.source import QuestionSource
+from rag.metrics.citations import citation_scores
+from readers.llm.judging import judge_sentences, sentences_of
+from readers.llm.prompt import Completion
+from readers.llm.reader import LanguageModelReader, LanguageModelSettings
+from readers.llm.reply import parse_reply
+from readers.protocols import ReadRequest, Verifier
+from tests.support.verifying import WordVerifier
+from tests.unit.rag.eval.conftest import QUESTIONS, ToySystem, evaluate
+
+PASSAGES = [
+    Passage("a", "Danube", "The Danube rises in Baden."),
+    Passage("b", "", "Baden lies in Germany, and its capital was Karlsruhe."),
+    Passage("c", "", "The Danube never rises in Baden."),
+]
+CITED = LanguageModelSettings(style="cited")
+
+
+@pytest.mark.parametrize("verifier", [None, WordVerifier()])
+@pytest.mark.parametrize(
+    ("reply", "recall", "precision"),
+    [
+        ("The Danube rises in Baden [1].", [True], 1),
+        # Each passage alone has a third of the words, both have two thirds.
+        ("Danube rises where capital Karlsruhe painters [1, 2].", [True], 1),
+        ("The Danube rises in Baden [1, 2].", [True], 0.5),
+        ("The Danube rises in Baden [2].", [False], 0),
+        ("The Danube rises in Baden [9].", [False], 0),
+        ("The Danube rises in Baden.", [False], 0),
+        ("The Danube rises in Baden [1]. Turner painted Venice [1].", [True, False], 0.5),
+        ("The Danube rises in Baden. Turner painted Venice [1].", [True, False], 0.5),
+        ("Yes [2].", [True], 1),
+    ],
+)
+def test_recall_and_precision_of_citations(
+    reply: str, recall: list[bool], precision: float, verifier: Verifier | None
+) -> None:
+    judged = judge_sentences(sentences_of(parse_reply(reply, "cited")), PASSAGES, verifier)
+    assert [sentence.is_supported for sentence in judged] == recall
+    assert citation_scores(judged) == {
+        "citation_recall": pytest.approx(sum(recall) / len(recall)),
+        "citation_precision": pytest.approx(precision),
+    }
+
+
+def test_a_verifier_knows_a_refutation_from_a_repetition() -> None:
+    sentences = sentences_of(parse_reply("The Danube rises in Baden [3].", "cited"))
+    by_words, judged = (
+        judge_sentences(sentences, PASSAGES, verifier)[0] for verifier in (None, WordVerifier())
+    )
+    assert (by_words.is_supported, judged.is_supported) == (True, False)
+    assert judged.support < 0.5
+
+
+class Model:
+    """Replies with the same words, whatever it is asked."""
+
+    name, is_remote, takes_schemas = "made", False, False
+
+    def __init__(self, reply: str) -> None:
+        self._reply = reply
+
+    def complete(self, messages: Any, max_tokens: int, schema: Any = None) -> Completion:
+        return Completion(self._reply)
+
+    def fits(self, messages: Any, max_tokens: int) -> bool:
+        return True
+
+
+def ask(reply: str, **settings: Any) -> Any:
+    changed = CITED.replaced(**settings)
+    reader = LanguageModelReader(Model(reply), changed, verifier=WordVerifier())
+    [answers] = reader.read([ReadRequest.of("Where does it rise?", PASSAGES)])
+    return answers.answers[0]
+
+
+BOTH = "The Danube rises in Baden [1]. Turner painted Venice [1, 9]."
+
+
+def test_unsupported_sentences_are_marked_or_dropped_and_never_all_of_them() -> None:
+    marked = ask(BOTH)
+    assert marked.text == "The Danube rises in Baden. Turner painted Venice."
+    assert not marked.is_supported
+    assert "do not say: Turner painted Venice." in marked.note
+    assert "it cites passage 9, but was shown 3" in marked.note
+    shown = [(sentence.text, sentence.is_supported) for sentence in marked.sentences]
+    assert shown == [("The Danube rises in Baden.", True), ("Turner painted Venice.", False)]
+    dropped = ask(BOTH, unsupported="drop")
+    assert (dropped.text, dropped.is_supported) == ("The Danube rises in Baden.", True)
+    assert "left out: Turner painted Venice." in dropped.note
+    assert dropped.confidence > marked.confidence
+    alone = ask("Turner painted Venice [1].", unsupported="drop")
+    assert (alone.text, alone.is_supported) == ("Turner painted Venice", False)
+
+
+def test_evaluations_show_how_true_citations_are(tmp_path: Any) -> None:
+    system = ToySystem()
+    system.reader = LanguageModelReader(Model(BOTH), CITED, verifier=WordVerifier())
+    settings = EvaluationSettings(ks=(1,), read=3)
+    metrics = evaluate(system, QUESTIONS[:1], tmp_path, settings, source=QuestionSource("toy"))
+    figures = metrics["figures"]
+    assert figures["citation_recall"]["value"] == pytest.approx(0.5)
+    assert figures["citation_precision"]["value"] == pytest.approx(0.5)
