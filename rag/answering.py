@@ -18,7 +18,7 @@ from rag.core.types import AnswerSet, SearchResult
 from rag.data.records import fault_of_question
 from rag.policies import Finish, Policy, Read, Search, SearchOnce, State, Step
 from readers.paths import with_paths
-from readers.protocols import Reader, ReadRequest
+from readers.protocols import Reader, ReadRequest, TextSink
 
 MAX_STEPS = 32
 """Steps of a policy after which it is taken for endless."""
@@ -39,6 +39,7 @@ class AnswerOptions:
         policy: decides when to search and read; None: search once, and read.
         context: the question that all of these follow up on ("When was it published?"), or "":
             passages are searched for with both, and read for the question alone.
+        on_text: gets the words of a reader that words its answers, as they come; for one question.
     """
 
     top_k: int = 20
@@ -46,6 +47,7 @@ class AnswerOptions:
     n_best: int = 5
     policy: Policy | None = None
     context: str = ""
+    on_text: TextSink | None = None
 
 
 class AskOptions(TypedDict, total=False):
@@ -55,6 +57,7 @@ class AskOptions(TypedDict, total=False):
     n_best: int
     policy: Policy | None
     context: str
+    on_text: TextSink | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +114,16 @@ def answer_questions(
             `failure`.
 
     Raises:
-        ConfigError: the policy comes to no end, or searches for what is no question.
+        ConfigError: the policy comes to no end, or searches for what is no question; or the words
+            of several answers are asked for as they come.
         ReaderError: not a single question could be read; if only some could not, their answers have
             a `failure`.
     """
+    if options.on_text is not None and len(questions) > 1:
+        raise ConfigError(
+            f"on_text is given for {len(questions)} questions, expected one",
+            hint="ask one after another",
+        )
     errors = list[ReaderError]() if failures is None else failures
     timings = {} if timer is None else timer
     states = [State(question, options.context) for question in questions]
@@ -258,7 +267,10 @@ def _read(
     if not numbers:
         return answers
     try:
-        read = reader.read([requests[n] for n in numbers], n_best)
+        if options.on_text is not None and len(numbers) == 1:
+            read = [reader.stream(requests[numbers[0]], options.on_text, n_best)]
+        else:
+            read = reader.read([requests[n] for n in numbers], n_best)
     except ReaderError as error:
         failures.append(error)
         for n in numbers:

@@ -425,8 +425,9 @@ class Pipeline:
 
         Args:
             filter: which passages may be read, see `search`; if it selects none, `notice` says so.
-            **options: `top_k` passages to read, `n_best` answers at most, the `policy` and the
-                `context`, see `AnswerOptions`.
+            **options: `top_k` passages to read, `n_best` answers at most, the `policy`, the
+                `context`, and `on_text`, which gets the words of a language model as they come; see
+                `AnswerOptions`.
         """
         return self.ask_many([question], filter=filter, **options)[0]
 

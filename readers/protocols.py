@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from readers.llm.reader import Completer
 
 PassageLists = Sequence[Sequence[Passage]]  # the passages of each question
+TextSink = Callable[[str], object]  # gets a text piece by piece
 ScoreLists = Sequence[Sequence[float]]  # one score per passage, question by question
 
 MAX_QUESTION_CHARS = 4_000
@@ -126,6 +127,12 @@ class Reader(ABC):
         Raises:
             ConfigError, QuestionError: see `check_requests`.
         """
+
+    def stream(self, request: ReadRequest, on_text: TextSink, n_best: int = 5) -> AnswerSet:
+        """Answer one question like `read`; a reader that words its answers hands on their text as
+        it comes, others hand on nothing.
+        """
+        return self.read([request], n_best)[0]
 
     def search_scores(self, request: ReadRequest) -> list[float]:
         """The score of each passage by the stage that the reader was trained with."""

@@ -4,7 +4,7 @@ import base64
 import json
 import re
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import quote
 
@@ -29,7 +29,7 @@ from rag.data.filters import parse_filter
 from rag.data.text import simple_tokenize
 from rag.policies import GREETING
 from serve.engine import Engine, Job
-from serve.errors import ApiError, invalid_request, refused
+from serve.errors import ApiError, error_body, invalid_request, refused
 from serve.responses import (
     Choice,
     Completion,
@@ -41,6 +41,7 @@ from serve.responses import (
     Usage,
 )
 from serve.routes import MAX_QUESTION_CHARS, AppEngine, Text, check_text
+from serve.speech import Speech
 
 MODEL = "openqa-rag"
 _UNDERSTOOD = "Question as understood: "
@@ -104,6 +105,11 @@ class ChatRequest(BaseModel):
     filter: dict[str, Any] | None = Field(
         None, description="as in /v1/ask; not of OpenAI's protocol"
     )
+
+    @property
+    def most_tokens(self) -> int | None:
+        """The longest reply; None without a limit."""
+        return self.max_completion_tokens or self.max_tokens
 
     @model_validator(mode="after")
     def _can_be_obeyed(self) -> Self:
@@ -178,7 +184,9 @@ async def chat(body: ChatRequest, request: Request, engine: AppEngine) -> Respon
     the one before it, and read for it alone; the reply shows both. A greeting is no question.
 
     Beside OpenAI's fields, the reply has `question`, `sources`, `confidence` and
-    `no_answer_confidence`; in a stream, the last piece of the reply has them.
+    `no_answer_confidence`; in a stream, the last piece of the reply has them. Sentences of a
+    language model are streamed as it writes them; what became of their citations follows. A limit
+    of tokens waits for the whole reply.
     """
     shelf = shelf_of(body.model, engine)
     conditions = parse_filter(body.filter)
@@ -187,69 +195,159 @@ async def chat(body: ChatRequest, request: Request, engine: AppEngine) -> Respon
         message = _TEXT.validate_python(message)
     except ValidationError as error:
         raise invalid_request(f"the last user message: {error.errors()[0]['msg']}") from None
-    sources = list[Source]()
-    answers = []
-    no_answer_confidence = 1.0
+    scope = engine.scope(request, shelf)
+    reply = _ReplyMaker(body, request, engine, message)
     if GREETING.fullmatch(message):
-        engine.scope(request, shelf)
-        understood = message
-        content = _GREETED
+        return _respond(reply, reply.whole(_GREETED))
+    context = context_of(message, previous)
+    job = Job("ask", scope, _TOP_K, _N_BEST, conditions, context=context)
+    reply.understood = f"{context} {message}" if context else message
+    if body.stream and body.most_tokens is None:
+        speech = Speech(engine, request, job, message)
+        first = await speech.next_piece()
+        if first is not None:
+            return _stream(reply, _spoken(reply, speech, first))
+        result = await speech.result()
     else:
-        scope = engine.scope(request, shelf)
-        context = context_of(message, previous)
-        job = Job("ask", scope, _TOP_K, _N_BEST, conditions, context=context)
         (result,) = await engine.run(request, job, [message])
-        understood = f"{job.context} {message}" if job.context else message
-        base_url = _base_url(request)
-        sources = _sources(result, base_url)
-        content = _content(
-            result, understood, sources, base_url if engine.settings.api_keys else None
-        )
-        answers = result["answers"]
-        no_answer_confidence = result["no_answer_confidence"]
-    content, reason = _cut(content, body.max_completion_tokens or body.max_tokens)
-    n_prompt = _count(message.text for message in body.messages)
-    n_reply = _count([content])
-    completion = Completion(
-        id=f"chatcmpl-{request.state.request_id}",
-        created=int(time.time()),
-        model=body.model,
-        choices=[Choice(message=Reply(content=content), finish_reason=reason)],
-        usage=Usage(
-            prompt_tokens=n_prompt, completion_tokens=n_reply, total_tokens=n_prompt + n_reply
-        ),
-        question=understood,
-        sources=sources,
-        confidence=answers[0]["confidence"] if answers else None,
-        no_answer_confidence=no_answer_confidence,
-    )
-    if not body.stream:
-        return JSONResponse(completion.model_dump())
-    shows_usage = body.stream_options is not None and body.stream_options.get("include_usage")
-    events = _events(completion, bool(shows_usage))
-    return StreamingResponse(events, media_type="text/event-stream")
+    return _respond(reply, reply.answered(result))
 
 
-async def _events(completion: Completion, shows_usage: bool) -> AsyncIterator[str]:
-    """Server-sent events: the reply line by line, then the sources; the end mark closes the
-    stream.
+class _ReplyMaker:
+    """Makes replies to a request.
+
+    Attributes:
+        understood: the question as it is searched for.
     """
-    last = completion.model_dump(exclude={"choices", "usage"})
-    first = {name: last.pop(name) for name in ("id", "object", "created", "model")}
-    first["object"] = "chat.completion.chunk"
+
+    def __init__(
+        self, body: ChatRequest, request: Request, engine: Engine, understood: str
+    ) -> None:
+        self.body = body
+        self.understood = understood
+        self.scope = request.scope
+        self._base_url = _base_url(request)
+        self._locked_url = self._base_url if engine.settings.api_keys else None
+        self._n_prompt = _count(message.text for message in body.messages)
+        self.id = f"chatcmpl-{request.state.request_id}"
+        self.created_s = int(time.time())
+
+    def answered(self, result: dict[str, Any], spoken: str = "") -> Completion:
+        """The reply with an answer.
+
+        Args:
+            spoken: the words of the answer that were streamed; the reply begins with them.
+        """
+        sources = _sources(result, self._base_url)
+        content = _content(
+            result, self.understood, sources, self._locked_url, is_spoken=bool(spoken)
+        )
+        if spoken:
+            content = f"{spoken.rstrip()}\n\n{content}".rstrip()
+        best = next(iter(result["answers"]), None)
+        return self.whole(
+            content,
+            sources,
+            None if best is None else best["confidence"],
+            result["no_answer_confidence"],
+        )
+
+    def whole(
+        self,
+        content: str,
+        sources: Sequence[Source] = (),
+        confidence: float | None = None,
+        no_answer_confidence: float = 1.0,
+    ) -> Completion:
+        """The reply with this content."""
+        content, reason = _cut(content, self.body.most_tokens)
+        n_reply = _count([content])
+        return Completion(
+            id=self.id,
+            created=self.created_s,
+            model=self.body.model,
+            choices=[Choice(message=Reply(content=content), finish_reason=reason)],
+            usage=Usage(
+                prompt_tokens=self._n_prompt,
+                completion_tokens=n_reply,
+                total_tokens=self._n_prompt + n_reply,
+            ),
+            question=self.understood,
+            sources=list(sources),
+            confidence=confidence,
+            no_answer_confidence=no_answer_confidence,
+        )
+
+
+def _respond(reply: _ReplyMaker, completion: Completion) -> Response:
+    """The reply as the request wants it: whole, or line by line."""
+    if not reply.body.stream:
+        return JSONResponse(completion.model_dump())
+    return _stream(reply, _lines(completion))
+
+
+def _stream(reply: _ReplyMaker, parts: AsyncIterator[str | Completion]) -> Response:
+    return StreamingResponse(_events(reply, parts), media_type="text/event-stream")
+
+
+async def _lines(completion: Completion) -> AsyncIterator[str | Completion]:
+    """The lines of a reply, then the reply."""
+    for line in completion.choices[0].message.content.splitlines(keepends=True):
+        yield line
+    yield completion
+
+
+async def _spoken(
+    reply: _ReplyMaker, speech: Speech, first: str
+) -> AsyncIterator[str | Completion]:
+    """The words of an answer as they come, then what is to be said of them, then the reply."""
+    spoken = ""
+    piece: str | None = first
+    try:
+        while piece is not None:
+            spoken += piece
+            yield piece
+            piece = await speech.next_piece()
+        completion = reply.answered(await speech.result(), spoken)
+        # What was sent may end with white space, which the reply lacks.
+        rest = completion.choices[0].message.content[len(spoken.rstrip()) :]
+        if rest:
+            yield rest
+        yield completion
+    finally:
+        speech.stop()
+
+
+async def _events(reply: _ReplyMaker, parts: AsyncIterator[str | Completion]) -> AsyncIterator[str]:
+    """Server-sent events: the parts of the reply, then its sources; the end mark closes the stream,
+    unless an error ended it.
+    """
+    first = {
+        "id": reply.id,
+        "object": "chat.completion.chunk",
+        "created": reply.created_s,
+        "model": reply.body.model,
+    }
+    options = reply.body.stream_options or {}
 
     def event(delta: dict[str, str], reason: str | None = None, **more: Any) -> str:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}
         return f"data: {json.dumps({**first, 'choices': [choice], **more})}\n\n"
 
-    (choice,) = completion.choices
     yield event({"role": "assistant", "content": ""})
-    for line in choice.message.content.splitlines(keepends=True):
-        yield event({"content": line})
-    yield event({}, choice.finish_reason, **last)
-    if shows_usage:
-        usage = {**first, "choices": [], "usage": completion.usage.model_dump()}
-        yield f"data: {json.dumps(usage)}\n\n"
+    try:
+        async for part in parts:
+            if isinstance(part, str):
+                yield event({"content": part})
+                continue
+            last = part.model_dump(exclude={"choices", "usage", *first})
+            yield event({}, part.choices[0].finish_reason, **last)
+            if options.get("include_usage"):
+                usage = {**first, "choices": [], "usage": part.usage.model_dump()}
+                yield f"data: {json.dumps(usage)}\n\n"
+    except ApiError as error:
+        yield f"data: {json.dumps(error_body(error, reply.scope))}\n\n"
+        return
     yield "data: [DONE]\n\n"
 
 
@@ -327,10 +425,15 @@ def _source(number: int, passage: dict[str, Any], base_url: str) -> Source:
 
 
 def _content(
-    result: dict[str, Any], understood: str, sources: list[Source], locked_url: str | None
+    result: dict[str, Any],
+    understood: str,
+    sources: list[Source],
+    locked_url: str | None,
+    *,
+    is_spoken: bool,
 ) -> str:
     """The reply in Markdown: the answer in the first line, then what was understood, then the
-    footnotes.
+    footnotes; without the answer if that was streamed.
 
     Addresses below `locked_url` need an API key, which a link cannot send: they are no links.
     """
@@ -341,6 +444,10 @@ def _content(
     wording = WORDINGS[result.get("kind", "answer")][certainty]
     if not answers:
         parts = [f"{wording.heading}: no passage seems to hold one."]
+    elif is_spoken:
+        parts = list[str]()
+        if certainty == "none":
+            parts.append(f"{wording.heading} in the passages ({nothing:.0%} sure of that).")
     else:
         best = answers[0]
         text = _in_one_line(best["text"])
@@ -356,8 +463,8 @@ def _content(
             parts = [f"{wording.heading}: {text}{marks}"]
         else:
             parts = [text + marks]
-        if best.get("note"):
-            parts.append(f"Note: {best['note']}.")
+    if answers and answers[0].get("note"):
+        parts.append(f"Note: {answers[0]['note']}.")
     if result.get("notice"):
         parts.append(f"Note: {result['notice']}.")
     if "promise" in result:

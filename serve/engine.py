@@ -27,6 +27,7 @@ from rag.core.log import get_logger, stage
 from rag.core.types import Hit, Passage, PolicyName
 from rag.data.filters import Filter, FilterError
 from rag.policies import open_policy
+from readers.protocols import TextSink
 from serve.batching import ItemFailed, MicroBatcher
 from serve.conversions import Conversions
 from serve.errors import ApiError, invalid_request, refused, shutting_down
@@ -66,6 +67,7 @@ class Job:
         in_text: the claims are the sentences of a text.
         alone: a request that shares its batches with no other: the same request then has the same
             result to the bit. "" if it may share them.
+        on_text: gets the words of an answer as they come, on another thread.
     """
 
     kind: Literal["ask", "retrieve", "embed", "rerank", "verify"]
@@ -78,6 +80,7 @@ class Job:
     side: Literal["query", "passage"] = "query"
     in_text: bool = False
     alone: str = ""
+    on_text: TextSink | None = None
 
     @property
     def takes_turns(self) -> bool:
@@ -312,6 +315,7 @@ class Engine:
                 filter=job.filter,
                 context=job.context,
                 policy=open_policy(job.policy, pipeline.reader),
+                on_text=job.on_text,
             )
             timings_ms = answer_sets[0].timings_ms
             self.metrics.no_answers.inc(sum(not answers.is_answered for answers in answer_sets))

@@ -76,8 +76,8 @@ def shutting_down() -> ApiError:
     return ApiError(503, "shutting_down", message, "ask another instance", headers)
 
 
-def error_response(error: ApiError, scope: Scope) -> JSONResponse:
-    """The error as a response to the request of this scope."""
+def error_body(error: ApiError, scope: Scope) -> dict[str, Any]:
+    """The error as JSON values, for the request of this scope."""
     body = {
         "code": error.code,
         "message": as_unicode(error.message),
@@ -86,7 +86,12 @@ def error_response(error: ApiError, scope: Scope) -> JSONResponse:
         "type": "server_error" if error.status >= 500 else "invalid_request_error",
         "param": None,
     }
-    return JSONResponse({"error": body}, status_code=error.status, headers=error.headers)
+    return {"error": body}
+
+
+def error_response(error: ApiError, scope: Scope) -> JSONResponse:
+    """The error as a response to the request of this scope."""
+    return JSONResponse(error_body(error, scope), status_code=error.status, headers=error.headers)
 
 
 def add_error_handlers(app: FastAPI, rejected: Counter) -> None:

@@ -20,6 +20,19 @@ def chat(text: str | None, logprobs: Any = None) -> tuple[int, bytes]:
     return 200, json.dumps(body).encode()
 
 
+def streamed(*pieces: str, is_whole: bool = True) -> tuple[int, bytes]:
+    """A reply in pieces; one that is not whole has no end."""
+    events = []
+    for piece in [*pieces, None]:
+        choice = {"index": 0, "delta": {"content": piece}, "finish_reason": None}
+        if piece is None:
+            choice = {"index": 0, "delta": {}, "finish_reason": "stop"}
+        if piece is not None or is_whole:
+            chunk = {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+            events.append(f"data: {json.dumps({**chunk, 'choices': [choice]})}\n\n")
+    return 200, "".join([*events, "data: [DONE]\n\n"] if is_whole else events).encode()
+
+
 class Server:
     """Replies from a list, the last one for ever; remembers the requests."""
 

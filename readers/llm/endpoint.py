@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from rag.config import load_config
 from rag.core.errors import EndpointError, ReaderError
+from rag.core.optional import require
 from rag.runtime.model_server import ModelAddress, ModelServer, ServedKind
 from readers.llm.prompt import Completion
 from readers.llm.reader import LanguageModelReader, LanguageModelSettings
+from readers.protocols import TextSink
 
 KIND = ServedKind(
     role="a reader",
@@ -77,35 +80,41 @@ class Endpoint:
         messages: Sequence[dict[str, str]],
         max_tokens: int,
         schema: Mapping[str, Any] | None = None,
+        on_text: TextSink | None = None,
     ) -> Completion:
         """The reply to the messages, at temperature 0; errors state what to do.
 
         Args:
             schema: JSON schema of the reply, for endpoints that force replies into one; others
                 reply as the messages ask.
+            on_text: gets the reply piece by piece as it comes.
         """
         more = dict(self._more)
         if schema is not None and self.takes_schemas:
             named = {"name": "reply", "schema": schema, "strict": True}
             more["response_format"] = {"type": "json_schema", "json_schema": named}
+        asked = partial(
+            self._server.client.chat.completions.create,
+            model=self._model,
+            messages=list(messages),
+            max_tokens=max_tokens,
+            temperature=0,
+            **more,
+        )
         try:
-            reply = self._server.client.chat.completions.create(
-                model=self._model,
-                messages=list(messages),
-                max_tokens=max_tokens,
-                temperature=0,
-                **more,
-            )
-            choice = reply.choices[0]
-            text = choice.message.content
-            tokens = _tokens(choice)
+            if on_text is None:
+                (choice,) = asked().choices[:1]
+                text = choice.message.content
+                tokens = _tokens(choice)
+            else:
+                text, tokens = self._streamed(asked(stream=True), on_text)
         except self._server.api.OpenAIError as error:
             if self._more and "logprob" in str(error):  # the endpoint refuses this parameter
                 self._more = {}
-                return self.complete(messages, max_tokens, schema)
+                return self.complete(messages, max_tokens, schema, on_text)
             if "response_format" in more and re.search("response_format|schema", str(error)):
                 self.takes_schemas = False
-                return self.complete(messages, max_tokens)
+                return self.complete(messages, max_tokens, None, on_text)
             raise self._explained(error) from error
         except (ValueError, AttributeError, IndexError, TypeError) as error:
             raise self._explained(error) from error
@@ -115,6 +124,36 @@ class Endpoint:
             # The server ignores what it does not know.
             self.takes_schemas = False
         return Completion(text, tokens)
+
+    def _streamed(
+        self, chunks: Iterable[Any], on_text: TextSink
+    ) -> tuple[str, tuple[tuple[bytes, float], ...]]:
+        """The text and the tokens of a reply that comes in pieces.
+
+        Raises:
+            EndpointError: it broke off.
+        """
+        pieces = list[str]()
+        tokens = list[tuple[bytes, float]]()
+        is_whole = False
+        fault = ""
+        try:
+            for chunk in chunks:
+                for choice in chunk.choices[:1]:
+                    if choice.delta.content:
+                        pieces.append(choice.delta.content)
+                        on_text(choice.delta.content)
+                    tokens += _tokens(choice)
+                    is_whole = is_whole or choice.finish_reason is not None
+        except require("httpx", extra="llm").HTTPError as error:
+            fault = f" ({error})"
+        if not is_whole:
+            raise EndpointError(
+                f"{self.name}: the reply broke off{fault}",
+                hint="the log of the model server has the reason; the address must be that of an "
+                "OpenAI-compatible server, most end in /v1",
+            )
+        return "".join(pieces), tuple(tokens)
 
     def _explained(self, error: Exception) -> ReaderError:
         """What went wrong and what to do, from an error of the package or of an odd reply."""

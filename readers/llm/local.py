@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from jinja2 import TemplateError
-from transformers import AutoModelForCausalLM, GenerationConfig
+from transformers import AutoModelForCausalLM, GenerationConfig, TextStreamer
 
 from rag.config import load_config
 from rag.runtime.backbone import load_network, loading, transformers_config
@@ -19,6 +19,7 @@ from readers.generative.causal import PLAIN_END, causal_limit
 from readers.generative.model import first_token
 from readers.llm.prompt import Completion
 from readers.llm.reader import LanguageModelReader, LanguageModelSettings
+from readers.protocols import TextSink
 
 
 def open_local(
@@ -70,12 +71,16 @@ class LocalModel:
         messages: Sequence[dict[str, str]],
         max_tokens: int,
         schema: Mapping[str, Any] | None = None,
+        on_text: TextSink | None = None,
     ) -> Completion:
         """The greedy continuation, and the log-probabilities of its tokens; a schema is ignored."""
         prompt = self._prompt(messages)
         ids = torch.tensor([prompt], device=self._model.device)
         mask = torch.ones_like(ids)
-        output = self._model.generate(ids, attention_mask=mask, max_new_tokens=max_tokens)
+        streamer = None if on_text is None else _Streamer(self._tokenizer, on_text)
+        output = self._model.generate(
+            ids, attention_mask=mask, max_new_tokens=max_tokens, streamer=streamer
+        )
         reply = output.sequences[0, len(prompt) :]
         logp = torch.stack(output.logits)[:, 0].float().log_softmax(-1)  # (T, V)
         chosen = logp.gather(1, reply[:, None])[:, 0].tolist()
@@ -108,3 +113,16 @@ class LocalModel:
         except TemplateError:  # the template has no system role
             text = chat([{"role": "user", "content": whole}])
         return list(self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+
+
+class _Streamer(TextStreamer):
+    """Hands on whole words as they are generated."""
+
+    def __init__(self, tokenizer: Any, on_text: TextSink) -> None:
+        super().__init__(tokenizer, skip_prompt=True, skip_special_tokens=True)
+        self._on_text = on_text
+
+    def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
+        """See `TextStreamer`."""
+        if text:
+            self._on_text(text)

@@ -22,7 +22,8 @@ from readers.llm.checking import Unsupported, to_result
 from readers.llm.confidence import Signs, answer_log_p, confidence
 from readers.llm.prompt import REPLY_SCHEMA, Completion, Form, prompt_messages
 from readers.llm.reply import Style, parse_reply
-from readers.protocols import Reader, ReadRequest, Verifier, check_requests
+from readers.llm.streaming import ReplyStream
+from readers.protocols import Reader, ReadRequest, TextSink, Verifier, check_requests
 from readers.verifying.open import load_verifier
 
 log = get_logger(__name__)
@@ -74,8 +75,13 @@ class Completer(Protocol):
         messages: Sequence[dict[str, str]],
         max_tokens: int,
         schema: Mapping[str, Any] | None = None,
+        on_text: TextSink | None = None,
     ) -> Completion:
-        """The reply to the messages, or a `ReaderError` that states why there is none."""
+        """The reply to the messages, or a `ReaderError` that states why there is none.
+
+        Args:
+            on_text: gets the reply piece by piece as it comes.
+        """
 
     def fits(self, messages: Sequence[dict[str, str]], max_tokens: int) -> bool:
         """Whether messages and reply fit into the model's window, as far as is known."""
@@ -184,22 +190,40 @@ class LanguageModelReader(Reader):
             log.warning("a question could not be read: %s", failure.message)
         return results
 
+    def stream(self, request: ReadRequest, on_text: TextSink, n_best: int = 5) -> AnswerSet:
+        """Answer one question like `read`; sentences that cite are handed on as they come.
+
+        Citations are numbered in the order in which they appear, which is that of the answer's
+        `citations`. Short replies are no text to show, and sentences that may be dropped are not
+        known before the end: these are not handed on.
+        """
+        check_requests([request], n_best)
+        settings = self.settings
+        if settings.style != "cited" or settings.unsupported == "drop":
+            return self.read([request], n_best)[0]
+        reading = self._read(request, on_text)
+        (other,) = self._others([request])
+        return self._weighed(reading, other).answers
+
     def readings(self, requests: Sequence[ReadRequest]) -> list[Reading | ReaderError]:
         """The answer to each question with its signs, or why there is none."""
         with ThreadPoolExecutor(max(1, min(self.max_concurrent, len(requests)))) as pool:
             replies = [pool.submit(self._read, request) for request in requests]
-        others: Sequence[AnswerSet | None] = [None] * len(requests)
-        if self._second is not None:
-            with self._computing:
-                others = self._second.read(requests, 1)
         readings = list[Reading | ReaderError]()
-        for reply, other in zip(replies, others, strict=True):
+        for reply, other in zip(replies, self._others(requests), strict=True):
             error = reply.exception()
             if isinstance(error, ReaderError):
                 readings.append(error)
             else:
                 readings.append(self._weighed(reply.result(), other))
         return readings
+
+    def _others(self, requests: Sequence[ReadRequest]) -> Sequence[AnswerSet | None]:
+        """What the second reader answers."""
+        if self._second is None:
+            return [None] * len(requests)
+        with self._computing:
+            return self._second.read(requests, 1)
 
     def _weighed(self, reading: Reading, other: AnswerSet | None) -> Reading:
         """The reading with its confidence, and with its agreement with another one."""
@@ -215,7 +239,7 @@ class LanguageModelReader(Reader):
         answers = replace(reading.answers, answers=(best,), no_answer_confidence=none)
         return Reading(answers, signs)
 
-    def _read(self, request: ReadRequest) -> Reading:
+    def _read(self, request: ReadRequest, on_text: TextSink | None = None) -> Reading:
         settings = self.settings
         scores = request.scores
         passages = request.passages
@@ -234,7 +258,13 @@ class LanguageModelReader(Reader):
             )
         messages, count = fitting
         schema = REPLY_SCHEMA if form == "json" else None
-        completion = self.completer.complete(messages, settings.answer_tokens, schema)
+        complete = partial(self.completer.complete, messages, settings.answer_tokens, schema)
+        if on_text is None:
+            completion = complete()
+        else:
+            stream = ReplyStream(on_text, count)
+            completion = complete(on_text=stream.feed)
+            stream.end()
         try:
             statements = parse_reply(completion.text, settings.style)
         except ReaderError as error:

@@ -176,6 +176,7 @@ class FakePipeline:
         filter: Any = None,
         context: str = "",
         policy: Any = None,
+        on_text: Any = None,
     ) -> list[AnswerSet]:
         self._begin(questions)
         self.contexts.append(context)

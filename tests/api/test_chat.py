@@ -1,6 +1,7 @@
 """Chat completions, through OpenAI's own client where it can be."""
 
 import json
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,6 +9,7 @@ import httpx
 import openai
 import pytest
 
+from rag.core.errors import ReaderError
 from rag.core.types import Answer, AnswerSet, Evidence, Location
 from serve.app import create_app
 from serve.settings import hash_api_key
@@ -84,6 +86,48 @@ def test_a_stream_has_the_same_text_and_sources(client: openai.OpenAI) -> None:
     assert chunks[-1].usage == whole.usage
     assert all(chunk.object == "chat.completion.chunk" for chunk in chunks)
     assert all(chunk.usage is None for chunk in complete(client, user(QUESTION), stream=True))
+
+
+class Speaking(FakePipeline):
+    """Says the beginning of an answer, and the end when it may; or fails there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_end = threading.Event()
+        self.error: Exception | None = None
+
+    def ask_many(self, questions: Any, *, on_text: Any = None, **options: Any) -> Any:
+        if on_text is not None:
+            on_text("It rises in ")
+            assert self.may_end.wait(30)
+            if self.error is not None:
+                raise self.error
+            on_text("the Black Forest [1]. ")
+        return super().ask_many(questions, **options)
+
+
+def test_words_are_sent_while_a_model_writes_them() -> None:
+    pipeline = Speaking()
+    with listening(create_app(settings(), lambda _: pipeline)) as url:
+        client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
+        options = {"include_usage": True}
+        stream = iter(complete(client, user(QUESTION), stream=True, stream_options=options))
+        assert next(stream).choices[0].delta.role == "assistant"
+        assert next(stream).choices[0].delta.content == "It rises in "
+        assert not pipeline.may_end.is_set()
+        pipeline.may_end.set()
+        chunks = list(stream)
+        text = "".join(each.choices[0].delta.content or "" for each in chunks if each.choices)
+        spoken, footnote = text.split("\n\n")
+        assert (spoken.rstrip(), footnote[:12]) == ("the Black Forest [1].", "[1] [Danube]")
+        assert chunks[-2].sources[0]["title"] == "Danube"
+        assert chunks[-1].usage.completion_tokens > 8
+        pipeline.error = ReaderError("m: the reply broke off")
+        with pytest.raises(openai.APIError, match="did not give an answer"):
+            list(complete(client, user(QUESTION), stream=True))
+        # A limit of tokens needs the whole reply, and so does a request without a stream.
+        whole = complete(client, user(QUESTION), max_tokens=3, stream=True)
+        assert "".join(each.choices[0].delta.content or "" for each in whole) == "the Black Forest"
 
 
 def test_a_question_for_yes_or_no_gets_the_passage_that_bears_on_it(client: openai.OpenAI) -> None:

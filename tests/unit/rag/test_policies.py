@@ -107,7 +107,11 @@ class Model:
         self.shown = list[str]()
 
     def complete(
-        self, messages: Sequence[dict[str, str]], max_tokens: int, schema: Any = None
+        self,
+        messages: Sequence[dict[str, str]],
+        max_tokens: int,
+        schema: Any = None,
+        on_text: Any = None,
     ) -> Completion:
         self.shown.append(messages[-1]["content"])
         reply = self.replies.pop(0)
@@ -211,6 +215,20 @@ def test_a_model_elsewhere_is_asked_about_several_questions_at_a_time() -> None:
     world = World()
     run(SearchAgain(Remote(), max_concurrent=2), [ASKED, "Capital of Germany?"], world)
     assert len(world.read_calls) == 1
+
+
+def test_words_as_they_come_are_those_of_one_question() -> None:
+    pieces = list[str]()
+    options = AnswerOptions(on_text=pieces.append)
+    world = World()
+    [outcome] = answer_questions(
+        ["Capital of Germany?"], options, search=world.search, reader=world
+    )
+    # This reader quotes.
+    assert outcome.shown is not None
+    assert (outcome.shown.answers[0].text, pieces) == ("Berlin", [])
+    with pytest.raises(ConfigError, match="on_text is given for 2 questions"):
+        answer_questions(["a", "b"], options, search=world.search, reader=world)
 
 
 def test_a_policy_is_opened_by_its_name() -> None:

@@ -69,7 +69,9 @@ class Model:
         self._texts = texts
         self._log_p = log_p
 
-    def complete(self, messages: Any, max_tokens: int, schema: Any = None) -> Completion:
+    def complete(
+        self, messages: Any, max_tokens: int, schema: Any = None, on_text: Any = None
+    ) -> Completion:
         number = int(messages[-1]["content"].rsplit("Question: ", 1)[1])
         text = self._texts[number]
         return Completion(text, ((text.encode(), self._log_p[number]),))

@@ -10,7 +10,8 @@ import pytest
 from rag.core.errors import ConfigError, ReaderError
 from rag.core.types import Passage
 from readers.open import open_reader, reader_kind
-from tests.chat_server import Server, chat
+from readers.protocols import ReadRequest
+from tests.chat_server import Server, chat, streamed
 from tests.support.reading import read_lists
 
 PASSAGES = [
@@ -171,3 +172,40 @@ def test_a_key_is_never_shown_and_may_end_with_a_line_break(
     with pytest.raises(ConfigError, match="RAG_READER_API_KEY") as caught:
         open_reader(server.source)
     assert "schl" not in str(caught.value)
+
+
+def test_sentences_come_as_they_are_written(server: Server) -> None:
+    pieces = list[str]()
+    request = ReadRequest.of("Where does the Danube rise?", PASSAGES, [0.9, 0.1])
+    server.replies = [streamed("<think>Hm</think>It rises in the ", "Black Forest [", "1].")]
+    cited = open_reader(f"{server.source},style=cited,retries=0")
+    answers = cited.stream(request, pieces.append)
+    assert (len(pieces) > 1, "".join(pieces)) == (True, "It rises in the Black Forest [1].")
+    assert (answers.answers[0].text, answers.answers[0].is_supported) == (
+        "It rises in the Black Forest",
+        True,
+    )
+    server.replies = [chat("Black Forest [1]")]
+    pieces.clear()
+    # A short reply may be JSON, and a sentence may be dropped.
+    for settings in ("", ",style=cited,unsupported=drop"):
+        answers = open_reader(f"{server.source}{settings}").stream(request, pieces.append)
+        assert (answers.answers[0].evidence.passage_id, pieces) == ("p1", [])
+
+
+@pytest.mark.parametrize(
+    ("reply", "words"),
+    [
+        (streamed("It rises", is_whole=False), "broke off"),
+        ((200, b'data: {"choices": [{"del'), "broke off"),
+        ((200, b"<html><body>Welcome</body></html>"), "broke off"),
+        ((200, b'data: {"error": {"message": "out of memory"}}\n\n'), "out of memory"),
+        ((200, b"data: {no\n\n"), "not one of the chat protocol"),
+        ((503, b"{}"), "HTTP 503"),
+    ],
+)
+def test_half_a_stream_is_an_error(server: Server, reply: tuple[int, bytes], words: str) -> None:
+    server.replies = [reply]
+    reader = open_reader(f"{server.source},style=cited,retries=0")
+    with pytest.raises(ReaderError, match=words):
+        reader.stream(ReadRequest.of("Where?", PASSAGES), list[str]().append)

@@ -68,7 +68,9 @@ class Model:
     def __init__(self, reply: str) -> None:
         self._reply = reply
 
-    def complete(self, messages: Any, max_tokens: int, schema: Any = None) -> Completion:
+    def complete(
+        self, messages: Any, max_tokens: int, schema: Any = None, on_text: Any = None
+    ) -> Completion:
         return Completion(self._reply)
 
     def fits(self, messages: Any, max_tokens: int) -> bool:

@@ -55,6 +55,9 @@ def test_the_reply_is_the_model_s_greedy_continuation(tmp_path: Path, chat: bool
     assert result.text == tokenizer.decode(reply, skip_special_tokens=True).strip()
     assert [log_p for _, log_p in result.tokens] == pytest.approx(logps, abs=1e-3)
     assert b"".join(piece for piece, _ in result.tokens).decode().strip() == result.text
+    pieces = list[str]()
+    reader.completer.complete(messages, 12, on_text=pieces.append)
+    assert "".join(pieces).strip() == result.text
 
 
 def test_passages_that_do_not_fit_are_left_out_from_the_worst(
@@ -62,7 +65,7 @@ def test_passages_that_do_not_fit_are_left_out_from_the_worst(
 ) -> None:
     shown: list[str] = []
 
-    def complete(self: LocalModel, messages: Any, max_tokens: int, schema: Any) -> Any:
+    def complete(self: LocalModel, messages: Any, max_tokens: int, schema: Any, **_: Any) -> Any:
         shown.append(messages[-1]["content"])
         raise ReaderError("enough")
 

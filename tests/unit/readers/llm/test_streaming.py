@@ -1,0 +1,33 @@
+"""A reply in pieces reads like the whole reply, wherever it is cut."""
+
+import pytest
+
+from readers.llm.streaming import ReplyStream
+
+LONG = "a" * 60
+
+
+@pytest.mark.parametrize(
+    ("reply", "shown"),
+    [
+        ("It rises [3], it ends [1, 3] [9].", "It rises [1], it ends [2, 1] ."),
+        ("<think>Is it [2]?</think>\n\nYes [2].", "Yes [1]."),
+        ("<think>without an end [1]", ""),
+        (
+            "As <passage 0123 2> says </passage 0123 2>: a < b, x[i] = 1",
+            "As  says : a < b, x[i] = 1",
+        ),
+        (f"open [ {LONG} and < {LONG}", f"open [ {LONG} and < {LONG}"),
+        ("[0] and [00002]", "and [00002]"),
+        ("", ""),
+    ],
+)
+def test_any_pieces_give_the_same_text(reply: str, shown: str) -> None:
+    for size in range(1, len(reply) + 1):
+        pieces = list[str]()
+        stream = ReplyStream(pieces.append, n_shown=4)
+        for begin in range(0, len(reply), size):
+            stream.feed(reply[begin : begin + size])
+        stream.end()
+        assert "".join(pieces) == shown
+        assert all(pieces)
