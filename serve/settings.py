@@ -168,7 +168,9 @@ class ServeSettings(BaseSettings, OpenSettings):
         names = sorted(name for name in os.listdir(self.shelves) if not name.startswith("."))
         folders = {name: self.shelves / name for name in names}
         return {
-            name: folder for name, folder in folders.items() if (folder / MANIFEST_NAME).exists()
+            name: folder
+            for name, folder in folders.items()
+            if os.path.isfile(folder / MANIFEST_NAME)
         }
 
     @model_validator(mode="after")

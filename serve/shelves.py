@@ -82,6 +82,7 @@ class Shelf:
         self._replacing = asyncio.Lock()
         # A version that cannot be opened is tried once, an index that is gone logged once.
         self._seen: str | None = None
+        self._lacks_files = False
         self.uploads = Uploads(settings, shelves.threads, self.replace, shelves.open_encoder)
         self._uploading: asyncio.Task[None] | None = None
 
@@ -229,10 +230,13 @@ class Shelf:
     async def _version_on_disk(self) -> str:
         return await self._threads.in_thread(_version_in, self.settings.index)
 
-    async def look(self) -> None:
-        """Switch to an update that another process has written, if there is one."""
-        version = await self._version_on_disk()
-        if version == self._seen:
+    async def look(self, version: str) -> None:
+        """Switch to an update that another process has written, if there is one.
+
+        Args:
+            version: of the index on disk; "" if none can be read.
+        """
+        if version == self._seen and not self._lacks_files:
             return
         self._seen = version
         if self.name:
@@ -251,10 +255,14 @@ class Shelf:
             manifest = Manifest.read(folder)
             manifest.verify(folder, read_bytes=0)
         except (RagError, OSError) as error:
+            if not self._lacks_files:
+                log.error("the shelf %s cannot be used: %s", self.name, error)
             self.fault = str(error)
-            log.error("the shelf %s cannot be used: %s", self.name, error)
+            # It may be copied just now.
+            self._lacks_files = True
             return
         self.fault = ""
+        self._lacks_files = False
         self.version = manifest.version
         self.n_passages = int(manifest.stage("passages").output["count"])
 
@@ -281,6 +289,7 @@ class Shelves:
         self.open_encoder = cache(self._load_encoder)
         self._settings = settings
         self._open_pipeline = open_pipeline
+        self._is_followed = True
         # The shelf that was used last comes last.
         self._recent: dict[Shelf, None] = {}
         self._lock = threading.Lock()
@@ -386,8 +395,12 @@ class Shelves:
         try:
             folders = await self.threads.in_thread(self._settings.named_folders)
         except OSError as error:
-            log.warning("the folder of shelves cannot be read: %s", error)
+            # Such as a file system that is away for a while.
+            if self._is_followed:
+                log.warning("the folder of shelves cannot be read: %s", error)
+            self._is_followed = False
             return
+        self._is_followed = True
         for name in self._shelves.keys() - folders.keys():
             await self._remove(name)
         for name in folders.keys() - self._shelves.keys():
@@ -397,8 +410,11 @@ class Shelves:
             shelf.start()
             log.info("a new shelf: %s", name)
         self._shelves = dict(sorted(self._shelves.items()))
-        for shelf in self:
-            await shelf.look()
+        for shelf, version in (await self.threads.in_thread(self._versions)).items():
+            await shelf.look(version)
+
+    def _versions(self) -> dict[Shelf, str]:
+        return {shelf: _version_in(shelf.settings.index) for shelf in self}
 
     async def _remove(self, name: str) -> None:
         shelf = self._shelves.pop(name)

@@ -62,6 +62,8 @@ class Together(Pipeline):
         self._filter: Filter | None = None
         first = self._first(leases)
         super().__init__(first.index, first.retriever, first.reader, first.verifier, beside=first)
+        # A promise is of one index.
+        self._promise = None
 
     def _first(self, leases: ExitStack) -> Pipeline:
         """The pipeline of the first shelf that can be opened."""

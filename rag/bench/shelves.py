@@ -33,7 +33,8 @@ def run_shelves_benchmark(
     """Serve many shelves, one index of all their passages, and one shelf alone.
 
     The passages are made of random words, searched by BM25. Each of the first two servers gets a
-    question for every shelf twice before its memory is read; the latencies are those of one shelf.
+    question for every shelf twice before its memory is read, and then five questions to all of its
+    passages; the other latencies are those of one shelf.
 
     Args:
         shelves: Number of shelves.
@@ -59,6 +60,8 @@ def run_shelves_benchmark(
                 asked = names if title != "one index" else [""] * shelves
                 _ask(server, [*asked, *asked], seed=1)
                 report.rows[title] = _sizes(server.process.pid)
+                together = percentile(_ask(server, [""] * 5, seed=3), 50)
+                report.rows[title]["all at once, ms"] = together.times(1000)
         alone = folder / "shelves" / names[0]
         of_shelves = opened.enter_context(ServerProcess(None, arguments=arguments))
         of_one = opened.enter_context(ServerProcess(alone, arguments=arguments[:2]))

@@ -6,7 +6,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+import rag
 from rag.data.questions import read_questions
+from rag.pipeline import Pipeline
 from serve.app import create_app
 from serve.settings import hash_api_key
 from tests.api.fakes import FOLDERS, FakePipeline, listening, settings
@@ -123,3 +125,31 @@ def try_it_out(page, operation: str, path: str) -> None:
     resolved = f"return !!ui.specSelectors.specResolvedSubtree(['paths', '{path}', '{operation.split('_')[-1]}'])"
     page.until(lambda: page.script(resolved) and page.all(".execute:enabled"), 100)
     page.script("document.querySelector('.execute').click()")
+
+
+def test_shelves_are_chosen_and_named(page_at, tmp_path):
+    for name in ("Danube", "Rhine"):
+        folder = tmp_path / "folder" / name
+        folder.mkdir(parents=True)
+        (folder / "river.md").write_text(f"# River\n\nThe {name} rises in the {name} hills.\n")
+        rag.index(folder, tmp_path / "shelves" / name, retriever="bm25", threads=1)
+    app = create_app(
+        settings(shelves=tmp_path / "shelves"),
+        lambda given: Pipeline.open(given.index, retriever="bm25"),
+    )
+    with listening(app) as address:
+        page = page_at(address).open()
+        page.until(lambda: page.is_visible("#shelf-row"))
+        assert page.texts("#shelf option") == ["all shelves", "Danube", "Rhine"]
+        page.ask("Where does the river rise?")
+        assert sorted(page.texts(".card .shelf")) == ["shelf Danube", "shelf Rhine"]
+        page.script(
+            "const shelf = document.getElementById('shelf'); shelf.value = 'Rhine';"
+            "shelf.dispatchEvent(new Event('change'))"
+        )
+        page.until(lambda: page.texts(".card .shelf") == ["shelf Rhine"])
+        assert page.script("return location.search").endswith("shelf=Rhine")
+        page.all(".card .around")[0].click()
+        page.until(lambda: not page.all(".card .around"))
+        page.open("/?q=river&shelf=Danube")
+        page.until(lambda: page.texts(".card .shelf") == ["shelf Danube"])
