@@ -214,7 +214,7 @@ async def _made(uploads: Uploads, version: Version) -> Version:
     if ended is None:
         raise ApiError(500, "internal_error", "the change is gone", hint="send it again")
     if ended.error is not None:
-        raise ended.error.error()
+        raise ended.error
     return ended
 
 

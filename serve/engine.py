@@ -47,6 +47,21 @@ Looked = ParamSpec("Looked")
 FOLLOW_S = 2.0  # between two looks for an update of an index
 _BATCH_WAIT_S = 0.008  # longest wait for a batch to fill up
 _CLOSE_S = 5.0  # for what no request waits for any more
+# What was asked that the server's models cannot do: message and hint.
+_LACKS = {
+    "policy": (
+        "this server's reader is no language model, which the policy {job.policy!r} asks",
+        "leave 'policy' out",
+    ),
+    "embed": (
+        "this index makes no vectors of input_type {job.side!r}",
+        "an encoder with one vector per text makes them; a reader's own one, of questions alone",
+    ),
+    "rerank": (
+        "this server has no model that scores texts",
+        "its operator may set RAG_SERVE_RERANK, or an extractive reader",
+    ),
+}
 _FAILURES: tuple[tuple[type[Exception], tuple[int, str, str]], ...] = (
     (
         ReaderError,
@@ -375,20 +390,11 @@ def _failure(
         return cause
     if isinstance(cause, FilterError | QuestionError):  # the client's mistake, found out only here
         return invalid_request(cause.message, cause.hint)
-    if job.policy != "once" and isinstance(cause, ConfigError):
-        log.warning("a policy could not be followed: %s", cause, extra={"request_id": request_id})
-        message = f"this server's reader is no language model, which the policy {job.policy!r} asks"
-        return invalid_request(message, "leave 'policy' out")
-    if job.kind == "embed" and isinstance(cause, ConfigError):
-        log.warning("a text could not be encoded: %s", cause, extra={"request_id": request_id})
-        hint = (
-            "an encoder with one vector per text makes them; a reader's own one, of questions alone"
-        )
-        return invalid_request(f"this index makes no vectors of input_type {job.side!r}", hint)
-    if job.kind == "rerank" and isinstance(cause, ConfigError):
-        log.warning("texts could not be scored: %s", cause, extra={"request_id": request_id})
-        hint = "its operator may set RAG_SERVE_RERANK, or an extractive reader"
-        return invalid_request("this server has no model that scores texts", hint)
+    lacking = "policy" if job.policy != "once" else job.kind
+    if isinstance(cause, ConfigError) and lacking in _LACKS:
+        log.warning("%s cannot be had: %s", lacking, cause, extra={"request_id": request_id})
+        message, hint = _LACKS[lacking]
+        return invalid_request(message.format(job=job), hint)
     if job.kind == "verify" and isinstance(cause, ArtifactError):
         log.warning("a claim could not be judged: %s", cause, extra={"request_id": request_id})
         hint = "its operator may set RAG_SERVE_VERIFIER"

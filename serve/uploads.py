@@ -28,7 +28,7 @@ from rag.core.manifest import UPLOADS_DIR
 from rag.data.records import Document
 from rag.updates import IndexUpdater
 from readers.protocols import check_lengths
-from serve.errors import ApiError, refused
+from serve.errors import ApiError, invalid_request, refused
 from serve.responses import DocumentOut
 from serve.settings import ServeSettings
 from serve.threads import Threads
@@ -70,20 +70,6 @@ class FailedOut(BaseModel):
     message: str
 
 
-class Refusal(BaseModel):
-    """Why a change was not made; see `ApiError`."""
-
-    status: int
-    code: str
-    message: str
-    hint: str = ""
-    headers: dict[str, str] | None = None
-
-    def error(self) -> ApiError:
-        """The answer to a client that waits for the change."""
-        return ApiError(**self.model_dump())
-
-
 class Version(BaseModel):
     """What became of a change: `waiting`, `made` or `failed`.
 
@@ -101,7 +87,7 @@ class Version(BaseModel):
     failed: list[FailedOut] = []
     deleted: dict[str, bool] = {}
     index_version: str = ""
-    error: Refusal | None = None
+    error: ApiError | None = None
 
 
 class Uploads:
@@ -149,7 +135,7 @@ class Uploads:
                 raise refused("overloaded", "too many changes wait to be made", 10)
             atomic_write_text(self._folder / f"{id}.json", change.model_dump_json())
         except RagError as error:
-            raise refusal(error).error() from None
+            raise refusal(error) from None
 
     def _waiting(self) -> list[Path]:
         """Files of the changes that wait, in the order in which they came."""
@@ -247,7 +233,7 @@ class Uploads:
             version = Version(id=id, status="made")
             cut = self._cut(change.documents, version)
             if version.failed and change.until_s is not None:
-                versions.append(_failed(id, _invalid(version.failed[0].message)))
+                versions.append(_failed(id, invalid_request(version.failed[0].message, _TOO_LONG)))
                 continue
             puts |= {put.id: put for put in cut}
             for document_id in change.deleted:
@@ -285,28 +271,23 @@ class Uploads:
         (self._folder / f"{version.id}.json").unlink(missing_ok=True)
 
 
-def _failed(id: str, error: Refusal) -> Version:
+def _failed(id: str, error: ApiError) -> Version:
     return Version(id=id, status="failed", error=error)
 
 
-def _invalid(message: str) -> Refusal:
-    return Refusal(status=422, code="invalid_request", message=message, hint=_TOO_LONG)
-
-
-def refusal(error: RagError) -> Refusal:
+def refusal(error: RagError) -> ApiError:
     """The answer for a change that cannot be made."""
     if isinstance(error, DataError | ConfigError):
-        hint = "nothing was changed"
-        return Refusal(status=409, code="not_possible", message=error.message, hint=hint)
+        return ApiError(409, "not_possible", error.message, "nothing was changed")
     log.error("documents could not be written: %s", error)
     if isinstance(error, DiskFullError):
         message = "the index could not be written: the server's disk is full"
         hint = "nothing was changed; free some space on the server"
-        return Refusal(status=507, code="disk_full", message=message, hint=hint)
+        return ApiError(507, "disk_full", message, hint)
     if isinstance(error, ResourceError):
         message = "the index is being written by another process, or the server lacks memory"
         hint = "try again in a moment; nothing was changed"
-        wait = {"Retry-After": "10"}
-        return Refusal(status=503, code="index_busy", message=message, hint=hint, headers=wait)
-    message, hint = "the index cannot be updated", "the server's log has the reason"
-    return Refusal(status=500, code="index_unusable", message=message, hint=hint)
+        return ApiError(503, "index_busy", message, hint, {"Retry-After": "10"})
+    message = "the index cannot be updated"
+    hint = "the server's log has the reason"
+    return ApiError(500, "index_unusable", message, hint)
