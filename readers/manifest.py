@@ -13,7 +13,7 @@ from rag.core.errors import (
     IncompleteArtifactError,
     MismatchedArtifactError,
 )
-from rag.core.files import atomic_write_json, read_json, sha256_file
+from rag.core.files import atomic_write_json, fingerprint, read_json, sha256_file
 
 READER_FILE = "reader.json"
 _UNCHECKED = (READER_FILE, "README.md")
@@ -53,6 +53,11 @@ class Manifest(Config):
     calibration: Calibration = Calibration()
     retriever: dict[str, Any] | None = None
     checksums: dict[str, str] = Field(default_factory=dict)
+
+    @property
+    def version(self) -> str:
+        """Short hash of files, settings and calibration: all that answers depend on."""
+        return fingerprint(self.model_dump(mode="json"))[:12]
 
     def save(self, folder: Path) -> None:
         """Write `reader.json` into `folder`, after all other files."""

@@ -285,18 +285,7 @@ def tune(
     limits = None
     if max_error is not None:
         limits = Limits(max_error, confidence, max_false_answers)
-    if what == "verdicts" and (out is not None or max_false_answers is not None):
-        raise ConfigError(
-            "{out} and {max_false_answers} belong to answers, not to verdicts",
-            hint="leave them out",
-            arguments=("out", "max_false_answers"),
-        )
-    if limits is None and (out is None or max_false_answers is not None):
-        raise ConfigError(
-            "{max_error} is missing, without which no rate is promised",
-            hint="give {max_error} to promise an error rate, or {out} alone to fit the confidence",
-            arguments=("max_error", "out"),
-        )
+    _check_tuning(what, out, max_error, max_false_answers)
     if out is not None:
         check_target(out, folder=True, is_new=True)
     usual = {"confidence": 20, "verdicts": 5}[what]
@@ -322,6 +311,24 @@ def tune(
         opening["reader"] = out
     if limits is not None:
         _promise(index, judged, limits, evaluation, opening)
+
+
+def _check_tuning(
+    what: str, out: Path | None, max_error: float | None, max_false_answers: float | None
+) -> None:
+    """Refuse options that do not fit together."""
+    if what == "verdicts" and (out is not None or max_false_answers is not None):
+        raise ConfigError(
+            "{out} and {max_false_answers} belong to answers, not to verdicts",
+            hint="leave them out",
+            arguments=("out", "max_false_answers"),
+        )
+    if max_error is None and (out is None or max_false_answers is not None):
+        raise ConfigError(
+            "{max_error} is missing, without which no rate is promised",
+            hint="give {max_error} to promise an error rate, or {out} alone to fit the confidence",
+            arguments=("max_error", "out"),
+        )
 
 
 def _promise(

@@ -105,25 +105,14 @@ def fit_threshold(
     is_last = np.append(np.diff(confidence) < 0, True)
     rows = np.flatnonzero(is_last & (confidence > 0))
     expected = np.cumsum(1.0 - confidence)[rows]
-    tests = [
-        _Test("answers", limits.max_error, np.cumsum(wrong)[rows], rows + 1, expected),
-    ]
+    tests = [_Test("answers", limits.max_error, np.cumsum(wrong)[rows], rows + 1, expected)]
     if limits.max_false_answers is not None:
         n = np.full_like(rows, absent.sum())
         # An answer to a question without one is wrong, so that no more of them are expected.
         least = np.minimum(expected, n)
         limit = limits.max_false_answers
         tests.append(_Test("questions without an answer", limit, np.cumsum(absent)[rows], n, least))
-    level = 1.0 - limits.confidence
-    chance = np.min([test.chance_to_pass(level) for test in tests], axis=0)
-    if not chance.any():
-        raise _refusal(tests, -1, limits.confidence)
-    begin = int(np.argmax(chance >= max(chance.max() - _NEARLY, 1e-300)))
-    p_values = np.max([test.p_values() for test in tests], axis=0)
-    n_passed = int(np.argmin(np.append(p_values[begin:] <= level, False)))
-    if not n_passed:
-        raise _refusal(tests, begin, limits.confidence)
-    last = rows[begin + n_passed - 1]
+    last = rows[_last_passed(tests, limits.confidence)]
     return Promise(
         limits.max_error,
         limits.confidence,
@@ -163,6 +152,20 @@ class _Test:
         most_wrong = binom.ppf(level, self.n, self.limit) - 1
         rate = self.expected / np.maximum(self.n, 1)
         return np.asarray(binom.cdf(most_wrong, self.n, rate), np.float64)
+
+
+def _last_passed(tests: list[_Test], confidence: float) -> int:
+    """The last threshold of the sequence at which all tests pass; a DataError if there is none."""
+    level = 1.0 - confidence
+    chance = np.min([test.chance_to_pass(level) for test in tests], axis=0)
+    if not chance.any():
+        raise _refusal(tests, -1, confidence)
+    begin = int(np.argmax((chance > 0) & (chance >= chance.max() - _NEARLY)))
+    p_values = np.max([test.p_values() for test in tests], axis=0)
+    n_passed = int(np.argmin(np.append(p_values[begin:] <= level, False)))
+    if not n_passed:
+        raise _refusal(tests, begin, confidence)
+    return begin + n_passed - 1
 
 
 def _sorted(

@@ -16,7 +16,6 @@ import torch
 
 from rag.config import load_config
 from rag.core.arrays import Int64
-from rag.core.files import fingerprint
 from rag.core.types import AnswerSet
 from rag.runtime.fast.fast_bert import FastBert
 from rag.runtime.hardware import resolve_device, resolve_precision
@@ -109,9 +108,7 @@ class ExtractiveReader(Reader):
         reader = cls(
             model, parts.tokenizer, settings, manifest.calibration, name=manifest.name, device=where
         )
-        reader.version = fingerprint(
-            [manifest.checksums, settings.model_dump(), manifest.calibration.model_dump()]
-        )[:12]
+        reader.version = manifest.model_copy(update={"settings": settings}).version
         return reader
 
     def read(self, requests: Sequence[ReadRequest], n_best: int = 5) -> list[AnswerSet]:

@@ -90,7 +90,9 @@ class GenerativeReader(Reader):
         where = resolve_device(device)
         dtype = resolve_precision(precision, where)
         network, loaded = load_generator(name_or_path, device=where, dtype=dtype, **changes)
-        return cls(network, loaded.settings, name=loaded.name)
+        reader = cls(network, loaded.settings, name=loaded.name)
+        reader.version = loaded.version
+        return reader
 
     def read(self, requests: Sequence[ReadRequest], n_best: int = 5) -> list[AnswerSet]:
         """Answer each question from its passages; see `Reader.read`.
