@@ -108,7 +108,8 @@ def score(
         reader: Reader or cross-encoder; default: the reader in the package.
         precision: Number format in which it computes.
     """
-    from rag.rounds.examples import open_judge, score_examples
+    from rag.rounds.examples import score_examples
+    from rag.rounds.judges import open_judge
 
     report = score_examples(examples, out, open_judge(reader, signal, precision=precision))
     counts = ", ".join(f"{name} {count:,}" for name, count in report["counts"].items())

@@ -14,6 +14,7 @@ Every step of a round is a function of the Python API; what is finished is not m
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from rag.core.errors import DataError
 from rag.core.files import atomic_write_json, directory_lock, read_json, sha256_file
 from rag.core.log import get_logger
 from rag.core.manifest import MANIFEST_NAME, claim, index_version
+from rag.core.types import Question
 from rag.data.examples import read_examples, write_examples
 from rag.data.selection import hold_out
 from rag.eval.api import evaluate
@@ -34,12 +36,14 @@ from rag.eval.source import check_selection_split
 from rag.joint.questions import answered
 from rag.pipeline import Pipeline
 from rag.rounds.config import RoundsConfig
-from rag.rounds.examples import Judge, guided_examples, open_judge, score_examples
+from rag.rounds.examples import score_examples
+from rag.rounds.guidance import guided_examples
+from rag.rounds.judges import Judge, open_judge
 from rag.runtime.model_files import EMBEDDED_ENCODER_NAMES
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.open import KINDS, named_kind
 from retrievers.training.bi_encoder import start_from_index
-from retrievers.training.config import BiEncoderConfig
+from retrievers.training.config import BiEncoderConfig, DistillTrainConfig
 
 
 def run_rounds(config: RoundsConfig, training: BiEncoderConfig) -> list[dict[str, Any]]:
@@ -61,12 +65,10 @@ def run_rounds(config: RoundsConfig, training: BiEncoderConfig) -> list[dict[str
     """
     if config.held_out is not None:
         check_selection_split(config.held_out)
-    judge = open_judge(config.reader, config.signal) if config.method == "distill" else None
-    if (drawn := getattr(training, "per_question", None)) and config.top_k > 5 * drawn:
-        lists = f"{drawn} of {config.top_k} passages, drawn for a question, teach nothing without an answer"
-        get_logger(__name__).warning(
-            "%s (loss 0): lower --top-k, or --set per_question=null", lists
-        )
+    judge = None
+    if config.method == "distill":
+        judge = open_judge(config.reader, config.signal)
+    _warn_of_draws(config, training)
     separate = None if config.held_out is None else answered(config.held_out)
     questions, held_out = hold_out(
         answered(config.questions), config.validation_fraction, 0, attrgetter("text"), separate
@@ -76,19 +78,19 @@ def run_rounds(config: RoundsConfig, training: BiEncoderConfig) -> list[dict[str
         searched = named_kind(config.retriever, source)
         measured = trained if set(KINDS[trained]) <= set(source.parts) else searched
         identity = source.encoder_identity
-    # from the encoder of the first index, unless it names another
-    training = start_from_index(training.replaced(index=config.index)).replaced(
-        index=training.index
-    )
-    start = training.question_encoder or EMBEDDED_ENCODER_NAMES[0]
+    # From the encoder of the first index, unless it names another.
+    started = start_from_index(training.replaced(index=config.index))
+    training = started.replaced(index=training.index)
     facts: dict[str, Any] = {
         "encoder": identity.name if identity else "",
-        "training starts from": start,
+        "training starts from": training.question_encoder or EMBEDDED_ENCODER_NAMES[0],
     }
     rows: list[dict[str, Any]] = []
-    with directory_lock(config.out):  # nothing is written before the inputs are known to be right
+    # Nothing is written before the inputs are known to be right.
+    with directory_lock(config.out):
         _claim(config, training)
-        index, encoder = config.index, None
+        index = config.index
+        encoder = None
         for number in range(config.rounds + 1):
             folder = config.out / f"round-{number}"
             if number:
@@ -97,23 +99,45 @@ def run_rounds(config: RoundsConfig, training: BiEncoderConfig) -> list[dict[str
                         write_results(pipeline, questions, folder / "retrieved.json", config.top_k)
                 facts = _examples(config, judge, folder)
                 encoder = _train(config, training, folder, index, encoder)
-                index, searched, measured = _index(config, folder, encoder), trained, trained
-            out = folder / "evaluation"
-            shown = evaluate(
-                index, held_out, out, split="dev", reader=False, retriever=measured
-            ).figures
-            figures = {
-                name: 100.0 * it.value for name, it in shown.items() if name.startswith("top")
-            }
-            rows.append(
-                {"round": number, "figures": figures, "facts": {"searched": measured, **facts}}
-            )
-            best = max(rows, key=lambda row: row["figures"]["top20"])["round"]
-            place = str(config.out / f"round-{best}" / "retriever" / "encoder") if best else None
-            atomic_write_json(
-                config.out / "rounds.json", {"rounds": rows, "best": best, "encoder": place}
-            )
+                index = _index(config, folder, encoder)
+                searched = trained
+                measured = trained
+            figures = _measure(index, held_out, folder / "evaluation", measured)
+            stated = {"searched": measured, **facts}
+            rows.append({"round": number, "figures": figures, "facts": stated})
+            _write_rows(config.out, rows)
     return rows
+
+
+def _warn_of_draws(config: RoundsConfig, training: BiEncoderConfig) -> None:
+    """Warn where most lists that are drawn hold no answer."""
+    drawn = training.per_question if isinstance(training, DistillTrainConfig) else None
+    if drawn and config.top_k > 5 * drawn:
+        get_logger(__name__).warning(
+            "%d of %d passages, drawn for a question, teach nothing without an answer (loss 0): "
+            "lower --top-k, or --set per_question=null",
+            drawn,
+            config.top_k,
+        )
+
+
+def _measure(
+    index: Path, held_out: Sequence[Question], out: Path, retriever: str
+) -> dict[str, float]:
+    """How often an answer is in the first k passages, in percent."""
+    evaluation = evaluate(index, held_out, out, split="dev", reader=False, retriever=retriever)
+    figures: dict[str, float] = {}
+    for name, interval in evaluation.figures.items():
+        if name.startswith("top"):
+            figures[name] = 100.0 * interval.value
+    return figures
+
+
+def _write_rows(out: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """Write the rounds so far, with the best of them and its encoder."""
+    best = max(rows, key=lambda row: row["figures"]["top20"])["round"]
+    encoder = str(out / f"round-{best}" / "retriever" / "encoder") if best else None
+    atomic_write_json(out / "rounds.json", {"rounds": rows, "best": best, "encoder": encoder})
 
 
 def _claim(config: RoundsConfig, training: BiEncoderConfig) -> None:
@@ -126,15 +150,20 @@ def _claim(config: RoundsConfig, training: BiEncoderConfig) -> None:
             mode="json", exclude={"out", "train_files", *training.free}
         ),
     }
-    hint = "choose another --out, or repeat the command that started them"
-    claim(config.out / "config.json", settings, "rounds with other settings", hint=hint)
+    claim(
+        config.out / "config.json",
+        settings,
+        "rounds with other settings",
+        hint="choose another --out, or repeat the command that started them",
+    )
 
 
 def _examples(config: RoundsConfig, judge: Judge | None, folder: Path) -> dict[str, Any]:
     """Write examples of what was retrieved, scored by a reader or labelled by answers; their
     counts.
     """
-    retrieved, examples = folder / "retrieved.json", folder / "examples.json"
+    retrieved = folder / "retrieved.json"
+    examples = folder / "examples.json"
     report = folder / "examples.json.report.json"
     if not examples.exists() and judge is not None:
         score_examples(retrieved, examples, judge)
@@ -142,8 +171,10 @@ def _examples(config: RoundsConfig, judge: Judge | None, folder: Path) -> dict[s
         counts: Counter[str] = Counter()
         ranked = read_examples(retrieved, needs="questions")
         if not write_examples(examples, guided_examples(ranked, config, counts)):
-            hint = "raise top_k and the rules of positives, or give the corpus that answers them"
-            raise DataError(f"no retrieved passage holds an answer: {dict(counts)}", hint=hint)
+            raise DataError(
+                f"no retrieved passage holds an answer: {dict(counts)}",
+                hint="raise top_k and the rules of positives, or give the corpus that answers them",
+            )
         atomic_write_json(report, {"counts": dict(counts)})
     return dict(read_json(report)["counts"])
 
@@ -158,9 +189,13 @@ def _train(
         training = training.replaced(
             question_encoder=str(before), passage_encoder=None, reset_layers=0
         )
-    stays = training.frozen == "passage"  # the vectors of an index: nothing has to be encoded again
-    out, examples = folder / "retriever", folder / "examples.json"
-    trained = training.replaced(out=out, train_files=(examples,), index=index if stays else None)
+    # Vectors of a frozen passage encoder stay: nothing has to be encoded again.
+    is_frozen = training.frozen == "passage"
+    trained = training.replaced(
+        out=folder / "retriever",
+        train_files=(folder / "examples.json",),
+        index=index if is_frozen else None,
+    )
     return Path(trained.train_model())
 
 

@@ -21,7 +21,9 @@ from rag.data.examples import (
     read_examples,
     write_examples,
 )
-from rag.rounds.examples import Judge, guided_examples, open_judge, score_examples, to_judge
+from rag.rounds.examples import score_examples, to_judge
+from rag.rounds.guidance import guided_examples
+from rag.rounds.judges import Judge, open_judge
 from readers.extractive.model import SpanModel
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import ReaderSettings

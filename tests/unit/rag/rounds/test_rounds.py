@@ -18,10 +18,11 @@ from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.types import Passage
 from rag.data.examples import Example
 from rag.joint.questions import answered
-from rag.rounds import examples, rounds
+from rag.rounds import judges, rounds
 from rag.rounds.config import RoundsConfig, SignalName
 from rag.rounds.rounds import run_rounds
 from retrievers.encoders.bi_encoder import BiEncoder
+from retrievers.examples.data import answer_matcher
 from retrievers.training import distill
 from retrievers.training.config import ColbertTrainConfig, DistillTrainConfig
 from tests.commands import exit_code
@@ -49,8 +50,11 @@ class Reader:
         self.identity = {"name": "knowing", "kind": "extractive", "weights_sha256": "0" * 64}
 
     def judge(self, asked: Sequence[Example]) -> list[Any]:
-        find = examples.answer_matcher
-        return [np.array([4.0 * find(a).matches(p.text) for p in a.passages]) for a in asked]
+        targets = []
+        for example in asked:
+            matcher = answer_matcher(example)
+            targets.append(np.array([4.0 * matcher.matches(p.text) for p in example.passages]))
+        return targets
 
 
 @pytest.fixture(autouse=True)
@@ -253,7 +257,7 @@ def test_wrong_settings_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("COLUMNS", "300")
-    assert get_args(SignalName) == tuple(examples._KINDS)
+    assert get_args(SignalName) == tuple(judges._KINDS)
     strange = tmp_path / "strange.jsonl"
     strange.write_text(
         "".join(json.dumps({"question": f"who {n}", "answer": ["zzz"]}) + "\n" for n in range(30))

@@ -12,7 +12,8 @@ from transformers import AutoModelForCausalLM
 from rag.core.errors import ConfigError
 from rag.core.types import Passage
 from rag.data.examples import Candidate, Example
-from rag.rounds.examples import open_judge, to_judge
+from rag.rounds.examples import to_judge
+from rag.rounds.judges import open_judge
 from readers.generative.training.config import GeneratorTrainConfig
 from readers.generative.training.recipe import train_generator
 from readers.open import open_reader

@@ -1,0 +1,88 @@
+"""Training examples of what was retrieved: passages with an answer are positives, others
+negatives.
+
+Source:
+    Khattab et al. 2021, "Relevance-guided Supervision for OpenQA with ColBERT", section 3.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from rag.config import DEFAULT_SEED
+from rag.data.examples import Candidate, Example
+from rag.data.text import AnswerMatcher
+from rag.runtime.seeds import generator
+from retrievers.examples.data import matchable_answers
+from retrievers.negatives.mine import NegativeFilter
+from retrievers.negatives.settings import GuidanceSettings
+
+# Half of the negatives are drawn from the first hundred passages, the others from the first thousand.
+_NEGATIVE_RANKS = 1000
+_NEAR_RANKS = 100
+_NEAR_SHARE = 0.5
+
+
+def guided_examples(
+    ranked: Iterable[Example], settings: GuidanceSettings, counts: Counter[str]
+) -> Iterator[Example]:
+    """One example per positive of a question: this positive first, then the others, and its
+    negatives.
+
+    Args:
+        ranked: questions with answers and what was retrieved for them, best first.
+        counts: of questions, of those that are left out, of positives and negatives; added to.
+
+    Example:
+        >>> from rag.core.types import Passage
+        >>> retrieved = [Candidate(Passage(str(n), "", f"text {n}"), "retrieved") for n in range(4)]
+        >>> example = Example("q", "which?", ("2",), tuple(retrieved))
+        >>> settings = GuidanceSettings(positives="1,4", negatives=2)
+        >>> (guided,) = guided_examples([example], settings, Counter())
+        >>> guided.positives[0].text, len(guided.negatives)
+        ('text 2', 2)
+    """
+    for example in ranked:
+        counts["questions"] += 1
+        answers = matchable_answers(example.answers, example.answer_profile)
+        if not answers:
+            counts["without answers"] += 1
+            continue
+        matcher = AnswerMatcher(answers, example.answer_profile)
+        hits = example.candidates
+        holding = [place for place, hit in enumerate(hits) if matcher.matches(hit.passage.text)]
+        chosen = set[int]()
+        # At most so many of so many first passages.
+        for most, first in settings.rules:
+            chosen.update([place for place in holding if place < first][:most])
+        if not chosen:
+            counts["no passage holds an answer"] += 1
+            continue
+        positives = [replace(hits[place], role="positive") for place in sorted(chosen)]
+        counts["positives"] += len(positives)
+        rest = _without_answer(hits, holding, positives)
+        for number, positive in enumerate(positives):
+            places = _draw(rest, settings.negatives, number, example.id)
+            negatives = [replace(hits[place], role="hard_negative") for place in places]
+            counts["negatives"] += len(negatives)
+            name = f"{example.id}#{number + 1}" if number else example.id
+            also = [other for other in positives if other is not positive]
+            yield replace(example, id=name, candidates=(positive, *also, *negatives))
+
+
+def _without_answer(
+    hits: tuple[Candidate, ...], holding: list[int], positives: list[Candidate]
+) -> list[int]:
+    """Places of the passages that may be negatives."""
+    copies = NegativeFilter(None, (), [hit.passage.text for hit in positives])
+    places = sorted(set(range(min(len(hits), _NEGATIVE_RANKS))) - set(holding))
+    return [place for place in places if not copies.reason(-1, hits[place].passage)]
+
+
+def _draw(places: list[int], count: int, number: int, question_id: str) -> list[int]:
+    """Places of the negatives of a question's n-th positive."""
+    draw = generator(DEFAULT_SEED, number, *question_id.encode())
+    shuffled: list[int] = draw.permutation(places).tolist()
+    near = [place for place in shuffled if place < _NEAR_RANKS][: round(_NEAR_SHARE * count)]
+    others = [place for place in shuffled if place not in near][: count - len(near)]
+    return sorted(near + others)
