@@ -387,6 +387,9 @@ class Pipeline:
             DataError: a question is empty.
         """
         options = options or AnswerOptions()
+        if self._promise is not None:
+            # What was said cannot be withheld any more.
+            options = replace(options, on_text=None)
         texts = check_questions(questions, options.top_k, options.n_best)
         timer: dict[str, float] = {}
         with self._reading:

@@ -147,9 +147,7 @@ class LanguageModelReader(Reader):
         self.completer: Completer = completer
         self.settings = settings
         self.name = completer.name
-        if fitted is not None:
-            # Another confidence is another reader, whatever was promised of the first.
-            self.name += f", confidence {fingerprint(list(fitted))[:8]}"
+        self.version = fingerprint([settings.model_dump(mode="json"), fitted and list(fitted)])
         self.max_concurrent = settings.parallel if completer.is_remote else 0
         self._fitted = fitted
         self._second = second

@@ -10,8 +10,11 @@ import pytest
 from rag.answering import Outcome
 from rag.core.errors import ArtifactError
 from rag.core.types import Answer, AnswerSet, Evidence, Promise, SearchResult
+from rag.pipeline import Pipeline
 from rag.policies import State
 from rag.promises import PROMISE_NAME, PromiseKeeper, StoredPromise
+from readers.protocols import ReadRequest, TextSink
+from tests.pipeline_parts import LastWordsReader
 
 CONDITIONS = {"index_version": "v1", "reader": "r", "encoder": {"name": "e"}, "top_k": 20}
 CONFIDENCES = np.linspace(0.0, 1.0, 101)
@@ -96,3 +99,20 @@ def test_a_stored_promise_is_read_again_and_a_damaged_one_refused(
     path.write_text(content)
     with pytest.raises(ArtifactError, match=r"promise\.json is damaged"):
         PromiseKeeper.open(path)
+
+
+def test_an_answer_that_may_be_withheld_is_not_said_as_it_comes(tmp_path: Path) -> None:
+    class Speaks(LastWordsReader):
+        def stream(self, request: ReadRequest, on_text: TextSink, n_best: int = 5) -> AnswerSet:
+            on_text("said")
+            return super().stream(request, on_text, n_best)
+
+    said = list[str]()
+    index = tmp_path / "index"
+    Pipeline.from_texts(["The Danube rises in Ulm."], out=index, retriever="bm25", reader=False)
+    for promised in (False, True):
+        if promised:
+            STORED.write(index / PROMISE_NAME)
+        with Pipeline.open(index, reader=Speaks()) as pipeline:
+            pipeline.ask("Where does the Danube rise?", on_text=said.append)
+    assert said == ["said"]
