@@ -11,6 +11,7 @@ from typing import Annotated
 from pydantic import (
     DirectoryPath,
     Field,
+    FilePath,
     ValidationError,
     ValidationInfo,
     field_validator,
@@ -20,10 +21,11 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from rag.core.errors import ConfigError, did_you_mean
 from rag.core.manifest import MANIFEST_NAME
+from rag.data.metadata import groups_of_person
 from rag.opening import OpenSettings
 
 _PREFIX = "RAG_SERVE_"
-_SHA256 = re.compile(r"[0-9a-f]{64}")
+SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def hash_api_key(key: str | bytes) -> str:
@@ -105,6 +107,25 @@ class ServeSettings(BaseSettings, OpenSettings):
         (),
         description="sha256 of each accepted API key (printf %s KEY | sha256sum); none: open to all",
     )
+    key_file: FilePath | None = Field(
+        None,
+        description="file of accepted API keys with their groups: on each line the sha256 of a key and "
+        "a group; read anew when it changes",
+    )
+    token_keys: str | None = Field(
+        None, description="keys of an identity provider whose tokens are accepted: JWKS file or URL"
+    )
+    token_issuer: str | None = Field(None, description="issuer (iss) of accepted tokens")
+    token_audience: str | None = Field(None, description="audience (aud) of accepted tokens")
+    token_groups: str = Field("groups", description="claim that names a person's groups")
+    editors: str | None = Field(
+        None,
+        description="group whose people may change documents; none: everybody with a key, where nobody "
+        "has groups",
+    )
+    as_groups: str | None = Field(
+        None, description="groups that everybody is taken to belong to, to try rights by hand"
+    )
     feedback_file: Path | None = Field(
         None, description="JSON lines file that /v1/feedback appends to; it is off without one"
     )
@@ -130,7 +151,7 @@ class ServeSettings(BaseSettings, OpenSettings):
             key.strip().lower().removesuffix("  -") for key in value
         )  # as sha256sum prints it
         for number, key_hash in enumerate(hashes, 1):
-            if not _SHA256.fullmatch(key_hash):
+            if not SHA256.fullmatch(key_hash):
                 raise ValueError(
                     f"entry {number} is not a sha256 (64 hex digits); keys are stored as hashes only, "
                     "hash them with: printf %s KEY | sha256sum"
@@ -183,7 +204,22 @@ class ServeSettings(BaseSettings, OpenSettings):
                 raise ValueError(f"{name} is for a server of one index, not of shelves")
         if self.feedback_file is not None and not self.feedback_file.parent.is_dir():
             raise ValueError(f"feedback_file={self.feedback_file}: there is no folder for it")
+        groups_of_person(self.as_groups)
+        groups_of_person(self.editors)
+        of_tokens = (self.token_keys, self.token_issuer, self.token_audience)
+        if any(of_tokens) and not all(of_tokens):
+            raise ValueError("token_keys, token_issuer and token_audience are needed together")
         return self
+
+    @property
+    def knows_people(self) -> bool:
+        """Whether requests need a key or a token."""
+        return bool(self.api_keys or self.key_file or self.token_keys)
+
+    @property
+    def knows_groups(self) -> bool:
+        """Whether people may belong to groups."""
+        return bool(self.key_file or self.token_keys or self.as_groups is not None)
 
 
 def load_settings(**values: object) -> ServeSettings:
