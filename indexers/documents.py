@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,16 +113,23 @@ class Documents:
         """The document of a passage."""
         return self[int(np.searchsorted(self._starts, row, side="right")) - 1]
 
-    def page(self, after: str | None, limit: int) -> list[DocumentEntry]:
+    def page(self, after: str | None, limit: int, shown: Bool | None = None) -> list[DocumentEntry]:
         """At most `limit` documents that follow the document `after`; from the first if None.
+
+        Args:
+            shown: (M,) bool: the documents that there are for whoever asks; None: all.
 
         Raises:
             KeyError: there is no document `after`.
         """
         number = -1 if after is None else self._table.row_of(after)
-        if number is None:
+        is_hidden = shown is not None and number is not None and number >= 0 and not shown[number]
+        if number is None or is_hidden:
             raise KeyError(after)
-        return [self[following] for following in range(number + 1, len(self))[:limit]]
+        following: Sequence[int] = range(number + 1, len(self))
+        if shown is not None:
+            following = (np.flatnonzero(shown[number + 1 :]) + number + 1).tolist()
+        return [self[next_number] for next_number in following[:limit]]
 
 
 class InOrder:

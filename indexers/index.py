@@ -213,15 +213,23 @@ class Index:
         return mask
 
     @cached_property
-    def folders(self) -> list[str]:
-        """The folders that the passages' files lie in, each with a slash at its end; none if there
-        are more than `_MOST_FOLDERS`.
+    def _all_folders(self) -> list[str]:
+        return self._folders(None)
+
+    def folders(self, readable: Readable | None = None) -> list[str]:
+        """The folders that the readable passages' files lie in, each with a slash at its end; none
+        if there are more than `_MOST_FOLDERS`.
 
         A search page offers them as filters: `{"path": "guide/"}` selects everything in the folder.
         """
+        return self._all_folders if readable is None else self._folders(readable)
+
+    def _folders(self, readable: Readable | None) -> list[str]:
         paths = self.passages.column("path")
         if paths is None:
             return []
+        if readable is not None:
+            paths = paths.take(readable.rows.rows)
         files = [path for path in pc.unique(paths).drop_null().to_pylist() if "://" not in path]
         parents = {parent.as_posix() for path in files for parent in PurePath(path).parents}
         named = sorted(f"{folder}/" for folder in parents - {".", "/"})

@@ -101,7 +101,6 @@ class Pipeline:
         # Shared with what `for_groups` returns.
         self._closed = threading.Event()
         self._groups: Groups | None = None
-        self._whole: Pipeline | None = None
         self._promise = PromiseKeeper.open(index.directory / PROMISE_NAME)
         self._verdict_promise = PromiseKeeper.open(index.directory / VERDICT_PROMISE_NAME)
 
@@ -228,8 +227,6 @@ class Pipeline:
         """
         restricted = copy.copy(self)
         restricted._groups = groups
-        # Whoever closes the index when a pipeline is gone waits for this one, too.
-        restricted._whole = self
         return restricted
 
     def without_promises(self) -> Pipeline:
@@ -237,7 +234,6 @@ class Pipeline:
         plain = copy.copy(self)
         plain._promise = None
         plain._verdict_promise = None
-        plain._whole = self
         return plain
 
     @property
@@ -278,8 +274,19 @@ class Pipeline:
             "index_version": self.index_version,
             "top_k": top_k,
             "has_filter": parse_filter(filter) is not None,
-            "has_groups": self._groups is not None,
+            "has_groups": self.readable is not None,
         }
+
+    @property
+    def n_passages(self) -> int:
+        """The number of passages that may be read."""
+        readable = self.readable
+        return len(self.index.passages if readable is None else readable.rows)
+
+    @property
+    def folders(self) -> list[str]:
+        """The folders of what may be read; see `Index.folders`."""
+        return self.index.folders(self.readable)
 
     def passage(self, passage_id: str) -> Passage | None:
         """The passage with this id; None if there is none, or if it may not be read."""

@@ -6,7 +6,7 @@ import asyncio
 import json
 import tempfile
 from collections.abc import AsyncIterator, Callable
-from contextlib import ExitStack, asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import asdict
 from pathlib import Path
 
@@ -20,10 +20,11 @@ from starlette.staticfiles import StaticFiles
 
 from rag import __version__
 from rag.core.wording import WORDINGS
+from rag.pipeline import Pipeline
 from serve import agents, chat, documents, verifying
 from serve.engine import Engine
-from serve.errors import ApiError, ErrorOut, add_error_handlers
-from serve.middleware import Gate, number_of_key
+from serve.errors import ErrorOut, add_error_handlers
+from serve.middleware import Gate
 from serve.routes import router
 from serve.settings import ServeSettings
 from serve.shelves import OpenPipeline, open_pipeline
@@ -87,7 +88,7 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         servers=[{"url": "./"}],  # beside this description, also behind a proxy
-        dependencies=[Depends(key) for key in keys if settings.api_keys],  # checked by the gate
+        dependencies=[Depends(key) for key in keys if settings.knows_people],  # checked by the gate
         responses={"default": {"model": ErrorOut, "description": "An error; its code says which"}},
         lifespan=lifespan,
         middleware=[Middleware(Gate, settings=settings, metrics=engine.metrics, routes=api_routes)],
@@ -98,6 +99,10 @@ def create_app(
     app.router.routes.extend(_page_routes(settings))
     add_error_handlers(app, engine.metrics.rejected)
     return app
+
+
+def _facts(pipeline: Pipeline) -> tuple[int, list[str]]:
+    return pipeline.n_passages, pipeline.folders
 
 
 def _page_routes(settings: ServeSettings) -> list[BaseRoute]:
@@ -112,23 +117,27 @@ def _page_routes(settings: ServeSettings) -> list[BaseRoute]:
         engine: Engine = request.app.state.engine
         shelves = list(engine.shelves)
         is_one = not settings.has_shelves
-        pipeline = shelves[0].pipeline if is_one else None
-        n_passages = None if is_one else sum(shelf.n_passages for shelf in shelves)
+        person = request.state.person
+        n_passages: int | None = sum(shelf.n_passages for shelf in shelves)
         folders: list[str] = []
         names: list[str] = []
-        with suppress(ApiError):  # names of files and shelves are for those with a key
-            if settings.api_keys:
-                number_of_key(settings, request.headers)
+        # Names of files and shelves are for those with a key.
+        if person.name:
             names = [shelf.name for shelf in shelves]
-            folders = pipeline.index.folders if pipeline is not None else []
+        if is_one:
+            n_passages = None
+            pipeline = shelves[0].pipeline
+            if pipeline is not None:
+                seen = pipeline.for_groups(person.groups)
+                n_passages, folders = await engine.threads.in_thread(_facts, seen)
         return JSONResponse(
             {
                 "examples": settings.example_questions,
-                "needs_key": bool(settings.api_keys),
-                "n_passages": len(pipeline.index.passages) if pipeline is not None else n_passages,
+                "needs_key": settings.knows_people,
+                "n_passages": n_passages,
                 "files": settings.files is not None,
                 "feedback": settings.feedback_file is not None,
-                "folders": folders,
+                "folders": folders if person.name else [],
                 "read_only": shelves[0].read_only() if is_one else "",
                 **({} if is_one else {"shelves": names}),
             }

@@ -227,7 +227,7 @@ class _ReplyMaker:
         self.understood = understood
         self.scope = request.scope
         self._base_url = _base_url(request)
-        self._locked_url = self._base_url if engine.settings.api_keys else None
+        self._locked_url = self._base_url if engine.settings.knows_people else None
         self._n_prompt = _count(message.text for message in body.messages)
         self.id = f"chatcmpl-{request.state.request_id}"
         self.created_s = int(time.time())

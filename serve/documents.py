@@ -45,7 +45,7 @@ from serve.engine import Engine
 from serve.errors import ApiError, describe, invalid_request
 from serve.responses import Accepted, DeletedOut, DocumentId, DocumentOut, DocumentsOut
 from serve.routes import AppEngine, ShelfName
-from serve.shelves import Shelf
+from serve.shelves import Scope, Shelf
 from serve.uploads import WAIT_S, Change, Uploads, Version
 
 Body = TypeVar("Body")
@@ -122,22 +122,47 @@ _FORM["properties"]["file"] = {"type": "string", "format": "binary"}
 _BODIES = {"application/json": {"schema": _JSON}, "multipart/form-data": {"schema": _FORM}}
 
 
-def _shelf(request: Request, engine: Engine, name: str | None, *, changes: bool = True) -> Shelf:
+async def _shelf(
+    request: Request, engine: Engine, name: str | None, *, changes: bool = True
+) -> Shelf:
     """The shelf whose documents a request asks for or changes.
 
     Access is refused without API keys, and changes where the server cannot write.
     """
-    if not engine.settings.api_keys:
+    if not engine.settings.knows_people:
         message = (
             "documents cannot be read or changed over HTTP because this server has no API keys"
         )
         raise ApiError(403, "documents_disabled", message, hint="set RAG_SERVE_API_KEYS")
-    shelf = engine.shelf(engine.scope(request, name))
+    scope = engine.scope(request, name)
+    shelf = engine.shelf(scope)
+    if changes:
+        await _check_editor(request, engine, scope)
     reason = shelf.read_only() if changes else ""
     if reason:
         message = f"the index cannot be changed: {reason}"
         raise ApiError(409, "index_read_only", message, hint="nothing was changed")
     return shelf
+
+
+async def _check_editor(request: Request, engine: Engine, scope: Scope) -> None:
+    """Refuse changes by people who are no editors, where documents may be hidden from some.
+
+    Whoever changes documents learns which ids there are.
+    """
+    editors = engine.settings.editors
+    if editors is None:
+        hides = await engine.read(replace(scope, groups=frozenset()), _hides)
+        is_editor = not hides and not engine.settings.knows_groups
+    else:
+        is_editor = editors in request.state.person.groups
+    if not is_editor:
+        message = "only people of the group RAG_SERVE_EDITORS may change documents here"
+        raise ApiError(403, "no_editor", message, hint="nothing was changed")
+
+
+def _hides(pipeline: Pipeline) -> bool:
+    return pipeline.readable is not None
 
 
 @router.post(
@@ -160,7 +185,7 @@ async def send(
     comes then. Sending the same again changes nothing. Of several files those that cannot be read
     are named (`unreadable`), the others added; `notes` says what conversion lost.
     """
-    chosen = _shelf(request, engine, shelf)  # before anything is read
+    chosen = await _shelf(request, engine, shelf)  # before anything is read
     if request.headers.get("content-type", "").startswith("multipart/form-data"):
         documents, remarks = await _uploaded(request, engine)
     else:
@@ -186,7 +211,8 @@ async def send(
 
 
 def _count(pipeline: Pipeline) -> int:
-    return len(pipeline.index.documents)
+    readable = pipeline.readable
+    return len(pipeline.index.documents) if readable is None else int(readable.documents.sum())
 
 
 def _body(
@@ -231,7 +257,8 @@ async def version(
     With `wait_s`, the answer waits for the end up to so many seconds. A document that could not be
     added stands in `failed`, with the reason. The last thousand changes are known.
     """
-    chosen = _shelf(request, engine, shelf, changes=False)
+    chosen = await _shelf(request, engine, shelf, changes=False)
+    await _check_editor(request, engine, engine.scope(request, shelf))
     found = await chosen.uploads.find(id, wait_s)
     if found is None:
         raise ApiError(404, "version_not_found", f"no change has the id {id[:100]!r}")
@@ -279,7 +306,7 @@ async def _uploaded(request: Request, engine: Engine) -> tuple[list[Document], d
         contents = [
             (Path(str(file.filename).replace("%22", '"')).name, await file.read()) for file in files
         ]
-    converting = engine.conversions.convert(request.state.api_key, contents)
+    converting = engine.conversions.convert(request.state.person.name, contents)
     documents, remarks = await engine.while_connected(request, converting, limit_s=None)
     documents = [
         replace(document, metadata=tuple({**dict(document.metadata), **body.metadata}.items()))
@@ -328,7 +355,7 @@ async def listing(
 
     `next` is null at the end.
     """
-    _shelf(request, engine, shelf, changes=False)
+    await _shelf(request, engine, shelf, changes=False)
     scope = engine.scope(request, shelf)
     try:
         # One more than is shown tells whether others follow.
@@ -351,9 +378,11 @@ async def listing(
 def _page(
     pipeline: Pipeline, after: str | None, limit: int
 ) -> tuple[str, int, list[DocumentEntry]]:
-    """The version of the index, the number of its documents, and those after `after`."""
+    """The version of the index, the number of documents in it, and those after `after`."""
     documents = pipeline.index.documents
-    return pipeline.index_version, len(documents), documents.page(after, limit)
+    readable = pipeline.readable
+    shown = None if readable is None else readable.documents
+    return pipeline.index_version, _count(pipeline), documents.page(after, limit, shown)
 
 
 @router.delete(
@@ -374,7 +403,7 @@ async def delete(
 
     If there is no such document, `deleted` is false.
     """
-    chosen = _shelf(request, engine, shelf)
+    chosen = await _shelf(request, engine, shelf)
     version = await chosen.uploads.add(Change(deleted=(document_id,), until_s=_until(wait)))
     if not wait:
         return _accepted(chosen, version)
@@ -402,7 +431,10 @@ async def file(path: str, request: Request, engine: AppEngine, page: str = "") -
     if folder is None:
         hint = "set RAG_SERVE_FILES to the folder that was indexed"
         raise ApiError(403, "files_disabled", "files are not served here", hint=hint)
-    is_sent, passages = await engine.read(engine.scope(request), _indexed, path)
+    scope = engine.scope(request)
+    is_sent, passages = await engine.read(scope, _indexed, path)
+    if passages:
+        engine.audit(request, scope, [passage.id for passage in passages])
     if is_sent:
         return PlainTextResponse(_text_of(passages), headers=_HEADERS)
     place = await engine.threads.in_thread(_inside, folder, path) if passages else None
@@ -428,7 +460,10 @@ def _indexed(pipeline: Pipeline, path: str) -> tuple[bool, list[Passage]]:
     none.
     """
     entry = pipeline.index.documents.find(file_id(path))
+    readable = pipeline.readable
     if entry is None or not entry.rows:
+        return False, []
+    if readable is not None and not readable.rows.mask[entry.rows.start]:
         return False, []
     passages = pipeline.index.passages.get_many(entry.rows)
     location = passages[0].location

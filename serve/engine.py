@@ -5,16 +5,18 @@ ready.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import time
-from collections.abc import Callable, Coroutine, Hashable, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar
 
 from starlette.requests import Request
 
+from indexers.rights import RightsError
 from rag.core.errors import (
     ArtifactError,
     ConfigError,
@@ -30,7 +32,7 @@ from rag.policies import open_policy
 from readers.protocols import TextSink
 from serve.batching import ItemFailed, MicroBatcher
 from serve.conversions import Conversions
-from serve.errors import ApiError, invalid_request, refused, shutting_down
+from serve.errors import ApiError, closed, invalid_request, refused, shutting_down
 from serve.metrics import ServerMetrics
 from serve.settings import ServeSettings
 from serve.shelves import OpenPipeline, Scope, Shelf, Shelves
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from rag.pipeline import Pipeline
 
 log = get_logger(__name__)
+audit_log = get_logger("serve.audit")
 State = Literal["loading", "ready", "failed", "stopping"]
 Result = TypeVar("Result")
 Looked = ParamSpec("Looked")
@@ -191,7 +194,7 @@ class Engine:
                 stopping.
         """
         self.require_ready()
-        return self.shelves.resolve(shelf)
+        return replace(self.shelves.resolve(shelf), groups=request.state.person.groups)
 
     def shelf(self, scope: Scope) -> Shelf:
         """The only shelf of a scope.
@@ -217,7 +220,7 @@ class Engine:
 
         def leased() -> Result:
             with shelf.lease() as pipeline:
-                return look_up(pipeline, *args, **options)
+                return look_up(pipeline.for_groups(scope.groups), *args, **options)
 
         return await self.threads.in_thread(leased)
 
@@ -252,7 +255,25 @@ class Engine:
         results = await self.while_connected(request, work, self.settings.timeout_s)
         fields["queue_ms"] = results[0]["timings_ms"]["queue"]
         fields["index_version"] = results[0]["index_version"]
+        if job.kind not in ("embed", "rerank"):
+            for question, result in zip(questions, results, strict=True):
+                self.audit(request, job.scope, passage_ids(result), question)
         return results
+
+    def audit(
+        self, request: Request, scope: Scope, passages: Iterable[str], question: str = ""
+    ) -> None:
+        """Log which passages a person was shown, where the server knows people."""
+        if not self.settings.knows_people:
+            return
+        fields = {
+            "request_id": request.state.request_id,
+            "person": request.state.person.name,
+            "shelf": ", ".join(scope.shelves),
+            "question_sha256": hashlib.sha256(question.encode()).hexdigest() if question else None,
+            "passages": list(dict.fromkeys(passages)),
+        }
+        audit_log.info("passages shown", extra=fields)
 
     async def while_connected(
         self, request: Request, work: Coroutine[Any, Any, Result], limit_s: float | None
@@ -305,13 +326,15 @@ class Engine:
         """Run one batch on a worker thread; a question that failed has an error as its result."""
         assert isinstance(job, Job)
         names = job.scope.shelves
+        groups = job.scope.groups
         with ExitStack() as leases:
             if len(names) == 1:
                 pipeline = leases.enter_context(self.shelves[names[0]].lease())
-                results = self._run_job(job, pipeline, questions)
+                results = self._run_job(job, pipeline.for_groups(groups), questions)
             else:
                 shelves = [shelf for shelf in self.shelves if shelf.name in names]
-                together = Together(shelves, leases, is_stated=job.scope.is_stated)
+                is_stated = job.scope.is_stated
+                together = Together(shelves, leases, groups, is_stated=is_stated)
                 results = together.noted(self._run_job(job, together, questions))
         for name in filter(None, names):
             self.metrics.shelf_questions.labels(name, job.kind).inc(len(questions))
@@ -370,6 +393,17 @@ class Engine:
         return results
 
 
+def passage_ids(value: object) -> Iterator[str]:
+    """The ids of the passages in a JSON value."""
+    if isinstance(value, dict):
+        if "passage_id" in value:
+            yield value["passage_id"]
+        value = list(value.values())
+    if isinstance(value, list):
+        for item in value:
+            yield from passage_ids(item)
+
+
 def passage_json(passage: Passage) -> dict[str, Any]:
     """A passage by its id, title and text; with location and metadata if it has such."""
     shown = passage.to_json()
@@ -390,6 +424,8 @@ def _failure(
         return cause
     if isinstance(cause, FilterError | QuestionError):  # the client's mistake, found out only here
         return invalid_request(cause.message, cause.hint)
+    if isinstance(cause, RightsError):
+        return closed(cause)
     lacking = "policy" if job.policy != "once" else job.kind
     if isinstance(cause, ConfigError) and lacking in _LACKS:
         log.warning("%s cannot be had: %s", lacking, cause, extra={"request_id": request_id})

@@ -17,11 +17,14 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 from starlette.types import Scope
 
+from indexers.rights import RightsError
 from rag.core.errors import QuestionError
+from rag.core.log import get_logger
 from rag.core.types import as_unicode
 from rag.data.filters import FilterError
 
 _SEE_PATHS = "GET /openapi.json lists the paths and methods of this server"
+log = get_logger(__name__)
 
 
 class ErrorBody(BaseModel):
@@ -76,6 +79,13 @@ def shutting_down() -> ApiError:
     return ApiError(503, "shutting_down", message, "ask another instance", headers)
 
 
+def closed(error: RightsError) -> ApiError:
+    """The error for an index whose rights cannot be read; the log has the reason."""
+    log.error("%s", error)
+    message = "the server cannot tell now who may read what"
+    return refused("rights_unreadable", message, 10, "see the server's log")
+
+
 def error_body(error: ApiError, scope: Scope) -> dict[str, Any]:
     """The error as JSON values, for the request of this scope."""
     body = {
@@ -109,12 +119,15 @@ def add_error_handlers(app: FastAPI, rejected: Counter) -> None:
             error = _from_validation(request, error)
         elif isinstance(error, FilterError | QuestionError):
             error = invalid_request(error.message, error.hint)
+        elif isinstance(error, RightsError):
+            error = closed(error)
         assert isinstance(error, ApiError)
         if error.status in (429, 502, 503, 504) or error.code == "retrieval_failed":
             rejected.labels(error.code).inc()
         return error_response(error, request.scope)
 
-    for kind in (ApiError, HTTPException, RequestValidationError, FilterError, QuestionError):
+    kinds = (ApiError, HTTPException, RequestValidationError)
+    for kind in (*kinds, FilterError, QuestionError, RightsError):
         app.add_exception_handler(kind, on_error)
 
 

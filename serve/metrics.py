@@ -43,25 +43,32 @@ class ServerMetrics:
         )
         self.queue_depth = gauge("rag_queue_depth", "Questions waiting for the model")
         self.index_info = newest("rag_index_info", "1 for the version being served", ["version"])
-        self.index_passages = newest("rag_index_passages", "Passages in the index")
+        self.index_passages = newest("rag_index_passages", "Passages that everybody may read")
         self.shelf_questions = counter(
             "rag_shelf_questions", "Questions run on a shelf", ["shelf", "kind"]
         )
-        self.shelf_passages = newest("rag_shelf_passages", "Passages on a shelf", ["shelf"])
+        self.shelf_passages = newest(
+            "rag_shelf_passages", "Passages on a shelf that everybody may read", ["shelf"]
+        )
         self.index_loads = counter("rag_index_loads", "Times that an index was taken into use")
 
-    def index_changed(self, version: str, n_passages: int, previous: str, shelf: str) -> None:
-        """Record a change of a served index; the only one of a server has no `shelf`."""
+    def count_passages(self, count: int, shelf: str) -> None:
+        """Record how many passages everybody may read; the only index of a server has no `shelf`."""
+        if shelf:
+            self.shelf_passages.labels(shelf).set(count)
+        else:
+            self.index_passages.set(count)
+
+    def index_changed(self, version: str, previous: str, shelf: str) -> None:
+        """Record a change of a served index."""
         self.index_loads.inc()
         if shelf:
-            self.shelf_passages.labels(shelf).set(n_passages)
             return
         if previous:
             self.index_info.labels(previous).set(0)  # the shared files forget no label
         if SHARED_FOLDER not in os.environ:
             self.index_info.clear()
         self.index_info.labels(version).set(1)
-        self.index_passages.set(n_passages)
 
     def shelf_removed(self, shelf: str) -> None:
         """Record that a shelf is gone."""

@@ -2,7 +2,6 @@
 
 import asyncio
 import functools
-import hmac
 import re
 import time
 import uuid
@@ -15,8 +14,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rag.core.log import get_logger
 from serve.errors import ApiError, error_response, shutting_down
+from serve.identity import People, Person
 from serve.metrics import ServerMetrics
-from serve.settings import ServeSettings, hash_api_key
+from serve.settings import ServeSettings
 
 log = get_logger(__name__)
 access_log = get_logger("serve.access")
@@ -26,7 +26,9 @@ _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"
 _MAX_BODY_BYTES = 256 * 1024
 _MAX_LIST_BYTES = 4 << 20
 _LISTS = ("/retrieve", "/rerank", "/v1/rerank")  # take many queries, or many texts
-_KEYED = ("/v1/", "/retrieve", "/rerank")
+# Of the page, and for whoever operates the server: what these show, everybody may read.
+_OPEN = ("/", "/docs", "/page.json", "/openapi.json", "/healthz", "/readyz", "/metrics")
+_OPEN_FOLDER = "/static/"
 _SECURITY_HEADERS = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -45,9 +47,9 @@ class Gate:
 
     A valid `X-Request-ID` is kept, otherwise one is made; it is returned, logged, and part of every
     error. An unhandled exception is logged with its traceback and answered with a plain 500; a
-    request that is still running when the server stops is answered with 503. Paths under `/v1/`,
-    and those of agents, need an API key if there are any; log and metrics name it by its place in
-    the settings. Bodies are read whole, within limits of size and time.
+    request that is still running when the server stops is answered with 503. All paths but those
+    in `_OPEN` need an API key or a token where the server knows people; log and metrics name the
+    person. Bodies are read whole, within limits of size and time.
 
     Args:
         routes: further paths that log and metrics may name, beside those of the application.
@@ -61,6 +63,7 @@ class Gate:
         routes: Sequence[BaseRoute],
     ) -> None:
         self.app, self.settings, self.metrics, self.routes = app, settings, metrics, routes
+        self.people = People(settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one ASGI request."""
@@ -137,9 +140,10 @@ class Gate:
         """Refuse the request, or pass it to the application with its whole body."""
         try:
             headers = Headers(scope=scope)
-            if self.settings.api_keys and scope["path"].startswith(_KEYED):
-                key = number_of_key(self.settings, headers)
-                scope["state"]["api_key"] = scope["state"]["log_fields"]["key"] = key
+            person = await self._person(scope["path"], headers)
+            scope["state"]["person"] = person
+            if self.settings.knows_people and person.name:
+                scope["state"]["log_fields"]["key"] = person.name
             if scope["method"] in ("GET", "HEAD"):
                 await self.app(scope, receive, send)
                 return
@@ -158,6 +162,15 @@ class Gate:
             return next(messages, None) or await receive()
 
         await self.app(scope, replay, send)
+
+    async def _person(self, path: str, headers: Headers) -> Person:
+        """Who sends a request; an unknown person has no name and may see open paths."""
+        try:
+            return await self.people.person(headers)
+        except ApiError:
+            if path in _OPEN or path.startswith(_OPEN_FOLDER):
+                return Person("")
+            raise
 
     def _most_bytes(self, path: str) -> int:
         if path == "/v1/documents":
@@ -193,23 +206,3 @@ class Gate:
                 408, "request_timeout", late, hint="send it faster, or in one piece"
             ) from None
         return bytes(body)
-
-
-def number_of_key(settings: ServeSettings, headers: Headers) -> str:
-    """The place in the settings of the key, which is `Authorization: Bearer KEY` or `X-API-Key:
-    KEY`.
-
-    Raises:
-        ApiError: 401: there is no key, or another one.
-    """
-    scheme, _, bearer = headers.get("authorization", "").partition(" ")
-    key = bearer.strip(" \t") if scheme.lower() == "bearer" else ""
-    key = key or headers.get("x-api-key", "")  # one character per byte
-    key_hash = hash_api_key(key.encode("latin-1")) if key else ""
-    # every hash is compared, in constant time
-    places = [hmac.compare_digest(accepted, key_hash) for accepted in settings.api_keys]
-    if True in places:
-        return str(places.index(True) + 1)
-    message = "this API key is not accepted" if key else "an API key is needed"
-    hint = "send Authorization: Bearer KEY, or X-API-Key: KEY"
-    raise ApiError(401, "unauthorized", message, hint, {"WWW-Authenticate": "Bearer"})

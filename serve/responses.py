@@ -90,7 +90,7 @@ class Ready(BaseModel):
 
     status: Literal["ready"]
     index_version: str
-    n_passages: int
+    n_passages: int = Field(description="that everybody may read")
     read_only: str = Field(default="", description="why documents cannot be changed")
 
 

@@ -26,7 +26,7 @@ from rag.core.types import PolicyName
 from rag.data.filters import parse_filter
 from rag.data.records import fault_of_question
 from rag.pipeline import Pipeline
-from serve.engine import Engine, Job, passage_json
+from serve.engine import Engine, Job, passage_ids, passage_json
 from serve.errors import ApiError, invalid_request
 from serve.responses import (
     Alive,
@@ -203,11 +203,13 @@ async def passage(
 
     With `around` also that many passages `before` and `after` it in its document.
     """
-    shown = await engine.read(engine.scope(request, shelf), _look_up, passage_id, around)
+    scope = engine.scope(request, shelf)
+    shown = await engine.read(scope, _look_up, passage_id, around)
     if shown is None:
         message = f"no passage has the id {passage_id[:100]!r}"
         hint = "ids come from /v1/retrieve and /v1/ask and belong to one index"
         raise ApiError(404, "passage_not_found", message, hint=hint)
+    engine.audit(request, scope, passage_ids(shown))
     return JSONResponse(shown)
 
 
@@ -292,19 +294,18 @@ async def healthz() -> Alive:
 
 @router.head("/readyz", include_in_schema=False)
 @router.get("/readyz", tags=["operation"], response_model_exclude_defaults=True)
-async def readyz(engine: AppEngine) -> Ready | ShelvesReady:
+async def readyz(request: Request, engine: AppEngine) -> Ready | ShelvesReady:
     """200 once the index is loaded, or one of several; 503 before that."""
     engine.require_ready()
     if engine.settings.has_shelves:
         return _shelves_ready(engine)
     shelf = engine.shelves[""]
-    with shelf.lease() as pipeline:
-        return Ready(
-            status="ready",
-            index_version=pipeline.index_version,
-            n_passages=len(pipeline.index.passages),
-            read_only=shelf.read_only(),
-        )
+    return Ready(
+        status="ready",
+        index_version=shelf.in_use,
+        n_passages=await engine.threads.in_thread(shelf.count_open),
+        read_only=shelf.read_only(),
+    )
 
 
 def _shelves_ready(engine: Engine) -> ShelvesReady:

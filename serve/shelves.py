@@ -15,9 +15,13 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from indexers.documents import Documents
+from indexers.manifest import Manifest
+from indexers.rights import DocumentRights, RightsError, rights_version
 from rag.core.errors import ArtifactError, MismatchedArtifactError, RagError, ResourceError
 from rag.core.log import get_logger
 from rag.core.manifest import index_version
+from rag.core.types import Groups
 from rag.opening import OpenSettings, open_models
 from serve.errors import ApiError, refused
 from serve.metrics import ServerMetrics
@@ -45,10 +49,12 @@ class Scope:
         shelves: names of the shelves that are asked, in order.
         is_stated: whether the request named them; else those that cannot be opened are left out,
             which the answer says.
+        groups: groups of the person who asks: no other document exists for the request.
     """
 
     shelves: tuple[str, ...]
     is_stated: bool = False
+    groups: Groups = frozenset()
 
 
 class Shelf:
@@ -64,7 +70,8 @@ class Shelf:
         pipeline: of new requests; None while the index is not open. Running requests finish on the
             one with which they started; one that was replaced is closed with the last of them.
         fault: why the index cannot be opened; "" if nothing is known against it.
-        version, n_passages: of the index on disk, when it was last looked at.
+        version: of the index on disk, when it was last looked at.
+        n_passages: number of its passages that everybody may read.
     """
 
     def __init__(self, settings: ServeSettings, shelves: Shelves, name: str = "") -> None:
@@ -81,7 +88,7 @@ class Shelf:
         self._opening = threading.Lock()
         self._replacing = asyncio.Lock()
         # A version that cannot be opened is tried once, an index that is gone logged once.
-        self._seen: str | None = None
+        self._seen: tuple[str, str] | None = None
         self._lacks_files = False
         self.uploads = Uploads(settings, shelves.threads, self.replace, shelves.open_encoder)
         self._uploading: asyncio.Task[None] | None = None
@@ -143,8 +150,8 @@ class Shelf:
             self._release(replaced)
         if pipeline is not None:
             version = pipeline.index_version
-            n_passages = len(pipeline.index.passages)
-            self._shelves.metrics.index_changed(version, n_passages, previous, self.name)
+            self._shelves.metrics.index_changed(version, previous, self.name)
+            self.count_open()
             versions = {"index_version": version, "previous_index_version": previous or None}
             log.info("index in use: %s", self.settings.index.resolve(), extra=versions)
 
@@ -195,7 +202,9 @@ class Shelf:
         keys.
         """
         folder = self.settings.index
-        may_write = not self.settings.api_keys or not folder.exists() or os.access(folder, os.W_OK)
+        may_write = (
+            not self.settings.knows_people or not folder.exists() or os.access(folder, os.W_OK)
+        )
         return "" if may_write else "its folder is read-only for this server"
 
     async def replace(self, *, anew: bool = False) -> bool:
@@ -230,17 +239,20 @@ class Shelf:
     async def _version_on_disk(self) -> str:
         return await self._threads.in_thread(_version_in, self.settings.index)
 
-    async def look(self, version: str) -> None:
+    async def look(self, version: str, rights: str) -> None:
         """Switch to an update that another process has written, if there is one.
 
         Args:
             version: of the index on disk; "" if none can be read.
+            rights: version of its rights.
         """
-        if version == self._seen and not self._lacks_files:
+        seen = (version, rights)
+        if seen == self._seen and not self._lacks_files:
             return
-        self._seen = version
+        self._seen = seen
         if self.name:
             await self._threads.in_thread(self.check)
+        await self._threads.in_thread(self.count_open)
         if version and version != self.in_use:
             await self.replace()
         elif not version and self.in_use:
@@ -248,8 +260,6 @@ class Shelf:
 
     def check(self) -> None:
         """Look whether the index on disk is complete, without opening it."""
-        from indexers.manifest import Manifest
-
         folder = self.settings.index
         try:
             manifest = Manifest.read(folder)
@@ -265,6 +275,25 @@ class Shelf:
         self._lacks_files = False
         self.version = manifest.version
         self.n_passages = int(manifest.stage("passages").output["count"])
+        try:
+            rights = DocumentRights(folder, Documents(folder / manifest.data / "passages"))
+            readable = rights.readable(frozenset())
+        except RagError:
+            self.n_passages = 0
+            return
+        if readable is not None:
+            self.n_passages = len(readable.rows)
+
+    def count_open(self) -> int:
+        """Count the passages that everybody may read, in an index that is open; on a thread."""
+        pipeline = self.pipeline
+        if pipeline is not None:
+            try:
+                self.n_passages = pipeline.for_groups(frozenset()).n_passages
+            except RightsError:
+                self.n_passages = 0
+        self._shelves.metrics.count_passages(self.n_passages, self.name)
+        return self.n_passages
 
 
 class Shelves:
@@ -410,11 +439,15 @@ class Shelves:
             shelf.start()
             log.info("a new shelf: %s", name)
         self._shelves = dict(sorted(self._shelves.items()))
-        for shelf, version in (await self.threads.in_thread(self._versions)).items():
-            await shelf.look(version)
+        for shelf, versions in (await self.threads.in_thread(self._versions)).items():
+            await shelf.look(*versions)
 
-    def _versions(self) -> dict[Shelf, str]:
-        return {shelf: _version_in(shelf.settings.index) for shelf in self}
+    def _versions(self) -> dict[Shelf, tuple[str, str]]:
+        versions = {}
+        for shelf in self:
+            folder = shelf.settings.index
+            versions[shelf] = (_version_in(folder), _rights_in(folder))
+        return versions
 
     async def _remove(self, name: str) -> None:
         shelf = self._shelves.pop(name)
@@ -452,6 +485,18 @@ def open_index(settings: ServeSettings) -> Index:
     if settings.ray is None:
         return Index.open(settings.index)
     return open_sharded(settings.index, settings.ray)
+
+    async def _count_open(self, pipeline: Pipeline) -> None:
+        """Let the metrics, which anybody may read, count the passages that anybody may read."""
+        self._metrics.index_passages.set(await self._threads.in_thread(n_open_passages, pipeline))
+
+
+def n_open_passages(pipeline: Pipeline) -> int:
+    """The number of passages that people without groups may read; 0 while that cannot be told."""
+    try:
+        return pipeline.for_groups(frozenset()).n_passages
+    except RightsError:
+        return 0
 
 
 def open_pipeline(settings: ServeSettings) -> Pipeline:
@@ -505,6 +550,14 @@ def open_beside(settings: ServeSettings, others: Sequence[Pipeline]) -> Pipeline
     except BaseException:
         index.close()
         raise
+
+
+def _rights_in(folder: Path) -> str:
+    """The version of an index's rights; "unreadable" if that cannot be told."""
+    try:
+        return rights_version(folder)
+    except RightsError:
+        return "unreadable"
 
 
 def _version_in(folder: Path) -> str:

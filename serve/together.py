@@ -9,7 +9,7 @@ from typing import Any
 from rag.core.errors import ArtifactError, RetrievalError
 from rag.core.files import fingerprint
 from rag.core.log import Timer, get_logger
-from rag.core.types import FirstStage, SearchResult
+from rag.core.types import FirstStage, Groups, SearchResult
 from rag.data.filters import Filter, FilterError, parse_filter
 from rag.pipeline import FilterLike, Pipeline
 from retrievers.protocols import Selected
@@ -50,11 +50,14 @@ class Together(Pipeline):
 
     Args:
         leases: holds the shelf whose models read.
+        groups: groups of the people who ask.
         is_stated: whether the questions name the shelves; else those that cannot be searched are
             left out.
     """
 
-    def __init__(self, shelves: Sequence[Shelf], leases: ExitStack, *, is_stated: bool) -> None:
+    def __init__(
+        self, shelves: Sequence[Shelf], leases: ExitStack, groups: Groups, *, is_stated: bool
+    ) -> None:
         self._shelves = shelves
         self._is_stated = is_stated
         self._left_out = list[str]()
@@ -64,6 +67,7 @@ class Together(Pipeline):
         super().__init__(first.index, first.retriever, first.reader, first.verifier, beside=first)
         # A promise is of one index.
         self._promise = None
+        self._asked_by = groups
 
     def _first(self, leases: ExitStack) -> Pipeline:
         """The pipeline of the first shelf that can be opened."""
@@ -98,7 +102,8 @@ class Together(Pipeline):
         for shelf in self._shelves:
             try:
                 with shelf.lease() as pipeline:
-                    results = pipeline.search(queries, top_k, filter=self._filter, timer=timer)
+                    person = pipeline.for_groups(self._asked_by)
+                    results = person.search(queries, top_k, filter=self._filter, timer=timer)
                     self._versions[shelf.name] = pipeline.index_version
             except FilterError as error:
                 lacking.append(error)

@@ -166,12 +166,18 @@ def serve(
     port: Port | None = None,
     workers: PositiveInt | None = None,
     ray: str | None = None,
+    as_groups: As = None,
     **opening: Unpack[OpenOptions],
 ) -> None:
     """Answer over HTTP. Variables set the rest (`rag docs serving`).
 
-    Keys and files: RAG_SERVE_API_KEYS (none: open to all), RAG_SERVE_FILES (none: no links to files),
-    RAG_SERVE_FEEDBACK_FILE (none: no feedback), RAG_SERVE_EXAMPLE_QUESTIONS (none).
+    Keys and files: RAG_SERVE_API_KEYS (none: open to all), RAG_SERVE_KEY_FILE (none),
+    RAG_SERVE_FILES (none: no links to files), RAG_SERVE_FEEDBACK_FILE (none: no feedback),
+    RAG_SERVE_EXAMPLE_QUESTIONS (none).
+
+    Tokens and groups: RAG_SERVE_TOKEN_KEYS (none), RAG_SERVE_TOKEN_ISSUER (none),
+    RAG_SERVE_TOKEN_AUDIENCE (none), RAG_SERVE_TOKEN_GROUPS (groups), RAG_SERVE_EDITORS (none),
+    RAG_SERVE_AS_GROUPS (none).
 
     Limits: RAG_SERVE_QUEUE_SIZE (256), RAG_SERVE_BATCH_MAX_SIZE (16), RAG_SERVE_TIMEOUT_S (30),
     RAG_SERVE_DRAIN_TIMEOUT_S (30), RAG_SERVE_MAX_UPLOAD_BYTES (33554432), RAG_SERVE_CONVERSIONS (2),
@@ -196,6 +202,7 @@ def serve(
         "shelves": shelves,
         "host": host,
         "port": port,
+        "as_groups": as_groups,
     }
     stated |= {"workers": workers, "ray": ray}
     given = {name: value for name, value in stated.items() if value is not None}

@@ -98,7 +98,7 @@ PATHS = {"Where rises what is longer than the Rhine?": ("rhine-1", "danube-1")}
 class FakeIndex:
     """Counts how often it was closed."""
 
-    n_closed, passages, folders = 0, PASSAGES, list(FOLDERS)
+    n_closed, passages = 0, PASSAGES
 
     def close(self) -> None:
         self.n_closed += 1
@@ -140,6 +140,11 @@ class FakePipeline:
         self.scores_log_odds: bool | None = True  # None: it has no scorer
         self.verifier: WordVerifier | None = WordVerifier()
         self.reader = SimpleNamespace(name="/srv/reader", max_concurrent=0, completer=None)
+
+    readable, n_passages, folders = None, len(PASSAGES), list(FOLDERS)
+
+    def for_groups(self, groups: Any) -> "FakePipeline":
+        return self
 
     def _begin(self, questions: Sequence[str]) -> None:
         assert self.index.n_closed == 0, "used after it was closed"

@@ -110,7 +110,7 @@ def test_a_filter_selects_what_its_conditions_say(index: Index) -> None:
         {"year": True}
     )  # one selection each in the cache
     assert index.passages[5] == passages[5]
-    assert index.folders == ["guide/", "guide/setup/", "notes/"]
+    assert index.folders() == ["guide/", "guide/setup/", "notes/"]
     assert index.around("doc7-0", 2) == (
         [],
         passages[29:31],

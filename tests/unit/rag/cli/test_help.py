@@ -62,7 +62,9 @@ def test_the_help_of_the_server_lists_its_variables_with_their_defaults(
     for name, field in ServeSettings.model_fields.items():
         if f"--{name.replace('_', '-')}" in text or name == "host":
             continue
-        stated = "none" if field.default in (None, ()) else f"{field.default:g}"
+        stated = "none" if field.default in (None, ()) else f"{field.default}"
+        if isinstance(field.default, float):
+            stated = f"{field.default:g}"
         if isinstance(field.default, int):
             stated = str(field.default)
         assert f"RAG_SERVE_{name.upper()} ({stated}" in shown, name
