@@ -10,15 +10,17 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import TypedDict
 
 from rag.core.errors import ConfigError, ReaderError, RetrievalError
 from rag.core.log import Timer, stage
-from rag.core.types import AnswerSet, SearchResult
+from rag.core.types import AnswerSet, EvidencePath, Hit, SearchResult
 from rag.data.records import fault_of_question
 from rag.policies import Finish, Policy, Read, Search, SearchOnce, State, Step
 from readers.paths import with_paths
 from readers.protocols import Reader, ReadRequest, TextSink
+from retrievers.protocols import Selected
 
 MAX_STEPS = 32
 """Steps of a policy after which it is taken for endless."""
@@ -182,6 +184,27 @@ def _run(
         f"{type(policy).__name__} gave no answer in {MAX_STEPS} steps",
         hint="return Finish once there are answers",
     )
+
+
+def check_hits_selected(
+    hit_lists: Sequence[Sequence[Hit]],
+    path_lists: Sequence[Sequence[EvidencePath]],
+    selected: Selected,
+) -> None:
+    """Refuse hits that a retriever of one's own was not to return: no text of them is read.
+
+    Raises:
+        RetrievalError: a hit is outside of the selection.
+    """
+    if selected is None:
+        return
+    hits = list(chain.from_iterable(hit_lists))
+    for path in chain.from_iterable(path_lists):
+        hits += path.hits
+    if not all(selected.mask[hit.row] for hit in hits):
+        raise RetrievalError(
+            "the retriever returned passages that were not selected", hint=RETRIEVER_HINT
+        )
 
 
 def check_results(queries: Sequence[str], results: Sequence[SearchResult]) -> None:

@@ -22,6 +22,7 @@ from rag.answering import (
     AskOptions,
     Outcome,
     answer_questions,
+    check_hits_selected,
     check_results,
 )
 from rag.config import load_config
@@ -360,6 +361,7 @@ class Pipeline:
                 "questions, expected one each",
                 hint=RETRIEVER_HINT,
             )
+        check_hits_selected(hit_lists, path_lists, selected)
         results = []
         with stage(timer, "fetch_passages"):
             for query, hits, paths in zip(queries, hit_lists, path_lists, strict=True):
