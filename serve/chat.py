@@ -464,7 +464,7 @@ def _content(
         else:
             parts = [text + marks]
     if answers and answers[0].get("note"):
-        parts.append(f"Note: {answers[0]['note']}.")
+        parts.append(f"Note: {answers[0]['note'].rstrip('.')}.")
     if result.get("notice"):
         parts.append(f"Note: {result['notice']}.")
     if "promise" in result:

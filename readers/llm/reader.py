@@ -233,7 +233,7 @@ class LanguageModelReader(Reader):
             signs = replace(signs, agreement=f1(best.text, [other.answers[0].text]))
         likely = confidence(signs, self._fitted)
         best = replace(best, score=likely, confidence=likely)
-        none = 0.0 if best.is_supported else 1.0 - likely
+        none = 0.0 if best.is_supported else (1.0 - signs.support) * (1.0 - likely)
         answers = replace(reading.answers, answers=(best,), no_answer_confidence=none)
         return Reading(answers, signs)
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from rag.core.types import Passage
+from rag.core.types import Answer, AnswerSet, Passage
 from rag.eval.settings import EvaluationSettings
 from rag.eval.source import QuestionSource
 from rag.metrics.citations import citation_scores
@@ -77,11 +77,15 @@ class Model:
         return True
 
 
-def ask(reply: str, **settings: Any) -> Any:
+def read(reply: str, **settings: Any) -> AnswerSet:
     changed = CITED.replaced(**settings)
     reader = LanguageModelReader(Model(reply), changed, verifier=WordVerifier())
     [answers] = reader.read([ReadRequest.of("Where does it rise?", PASSAGES)])
-    return answers.answers[0]
+    return answers
+
+
+def ask(reply: str, **settings: Any) -> Answer:
+    return read(reply, **settings).answers[0]
 
 
 BOTH = "The Danube rises in Baden [1]. Turner painted Venice [1, 9]."
@@ -101,6 +105,19 @@ def test_unsupported_sentences_are_marked_or_dropped_and_never_all_of_them() -> 
     assert dropped.confidence > marked.confidence
     alone = ask("Turner painted Venice [1].", unsupported="drop")
     assert (alone.text, alone.is_supported) == ("Turner painted Venice", False)
+
+
+@pytest.mark.parametrize(
+    ("reply", "certainty"),
+    [
+        ("The Danube rises in Baden [1].", "perhaps"),
+        # Half of it holds: an answer with a note, and not "no answer".
+        (BOTH, "perhaps"),
+        ("Turner painted Venice [1].", "none"),
+    ],
+)
+def test_a_reply_of_which_a_part_holds_is_an_answer(reply: str, certainty: str) -> None:
+    assert read(reply).certainty == certainty
 
 
 def test_evaluations_show_how_true_citations_are(tmp_path: Any) -> None:
