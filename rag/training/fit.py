@@ -22,17 +22,17 @@ from rag.core.log import Progress, get_logger
 from rag.runtime.hardware import bound_kernel_caches, keep_freed_memory
 from rag.runtime.seeds import generator
 from rag.training.card import Card
-from rag.training.config import TrainConfig, schedule_factor
-from rag.training.distributed import World
-from rag.training.precision import MasterWeights
-from rag.training.run_folder import (
-    RunLog,
+from rag.training.checkpoints import (
     checkpoint_path,
     complete_checkpoints,
     load_checkpoint,
     read_checkpoint,
     save_checkpoint,
 )
+from rag.training.config import TrainConfig, schedule_factor
+from rag.training.distributed import World
+from rag.training.precision import MasterWeights
+from rag.training.run_log import RunLog
 
 log = get_logger(__name__)
 

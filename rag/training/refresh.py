@@ -35,9 +35,9 @@ from rag.core.files import (
 )
 from rag.core.log import get_logger, setup_logging
 from rag.runtime.hardware import use_threads
+from rag.training.checkpoints import complete_checkpoints, read_checkpoint
 from rag.training.distributed import World
 from rag.training.fit import FitHooks
-from rag.training.run_folder import complete_checkpoints, read_checkpoint
 
 _DONE, _STEP = "done.json", "step-"
 

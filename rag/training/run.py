@@ -14,7 +14,8 @@ from rag.training.card import render_card
 from rag.training.config import TrainConfig
 from rag.training.distributed import World
 from rag.training.fit import Method, fit
-from rag.training.run_folder import claimed, read_metrics
+from rag.training.run_folder import claimed
+from rag.training.run_log import read_metrics
 
 log = get_logger(__name__)
 

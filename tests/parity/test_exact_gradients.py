@@ -17,7 +17,7 @@ from rag.training.config import TrainConfig
 from rag.training.distributed import World
 from rag.training.fit import Loss, fit
 from rag.training.precision import MasterWeights
-from rag.training.run_folder import read_metrics
+from rag.training.run_log import read_metrics
 from retrievers.examples.batches import IGNORED, NEGATIVE, OTHER, POSITIVE, RetrieverBatch
 from retrievers.training import bi_encoder as model_module
 from retrievers.training.bi_encoder import BiEncoderModel

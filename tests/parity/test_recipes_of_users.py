@@ -20,7 +20,7 @@ from rag.recipes import recipe_class
 from rag.training.config import TrainConfig
 from rag.training.distributed import World
 from rag.training.fit import Loss, fit
-from rag.training.run_folder import read_metrics
+from rag.training.run_log import read_metrics
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.training.bi_encoder import load_model
 from retrievers.training.config import DprTrainConfig

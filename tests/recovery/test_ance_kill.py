@@ -15,7 +15,7 @@ from rag.core.arrays import Float32
 from rag.core.types import Passage
 from rag.data.examples import Example, write_examples
 from rag.training import fit, refresh
-from rag.training.run_folder import complete_checkpoints
+from rag.training.checkpoints import complete_checkpoints
 from retrievers.training.config import AnceTrainConfig
 from tests.worlds import killed_at
 

@@ -11,10 +11,11 @@ import torch
 from rag.core.errors import IncompleteArtifactError, MismatchedArtifactError
 from rag.runtime.seeds import generator
 from rag.training import fit as fit_module
+from rag.training.checkpoints import complete_checkpoints
 from rag.training.config import TrainConfig
 from rag.training.distributed import World
 from rag.training.fit import FitHooks, Loss, fit
-from rag.training.run_folder import complete_checkpoints, read_metrics
+from rag.training.run_log import read_metrics
 from tests.worlds import killed_at, run_world, toy_method
 
 STEPS = 12

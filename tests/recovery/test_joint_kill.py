@@ -10,7 +10,7 @@ from rag.config import load_config
 from rag.joint.config import RagTrainConfig
 from rag.joint.rag import train_rag
 from rag.training.distributed import World
-from rag.training.run_folder import read_metrics
+from rag.training.run_log import read_metrics
 from tests.tiny_joint import joint_world
 from tests.worlds import run_world
 

@@ -9,7 +9,7 @@ import pytest
 
 from rag.core.types import Passage
 from rag.data.examples import Example, write_examples
-from rag.training.run_folder import read_metrics
+from rag.training.run_log import read_metrics
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.vectors import max_sim
 

@@ -15,7 +15,7 @@ from rag.joint.config import MlmTrainConfig
 from rag.joint.fillers import MaskedReader
 from rag.joint.mlm import held_out_figures, masked_loss, train_mlm
 from rag.joint.sentences import SentenceBatches
-from rag.training.run_folder import read_metrics
+from rag.training.run_log import read_metrics
 from retrievers.examples.batches import Epochs
 from retrievers.examples.corpus import open_corpus
 from tests.conftest import TinyModels

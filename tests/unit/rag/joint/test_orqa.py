@@ -21,7 +21,7 @@ from rag.data.text import exact_match
 from rag.joint.config import OrqaTrainConfig
 from rag.joint.orqa import early_loss, full_loss, train_orqa
 from rag.pipeline import Pipeline
-from rag.training.run_folder import read_metrics
+from rag.training.run_log import read_metrics
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.training.config import DprTrainConfig
 from tests.unit.retrievers.conftest import cipher_examples

@@ -20,7 +20,7 @@ from rag.eval.api import evaluate
 from rag.joint.config import EmdrTrainConfig, RagTrainConfig
 from rag.joint.rag import train_emdr2, train_rag
 from rag.pipeline import Pipeline
-from rag.training.run_folder import read_metrics
+from rag.training.run_log import read_metrics
 from readers.manifest import READER_FILE
 from tests.tiny_joint import THINGS, joint_world
 from tests.tiny_reader import tiny_encoder

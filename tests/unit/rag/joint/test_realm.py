@@ -22,7 +22,7 @@ from rag.joint.live_index import LiveIndex
 from rag.joint.realm import RealmTask, train_realm
 from rag.joint.sentences import MaskedSentence, SentenceBatches
 from rag.training.distributed import World
-from rag.training.run_folder import read_metrics
+from rag.training.run_log import read_metrics
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.examples.batches import Epochs
 from retrievers.examples.corpus import open_corpus

@@ -20,7 +20,7 @@ from rag.joint.mlm import train_mlm
 from rag.joint.realm import train_realm
 from rag.joint.sentences import MaskedSentence
 from rag.joint.span_filler import SpanFiller
-from rag.training.run_folder import read_metrics
+from rag.training.run_log import read_metrics
 from retrievers.encoders.bi_encoder import BiEncoder
 from tests.conftest import TinyModels
 from tests.unit.retrievers.training.test_ict import write_corpus

@@ -12,10 +12,11 @@ import torch
 
 from rag.core.errors import ConfigError, IncompleteArtifactError, RagError
 from rag.runtime.seeds import generator
+from rag.training.checkpoints import complete_checkpoints
 from rag.training.config import TrainConfig
 from rag.training.distributed import World
 from rag.training.fit import Loss, fit
-from rag.training.run_folder import complete_checkpoints, read_metrics
+from rag.training.run_log import read_metrics
 from tests.worlds import toy_method
 
 Pair = tuple[torch.Tensor, torch.Tensor]

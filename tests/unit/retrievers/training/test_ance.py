@@ -20,7 +20,7 @@ from rag.core.arrays import Float32
 from rag.core.errors import ConfigError
 from rag.core.types import Passage, Query
 from rag.data.examples import Example, write_examples
-from rag.training.run_folder import read_metrics
+from rag.training.run_log import read_metrics
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.examples.batches import NEGATIVE, Epochs, RetrieverBatches
 from retrievers.examples.data import ExampleTable, split_examples

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rag.core.errors import DataError, RagError
-from rag.training.run_folder import read_metrics
+from rag.training.run_log import read_metrics
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.examples.data import split_examples
 from retrievers.training.config import DprTrainConfig

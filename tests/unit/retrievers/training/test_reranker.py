@@ -14,7 +14,7 @@ from rag.config import load_config
 from rag.core.errors import ConfigError, DataError
 from rag.core.types import Passage
 from rag.data.examples import Example, write_examples
-from rag.training.run_folder import read_metrics
+from rag.training.run_log import read_metrics
 from retrievers.encoders.cross_encoder import CrossEncoder
 from retrievers.training.config import RerankerTrainConfig
 from retrievers.training.reranker import _step
