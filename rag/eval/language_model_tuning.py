@@ -9,7 +9,7 @@ import numpy as np
 
 from rag.core.arrays import Bool, Float64
 from rag.core.errors import DataError, EndpointError, ReaderError
-from rag.core.log import Progress
+from rag.core.log import Progress, get_logger
 from rag.core.types import Passage, Question
 from rag.data.text import AnswerMatcher, exact_match
 from rag.eval.settings import EvaluationSettings
@@ -19,6 +19,7 @@ from readers.confidence import chance, fit_chance
 from readers.llm.reader import LanguageModelReader, Reading
 from readers.protocols import ReadRequest
 
+log = get_logger(__name__)
 _FOLDS = 5
 _LEAST_ANSWERS = 30
 
@@ -102,6 +103,7 @@ def _ask(
     settings: EvaluationSettings,
 ) -> list[_Judged]:
     judged = list[_Judged]()
+    failures = list[ReaderError]()
     size = reader.max_concurrent or settings.batch_size
     with Progress(len(questions), "questions", "ask") as progress:
         for begin in range(0, len(questions), size):
@@ -112,10 +114,18 @@ def _ask(
             for question, request, reading in zip(batch, requests, readings, strict=True):
                 if isinstance(reading, EndpointError):
                     raise reading
-                if not isinstance(reading, ReaderError) and reading.signs is not None:
+                if isinstance(reading, ReaderError):
+                    failures.append(reading)
+                elif reading.signs is not None:
                     is_short = reader.settings.style == "short"
                     judged.append(_judge(question, request.passages, reading, is_short=is_short))
             progress.update(len(batch))
+    if failures:
+        log.warning(
+            "%d questions could not be read and are left out: %s",
+            len(failures),
+            failures[0].message,
+        )
     return judged
 
 
