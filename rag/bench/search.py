@@ -1,10 +1,16 @@
-"""Searches in vectors by index type, beside FAISS's exact search: recall, build time, size, time."""
+"""Searches in vectors by index type, beside FAISS's exact search: recall, build time, size, memory,
+time.
+"""
 
 from __future__ import annotations
 
+import multiprocessing
+import re
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -17,7 +23,8 @@ from rag.bench.report import Report
 from rag.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from indexers.embeddings import EmbeddingShards
+    from indexers.embeddings import EmbeddingShards, ShardLayout
+    from indexers.faiss_index import DenseInfo
     from rag.core.arrays import Float32
 
     class _Searcher(Protocol):
@@ -25,40 +32,83 @@ if TYPE_CHECKING:
 
 
 LOSSY_TYPES = tuple(kind for kind in INDEX_TYPES if kind != "flat")
-_TOP_K = 100
+_MADE_PER_CENTRE = 100
+_MADE_NOISE = 0.5  # length of the noise around a centre of length 1
+_MADE_PROBES = 256
 _MIN_ROUND_S = 0.1
 _MOST_FLAT = 1_000_000  # vectors that are also searched one by one
 _FAISS = "FAISS IndexFlatIP"
 
 
 def run_search_benchmark(
-    index: Path,
+    index: Path | None = None,
     index_types: Sequence[str] = LOSSY_TYPES,
     batch_sizes: Sequence[int] = (1, 32),
     rounds: int = 9,
+    top_k: int = 100,
+    made: int | None = None,
+    dim: int = 768,
 ) -> Report:
-    """Index types against exact search and against FAISS alone: recall, build time, size, search
-    time.
+    """Index types against exact search and against FAISS alone: recall, build time, size, memory,
+    search time.
 
     Each is tuned and its recall measured as `rag index` does it, on pieces of passages. Exact
-    search (`flat`) and FAISS's take part where there are at most a million vectors.
+    search (`flat`) and FAISS's take part where there are at most a million vectors. Memory is that
+    of a process that opens the index and searches the largest batch once: its own, and the pages of
+    files that it has mapped.
 
     Args:
         index: An index with embeddings.
         index_types: Lossy index types.
         batch_sizes: Queries searched at once.
         rounds: Interleaved rounds; all types and flat search take part in each.
+        top_k: Results of a query.
+        made: In place of an index so many vectors, drawn around centres of a hundred each.
+        dim: Numbers in a made vector.
 
     Raises:
-        ConfigError: the index has no vectors, or hardly any.
+        ConfigError: the index has no vectors, or hardly any, or there is none.
     """
     from indexers.index import Index
 
-    check_counts(batch_sizes)
-    shards = Index.open(index).require_dense().embeddings
-    report = compare_searches(shards, index_types, batch_sizes, rounds)
-    report.settings["index"] = index
+    check_counts((*batch_sizes, top_k, dim))
+    if (index is None) == (made is None):
+        raise ConfigError(
+            "expected one of {index} and {made}",
+            hint="for example {made} 100000",
+            arguments=("index", "made"),
+        )
+    holder = tempfile.TemporaryDirectory(prefix="rag-made-") if index is None else nullcontext("")
+    with holder as folder:
+        if index is None:
+            shards = make_vectors(Path(folder), made or 0, dim)
+        else:
+            shards = Index.open(index).require_dense().embeddings
+        report = compare_searches(shards, index_types, batch_sizes, rounds, top_k)
+    report.settings["index"] = index or "made"
     return report
+
+
+def make_vectors(folder: Path, count: int, dim: int) -> EmbeddingShards:
+    """Unit vectors with noise around drawn centres, and probes made alike, in `folder`."""
+    from indexers.embeddings import EmbeddingShards, ShardLayout, missing_shards, store_shard
+    from indexers.probes import PROBES_NAME
+
+    draw = np.random.default_rng(0)
+    centres = draw.standard_normal((max(1, count // _MADE_PER_CENTRE), dim), np.float32)
+    centres /= np.linalg.norm(centres, axis=1, keepdims=True)
+
+    def drawn(rows: int) -> Float32:
+        noise = draw.standard_normal((rows, dim), np.float32)
+        vectors = centres[draw.integers(0, len(centres), rows)] + noise * (_MADE_NOISE / dim**0.5)
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+        return vectors
+
+    layout = ShardLayout(count, dim, "float32")
+    for shard in missing_shards(folder, layout):
+        store_shard(folder, layout, shard, drawn(len(shard.rows)))
+    np.save(folder / PROBES_NAME, drawn(_MADE_PROBES))
+    return EmbeddingShards.open(folder, layout)
 
 
 def compare_searches(
@@ -66,40 +116,35 @@ def compare_searches(
     index_types: Sequence[str],
     batch_sizes: Sequence[int],
     rounds: int,
+    top_k: int = 100,
 ) -> Report:
     """Measure every type and return the report."""
-    import faiss
-
-    from indexers.exact import FlatIndex
     from indexers.faiss_build import build_faiss
-    from indexers.faiss_index import open_dense
     from indexers.probes import read_probes
 
-    if len(embeddings) <= _TOP_K:
+    if len(embeddings) <= top_k:
         raise ConfigError(
-            f"{len(embeddings)} passages are too few to search for the best {_TOP_K}",
+            f"{len(embeddings)} passages are too few to search for the best {top_k}",
             hint="use a larger index",
         )
     settings: dict[str, object] = {"vectors": len(embeddings), "dim": embeddings.dim}
-    title = f"top-{_TOP_K} search with re-ranking, median of {rounds} interleaved rounds"
+    title = f"top-{top_k} search with re-ranking, median of {rounds} interleaved rounds"
     report = Report("search", settings, title)
     probes = read_probes(embeddings)
-    searchers: dict[str, _Searcher] = {}
+    place = (embeddings.directory, embeddings.layout)
+    openers: dict[str, Callable[[], _Searcher]] = {}
     if len(embeddings) <= _MOST_FLAT:
-        bare = faiss.IndexFlatIP(embeddings.dim)
-        for _, block in embeddings.blocks():
-            bare.add(block)
-        searchers[_FAISS] = bare
+        openers[_FAISS] = partial(_open_bare, *place)
         if embeddings.dtype == "float32":
-            searchers["flat"] = FlatIndex(embeddings)
-    report.rows = {name: {} for name in (*searchers, *index_types)}
+            openers["flat"] = partial(_open_flat, *place)
+    report.rows = {name: {} for name in (*openers, *index_types)}
     with tempfile.TemporaryDirectory(prefix="rag-search-") as holder:
         for name in index_types:
             folder = Path(holder) / name
             started = time.perf_counter()
             info = build_faiss(embeddings, folder, index_type=name, probes=probes)
             build_s = time.perf_counter() - started
-            searchers[name] = open_dense(folder, embeddings, info)
+            openers[name] = partial(_open_lossy, *place, folder, info)
             sizes = [file.stat().st_size for file in folder.iterdir() if file.is_file()]
             report.rows[name] = {
                 **{f"recall@{k}": recall for k, recall in info.recall.items()},
@@ -108,10 +153,66 @@ def compare_searches(
                 "built in s": build_s,
                 "MB on disk": sum(sizes) / 1e6,
             }
+        for name, opener in openers.items():
+            report.rows[name] |= _memory(opener, probes, max(batch_sizes), top_k)
+        searchers = {name: opener() for name, opener in openers.items()}
         for size in batch_sizes:
-            _add_times(report, searchers, probes, size, rounds)
+            _add_times(report, searchers, probes, size, rounds, top_k)
         searchers.clear()
     return report
+
+
+def _open_bare(directory: Path, layout: ShardLayout) -> _Searcher:
+    import faiss
+
+    from indexers.embeddings import EmbeddingShards
+
+    bare = faiss.IndexFlatIP(layout.dim)
+    for _, block in EmbeddingShards.open(directory, layout).blocks():
+        bare.add(block)
+    opened: _Searcher = bare
+    return opened
+
+
+def _open_flat(directory: Path, layout: ShardLayout) -> _Searcher:
+    from indexers.embeddings import EmbeddingShards
+    from indexers.exact import FlatIndex
+
+    return FlatIndex(EmbeddingShards.open(directory, layout))
+
+
+def _open_lossy(directory: Path, layout: ShardLayout, folder: Path, info: DenseInfo) -> _Searcher:
+    from indexers.embeddings import EmbeddingShards
+    from indexers.faiss_index import open_dense
+
+    return open_dense(folder, EmbeddingShards.open(directory, layout), info)
+
+
+def _memory(
+    opener: Callable[[], _Searcher], queries: Float32, batch_size: int, top_k: int
+) -> dict[str, float]:
+    """What a process of its own needs to open an index and to search a batch."""
+    batch = np.resize(queries, (batch_size, queries.shape[1]))
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(_grown, opener, batch, top_k).result()
+
+
+def _grown(opener: Callable[[], _Searcher], batch: Float32, top_k: int) -> dict[str, float]:
+    import indexers.faiss_index  # noqa: F401  # libraries are not counted
+
+    before = _resident_mb()
+    searcher = opener()
+    searcher.search(batch, top_k)
+    after = _resident_mb()
+    return {f"MB {kind}": after[kind] - before[kind] for kind in after}
+
+
+def _resident_mb() -> dict[str, float]:
+    """Memory of this process in megabytes: its own, and pages of mapped files."""
+    status = Path("/proc/self/status").read_text()
+    kinds = {"private": "RssAnon", "mapped": "RssFile"}
+    found = {kind: re.search(rf"{name}:\s+(\d+) kB", status) for kind, name in kinds.items()}
+    return {kind: int(match[1]) * 1024 / 1e6 for kind, match in found.items() if match}
 
 
 def _add_times(
@@ -120,6 +221,7 @@ def _add_times(
     queries: Float32,
     batch_size: int,
     rounds: int,
+    top_k: int,
 ) -> None:
     """Time a batch of this size, searched by all in turn; the ratio is to FAISS's exact search.
 
@@ -130,14 +232,14 @@ def _add_times(
     batches = [np.resize(np.roll(queries, -turn * batch_size, axis=0), shape) for turn in range(4)]
     slowest = 0.0
     for searcher in searchers.values():
-        _search(searcher, batches[:1], 1)
+        _search(searcher, batches[:1], 1, top_k)
         started = time.perf_counter()
-        _search(searcher, batches[1:], 1)
+        _search(searcher, batches[1:], 1, top_k)
         slowest = max(slowest, time.perf_counter() - started)
     repeats = max(1, int(np.ceil(_MIN_ROUND_S / max(slowest, 1e-6))))
     runs: dict[str, Callable[[], None]] = {}
     for name, searcher in searchers.items():
-        runs[name] = partial(_search, searcher, batches, repeats)
+        runs[name] = partial(_search, searcher, batches, repeats, top_k)
     timings = time_interleaved(runs, rounds=rounds)
     for name, seconds in timings.items():
         row = report.rows[name]
@@ -146,6 +248,6 @@ def _add_times(
             row[f"/ FAISS, batch {batch_size}"] = ratio(seconds, timings[_FAISS])
 
 
-def _search(searcher: _Searcher, batches: Sequence[Float32], repeats: int) -> None:
+def _search(searcher: _Searcher, batches: Sequence[Float32], repeats: int, top_k: int) -> None:
     for number in range(repeats):
-        searcher.search(batches[number % len(batches)], _TOP_K)
+        searcher.search(batches[number % len(batches)], top_k)

@@ -1,9 +1,11 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from indexers.probes import PROBES_NAME
-from rag.bench.search import compare_searches
+from rag.bench.search import compare_searches, make_vectors, run_search_benchmark
+from rag.core.errors import ConfigError
 from tests.vectors import store_vectors
 
 
@@ -20,4 +22,17 @@ def test_index_types_are_compared_with_exact_search_and_with_faiss_alone(tmp_pat
     for figures in report.rows.values():
         assert figures["ms, batch 4"] > 0
         assert figures["/ FAISS, batch 1"].n == 2
+        assert figures["MB private"] + figures["MB mapped"] >= 0
     assert not list(tmp_path.glob("rag-search-*"))
+
+
+def test_made_vectors_lie_around_their_centres(tmp_path: Path) -> None:
+    shards = make_vectors(tmp_path, 1000, 64)
+    vectors = np.vstack([block for _, block in shards.blocks()])
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
+    cosines = np.sort(vectors @ vectors[0])[::-1]
+    assert 0.6 < np.median(cosines[1:80]) < 0.9  # of its own centre
+    assert cosines[200] < 0.6
+    assert np.load(tmp_path / PROBES_NAME).shape == (256, 64)
+    with pytest.raises(ConfigError, match="expected one of index= and made="):
+        run_search_benchmark()
