@@ -30,6 +30,7 @@ from rag.core.arrays import Bool
 from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError, ResourceError
 from rag.core.types import Passage
 from rag.data.filters import Condition, Filter, FilterError
+from rag.data.languages import ENGLISH
 
 Verify = Literal["none", "size", "deep"]
 QUICK_CHECK_BYTES = 256 << 20
@@ -135,6 +136,11 @@ class Index:
     def parts(self) -> tuple[Part, ...]:
         """Names of the searchable parts; does not start Java."""
         return tuple(part for part in PARTS if part in self.manifest.stages)
+
+    @property
+    def language(self) -> str:
+        """The language whose rules apply to passages and questions; English if none was stated."""
+        return self.manifest.language or ENGLISH
 
     @property
     def encoder_identity(self) -> EncoderIdentity | None:

@@ -70,6 +70,7 @@ from rag.core.manifest import (
     UPLOADS_DIR,
 )
 from rag.core.types import Groups, Passage
+from rag.data.languages import ENGLISH
 from rag.data.metadata import GROUPS_FIELD, groups_of
 
 Change = Passage | Put | DocumentEntry
@@ -200,6 +201,7 @@ def write_index(
     overwrite: bool = False,
     max_deleted_share: float = 1.0,
     encode: EncodesCorpus = encode_corpus,
+    language: str | None = None,
     folder_groups: Mapping[str, Groups] | None = None,
 ) -> WriteReport:
     """Write an index directory, or continue one that was interrupted.
@@ -220,6 +222,8 @@ def write_index(
         source: identifies the passages. Without it a rerun compares their checksum.
         overwrite: ignore an index that is in `directory`.
         max_deleted_share: highest share of the documents that may be deleted.
+        language: decides how BM25 finds words, and is written into the manifest; None: that of the
+            index, or English.
         folder_groups: groups that the folders of documents state, by their ids, complete once
             `content` is read; None: as they are.
 
@@ -254,7 +258,7 @@ def write_index(
             ledger = BuildLedger(place, is_update=is_update, overwrites=overwrite)
         report = WriteReport(place)
         writer = _IndexWriter(
-            settings, encoder, start_from, is_update, ledger, report, folder_groups
+            settings, encoder, start_from, is_update, ledger, report, folder_groups, language
         )
         return writer.write(content, source, max_deleted_share, encode)
 
@@ -270,6 +274,7 @@ class _IndexWriter:
     ledger: BuildLedger
     report: WriteReport
     folder_groups: Mapping[str, Groups] | None = None
+    language: str | None = None
     stored_vectors: StoredVectors | None = None
     stored_tokens: StoredTokens | None = None
     kept_passages: int = 0
@@ -288,6 +293,9 @@ class _IndexWriter:
             self._check_encoder(self.encoder.identity)
         if self.start is not None:
             self._take_from(self.start, with_passages=content is None)
+        optional = self._optional(has_passages_of_start=self.is_update or content is None)
+        if self.language is None:
+            self.language = optional.get("language")
         if content is not None:
             self._write_passages(content, source, max_deleted_share)
         written = ledger.stage("passages")
@@ -312,7 +320,7 @@ class _IndexWriter:
             self._write_tokens(passages, inputs, cast("TokenEncoder", self.encoder))
         if "bm25" in self.settings.stages:
             self._write_bm25(passages, inputs)
-        report.version = self._commit(has_passages_of_start=self.is_update or content is None)
+        report.version = self._commit({**optional, "language": self.language})
         report.reused = self._count_reused()
         return report
 
@@ -369,18 +377,22 @@ class _IndexWriter:
                 del stages["passages"]
             self.ledger.take_from(start.data, stages)
 
-    def _commit(self, *, has_passages_of_start: bool) -> str:
+    def _optional(self, *, has_passages_of_start: bool) -> Mapping[str, Any]:
+        """The optional keys of the manifest of the index that goes on or is taken over."""
+        if self.ledger.existing is not None:
+            return self.ledger.existing.optional
+        if self.start is not None and has_passages_of_start:
+            return self.start.manifest.optional
+        return {}
+
+    def _commit(self, optional: Mapping[str, Any]) -> str:
         """Make the stages the index; returns its version."""
         existing = self.ledger.existing
         settings = self.settings
-        optional: Mapping[str, Any] = {}
         if existing is not None:
             if not self.ledger.stages:
                 return existing.version
             settings = settings.extended(existing.settings)
-            optional = existing.optional
-        elif self.start is not None and has_passages_of_start:
-            optional = self.start.manifest.optional
         return self.ledger.commit(settings, optional).version
 
     def _write_passages(
@@ -544,6 +556,8 @@ class _IndexWriter:
     def _write_bm25(self, passages: PassageStore, inputs: Mapping[str, object]) -> None:
         settings = self.settings
         weights: dict[str, Any] = {"k1": settings.k1, "b": settings.b}
+        if self.language not in (None, ENGLISH):
+            weights["language"] = self.language
         threads = settings.threads or os.cpu_count() or 1
         heap_mib = settings.java_heap_mib
 

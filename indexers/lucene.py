@@ -30,6 +30,7 @@ from rag.core.errors import (
 from rag.core.files import TEMPORARY_MARK, atomic_path, clean_directory, disk_errors
 from rag.core.log import Progress
 from rag.core.types import Passage
+from rag.data.languages import ANALYZERS, ENGLISH, pairs_of_characters
 
 FOLDER_NAME = "lucene"
 _MOST_QUERY_WORDS = 512
@@ -49,6 +50,7 @@ class Bm25Info(BaseModel):
         b: length normalisation.
         rows: number of passages.
         documents: number of those that have a word, which Lucene holds.
+        language: decides how words are found in passages and in questions.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -59,6 +61,7 @@ class Bm25Info(BaseModel):
     documents: int
     contents: str = "title, newline, text"
     analysis: str = "english, porter"
+    language: str = ENGLISH
 
 
 def build_bm25(
@@ -67,11 +70,12 @@ def build_bm25(
     *,
     k1: float = 0.9,
     b: float = 0.4,
+    language: str = ENGLISH,
     threads: int = 1,
     heap_mib: int = 2048,
 ) -> Bm25Info:
-    """Index titles and texts for BM25 with Lucene's English analysis (Porter stemming, its stop
-    words).
+    """Index titles and texts for BM25 with Lucene's analysis of a language: its stems and stop words
+    (of English: Porter's stems).
 
     A document's content is title, newline, text; its name is the row of the passage, padded with
     zeros, because Lucene breaks ties by the name as a string.
@@ -79,6 +83,7 @@ def build_bm25(
     Args:
         directory: gets the folder `lucene`.
         k1: term saturation, kept for search.
+        language: English, or one of `rag.data.languages.ANALYZERS`.
         threads: indexing threads; rankings do not depend on it.
 
     Raises:
@@ -96,7 +101,7 @@ def build_bm25(
     source = place / f".documents{TEMPORARY_MARK}json"
     try:
         with atomic_path(place / FOLDER_NAME, folder=True) as target:
-            documents = _write_documents(passages, source)
+            documents = _write_documents(passages, source, language)
             # Anserini's own buffer is twice our heap: large corpora would end in an error.
             buffer_mib = max(heap_mib // 4, 16)
             options = (
@@ -104,9 +109,17 @@ def build_bm25(
                 f"-quiet -threads {threads} -memoryBuffer {buffer_mib}"
             )
             arguments = [*options.split(), "-input", str(source), "-index", str(target)]
+            if language != ENGLISH:
+                # Anserini knows half of Lucene's analysers by itself.
+                analyzers = find_class("io.anserini.analysis.AnalyzerMap").analyzerMap
+                analyzers.put(language, ANALYZERS[language])
+                arguments += ["-language", language]
             find_class("io.anserini.index.IndexCollection").main(arguments)
             (target / "write.lock").unlink(missing_ok=True)
         info = Bm25Info(k1=k1, b=b, rows=len(passages), documents=documents)
+        if language != ENGLISH:
+            analysis = ANALYZERS[language]
+            info = info.model_copy(update={"analysis": analysis, "language": language})
         LuceneIndex(place, info).close()  # Lucene ends without an error where the disk is full
     except (OSError, ResourceError):
         raise
@@ -118,13 +131,13 @@ def build_bm25(
     return info
 
 
-def _write_documents(passages: PassageStore, folder: Path) -> int:
+def _write_documents(passages: PassageStore, folder: Path, language: str) -> int:
     """Write Anserini's JSON lines; returns the number of documents."""
     documents = 0
     with disk_errors(folder), Progress(len(passages), "passages", "bm25") as progress:
         folder.mkdir()
         for number, batch in enumerate(passages.batches(_FILE_PASSAGES)):
-            lines = list(_json_lines(batch, number * _FILE_PASSAGES, len(passages)))
+            lines = list(_json_lines(batch, number * _FILE_PASSAGES, len(passages), language))
             path = folder / f"documents-{number:05d}.jsonl"
             path.write_text("".join(lines), encoding="utf-8")
             documents += len(lines)
@@ -132,14 +145,16 @@ def _write_documents(passages: PassageStore, folder: Path) -> int:
     return documents
 
 
-def _json_lines(passages: Sequence[Passage], first_row: int, rows: int) -> Iterator[str]:
+def _json_lines(
+    passages: Sequence[Passage], first_row: int, rows: int, language: str
+) -> Iterator[str]:
     """Passages that have a word: Anserini refuses the others.
 
     Blank for Anserini is what Java's `trim` removes: every character up to the space, control
     characters too.
     """
     for row, passage in enumerate(passages, start=first_row):
-        contents = f"{passage.title}\n{passage.text}"
+        contents = pairs_of_characters(f"{passage.title}\n{passage.text}", language)
         if contents.strip() and any(character > " " for character in contents):
             yield json.dumps({"id": _name_of(row, rows), "contents": contents}) + "\n"
 
@@ -192,7 +207,10 @@ class LuceneIndex:
                 hint="restore it or rebuild the index",
             )
         self.rows = info.rows
+        self._language = info.language
         self._searcher.set_bm25(info.k1, info.b)
+        if info.language != ENGLISH:
+            self._searcher.set_analyzer(find_class(ANALYZERS[info.language])())
         find_class("org.apache.lucene.search.IndexSearcher").setMaxClauseCount(1 << 16)
         # All results of a batch cross from Java as one string: field by field costs a call for each
         # hit.
@@ -221,7 +239,7 @@ class LuceneIndex:
             raise RetrievalError(f"top_k is {top_k}, expected at least 1")
         if not texts:
             return []
-        questions = [clean_query(text) for text in texts]
+        questions = [pairs_of_characters(clean_query(text), self._language) for text in texts]
         most = min(top_k, max(self.documents, 1))
         try:
             if selected is None:

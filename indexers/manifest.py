@@ -71,7 +71,7 @@ class Manifest(Draft):
         version: short hash of passages, documents, encoder and settings.
         data: name of the folder that holds the files.
         settings: settings of the build, which an update uses again.
-        language: language of the passages, if it is known.
+        language: language of the passages, if it was stated.
     """
 
     kind: Literal["index"] = "index"

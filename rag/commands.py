@@ -22,6 +22,7 @@ from rag.core.errors import ConfigError
 from rag.core.files import check_target
 from rag.data.filters import Filter, parse_filter
 from rag.data.formats import CorpusFormat
+from rag.data.languages import AUTO, detect_language
 from rag.data.records import CorpusOptions, ReadReport
 from rag.options import IndexOptions, OpenOptions, UpdateOptions
 from retrievers.encoders.options import EncoderOptions
@@ -117,6 +118,11 @@ def index(
             hint="build into a new directory",
             arguments=("reuse", "out"),
         )
+    if reading.get("language") == AUTO:
+        sampled = Corpus(
+            inputs, format, Cutter(reading, partial(passage_budget, None)), ReadReport()
+        )
+        reading["language"] = detect_language(sampled.texts())
     # An encoder of one's own is measured by the embedded one.
     measured = encoder if isinstance(encoder, str | Path) else None
     cutter = Cutter(reading, partial(passage_budget, measured, **stated))
@@ -152,6 +158,7 @@ def index(
             source=documents.describe(),
             overwrite=overwrite,
             encode=encoding.get("encode", encode_corpus),
+            language=cutter.reading.language,
             folder_groups=documents.folder_groups,
         )
     if reuse:

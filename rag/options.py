@@ -43,6 +43,7 @@ class _CorpusFields(TypedDict, total=False):
     document_timeout: float
     split: Literal["auto", "sections", "words100", "none"]
     words: int
+    language: str
     max_tokens: int
 
 

@@ -105,6 +105,13 @@ class Corpus:
         options = self._cutter.options.model_dump(exclude=set() if has_sections else {"max_tokens"})
         return {"files": files, "options": options}
 
+    def texts(self) -> Iterator[str]:
+        """The texts of passages, as they are read, for a look at the beginning of the corpus."""
+        for change in self.changes():
+            if isinstance(change, Put):
+                for passage in change.passages:
+                    yield passage.text
+
     def changes(self, stored: Documents | None = None) -> Iterator[Put | DocumentEntry]:
         """Every document, in the corpus's order, and after these the stored ones that were put by
         themselves.

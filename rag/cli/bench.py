@@ -17,6 +17,7 @@ _BENCHMARKS = {
     "encode": "Passages encoded per second beside sentence-transformers.",
     "search": "Index types against exact search and against FAISS alone.",
     "codes": "Part numbers, names and codes found by hybrid search, BM25 and dense search.",
+    "languages": "BM25 in the language of the questions beside BM25 in English.",
     "serve": "Questions answered over HTTP by a server.",
     "shelves": "Many small indexes in one server beside one large index.",
     "read": "Questions read per second, and what lower precision and effort change.",

@@ -10,10 +10,11 @@ from numbers import Integral
 from pathlib import PurePath
 from typing import Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from rag.core.errors import ConfigError, DataError, QuestionError
 from rag.core.types import MAX_TOP_K, Location, Metadata, Pages, as_unicode, page_at
+from rag.data.languages import ANALYZERS, AUTO, ENGLISH
 
 # Bad records that are named, and problems at all.
 MAX_RECORDS = 10
@@ -55,6 +56,9 @@ class CorpusOptions(BaseModel):
         words: words per passage, for --split words100.
         max_tokens: most tokens of title and text of a passage, for --split sections; by default what
             the encoder reads, at most 512.
+        language: language of the texts, such as de: BM25 analyses words by it, rules for English
+            are off in others, and --split words100 counts characters in zh, ja and th; auto finds
+            it in a sample.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -69,6 +73,15 @@ class CorpusOptions(BaseModel):
     split: Literal["auto", "sections", "words100", "none"] = "auto"
     words: int = Field(default=100, ge=1)
     max_tokens: int = Field(default=256, ge=1)
+    language: str = ENGLISH
+
+    @field_validator("language")
+    @classmethod
+    def _check_language(cls, value: str) -> str:
+        if value not in (AUTO, ENGLISH, *ANALYZERS):
+            known = ", ".join(ANALYZERS)
+            raise ValueError(f"expected {AUTO}, {ENGLISH} or one of {known}")
+        return value
 
 
 def rows_of(value: Any, what: str, *, hint: str = "put it in a list") -> list[Any]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from rag.core.types import Location, Passage
+from rag.data.languages import WITHOUT_SPACES
 from rag.data.records import Block, CorpusOptions, Document
 from rag.data.sentences import sentence_spans
 from rag.data.table_text import cell_spans, row_label
@@ -80,20 +81,30 @@ def _cut(
         yield document.title, text, whole
     else:
         file = Location(document.path) if document.path else None
-        for block in word_blocks(text, options.words):
+        has_spaces = options.language not in WITHOUT_SPACES
+        for block in word_blocks(text, options.words, has_spaces=has_spaces):
             yield document.title, block, file
 
 
-def word_blocks(text: str, size: int = 100) -> list[str]:
+def word_blocks(text: str, size: int = 100, *, has_spaces: bool = True) -> list[str]:
     """Disjoint blocks of exactly `size` whitespace words, joined by one space.
 
     As in `psgs_w100` the last block is filled up from the beginning of the text; a text shorter
     than one block stays short. Text without spaces has no words: of more than 200 characters every
     20 count as one.
+
+    Args:
+        has_spaces: False for languages that put none between words: each character counts as one.
+
+    Example:
+        >>> word_blocks("多瑙河发源于 黑森林。", 4, has_spaces=False)
+        ['多瑙河发', '源于 黑森', '林。 多瑙']
     """
     words: list[str] = []
     for word in text.split():
         step = _WORD_PART_CHARS if len(word) > _MAX_WORD_CHARS else len(word)
+        if not has_spaces:
+            step = 1
         words += [word[start : start + step] for start in range(0, len(word), step)]
         words[-1] += " "
     if len(words) > size:

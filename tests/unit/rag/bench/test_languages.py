@@ -1,0 +1,33 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from rag.bench.languages import run_languages_benchmark
+from rag.core.errors import DataError
+
+
+def squad(id: str, question: str, context: str) -> str:
+    answers = {"text": ["x"], "answer_start": [0]}
+    return json.dumps({"id": id, "question": question, "context": context, "answers": answers})
+
+
+def test_questions_are_searched_in_their_language_among_all_passages(tmp_path: Path) -> None:
+    path = tmp_path / "questions.jsonl"
+    rows = [
+        ("de-1", "Welches Haus?", "Die Häuser am Fluss."),
+        ("de-2", "Welcher Fluss?", "Viele Flüsse der Alpen."),
+        ("fr-1", "quel cheval", "Les chevaux de la France."),
+        ("xx-1", "who", "A passage in no known language."),
+    ]
+    path.write_text("\n".join(squad(*row) for row in rows))
+    report = run_languages_benchmark(path)
+    assert list(report.rows) == ["de", "fr", "all"]
+    assert report.title.startswith("MRR in the first 100 of 3 passages")
+    whole = report.rows["all"]
+    assert whole["questions"] == "3"
+    assert (whole["English words"].value, whole["own words"].value) == (0.0, 100.0)
+    assert whole["difference"].value == pytest.approx(100)
+    path.write_text(squad(*rows[-1]))
+    with pytest.raises(DataError, match="no question in a known language"):
+        run_languages_benchmark(path)
