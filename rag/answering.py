@@ -159,7 +159,7 @@ def _run(
     failures: list[ReaderError],
 ) -> tuple[list[State], list[AnswerSet]]:
     """The last state of each question, and the answers with which its policy finished."""
-    policy = options.policy or SearchOnce()
+    policy = options.policy or SearchOnce(reader.language)
     states = list(states)
     finished = dict[int, AnswerSet]()
     for _ in range(MAX_STEPS):

@@ -124,6 +124,8 @@ def open_models(
     reader = resolve_reader(
         settings.reader if reads else False, settings.precision, settings.effort
     )
+    if reader is not None and reader.language != index.language:
+        reader = reader.for_language(index.language)
     if settings.rerank is not None:
         from retrievers.rerank import Rerank, reranked
 

@@ -22,6 +22,7 @@ from rag.core.types import (
     RankedPassages,
     SearchResult,
 )
+from rag.data.languages import ENGLISH
 from rag.data.records import fault_of_question
 from readers.llm.prompt import fence_passages
 from readers.llm.reader import Completer, fit_messages
@@ -102,7 +103,7 @@ def open_policy(name: PolicyName, reader: Reader | None) -> Policy:
         ConfigError: the policy needs a language model, and the reader is none.
     """
     if name == "once":
-        return SearchOnce()
+        return SearchOnce(ENGLISH if reader is None else reader.language)
     if reader is None or reader.completer is None:
         found = "there is no reader" if reader is None else f"the reader is {reader_name(reader)}"
         raise ConfigError(
@@ -117,11 +118,17 @@ class SearchOnce(Policy):
     alone.
 
     A greeting is no question: nothing is searched.
+
+    Args:
+        language: of the passages; greetings are known in English alone.
     """
+
+    def __init__(self, language: str = ENGLISH) -> None:
+        self._knows_greetings = language == ENGLISH
 
     def step(self, state: State) -> Step:
         """See `Policy`."""
-        if GREETING.fullmatch(state.question):
+        if self._knows_greetings and GREETING.fullmatch(state.question):
             return Finish(AnswerSet(state.question, (), 1.0, notice="a greeting asks for nothing"))
         if not state.searches:
             return Search((state.query,))

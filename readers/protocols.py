@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from rag.core.errors import ConfigError, DataError, QuestionError
 from rag.core.types import (
@@ -18,6 +19,7 @@ from rag.core.types import (
     SearchResult,
     Verdict,
 )
+from rag.data.languages import ENGLISH
 
 if TYPE_CHECKING:
     from rag.core.arrays import Float32
@@ -103,9 +105,11 @@ class Reader(ABC):
         effort: how much the reader reads, if it can leave something unread.
         version: hash of weights, settings and calibration; "" if the reader has none.
         completer: the language model that it reads with, for policies that ask a model.
+        language: of the passages; rules that are made for English are off in others.
     """
 
     name: str = ""
+    language: str = ENGLISH
     max_concurrent: int = 0
     counts_scores: bool = False
     effort: str = ""
@@ -133,6 +137,12 @@ class Reader(ABC):
         it comes, others hand on nothing.
         """
         return self.read([request], n_best)[0]
+
+    def for_language(self, language: str) -> Self:
+        """This reader with its loaded model, for passages in a language."""
+        reader = copy.copy(self)
+        reader.language = language
+        return reader
 
     def search_scores(self, request: ReadRequest) -> list[float]:
         """The score of each passage by the stage that the reader was trained with."""

@@ -49,7 +49,7 @@ def run_languages_benchmark(questions: Path) -> Report:
     title = f"MRR in the first {_DEPTH} of {len(contexts)} passages, per cent"
     report = Report("languages", {"questions": questions}, title)
     in_english = _reciprocal_ranks(contexts, ENGLISH, asked)
-    own = {}
+    own: dict[str, Float64] = {}
     for language, pairs in asked.items():
         own |= _reciprocal_ranks(contexts, language, {language: pairs})
     for language in sorted(asked):

@@ -76,7 +76,8 @@ class QuestionRanker:
         self._rows = rows
         self._settings = settings
         self._content = content_words(rows.questions[question])
-        self._is_yes_no = settings.answer_types and asks_yes_no(rows.questions[question])
+        has_types = settings.answer_types and settings.english_rules
+        self._is_yes_no = has_types and asks_yes_no(rows.questions[question])
         scores = np.asarray(retrieval, np.float64)
         by_rank = retrieval_prior(scores, settings.retrieval_weight)
         self._prior = by_rank + settings.score_weight * scores
@@ -166,7 +167,7 @@ class QuestionRanker:
 
     def _tables(self, passages: Mapping[int, Passage]) -> TableMatch:
         """The tables of the passages that were read; the text of each is parsed once."""
-        if not self._settings.table_weight:
+        if not (self._settings.table_weight and self._settings.english_rules):
             return TableMatch(self._content, {})
         for number, passage in passages.items():
             if number not in self._table_rows:
@@ -228,7 +229,9 @@ def distinct(ordered: Sequence[Span], settings: ReaderSettings) -> list[Span]:
     unique: dict[str, Span] = {}
     for span in ordered:
         key = normalize_answer(span.text) or span.text
-        if key in unique or not key.strip(_BORDERS) or is_function_word(span.text):
+        if key in unique or not key.strip(_BORDERS):
+            continue
+        if settings.english_rules and is_function_word(span.text):
             continue
         if any(_overlap(span, better) for better in unique.values()):
             continue

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ import torch
 from rag.config import load_config
 from rag.core.arrays import Int64
 from rag.core.types import AnswerSet
+from rag.data.languages import ENGLISH
 from rag.runtime.fast.fast_bert import FastBert
 from rag.runtime.hardware import resolve_device, resolve_precision
 from readers.answer import Ranked
@@ -194,12 +195,23 @@ class ExtractiveReader(Reader):
             ranked[question] = replace(candidates, reading=reading)
         return ranked
 
+    def for_language(self, language: str) -> Self:
+        """See `Reader.for_language`."""
+        reader = super().for_language(language)
+        if language != ENGLISH:
+            reader.settings = self.settings.replaced(english_rules=False)
+        return reader
+
     def count_candidates(self, question: str, n_best: int) -> int:
         """All candidates where they become sentences, see `present`."""
-        return max(n_best, self.settings.candidates) if asks_yes_no(question) else n_best
+        if self.settings.english_rules and asks_yes_no(question):
+            return max(n_best, self.settings.candidates)
+        return n_best
 
     def present(self, result: AnswerSet, n_best: int) -> AnswerSet:
         """Spans as the question asks for them: whole lists, and sentences for yes or no."""
+        if not self.settings.english_rules:
+            return super().present(result, n_best)
         return present_spans(result, n_best)
 
     def score(

@@ -60,6 +60,8 @@ class ReaderSettings(Config):
             the best span of all passages.
         answer_types: whether "yes" and "no" can be answers to questions that ask for them, for
             networks with these outputs.
+        english_rules: whether questions of yes or no, lists that are asked for, function words and
+            words of tables are told by rules for English.
         effort: how much is read: "full" reads everything, see `EFFORTS`; passages of paths are
             always all read, as an answer often occurs in the last of them.
     """
@@ -79,6 +81,7 @@ class ReaderSettings(Config):
     table_weight: float = Field(default=0.0, ge=0)
     select: bool = False
     answer_types: bool = False
+    english_rules: bool = True
     effort: EffortName = "full"
 
     @model_validator(mode="after")

@@ -1,11 +1,14 @@
 """What a reader of spans gives for questions that ask for a list, or for yes or no."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 import rag
 from rag.core.types import Answer, AnswerSet, Evidence, Passage
+from rag.pipeline import Pipeline
+from rag.policies import Finish, State, open_policy
 from readers.answer_kinds import asks_yes_no, list_around, present_spans
 from tests.pipeline_parts import LastWordsReader
 
@@ -116,3 +119,21 @@ def test_what_is_found_is_shown_though_no_short_answer_is_likely(
     assert (shown.kind, shown.is_answered) == (kind, kind == "list")
     sentences = present_spans(replace(result, question=YES_NO), 3)
     assert (sentences.kind, sentences.certainty) == ("passage", "perhaps")
+
+
+def test_rules_for_english_are_off_in_other_languages(tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text('{"id": "1", "text": "Die Hauptstadt von Österreich ist Wien."}\n')
+    kinds = {}
+    for language in ("en", "de"):
+        place = tmp_path / language
+        rag.index(corpus, place, retriever="bm25", language=language, threads=1)
+        with Pipeline.open(place) as pipeline:
+            assert pipeline.reader is not None
+            # "Was", what, is no auxiliary verb.
+            kinds[language] = pipeline.ask("Was ist die Hauptstadt?").kind
+            candidates = pipeline.reader.count_candidates("Was ist die Hauptstadt?", 5)
+            policy = open_policy("once", pipeline.reader)
+        assert (candidates > 5) is (language == "en")
+        assert isinstance(policy.step(State("Okay")), Finish) is (language == "en")
+    assert kinds == {"en": "passage", "de": "answer"}

@@ -15,7 +15,7 @@ def squad(id: str, question: str, context: str) -> str:
 def test_questions_are_searched_in_their_language_among_all_passages(tmp_path: Path) -> None:
     path = tmp_path / "questions.jsonl"
     rows = [
-        ("de-1", "Welches Haus?", "Die Häuser am Fluss."),
+        ("de-1", "Welches Haus?", "Die Häuser am Rand."),
         ("de-2", "Welcher Fluss?", "Viele Flüsse der Alpen."),
         ("fr-1", "quel cheval", "Les chevaux de la France."),
         ("xx-1", "who", "A passage in no known language."),
