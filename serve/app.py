@@ -19,7 +19,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from rag import __version__
-from rag.core.wording import WORDINGS
+from rag.core.wording import WITHHELD, WORDINGS
 from rag.pipeline import Pipeline
 from serve import agents, chat, documents, verifying
 from serve.engine import Engine
@@ -148,7 +148,10 @@ def _page_routes(settings: ServeSettings) -> list[BaseRoute]:
             kind: {certainty: asdict(wording) for certainty, wording in by_certainty.items()}
             for kind, by_certainty in WORDINGS.items()
         }
-        module = f"export const wordings = {json.dumps(table)}"
+        module = (
+            f"export const wordings = {json.dumps(table)};\n"
+            f"export const withheld = {json.dumps(WITHHELD)};\n"
+        )
         return Response(module, media_type="text/javascript")
 
     routes = {

@@ -1,6 +1,7 @@
 // The page: one question box, one result. Whatever comes from the server is inserted as text, never as markup.
 // Addresses are relative, so that a proxy may serve it below any path.
 import { asHeader, asPath, cardsOf, inWords, isAnswered, keyOf, milliseconds, percent, placeOf, promiseInWords, splitBySpans, stepOf, wordingOf } from "./text.js";
+import { withheld } from "./wordings.js";
 import { verdictBlocks, verdictsInShort } from "./verdicts.js";
 
 const MAX_RECENT = 6;
@@ -265,7 +266,7 @@ function noAnswerPanel(result) {
   const { heading, guess } = wordingOf(result);
   const best = result.answers[0];
   const reason = result.promise && best
-    ? "No answer is sure enough for what is promised."
+    ? `${withheld}.`
     : `Most likely the passages do not say (${percent(result.no_answer_confidence)} sure of that).`;
   const panel = make("div", "panel no-answer", make("h2", "answer", heading), make("p", "", reason));
   if (best) panel.append(make("p", "fine", `${guess}: `, make("q", "guess", best.text), ` — ${percent(best.confidence)} sure.`));

@@ -7,7 +7,7 @@ import pytest
 
 from rag.cli.show import format_answer_set
 from rag.core.types import Answer, AnswerKind, AnswerSet, Certainty, Evidence
-from rag.core.wording import WORDINGS, Wording
+from rag.core.wording import WITHHELD, WORDINGS, Wording
 from rag.integrations.mcp import _answered
 from serve.app import create_app
 from serve.chat import _content
@@ -34,7 +34,7 @@ def test_every_door_takes_its_words_from_the_table(
     answers = AnswerSet("Where?", (Answer("Ulm", 1.0, confidence, EVIDENCE),), none, kind=kind)
     assert answers.certainty == certainty
     terminal = format_answer_set(answers.to_json(), colour=False)
-    chat = _content(answers.to_json(), "Where?", [], None)
+    chat = _content(answers.to_json(), "Where?", [], None, is_spoken=False)
     is_plain = certainty == "likely" and kind != "passage"
     for shown in (terminal.upper(), chat):
         assert ("ODD HEADING" in shown) is not is_plain
@@ -49,7 +49,13 @@ async def test_the_page_gets_the_table_from_the_server() -> None:
         module = await client.get("/static/wordings.js")
         scripts = [(await client.get(f"/static/{name}.js")).text for name in ("app", "text")]
     assert module.headers["content-type"].startswith("text/javascript")
-    table: dict[str, Any] = json.loads(module.text.removeprefix("export const wordings = "))
+    exported: dict[str, Any] = {}
+    for line in module.text.splitlines():
+        name, _, value = line.removeprefix("export const ").removesuffix(";").partition(" = ")
+        exported[name] = json.loads(value)
+    assert exported["withheld"] == WITHHELD
+    assert all(WITHHELD not in script for script in scripts)
+    table = exported["wordings"]
     for kind, wordings in WORDINGS.items():
         for certainty, wording in wordings.items():
             assert Wording(**table[kind][certainty]) == wording
