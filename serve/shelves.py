@@ -486,18 +486,6 @@ def open_index(settings: ServeSettings) -> Index:
         return Index.open(settings.index)
     return open_sharded(settings.index, settings.ray)
 
-    async def _count_open(self, pipeline: Pipeline) -> None:
-        """Let the metrics, which anybody may read, count the passages that anybody may read."""
-        self._metrics.index_passages.set(await self._threads.in_thread(n_open_passages, pipeline))
-
-
-def n_open_passages(pipeline: Pipeline) -> int:
-    """The number of passages that people without groups may read; 0 while that cannot be told."""
-    try:
-        return pipeline.for_groups(frozenset()).n_passages
-    except RightsError:
-        return 0
-
 
 def open_pipeline(settings: ServeSettings) -> Pipeline:
     """Open the pipeline of the settings' index and warm it up with one question.

@@ -7,12 +7,10 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
-from functools import partial
 from http.client import HTTPConnection
-from itertools import chain
 from pathlib import Path
 
-from rag.bench.common import percentile, ratio, time_interleaved
+from rag.bench.common import percentile, ratio
 from rag.bench.report import Figure, Report
 from rag.bench.server_process import ServerProcess, post_json
 from rag.core.log import Progress
@@ -26,8 +24,7 @@ _QUESTION_WORDS = 6
 def run_shelves_benchmark(
     shelves: int = 200,
     passages: int = 1000,
-    requests: int = 200,
-    rounds: int = 5,
+    requests: int = 600,
     folder: Path | None = None,
 ) -> Report:
     """Serve many shelves, one index of all their passages, and one shelf alone.
@@ -39,12 +36,11 @@ def run_shelves_benchmark(
     Args:
         shelves: Number of shelves.
         passages: Passages of each.
-        requests: Questions to one shelf in each round, over each of two servers.
-        rounds: Rounds; the servers take turns in each.
+        requests: Questions to one shelf of many and to the same index alone, in turn.
         folder: Where the indexes are built, and found again; a temporary folder by default.
     """
     settings: dict[str, object] = {"shelves": shelves, "passages": passages}
-    settings |= {"requests": requests, "rounds": rounds}
+    settings["requests"] = requests
     report = Report("shelves", settings, "a server after questions to all of it")
     with ExitStack() as opened:
         if folder is None:
@@ -68,21 +64,19 @@ def run_shelves_benchmark(
         # Java grows fast with use: both get as many questions before.
         _ask(of_shelves, names, seed=2)
         _ask(of_one, [""] * len(names), seed=2)
-        latencies: dict[str, list[list[float]]] = {"shelf": [], "alone": []}
-
-        def run(title: str, server: ServerProcess, name: str) -> None:
-            latencies[title].append(_ask(server, [name] * requests, seed=len(latencies[title])))
-
-        runs = {"shelf": partial(run, "shelf", of_shelves, names[0])}
-        runs["alone"] = partial(run, "alone", of_one, "")
-        time_interleaved(runs, rounds=rounds)
-    medians = {}
-    for title, each in latencies.items():
-        medians[title] = [percentile(values, 50).value for values in each[1:]]
-        every = list(chain.from_iterable(each[1:]))
-        report.rows[f"one shelf, {title}"] = {"p50 ms": percentile(every, 50).times(1000)}
-    of_both = ratio(medians["shelf"], medians["alone"])
-    report.rows["one shelf, shelf"]["p50 / alone"] = of_both
+        seconds = {"of many": list[float](), "alone": list[float]()}
+        servers = {"of many": (of_shelves, names[0]), "alone": (of_one, "")}
+        order = list(servers)
+        for number in range(requests):
+            # In turn, so that a slow moment of the machine affects both.
+            for title in order:
+                server, name = servers[title]
+                seconds[title] += _ask(server, [name], seed=number)
+            order.reverse()
+    for title, values in seconds.items():
+        report.rows[f"one shelf, {title}"] = {"p50 ms": percentile(values, 50).times(1000)}
+    of_both = ratio(seconds["of many"], seconds["alone"])
+    report.rows["one shelf, of many"]["p50 / alone"] = of_both
     return report
 
 

@@ -14,10 +14,11 @@ from fastapi import FastAPI
 
 from indexers.documents import Put
 from indexers.index_writer import write_index
+from indexers.rights import change_rights
 from indexers.settings import BuildSettings
 from rag.core.errors import ConfigError
 from rag.core.files import atomic_write_json
-from rag.core.manifest import MANIFEST_NAME
+from rag.core.manifest import MANIFEST_NAME, RIGHTS_DIR
 from rag.core.types import FirstStage, Hit, Passage, SearchResult
 from rag.data.records import CorpusOptions
 from rag.pipeline import Pipeline
@@ -187,6 +188,19 @@ async def test_a_broken_shelf_is_named_and_the_others_are_served(folder: Path) -
         build(folder, "Elbe")
         await until(lambda: client._transport.app.state.engine.shelves["Elbe"].fault == "")  # type: ignore[attr-defined]
         assert named(await found(client, "river", shelf="Elbe")) == [("Elbe", "Elbe-0")]
+
+
+async def test_rights_hold_on_each_of_several_shelves(folder: Path) -> None:
+    change_rights(folder / "Elbe", lambda rights: rights.stating({"Elbe": ["staff"]}))
+    async with running(app=application(folder)) as client:
+        assert ("Elbe", "Elbe-0") not in named(await found(client, "river water"))
+        assert named(await found(client, "river water", shelf="Elbe")) == [("Elbe", "shared")]
+        (folder / "Elbe" / RIGHTS_DIR / "rights.jsonl").write_text("nonsense")
+        everything = await found(client, "river water")
+        assert {shelf for shelf, _ in named(everything)} == {"Danube", "Rhine"}
+        assert everything["unavailable"] == ["Elbe"]
+        stated = {"question": "river", "shelf": ["Elbe", "Rhine"]}
+        assert (await client.post("/v1/retrieve", json=stated)).status_code == 503
 
 
 async def test_a_shelf_that_vanishes_while_it_is_searched_finishes(
