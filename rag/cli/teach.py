@@ -279,7 +279,7 @@ def tune(
         read: Passages to read for each question (default 20), or to judge each claim by (5).
         seed: Random seed of the sample and of the split.
     """
-    from rag.eval.confidence_tuning import draw_questions, fit_confidence
+    from rag.eval.confidence_tuning import draw_questions
     from rag.eval.promise_fitting import split_questions
     from rag.metrics.selective import Limits
 
@@ -301,14 +301,7 @@ def tune(
     if out is not None:
         if limits is not None:
             asked, judged = split_questions(asked, seed)
-        tuning = fit_confidence(index, asked, out, settings=evaluation, **opening)
-        say(
-            f"{tuning.n:,} questions, {tuning.unanswerable:,} without an answer in what was retrieved"
-        )
-        say(f"ECE before {tuning.ece_before:.3f}, after (cross-validated) {tuning.ece_after:.3f}")
-        if not tuning.unanswerable:
-            say('"no answer" stays as it was: give questions too that the documents do not answer')
-        say(f"reader → {out}\nuse it: --reader {out}")
+        _fit_confidence(index, asked, out, evaluation, opening)
         opening["reader"] = out
     if limits is not None:
         _promise(index, judged, limits, evaluation, opening)
@@ -330,6 +323,24 @@ def _check_tuning(
             hint="give {max_error} to promise an error rate, or {out} alone to fit the confidence",
             arguments=("max_error", "out"),
         )
+
+
+def _fit_confidence(
+    index: str,
+    questions: "list[Question]",
+    out: Path,
+    evaluation: EvaluationSettings,
+    opening: OpenOptions,
+) -> None:
+    """Fit the confidence, and print how much better it is."""
+    from rag.eval.confidence_tuning import fit_confidence
+
+    tuning = fit_confidence(index, questions, out, settings=evaluation, **opening)
+    say(f"{tuning.n:,} questions, {tuning.unanswerable:,} without an answer in what was retrieved")
+    say(f"ECE before {tuning.ece_before:.3f}, after (cross-validated) {tuning.ece_after:.3f}")
+    if not tuning.unanswerable:
+        say('"no answer" stays as it was: give questions too that the documents do not answer')
+    say(f"reader → {out}\nuse it: --reader {out}")
 
 
 def _promise(
