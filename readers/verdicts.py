@@ -17,7 +17,7 @@ from rag.core.types import (
     Verdict,
 )
 from rag.data.claims import check_claims
-from rag.data.sentences import Spans, sentence_spans
+from rag.data.sentences import sentence_spans
 
 Judge = Callable[[Sequence[str], Sequence[Sequence[str]]], Float32]
 MAX_JUDGED_CHARS = 20_000  # of a passage: more than a network reads, and few hundred sentences
@@ -34,23 +34,19 @@ def judge_results(results: Sequence[SearchResult], judge: Judge) -> list[Verdict
     """
     check_claims([result.query for result in results], top_k=1)
     verdicts = [_nothing_read(result.query) for result in results]
-    read = {number: ranked for number, ranked in enumerate(map(_to_read, results)) if ranked}
-    if not read:
+    read = [_to_read(result) for result in results]
+    judged = [number for number, ranked in enumerate(read) if ranked]
+    if not judged:
         return verdicts
-    claims = [results[number].query for number in read]
-    texts = [_texts(results[number], ranked) for number, ranked in read.items()]
-    probabilities = judge(claims, texts)
-    spans = [[sentence_spans(passage.text) for _, passage in ranked] for ranked in read.values()]
-    alone = _judge_sentences(claims, list(read.values()), spans, judge)
-    first = 0
-    for place, (number, ranked) in enumerate(read.items()):
-        last = first + sum(map(len, spans[place]))
-        row = probabilities[place]
-        verdicts[number] = _verdict(
-            claims[place], row, ranked, spans[place], _decisive(alone[first:last], row)
-        )
-        first = last
+    claims = [results[number].query for number in judged]
+    texts = [_texts(results[number], read[number]) for number in judged]
+    for number, row in zip(judged, judge(claims, texts), strict=True):
+        verdicts[number] = _verdict(results[number].query, read[number], row, judge)
     return verdicts
+
+
+def _has_path(result: SearchResult) -> bool:
+    return bool(result.paths) and len(result.paths[0]) > 1
 
 
 def _to_read(result: SearchResult) -> RankedPassages:
@@ -69,65 +65,41 @@ def _texts(result: SearchResult, ranked: RankedPassages) -> list[str]:
     return [" ".join(texts)] if _has_path(result) else texts
 
 
-def _has_path(result: SearchResult) -> bool:
-    return bool(result.paths) and len(result.paths[0]) > 1
-
-
 def _titled(passage: Passage, text: str) -> str:
     """The text under the title of its passage, without which "he" is nobody."""
     return f"{passage.title}: {text}" if passage.title else text
 
 
-def _judge_sentences(
-    claims: Sequence[str],
-    read: Sequence[RankedPassages],
-    spans: Sequence[Sequence[Spans]],
-    judge: Judge,
-) -> Float32:
-    """Probabilities (S, 3) of all sentences, each judged alone."""
-    repeated = []
-    sentences = []
-    for claim, ranked, spans_of_claim in zip(claims, read, spans, strict=True):
-        for (_, passage), spans_of_passage in zip(ranked, spans_of_claim, strict=True):
-            for start, end in spans_of_passage:
-                repeated.append(claim)
-                sentences.append([_titled(passage, passage.text[start:end])])
-    return judge(repeated, sentences)
-
-
-def _decisive(alone: Float32, together: Float32) -> Float32:
-    """How far each sentence (S, 3), judged alone, speaks for the verdict over all passages (3,)."""
-    label = int(together.argmax())
-    if VERDICT_LABELS[label] == "not_enough":
-        return 1.0 - alone[:, label]
-    return alone[:, label]
-
-
-def _verdict(
-    claim: str,
-    row: Float32,
-    ranked: RankedPassages,
-    spans: Sequence[Spans],
-    weights: Float32,
-) -> Verdict:
-    path = []
-    decisive = []
-    first = 0
-    for (hit, passage), spans_of_passage in zip(ranked, spans, strict=True):
-        of_passage = weights[first : first + len(spans_of_passage)]
-        first += len(spans_of_passage)
-        best = int(of_passage.argmax())
-        decisive.append(of_passage[best])
-        marked = Evidence.of(
-            passage,
-            hit.score,
-            supporting=(spans_of_passage[best],),
-            first_stage=hit.first_stage,
-        )
-        path.append(marked)
-    probabilities = dict(zip(VERDICT_LABELS, map(float, row), strict=True))
+def _verdict(claim: str, ranked: RankedPassages, row: Float32, judge: Judge) -> Verdict:
+    """The verdict with probabilities `row` (3,), and the sentences that speak for it most."""
     label = VERDICT_LABELS[int(row.argmax())]
-    return Verdict(claim, label, probabilities, path[int(np.argmax(decisive))], tuple(path))
+    spans = [sentence_spans(passage.text) for _, passage in ranked]
+    sentences = [
+        [_titled(passage, passage.text[start:end])]
+        for (_, passage), places in zip(ranked, spans, strict=True)
+        for start, end in places
+    ]
+    decisive = _decisive(judge([claim] * len(sentences), sentences), label)
+    ends = np.cumsum([len(places) for places in spans])
+    path = []
+    best_weights = []
+    for (hit, passage), places, weights in zip(
+        ranked, spans, np.split(decisive, ends[:-1]), strict=True
+    ):
+        best = int(weights.argmax())
+        best_weights.append(weights[best])
+        supporting = (places[best],)
+        first_stage = hit.first_stage
+        path.append(Evidence.of(passage, hit.score, supporting=supporting, first_stage=first_stage))
+    probabilities = dict(zip(VERDICT_LABELS, map(float, row), strict=True))
+    return Verdict(claim, label, probabilities, path[int(np.argmax(best_weights))], tuple(path))
+
+
+def _decisive(alone: Float32, label: str) -> Float32:
+    """How far each sentence speaks for the label, by the probabilities (S, 3) of it alone."""
+    if label == "not_enough":
+        return 1.0 - alone[:, VERDICT_LABELS.index(label)]
+    return alone[:, VERDICT_LABELS.index(label)]
 
 
 def _nothing_read(claim: str) -> Verdict:

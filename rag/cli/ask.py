@@ -87,7 +87,7 @@ def verify(
     *,
     index: Index,
     text: Path | None = None,
-    claim_file: Path | None = None,
+    claim_file: Annotated[Path | None, Parameter(name="--claims")] = None,
     top_k: PositiveInt = 5,
     filter: Filter = None,
     as_json: AsJson = False,

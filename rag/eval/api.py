@@ -18,7 +18,6 @@ from rag.eval import runner
 from rag.eval.claims import (
     READ,
     ClaimSystem,
-    check_claim_settings,
     evaluate_claims,
     system_with_evidence,
     system_with_search,
@@ -84,7 +83,9 @@ def evaluate(
     if claims is not None:
         scoring.setdefault("read", READ)
         settings = load_config(EvaluationSettings, overrides=scoring)
-        check_claim_settings(settings, index, reads=reads)
+        if not reads:
+            what = "claims are judged, not only searched for"
+            raise ConfigError(what, hint="read 1 passage or more")
         source = QuestionSource.of_file(claims, split=split)
         _check_out(out, settings, source)
         judging = _claim_system(index, cast("OpenOptions", opening), settings)
@@ -225,18 +226,17 @@ def _claim_system(
     index: Evaluated, opening: OpenOptions, settings: EvaluationSettings
 ) -> ClaimSystem:
     """What judges claims."""
+    if settings.gold:
+        given = index.verifier if isinstance(index, Pipeline) else opening.get("verifier")
+        return system_with_evidence(given)
     if isinstance(index, str | Path | Index):
         index = Pipeline.open(index, reads=False, **opening)
-    if isinstance(index, Pipeline):
-        if settings.gold:
-            return system_with_evidence(index.verifier)
-        return system_with_search(index, settings.read)
-    if index is not None:
+    if not isinstance(index, Pipeline):
         raise ConfigError(
-            f"the index is a {type(index).__name__}, and claims are judged by passages of an index",
-            hint="give the folder of an index, or a Pipeline",
+            "claims are judged by the passages of an index, or by the evidence that they bring",
+            hint="give a folder of an index or a Pipeline, or gold=True",
         )
-    return system_with_evidence(opening.get("verifier"))
+    return system_with_search(index, settings.read)
 
 
 def _evaluate_claims(

@@ -13,7 +13,7 @@ import numpy as np
 
 from indexers.gold import CorpusTexts
 from indexers.index import Index
-from rag.core.errors import ConfigError, DataError
+from rag.core.errors import DataError
 from rag.core.files import clean_directory, directory_lock, disk_errors
 from rag.core.files import fingerprint as fingerprint_of
 from rag.core.log import Progress
@@ -27,7 +27,7 @@ from rag.eval.records import QuestionRecord, StoredHit, read_records
 from rag.eval.scoring import field_values
 from rag.eval.settings import EvaluationSettings
 from rag.eval.source import QuestionSource
-from rag.eval.summary import figure_columns, summarise
+from rag.eval.summary import summarise
 from rag.metrics.calibration import measure_calibration
 from rag.metrics.claims import macro_f1, score_claim
 from rag.opening import resolve_verifier
@@ -285,36 +285,28 @@ def _key(sentence: GoldSentence) -> Hashable:
     return (sentence.article, sentence.text or sentence.sentence)
 
 
-def _figures(records: Path, settings: EvaluationSettings) -> dict[str, Any]:
+def _figures(path: Path, settings: EvaluationSettings) -> dict[str, Any]:
     """All figures, ready for `metrics.json`."""
-    labels: list[str] = []
-    predicted: list[str] = []
-    confidences: list[float] = []
-    groups: dict[tuple[str, str], list[int]] = {}
-    for record in read_records(records):
-        if not record.answers:
-            continue
-        for name, value in record.groups.items():
-            groups.setdefault((name, value), []).append(len(labels))
-        labels.append(record.answers[0])
-        predicted.append(record.prediction or "")
-        confidences.append(np.nan if record.confidence is None else record.confidence)
-    metrics = summarise(read_records(records), settings)
-    right = figure_columns([record.scores for record in read_records(records)])
-    correct = right["label_accuracy"][~np.isnan(right["label_accuracy"])]
-    metrics["calibration"] = measure_calibration(np.array(confidences), correct)
-    metrics["figures"]["macro_f1"] = macro_f1(labels, predicted, seed=settings.seed).to_json()
-    for name, shown in metrics["groups"].items():
-        for group in shown:
-            rows = groups.get((name, group["value"]), [])
-            if rows:
-                figure = macro_f1(
-                    [labels[row] for row in rows],
-                    [predicted[row] for row in rows],
-                    seed=settings.seed,
-                )
-                group["figures"]["macro_f1"] = figure.to_json()
-    return metrics
+    figures = summarise(read_records(path), settings)
+    labelled = [record for record in read_records(path) if record.answers]
+    confidences = [record.confidence for record in labelled]
+    correct = [record.scores["label_accuracy"] for record in labelled]
+    figures["calibration"] = measure_calibration(
+        np.array(confidences, np.float64), np.array(correct, np.float64)
+    )
+    figures["figures"]["macro_f1"] = _macro_f1(labelled, settings)
+    for name, groups in figures["groups"].items():
+        for group in groups:
+            members = [record for record in labelled if record.groups[name] == group["value"]]
+            if members:
+                group["figures"]["macro_f1"] = _macro_f1(members, settings)
+    return figures
+
+
+def _macro_f1(records: Sequence[QuestionRecord], settings: EvaluationSettings) -> dict[str, Any]:
+    labels = [record.answers[0] for record in records]
+    predicted = [record.prediction or "" for record in records]
+    return macro_f1(labels, predicted, seed=settings.seed).to_json()
 
 
 def _write_predictions(place: Path) -> None:
@@ -366,18 +358,3 @@ def _claims_without_articles(index: Index, claims: Sequence[Claim]) -> list[str]
         if articles and not any(all(map(is_here, each)) for each in articles):
             missing.append(claim.id)
     return missing
-
-
-def check_claim_settings(settings: EvaluationSettings, index: object, *, reads: bool) -> None:
-    """Refuse settings that claims cannot be evaluated with.
-
-    Raises:
-        ConfigError: nothing would be judged, or there is nothing to judge by.
-    """
-    if not reads:
-        raise ConfigError("claims are judged, not only searched for", hint="read 1 passage or more")
-    if index is None and not settings.gold:
-        raise ConfigError(
-            "no index was given",
-            hint="give one, or judge by the evidence that the claims bring with gold=True",
-        )

@@ -9,6 +9,7 @@ import pytest
 
 from rag.data.examples import read_examples
 from tests.commands import exit_code
+from tests.support.verifying import WordVerifier
 
 
 def _run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -25,10 +26,10 @@ def _run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str,
         ("ask Who? caf\udce9? --index nowhere", 3, "question 1"),
         ("verify 'Ulm is old.' --index nowhere", 4, "nowhere: no such directory"),
         ("verify 'Ulm is old.' ' ' --index nowhere", 3, "claim 1 is empty"),
-        ("verify --index nowhere", 2, "give claims, --text or --claim-file"),
+        ("verify --index nowhere", 2, "give claims, --text or --claims"),
         ("verify 'Ulm is old.' --text none.txt --index nowhere", 2, "one of these alone"),
         ("verify --text none.txt --index nowhere", 3, "none.txt: no such file"),
-        ("verify --claim-file q --index nowhere", 3, "q"),
+        ("verify --claims q --index nowhere", 3, "q"),
         ("inspect nowhere", 4, "nowhere"),
         ("index nowhere.jsonl --out x --retriever bm25", 3, "nowhere.jsonl"),
         ("index sample", 2, "give --out, to build an index, or --update"),
@@ -180,7 +181,7 @@ def test_a_changed_folder_is_named_in_a_few_words(
 
 
 def test_bm25_index_from_the_sample_and_a_trec_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     index, run = tmp_path / "index", tmp_path / "out.run"
     questions = tmp_path / "questions.txt"
@@ -207,9 +208,22 @@ def test_bm25_index_from_the_sample_and_a_trec_run(
     capsys.readouterr()
     main_ok(["inspect", str(index), "--verify", "--json"])
     assert json.loads(capsys.readouterr().out)["kind"] == "index"
-    code, _, err = _run(capsys, "verify", "Hokusai was a painter.", "--index", str(index))
+    text = tmp_path / "claims.txt"
+    text.write_text("The Great Wave off Kanagawa is a print. It is blue. Is it old?\n")
+    verify = ["verify", "--text", str(text), "--index", str(index), "--top-k", "1"]
+    code, _, err = _run(capsys, *verify)
     assert code == 4
     assert "train one with `rag train verifier`, and give its folder as --verifier" in err
+    monkeypatch.setattr("readers.verifying.open.load_verifier", lambda *_: WordVerifier())
+    code, out, _ = _run(capsys, *verify)
+    assert code == 0
+    assert "  supported  (supported " in out
+    assert "[[" in out
+    assert out.count("  not judged\n") == 2
+    main_ok([*verify, "--json"])
+    verdicts = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [verdict["label"] for verdict in verdicts] == ["supported", "not_judged", "not_judged"]
+    assert verdicts[0]["evidence"]["passage_id"] == "great-wave"
 
 
 def main_ok(arguments: list[str]) -> None:

@@ -152,7 +152,7 @@ def test_what_cannot_be_evaluated_is_refused(
 
 def test_claims_need_passages(tmp_path: Path) -> None:
     claims = fever_file(tmp_path)
-    with pytest.raises(ConfigError, match="no index was given"):
+    with pytest.raises(ConfigError, match="passages of an index, or by the evidence"):
         rag.evaluate(claims=claims)
-    with pytest.raises(ConfigError, match="judged by passages of an index"):
+    with pytest.raises(ConfigError, match="passages of an index, or by the evidence"):
         rag.evaluate(object(), claims=claims)  # type: ignore[arg-type]
