@@ -123,6 +123,7 @@ def index(
             inputs, format, Cutter(reading, partial(passage_budget, None)), ReadReport()
         )
         reading["language"] = detect_language(sampled.texts())
+        report.notes.append(f"language: {reading['language']}, by the first texts")
     # An encoder of one's own is measured by the embedded one.
     measured = encoder if isinstance(encoder, str | Path) else None
     cutter = Cutter(reading, partial(passage_budget, measured, **stated))
