@@ -52,6 +52,10 @@ RECIPES = {
         "readers.extractive.training.config",
         "An extractive reader, from questions with answers.",
     ),
+    "verifier": (
+        "readers.verifying.settings",
+        "What judges claims by evidence: supported, refuted or not enough.",
+    ),
     "generator": (
         "readers.generative.training.config",
         "A reader that generates its answers (FiD).",

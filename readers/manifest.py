@@ -118,12 +118,12 @@ def check_files(checksums: Mapping[str, str], folder: Path, *needed: str) -> Non
     loaded.
 
     Args:
-        needed: files that it must have, beside the tokenizer.
+        needed: files that it must have.
 
     Raises:
         IncompleteArtifactError, MismatchedArtifactError: a file is missing, or differs.
     """
-    for name in dict.fromkeys(("tokenizer.json", *needed, *checksums)):
+    for name in dict.fromkeys((*needed, *checksums)):
         if not (folder / name).is_file():
             raise IncompleteArtifactError(
                 f"{folder}: {name} is missing", hint="copy the whole folder again"

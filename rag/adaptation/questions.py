@@ -229,14 +229,14 @@ def _sentences(text: str) -> Iterator[tuple[str, int]]:
 
 def _ask_sentences(passage: Passage, draw: random.Random) -> Iterator[MadeQuestion]:
     for sentence, at in _sentences(passage.text):
-        answers = _answers_in(sentence)
+        answers = answers_in(sentence)
         if answers:
             kind, (start, end) = answers[draw.randrange(len(answers))]
             text = _with_wh_word(sentence[:start], sentence[start:end], sentence[end:], kind)
             yield MadeQuestion("sentence", text, sentence[start:end], at + start)
 
 
-def _answers_in(sentence: str) -> list[tuple[str, tuple[int, int]]]:
+def answers_in(sentence: str) -> list[tuple[str, tuple[int, int]]]:
     """What a sentence can be asked for, by kind; what is of an earlier kind is not of a later
     one.
     """

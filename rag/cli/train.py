@@ -37,6 +37,7 @@ _CORPUS = {"train_files": "--corpus"}
 _FLAGS_OF: dict[str, dict[str, str]] = {
     "ict": {**_CORPUS},
     "reader": {"encoder": "--from"},
+    "verifier": {"encoder": "--from"},
     "generator": {"model": "--from", "encoder": "--warm-start"},
     "orqa": {**_INDEX_ENCODER},
     "mlm": {**_CORPUS, "reader": "--from"},
@@ -51,6 +52,7 @@ _USES = {
     "colbert": "encoder → {model}\nuse it: rag index … --encoder {model} --index-type plaid",
     "reranker": "cross-encoder → {model}\nuse it: rag ask … --rerank {model}",
     "mlm": "masked language model → {model}\nuse it: rag train realm … --reader {model}",
+    "verifier": "verifier → {model}\nuse it: rag verify … --index {index} --verifier {model}",
     "orqa": "reader → {run}/reader\n"
     "use it: rag ask … --index {index} --retriever dense --reader {run}/reader",
     **dict.fromkeys(("reader", "generator", "rag", "emdr2"), _USES_READER),

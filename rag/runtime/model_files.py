@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -299,8 +299,7 @@ def backbone_state(folder: Path) -> dict[str, Tensor]:
     """Weights under the names of the bare model, without heads and projections.
 
     Removes the wrapper's prefix (`bert.`, `ctx_encoder.bert_model.`, …) and LayerNorm's old gamma
-    and beta. A difference is added to its base: to a matrix the product of `NAME.left` (m, r) and
-    `NAME.right` (r, n), to any other tensor `NAME.whole`.
+    and beta. A difference is added to its base.
     """
     part = whole_model(folder)[1]
     state = read_tensors(folder, f"rag.{part}." if part else "")
@@ -312,7 +311,18 @@ def backbone_state(folder: Path) -> dict[str, Tensor]:
         name = name.removeprefix(prefix).replace("LayerNorm.gamma", "LayerNorm.weight")
         return name.replace("LayerNorm.beta", "LayerNorm.bias")
 
-    state = {bare(name): tensor for name, tensor in state.items() if name.startswith(prefix)}
+    plain = {bare(name): tensor for name, tensor in state.items() if name.startswith(prefix)}
+    return add_difference({}, plain)
+
+
+def add_difference(base: Mapping[str, Tensor], stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of `base` and `stored` together, with the differences in `stored` added.
+
+    Args:
+        stored: tensors, and differences: `NAME.left` (m, r) and `NAME.right` (r, n), whose product
+            is added to the matrix NAME, or `NAME.whole` for any other tensor.
+    """
+    state = {**base, **stored}
     for entry in [name for name in state if name.endswith((".left", ".whole"))]:
         name, _, side = entry.rpartition(".")
         change = state.pop(entry).float()

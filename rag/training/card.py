@@ -17,6 +17,7 @@ _FOLDERS = (
     "encoder",
     "cross-encoder",
     "reader",
+    "verifier",
     "trained",
     "query_encoder",
     "passage_encoder",

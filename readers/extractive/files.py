@@ -213,7 +213,7 @@ def _reader_folder(source: str | None) -> Path | None:
 def _load_own(folder: Path) -> ReaderParts:
     manifest = load_manifest(ReaderManifest, folder)
     ranges = None
-    needed = [manifest.weights_file]
+    needed = ["tokenizer.json", manifest.weights_file]
     if manifest.ranges_file is not None:
         needed.append(manifest.ranges_file)
     check_files(manifest.checksums, folder, *needed)

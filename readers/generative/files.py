@@ -61,7 +61,7 @@ def load_generator(
     folder = Path(name_or_path)
     manifest = load_manifest(GeneratorManifest, folder) if (folder / READER_FILE).exists() else None
     if manifest is not None:
-        check_files(manifest.checksums, folder)
+        check_files(manifest.checksums, folder, "tokenizer.json")
     model, tokenizer = _load(name_or_path, dropout, device if trains else None)
     is_causal = not model.config.is_encoder_decoder
     if manifest is None:

@@ -1,0 +1,284 @@
+"""Claims with evidence, made of questions and of other claims.
+
+    python -m rag.bench.claims squad/train-v1.1.json.gz hotpotqa/train.json.gz --out made.jsonl --seed 7
+
+Each question becomes a statement (`rag.bench.statements`) with its answer, or with another name,
+number or date of its passages. In half of the passages the answer is exchanged in the same way, so
+that neither claim nor evidence alone tells the label: supported is a claim that agrees with its
+evidence, whatever is true. Some claims are negated; some evidence is that of another question, or
+lacks one of two articles: not enough. Claims of a file are varied likewise, by what stands in both
+claim and evidence. The same files and seed give the same claims.
+"""
+
+import argparse
+import random
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from rag.adaptation.questions import answers_in
+from rag.bench.statements import base_verbs, negated, statement
+from rag.core.types import Claim, Question
+from rag.data.claims import read_claims
+from rag.data.files.rows import write_json_lines
+from rag.data.questions import read_questions
+from rag.data.sentences import sentence_spans
+
+_LONGEST_ANSWER = 6  # words
+_NEGATED = 0.1  # shares of the claims
+_LACKING = 0.12
+_SHORT = 0.8  # of the passages, those that are cut to the sentences around the answer
+_TITLED = 0.5  # of these passages, those that stand below their title
+_AROUND = 1  # sentences before and behind it
+_LABELS = {True: "supported", False: "refuted"}
+
+Kinds = frozenset[str]
+
+
+def make_claims(questions: Iterable[Question], seed: int) -> Iterator[dict[str, Any]]:
+    """A claim of each question that becomes a statement, with `set` "made"."""
+    questions = list(questions)
+    verbs = base_verbs({item.passage.text for question in questions for item in question.gold})
+    # Answers by the title of their article, their kinds, and the question word that asks for them.
+    answers: dict[tuple[str, Kinds, str], list[str]] = {}
+    for question in questions:
+        answer = _short_answer(question)
+        if answer and question.gold:
+            title = question.gold[0].passage.title
+            key = (title, _kinds(answer), _question_word(question.text))
+            answers.setdefault(key, []).append(answer)
+    for question in questions:
+        if not question.gold:
+            continue
+        answer = _short_answer(question)
+        kinds = _kinds(answer) if answer else _asked_kinds(question.text)
+        key = (question.gold[0].passage.title, kinds, _question_word(question.text))
+        others = answers.get(key, [])
+        draw = random.Random(f"{seed} {question.id}")
+        made = _of_question(question, answer, kinds, others, verbs, draw)
+        if made is not None:
+            yield {"id": f"made-{question.id}", "set": "made", **made}
+
+
+def _short_answer(question: Question) -> str:
+    """The first answer without marks around it; "" of a question without one, or with a long one."""
+    answer = question.answers[0].strip(" .,;:\"'") if question.answers else ""
+    return answer if len(answer.split()) <= _LONGEST_ANSWER else ""
+
+
+def _of_question(
+    question: Question,
+    answer: str,
+    kinds: Kinds,
+    others: Sequence[str],
+    verbs: frozenset[str],
+    draw: random.Random,
+) -> dict[str, Any] | None:
+    if (question.answers and not answer) or not statement(question.text, "it", verbs):
+        return None
+    texts = [item.passage.text for item in question.gold]
+    needs_all = len(texts) > 1
+    if answer in ("yes", "no"):
+        claim = statement(question.text, answer, verbs)
+        return _record(claim, _LABELS[answer == "yes"], _shown(question, "", draw), draw)
+    other = _other_answer(question.text, answer, kinds, texts, others, draw)
+    if not other:
+        return None
+    if not answer:
+        claim = statement(question.text, other, verbs)
+        return _record(claim, "not_enough", _shown(question, "", draw), draw)
+    said = draw.choice((answer, other))
+    claim = statement(question.text, said, verbs)
+    evidence = _shown(question, answer, draw)
+    if draw.random() < _LACKING:
+        return _record(claim, "not_enough", _without(evidence, answer, needs_all, draw), draw)
+    shown = answer
+    # A phrase in the place of another would make no sense, and a text must not contradict itself.
+    is_whole = any(answer in text for text in evidence) and other not in " ".join(evidence)
+    if kinds and is_whole and draw.random() < 0.7:
+        shown = other
+        evidence = [_exchanged(text, answer, other) for text in evidence]
+    return _record(claim, _LABELS[said == shown], evidence, draw)
+
+
+def _record(
+    claim: str, label: str, evidence: Sequence[str], draw: random.Random
+) -> dict[str, Any] | None:
+    """The claim, perhaps negated; None without a claim or without evidence."""
+    if not claim or not evidence:
+        return None
+    opposite = negated(claim)
+    if opposite and label != "not_enough" and draw.random() < _NEGATED:
+        claim = opposite
+        label = _LABELS[label != "supported"]
+    return {"claim": claim, "label": label, "evidence": list(evidence)}
+
+
+def vary_claims(claims: Iterable[Claim], seed: int) -> Iterator[dict[str, Any]]:
+    """Of each supported claim that shares a name, number or date with its evidence, one in which it
+    is exchanged: on one side alone, or on both.
+    """
+    claims = [claim for claim in claims if claim.label == "supported" and claim.evidence]
+    pool: dict[str, list[str]] = {}
+    shared: list[list[tuple[str, str]]] = []
+    for claim in claims:
+        evidence = " ".join(claim.evidence)
+        found = []
+        for kind, (start, end) in answers_in(claim.text):
+            text = claim.text[start:end]
+            if text in evidence and start > 0:
+                found.append((kind, text))
+                pool.setdefault(kind, []).append(text)
+        shared.append(found)
+    for claim, found in zip(claims, shared, strict=True):
+        draw = random.Random(f"{seed} {claim.id}")
+        if not found:
+            continue
+        kind, text = draw.choice(found)
+        other = draw.choice(pool[kind])
+        if _overlaps(text, other) or other in " ".join(claim.evidence):
+            continue
+        changed = _exchanged(claim.text, text, other)
+        exchanged = [_exchanged(part, text, other) for part in claim.evidence]
+        said = draw.choice((claim.text, changed))
+        shown = draw.choice((list(claim.evidence), exchanged))
+        agrees = (said == changed) == (shown == exchanged)
+        # With another name the evidence may be about something else.
+        differs = "not_supported" if kind == "name" else "refuted"
+        label = "supported" if agrees else differs
+        yield {
+            "id": f"varied-{claim.id}",
+            "set": "varied",
+            "claim": said,
+            "label": label,
+            "evidence": shown,
+        }
+
+
+def _kinds(text: str) -> Kinds:
+    """Kinds of what a text mostly consists of: of names, numbers, dates; empty of other phrases."""
+    found = answers_in(f"is {text}")
+    return frozenset(kind for kind, (start, end) in found if end - start > len(text) / 2)
+
+
+def _overlaps(one: str, other: str) -> bool:
+    words = set(re.findall(r"\w+", one.lower()))
+    return bool(words & set(re.findall(r"\w+", other.lower())))
+
+
+def _other_answer(
+    question: str,
+    answer: str,
+    kinds: Kinds,
+    texts: Sequence[str],
+    others: Sequence[str],
+    draw: random.Random,
+) -> str:
+    """Another answer of the article to such a question, or a name, number or date of the passages;
+    "" if there is none.
+    """
+    n_words = len(answer.split())
+    alike = [other for other in others if kinds or abs(len(other.split()) - n_words) < 2]
+    near = []
+    for text in texts:
+        for start, end in sentence_spans(text):
+            sentence = text[start:end]
+            for kind, (first, last) in answers_in(sentence):
+                if kind in kinds:
+                    near.append(sentence[first:last])
+    found = [alike, near] if draw.random() < 0.5 else [near, alike]
+    asked = question.lower()
+    for candidates in found:
+        fitting = {
+            other
+            for other in candidates
+            if not _overlaps(other, answer) and other.lower() not in asked
+        }
+        if fitting:
+            return draw.choice(sorted(fitting))
+    return ""
+
+
+def _question_word(question: str) -> str:
+    """The word that asks, with what it asks for: "who", "what city"."""
+    match = re.search(r"\b(?:who|whom|where|when|how many|(?:what|which) \w+)\b", question.lower())
+    return match[0] if match else ""
+
+
+def _asked_kinds(question: str) -> Kinds:
+    """The kind that a question without an answer asks for; empty if it is not clear."""
+    lowered = question.lower()
+    if re.search(r"\b(?:when|year|date|century|decade)\b", lowered):
+        return frozenset(["date"])
+    if re.search(r"\bhow (?:many|much)|percent", lowered):
+        return frozenset(["number"])
+    return frozenset(["name"] if re.search(r"\b(?:who|where|whom|city|country)\b", lowered) else [])
+
+
+def _shown(question: Question, answer: str, draw: random.Random) -> list[str]:
+    """The gold passages, some of them cut to the sentences that matter."""
+    needs_all = len(question.gold) > 1
+    shown = []
+    for item in question.gold:
+        text = item.passage.text
+        spans = sentence_spans(text)
+        if item.sentences and item.supporting:
+            wanted = [item.sentences[n].strip() for n in item.supporting if n < len(item.sentences)]
+        else:
+            wanted = []
+            places = [n for n, (start, end) in enumerate(spans) if answer in text[start:end]]
+            start = question.answer_starts[0] if question.answer_starts else -1
+            marked = [n for n, span in enumerate(spans) if span[0] <= start < span[1]]
+            place = (marked or places or [draw.randrange(len(spans))])[0]
+            before = place - draw.randint(0, _AROUND)
+            behind = place + draw.randint(0, _AROUND)
+            for first, last in spans[max(0, before) : behind + 1]:
+                wanted.append(text[first:last])
+        if wanted and draw.random() < _SHORT:
+            text = " ".join(wanted)
+        is_titled = needs_all or draw.random() < _TITLED
+        shown.append(f"{item.passage.title}: {text}" if is_titled else text)
+    return shown
+
+
+def _without(
+    evidence: Sequence[str], answer: str, needs_all: bool, draw: random.Random
+) -> list[str]:
+    """Evidence that does not suffice: one of two passages, or the sentences without the answer."""
+    if needs_all:
+        return [text for text in evidence if answer not in text][:1]
+    kept = []
+    for start, end in sentence_spans(evidence[0]):
+        sentence = evidence[0][start:end]
+        if not _overlaps(sentence, answer):
+            kept.append(sentence)
+    draw.shuffle(kept)
+    return [" ".join(kept)] if kept else []
+
+
+def _exchanged(text: str, before: str, after: str) -> str:
+    return re.sub(rf"(?<!\w){re.escape(before)}(?!\w)", after.replace("\\", ""), text)
+
+
+def main(files: Sequence[Path], out: Path, *, claims: Sequence[Path], most: int, seed: int) -> None:
+    """Write the claims of all files, at most `most` of each."""
+    made: list[dict[str, Any]] = []
+    for file in files:
+        of_file = list(make_claims(read_questions(file), seed))
+        made += random.Random(seed).sample(of_file, min(most, len(of_file)))
+    for file in claims:
+        made += vary_claims(read_claims(file), seed)
+    print(f"{write_json_lines(out, made):,} claims → {out}")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("files", type=Path, nargs="*")
+    parser.add_argument("--claims", type=Path, action="append", default=[])
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--most", type=int, default=100_000)
+    parser.add_argument("--seed", type=int, default=7)
+    main(**vars(parser.parse_args()))

@@ -1,0 +1,141 @@
+"""The network behind a verifier: any encoder over claim and evidence, with three outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from rag.core.errors import ArtifactError
+from rag.core.types import VERDICT_LABELS
+from rag.runtime.backbone import attention_for, by_length, pad, run_backbone
+from rag.runtime.fast.fast_bert import FastBert
+from rag.runtime.hardware import core_pool
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+
+_BATCH_LIMITS = (64, 4096)  # rows and tokens per forward pass
+
+
+class VerdictModel(nn.Module):
+    """An encoder and one linear layer on [CLS], whose outputs are the logits of `VERDICT_LABELS`.
+
+    Args:
+        encoder: computes (R, L, D) hidden states; may be in bf16.
+        head: D → 3, in fp32.
+        tokenizer: a fast tokenizer of transformers.
+        max_tokens: tokens after which a row is cut, the evidence before the claim.
+    """
+
+    def __init__(self, encoder: Any, head: nn.Linear, tokenizer: Any, max_tokens: int) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.head = head
+        self.tokenizer = tokenizer
+        self.max_tokens = max_tokens
+
+    def logits(self, claims: Sequence[str], evidence: Sequence[str]) -> tuple[Tensor, int]:
+        """Logits (R, 3) float32 of row i, claim i beside text i, R > 0; and the tokens read."""
+        encoded = self.tokenizer(
+            list(claims),
+            list(evidence),
+            truncation="longest_first",
+            max_length=self.max_tokens,
+            padding=False,
+            return_token_type_ids=True,
+        )
+
+        def run(rows: list[int]) -> Tensor:
+            ids, mask = pad([encoded["input_ids"][row] for row in rows], 0)
+            types, _ = pad([encoded["token_type_ids"][row] for row in rows], 0)
+            device = self.head.weight.device
+            first = self.first_states(ids.to(device), mask.to(device), types.to(device))
+            logits: Tensor = self.head(first)
+            return logits
+
+        lengths = list(map(len, encoded["input_ids"]))
+        parts, order = by_length(run, lengths, _BATCH_LIMITS, over=self.over_batches)
+        return torch.cat(parts)[order], sum(lengths)
+
+    def first_states(self, ids: Tensor, mask: Tensor, types: Tensor) -> Tensor:
+        """Hidden states (R, D) float32 of [CLS]."""
+        hidden: Tensor = run_backbone(self.encoder, ids, mask, types)[0]
+        return hidden[:, 0].float()
+
+    def over_batches(
+        self, run: Callable[[list[int]], Tensor], batches: Iterable[list[int]]
+    ) -> Iterable[Tensor]:
+        """Compute all batches."""
+        return map(run, batches)
+
+    def to_compute(self, dtype: torch.dtype) -> VerdictModel:
+        """Move the encoder to `dtype`; the head stays fp32. Returns self."""
+        self.encoder.to(dtype)
+        return self
+
+
+class FastVerdictModel(VerdictModel):
+    """A `VerdictModel` in evaluation mode, computed with `rag.runtime.fast.fast_bert`.
+
+    Args:
+        state: weights of the encoder, by its names.
+        precision: "auto", "fp32" or "bf16".
+    """
+
+    def __init__(
+        self,
+        state: Mapping[str, Tensor],
+        config: PreTrainedConfig,
+        head: nn.Linear,
+        tokenizer: Any,
+        max_tokens: int,
+        *,
+        precision: str,
+    ) -> None:
+        super().__init__(None, head, tokenizer, max_tokens)
+        self._fast = FastBert(state, config, precision=precision)
+        self._pool = core_pool()
+
+    def first_states(self, ids: Tensor, mask: Tensor, types: Tensor) -> Tensor:
+        """See `VerdictModel.first_states`."""
+        return self._fast.padded(ids, mask, types)[:, 0]
+
+    def over_batches(
+        self, run: Callable[[list[int]], Tensor], batches: Iterable[list[int]]
+    ) -> Iterable[Tensor]:
+        """Compute a batch per core."""
+
+        @torch.inference_mode()
+        def run_inference(rows: list[int]) -> Tensor:
+            return run(rows)
+
+        return self._pool.map(run_inference, batches)
+
+
+def new_head(width: int, seed: int) -> nn.Linear:
+    """A head with random weights."""
+    head = nn.Linear(width, len(VERDICT_LABELS))
+    nn.init.normal_(head.weight, std=0.02, generator=torch.Generator().manual_seed(seed))
+    nn.init.zeros_(head.bias)
+    return head
+
+
+def build_encoder(config: PreTrainedConfig, state: Mapping[str, Tensor]) -> Any:
+    """An encoder with these weights, ready to be trained, without BERT's pooler.
+
+    Raises:
+        ArtifactError: tensors are missing, unknown, or of another shape.
+    """
+    from transformers import AutoModel
+
+    encoder = AutoModel.from_config(config, attn_implementation=attention_for(config))
+    if getattr(encoder, "pooler", None) is not None:
+        encoder.pooler = None
+    try:
+        encoder.load_state_dict(state, strict=True)
+    except RuntimeError as error:
+        raise ArtifactError(f"the weights do not fit the configuration: {error}") from error
+    return encoder
