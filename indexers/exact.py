@@ -10,7 +10,7 @@ import numpy as np
 
 from indexers.embeddings import EmbeddingShards
 from indexers.protocols import Selection, VectorIndex
-from rag.core.arrays import Float32, Float64, Int64
+from rag.core.arrays import Bool, Float32, Float64, Int64
 from rag.core.errors import RetrievalError
 
 # Candidates fetched beyond what is asked, so that rounding and ties at the cut are settled by exact
@@ -20,6 +20,7 @@ _GATHER_BYTES = 64 << 20
 _PAIRS_AT_ONCE = 4
 # Below this OpenMP's threads cost more time than they save, and keep spinning afterwards.
 _PAIRS_WORTH_THREADS = 16_384
+_COPIED_FROM = 16  # queries from which selected vectors are copied out of the others
 _QUERIES_AT_ONCE = 4096  # whose lists of the best are in memory together
 _PICK_ROWS = 4096  # selected rows that are read one by one, without the rows between them
 # Numbers in the queries from which FAISS multiplies matrices; by its default, 128,000. Set once for
@@ -149,12 +150,10 @@ def _best_rows(
     """Rows (n, count) of the best, by FAISS's search in each shard."""
     best = faiss.ResultHeap(len(queries), count, keep_max=True)
 
-    def search(block: tuple[Float32, Int64]) -> tuple[Float32, Int64]:
-        vectors, rows = block
-        scores, near = faiss.knn(
-            queries, vectors, min(count, len(vectors)), metric=faiss.METRIC_INNER_PRODUCT
-        )
-        return scores, rows[near]
+    def search(block: tuple[int, Float32, Bool | None]) -> tuple[Float32, Int64]:
+        first_row, vectors, inside = block
+        scores, near = _nearest(queries, vectors, count, inside)
+        return scores, near + first_row
 
     threads = faiss.omp_get_max_threads()
     blocks = _selected_blocks(embeddings, selected)
@@ -172,17 +171,46 @@ def _best_rows(
     return np.asarray(best.I, np.int64)
 
 
+def _nearest(
+    queries: Float32, vectors: Float32, count: int, inside: Bool | None
+) -> tuple[Float32, Int64]:
+    """Scores and places (n, k) of the best of some vectors (m, D), of which a mask chooses."""
+    if inside is None:
+        count = min(count, len(vectors))
+        best: tuple[Float32, Int64] = faiss.knn(
+            queries, vectors, count, metric=faiss.METRIC_INNER_PRODUCT
+        )
+        return best
+    count = min(count, int(inside.sum()))
+    if len(queries) >= _COPIED_FROM:
+        places = np.flatnonzero(inside)
+        scores, near = _nearest(queries, vectors[places], count, None)
+        return scores, places[near]
+    # For few queries, copying the vectors takes longer than the search.
+    shape = (len(queries), count)
+    scores = np.empty(shape, np.float32)
+    near = np.empty(shape, np.int64)
+    bits = np.packbits(inside, bitorder="little")
+    chosen = faiss.IDSelectorBitmap(bits)
+    pointers = (faiss.swig_ptr(array) for array in (queries, vectors))
+    found = (faiss.swig_ptr(array) for array in (scores, near))
+    sizes = (vectors.shape[1], len(queries), len(vectors), count)
+    faiss.knn_inner_product(*pointers, *sizes, *found, chosen)
+    return scores, near
+
+
 def _selected_blocks(
     embeddings: EmbeddingShards, selected: Selection | None
-) -> Iterator[tuple[Float32, Int64]]:
-    """Vectors (m, D) of each shard that may be returned, and their rows (m,)."""
+) -> Iterator[tuple[int, Float32, Bool | None]]:
+    """The first row of each shard, its vectors (m, D), and which of them (m,) may be returned;
+    None: all.
+    """
     for first_row, vectors in embeddings.blocks():
         inside = None if selected is None else selected.mask[first_row : first_row + len(vectors)]
         if inside is None or inside.all():
-            yield vectors, np.arange(first_row, first_row + len(vectors))
+            yield first_row, vectors, None
         elif inside.any():
-            places = np.flatnonzero(inside)
-            yield vectors[places], places + first_row
+            yield first_row, np.ascontiguousarray(vectors, np.float32), inside
 
 
 class FlatIndex:

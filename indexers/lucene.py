@@ -37,7 +37,7 @@ _MOST_QUERY_WORDS = 512
 _MOST_QUERY_CHARACTERS = 16_384
 _FILE_PASSAGES = 16_384  # passages per file for Lucene, whose threads work on different files
 _SEARCH_HEAP_MIB = 512
-_MOST_RUNS = 1024  # Lucene gets so many runs of selected rows as ranges, further rows one by one
+_MOST_RUNS = 16  # Lucene gets so many runs of selected rows as ranges, further rows one by one
 _TERMS_AT_ONCE = 100_000
 _FULL_MIB = 8  # of free disk, with less a failure is for want of it
 
