@@ -31,6 +31,7 @@ from rag.core.types import (
     Verdict,
 )
 from rag.data.claims import why_not_judged
+from readers.protocols import Reader, ReadRequest
 from serve.app import create_app
 from serve.connections import Connections
 from serve.run import bind
@@ -108,6 +109,15 @@ class FakeIndex:
         return list(PASSAGES[max(0, at - count) : at]), list(PASSAGES[at + 1 : at + 1 + count])
 
 
+class UnaskedReader(Reader):
+    """What a pipeline of fakes says of its reader, which it never asks."""
+
+    name = "/srv/reader"
+
+    def read(self, requests: Sequence[ReadRequest], n_best: int = 5) -> list[AnswerSet]:
+        raise AssertionError("a fake answers by itself")
+
+
 class FakePipeline:
     """Answers what it knows; everything else with the first words of the passage that shares most
     words.
@@ -139,7 +149,7 @@ class FakePipeline:
         self.n_sides = 2  # of its encoder
         self.scores_log_odds: bool | None = True  # None: it has no scorer
         self.verifier: WordVerifier | None = WordVerifier()
-        self.reader = SimpleNamespace(name="/srv/reader", max_concurrent=0, completer=None)
+        self.reader = UnaskedReader()
 
     readable, n_passages, folders = None, len(PASSAGES), list(FOLDERS)
 
