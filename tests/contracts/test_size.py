@@ -20,31 +20,31 @@ PACKAGES = ("rag", "indexers", "retrievers", "readers", "serve")
 # RAG's parts, two models of one folder, raised those of rag/runtime; its published form and ModernBERT
 # those of readers.
 TOKENS = {
-    "rag/*.py": (11_410, 10_500),
+    "rag/*.py": (14_350, 10_500),
     "rag/adaptation": (6_620, 5_550),
-    "rag/bench": (15_250, 8_000),
-    "rag/cli": (8_800, 7_200),
+    "rag/bench": (24_300, 8_000),
+    "rag/cli": (10_880, 7_200),
     # Errors name arguments, and each front end spells them; keywords of calls are typed.
-    "rag/core": (4_640, 4_200),
-    "rag/data": (50_270, 41_000),
+    "rag/core": (5_370, 4_200),
+    "rag/data": (52_890, 41_000),
     "rag/docs": (180, 200),
     # One table of figures, and the refusal of runs whose pages nothing names.
-    "rag/eval": (13_705, 12_200),
-    "rag/integrations": (1_280, 1_200),
+    "rag/eval": (20_210, 12_200),
+    "rag/integrations": (1_300, 1_200),
     "rag/joint": (14_360, 13_000),
-    "rag/metrics": (3_490, 3_600),
-    "rag/rounds": (3_395, 3_050),
-    "rag/runtime": (8_720, 7_900),
+    "rag/metrics": (5_130, 3_600),
+    "rag/rounds": (3_890, 3_050),
+    "rag/runtime": (9_370, 7_900),
     "rag/sample": (60, 100),
     "rag/scale": (2_825, 2_700),
-    "rag/training": (9_590, 8_200),
-    "indexers": (32_700, 28_000),
+    "rag/training": (9_820, 8_200),
+    "indexers": (35_480, 28_000),
     # Readers and policies fit prompts into a window by one function.
-    "readers": (46_440, 43_600),
-    "retrievers": (48_440, 41_000),
+    "readers": (57_730, 43_600),
+    "retrievers": (49_820, 41_000),
     # Every route describes what it answers; shelves.
-    "serve": (22_450, 16_000),
-    "tests": (269_400, 200_000),
+    "serve": (31_090, 16_000),
+    "tests": (304_550, 200_000),
 }
 
 # construct: (ceiling, target), per 10,000 tokens of everything outside tests.
