@@ -102,13 +102,8 @@ def build_bm25(
     try:
         with atomic_path(place / FOLDER_NAME, folder=True) as target:
             documents = _write_documents(passages, source, language)
-            # Anserini's own buffer is twice our heap: large corpora would end in an error.
-            buffer_mib = max(heap_mib // 4, 16)
-            options = (
-                "-collection JsonCollection -generator DefaultLuceneDocumentGenerator -optimize "
-                f"-quiet -threads {threads} -memoryBuffer {buffer_mib}"
-            )
-            arguments = [*options.split(), "-input", str(source), "-index", str(target)]
+            arguments = ["-input", str(source), "-index", str(target)]
+            arguments += _index_options(threads, heap_mib)
             if language != ENGLISH:
                 # Anserini knows half of Lucene's analysers by itself.
                 analyzers = find_class("io.anserini.analysis.AnalyzerMap").analyzerMap
@@ -129,6 +124,16 @@ def build_bm25(
     finally:
         shutil.rmtree(source, ignore_errors=True)
     return info
+
+
+def _index_options(threads: int, heap_mib: int) -> list[str]:
+    # Anserini's own buffer is twice our heap: large corpora would end in an error.
+    buffer_mib = max(heap_mib // 4, 16)
+    options = (
+        "-collection JsonCollection -generator DefaultLuceneDocumentGenerator -optimize "
+        f"-quiet -threads {threads} -memoryBuffer {buffer_mib}"
+    )
+    return options.split()
 
 
 def _write_documents(passages: PassageStore, folder: Path, language: str) -> int:

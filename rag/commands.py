@@ -29,7 +29,7 @@ from retrievers.encoders.options import EncoderOptions
 
 if TYPE_CHECKING:
     from indexers.index_writer import WriteReport
-    from indexers.protocols import PassageEncoder
+    from indexers.protocols import EncoderIdentity, PassageEncoder
     from rag.rounds.config import RoundsOptions
 
 Inputs = str | Path | Sequence[str | Path]
@@ -82,7 +82,6 @@ def index(
     from rag.scale.encoding import encoding_at
     from rag.updates import Corpus, Cutter
     from retrievers.encoders.open import load_encoder, passage_budget
-    from retrievers.encoders.settings import SERVED, STATIC
 
     report = ReadReport() if report is None else report
     inputs, is_sample = resolve_corpus(corpus)
@@ -106,18 +105,8 @@ def index(
             "built here",
             arguments=("ray", "reuse"),
         )
-    if reuse and not build.has_dense:
-        raise ConfigError(
-            "{reuse} takes over one vector per passage, and this build makes none",
-            hint="leave it out, or build an index with such vectors",
-            arguments=("reuse",),
-        )
-    if reuse and Path(out).resolve() == Path(reuse).resolve():
-        raise ConfigError(
-            f"{{reuse}} and {{out}} are both {out}",
-            hint="build into a new directory",
-            arguments=("reuse", "out"),
-        )
+    if reuse:
+        _check_reuse(reuse, out, build)
     if reading.get("language") == AUTO:
         sampled = Corpus(
             inputs, format, Cutter(reading, partial(passage_budget, None)), ReadReport()
@@ -131,23 +120,8 @@ def index(
     loaded = None
     if build.has_encoder:
         loaded = load_encoder(encoder, precision=precision, **stated)
-        if build.has_tokens and loaded.identity.pooling in (STATIC, SERVED):
-            raise ConfigError(
-                f"{loaded.identity.name} makes one vector per text, {{index_type}} {PLAID} needs one "
-                "per token",
-                hint="give a ColBERT model, or another {index_type}",
-                arguments=["index_type"],
-            )
-        max_tokens = cutter.reading.max_tokens
-        max_length = loaded.identity.max_length
-        if "max_tokens" in reading and max_tokens > max_length:
-            raise ConfigError(
-                f"{{max_tokens}} is {max_tokens:,}, but the encoder reads {max_length:,} tokens of "
-                "a passage",
-                hint=f"give at most {max_length:,}, or a larger {{max_length}} if the encoder was "
-                "made for it",
-                arguments=("max_tokens", "max_length"),
-            )
+        longest = cutter.reading.max_tokens if "max_tokens" in reading else 0
+        _check_encoder(loaded.identity, build, longest)
     reused = Index.open(reuse, verify="deep") if reuse else nullcontext()
     with encoding_at(ray) as encoding, reused as start:
         written = write_index(
@@ -165,6 +139,45 @@ def index(
     if reuse:
         report.notes.insert(0, f"{written.reused:,} vectors taken over")
     return written.directory
+
+
+def _check_reuse(reuse: str | Path, out: str | Path, build: BuildSettings) -> None:
+    if not build.has_dense:
+        raise ConfigError(
+            "{reuse} takes over one vector per passage, and this build makes none",
+            hint="leave it out, or build an index with such vectors",
+            arguments=("reuse",),
+        )
+    if Path(out).resolve() == Path(reuse).resolve():
+        raise ConfigError(
+            f"{{reuse}} and {{out}} are both {out}",
+            hint="build into a new directory",
+            arguments=("reuse", "out"),
+        )
+
+
+def _check_encoder(encoder: EncoderIdentity, build: BuildSettings, longest: int) -> None:
+    """Refuse an encoder that cannot make the vectors, or reads less than the longest passage.
+
+    Args:
+        longest: stated most tokens of a passage; 0: not stated.
+    """
+    from retrievers.encoders.settings import SERVED, STATIC
+
+    if build.has_tokens and encoder.pooling in (STATIC, SERVED):
+        raise ConfigError(
+            f"{encoder.name} makes one vector per text, {{index_type}} {PLAID} needs one per token",
+            hint="give a ColBERT model, or another {index_type}",
+            arguments=["index_type"],
+        )
+    if longest > encoder.max_length:
+        raise ConfigError(
+            f"{{max_tokens}} is {longest:,}, but the encoder reads {encoder.max_length:,} tokens of "
+            "a passage",
+            hint=f"give at most {encoder.max_length:,}, or a larger {{max_length}} if the encoder "
+            "was made for it",
+            arguments=("max_tokens", "max_length"),
+        )
 
 
 def _fields_of(kind: type[BaseModel], settings: dict[str, object]) -> dict[str, object]:

@@ -143,27 +143,26 @@ def _page_routes(settings: ServeSettings) -> list[BaseRoute]:
             }
         )
 
-    async def wordings(request: Request) -> Response:
-        table = {
-            kind: {certainty: asdict(wording) for certainty, wording in by_certainty.items()}
-            for kind, by_certainty in WORDINGS.items()
-        }
-        module = (
-            f"export const wordings = {json.dumps(table)};\n"
-            f"export const withheld = {json.dumps(WITHHELD)};\n"
-        )
-        return Response(module, media_type="text/javascript")
-
-    routes = {
+    answers = {
         **dict.fromkeys(_PAGES, page),
         "/page.json": page_settings,
-        "/static/wordings.js": wordings,
+        "/static/wordings.js": _wordings,
     }
-    return [
-        *(
-            Route(path, answer, methods=["GET"], include_in_schema=False)
-            for path, answer in routes.items()
-        ),
-        # Swagger UI without its content delivery network
-        Mount("/static", StaticFiles(directory=_WEB, packages=[("fastapi_offline", "static")])),
-    ]
+    routes: list[BaseRoute] = []
+    for path, answer in answers.items():
+        routes.append(Route(path, answer, methods=["GET"], include_in_schema=False))
+    # Swagger UI without its content delivery network.
+    static = StaticFiles(directory=_WEB, packages=[("fastapi_offline", "static")])
+    return [*routes, Mount("/static", static)]
+
+
+async def _wordings(request: Request) -> Response:
+    """The words for answers, as a module of the page."""
+    table: dict[str, dict[str, dict[str, str]]] = {}
+    for kind, by_certainty in WORDINGS.items():
+        table[kind] = {certainty: asdict(wording) for certainty, wording in by_certainty.items()}
+    module = (
+        f"export const wordings = {json.dumps(table)};\n"
+        f"export const withheld = {json.dumps(WITHHELD)};\n"
+    )
+    return Response(module, media_type="text/javascript")

@@ -86,7 +86,7 @@ def closed(error: RightsError) -> ApiError:
     return refused("rights_unreadable", message, 10, "see the server's log")
 
 
-def error_body(error: ApiError, scope: Scope) -> dict[str, Any]:
+def error_body(error: ApiError, scope: Scope) -> dict[str, object]:
     """The error as JSON values, for the request of this scope."""
     body = {
         "code": error.code,

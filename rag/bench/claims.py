@@ -36,7 +36,7 @@ _LABELS = {True: "supported", False: "refuted"}
 Kinds = frozenset[str]
 
 
-def make_claims(questions: Iterable[Question], seed: int) -> Iterator[dict[str, Any]]:
+def make_claims(questions: Iterable[Question], seed: int) -> Iterator[dict[str, object]]:
     """A claim of each question that becomes a statement, with `set` "made"."""
     questions = list(questions)
     verbs = base_verbs({item.passage.text for question in questions for item in question.gold})
@@ -115,7 +115,7 @@ def _record(
     return {"claim": claim, "label": label, "evidence": list(evidence)}
 
 
-def vary_claims(claims: Iterable[Claim], seed: int) -> Iterator[dict[str, Any]]:
+def vary_claims(claims: Iterable[Claim], seed: int) -> Iterator[dict[str, object]]:
     """Of each supported claim that shares a name, number or date with its evidence, one in which it
     is exchanged: on one side alone, or on both.
     """

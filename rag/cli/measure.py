@@ -67,14 +67,7 @@ def evaluate(
     if read is None:
         read = 20 if claims is None else api.READ
     if dataset is not None:
-        from rag.commands import index as build
-        from rag.data.files.named import corpus_of
-
-        searched = str(options.get("retriever", "auto")).partition(":")[0]
-        kinds: dict[str, IndexKind] = {"bm25": "bm25", "dense": "dense"}
-        kind = kinds.get(searched, "hybrid")
-        corpus = corpus_of(dataset)
-        index = str(build(corpus, index or f"{out}.index", retriever=kind, split="none"))
+        index = _index_of(dataset, index or f"{out}.index", str(options.get("retriever", "auto")))
         questions = dataset
         read = 0
     command = shlex.join(["rag", *sys.argv[1:]])
@@ -93,6 +86,16 @@ def evaluate(
         )
     say(evaluation)
     say(f"figures, records, predictions and {api.REPORT_NAME} → {out}")
+
+
+def _index_of(dataset: str, out: str, retriever: str) -> str:
+    """Build the index of a data set's corpus, where it is missing, for a kind of retriever."""
+    from rag.commands import index as build
+    from rag.data.files.named import corpus_of
+
+    kinds: dict[str, IndexKind] = {"bm25": "bm25", "dense": "dense"}
+    kind = kinds.get(retriever.partition(":")[0], "hybrid")
+    return str(build(corpus_of(dataset), out, retriever=kind, split="none"))
 
 
 def compare(

@@ -279,8 +279,6 @@ def tune(
         read: Passages to read for each question (default 20), or to judge each claim by (5).
         seed: Random seed of the sample and of the split.
     """
-    from rag.eval.confidence_tuning import draw_questions
-    from rag.eval.promise_fitting import split_questions
     from rag.metrics.selective import Limits
 
     limits = None
@@ -296,11 +294,26 @@ def tune(
         assert limits is not None  # else refused above
         _promise_verdicts(index, questions, limits, evaluation, opening)
         return
+    _tune_answers(index, questions, out, limits, evaluation, opening)
+
+
+def _tune_answers(
+    index: str,
+    questions: str,
+    out: Path | None,
+    limits: "Limits | None",
+    evaluation: EvaluationSettings,
+    opening: OpenOptions,
+) -> None:
+    """Fit the confidence to `out`, and promise the limits, each if it is given."""
+    from rag.eval.confidence_tuning import draw_questions
+    from rag.eval.promise_fitting import split_questions
+
     asked = draw_questions(questions, evaluation)
     judged = asked
     if out is not None:
         if limits is not None:
-            asked, judged = split_questions(asked, seed)
+            asked, judged = split_questions(asked, evaluation.seed)
         _fit_confidence(index, asked, out, evaluation, opening)
         opening["reader"] = out
     if limits is not None:

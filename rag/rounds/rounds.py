@@ -69,10 +69,7 @@ def run_rounds(config: RoundsConfig, training: BiEncoderConfig) -> list[dict[str
     if config.method == "distill":
         judge = open_judge(config.reader, config.signal)
     _warn_of_draws(config, training)
-    separate = None if config.held_out is None else answered(config.held_out)
-    questions, held_out = hold_out(
-        answered(config.questions), config.validation_fraction, 0, attrgetter("text"), separate
-    )
+    questions, held_out = _questions(config)
     trained = "colbert" if config.method == "colbert" else "dense"
     with Index.open(config.index) as source:
         searched = named_kind(config.retriever, source)
@@ -107,6 +104,14 @@ def run_rounds(config: RoundsConfig, training: BiEncoderConfig) -> list[dict[str
             rows.append({"round": number, "figures": figures, "facts": stated})
             _write_rows(config.out, rows)
     return rows
+
+
+def _questions(config: RoundsConfig) -> tuple[list[Question], list[Question]]:
+    """Questions to train on, and those on which each round is measured."""
+    separate = None if config.held_out is None else answered(config.held_out)
+    return hold_out(
+        answered(config.questions), config.validation_fraction, 0, attrgetter("text"), separate
+    )
 
 
 def _warn_of_draws(config: RoundsConfig, training: BiEncoderConfig) -> None:

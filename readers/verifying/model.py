@@ -15,7 +15,7 @@ from rag.runtime.fast.fast_bert import FastBert
 from rag.runtime.hardware import core_pool
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedConfig
+    from transformers import PreTrainedConfig, PreTrainedModel
 
 _BATCH_LIMITS = (64, 4096)  # rows and tokens per forward pass
 
@@ -123,7 +123,7 @@ def new_head(width: int, seed: int) -> nn.Linear:
     return head
 
 
-def build_encoder(config: PreTrainedConfig, state: Mapping[str, Tensor]) -> Any:
+def build_encoder(config: PreTrainedConfig, state: Mapping[str, Tensor]) -> PreTrainedModel:
     """An encoder with these weights, ready to be trained, without BERT's pooler.
 
     Raises:

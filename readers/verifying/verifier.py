@@ -25,8 +25,11 @@ class CrossVerifier(Verifier):
         temperature: logits are divided by it, so that probabilities are calibrated.
     """
 
-    def __init__(self, model: VerdictModel, temperature: float, name: str) -> None:
+    def __init__(
+        self, model: VerdictModel, temperature: float, name: str, version: str = ""
+    ) -> None:
         self.name = name
+        self.version = version
         self._model = model
         self._temperature = temperature
 
@@ -59,8 +62,8 @@ class CrossVerifier(Verifier):
             )
         else:
             model = parts.model().to(device).to_compute(dtype)
-        name = str(folder or "shipped")
-        return cls(model, parts.manifest.calibration.temperature, name)
+        temperature = parts.manifest.calibration.temperature
+        return cls(model, temperature, str(folder or "shipped"), parts.manifest.version)
 
     def probabilities(self, claims: Sequence[str], evidence: Sequence[Sequence[str]]) -> Float32:
         """See `Verifier.probabilities`. Each text is judged alone, see `over_texts`."""

@@ -20,10 +20,10 @@ PACKAGES = ("rag", "indexers", "retrievers", "readers", "serve")
 # RAG's parts, two models of one folder, raised those of rag/runtime; its published form and ModernBERT
 # those of readers.
 TOKENS = {
-    "rag/*.py": (14_350, 10_500),
+    "rag/*.py": (14_400, 10_500),
     "rag/adaptation": (6_620, 5_550),
     "rag/bench": (24_300, 8_000),
-    "rag/cli": (10_880, 7_200),
+    "rag/cli": (10_950, 7_200),
     # Errors name arguments, and each front end spells them; keywords of calls are typed.
     "rag/core": (5_370, 4_200),
     "rag/data": (52_890, 41_000),
@@ -33,32 +33,32 @@ TOKENS = {
     "rag/integrations": (1_300, 1_200),
     "rag/joint": (14_360, 13_000),
     "rag/metrics": (5_130, 3_600),
-    "rag/rounds": (3_890, 3_050),
+    "rag/rounds": (3_910, 3_050),
     "rag/runtime": (9_370, 7_900),
     "rag/sample": (60, 100),
     "rag/scale": (2_825, 2_700),
     "rag/training": (9_820, 8_200),
-    "indexers": (35_480, 28_000),
+    "indexers": (35_510, 28_000),
     # Readers and policies fit prompts into a window by one function.
-    "readers": (57_730, 43_600),
+    "readers": (57_750, 43_600),
     "retrievers": (49_820, 41_000),
     # Every route describes what it answers; shelves.
-    "serve": (31_090, 16_000),
-    "tests": (304_550, 200_000),
+    "serve": (31_130, 16_000),
+    "tests": (304_570, 200_000),
 }
 
 # construct: (ceiling, target), per 10,000 tokens of everything outside tests.
 COUNTS = {
-    "parallel": (2.5, 3.0),
-    "conditional": (24.9, 22.0),
-    "comprehensions": (43.4, 40.0),
-    "nested": (1.5, 2.5),
-    "walrus": (1.0, 2.0),
+    "parallel": (1.1, 3.0),
+    "conditional": (23.6, 22.0),
+    "comprehensions": (41.5, 40.0),
+    "nested": (1.3, 2.5),
+    "walrus": (0.5, 2.0),
 }
 
 # what: (ceiling, target), over everything outside tests.
 LONG_FUNCTIONS = (16, 12)
-ANY_PARAMETERS_PERCENT = (4.9, 3.0)
+ANY_PARAMETERS_PERCENT = (4.4, 3.0)
 ANY_RESULTS = (76, 15)
 FORMAT_SKIPS = 10
 

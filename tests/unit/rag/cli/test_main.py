@@ -211,7 +211,7 @@ def test_bm25_index_from_the_sample_and_a_trec_run(
     text = tmp_path / "claims.txt"
     text.write_text("The Great Wave off Kanagawa is a print. It is blue. Is it old?\n")
     verify = ["verify", "--text", str(text), "--index", str(index), "--top-k", "1"]
-    code, _, err = _run(capsys, *verify)
+    code, _, err = _run(capsys, *verify, "--verifier", str(tmp_path / "none"))
     assert code == 4
     assert "train one with `rag train verifier`, and give its folder as --verifier" in err
     monkeypatch.setattr("readers.verifying.open.load_verifier", lambda *_: WordVerifier())

@@ -237,7 +237,9 @@ def test_the_verifier_that_ships() -> None:
     assert load_verifier_parts(None).manifest.checksums["weights.int8.safetensors"] in card
     text = "The bridge was built in 1920 by Ann Lee. It is 90 meters long."
     claims = ["Ann Lee built the bridge.", "The bridge was built in 1987.", "Bo Ek sings in Rome."]
-    verdicts = load_verifier().judge(claims, [[text]] * 3)
+    verifier = load_verifier()
+    assert verifier.version == load_verifier_parts(None).manifest.version
+    verdicts = verifier.judge(claims, [[text]] * 3)
     assert [verdict.label for verdict in verdicts] == list(VERDICT_LABELS)
     assert verdicts[0].evidence is not None
     assert verdicts[0].evidence.supporting == ((0, 40),)
