@@ -26,7 +26,7 @@ TOKENS = {
     "rag/cli": (10_950, 7_200),
     # Errors name arguments, and each front end spells them; keywords of calls are typed.
     "rag/core": (5_370, 4_200),
-    "rag/data": (52_890, 41_000),
+    "rag/data": (52_940, 41_000),
     "rag/docs": (180, 200),
     # One table of figures, and the refusal of runs whose pages nothing names.
     "rag/eval": (20_210, 12_200),
@@ -44,7 +44,7 @@ TOKENS = {
     "retrievers": (49_820, 41_000),
     # Every route describes what it answers; shelves.
     "serve": (31_130, 16_000),
-    "tests": (304_570, 200_000),
+    "tests": (304_740, 200_000),
 }
 
 # construct: (ceiling, target), per 10,000 tokens of everything outside tests.

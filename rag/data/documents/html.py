@@ -93,8 +93,9 @@ _BLOCKS = {
     "dl",
     *_HEADINGS,
 }
+_INVISIBLE = re.compile(r"(^|;)\s*(display\s*:\s*none|visibility\s*:\s*hidden)\b", re.IGNORECASE)
 # What is found in a table that only lays out a page.
-_LAYOUT = "table table, td h1, td h2, td h3, td pre, td ul li ul"
+_LAYOUT = "td h1, td h2, td h3, td pre, td ul li ul"
 # Of tables in each other.
 _MAX_DEPTH = 50
 # The first is HTML's limit, the second less than its limit of 1000.
@@ -294,8 +295,10 @@ class _Walk:
         rows = _table_rows(node)
         width = max(map(len, rows), default=0)
         may_be_layout = self._is_page or MAY_BE_LAYOUT in node.attributes
-        is_layout = may_be_layout and (width < 2 or node.css_first(_LAYOUT) is not None)
-        if not width or is_layout:
+        # A table is among the tables that are found in it.
+        holds_table = len(node.css("table")) > 1
+        lays_out = width < 2 or holds_table or node.css_first(_LAYOUT) is not None
+        if not width or (may_be_layout and lays_out):
             self._layout_depth += 1
             # Each table is searched again for each around it.
             if self._layout_depth > _MAX_DEPTH:
@@ -347,6 +350,8 @@ def _is_hidden(node: Any) -> bool:
     if not attributes and tag not in (*_NAVIGATION_TAGS, "header", "sup"):
         return False
     if "hidden" in attributes or attributes.get("aria-hidden") == "true":
+        return True
+    if _INVISIBLE.search(attributes.get("style") or ""):
         return True
     names = attributes.get("class") or ""
     # A heading's id is often its own words: <h2 id="pagination">.
