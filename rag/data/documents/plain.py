@@ -25,7 +25,7 @@ _LATIN_SHARE = 0.5
 
 _EMPTY_LINES = re.compile(r"\n[ \t]*(?:\n[ \t]*)+")
 _UNDERLINE = re.compile(r"([=\-~^*#])\1{2,}\s*\Z")
-_ENTRY = re.compile(r"\s*([-*+•·–]|\(?\d{1,3}[.)]|\(?[a-z][.)])\s+(?=\S)")
+_ENTRY = re.compile(r"\s*([-*+•·–]|\(?\d{1,3}[.)]|\(?[a-z][.)]|§ ?\d{1,3}[a-z]?)\s+(?=\S)")
 _RULE = re.compile(r"[\s=\-_*#~+.]+\Z")
 _LOG_TIME = re.compile(r"\W{0,2}\d{4}-\d\d-\d\d[T ]\d\d:\d\d|\W{0,2}\w{3} [ \d]\d \d\d:\d\d:\d\d")
 _MAX_HEADING_CHARS = 100

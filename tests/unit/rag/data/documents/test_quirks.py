@@ -302,3 +302,12 @@ def test_a_table_in_a_table_keeps_its_rows_and_what_is_invisible_is_left_out() -
     )
     texts = [text for _, text in make.of(page, "a.html")]
     assert texts == ["Route", "Fares", "Storholm", "Adult: 22.90; Child: 11.45", "Seen."]
+
+
+def test_clauses_of_a_contract_stay_apart() -> None:
+    clauses = ["§ 1 The rent is due monthly.", "§ 2 Dogs stay out.", "§ 12a Cats may stay."]
+    assert make.of("\n".join(clauses), "a.txt") == [("item", clause) for clause in clauses]
+    wrapped = (
+        "The law says so in the long sentence that goes on here, see\n§ 3 of it, which is far.\n"
+    )
+    assert [kind for kind, _ in make.of(wrapped, "a.txt")] == ["paragraph"]
