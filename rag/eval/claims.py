@@ -67,7 +67,8 @@ def system_with_evidence(verifier: VerifierLike) -> ClaimSystem:
 
     def judge(claims: Sequence[Claim]) -> list[Verdict]:
         for claim in claims:
-            if not claim.evidence:
+            # Nothing may be all that there is for "not enough".
+            if not claim.evidence and claim.label != "not_enough":
                 raise DataError(
                     f"claim {claim.id!r} brings no text as evidence",
                     hint="give the index of its corpus, and judge by what is found there",

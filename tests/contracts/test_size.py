@@ -44,7 +44,7 @@ TOKENS = {
     "retrievers": (49_820, 41_000),
     # Every route describes what it answers; shelves.
     "serve": (31_130, 16_000),
-    "tests": (304_740, 200_000),
+    "tests": (304_900, 200_000),
 }
 
 # construct: (ceiling, target), per 10,000 tokens of everything outside tests.

@@ -156,3 +156,13 @@ def test_claims_need_passages(tmp_path: Path) -> None:
         rag.evaluate(claims=claims)
     with pytest.raises(ConfigError, match="passages of an index, or by the evidence"):
         rag.evaluate(object(), claims=claims)  # type: ignore[arg-type]
+
+
+def test_nothing_may_be_the_evidence_of_a_claim_that_is_not_decided(tmp_path: Path) -> None:
+    rows = [
+        {"claim": "It is blue.", "label": "supported", "evidence": ["It is blue."]},
+        {"claim": "It is old.", "label": "not_enough", "evidence": []},
+    ]
+    claims = written(tmp_path / "claims.jsonl", rows)
+    result = rag.evaluate(claims=claims, gold=True, verifier=WordVerifier())
+    assert [record.prediction for record in result.records()][1] == "not_enough"
