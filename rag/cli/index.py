@@ -168,7 +168,7 @@ def _documents_of(index: "Index", names: Sequence[str]) -> list[str]:
         if not any(id == name or (name in folders and id.startswith(name)) for id in chosen):
             raise ConfigError(
                 f"{index.directory} has no document {name!r}",
-                hint="GET /v1/documents lists them; a file's id is its path in the folder",
+                hint="a file's id is its path in the folder that was indexed",
             )
     return list(dict.fromkeys(chosen))
 
