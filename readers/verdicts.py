@@ -60,14 +60,14 @@ def _to_read(result: SearchResult) -> RankedPassages:
 
 
 def _texts(result: SearchResult, ranked: RankedPassages) -> list[str]:
-    texts = [_titled(passage, passage.text) for _, passage in ranked]
+    texts = [titled(passage) for _, passage in ranked]
     # The passages of a path say together what none of them says alone.
     return [" ".join(texts)] if _has_path(result) else texts
 
 
-def _titled(passage: Passage, text: str) -> str:
+def titled(passage: Passage) -> str:
     """The text under the title of its passage, without which "he" is nobody."""
-    return f"{passage.title}: {text}" if passage.title else text
+    return f"{passage.title}: {passage.text}" if passage.title else passage.text
 
 
 def _verdict(claim: str, ranked: RankedPassages, row: Float32, judge: Judge) -> Verdict:
@@ -75,7 +75,7 @@ def _verdict(claim: str, ranked: RankedPassages, row: Float32, judge: Judge) -> 
     label = VERDICT_LABELS[int(row.argmax())]
     spans = [sentence_spans(passage.text) for _, passage in ranked]
     sentences = [
-        [_titled(passage, passage.text[start:end])]
+        [titled(replace(passage, text=passage.text[start:end]))]
         for (_, passage), places in zip(ranked, spans, strict=True)
         for start, end in places
     ]

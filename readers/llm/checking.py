@@ -15,11 +15,11 @@ from readers.llm.judging import (
     is_said,
     judge_sentences,
     sentences_of,
-    titled,
 )
 from readers.llm.reply import Statement, Style
 from readers.llm.wording import overlap, says
 from readers.protocols import ReadRequest, Verifier
+from readers.verdicts import titled
 
 Unsupported = Literal["mark", "drop"]
 

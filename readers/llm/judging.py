@@ -10,6 +10,7 @@ from readers.borders import find_span
 from readers.llm.reply import Statement
 from readers.llm.wording import says
 from readers.protocols import Verifier
+from readers.verdicts import titled
 
 _LIKELY = 0.5
 
@@ -101,8 +102,3 @@ def is_said(sentence: str, passages: Sequence[Passage]) -> bool:
 def is_quotable(answer: str) -> bool:
     """Whether an answer can stand in a passage, as "yes" and "no" cannot."""
     return answer.lower().rstrip(".") not in ("yes", "no")
-
-
-def titled(passage: Passage) -> str:
-    """The text under the title of its passage, without which "he" is nobody."""
-    return f"{passage.title}: {passage.text}" if passage.title else passage.text
