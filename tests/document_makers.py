@@ -183,18 +183,20 @@ def mail(
 Line = tuple[
     float, float, float, str, str
 ]  # x, y, size, font (F regular, B bold, C fixed pitch), text
+Stroke = tuple[float, float, float, float]  # from x, y to x, y
 
 
 def pdf(
     pages: Sequence[Sequence[Line]],
     outline: Sequence[tuple[str, int]] = (),
     *,
+    strokes: Sequence[Sequence[Stroke]] = (),
     labels: str = "",
     title: str = "",
     encrypted: bool = False,
 ) -> bytes:
     """A PDF of lines at their places; the outline has title and page of each entry, labels a number
-    tree.
+    tree, strokes the drawn lines of each page.
     """
     fonts = {"F": "Helvetica", "B": "Helvetica-Bold", "C": "Courier"}
     objects: dict[int, bytes] = {}
@@ -209,6 +211,8 @@ def pdf(
             f"BT /{font} {size} Tf {x} {y} Td ({_escaped(text)}) Tj ET\n"
             for x, y, size, font, text in lines
         ).encode("cp1252")
+        for from_x, from_y, to_x, to_y in strokes[place] if strokes else ():
+            stream += f"0.5 w {from_x} {from_y} m {to_x} {to_y} l S\n".encode()
         objects[first + 2 * place] = (
             f"<</Type/Page/Parent 2 0 R/MediaBox[0 0 595 842]/Resources<</Font<<{named}>>>>"
             f"/Contents {first + 2 * place + 1} 0 R>>".encode()

@@ -1,23 +1,25 @@
 """Tables on pages of PDFs: between ruled lines, by gaps, and what is none."""
 
+from collections.abc import Sequence
+from itertools import accumulate, takewhile
+from operator import sub
+from textwrap import wrap
+
 import pytest
 
-from rag.bench.pdf_tables import cells_of, expected_text, made_pdfs
-from rag.bench.table_files import MadeTable, PdfPage, pdf, wrapped
 from rag.data.documents.convert import convert
 from rag.data.documents.pdf_tables import Rule, Word, find_tables
-from tests.document_makers import of
+from tests.document_makers import Line, Stroke, of, pdf
 
-TABLE = MadeTable(
-    "",
-    (("Model",), ("Power", "Idle"), ("Power", "Load"), ("Price in euro",)),
-    1,
-    [
-        ["A1", "5 W", "50 W", "1,900.00"],
-        ["A second model", "7 W", "90 W", "8.50"],
-        ["A3", "9 W", "80 W", "1"],
-        ["A4", "8 W", "20 W", "2"],
-    ],
+Rows = Sequence[Sequence[str]]
+# "<" belongs to the cell at its left, "^" to the one above it.
+TABLE: Rows = (
+    ("Model", "Power", "<", "Price in euro"),
+    ("^", "Idle", "Load", "^"),
+    ("A1", "5 W", "50 W", "1,900.00"),
+    ("A second model", "7 W", "90 W", "8.50"),
+    ("A3", "9 W", "80 W", "1"),
+    ("A4", "8 W", "20 W", "2"),
 )
 ROWS = [
     ("row", "Model: A1; Power Idle: 5 W; Power Load: 50 W; Price in euro: 1,900.00"),
@@ -25,45 +27,98 @@ ROWS = [
     ("row", "Model: A3; Power Idle: 9 W; Power Load: 80 W; Price in euro: 1"),
     ("row", "Model: A4; Power Idle: 8 W; Power Load: 20 W; Price in euro: 2"),
 ]
-PDFS = list(made_pdfs())
 PROSE = "Words of a paragraph that is long enough to be broken into lines of a narrow column. " * 6
+PADDING = 4.0
+
+
+def width_of(text: str) -> float:
+    """About the width of a line of Helvetica of 9 points."""
+    narrow = sum(text.count(letter) for letter in "ijltfI.,;:!' ()/-")
+    return 9 * (0.56 * (len(text) - narrow) + 0.3 * narrow)
+
+
+class Page:
+    """The drawing of one page; heights fall, lengths are in points."""
+
+    def __init__(self) -> None:
+        self.lines: list[Line] = []
+        self.strokes: list[Stroke] = []
+
+    def prose(self, x: float, y: float, lines: Sequence[str]) -> float:
+        for line in lines:
+            y -= 12.5
+            self.lines.append((x, y, 10.0, "F", line))
+        return y
+
+    def table(self, x: float, y: float, rows: Rows, *, is_ruled: bool, most: int = 24) -> float:
+        """Numbers stand at the right; texts are broken after `most` characters."""
+        columns = list(zip(*rows, strict=True))
+        gap = 2 * PADDING + 10 * (not is_ruled)
+        widths = []
+        for number, column in enumerate(columns):
+            is_merged = [row[number + 1 : number + 2] == ("<",) for row in map(tuple, rows)]
+            texts = [text for text, merged in zip(column, is_merged, strict=True) if not merged]
+            widths.append(gap + max(width_of(line) for text in texts for line in wrap(text, most)))
+        heights = [12 * max(len(wrap(text, most)) for text in row) + PADDING for row in rows]
+        lefts = list(accumulate(widths, initial=x))
+        tops = list(accumulate(heights, sub, initial=y))
+        for r, row in enumerate(rows):
+            for c, text in enumerate(row):
+                if text in ("<", "^"):
+                    continue
+                below = [other[c] for other in rows[r + 1 :]]
+                bottom = tops[r + 1 + len(list(takewhile("^".__eq__, below)))]
+                right = lefts[c + 1 + len(list(takewhile("<".__eq__, row[c + 1 :])))]
+                for number, line in enumerate(wrap(text, most), start=1):
+                    begin = lefts[c] + PADDING
+                    if text[0].isdigit():
+                        begin = right - PADDING - width_of(line)
+                    self.lines.append((begin, tops[r] - 12 * number + 1, 9.0, "F", line))
+                if is_ruled:
+                    for height in (bottom, tops[r]):
+                        self.strokes.append((lefts[c], height, right, height))
+                    for place in (lefts[c], right):
+                        self.strokes.append((place, bottom, place, tops[r]))
+        return tops[-1]
+
+
+def drawn(*pages: Page) -> bytes:
+    return pdf([page.lines for page in pages], strokes=[page.strokes for page in pages])
 
 
 @pytest.mark.parametrize("is_ruled", [True, False])
 @pytest.mark.parametrize("most", [30, 13])  # the second breaks a cell into lines
-def test_a_table_between_paragraphs(is_ruled: bool, most: int) -> None:
-    page = PdfPage()
-    page.prose(50, 800, ["Before the table there are words."])
-    y = page.table(50, 760, TABLE, is_ruled=is_ruled, most=most)
-    page.prose(50, y - 20, ["After the table there are words, too."])
-    assert of(pdf([page]), "a.pdf") == [
-        ("paragraph", "Before the table there are words."),
-        *ROWS,
-        ("paragraph", "After the table there are words, too."),
-    ]
+@pytest.mark.parametrize("n_tables", [1, 2])
+def test_tables_between_paragraphs(is_ruled: bool, most: int, n_tables: int) -> None:
+    page = Page()
+    before = "Before the table there are words."
+    y = 800.0
+    for _ in range(n_tables):
+        y = page.prose(50, y, [before])
+        y = page.table(50, y - 12, TABLE, is_ruled=is_ruled, most=most) - 20
+    page.prose(50, y, ["After the table there are words, too."])
+    after = ("paragraph", "After the table there are words, too.")
+    assert of(drawn(page), "a.pdf") == [*[("paragraph", before), *ROWS] * n_tables, after]
 
 
 def test_rows_know_their_pages() -> None:
-    pages = [PdfPage(), PdfPage()]
+    pages = [Page(), Page()]
     for number, page in enumerate(pages):
         page.prose(50, 800, [f"Page {'ab'[number]} has a table."])
         page.table(50, 760, TABLE, is_ruled=True)
-    converted = convert(pdf(pages), "a.pdf")
+    converted = convert(drawn(*pages), "a.pdf")
     assert [label for _, label in converted.pages] == ["1", "2"]
     assert [block.kind for block in converted.blocks] == ["paragraph", *["row"] * 4] * 2
 
 
 @pytest.mark.parametrize("has_headings", [True, False])
 def test_a_table_that_goes_on_keeps_its_headings(has_headings: bool) -> None:
-    headings = (("Item",), ("Town",), ("Price",))
-    rows = [[f"item{n}", f"town{n}", f"{n}.50"] for n in range(12)]
-    parts = [MadeTable("", headings, 1, rows[:6]), MadeTable("", headings, 1, rows[6:])]
-    if not has_headings:
-        parts[1] = MadeTable("", tuple((text,) for text in rows[6]), 1, rows[7:])
-    pages = [PdfPage(), PdfPage()]
-    for page, part in zip(pages, parts, strict=True):
-        page.table(50, 700, part, is_ruled=True)
-    converted = convert(pdf(pages), "a.pdf")
+    headings = ("Item", "Town", "Price")
+    rows = [(f"item{n}", f"town{n}", f"{n}.50") for n in range(12)]
+    pages = [Page(), Page()]
+    pages[0].table(50, 700, [headings, *rows[:6]], is_ruled=True)
+    pages[1].table(50, 700, [headings] * has_headings + rows[6:], is_ruled=True)
+    converted = convert(drawn(*pages), "a.pdf")
     expected = [f"Item: {item}; Town: {town}; Price: {price}" for item, town, price in rows]
     assert converted.text.split("\n") == expected
     assert converted.pages == ((0, "1"), (converted.text.index("Item: item6"), "2"))
@@ -71,21 +126,27 @@ def test_a_table_that_goes_on_keeps_its_headings(has_headings: bool) -> None:
 
 @pytest.mark.parametrize("n_columns", [2, 3])
 def test_prose_in_columns_is_no_table(n_columns: int) -> None:
-    page = PdfPage()
+    page = Page()
     for column in range(n_columns):
-        page.prose(40 + column * 540 / n_columns, 800, wrapped(PROSE, 88 // n_columns))
-    assert {kind for kind, _ in of(pdf([page]), "a.pdf")} == {"paragraph"}
+        page.prose(40 + column * 540 / n_columns, 800, wrap(PROSE, 88 // n_columns))
+    assert {kind for kind, _ in of(drawn(page), "a.pdf")} == {"paragraph"}
+
+
+def test_a_table_without_rules_beside_prose_is_not_told_apart() -> None:
+    page = Page()
+    page.prose(50, 800, wrap(PROSE, 46))
+    page.table(310, 750, TABLE, is_ruled=False)
+    assert "row" not in {kind for kind, _ in of(drawn(page), "a.pdf")}
 
 
 def test_boxes_and_drawings_are_no_tables() -> None:
-    page = PdfPage()
-    page.prose(60, 790, wrapped(PROSE, 80))
+    page = Page()
+    page.prose(60, 790, wrap(PROSE, 80))
     for place in (40, 300, 560):  # a frame of two boxes, and one with a grid without words
-        page.rule(place, 600, place, 810)
-        page.rule(place, 100, place, 500)
+        page.strokes += [(place, 600, place, 810), (place, 100, place, 500)]
     for height in (810, 600, 500, 300, 200, 100):
-        page.rule(40, height, 560, height)
-    assert {kind for kind, _ in of(pdf([page]), "a.pdf")} == {"paragraph"}
+        page.strokes.append((40, height, 560, height))
+    assert {kind for kind, _ in of(drawn(page), "a.pdf")} == {"paragraph"}
 
 
 def test_lists_of_two_columns_stay_lines() -> None:
@@ -96,17 +157,6 @@ def test_lists_of_two_columns_stay_lines() -> None:
     ]
     assert find_tables(words, [], []) == []
     assert find_tables([], [Rule(1, 0, 9)], [Rule(1, 0, 9)]) == []
-
-
-@pytest.mark.parametrize("place", range(len(PDFS)), ids=[made.kind for made in PDFS])
-def test_made_files(place: int) -> None:
-    made = PDFS[place]
-    converted = convert(made.data, "a.pdf")
-    found = [converted.text_of(block) for block in converted.blocks if block.kind == "row"]
-    if made.kind == "unruled, beside prose":  # not told apart from the prose: no table
-        assert found == []
-        return
-    assert cells_of("\n".join(found)) == cells_of("\n".join(map(expected_text, made.tables)))
 
 
 def test_rows_without_a_line_between_them_are_parted_by_their_places() -> None:

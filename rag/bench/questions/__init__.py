@@ -1,1 +1,0 @@
-"""Questions reworded, and questions made from public documents, by a language model."""
